@@ -1,0 +1,1 @@
+"""TFA: visual place recognition without training."""

@@ -1,0 +1,122 @@
+"""Files that are whole or absent: temporary file, sync, rename. safetensors and JSON, never pickle."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfa.errors import TfaError
+
+_DTYPES = {
+    "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32,
+    "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
+}  # fmt: skip
+
+
+class BadFile(TfaError):
+    """A file is not what its name promises."""
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Call `write` on a temporary neighbour of `path`, sync it, and rename it into place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # mkstemp makes files private; a map or a cache may be shared
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in `folder` survive a power cut (not every system can open a folder)."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_json(path: Path, value: Any) -> None:
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    write_atomically(path, lambda temporary: _write_text(temporary, text + "\n"))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file atomically."""
+    from safetensors.numpy import save_file
+
+    contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    write_atomically(path, lambda temporary: save_file(contiguous, temporary, metadata=dict(metadata or {})))
+
+
+def read_tensor_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
+    """Entries, metadata and the byte where data starts, of a safetensors file whose size fits its header."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        first = file.read(8)
+        length = struct.unpack("<Q", first)[0] if len(first) == 8 else -1
+        if not 0 <= length <= size - 8:
+            raise BadFile(f"{path} is not a whole safetensors file ({size} bytes)")
+        try:
+            entries = json.loads(file.read(length))
+        except ValueError as error:
+            raise BadFile(f"{path} has an unreadable safetensors header: {error}") from None
+    metadata = entries.pop("__metadata__", {})
+    end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+    if 8 + length + end != size:
+        raise BadFile(f"{path} is truncated: {size} bytes, its header promises {8 + length + end}")
+    return entries, metadata, 8 + length
+
+
+def map_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Read-only memory-mapped arrays and metadata of a safetensors file; nothing is loaded until touched."""
+    entries, metadata, start = read_tensor_header(path)
+    arrays: dict[str, np.ndarray] = {}
+    for name, entry in entries.items():
+        dtype, shape = np.dtype(_DTYPES[entry["dtype"]]), tuple(entry["shape"])
+        if 0 in shape:  # an empty range cannot be mapped
+            arrays[name] = np.empty(shape, dtype)
+        else:
+            arrays[name] = np.memmap(path, dtype, "r", offset=start + entry["data_offsets"][0], shape=shape)
+    return arrays, metadata
+
+
+def sha256_of_file(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_json(value: Any) -> str:
+    """Digest of a JSON value that does not depend on key order or white space."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def cache_folder() -> Path:
+    """Where weights and tokens are kept: `$TFA_CACHE`, else the user's cache folder."""
+    named = os.environ.get("TFA_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tfa"
