@@ -19,9 +19,7 @@ class Tokens:
     `names` are used in error messages only.
     """
 
-    def __init__(
-        self, patches: Any, cls: Any | None = None, *, names: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, patches: Any, cls: Any | None = None, *, names: Sequence[str] | None = None) -> None:
         if isinstance(patches, (list, tuple)):
             patches = [np.asarray(patch) for patch in patches]
         elif hasattr(patches, "ndim") and patches.ndim != 3:
@@ -44,7 +42,9 @@ class Tokens:
             shapes = [np.shape(patch) for patch in self.patches]
         for index, shape in enumerate(shapes):
             if len(shape) != 2 or 0 in shape:
-                raise BadTokens(f"{self.name(index)}: patch tokens have shape {tuple(shape)}, must be (patches, channels)")
+                raise BadTokens(
+                    f"{self.name(index)}: patch tokens have shape {tuple(shape)}, must be (patches, channels)"
+                )
             if shape[1] != shapes[0][1]:
                 raise BadTokens(
                     f"{self.name(index)}: {shape[1]} channels, but {self.name(0)} has {shapes[0][1]}; "

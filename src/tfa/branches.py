@@ -1,0 +1,203 @@
+"""A branch: one assignment under one construction, fitted to the database, with what its evidence needs.
+
+Six branches (two assignments, three constructions) are the raw material of every controller. They are fitted
+one at a time; what is large goes to the shelf, so memory does not grow with their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tfa.arrays import Array, Backend, Shelf, l2, release, to_numpy
+from tfa.config import HeadSpec
+from tfa.evidence import Mask, RowFacts, row_facts
+from tfa.geometry import Geometry, KernelTerm, fit_geometry, inner_products
+from tfa.residuals import Described
+
+ROW_BLOCK = 1024  # pseudo queries scored at a time
+
+
+@dataclass(frozen=True)
+class DatabaseSplit:
+    """Which database images play which part; the same for all branches."""
+
+    images: int
+    anchors: np.ndarray  # the PCA is fitted on these
+    pseudo: np.ndarray  # these are retrieved against the whole database
+    halves: tuple[np.ndarray, np.ndarray]
+
+    @classmethod
+    def of(cls, images: int, spec: HeadSpec) -> DatabaseSplit:
+        shuffled = np.random.default_rng(0).permutation(images)
+        sampled = images > spec.max_pca
+        return cls(
+            images=images,
+            anchors=np.sort(shuffled[: spec.pca_sample]) if sampled else np.arange(images),
+            pseudo=np.sort(shuffled[: spec.max_pseudo]) if images > spec.max_pseudo else np.arange(images),
+            halves=(shuffled[0::2], shuffled[1::2]),
+        )
+
+    @cached_property
+    def probes(self) -> np.ndarray:
+        """The images whose products with the whole database are needed: anchors and pseudo queries."""
+        return np.union1d(self.anchors, self.pseudo)
+
+
+@dataclass(frozen=True)
+class Branch:
+    assignment: str
+    construction: int
+    centers: np.ndarray  # k d
+    described: Described
+    split: DatabaseSplit
+    products: np.ndarray  # p m, float64, of the probes with the database
+    geometry: Geometry
+    mask: Mask
+    half_displacement: float  # ‖μ_0 − μ_1‖ / ‖μ‖
+
+    def coordinates(self) -> np.ndarray:
+        """PCA coordinates `m r` of all database images, float64."""
+        if len(self.split.anchors) == self.split.images:
+            return self.geometry.anchor_coordinates()
+        rows = np.searchsorted(self.split.probes, self.split.anchors)
+        return self.geometry.coordinates(np.ascontiguousarray(self.products[rows].T))
+
+    def features(self, gamma: float | None) -> np.ndarray:
+        """What a kernel term compares: descriptors (None) or φ_γ of the database, `m D`."""
+        if gamma is None:
+            return self.described.descriptors
+        return self.geometry.shaped(self.coordinates(), gamma)
+
+    def half_energies(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean squared coordinate on each axis, over each half of the database."""
+        squared = self.coordinates() ** 2
+        first, second = (
+            squared[half].mean(axis=0) if len(half) else 0 * squared[0] for half in self.split.halves
+        )
+        return first, second
+
+    def release(self) -> None:
+        """Give back the resident pages of what is on the shelf."""
+        for array in (self.described.descriptors, self.products, self.geometry.vectors):
+            release(array)
+
+
+def fit_branch(
+    assignment: str,
+    construction: int,
+    centers: np.ndarray,
+    described: Described,
+    split: DatabaseSplit,
+    spec: HeadSpec,
+    backend: Backend,
+    shelf: Shelf,
+) -> Branch:
+    """Products, geometry and duplicates of one assignment and construction."""
+    everything = len(split.probes) == split.images
+    products = inner_products(described.descriptors, None if everything else split.probes, backend)
+    rows = np.searchsorted(split.probes, split.anchors)
+    gram = (
+        products
+        if everything and len(rows) == split.images
+        else _submatrix(products, rows, split.anchors, backend)
+    )
+    geometry = fit_geometry(gram, described.descriptors.shape[1], spec.max_rank, split.anchors)
+    del gram
+    kept = shelf.keep(to_numpy(products))
+    del products
+    norms, displacement = _norms_and_displacement(described.descriptors, kept, split)
+    branch = Branch(
+        assignment=assignment,
+        construction=construction,
+        centers=centers,
+        described=described,
+        split=split,
+        products=kept,
+        geometry=_on_shelf(geometry, shelf),
+        mask=_duplicates(kept, norms, split),
+        # ‖μ‖² = m
+        half_displacement=displacement / max(np.sqrt(max(geometry.grand_mean, 0.0)), 1e-30),
+    )
+    branch.release()
+    return branch
+
+
+def _submatrix(products: Array, rows: np.ndarray, columns: np.ndarray, backend: Backend) -> Array:
+    return products[backend.put(rows), :][:, backend.put(columns)]
+
+
+def _on_shelf(geometry: Geometry, shelf: Shelf) -> Geometry:
+    return Geometry(**{**geometry.__dict__, "vectors": shelf.keep(geometry.vectors)})
+
+
+def _norms_and_displacement(
+    descriptors: np.ndarray, products: np.ndarray, split: DatabaseSplit
+) -> tuple[np.ndarray, float]:
+    """Float64 norms of the descriptors, and ‖μ_0 − μ_1‖ of the database's halves.
+
+    With w = ±1/|D_h|, ‖μ_0 − μ_1‖² = wᵀGw; where only some rows of G exist it is summed over the descriptors.
+    """
+    weights = np.empty(split.images)
+    for half, sign in zip(split.halves, (1.0, -1.0), strict=True):
+        weights[half] = sign / max(len(half), 1)
+    if len(split.probes) == split.images:
+        squared = float(weights @ products @ weights)
+        return np.sqrt(np.diagonal(products).clip(min=0)), float(np.sqrt(max(squared, 0.0)))
+    norms, difference = np.empty(split.images), np.zeros(descriptors.shape[1])
+    for low in range(0, split.images, ROW_BLOCK):
+        block = np.asarray(descriptors[low : low + ROW_BLOCK], dtype=np.float64)
+        norms[low : low + ROW_BLOCK] = np.sqrt((block * block).sum(axis=1))
+        difference += weights[low : low + ROW_BLOCK] @ block
+    return norms, float(np.linalg.norm(difference))
+
+
+def _duplicates(products: np.ndarray, norms: np.ndarray, split: DatabaseSplit) -> Mask:
+    rows = np.searchsorted(split.probes, split.pseudo)
+    masks = [
+        Mask.of_duplicates(
+            products[rows[low : low + ROW_BLOCK]], split.pseudo[low : low + ROW_BLOCK], norms, low
+        )
+        for low in range(0, len(rows), ROW_BLOCK)
+    ]
+    return Mask(np.concatenate([m.rows for m in masks]), np.concatenate([m.columns for m in masks]))
+
+
+class PseudoScores:
+    """Scores of the pseudo queries of one branch under a kernel, block by block, in float64."""
+
+    def __init__(self, branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -> None:
+        self.branch, self.terms, self.backend = branch, terms, backend
+        self.rows = np.searchsorted(branch.split.probes, branch.split.pseudo)
+        self.shaped = {t.gamma: backend.put(branch.features(t.gamma)) for t in terms if t.gamma is not None}
+
+    def block(self, start: int, stop: int) -> np.ndarray:
+        """`p m` scores of pseudo queries start to stop."""
+        pseudo = self.branch.split.pseudo[start:stop]
+        total = np.zeros((len(pseudo), self.branch.split.images))
+        for term in self.terms:
+            if term.gamma is None:
+                similarity = self.branch.products[self.rows[start:stop]]
+            else:
+                features = self.shaped[term.gamma]
+                similarity = to_numpy(features[self.backend.put(pseudo), :] @ features.T)
+            total += term.weight * similarity
+        return total
+
+
+def global_similarities(cls: np.ndarray, pseudo: np.ndarray) -> Callable[[int, int], np.ndarray]:
+    """Cosines of the pseudo queries' global tokens with the database's, block by block."""
+    unit = l2(np.asarray(cls, dtype=np.float64))
+    return lambda start, stop: unit[pseudo[start:stop]] @ unit.T
+
+
+def pseudo_facts(block: Callable[[int, int], np.ndarray], count: int, mask: Mask | None) -> RowFacts:
+    """Row facts of `count` pseudo queries whose scores `block(start, stop)` gives."""
+    facts = []
+    for start in range(0, count, ROW_BLOCK):
+        stop = min(start + ROW_BLOCK, count)
+        facts.append(row_facts(block(start, stop), None if mask is None else mask.within(start, stop)))
+    return RowFacts.join(facts)

@@ -1,0 +1,130 @@
+"""The database-only controller (TFA): every decision from the database's own photos, before any query exists.
+
+It takes fitted database branches and database global tokens; there is no argument a query could come in by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from tfa.arrays import Backend
+from tfa.branches import Branch, PseudoScores, global_similarities, pseudo_facts
+from tfa.controllers import reasons
+from tfa.controllers.decisions import DatabaseEvidence, Decisions, SpectralStrengths
+from tfa.evidence import Candidate, RowFacts, correlation, dispersion_penalised
+from tfa.geometry import carrier_terms
+from tfa.residuals import ASSIGNMENTS, HARD, SOFT
+from tfa.vocabulary import CONSTRUCTIONS
+
+Branches = Mapping[tuple[str, int], Branch]
+
+
+def decide(
+    branches: Branches, cls: np.ndarray | None, backend: Backend
+) -> tuple[Decisions, DatabaseEvidence]:
+    """All decisions, in the method's order: strengths, assignment, global token, carrier."""
+    strengths = {a: spectral_strengths([branches[a, s] for s in CONSTRUCTIONS]) for a in ASSIGNMENTS}
+
+    facts: dict[tuple[str, str], list[RowFacts]] = {}
+    for assignment in ASSIGNMENTS:
+        c, beta = strengths[assignment].c, strengths[assignment].beta
+        for carrier in ("original", "partial", "adaptive"):
+            facts[assignment, carrier] = [
+                _branch_facts(branches[assignment, s], carrier, c, beta, backend) for s in CONSTRUCTIONS
+            ]
+    candidates = {f"{a}/{m}": Candidate.of(f"{a}/{m}", _tops(rows)) for (a, m), rows in facts.items()}
+
+    assignment = choose_assignment(candidates["hard/adaptive"], candidates["soft/adaptive"])
+    chosen = [branches[assignment, s] for s in CONSTRUCTIONS]
+    c, beta = strengths[assignment].c, strengths[assignment].beta
+
+    local = candidates[f"{assignment}/adaptive"]
+    # σ: median over pseudo queries of a row's spread, so that two branches of unlike scale can be added.
+    sigma_local = tuple(_median_spread(rows) for rows in facts[assignment, "adaptive"])
+    sigma_cls, fused = (0.0, 0.0, 0.0), None
+    if cls is not None:
+        similar = global_similarities(cls, chosen[0].split.pseudo)
+        count = len(chosen[0].split.pseudo)
+        sigma_cls = tuple(_median_spread(pseudo_facts(similar, count, branch.mask)) for branch in chosen)
+        if min(sigma_local) > 0 and min(sigma_cls) > 0:
+            name = f"{assignment}/adaptive+cls"
+            blocks = [
+                fused_scores(PseudoScores(b, carrier_terms("adaptive", c, beta), backend), similar, sl, sg)
+                for b, sl, sg in zip(chosen, sigma_local, sigma_cls, strict=True)
+            ]
+            rows = [pseudo_facts(block, count, b.mask) for block, b in zip(blocks, chosen, strict=True)]
+            fused = candidates[name] = Candidate.of(name, _tops(rows))
+    admit_cls = fused is not None and fused.beats(local)
+
+    original, partial = candidates[f"{assignment}/original"], candidates[f"{assignment}/partial"]
+    carrier = choose_carrier(original, partial, local)
+    decisions = Decisions(
+        assignment=assignment,
+        carrier=carrier,
+        admit_cls=admit_cls,
+        c=c,
+        beta=beta,
+        sigma_local=sigma_local,
+        sigma_cls=sigma_cls,
+    )
+    words = {
+        "assignment": reasons.of_assignment(candidates["hard/adaptive"], candidates["soft/adaptive"]),
+        "strengths": reasons.of_strengths(strengths[assignment]),
+        "admit_cls": reasons.of_global_token(cls is not None, fused, local),
+        "carrier": reasons.of_carrier(carrier, original, partial, local),
+    }
+    return decisions, DatabaseEvidence(len(chosen[0].split.pseudo), strengths, candidates, words)
+
+
+def spectral_strengths(branches: list[Branch]) -> SpectralStrengths:
+    """c and β of one assignment, from the reproducibility of spectral energy between the database's halves."""
+    rho = [correlation(*branch.half_energies()) for branch in branches]
+    participation = [branch.geometry.participation for branch in branches]
+    # α = clip(ρ)^{2·PR^u}: the wider the spectrum, the closer to 1 the correlation must be.
+    alpha = [float(np.clip(r, 0, 1) ** (2 * p)) for r, p in zip(rho, participation, strict=True)]
+    displacement = [branch.half_displacement for branch in branches]
+    beta = float(np.clip(np.median(displacement) * (1 - dispersion_penalised(rho)), 0, 1))
+    for branch in branches:
+        branch.release()
+    return SpectralStrengths(
+        tuple(rho), tuple(alpha), tuple(participation), tuple(displacement), dispersion_penalised(alpha), beta
+    )
+
+
+def choose_assignment(hard: Candidate, soft: Candidate) -> str:
+    return HARD if hard.beats(soft) else SOFT
+
+
+def choose_carrier(original: Candidate, partial: Candidate, adaptive: Candidate) -> str:
+    """The first rule that applies; an exact tie in support keeps the adaptive kernel."""
+    if partial.support <= original.support and partial.gain_over(original) < 0:
+        return "original"
+    widened_in_vain = adaptive.support > partial.support and adaptive.gain_over(partial) < 0
+    if partial.support > adaptive.support or widened_in_vain:
+        return "partial"
+    return "adaptive"
+
+
+def fused_scores(
+    local: PseudoScores, similar: Callable[[int, int], np.ndarray], sigma_local: float, sigma_cls: float
+) -> Callable[[int, int], np.ndarray]:
+    """½(S/σ_local + S_cls/σ_cls), block by block."""
+    return lambda start, stop: (local.block(start, stop) / sigma_local + similar(start, stop) / sigma_cls) / 2
+
+
+def _branch_facts(branch: Branch, carrier: str, c: float, beta: float, backend: Backend) -> RowFacts:
+    scores = PseudoScores(branch, carrier_terms(carrier, c, beta), backend)
+    facts = pseudo_facts(scores.block, len(branch.split.pseudo), branch.mask)
+    branch.release()
+    return facts
+
+
+def _tops(rows: list[RowFacts]) -> np.ndarray:
+    return np.stack([facts.top for facts in rows])
+
+
+def _median_spread(facts: RowFacts) -> float:
+    counted = facts.top >= 0
+    return float(np.median(facts.spread[counted])) if counted.any() else 0.0

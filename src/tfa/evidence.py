@@ -1,0 +1,144 @@
+"""Unlabelled evidence: what rankings and spectra say of a retriever, without any label.
+
+Coverage (`support`) and reproducibility (`agreement`) are judged together: agreement alone also rewards a
+retriever whose vocabularies agree on a few hubs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+PAIRS = ((0, 1), (0, 2), (1, 2))
+NOBODY = -1  # the top-1 of a pseudo query all of whose gallery is masked
+SAME = 1 - 5e-13  # cosine from which two float64 descriptors count as one
+EPSILON = 1e-12
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Gallery entries a pseudo query may not return: itself and its numerical duplicates, as sorted pairs."""
+
+    rows: np.ndarray
+    columns: np.ndarray
+
+    @classmethod
+    def of_duplicates(
+        cls, products: np.ndarray, images: np.ndarray, norms: np.ndarray, first_row: int = 0
+    ) -> Mask:
+        """From products `p m` of the pseudo queries `images` with the gallery, whose float64 norms are `norms`."""
+        same = products >= SAME * norms[images][:, None] * norms[None, :]
+        # A zero descriptor has no cosine: it is a duplicate of nothing but itself.
+        same &= (norms[images] > 0)[:, None] & (norms > 0)[None, :]
+        same[np.arange(len(images)), images] = True
+        rows, columns = np.nonzero(same)
+        return cls(rows + first_row, columns)
+
+    def within(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Masked (row, column) pairs of a block of rows, rows counted from `start`."""
+        low, high = np.searchsorted(self.rows, [start, stop])
+        return self.rows[low:high] - start, self.columns[low:high]
+
+    def union(self, *others: Mask) -> Mask:
+        pairs = np.stack(
+            [
+                np.concatenate([m.rows for m in (self, *others)]),
+                np.concatenate([m.columns for m in (self, *others)]),
+            ]
+        )
+        rows, columns = np.unique(pairs, axis=1)
+        return Mask(rows, columns)
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """What is kept of a block of score rows `p m`: everything the controllers ask of it."""
+
+    top: np.ndarray  # index of the best unmasked image; ties to the smaller index; NOBODY if all are masked
+    spread: np.ndarray  # population standard deviation over unmasked images
+    peak: np.ndarray  # z-score of the best: (max − mean) / (spread + ε)
+
+    @staticmethod
+    def join(blocks: Sequence[RowFacts]) -> RowFacts:
+        return RowFacts(*(np.concatenate([getattr(b, f) for b in blocks]) for f in ("top", "spread", "peak")))
+
+
+def row_facts(scores: np.ndarray, masked: tuple[np.ndarray, np.ndarray] | None = None) -> RowFacts:
+    """Top-1, spread and peak of each row, over its unmasked entries. `scores` is overwritten where masked."""
+    count = np.full(len(scores), scores.shape[1])
+    if masked is None:
+        mean, spread = scores.mean(axis=1), scores.std(axis=1)
+        top = scores.argmax(axis=1)
+    else:
+        count = count - np.bincount(masked[0], minlength=len(scores))
+        safe = np.maximum(count, 1)
+        scores[masked] = 0.0
+        mean = scores.sum(axis=1) / safe
+        centred = scores - mean[:, None]
+        centred[masked] = 0.0
+        spread = np.sqrt((centred * centred).sum(axis=1) / safe)
+        scores[masked] = -np.inf
+        top = scores.argmax(axis=1)
+    best = np.where(count > 0, scores[np.arange(len(scores)), top], mean)
+    return RowFacts(np.where(count > 0, top, NOBODY), spread, (best - mean) / (spread + EPSILON))
+
+
+def support(tops: np.ndarray) -> float:
+    """U: mean over constructions of the number of distinct top-1 images. `tops` is `s p`."""
+    return float(np.mean([len(np.unique(row[row != NOBODY])) for row in tops]))
+
+
+def agreement(tops: np.ndarray) -> tuple[float, float, float]:
+    """A^{ss'}: share of pseudo queries with the same top-1 in two constructions, for each pair."""
+    return tuple(_agreement(tops[s], tops[t]) for s, t in PAIRS)  # type: ignore[return-value]
+
+
+def _agreement(one: np.ndarray, other: np.ndarray) -> float:
+    counted = (one != NOBODY) & (other != NOBODY)
+    return float((one == other)[counted].mean()) if counted.any() else 0.0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A retrieval rule as the evidence sees it."""
+
+    name: str
+    support: float
+    agreement: tuple[float, float, float]
+
+    @classmethod
+    def of(cls, name: str, tops: np.ndarray) -> Candidate:
+        return cls(name, support(tops), agreement(tops))
+
+    def gain_over(self, other: Candidate) -> float:
+        """D: the largest agreement gain over the construction pairs; negative when every pair agrees less."""
+        return max(a - b for a, b in zip(self.agreement, other.agreement, strict=True))
+
+    def beats(self, other: Candidate) -> bool:
+        """m ≻ n: more support, and agreement not lowered in every pair."""
+        return self.support > other.support and self.gain_over(other) >= 0
+
+    def to_dict(self) -> dict[str, object]:
+        return {"support": self.support, "agreement": list(self.agreement)}
+
+
+def correlation(x: np.ndarray, y: np.ndarray) -> float:
+    """Pearson correlation; 0 where it is undefined."""
+    if len(x) < 2:
+        return 0.0
+    x, y = x - x.mean(), y - y.mean()
+    scale = float(np.sqrt((x * x).sum() * (y * y).sum()))
+    return float((x * y).sum() / scale) if scale > 0 else 0.0
+
+
+def dispersion_penalised(values: Sequence[float]) -> float:
+    """L(x) = clip(median − Φ⁻¹(.975)·MAD / (Φ⁻¹(.75)·√3), 0, 1): small when the constructions disagree."""
+    x = np.asarray(values, dtype=np.float64)
+    median = float(np.median(x))
+    mad = float(np.median(np.abs(x - median)))
+    normal = NormalDist()
+    penalty = normal.inv_cdf(0.975) * mad / (normal.inv_cdf(0.75) * np.sqrt(3))
+    return float(np.clip(median - penalty, 0, 1))

@@ -1,0 +1,117 @@
+"""The tour: from photos to a ranked answer, one stage after the other.
+
+    photos ─images→ pixels ─encoders→ tokens ─vocabulary→ words ─residuals→ descriptors ─geometry→ spectrum
+           ─evidence→ support, agreement ─controllers→ decisions ─head→ one scorer ─maps→ a saved place map
+
+Each stage is a module of that name. This file calls them in order and does nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfa.arrays import Shelf, backend_for
+from tfa.branches import Branch, DatabaseSplit, fit_branch
+from tfa.cache import EncodedImages, TokenCache
+from tfa.config import HeadSpec
+from tfa.controllers.database import decide
+from tfa.encoders.protocol import Encoder
+from tfa.errors import BadSpec, BadTokens
+from tfa.head import Head, assemble
+from tfa.images import find_images
+from tfa.progress import Progress, as_progress, tracked
+from tfa.residuals import ASSIGNMENTS, describe
+from tfa.tokens import Tokens
+from tfa.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, given_vocabularies, sample_patches
+
+
+def encode(
+    photos: Any,
+    encoder: Encoder,
+    *,
+    cache: TokenCache | None = None,
+    skip_bad: bool = False,
+    batch_size: int = 8,
+    progress: bool | Progress | None = None,
+) -> EncodedImages:
+    """Photos → tokens. A folder, a file or a list of them; what the cache knows is not computed again."""
+    paths = find_images(photos)
+    cache = cache or TokenCache()
+    return cache.encode(
+        paths, encoder, skip_bad=skip_bad, batch_size=batch_size, progress=as_progress(progress)
+    )
+
+
+def fit(
+    tokens: Tokens,
+    spec: HeadSpec | None = None,
+    centers: Sequence[Any] | None = None,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    progress: bool | Progress | None = None,
+) -> Head:
+    """Database tokens → a head, every decision taken from the database alone.
+
+    `centers` are three arrays (words, channels) to use instead of fitting vocabularies. Descriptors and scores
+    are `dtype`; Gram matrices, spectra and evidence are float64 always. `device` is where fitting computes.
+    """
+    tokens, spec, progress = _checked(tokens), spec or HeadSpec(), as_progress(progress)
+    if dtype not in ("float32", "float64"):
+        raise BadSpec(f"dtype={dtype!r} is unknown; use float32 or float64")
+    backend, shelf = backend_for(device), Shelf()
+
+    # Words: three vocabularies from one sample of the database's patches.
+    vocabularies: list[Vocabulary]
+    if centers is None:
+        patches = sample_patches(tokens, spec.max_patches, dtype)
+        vocabularies = fit_vocabularies(patches, spec.words, backend, progress=progress)
+        del patches
+    else:
+        vocabularies = given_vocabularies(centers, tokens.channels)
+        spec = dataclasses.replace(spec, words=len(vocabularies[0].centers))
+
+    # Descriptors: both assignments under all three vocabularies, in one pass over the tokens.
+    words = [vocabulary.centers for vocabulary in vocabularies]
+    described = describe(
+        tokens, words, ASSIGNMENTS, spec.temperature, backend, dtype=dtype, shelf=shelf, progress=progress
+    )
+
+    # Geometry: Gram matrix and spectrum of each, one at a time.
+    split = DatabaseSplit.of(len(tokens), spec)
+    keys = [(assignment, construction) for assignment in ASSIGNMENTS for construction in CONSTRUCTIONS]
+    branches: dict[tuple[str, int], Branch] = {}
+    for assignment, s in tracked(keys, len(keys), "spectra", progress):
+        branches[assignment, s] = fit_branch(
+            assignment, s, words[s], described[assignment, s], split, spec, backend, shelf
+        )
+
+    # Evidence and decisions, then the head they make.
+    decisions, evidence = decide(branches, tokens.cls, backend)
+    return assemble(spec, decisions, evidence, vocabularies, branches, tokens.cls, backend, dtype)
+
+
+def recognise(photos: Path, queries: Path, encoder: Encoder, k: int = 5) -> list[tuple[Path, list[Path]]]:
+    """The whole system in five lines: which photos of the map show the places of the queries?"""
+    database = encode(photos, encoder)
+    head = fit(database.tokens)
+    asked = encode(queries, encoder)
+    ranked, _ = head.search(asked.tokens, k)
+    return [(path, [database.paths[i] for i in row]) for path, row in zip(asked.paths, ranked, strict=True)]
+
+
+def _checked(tokens: Tokens) -> Tokens:
+    if not isinstance(tokens, Tokens):
+        raise BadTokens(
+            f"fit takes tfa.Tokens, got {type(tokens).__name__}; wrap it: tfa.Tokens(patches, cls)"
+        )
+    if len(tokens) < 2:
+        raise BadTokens(f"{len(tokens)} images are too few to fit a head on; give at least 2")
+    if tokens.cls is not None and not np.issubdtype(tokens.cls.dtype, np.floating):
+        raise BadTokens(f"global tokens have dtype {tokens.cls.dtype}, must be floating")
+    return tokens

@@ -1,0 +1,143 @@
+"""Residual descriptors (VLAD): what the patches of an image add to each visual word.
+
+    v = L2 [ L2( Σ_i w_ik (p̃_i − c_k) ) ]_k        hard: w_ik = 1 at argmax_k ⟨p̃_i, c_k⟩
+                                                    soft: w_ik = softmax_k ⟨p̃_i, c_k⟩ / τ
+
+All constructions and assignments come out of one pass over the tokens. Each image is computed on its own
+(same matrix shapes whatever the batch), so a descriptor never depends on its neighbours in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from array_api_compat import array_namespace, device
+
+from tfa.arrays import Array, Backend, Shelf, l2, to_numpy
+from tfa.progress import Progress, SilentProgress
+from tfa.tokens import Tokens
+
+HARD, SOFT = "hard", "soft"
+ASSIGNMENTS = (HARD, SOFT)
+# Below this a float32 softmax has lost its digits, and the logarithm is used instead.
+FAINT = 1e-30
+
+
+@dataclass(frozen=True)
+class Described:
+    """Descriptors of a set of images under one assignment and one vocabulary."""
+
+    descriptors: np.ndarray  # b k·d
+    mass: np.ndarray  # b k: norm of each residual block before it was normalised
+
+
+def hard_weights(similarities: Array) -> Array:
+    """One at the most similar word (the first of equals), zero elsewhere. `… k` → `… k`."""
+    xp = array_namespace(similarities)
+    nearest = xp.argmax(similarities, axis=-1)
+    kinds = xp.arange(similarities.shape[-1], device=device(similarities))
+    return xp.astype(nearest[..., None] == kinds, similarities.dtype)
+
+
+def soft_weights(similarities: Array, temperature: float) -> tuple[Array, Array]:
+    """Softmax over words `b n k`, relative to each word's largest weight in the image, and that weight `b 1 k`.
+
+    A word far from every patch of an image has weights such as e^-60 or e^-120. Float32 squares the first to
+    zero and flushes the second, although block normalisation brings any weight back to one. Relative weights
+    keep their digits; the largest weight restores the true block norm.
+    """
+    xp = array_namespace(similarities)
+    logits = similarities / temperature
+    logits = logits - xp.max(logits, axis=-1, keepdims=True)
+    weights = xp.exp(logits)
+    total = xp.sum(weights, axis=-1, keepdims=True)
+    weights = weights / total
+    largest = xp.max(weights, axis=-2, keepdims=True)
+    weights = weights / xp.where(largest > 0, largest, xp.ones_like(largest))
+    faint = np.flatnonzero((to_numpy(largest) < FAINT).any(axis=(1, 2)))
+    for image in faint.tolist():
+        log_weights = logits[image] - xp.log(total[image])
+        log_largest = xp.max(log_weights, axis=-2, keepdims=True)
+        weights[image] = xp.exp(log_weights - log_largest)
+        largest[image] = xp.exp(log_largest)
+    return weights, largest
+
+
+def residual_blocks(patches: Array, weights: Array, centers: Array) -> Array:
+    """`Σ_i w_ik (p̃_i − c_k)` for unit patches `b n d`, weights `b n k`, centers `k d` → `b k d`."""
+    xp = array_namespace(patches)
+    total = xp.sum(weights, axis=-2)[..., None]  # b k 1
+    blocks = xp.matrix_transpose(weights) @ patches - total * centers
+    # A patch that equals its word leaves only rounding, which normalisation would blow up to a unit vector.
+    rounding = 16 * xp.finfo(patches.dtype).eps * total
+    norm = xp.sqrt(xp.sum(blocks * blocks, axis=-1, keepdims=True))
+    return xp.where(norm > rounding, blocks, xp.zeros_like(blocks))
+
+
+def normalise_blocks(blocks: Array) -> tuple[Array, Array]:
+    """Blocks `b k d` → descriptors `b k·d` (L2 per block, then L2) and block norms `b k`."""
+    xp = array_namespace(blocks)
+    norms = xp.sqrt(xp.sum(blocks * blocks, axis=-1))
+    unit = blocks / xp.where(norms > 0, norms, xp.ones_like(norms))[..., None]
+    # Every non-empty block has norm 1, so the norm of the whole is the root of their number.
+    filled = xp.sqrt(xp.sum(xp.astype(norms > 0, blocks.dtype), axis=-1))
+    unit = unit / xp.where(filled > 0, filled, xp.ones_like(filled))[..., None, None]
+    return xp.reshape(unit, (blocks.shape[0], -1)), norms
+
+
+def describe_batch(
+    patches: Array, centers: Sequence[Array], assignments: Sequence[str], temperature: float
+) -> dict[tuple[str, int], tuple[Array, Array]]:
+    """Descriptors and block norms of patches `b n d`, for each assignment and each vocabulary `k d`."""
+    xp = array_namespace(patches)
+    unit = l2(patches)
+    described = {}
+    for construction, words in enumerate(centers):
+        similarities = unit @ words.T  # b n k
+        for assignment in assignments:
+            if assignment == HARD:
+                blocks, scale = residual_blocks(unit, hard_weights(similarities), words), None
+            else:
+                weights, scale = soft_weights(similarities, temperature)
+                blocks = residual_blocks(unit, weights, words)
+            descriptors, norms = normalise_blocks(blocks)
+            if scale is not None:
+                norms = norms * xp.reshape(scale, norms.shape)
+            described[assignment, construction] = (descriptors, norms)
+    return described
+
+
+def describe(
+    tokens: Tokens,
+    centers: Sequence[np.ndarray],
+    assignments: Sequence[str],
+    temperature: float,
+    backend: Backend,
+    *,
+    dtype: str = "float32",
+    shelf: Shelf | None = None,
+    progress: Progress | None = None,
+) -> dict[tuple[str, int], Described]:
+    """Descriptors of all images under every assignment and vocabulary, in one pass over the tokens."""
+    shelf = shelf or Shelf()
+    words, channels = centers[0].shape
+    on_device = [backend.put(center, dtype) for center in centers]
+    kept = {
+        (assignment, construction): Described(
+            shelf.empty((len(tokens), words * channels), dtype), np.empty((len(tokens), words), dtype)
+        )
+        for assignment in assignments
+        for construction in range(len(centers))
+    }
+    with (progress or SilentProgress()).task("descriptors", len(tokens), "images") as task:
+        for batch in tokens.batches():
+            patches = backend.put(batch.patches, dtype)
+            for key, (descriptors, norms) in describe_batch(
+                patches, on_device, assignments, temperature
+            ).items():
+                kept[key].descriptors[batch.start : batch.stop] = to_numpy(descriptors)
+                kept[key].mass[batch.start : batch.stop] = to_numpy(norms)
+            task.advance(batch.stop - batch.start)
+    return kept

@@ -1,0 +1,210 @@
+"""Scoring: a fitted head is a sum of weighted inner products, so it is one vector per image.
+
+    score(q, d) = Σ_t weight_t · ⟨f_t(q), f_t(d)⟩ + b_d = ⟨Ψ(q), Ψ(d)⟩ + b_d,   Ψ = ⊕_t √weight_t · f_t
+
+A `Side` turns tokens into the features of one assignment and vocabulary; a `Part` is one term with its gallery.
+The head in memory and the map on disk score through the same code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfa.arrays import backend_for, l2, to_numpy
+from tfa.errors import BadTokens, ChannelMismatch
+from tfa.geometry import Geometry
+from tfa.residuals import describe
+from tfa.tokens import Tokens
+
+GLOBAL = -1  # the "side" of parts that compare global tokens
+# Queries are scored in blocks of this many, the last one padded: matrix products then have the same shape for
+# any number of queries, and a score does not depend, in its last bit, on what it was asked together with.
+QUERY_BLOCK = 16
+GALLERY_BLOCK = 4096  # rows of a float16 gallery widened to float32 at a time
+
+
+@dataclass(frozen=True)
+class Side:
+    """How a query is described under one assignment and vocabulary."""
+
+    assignment: str
+    centers: np.ndarray  # k d
+    temperature: float
+    geometry: Geometry | None = None  # None when no part needs coordinates
+    anchors: np.ndarray | None = None  # a k·d: descriptors that carry the geometry
+
+    def features(
+        self, tokens: Tokens, gammas: set[float | None], dtype: str
+    ) -> dict[float | None, np.ndarray]:
+        """Descriptors (None) and φ_γ of the tokens' images, for the asked γ."""
+        described = describe(
+            tokens, [self.centers], [self.assignment], self.temperature, backend_for("cpu"), dtype=dtype
+        )
+        descriptors = described[self.assignment, 0].descriptors
+        features: dict[float | None, np.ndarray] = {None: descriptors}
+        shaped = [gamma for gamma in gammas if gamma is not None]
+        if shaped:
+            assert self.geometry is not None and self.anchors is not None
+            coordinates = self.geometry.coordinates(inner(descriptors, self.anchors))
+            for gamma in shaped:
+                features[gamma] = self.geometry.shaped(coordinates, gamma)
+        return features
+
+
+@dataclass(frozen=True)
+class Part:
+    """One term of the score: weight · ⟨f(q), f(d)⟩ over the gallery."""
+
+    weight: float
+    side: int  # index of a Side, or GLOBAL
+    gamma: float | None  # None: the descriptor itself (or the global token)
+    gallery: np.ndarray  # m D
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Tokens in, scores against a gallery out."""
+
+    sides: tuple[Side, ...]
+    parts: tuple[Part, ...]
+    bias: np.ndarray  # m
+    twins: np.ndarray | None = None  # m: index of the first image with the very same tokens
+    dtype: str = "float32"
+
+    def scores(self, tokens: Tokens) -> np.ndarray:
+        """`q m` scores."""
+        self._check(tokens)
+        rows = [self._block(*padded(tokens, start)) for start in range(0, len(tokens), QUERY_BLOCK)]
+        return np.concatenate(rows) if rows else np.empty((0, len(self.bias)), self.dtype)
+
+    def _block(self, tokens: Tokens, count: int) -> np.ndarray:
+        total = np.zeros((len(tokens), len(self.bias)), self.dtype)
+        for part, features in zip(self.parts, self.query_features(tokens), strict=True):
+            similarity = inner(features, part.gallery)
+            total += similarity if part.weight == 1 else np.dtype(self.dtype).type(part.weight) * similarity
+        total += self.bias.astype(self.dtype)
+        if self.twins is not None:
+            total = total[:, self.twins]  # twins tie to the last bit, so the smaller index wins
+        return total[:count]
+
+    def query_features(self, tokens: Tokens) -> list[np.ndarray]:
+        """The query's feature of each part, `q D` each."""
+        gammas: list[set[float | None]] = [set() for _ in self.sides]
+        for part in self.parts:
+            if part.side != GLOBAL:
+                gammas[part.side].add(part.gamma)
+        features = [
+            side.features(tokens, asked, self.dtype) for side, asked in zip(self.sides, gammas, strict=True)
+        ]
+        return [
+            l2(np.asarray(tokens.cls, self.dtype)) if part.side == GLOBAL else features[part.side][part.gamma]
+            for part in self.parts
+        ]
+
+    def _check(self, tokens: Tokens) -> None:
+        channels = self.sides[0].centers.shape[1]
+        if len(tokens) and tokens.channels != channels:
+            raise ChannelMismatch(
+                f"query tokens have {tokens.channels} channels, this head was fitted on {channels}; "
+                "encode the query with the encoder of the database"
+            )
+        for part in self.parts:
+            if part.side == GLOBAL and len(tokens):
+                width = part.gallery.shape[1]
+                if tokens.cls is None:
+                    raise BadTokens("this head compares global tokens and the query has none; give cls")
+                if tokens.cls.shape[1] != width:
+                    raise ChannelMismatch(
+                        f"global tokens have {tokens.cls.shape[1]} channels, must have {width}"
+                    )
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A head as one vector per image: any inner-product engine can serve it."""
+
+    scorer: Scorer
+    database: np.ndarray  # m D
+    bias: np.ndarray  # m
+
+    def query(self, tokens: Tokens) -> np.ndarray:
+        """`q D`."""
+        self.scorer._check(tokens)
+        features = self.scorer.query_features(tokens)
+        return direct_sum([part.weight for part in self.scorer.parts], features)
+
+
+def compile_scorer(scorer: Scorer) -> Compiled:
+    database = direct_sum(
+        [p.weight for p in scorer.parts], [np.asarray(p.gallery, scorer.dtype) for p in scorer.parts]
+    )
+    return Compiled(scorer, database, scorer.bias.astype(scorer.dtype))
+
+
+def direct_sum(weights: Sequence[float], features: Sequence[np.ndarray]) -> np.ndarray:
+    """Ψ: features side by side, each scaled by the root of its weight."""
+    return np.concatenate(
+        [f if w == 1 else f * f.dtype.type(np.sqrt(w)) for w, f in zip(weights, features, strict=True)],
+        axis=1,
+    )
+
+
+def joined(scorers: Sequence[Scorer]) -> Scorer:
+    """The sum of several scorers over one gallery, as one scorer."""
+    parts, sides = [], []
+    for scorer in scorers:
+        for part in scorer.parts:
+            side = part.side if part.side == GLOBAL else part.side + len(sides)
+            parts.append(Part(part.weight, side, part.gamma, part.gallery))
+        sides.extend(scorer.sides)
+    bias = np.sum([scorer.bias for scorer in scorers], axis=0)
+    return Scorer(tuple(sides), tuple(parts), bias, scorers[0].twins, scorers[0].dtype)
+
+
+def padded(tokens: Tokens, start: int) -> tuple[Tokens, int]:
+    """The block of queries at `start`, filled up with its first query, and how many of it are real."""
+    count = min(QUERY_BLOCK, len(tokens) - start)
+    return tokens.select(np.r_[np.arange(start, start + count), np.full(QUERY_BLOCK - count, start)]), count
+
+
+def inner(features: np.ndarray, gallery: np.ndarray) -> np.ndarray:
+    """⟨f(q), f(d)⟩ `q m`; a gallery stored in another dtype is widened a block of rows at a time.
+
+    The gallery stands left of the product, so that a query is a column: BLAS kernels treat the columns of a
+    block of 16 alike, which they do not do for rows.
+    """
+    if gallery.dtype == features.dtype:
+        return (gallery @ features.T).T
+    products = np.empty((len(gallery), len(features)), features.dtype)
+    for low in range(0, len(gallery), GALLERY_BLOCK):
+        products[low : low + GALLERY_BLOCK] = (
+            gallery[low : low + GALLERY_BLOCK].astype(features.dtype) @ features.T
+        )
+    return products.T
+
+
+def find_twins(*galleries: np.ndarray | None) -> np.ndarray | None:
+    """For each row the first row equal to it in all galleries; None if all rows differ."""
+    present = [to_numpy(gallery) for gallery in galleries if gallery is not None]
+    seen: dict[bytes, int] = {}
+    first = np.empty(len(present[0]), np.int64)
+    for row in range(len(first)):
+        digest = hashlib.blake2b(b"".join(np.ascontiguousarray(g[row]).tobytes() for g in present)).digest()
+        first[row] = seen.setdefault(digest, row)
+    return None if len(seen) == len(first) else first
+
+
+def top_k(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Indices and scores of the k best of each row, ties to the smaller index; fewer if the gallery is smaller."""
+    k = min(k, scores.shape[1])
+    indices = np.empty((len(scores), k), np.int64)
+    if k > 0:
+        bar = np.partition(scores, scores.shape[1] - k, axis=1)[:, scores.shape[1] - k]
+        for row in range(len(scores)):
+            able = np.flatnonzero(scores[row] >= bar[row])
+            indices[row] = able[np.argsort(-scores[row, able], kind="stable")[:k]]
+    return indices, np.take_along_axis(scores, indices, axis=1)
