@@ -69,7 +69,7 @@ def l2(x: Array) -> Array:
     return x / xp.where(norm > 0, norm, xp.ones_like(norm))
 
 
-class Shelf:
+class Spill:
     """Keeps arrays for later: small ones in memory, large ones in a memory-mapped temporary file."""
 
     def __init__(self, spill_bytes: int = 32 << 20) -> None:
@@ -81,13 +81,13 @@ class Shelf:
         if int(np.prod(shape)) * dtype.itemsize <= self.spill_bytes:
             return np.empty(shape, dtype)
         if self._folder is None:
-            folder = tempfile.TemporaryDirectory(prefix="tfa-")
+            folder = tempfile.TemporaryDirectory(prefix="tfa-spill-")
             self._folder = folder.name
             weakref.finalize(self, folder.cleanup)
         _, name = tempfile.mkstemp(dir=self._folder, suffix=".bin")
         Path(name).unlink()  # a new, sparse file
         mapped = np.memmap(name, dtype, "w+", shape=shape)
-        mapped.shelf = self  # type: ignore[attr-defined]  # the file lives as long as an array that needs it
+        mapped.spill = self  # type: ignore[attr-defined]  # the file lives as long as an array that needs it
         return mapped
 
     def keep(self, array: np.ndarray) -> np.ndarray:

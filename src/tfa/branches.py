@@ -1,7 +1,7 @@
 """A branch: one assignment under one construction, fitted to the database, with what its evidence needs.
 
 Six branches (two assignments, three constructions) are the raw material of every controller. They are fitted
-one at a time; what is large goes to the shelf, so memory does not grow with their number.
+one at a time; what is large is spilled to disk, so memory does not grow with their number.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from tfa.arrays import Array, Backend, Shelf, l2, release, to_numpy
+from tfa.arrays import Array, Backend, Spill, l2, release, to_numpy
 from tfa.config import HeadSpec
 from tfa.evidence import Mask, RowFacts, row_facts
 from tfa.geometry import Geometry, KernelTerm, fit_geometry, inner_products
@@ -75,13 +75,11 @@ class Branch:
     def half_energies(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean squared coordinate on each axis, over each half of the database."""
         squared = self.coordinates() ** 2
-        first, second = (
-            squared[half].mean(axis=0) if len(half) else 0 * squared[0] for half in self.split.halves
-        )
+        first, second = (squared[half].mean(axis=0) if len(half) else 0 * squared[0] for half in self.split.halves)
         return first, second
 
     def release(self) -> None:
-        """Give back the resident pages of what is on the shelf."""
+        """Give back the resident pages of what was spilled."""
         for array in (self.described.descriptors, self.products, self.geometry.vectors):
             release(array)
 
@@ -94,20 +92,16 @@ def fit_branch(
     split: DatabaseSplit,
     spec: HeadSpec,
     backend: Backend,
-    shelf: Shelf,
+    spill: Spill,
 ) -> Branch:
     """Products, geometry and duplicates of one assignment and construction."""
     everything = len(split.probes) == split.images
     products = inner_products(described.descriptors, None if everything else split.probes, backend)
     rows = np.searchsorted(split.probes, split.anchors)
-    gram = (
-        products
-        if everything and len(rows) == split.images
-        else _submatrix(products, rows, split.anchors, backend)
-    )
+    gram = products if everything and len(rows) == split.images else _submatrix(products, rows, split.anchors, backend)
     geometry = fit_geometry(gram, described.descriptors.shape[1], spec.max_rank, split.anchors)
     del gram
-    kept = shelf.keep(to_numpy(products))
+    kept = spill.keep(to_numpy(products))
     del products
     norms, displacement = _norms_and_displacement(described.descriptors, kept, split)
     branch = Branch(
@@ -117,7 +111,7 @@ def fit_branch(
         described=described,
         split=split,
         products=kept,
-        geometry=_on_shelf(geometry, shelf),
+        geometry=_spilled(geometry, spill),
         mask=_duplicates(kept, norms, split),
         # ‖μ‖² = m
         half_displacement=displacement / max(np.sqrt(max(geometry.grand_mean, 0.0)), 1e-30),
@@ -130,8 +124,8 @@ def _submatrix(products: Array, rows: np.ndarray, columns: np.ndarray, backend: 
     return products[backend.put(rows), :][:, backend.put(columns)]
 
 
-def _on_shelf(geometry: Geometry, shelf: Shelf) -> Geometry:
-    return Geometry(**{**geometry.__dict__, "vectors": shelf.keep(geometry.vectors)})
+def _spilled(geometry: Geometry, spill: Spill) -> Geometry:
+    return Geometry(**{**geometry.__dict__, "vectors": spill.keep(geometry.vectors)})
 
 
 def _norms_and_displacement(
@@ -158,9 +152,7 @@ def _norms_and_displacement(
 def _duplicates(products: np.ndarray, norms: np.ndarray, split: DatabaseSplit) -> Mask:
     rows = np.searchsorted(split.probes, split.pseudo)
     masks = [
-        Mask.of_duplicates(
-            products[rows[low : low + ROW_BLOCK]], split.pseudo[low : low + ROW_BLOCK], norms, low
-        )
+        Mask.of_duplicates(products[rows[low : low + ROW_BLOCK]], split.pseudo[low : low + ROW_BLOCK], norms, low)
         for low in range(0, len(rows), ROW_BLOCK)
     ]
     return Mask(np.concatenate([m.rows for m in masks]), np.concatenate([m.columns for m in masks]))

@@ -26,9 +26,7 @@ class Mask:
     columns: np.ndarray
 
     @classmethod
-    def of_duplicates(
-        cls, products: np.ndarray, images: np.ndarray, norms: np.ndarray, first_row: int = 0
-    ) -> Mask:
+    def of_duplicates(cls, products: np.ndarray, images: np.ndarray, norms: np.ndarray, first_row: int = 0) -> Mask:
         """From products `p m` of the pseudo queries `images` with the gallery, whose float64 norms are `norms`."""
         same = products >= SAME * norms[images][:, None] * norms[None, :]
         # A zero descriptor has no cosine: it is a duplicate of nothing but itself.

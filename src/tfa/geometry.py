@@ -78,9 +78,7 @@ def inner_products(descriptors: np.ndarray, probes: np.ndarray | None, backend: 
     """
     images, width = descriptors.shape
     count = images if probes is None else len(probes)
-    products = backend.xp.zeros(
-        (count, images), dtype=backend.xp.float64, device=backend.torch_device or "cpu"
-    )
+    products = backend.xp.zeros((count, images), dtype=backend.xp.float64, device=backend.torch_device or "cpu")
     for low in range(0, width, COLUMN_BLOCK):
         block = backend.put(descriptors[:, low : low + COLUMN_BLOCK], "float64")
         products += block @ block.T if probes is None else block[backend.put(probes), :] @ block.T

@@ -33,9 +33,7 @@ class Head:
     vocabularies: tuple[Vocabulary, ...]
     branches: Mapping[tuple[str, int], Branch]
     cls: np.ndarray | None
-    peaks: Mapping[
-        Replica, np.ndarray
-    ]  # sorted top-1 z-scores of the pseudo queries: the scale of confidence
+    peaks: Mapping[Replica, np.ndarray]  # sorted top-1 z-scores of the pseudo queries: the scale of confidence
     scorers: Mapping[Replica, Scorer]
     saw: str = "database"
 
@@ -93,9 +91,9 @@ def replica_scorer(
         local = 0.5 / decisions.sigma_local[branch.construction]
         share = 0.5 / decisions.sigma_cls[branch.construction]
     descriptors = branch.described.descriptors
-    parts = [Part(local * t.weight, 0, t.gamma, np.asarray(branch.features(t.gamma), dtype)) for t in terms]
+    parts = [Part(local * t.weight, 0, t.gamma, (np.asarray(branch.features(t.gamma), dtype),)) for t in terms]
     if admitted is not None:
-        parts.append(Part(share, GLOBAL, None, admitted))
+        parts.append(Part(share, GLOBAL, None, (admitted,)))
     spectral = any(term.gamma is not None for term in terms)
     anchors = descriptors
     if len(branch.split.anchors) != branch.split.images:
@@ -129,9 +127,7 @@ def pseudo_peaks(
     for s, branch in enumerate(chosen):
         peaks[s] = _sorted_peaks(blocks[s], count, branch)
     union = chosen[0].mask.union(*(branch.mask for branch in chosen[1:]))
-    facts = pseudo_facts(
-        lambda start, stop: np.sum([block(start, stop) for block in blocks], axis=0), count, union
-    )
+    facts = pseudo_facts(lambda start, stop: np.sum([block(start, stop) for block in blocks], axis=0), count, union)
     peaks[ENSEMBLE] = np.sort(facts.peak[facts.top >= 0])
     for branch in chosen:
         branch.release()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.arrays import Shelf, backend_for
+from tfa.arrays import Spill, backend_for
 from tfa.branches import Branch, DatabaseSplit, fit_branch
 from tfa.cache import EncodedImages, TokenCache
 from tfa.config import HeadSpec
@@ -42,9 +42,7 @@ def encode(
     """Photos → tokens. A folder, a file or a list of them; what the cache knows is not computed again."""
     paths = find_images(photos)
     cache = cache or TokenCache()
-    return cache.encode(
-        paths, encoder, skip_bad=skip_bad, batch_size=batch_size, progress=as_progress(progress)
-    )
+    return cache.encode(paths, encoder, skip_bad=skip_bad, batch_size=batch_size, progress=as_progress(progress))
 
 
 def fit(
@@ -64,7 +62,7 @@ def fit(
     tokens, spec, progress = _checked(tokens), spec or HeadSpec(), as_progress(progress)
     if dtype not in ("float32", "float64"):
         raise BadSpec(f"dtype={dtype!r} is unknown; use float32 or float64")
-    backend, shelf = backend_for(device), Shelf()
+    backend, spill = backend_for(device), Spill()
 
     # Words: three vocabularies from one sample of the database's patches.
     vocabularies: list[Vocabulary]
@@ -79,7 +77,7 @@ def fit(
     # Descriptors: both assignments under all three vocabularies, in one pass over the tokens.
     words = [vocabulary.centers for vocabulary in vocabularies]
     described = describe(
-        tokens, words, ASSIGNMENTS, spec.temperature, backend, dtype=dtype, shelf=shelf, progress=progress
+        tokens, words, ASSIGNMENTS, spec.temperature, backend, dtype=dtype, spill=spill, progress=progress
     )
 
     # Geometry: Gram matrix and spectrum of each, one at a time.
@@ -88,7 +86,7 @@ def fit(
     branches: dict[tuple[str, int], Branch] = {}
     for assignment, s in tracked(keys, len(keys), "spectra", progress):
         branches[assignment, s] = fit_branch(
-            assignment, s, words[s], described[assignment, s], split, spec, backend, shelf
+            assignment, s, words[s], described[assignment, s], split, spec, backend, spill
         )
 
     # Evidence and decisions, then the head they make.
@@ -107,9 +105,7 @@ def recognise(photos: Path, queries: Path, encoder: Encoder, k: int = 5) -> list
 
 def _checked(tokens: Tokens) -> Tokens:
     if not isinstance(tokens, Tokens):
-        raise BadTokens(
-            f"fit takes tfa.Tokens, got {type(tokens).__name__}; wrap it: tfa.Tokens(patches, cls)"
-        )
+        raise BadTokens(f"fit takes tfa.Tokens, got {type(tokens).__name__}; wrap it: tfa.Tokens(patches, cls)")
     if len(tokens) < 2:
         raise BadTokens(f"{len(tokens)} images are too few to fit a head on; give at least 2")
     if tokens.cls is not None and not np.issubdtype(tokens.cls.dtype, np.floating):

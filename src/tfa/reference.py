@@ -21,7 +21,7 @@ def l2(x: np.ndarray) -> np.ndarray:
     return np.divide(x, norm, out=np.zeros_like(x), where=norm > 0)
 
 
-# --- Words ---------------------------------------------------------------------------------------------------
+# --- Words -----------------------------------------------------------------------------------------------
 
 
 def kmeans(x: np.ndarray, words: int, seed: int) -> np.ndarray:
@@ -49,7 +49,7 @@ def kmeans(x: np.ndarray, words: int, seed: int) -> np.ndarray:
     return l2(centers)
 
 
-# --- Descriptors ---------------------------------------------------------------------------------------------
+# --- Descriptors -----------------------------------------------------------------------------------------
 
 
 def residual_descriptor(
@@ -63,14 +63,12 @@ def residual_descriptor(
     else:
         weights = np.exp((similarity - similarity.max(axis=1, keepdims=True)) / temperature)
         weights /= weights.sum(axis=1, keepdims=True)
-    blocks = np.stack(
-        [(weights[:, k, None] * (patches - centers[k])).sum(axis=0) for k in range(len(centers))]
-    )
+    blocks = np.stack([(weights[:, k, None] * (patches - centers[k])).sum(axis=0) for k in range(len(centers))])
     norms = np.linalg.norm(blocks, axis=1)
     return l2(l2(blocks).reshape(-1)), norms
 
 
-# --- Spectral geometry ---------------------------------------------------------------------------------------
+# --- Spectral geometry -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -110,16 +108,14 @@ class Pca:
         return self.whitened(q, d, 0.5) if name == "partial" else self.adaptive(q, d, c, beta)
 
 
-# --- Strengths -----------------------------------------------------------------------------------------------
+# --- Strengths -------------------------------------------------------------------------------------------
 
 
 def dispersion_penalised(x: np.ndarray) -> float:
     """L(x)."""
     mad = np.median(np.abs(x - np.median(x)))
     normal = NormalDist()
-    return float(
-        np.clip(np.median(x) - normal.inv_cdf(0.975) * mad / (normal.inv_cdf(0.75) * np.sqrt(3)), 0, 1)
-    )
+    return float(np.clip(np.median(x) - normal.inv_cdf(0.975) * mad / (normal.inv_cdf(0.75) * np.sqrt(3)), 0, 1))
 
 
 def strengths(vs: list[np.ndarray], pcas: list[Pca]) -> tuple[float, float]:
@@ -130,23 +126,19 @@ def strengths(vs: list[np.ndarray], pcas: list[Pca]) -> tuple[float, float]:
     for v, pca in zip(vs, pcas, strict=True):
         energy = pca.coordinates(v) ** 2
         with np.errstate(invalid="ignore", divide="ignore"):
-            r = (
-                np.corrcoef(energy[one].mean(axis=0), energy[two].mean(axis=0))[0, 1]
-                if energy.shape[1] > 1
-                else 0.0
-            )
+            r = np.corrcoef(energy[one].mean(axis=0), energy[two].mean(axis=0))[0, 1] if energy.shape[1] > 1 else 0.0
         rho.append(float(r) if np.isfinite(r) else 0.0)
         nu = np.linalg.eigvalsh(v @ v.T)
         alpha.append(np.clip(rho[-1], 0, 1) ** (2 * nu.sum() ** 2 / (nu**2).sum()))
         moved.append(
             np.linalg.norm(v[one].mean(axis=0) - v[two].mean(axis=0))
-            / max(np.linalg.norm(v.mean(axis=0)), 1e-30)
+            / max(float(np.linalg.norm(v.mean(axis=0))), 1e-30)
         )
     beta = np.clip(np.median(moved) * (1 - dispersion_penalised(np.array(rho))), 0, 1)
     return dispersion_penalised(np.array(alpha)), float(beta)
 
 
-# --- Evidence and decisions ----------------------------------------------------------------------------------
+# --- Evidence and decisions ------------------------------------------------------------------------------
 
 
 def allowed(v: np.ndarray) -> np.ndarray:
@@ -214,8 +206,7 @@ def decide(descriptors: dict[str, list[np.ndarray]], cls: np.ndarray | None) -> 
         similar = l2(cls) @ l2(cls).T
         sigma_cls = [median_spread(similar, m) for m in may[a]]
         fused = [
-            (s / x + similar / y) / 2
-            for s, x, y in zip(scored(a, "adaptive"), sigma_local, sigma_cls, strict=True)
+            (s / x + similar / y) / 2 for s, x, y in zip(scored(a, "adaptive"), sigma_local, sigma_cls, strict=True)
         ]
         admit = beats(tops(fused, may[a]), adaptive[a])
     original, partial = tops(scored(a, "original"), may[a]), tops(scored(a, "partial"), may[a])

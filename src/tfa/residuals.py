@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from tfa.arrays import Array, Backend, Shelf, l2, to_numpy
+from tfa.arrays import Array, Backend, Spill, l2, to_numpy
 from tfa.progress import Progress, SilentProgress
 from tfa.tokens import Tokens
 
@@ -117,16 +117,16 @@ def describe(
     backend: Backend,
     *,
     dtype: str = "float32",
-    shelf: Shelf | None = None,
+    spill: Spill | None = None,
     progress: Progress | None = None,
 ) -> dict[tuple[str, int], Described]:
     """Descriptors of all images under every assignment and vocabulary, in one pass over the tokens."""
-    shelf = shelf or Shelf()
+    spill = spill or Spill()
     words, channels = centers[0].shape
     on_device = [backend.put(center, dtype) for center in centers]
     kept = {
         (assignment, construction): Described(
-            shelf.empty((len(tokens), words * channels), dtype), np.empty((len(tokens), words), dtype)
+            spill.empty((len(tokens), words * channels), dtype), np.empty((len(tokens), words), dtype)
         )
         for assignment in assignments
         for construction in range(len(centers))
@@ -134,9 +134,7 @@ def describe(
     with (progress or SilentProgress()).task("descriptors", len(tokens), "images") as task:
         for batch in tokens.batches():
             patches = backend.put(batch.patches, dtype)
-            for key, (descriptors, norms) in describe_batch(
-                patches, on_device, assignments, temperature
-            ).items():
+            for key, (descriptors, norms) in describe_batch(patches, on_device, assignments, temperature).items():
                 kept[key].descriptors[batch.start : batch.stop] = to_numpy(descriptors)
                 kept[key].mass[batch.start : batch.stop] = to_numpy(norms)
             task.advance(batch.stop - batch.start)

@@ -37,9 +37,7 @@ class Side:
     geometry: Geometry | None = None  # None when no part needs coordinates
     anchors: np.ndarray | None = None  # a k·d: descriptors that carry the geometry
 
-    def features(
-        self, tokens: Tokens, gammas: set[float | None], dtype: str
-    ) -> dict[float | None, np.ndarray]:
+    def features(self, tokens: Tokens, gammas: set[float | None], dtype: str) -> dict[float | None, np.ndarray]:
         """Descriptors (None) and φ_γ of the tokens' images, for the asked γ."""
         described = describe(
             tokens, [self.centers], [self.assignment], self.temperature, backend_for("cpu"), dtype=dtype
@@ -48,7 +46,8 @@ class Side:
         features: dict[float | None, np.ndarray] = {None: descriptors}
         shaped = [gamma for gamma in gammas if gamma is not None]
         if shaped:
-            assert self.geometry is not None and self.anchors is not None
+            assert self.geometry is not None
+            assert self.anchors is not None
             coordinates = self.geometry.coordinates(inner(descriptors, self.anchors))
             for gamma in shaped:
                 features[gamma] = self.geometry.shaped(coordinates, gamma)
@@ -62,7 +61,11 @@ class Part:
     weight: float
     side: int  # index of a Side, or GLOBAL
     gamma: float | None  # None: the descriptor itself (or the global token)
-    gallery: np.ndarray  # m D
+    gallery: tuple[np.ndarray, ...]  # m D, in chunks of rows: a map grows by chunks, a head has one
+
+    @property
+    def width(self) -> int:
+        return self.gallery[0].shape[1]
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Scorer:
     def _block(self, tokens: Tokens, count: int) -> np.ndarray:
         total = np.zeros((len(tokens), len(self.bias)), self.dtype)
         for part, features in zip(self.parts, self.query_features(tokens), strict=True):
-            similarity = inner(features, part.gallery)
+            similarity = np.concatenate([inner(features, chunk) for chunk in part.gallery], axis=1)
             total += similarity if part.weight == 1 else np.dtype(self.dtype).type(part.weight) * similarity
         total += self.bias.astype(self.dtype)
         if self.twins is not None:
@@ -97,9 +100,7 @@ class Scorer:
         for part in self.parts:
             if part.side != GLOBAL:
                 gammas[part.side].add(part.gamma)
-        features = [
-            side.features(tokens, asked, self.dtype) for side, asked in zip(self.sides, gammas, strict=True)
-        ]
+        features = [side.features(tokens, asked, self.dtype) for side, asked in zip(self.sides, gammas, strict=True)]
         return [
             l2(np.asarray(tokens.cls, self.dtype)) if part.side == GLOBAL else features[part.side][part.gamma]
             for part in self.parts
@@ -114,13 +115,11 @@ class Scorer:
             )
         for part in self.parts:
             if part.side == GLOBAL and len(tokens):
-                width = part.gallery.shape[1]
+                width = part.width
                 if tokens.cls is None:
                     raise BadTokens("this head compares global tokens and the query has none; give cls")
                 if tokens.cls.shape[1] != width:
-                    raise ChannelMismatch(
-                        f"global tokens have {tokens.cls.shape[1]} channels, must have {width}"
-                    )
+                    raise ChannelMismatch(f"global tokens have {tokens.cls.shape[1]} channels, must have {width}")
 
 
 @dataclass(frozen=True)
@@ -139,9 +138,7 @@ class Compiled:
 
 
 def compile_scorer(scorer: Scorer) -> Compiled:
-    database = direct_sum(
-        [p.weight for p in scorer.parts], [np.asarray(p.gallery, scorer.dtype) for p in scorer.parts]
-    )
+    database = direct_sum([p.weight for p in scorer.parts], [np.asarray(p.gallery, scorer.dtype) for p in scorer.parts])
     return Compiled(scorer, database, scorer.bias.astype(scorer.dtype))
 
 
@@ -155,7 +152,8 @@ def direct_sum(weights: Sequence[float], features: Sequence[np.ndarray]) -> np.n
 
 def joined(scorers: Sequence[Scorer]) -> Scorer:
     """The sum of several scorers over one gallery, as one scorer."""
-    parts, sides = [], []
+    parts: list[Part] = []
+    sides: list[Side] = []
     for scorer in scorers:
         for part in scorer.parts:
             side = part.side if part.side == GLOBAL else part.side + len(sides)
@@ -181,9 +179,7 @@ def inner(features: np.ndarray, gallery: np.ndarray) -> np.ndarray:
         return (gallery @ features.T).T
     products = np.empty((len(gallery), len(features)), features.dtype)
     for low in range(0, len(gallery), GALLERY_BLOCK):
-        products[low : low + GALLERY_BLOCK] = (
-            gallery[low : low + GALLERY_BLOCK].astype(features.dtype) @ features.T
-        )
+        products[low : low + GALLERY_BLOCK] = gallery[low : low + GALLERY_BLOCK].astype(features.dtype) @ features.T
     return products.T
 
 

@@ -24,7 +24,8 @@ class Tokens:
             patches = [np.asarray(patch) for patch in patches]
         elif hasattr(patches, "ndim") and patches.ndim != 3:
             raise BadTokens(
-                f"patches have shape {tuple(patches.shape)}; give (images, patches, channels) or a list of (patches, channels)"
+                f"patches have shape {tuple(patches.shape)}; "
+                "give (images, patches, channels) or a list of (patches, channels)"
             )
         elif hasattr(patches, "ndim"):
             patches = np.asarray(patches)

@@ -93,9 +93,7 @@ def given_vocabularies(centers: Any, channels: int) -> list[Vocabulary]:
     arrays = [np.asarray(to_numpy(center)) for center in centers]
     shapes = {array.shape for array in arrays}
     if len(arrays) != len(CONSTRUCTIONS) or len(shapes) != 1 or arrays[0].ndim != 2:
-        raise BadSpec(
-            f"centers must be three arrays (words, channels) of one shape, got {[a.shape for a in arrays]}"
-        )
+        raise BadSpec(f"centers must be three arrays (words, channels) of one shape, got {[a.shape for a in arrays]}")
     if arrays[0].shape[1] != channels:
         raise BadSpec(f"centers have {arrays[0].shape[1]} channels, the tokens {channels}")
     if not all(np.isfinite(array).all() for array in arrays):
@@ -123,9 +121,7 @@ def _start(x: Array, words: int, seeds: tuple[int, ...]) -> Array:
             nearest[s, drawn[s][-1]] = 0
             mass = np.cumsum(nearest[s])
             # Fewer distinct patches than words: no mass is left, the words repeat.
-            at = (
-                np.searchsorted(mass, rng.random() * mass[-1], side="right") if mass[-1] > 0 else drawn[s][-1]
-            )
+            at = np.searchsorted(mass, rng.random() * mass[-1], side="right") if mass[-1] > 0 else drawn[s][-1]
             drawn[s].append(min(int(at), len(squared) - 1))
     return xp.stack([xp.stack([x[i] for i in d]) for d in drawn])  # s k d
 
@@ -185,9 +181,7 @@ class _Lloyd:
             return
         xp = self.xp
         kinds = np.arange(self.words)
-        shift = (labels[changed, None] == kinds).astype(np.int8) - (old[changed, None] == kinds).astype(
-            np.int8
-        )
+        shift = (labels[changed, None] == kinds).astype(np.int8) - (old[changed, None] == kinds).astype(np.int8)
         rows = block if len(changed) == block.shape[0] else xp.take(block, self.put(changed), axis=0)
         self.sums[s] += xp.astype(xp.astype(self.put(shift), block.dtype).T @ rows, xp.float64)
         self.counts[s] += shift.sum(axis=0, dtype=np.int64)

@@ -208,18 +208,14 @@ def test_sampled_pca_has_the_same_interface_and_the_plain_numbers():
     v = plain_descriptors(tokens, head, "soft", 1)
     pca = reference.Pca.fit(v[sample])
     np.testing.assert_allclose(branch.features(0.5), np.asarray(branch.features(0.5)))
-    np.testing.assert_allclose(
-        branch.features(0.5) @ branch.features(0.5).T, pca.whitened(v, v, 0.5), atol=1e-9
-    )
+    np.testing.assert_allclose(branch.features(0.5) @ branch.features(0.5).T, pca.whitened(v, v, 0.5), atol=1e-9)
     one, two = np.random.default_rng(0).permutation(40)[0::2], np.random.default_rng(0).permutation(40)[1::2]
     moved = np.linalg.norm(v[one].mean(axis=0) - v[two].mean(axis=0)) / np.linalg.norm(v[sample].mean(axis=0))
     assert branch.half_displacement == pytest.approx(moved)
     chosen = head.branches[head.decisions.assignment, 0]
     q = plain_descriptors(queries, head, head.decisions.assignment, 0)
     d = plain_descriptors(tokens, head, head.decisions.assignment, 0)
-    expected = reference.Pca.fit(d[sample]).carrier(
-        head.decisions.carrier, q, d, head.decisions.c, head.decisions.beta
-    )
+    expected = reference.Pca.fit(d[sample]).carrier(head.decisions.carrier, q, d, head.decisions.c, head.decisions.beta)
     if not head.decisions.admit_cls:
         np.testing.assert_allclose(head.scores(queries), expected, atol=1e-9)
     assert chosen.split.images == 40
@@ -279,9 +275,7 @@ def test_bad_input_is_named():
         fit(
             Tokens(
                 broken,
-                names=[
-                    f"{n}.jpg" if i != 4 else "fourth.jpg" for i, n in enumerate("abcdefghijklmnopqrstuvwx")
-                ],
+                names=[f"{n}.jpg" if i != 4 else "fourth.jpg" for i, n in enumerate("abcdefghijklmnopqrstuvwx")],
             ),
             SPEC,
         )

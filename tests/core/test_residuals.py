@@ -15,9 +15,7 @@ CPU = backend_for("cpu")
 
 
 def described(tokens, centers, assignment, dtype="float64", device="cpu", temperature=0.01):
-    return describe(tokens, [centers], [assignment], temperature, backend_for(device), dtype=dtype)[
-        assignment, 0
-    ]
+    return describe(tokens, [centers], [assignment], temperature, backend_for(device), dtype=dtype)[assignment, 0]
 
 
 def unit_centers(words=8, channels=6, seed=5):

@@ -24,7 +24,7 @@ def test_three_constructions_in_one_pass_equal_plain_lloyd(device, seed):
 
 def test_constructions_differ_by_their_seed_only():
     patches = sample_patches(world(noise=0.6), 10_000)
-    one, two, three = fit_vocabularies(patches, 8, backend_for("cpu"))
+    one, two, _ = fit_vocabularies(patches, 8, backend_for("cpu"))
     assert not np.allclose(one.centers, two.centers)
     again = fit_vocabularies(patches, 8, backend_for("cpu"), seeds=(1,))[0]
     np.testing.assert_array_equal(again.centers, two.centers)

@@ -7,9 +7,7 @@ import numpy as np
 from tfa.tokens import Tokens
 
 
-def world(
-    images: int = 24, patches: int = 12, channels: int = 6, seed: int = 0, noise: float = 0.25
-) -> Tokens:
+def world(images: int = 24, patches: int = 12, channels: int = 6, seed: int = 0, noise: float = 0.25) -> Tokens:
     """Images made of a few recurring things, so that words and places mean something."""
     rng = np.random.default_rng(seed)
     things = rng.normal(size=(9, channels))

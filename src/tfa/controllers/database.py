@@ -21,9 +21,7 @@ from tfa.vocabulary import CONSTRUCTIONS
 Branches = Mapping[tuple[str, int], Branch]
 
 
-def decide(
-    branches: Branches, cls: np.ndarray | None, backend: Backend
-) -> tuple[Decisions, DatabaseEvidence]:
+def decide(branches: Branches, cls: np.ndarray | None, backend: Backend) -> tuple[Decisions, DatabaseEvidence]:
     """All decisions, in the method's order: strengths, assignment, global token, carrier."""
     strengths = {a: spectral_strengths([branches[a, s] for s in CONSTRUCTIONS]) for a in ASSIGNMENTS}
 
@@ -43,7 +41,8 @@ def decide(
     local = candidates[f"{assignment}/adaptive"]
     # σ: median over pseudo queries of a row's spread, so that two branches of unlike scale can be added.
     sigma_local = tuple(_median_spread(rows) for rows in facts[assignment, "adaptive"])
-    sigma_cls, fused = (0.0, 0.0, 0.0), None
+    sigma_cls: tuple[float, ...] = (0.0, 0.0, 0.0)
+    fused = None
     if cls is not None:
         similar = global_similarities(cls, chosen[0].split.pseudo)
         count = len(chosen[0].split.pseudo)

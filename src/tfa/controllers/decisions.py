@@ -21,15 +21,13 @@ class Decisions:
     sigma_cls: tuple[float, ...]  # the same of the global-token cosine; zeros where there is none
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()
-        }
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        return cls(
-            **{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-        )
+        frozen: dict[str, Any] = dict(values)
+        frozen.update({key: tuple(value) for key, value in values.items() if isinstance(value, list)})
+        return cls(**frozen)
 
 
 @dataclass(frozen=True)
@@ -44,9 +42,7 @@ class SpectralStrengths:
     beta: float
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()
-        }
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)

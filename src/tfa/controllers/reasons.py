@@ -45,9 +45,7 @@ def of_carrier(carrier: str, original: Candidate, partial: Candidate, adaptive: 
         f"adaptive {adaptive.support:.1f}"
     )
     if carrier == "original":
-        why = (
-            f"whitening covers no more of the map and agrees less in every pair ({_gain(partial, original)})"
-        )
+        why = f"whitening covers no more of the map and agrees less in every pair ({_gain(partial, original)})"
     elif carrier == "partial" and partial.support > adaptive.support:
         why = "partial whitening covers more of the map than the adaptive kernel"
     elif carrier == "partial":

@@ -1,0 +1,103 @@
+"""`tfa build`: photos in, a map out."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tfa.cli import options
+from tfa.cli.console import examples, print_json, say, show_notes, wants_progress
+from tfa.cli.describe import show_map
+from tfa.config import HeadSpec
+from tfa.errors import TfaError
+
+HELP = {field.name: field.metadata["help"] for field in dataclasses.fields(HeadSpec)}
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "tfa build photos/ --out town.tfa",
+            "tfa build photos/ --out town.tfa --positions where.csv --skip-bad",
+            "tfa build north/ south/ --out town.tfa --encoder dinov2-b14 --weights vitb14.pth",
+        )
+    )(build)
+
+
+def build(
+    photos: options.Photos,
+    out: Annotated[Path, typer.Option(metavar="NAME.tfa", help="The map to write, a folder.")],
+    encoder: Annotated[
+        str, typer.Option(help="name, name@size or name@size/layer-facet; see [bold]tfa encoders[/bold].")
+    ] = "dinov2-s14-focus",
+    weights: options.Weights = None,
+    positions: options.Positions = None,
+    skip_bad: options.SkipBad = False,
+    ensemble: Annotated[
+        bool, typer.Option("--ensemble", help="Keep all three replicas: thrice the size, steadier answers.")
+    ] = False,
+    float32: Annotated[bool, typer.Option("--float32", help="Store float32 rather than float16.")] = False,
+    words: Annotated[int, typer.Option(min=1, help=f"{HELP['words']}.")] = HeadSpec().words,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Photos encoded at a time.")] = 8,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Build a searchable map from photos.
+
+    Each photo is encoded once and kept in a cache: a stopped build goes on where it was.
+    """
+    # What can be refused is refused before the work, not after an hour of it.
+    check_out(out, force=force)
+    if positions is not None:
+        from tfa.positions import read_positions_csv
+
+        read_positions_csv(positions)
+
+    from tfa.maps import PlaceMap
+
+    place_map = PlaceMap.build(
+        photos[0] if len(photos) == 1 else photos,
+        encoder=encoder,
+        weights=weights,
+        positions=positions,
+        skip_bad=skip_bad,
+        spec=HeadSpec(words=words),
+        ensemble=ensemble,
+        storage="float32" if float32 else "float16",
+        device=device,
+        threads=threads,
+        batch_size=batch_size,
+        progress=wants_progress(quiet=quiet, json=json),
+    )
+    place_map.save(out, overwrite=force)
+    report(place_map, out, json=json)
+
+
+def check_out(out: Path, *, force: bool) -> None:
+    if out.exists() or out.is_symlink():
+        if not force:
+            raise TfaError(f"{out} exists already; choose another --out, or replace it with --force")
+        if out.suffix != ".tfa":  # a slip of the pen must not cost a folder of photos
+            raise TfaError(f"{out} is not named like a map (NAME.tfa): --force will not replace it")
+    options.check_writable(out)
+
+
+def report(place_map: Any, out: Path, *, json: bool) -> None:
+    info = place_map.info()
+    skipped = list(place_map.skipped)
+    show_notes(place_map.notes, skipped)
+    if json:
+        print_json({**info, "skipped": [{"file": file, "reason": reason} for file, reason in skipped]})
+        return
+    say(f"built {out}", style="bold green")
+    show_map(info)
+    seconds = info.get("seconds") or {}
+    if seconds:
+        say("  took " + ", ".join(f"{stage} {time:.1f} s" for stage, time in seconds.items()))
+    say(f"ask it: tfa query {out} PHOTO")

@@ -1,0 +1,72 @@
+"""What the command line prints and where: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+PIPED_WIDTH = 160  # without a terminal rich assumes 80 columns, too few for a table with paths
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that prints text as it is: `[x].jpg` and `:a:.png` are file names, not markup."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else PIPED_WIDTH
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
+
+
+def say(text: str = "", style: str | None = None) -> None:
+    """A line of the result."""
+    console().print(printable(text), style=style, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    _titled("note:", "yellow", text)
+
+
+def show_error(text: str) -> None:
+    _titled("error:", "bold red", text)
+
+
+def show_notes(notes: Iterable[str], skipped: Iterable[tuple[str, str]] = ()) -> None:
+    for text in notes:
+        note(text)
+    skipped = list(skipped)
+    if skipped:
+        listed = "\n".join(f"  {file}: {reason}" for file, reason in skipped)
+        note(f"{counted(len(skipped), 'file')} skipped:\n{listed}")
+
+
+def _titled(title: str, style: str, text: str) -> None:
+    console(stderr=True).print(Text.assemble((title, style), " ", printable(text)), soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=1, allow_nan=False))
+
+
+def printable(text: str) -> str:
+    """A file name that is not valid in the system's encoding must not stop the table that lists it."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def examples(*lines: str) -> str:
+    """The epilog of a command; blank lines between its lines are how typer keeps them apart."""
+    shown = [f"[cyan]$ {escape(line)}[/cyan]" for line in lines]
+    return "\n\n".join(["[bold]Examples[/bold]", *shown])
+
+
+def wants_progress(*, quiet: bool, json: bool) -> bool:
+    """Bars go to standard error; beside JSON they are drawn only for somebody who looks."""
+    return not quiet and (not json or sys.stderr.isatty())

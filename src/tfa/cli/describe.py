@@ -1,0 +1,98 @@
+"""A map in words: what was decided, with the numbers and the reason for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+from tfa.cli.console import console, counted, say
+
+
+def show_map(info: Mapping[str, Any], *, scales: bool = False) -> None:
+    """The lines that `tfa build`, `tfa info` and `tfa refit` share; `scales` adds the scores' spreads."""
+    say(f"  {counted_images(info)}")
+    size = f", {human_bytes(info['bytes'])}" if info.get("bytes") else ""
+    say(f"  encoder {info['encoder']['id']}; stored as {info['storage']}{size}")
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(style="dim", overflow="fold")
+    for name, value, reason in decisions(info)[: None if scales else 4]:
+        table.add_row(f"  {name}", value, reason)
+    console().print(table)
+
+
+def counted_images(info: Mapping[str, Any]) -> str:
+    text = counted(info["images"], "image")
+    text += f", {info['positions']:,} with a position" if info["positions"] else ", positions unknown"
+    if info["unseen_share"] > 0:
+        text += f"; {info['unseen_share']:.0%} of them not seen when the map was fitted"
+    return text
+
+
+def decisions(info: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Name, value and reason of every decision."""
+    made, reasons = info["decisions"], info["reasons"]
+    return [
+        ("assignment", made["assignment"], reasons["assignment"]),
+        ("carrier", made["carrier"], reasons["carrier"]),
+        ("CLS token", "admitted" if made["admit_cls"] else "left out", reasons["admit_cls"]),
+        ("strengths", f"c {made['c']:.3f}, β {made['beta']:.3f}", reasons["strengths"]),
+        ("σ of patches", _shown(made["sigma_local"]), "spread of the patch scores, one for each vocabulary"),
+        ("σ of CLS", _shown(made["sigma_cls"]), "spread of the CLS scores, one for each vocabulary"),
+    ]
+
+
+def show_evidence(evidence: Mapping[str, Any]) -> None:
+    """Every number that was measured: a table for each group of things compared, a line for a lone number."""
+    for name, group in evidence.items():
+        if name == "reasons":
+            continue  # told beside the decisions
+        title = name.replace("_", " ")
+        rows = (
+            {key: row for key, row in group.items() if isinstance(row, Mapping)}
+            if isinstance(group, Mapping)
+            else {}
+        )
+        if not rows:
+            say(f"  {title}  {_shown(group)}")
+            continue
+        columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+        table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+        table.add_column(f"  {title}", no_wrap=True)
+        for column in columns:
+            table.add_column(column.replace("_", " "))
+        for key, row in rows.items():
+            table.add_row(f"  {key}", *(_shown(row.get(column)) for column in columns))
+        console().print(table)
+
+
+def show_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Which decisions came out differently after a second fit."""
+    changed = [
+        f"{name}: {old} → {new}"
+        for (name, old, _), (_, new, _) in zip(decisions(before)[:4], decisions(after)[:4], strict=True)
+        if old != new
+    ]
+    say("changed: " + "; ".join(changed) if changed else "no decision changed")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return " ".join(_shown(item) for item in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_shown(item)}" for key, item in value.items())
+    return "–" if value is None else str(value)
+
+
+def human_bytes(number: int) -> str:
+    size = float(number)
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"

@@ -1,0 +1,98 @@
+"""`tfa encoders` and `tfa weights get`: which encoders there are, and how to get their weights."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from tfa.cli import options
+from tfa.cli.console import console, examples, print_json, say, wants_progress
+
+if TYPE_CHECKING:
+    from tfa.encoders.catalogue import Card
+
+weights = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Get the weights of encoders.")
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=examples("tfa encoders", "tfa encoders --json"))(encoders)
+    app.add_typer(weights, name="weights", epilog=examples("tfa weights get dinov2-s14-focus"))
+
+
+def encoders(json: options.AsJson = False) -> None:
+    """List the encoders and whether their weights are on this machine."""
+    from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER
+
+    rows = [facts(card) for card in CATALOGUE.values()]
+    if json:
+        print_json(rows)
+        return
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("encoder", "parameters", "patch", "size", "licence", "weights here"):
+        numeric = heading in ("parameters", "patch", "size")
+        table.add_column(heading, justify="right" if numeric else "left", no_wrap=heading != "licence")
+    for row in rows:
+        here = "yes" if row["weights"] else "no"
+        style = "bold" if row["name"] == DEFAULT_ENCODER else None
+        millions = f"{row['parameters'] / 1e6:.1f} M"
+        table.add_row(
+            row["name"], millions, str(row["patch"]), str(row["size"]), row["licence"], here, style=style
+        )
+    console().print(table)
+    say(f"\ndefault: {DEFAULT_ENCODER}; choose with --encoder name, name@size or name@size/layer-facet")
+    say("weights: tfa weights get NAME, or your own with --weights FILE")
+
+
+def facts(card: Card) -> dict[str, Any]:
+    from tfa.encoders.names import expected_shapes
+
+    return {
+        "name": card.name,
+        "about": card.about,
+        "parameters": sum(math.prod(shape) for shape in expected_shapes(card).values()),
+        "patch": card.patch,
+        "size": card.size,
+        "channels": card.width,
+        "blocks": card.depth,
+        "licence": card.licence,
+        "hub": card.hub,
+        "weights": weights_here(card),
+    }
+
+
+def weights_here(card: Card) -> str | None:
+    """The file that holds the weights of `card` on this machine, without asking any network."""
+    if card.hub is None:
+        from tfa.encoders.embedded import embedded_path
+
+        path = embedded_path()
+        return str(path) if path.is_file() else None
+
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(card.hub, "model.safetensors")
+    return cached if isinstance(cached, str) else None
+
+
+@weights.callback()
+def weights_of_encoders() -> None:
+    """Get the weights of encoders."""  # a group of one verb is a group only if it has a callback
+
+
+@weights.command(epilog=examples("tfa weights get dinov2-s14-focus", "tfa weights get dinov2-b14"))
+def get(
+    name: Annotated[str, typer.Argument(help="An encoder of [bold]tfa encoders[/bold].")],
+    quiet: options.Quiet = False,
+) -> None:
+    """Fetch the weights of an encoder once, so that later work needs no network."""
+    from tfa.encoders.identity import parse_encoder
+
+    card = parse_encoder(name).card  # a size or layer after the name does no harm: the weights are the same
+
+    from tfa.encoders.weights import resolve_weights
+
+    resolve_weights(card, progress=wants_progress(quiet=quiet, json=False))
+    say(f"weights of {card.name}: {weights_here(card)}")

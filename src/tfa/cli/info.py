@@ -1,0 +1,31 @@
+"""`tfa info`: what a map holds and why it answers the way it does."""
+
+from __future__ import annotations
+
+import typer
+
+from tfa.cli import options
+from tfa.cli.console import examples, print_json, say, show_notes
+from tfa.cli.describe import show_evidence, show_map
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=examples("tfa info town.tfa", "tfa info town.tfa --json"))(info)
+
+
+def info(map: options.MapPath, json: options.AsJson = False) -> None:
+    """Show a map's decisions, the numbers they rest on and the reason for each."""
+    from tfa.maps import PlaceMap
+
+    facts = PlaceMap.load(map).info()
+    if json:
+        print_json(facts)
+        return
+    say(f"{map}", style="bold")
+    show_map(facts, scales=True)
+    saw = "its own photos only" if facts["saw"] == "database" else facts["saw"]
+    say(f"  format {facts['format_version']}; fitted on {facts['fitted_images']:,} images; it saw {saw}")
+    if facts["evidence"]:
+        say("evidence", style="bold")
+        show_evidence(facts["evidence"])
+    show_notes(facts["notes"])

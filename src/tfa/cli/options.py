@@ -1,0 +1,68 @@
+"""Options that several verbs share, each defined once."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tfa.errors import TfaError
+
+PICTURES = (".png", ".jpg", ".jpeg")
+
+MapPath = Annotated[Path, typer.Argument(metavar="MAP", help="A map, as written by [bold]tfa build[/bold].")]
+Photos = Annotated[
+    list[Path],
+    typer.Argument(metavar="PHOTOS", exists=True, help="Photos, or folders searched for photos."),
+]
+Weights = Annotated[
+    Path | None,
+    typer.Option(exists=True, dir_okay=False, help="Weights of the encoder: a safetensors or .pth file."),
+]
+Positions = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        dir_okay=False,
+        metavar="CSV",
+        help="Where the photos were taken: columns file,lat,lon or file,x,y. "
+        "Without it, positions come from @utm_east@utm_north@ names and from EXIF GPS.",
+    ),
+]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave out and list photos that cannot be read, rather than stop.")
+]
+Device = Annotated[str, typer.Option(help="Where the encoder runs: cpu or cuda.")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="CPU threads; as many as there are cores if not given.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Draw no progress bars.")]
+
+
+def share(value: float) -> float:
+    """A number between 0 and 1 (typer's own range check lets nan through)."""
+    if math.isnan(value) or not 0 <= value <= 1:
+        raise typer.BadParameter(f"{value:g} is not allowed; give a number between 0 and 1")
+    return value
+
+
+def picture(path: Path | None) -> Path | None:
+    """A file name whose ending says which picture format to write."""
+    if path is not None and path.suffix.lower() not in PICTURES:
+        raise typer.BadParameter(f"{path} must end in one of {' '.join(PICTURES)}")
+    return path
+
+
+def check_writable(path: Path) -> None:
+    """Refuse, before any work is done, a path whose folder neither exists nor can be made."""
+    parent = path.absolute().parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir():
+        raise TfaError(f"cannot write {path}: {parent} is a file, not a folder")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise TfaError(f"cannot write {path}: no permission to write in {parent}")

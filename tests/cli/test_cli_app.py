@@ -1,0 +1,170 @@
+"""The command line as a whole: help, version, exit codes, what is printed where."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tfa.errors import BadWeights
+from tfa.version import __version__
+
+VERBS = [
+    ["build"], ["query"], ["info"], ["add"], ["remove"], ["refit"], ["encoders"],
+    ["weights"], ["weights", "get"], ["demo"], ["bench"], ["bench", "fit"],
+]  # fmt: skip
+
+
+def test_help_lists_every_verb(run):
+    result = run("--help")
+    assert result.exit_code == 0
+    for verb in VERBS:
+        assert f" {verb[0]} " in result.stdout
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_every_help_shows_an_example(run, verb):
+    result = run(*verb, "--help")
+    assert result.exit_code == 0
+    assert "Examples" in result.stdout
+    assert f"$ tfa {' '.join(verb)}" in result.stdout
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["build", "--help"], ["encoders", "--help"]])
+def test_help_and_version_stay_light(words):
+    code = (
+        "import sys\n"
+        f"sys.argv = ['tfa', *{words!r}]\n"
+        "from tfa.cli.app import main\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code, end.code\n"
+        "heavy = {'torch', 'transformers', 'PIL', 'safetensors'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_version(run):
+    assert run("--version").stdout == f"tfa {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["fly"],
+        ["build"],
+        ["build", "photos"],
+        ["build", "absent", "--out", "new.tfa"],
+        ["build", "photos", "--out", "new.tfa", "--words", "0"],
+        ["build", "photos", "--out", "new.tfa", "--weights", "absent.pth"],
+        ["build", "photos", "--out", "new.tfa", "--positions", "absent.csv"],
+        ["query", "town.tfa"],
+        ["query", "town.tfa", "near.jpg", "-k", "0"],
+        ["query", "town.tfa", "near.jpg", "--no-such-option"],
+        ["query", "town.tfa", "near.jpg", "--montage", "answer.txt"],
+        ["remove", "town.tfa"],
+        ["demo", "--references", "1"],
+        ["bench", "fit", "--images", "many"],
+    ],
+    ids=" ".join,
+)
+def test_usage_errors_exit_with_2(run, stub, folder, words):
+    result = run(*words)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    assert stub.calls == []
+
+
+def test_an_error_is_one_block_and_exits_with_1(run, stub, folder):
+    stub.raises = BadWeights("vit.pth has 3 keys too many: a, b, c\ngive the file of dinov2-b14")
+    result = run("build", "photos", "--out", "new.tfa")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr == "error: vit.pth has 3 keys too many: a, b, c\ngive the file of dinov2-b14\n"
+
+
+@pytest.mark.parametrize("place", [0, 5])
+def test_debug_shows_the_traceback_wherever_it_stands(run, stub, folder, place):
+    stub.raises = BadWeights("vit.pth is no weights file")
+    words = ["build", "photos", "--out", "new.tfa", "-q"]
+    result = run(*words[:place], "--debug", *words[place:])
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+    assert "in build" in result.stderr
+    assert result.stderr.endswith("error: vit.pth is no weights file\n")
+
+
+def test_debug_after_two_dashes_is_an_argument(run, stub, folder):
+    assert run("remove", "town.tfa", "--", "--debug").exit_code == 0
+    assert stub.given("remove")["images"] == ["--debug"]
+
+
+def test_a_defect_and_a_full_disk_are_readable_too(run, stub, folder):
+    stub.raises = ZeroDivisionError("division by zero")
+    result = run("info", "town.tfa")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ZeroDivisionError: division by zero\n")
+    assert "Traceback" not in result.stderr
+    stub.raises = OSError(28, "No space left on device", "town.tfa/head.safetensors")
+    assert run("info", "town.tfa").stderr == "error: town.tfa/head.safetensors: No space left on device\n"
+
+
+def test_ctrl_c_says_what_is_kept(run, stub, folder):
+    stub.raises = KeyboardInterrupt()
+    result = run("build", "photos", "--out", "new.tfa")
+    assert result.exit_code == 130
+    assert "photos encoded so far are kept in" in result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+
+
+def test_a_title_is_red_on_a_terminal(monkeypatch, capsys):
+    from tfa.cli.console import show_error
+
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    show_error("no [such] photo")
+    assert capsys.readouterr().err == "\x1b[1;31merror:\x1b[0m no [such] photo\n"
+
+
+def test_a_terminal_without_greek_shows_question_marks(tmp_path):
+    name = tmp_path / "σ.tfa"
+    name.mkdir()
+    command = [sys.executable, "-m", "tfa.cli.app", "build", str(tmp_path), "--out", str(name)]
+    done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 1
+    assert "?.tfa exists already" in done.stderr
+
+
+def test_a_closed_pipe_is_no_error():
+    command = [sys.executable, "-m", "tfa.cli.app", "encoders"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        running.stdout.close()
+        assert running.stderr.read() == b""
+
+
+def test_a_real_ctrl_c(tmp_path):
+    code = (
+        "import sys, time, types, tfa.maps\n"
+        "def build(photos, **given):\n"
+        "    print('begun', file=sys.stderr, flush=True)\n"
+        "    time.sleep(60)\n"
+        "tfa.maps.PlaceMap = types.SimpleNamespace(build=build)\n"
+        "from tfa.cli.app import main\n"
+        f"sys.argv = ['tfa', 'build', {str(tmp_path)!r}, '--out', {str(tmp_path / 'new.tfa')!r}]\n"
+        "main()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr.readline() == "begun\n"
+        running.send_signal(signal.SIGINT)
+        told = running.stderr.read()
+    assert running.returncode == 130
+    assert told.startswith("\nstopped. Saved maps are as they were")
+    assert "Traceback" not in told

@@ -1,0 +1,136 @@
+"""`tfa query`: answers, refusals, broken photos, JSON and the montage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tfa.cli.query import MONTAGE_ROWS, write_montage
+
+
+def test_one_photo_gets_a_table_of_its_hits(run, stub, folder):
+    result = run("query", "town.tfa", "near.jpg", "-k", 2)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].rstrip() == "near.jpg"
+    assert lines[1].split() == ["image", "id", "score", "confidence", "position"]
+    assert lines[2].split(maxsplit=5) == [
+        "1",
+        "photos/0.jpg",
+        "0",
+        "1.5000",
+        "0.90",
+        "52.51630° N, 13.37770° E",
+    ]
+    assert lines[3].split() == ["2", "photos/1.jpg", "1", "0.5000", "0.90"]
+
+
+def test_a_refused_photo_is_no_place(run, stub, folder):
+    result = run("query", "town.tfa", "far.jpg", "--min-confidence", "0.5")
+    assert result.exit_code == 0
+    assert "no place (confidence 0.12 below 0.50)" in result.stdout
+    assert stub.given("query_many")["min_confidence"] == 0.5
+
+
+def test_a_folder_is_searched_and_many_photos_share_a_table(run, stub, folder):
+    result = run("query", "town.tfa", "photos", "near.jpg", "far.jpg", "--min-confidence", 0.5)
+    asked = stub.given("query_many")["photos"]
+    assert asked == [Path("photos/a.jpg"), Path("photos/sub/b.jpg"), Path("near.jpg"), Path("far.jpg")]
+    assert result.stdout.count("best image") == 1
+    assert "no place (confidence 0.12 below 0.50)" in result.stdout
+    assert "3 of 4 photos answered" in result.stdout
+
+
+def test_json_answers(run, stub, folder):
+    result = run("query", "town.tfa", "near.jpg", "far.jpg", "-k", 2, "--min-confidence", "0.5", "--json")
+    assert json.loads(result.stdout) == [
+        {
+            "query": "near.jpg",
+            "hits": [
+                {
+                    "id": 0, "image": "photos/0.jpg", "score": 1.5, "confidence": 0.9,
+                    "position": {"lat": 52.5163, "lon": 13.3777},
+                },
+                {"id": 1, "image": "photos/1.jpg", "score": 0.5, "confidence": 0.9, "position": None},
+            ],
+        },
+        {"query": "far.jpg", "hits": []},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("bad", ["bad.jpg", "absent.jpg"])
+def test_a_broken_photo_does_not_stop_the_others(run, stub, folder, bad):
+    result = run("query", "town.tfa", bad, "near.jpg")
+    assert result.exit_code == 1
+    assert "not readable" in result.stdout
+    assert "photos/0.jpg" in result.stdout
+    assert f"error: {bad}: cannot be read" in result.stderr
+    result = run("query", "town.tfa", bad, "near.jpg", "--json")
+    assert result.exit_code == 1
+    first, second = json.loads(result.stdout)
+    assert first == {"query": bad, "error": f"{bad}: cannot be read", "hits": []}
+    assert len(second["hits"]) == 5
+
+
+@pytest.mark.parametrize("share", ["1.5", "-0.1", "nan", "inf"])
+def test_a_confidence_outside_0_and_1_is_a_usage_error(run, stub, folder, share):
+    result = run("query", "town.tfa", "near.jpg", f"--min-confidence={share}")
+    assert result.exit_code == 2
+    assert "give a number between 0 and 1" in result.stderr
+    assert stub.calls == []
+
+
+def test_the_encoder_options_are_passed_on(run, stub, folder):
+    (folder / "w.pth").touch()
+    run("query", "town.tfa", "near.jpg", "--weights", "w.pth", "--device", "cuda", "--threads", 2)
+    assert stub.given("use_encoder") == {"weights": Path("w.pth"), "device": "cuda", "threads": 2}
+
+
+def test_an_empty_folder_and_a_missing_map_are_errors(run, stub, folder):
+    (folder / "empty").mkdir()
+    assert run("query", "town.tfa", "empty").exit_code == 1
+    result = run("query", "absent.tfa", "near.jpg")
+    assert result.exit_code == 1
+    assert "absent.tfa does not exist" in result.stderr
+
+
+def test_the_montage_shows_queries_and_hits(run, stub, folder):
+    (folder / "photos" / "0.jpg").write_bytes((folder / "near.jpg").read_bytes())
+    result = run(
+        "query",
+        "town.tfa",
+        "near.jpg",
+        "far.jpg",
+        "bad.jpg",
+        "-k",
+        2,
+        "--montage",
+        "new/answer.png",
+        "--json",
+    )
+    assert len(json.loads(result.stdout)) == 3
+    assert "montage: new/answer.png" in result.stderr
+    with Image.open("new/answer.png") as picture:
+        assert picture.width > picture.height / 3 > 100
+
+
+def test_a_montage_of_very_many_photos_is_cut(stub, folder, monkeypatch, capsys):
+    drawn = []
+    monkeypatch.setattr("tfa.montage.draw_montage", lambda rows, path: drawn.extend(rows))
+    answers = stub().query_many([Path("near.jpg")] * 59 + [Path("far.jpg")] * 3, 1, 0.5, False)
+    write_montage(Path("answer.png"), answers, 0.5)
+    assert len(drawn) == MONTAGE_ROWS
+    assert drawn[-1].title == "far.jpg: no place (confidence 0.12 below 0.50)"
+    assert drawn[0].tiles[0].caption_lines == [
+        "0.jpg", "score 1.5000, confidence 0.90", "52.51630° N, 13.37770° E",
+    ]  # fmt: skip
+    assert "without the last 2 photos" in capsys.readouterr().err
+
+
+def test_a_montage_that_cannot_be_written_is_refused_first(run, stub, folder):
+    result = run("query", "town.tfa", "near.jpg", "--montage", "near.jpg/answer.png")
+    assert result.exit_code == 1
+    assert stub.calls == []

@@ -1,0 +1,45 @@
+"""`tfa demo` and `tfa bench fit`: what they pass on and print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+class Result:
+    def __str__(self) -> str:
+        return "TFA 97.8 [R@1]"
+
+    def to_dict(self) -> dict[str, float]:
+        return {"ratio": 1.25}
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """The arguments of run_demo and run_fit_benchmark, which are replaced."""
+    calls = {}
+    for module, name in (("tfa.demo.run", "run_demo"), ("tfa.bench.fit", "run_fit_benchmark")):
+        fake = ModuleType(module)
+        setattr(fake, name, lambda *args, name=name, **given: calls.update({name: (args, given)}) or Result())
+        monkeypatch.setitem(sys.modules, module, fake)
+    return calls
+
+
+def test_demo(run, called, folder):
+    result = run("demo", "--references", 30, "--quiet")
+    assert result.exit_code == 0
+    assert result.stdout == "TFA 97.8 [R@1]\n"
+    assert called["run_demo"] == ((Path("demo-out"),), {"references": 30, "queries": 45, "progress": False})
+
+
+def test_bench_fit(run, called, folder):
+    assert run("bench", "fit").stdout == "TFA 97.8 [R@1]\n"
+    assert called["run_fit_benchmark"] == (
+        (), {"images": 607, "patches": 529, "channels": 384, "photos": None, "progress": True},
+    )  # fmt: skip
+    assert json.loads(run("bench", "fit", "--tokens", "photos", "--json").stdout) == {"ratio": 1.25}
+    assert called["run_fit_benchmark"][1]["photos"] == Path("photos")
