@@ -1,1 +1,65 @@
-"""TFA: visual place recognition without training."""
+"""TFA: visual place recognition without training.
+
+    head = tfa.fit(tfa.Tokens(patches, cls))                   # researchers: tokens in, a head out
+    m = tfa.PlaceMap.build("photos/"); m.save("town.tfa")       # engineers: photos in, a map out
+
+Importing this package is light: a name is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tfa.version import __version__
+
+if TYPE_CHECKING:
+    from tfa.config import HeadSpec
+    from tfa.encoders import load_encoder
+    from tfa.errors import TfaError
+    from tfa.head import Head
+    from tfa.maps import Answer, EditReport, Hit, PlaceMap
+    from tfa.pipeline import encode, fit
+    from tfa.positions import Position
+    from tfa.tokens import Tokens
+
+_HOMES = {
+    "Answer": "tfa.maps",
+    "EditReport": "tfa.maps",
+    "Head": "tfa.head",
+    "HeadSpec": "tfa.config",
+    "Hit": "tfa.maps",
+    "PlaceMap": "tfa.maps",
+    "Position": "tfa.positions",
+    "TfaError": "tfa.errors",
+    "Tokens": "tfa.tokens",
+    "encode": "tfa.pipeline",
+    "fit": "tfa.pipeline",
+    "load_encoder": "tfa.encoders",
+}
+
+__all__ = [
+    "Answer",
+    "EditReport",
+    "Head",
+    "HeadSpec",
+    "Hit",
+    "PlaceMap",
+    "Position",
+    "TfaError",
+    "Tokens",
+    "__version__",
+    "encode",
+    "fit",
+    "load_encoder",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'tfa' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

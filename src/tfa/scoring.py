@@ -138,7 +138,8 @@ class Compiled:
 
 
 def compile_scorer(scorer: Scorer) -> Compiled:
-    database = direct_sum([p.weight for p in scorer.parts], [np.asarray(p.gallery, scorer.dtype) for p in scorer.parts])
+    galleries = [np.concatenate([np.asarray(chunk, scorer.dtype) for chunk in part.gallery]) for part in scorer.parts]
+    database = direct_sum([part.weight for part in scorer.parts], galleries)
     return Compiled(scorer, database, scorer.bias.astype(scorer.dtype))
 
 

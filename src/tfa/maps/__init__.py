@@ -1,0 +1,6 @@
+"""Maps: a head and its photos as something that is saved, edited and asked."""
+
+from tfa.maps.placemap import PlaceMap
+from tfa.maps.records import Answer, EditReport, Hit, ImageRecord
+
+__all__ = ["Answer", "EditReport", "Hit", "ImageRecord", "PlaceMap"]

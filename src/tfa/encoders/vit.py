@@ -1,0 +1,173 @@
+"""Vision transformers of the DINO family, run by transformers with the blocks that are needed and no more.
+
+Positions of DINOv2 are interpolated to the input's grid by transformers itself (`size=`); torch.hub's models
+scale by (n + 0.1)/37 instead, so their tokens differ slightly. The provider is part of the fingerprint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import transformers
+from PIL import Image
+
+from tfa.encoders.catalogue import Card
+from tfa.encoders.identity import EncoderId
+from tfa.encoders.names import block_name
+from tfa.encoders.weights import Weights
+from tfa.errors import BadSpec, MissingExtra
+from tfa.images import resize, to_array
+from tfa.storage import sha256_of_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
+_TOKENS_VERSION = 1  # raised when the same weights and identity come to give other numbers
+
+
+class VitEncoder:
+    """An `Encoder` over a transformers model; see `tfa.encoders.protocol`."""
+
+    def __init__(self, identity: EncoderId, weights: Weights, device: str = "cpu") -> None:
+        self._identity, self._card = identity, identity.card
+        self.device = checked_device(device)
+        self.id = str(identity)
+        self.notes = identity.notes
+        self.grid = identity.grid
+        self.channels: int = self._card.width
+        self.global_channels: int | None = self._card.width
+        self.fingerprint = fingerprint(identity, weights.sha256)
+        self._model = build_model(self._card, identity.layer + 1, weights.tensors).to(self.device)
+        self._source = self._model.get_submodule(_module_name(identity))
+
+    def prepare(self, image: Image.Image) -> Image.Image:
+        """The picture at the encoder's input size."""
+        return resize(image, (self._identity.width, self._identity.height), self._card.resample)
+
+    def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
+        """float16 patches `b n d` and CLS tokens `b d`; the batch changes them by float rounding only."""
+        size, card = (self._identity.width, self._identity.height), self._card
+        if not images:
+            n = self.grid[0] * self.grid[1]
+            return np.empty((0, n, self.channels), np.float16), np.empty((0, self.channels), np.float16)
+        pixels = np.stack([to_array(image, size, card.mean, card.std, card.resample) for image in images])  # b 3 h w
+        with torch.inference_mode(), _full_float32(), _captured(self._source) as outputs:
+            self._model(torch.from_numpy(pixels).to(self.device))
+        tokens = outputs[0].to(torch.float16).cpu().numpy()  # b prefix+n d
+        return np.ascontiguousarray(tokens[:, card.prefix :]), np.ascontiguousarray(tokens[:, 0])
+
+
+def checked_device(device: str) -> str:
+    kind, _, number = device.partition(":")
+    if kind not in ("cpu", "cuda") or (number and not number.isdecimal()) or device.endswith(":"):
+        raise BadSpec(f"device={device!r} is unknown; use cpu, cuda or cuda:N")
+    there = torch.cuda.device_count()
+    if kind == "cuda" and int(number or 0) >= there:
+        raise BadSpec(
+            f"device={device!r}, but torch {torch.__version__} sees {there} CUDA devices on this machine; "
+            "use cpu, or install a CUDA build of torch and its driver"
+        )
+    return device
+
+
+def fingerprint(identity: EncoderId, weights_sha256: str) -> str:
+    """Digest of all that shapes the tokens. The device does not: it changes rounding only."""
+    card = identity.card
+    return sha256_of_json(
+        {
+            "version": _TOKENS_VERSION,
+            "provider": "transformers",
+            "family": card.family,
+            "identity": str(identity),
+            "layer": identity.layer,
+            "facet": identity.facet,
+            "final_norm": identity.final_norm,
+            "preprocessing": {
+                "size": [identity.width, identity.height],
+                "resample": card.resample,
+                "mean": list(card.mean),
+                "std": list(card.std),
+            },
+            "weights": weights_sha256,
+            "dtype": "float16",
+        }
+    )
+
+
+def build_model(card: Card, blocks: int, tensors: dict[str, Tensor]) -> Any:
+    """The first `blocks` blocks of a card's model, with its weights, in eval mode."""
+    with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
+        model = _model_class(card)(_config(card, blocks))
+    if card.family == "dinov3":  # its rotary frequencies are computed and not stored, so they need real memory
+        model.rope_embeddings = type(model.rope_embeddings)(model.config)
+    wanted = {name: parameter.shape for name, parameter in model.state_dict().items()}
+    # Never read at inference, but part of the module.
+    given = {name: torch.zeros(shape) for name, shape in wanted.items() if name.endswith("mask_token")}
+    given |= {name: tensor for name, tensor in tensors.items() if name in wanted}
+    if given.keys() != wanted.keys():
+        odd = sorted(wanted.keys() - given.keys())
+        raise MissingExtra(
+            f"transformers {transformers.__version__} names weights of {type(model).__name__} in a way this "
+            f"release does not know ({', '.join(odd[:3])}); install the version in constraints.txt"
+        )
+    model.load_state_dict(given, strict=True, assign=True)
+    return model.eval().requires_grad_(False)
+
+
+def _model_class(card: Card) -> Any:
+    return {
+        "dinov2": transformers.Dinov2Model,
+        "dinov2-reg": transformers.Dinov2WithRegistersModel,
+        "dinov3": transformers.DINOv3ViTModel,
+    }[card.family]
+
+
+def _config(card: Card, blocks: int) -> Any:
+    common: dict[str, Any] = {
+        "hidden_size": card.width,
+        "num_hidden_layers": blocks,
+        "num_attention_heads": card.heads,
+        "patch_size": card.patch,
+    }
+    if card.family == "dinov3":
+        return transformers.DINOv3ViTConfig(
+            **common, intermediate_size=card.mlp_width, num_register_tokens=card.registers
+        )
+    common |= {
+        "image_size": card.positions * card.patch,
+        "mlp_ratio": 4,
+        "use_swiglu_ffn": card.mlp == "swiglu",
+    }
+    if card.family == "dinov2":
+        return transformers.Dinov2Config(**common)
+    return transformers.Dinov2WithRegistersConfig(**common, num_register_tokens=card.registers)
+
+
+def _module_name(identity: EncoderId) -> str:
+    """The module whose output is the layer and facet asked for."""
+    if identity.final_norm:
+        return "norm" if identity.card.family == "dinov3" else "layernorm"
+    block = block_name(identity.card, identity.layer)
+    return block if identity.facet == "token" else f"{block}.attention.{_PROJECTIONS[identity.facet]}"
+
+
+@contextmanager
+def _captured(module: Any) -> Iterator[list[Tensor]]:
+    outputs: list[Tensor] = []
+    hook = module.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
+    try:
+        yield outputs
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def _full_float32() -> Iterator[None]:
+    # By default CUDA rounds the patch projection to TF32 on hardware that has it, and only there.
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield

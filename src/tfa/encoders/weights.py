@@ -1,0 +1,147 @@
+"""Where weights come from: a file, a model hub, or, for the default encoder, a package.
+
+Whatever the source, nothing in it is executed, and it must be exactly the model asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfa.encoders.catalogue import DEFAULT_ENCODER, Card
+from tfa.encoders.embedded import get_embedded_weights
+from tfa.encoders.names import check_weights, to_module_names
+from tfa.errors import BadWeights, WeightsMissing
+from tfa.progress import Progress
+
+if TYPE_CHECKING:
+    import torch
+
+_NESTS = ("model", "state_dict", "teacher")  # where training scripts put the weights in a checkpoint
+_PREFIXES = ("module.", "backbone.")  # what wrappers put before every key
+_HUB_FILE = "model.safetensors"
+_HUB_SECONDS = 10.0  # to reach the hub; a machine without network must say so soon
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Tensors of the full-depth model under the names of transformers' modules, and a digest of them.
+
+    The digest covers names, shapes and values and nothing else, so that one model has one fingerprint whether
+    it came as `.pth` or safetensors, in this naming or that.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    sha256: str
+    source: str
+
+
+def resolve_weights(card: Card, file: str | Path | None = None, *, progress: bool | Progress | None = None) -> Weights:
+    """The weights of `card`: from `file` if given, else from the card's hub id or package."""
+    if file is not None:
+        path, source = Path(file), str(file)
+        if not path.is_file():
+            raise WeightsMissing(f"there is no weights file {path} for {card.name}\n{ways_to_get(card)}")
+    elif card.hub is None:
+        path, source = get_embedded_weights(progress), card.licence
+    else:
+        path, source = _from_hub(card), card.hub
+    tensors = to_module_names(_without_prefix(_read(path)), card)
+    check_weights({name: tuple(tensor.shape) for name, tensor in tensors.items()}, card, str(path))
+    return Weights(*_as_float32(tensors), source)
+
+
+def ways_to_get(card: Card) -> str:
+    """What to do without weights, for an error message."""
+    hub = f"the hub id {card.hub}, downloaded on first use" if card.hub else "this encoder has no hub id"
+    return (
+        "three ways to get weights:\n"
+        f"  1. a model hub: {hub}\n"
+        f"  2. a file: --weights FILE, safetensors or .pth of {card.about}, "
+        "names of facebookresearch or transformers\n"
+        f"  3. no hub at all: tfa weights get {DEFAULT_ENCODER}, then --encoder {DEFAULT_ENCODER}"
+    )
+
+
+def _from_hub(card: Card) -> Path:
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
+
+    assert card.hub is not None
+    try:
+        return Path(hf_hub_download(card.hub, _HUB_FILE, etag_timeout=_HUB_SECONDS))
+    except GatedRepoError:
+        reason = "its licence must be accepted at the hub, and the hub's token set on this machine"
+    except LocalEntryNotFoundError:
+        reason = "it was never downloaded here, and the hub is out of reach or switched off (HF_HUB_OFFLINE)"
+    except Exception as error:  # network libraries raise their own trees; all of it means no weights
+        reason = f"the download failed ({type(error).__name__})"
+    raise WeightsMissing(f"no weights for {card.name}: {card.hub} could not be had, {reason}\n{ways_to_get(card)}")
+
+
+def _read(path: Path) -> dict[str, torch.Tensor]:
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    if path.suffix in (".pth", ".pt", ".bin"):
+        return _read_checkpoint(path)
+    raise BadWeights(
+        f"{path} ends in {path.suffix or 'nothing'}; weights are read from .safetensors, .pth, .pt and .bin"
+    )
+
+
+def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise BadWeights(f"{path} is not a whole safetensors file: {error}") from None
+
+
+def _read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
+    import torch
+
+    try:
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise BadWeights(
+            f"{path} holds more than tensors; it was refused and nothing in it was executed. "
+            "Save the model's state_dict alone, best as safetensors"
+        ) from None
+    except Exception as error:  # damaged archives raise OSError, RuntimeError, EOFError, KeyError …
+        raise BadWeights(f"{path} is not a checkpoint torch can read: {error}") from None
+    while isinstance(content, Mapping) and (
+        nest := next((key for key in _NESTS if isinstance(content.get(key), Mapping)), None)
+    ):
+        content = content[nest]
+    if not isinstance(content, Mapping):
+        raise BadWeights(f"{path} holds a {type(content).__name__}; it must hold a dict of tensors (a state_dict)")
+    for key, value in content.items():
+        if not (isinstance(key, str) and isinstance(value, torch.Tensor)):
+            raise BadWeights(
+                f"{path}: entry {key!r} is a {type(value).__name__}, must be a tensor; save the state_dict alone"
+            )
+    return dict(content)
+
+
+def _without_prefix(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    for prefix in _PREFIXES:
+        if tensors and all(key.startswith(prefix) for key in tensors):
+            tensors = {key.removeprefix(prefix): tensor for key, tensor in tensors.items()}
+    return tensors
+
+
+def _as_float32(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], str]:
+    import torch
+
+    digest = hashlib.sha256()
+    wide = {name: tensors[name].to(torch.float32).contiguous() for name in sorted(tensors)}
+    for name, tensor in wide.items():
+        digest.update(f"{name} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.detach().numpy().data)
+    return wide, digest.hexdigest()

@@ -1,0 +1,144 @@
+"""From paths to pixels: which files are images, their picture upright in RGB, the array an encoder reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from tfa.errors import BadImage, NoImages
+
+Source = str | os.PathLike[str]
+
+# Pillow names these formats but holds no pixel decoder for them on every system: a folder that also has
+# a video or a data file in it must not stop at that file.
+_NO_PICTURES = {"BUFR", "EPS", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"}
+
+_ORIENTATION = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+@cache
+def image_extensions() -> frozenset[str]:
+    """Extensions, with dot and in lower case, of what Pillow can decode."""
+    registered = Image.registered_extensions()
+    return frozenset(ext for ext, kind in registered.items() if kind in Image.OPEN and kind not in _NO_PICTURES)
+
+
+def find_images(source: Source | Sequence[Source]) -> list[Path]:
+    """Image files of a folder (recursively, sorted by relative path), of one file, or of a sequence of those.
+
+    Hidden files and folders are left out. A file that is named itself is taken whatever its extension is.
+    A sequence keeps its order and its repetitions, so that answers line up with what was asked.
+    """
+    sources = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    found: list[Path] = []
+    for path in map(Path, sources):
+        if path.is_dir():
+            inside = sorted(_walk(path), key=lambda file: file.relative_to(path).as_posix())
+            if not inside:
+                known = ", ".join(ext for ext in (".jpg", ".png", ".webp", ".tif") if ext in image_extensions())
+                raise NoImages(
+                    f"{path} holds no image; looked for {known} and what else Pillow reads, in all subfolders"
+                )
+            found += inside
+        elif path.exists():
+            found.append(path)
+        else:
+            raise NoImages(f"{path} does not exist; give an image, a folder of images, or several of them")
+    if not found:
+        raise NoImages("no image was given; give an image, a folder of images, or several of them")
+    return found
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    def refuse(error: OSError) -> None:
+        raise NoImages(f"{error.filename} cannot be read: {error.strerror}")
+
+    seen = set()  # real folders, because a link may lead back up
+    for root, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
+        real = os.path.realpath(root)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in files:
+            if not name.startswith(".") and Path(name).suffix.lower() in image_extensions():
+                yield Path(root, name)
+
+
+def open_image(file: Source | IO[bytes]) -> Image.Image:
+    """The picture in `file`, upright by its EXIF orientation, in 8-bit RGB without alpha."""
+    try:
+        with Image.open(file) as image:
+            image.load()
+            return _rgb(_upright(image))
+    except UnidentifiedImageError:
+        reason = "it is not an image, or of a format Pillow does not read"
+    except Image.DecompressionBombError as error:
+        reason = f"it is too large: {error}"
+    except FileNotFoundError:
+        reason = "it does not exist"
+    except Exception as error:  # decoders of damaged files raise whatever they stumble on
+        reason = str(error) or type(error).__name__
+    name = getattr(file, "name", "the uploaded image") if hasattr(file, "read") else os.fspath(file)
+    raise BadImage(f"{name} cannot be opened: {reason}")
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        turn = _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # a damaged EXIF block does not spoil the pixels
+        return image
+    return image if turn is None else image.transpose(turn)
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "F" or image.mode.startswith("I"):
+        return Image.fromarray(_eight_bits(np.asarray(image), image.mode)).convert("RGB")
+    if image.mode in ("RGBa", "La", "PA") or (image.mode == "P" and "transparency" in image.info):
+        image = image.convert("RGBA")
+    return image.convert("RGB")  # from RGBA this drops alpha and keeps the colours below it
+
+
+def _eight_bits(grey: np.ndarray, mode: str) -> np.ndarray:
+    """Greyscale `h w` of 16 or 32 bits or floats, scaled to bytes (Pillow itself would clip at 255)."""
+    # White belongs to the format and not to the picture, or every exposure of a place would look alike.
+    whites = [1.0, 255.0, 65535.0] if mode == "F" else [65535.0]
+    grey = np.nan_to_num(grey.astype(np.float64))
+    top = float(grey.max(initial=0.0))
+    white = next((white for white in whites if top <= white), top)
+    return np.rint(grey.clip(min=0) * (255.0 / white)).astype(np.uint8)
+
+
+def to_array(
+    image: Image.Image,
+    size: tuple[int, int],
+    mean: Sequence[float],
+    std: Sequence[float],
+    resample: str = "bilinear",
+) -> np.ndarray:
+    """float32 `3 h w`: resized to `size` (width, height) with antialiasing, then (x/255 - mean) / std."""
+    pixels = np.asarray(resize(image, size, resample), dtype=np.float32) / np.float32(255)  # h w 3
+    pixels -= np.asarray(mean, np.float32)
+    pixels /= np.asarray(std, np.float32)
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def resize(image: Image.Image, size: tuple[int, int], resample: str = "bilinear") -> Image.Image:
+    """Resized to exactly (width, height): the aspect ratio is not kept, all images share one patch grid."""
+    return image if image.size == size else image.resize(size, Image.Resampling[resample.upper()])

@@ -1,0 +1,120 @@
+"""From photos, or from tokens in the cache, to the state of a map."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfa.cache import EncodedImages, TokenCache
+from tfa.encoders import Encoder
+from tfa.errors import BadMap, UnknownImage
+from tfa.head import Head, Replica
+from tfa.maps.format import MapState
+from tfa.maps.records import ImageRecord
+from tfa.maps.served import ServedHead
+from tfa.positions import Position
+from tfa.progress import Progress
+from tfa.tokens import Tokens
+
+
+def new_state(
+    head: Head, replica: Replica, storage: str, records: list[ImageRecord], encoder: dict[str, Any]
+) -> MapState:
+    """The first state of a map whose head was just fitted on the images of `records`."""
+    return MapState(
+        encoder=encoder,
+        spec=head.spec.to_dict(),
+        decisions=head.decisions.to_dict(),
+        evidence=head.evidence.to_dict(),
+        saw=head.saw,
+        replica=replica,
+        head=ServedHead.of(head, replica, storage),
+        images=records,
+        next_id=max((record.id for record in records), default=-1) + 1,
+    )
+
+
+def encoder_facts(encoder: Encoder, weights: str | Path | None) -> dict[str, Any]:
+    """What a map remembers of its encoder; `weights` is where it found them, if a file was named."""
+    return {
+        "id": encoder.id,
+        "fingerprint": encoder.fingerprint,
+        "channels": encoder.channels,
+        "global_channels": encoder.global_channels,
+        "grid": list(encoder.grid),
+        "weights": None if weights is None else str(Path(weights).resolve()),
+    }
+
+
+def records_of(
+    encoded: EncodedImages, places: dict[Path, Position | None], *, first_id: int, fitted: bool
+) -> list[ImageRecord]:
+    return [
+        ImageRecord(first_id + n, str(path.resolve()), digest, fitted, places[path])
+        for n, (path, digest) in enumerate(zip(encoded.paths, encoded.digests, strict=True))
+    ]
+
+
+def with_images(state: MapState, tokens: Tokens, records: list[ImageRecord]) -> MapState:
+    """The state with more images, described by the frozen vocabulary and geometry."""
+    return dataclasses.replace(
+        state,
+        head=state.head.grown(state.head.rows_of(tokens)),
+        images=[*state.images, *records],
+        next_id=state.next_id + len(records),
+        revision=state.revision + 1,
+    )
+
+
+def without_images(state: MapState, ids: frozenset[int]) -> MapState:
+    """The state whose answers leave `ids` out. Their rows stay: they may carry the geometry."""
+    return dataclasses.replace(state, removed=state.removed | ids, revision=state.revision + 1)
+
+
+def tokens_of(
+    records: Sequence[ImageRecord], fingerprint: str, cache: TokenCache, encoder: Any, progress: Progress
+) -> Tokens:
+    """Tokens of the map's photos; what the cache lost is encoded again from files that have not changed.
+
+    `encoder` is called for one only if it is needed.
+    """
+    digests, paths = [record.digest for record in records], [record.path for record in records]
+    missing = cache.missing(fingerprint, digests)
+    if missing:
+        gone = [paths[i] for i in missing if not Path(paths[i]).is_file()]
+        if gone:
+            raise BadMap(
+                f"{len(gone)} photos are neither in the token cache nor on disk (first: {gone[0]}); "
+                "restore them, or remove them from the map before refit"
+            )
+        again = cache.encode([Path(paths[i]) for i in missing], encoder(), progress=progress)
+        for path, digest, i in zip(again.paths, again.digests, missing, strict=True):
+            if digest != digests[i]:
+                raise BadMap(f"{path} is not the photo the map was built with; remove it and add it again")
+    return cache.tokens(fingerprint, digests, paths)
+
+
+def find_record(records: Sequence[ImageRecord], photo: str | Path | int) -> ImageRecord:
+    """An image by its id, its path, or the end of its path if that is unambiguous."""
+    if isinstance(photo, int):
+        found = [record for record in records if record.id == photo]
+    else:
+        whole, parts = str(Path(photo).resolve()), Path(photo).parts
+        found = [record for record in records if record.path == whole]
+        found = found or [record for record in records if Path(record.path).parts[-len(parts) :] == parts]
+    if len(found) > 1:
+        raise UnknownImage(f"{photo} may be any of {len(found)} photos of the map; give its whole path or its id")
+    if not found:
+        raise UnknownImage(f"{photo} is not in the map; tfa info --json lists the photos that are")
+    return found[0]
+
+
+def twins_of(images: Sequence[ImageRecord]) -> np.ndarray | None:
+    """For each gallery row the first row of the same file content; None if all differ."""
+    first: dict[str, int] = {}
+    rows = np.array([first.setdefault(record.digest, row) for row, record in enumerate(images)], dtype=np.int64)
+    return None if len(first) == len(images) else rows

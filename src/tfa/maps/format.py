@@ -1,0 +1,210 @@
+"""The folder `NAME.tfa`: a JSON header that names every other file with its size and sha256.
+
+The header is replaced last and in one step, so a reader sees the map before an edit or after it, never
+between. Files carry the revision that wrote them; what no header names any more is deleted after the switch.
+docs/format.md describes it byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tfa.errors import BadMap
+from tfa.maps.records import ImageRecord
+from tfa.maps.served import ServedHead
+from tfa.storage import BadFile, map_tensors, sha256_of_file, sha256_of_json, sync_folder, write_json, write_tensors
+from tfa.version import __version__
+
+HEADER = "map.json"
+FORMAT = "tfa-map"
+VERSION = 1
+MAX_SEGMENTS = 16  # with more, an addition also joins what was added before into one file
+
+
+@dataclass(frozen=True)
+class MapState:
+    """Everything a map is. `images` has one record per gallery row, also of images that were removed."""
+
+    encoder: dict[str, Any]  # id, fingerprint, channels, global_channels, grid, weights
+    spec: dict[str, Any]
+    decisions: dict[str, Any]
+    evidence: dict[str, Any]
+    saw: str
+    replica: int | str
+    head: ServedHead
+    images: list[ImageRecord]
+    removed: frozenset[int] = frozenset()
+    next_id: int = 0
+    revision: int = 1
+    segments: tuple[int, ...] = ()  # gallery rows of each file, in order
+    files: tuple[dict[str, Any], ...] = ()  # the header's entries, once on disk
+
+
+def write_new(path: Path, state: MapState, *, overwrite: bool) -> MapState:
+    """Write a whole map beside `path`, then rename it there."""
+    path = Path(path)
+    if path.exists() and not overwrite:
+        raise BadMap(f"{path} exists; choose another name, or overwrite it on purpose")
+    if path.exists() and not is_map(path):
+        raise BadMap(f"{path} exists and is not a map; it is not overwritten")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        written = write_all(folder, state)
+        os.chmod(folder, 0o755)
+        if path.exists():
+            old = folder.with_name(folder.name + ".old")
+            os.replace(path, old)
+            os.replace(folder, path)
+            shutil.rmtree(old)
+        else:
+            os.replace(folder, path)
+        sync_folder(path.parent)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return written
+
+
+def is_map(path: Path) -> bool:
+    return (path / HEADER).is_file()
+
+
+def write_all(folder: Path, state: MapState) -> MapState:
+    """Head, one gallery file and one list of images, then the header."""
+    tag = f"r{state.revision:06d}"
+    head = _tensors(folder, f"head-{tag}.safetensors", "head", state.head.head_tensors())
+    files = (head, *_segment(folder, tag, state, 0))
+    return commit(folder, replace(state, files=files, segments=(len(state.images),)))
+
+
+def write_addition(folder: Path, state: MapState) -> MapState:
+    """A file for the rows that are in no file yet; the rest of the map is not touched."""
+    files, segments = state.files, state.segments
+    if len(segments) >= MAX_SEGMENTS:
+        files, segments = files[:3], segments[:1]  # keep the head and the first segment, join the additions
+    first_row = sum(segments)
+    files = (*files, *_segment(folder, f"r{state.revision:06d}", state, first_row))
+    return commit(folder, replace(state, files=files, segments=(*segments, len(state.images) - first_row)))
+
+
+def _segment(folder: Path, tag: str, state: MapState, first_row: int) -> list[dict[str, Any]]:
+    """Gallery rows and image records from `first_row` on."""
+    records = folder / f"images-{tag}.json"
+    write_json(records, [record.to_dict() for record in state.images[first_row:]])
+    return [
+        _tensors(folder, f"gallery-{tag}.safetensors", "gallery", state.head.gallery_tensors(first_row)),
+        _entry(records, "images"),
+    ]
+
+
+def _tensors(folder: Path, name: str, role: str, tensors: dict[str, Any]) -> dict[str, Any]:
+    write_tensors(folder / name, tensors, {"format": FORMAT, "role": role})
+    return _entry(folder / name, role)
+
+
+def _entry(path: Path, role: str) -> dict[str, Any]:
+    return {"name": path.name, "role": role, "bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
+
+
+def commit(folder: Path, state: MapState) -> MapState:
+    """Make the state of `folder` this one: replace the header, then delete what it does not name."""
+    header = {
+        "format": FORMAT,
+        "format_version": VERSION,
+        "tfa_version": __version__,
+        "revision": state.revision,
+        "encoder": state.encoder,
+        "spec": state.spec,
+        "decisions": state.decisions,
+        "evidence": state.evidence,
+        "saw": state.saw,
+        "replica": state.replica,
+        "layout": state.head.layout(),
+        "segments": list(state.segments),
+        "removed": sorted(state.removed),
+        "next_id": state.next_id,
+        "files": list(state.files),
+    }
+    write_json(folder / HEADER, {**header, "digest": sha256_of_json(header)})
+    named = {HEADER, *(entry["name"] for entry in state.files)}
+    for file in folder.iterdir():
+        if file.name not in named and file.name.startswith(("head-r", "gallery-r", "images-r")):
+            file.unlink(missing_ok=True)
+    return state
+
+
+def revision_on_disk(folder: Path) -> int:
+    return int(_read_header(folder)["revision"])
+
+
+def read(folder: Path, *, verify: bool = True) -> MapState:
+    """A map with its arrays memory-mapped. `verify` compares every file with its sha256."""
+    header = _read_header(folder)
+    for entry in header["files"]:
+        _check_file(folder / entry["name"], entry, verify)
+    try:
+        arrays: dict[str, list[Any]] = {"head": [], "gallery": []}
+        images: list[ImageRecord] = []
+        for entry in header["files"]:
+            file = folder / entry["name"]
+            if entry["role"] == "images":
+                images += [ImageRecord.from_dict(record) for record in json.loads(file.read_text("utf-8"))]
+            else:
+                arrays[entry["role"]].append(map_tensors(file)[0])
+        head = ServedHead.from_tensors(header["layout"], arrays["head"][0], arrays["gallery"])
+        if len(head.scorer.bias) != len(images):
+            raise BadMap(f"{folder}: {len(images)} images but {len(head.scorer.bias)} gallery rows")
+    except (BadFile, KeyError, IndexError, ValueError, TypeError) as error:
+        raise BadMap(f"{folder} is damaged ({error}); build it again") from None
+    return MapState(
+        encoder=header["encoder"],
+        spec=header["spec"],
+        decisions=header["decisions"],
+        evidence=header["evidence"],
+        saw=header["saw"],
+        replica=header["replica"],
+        head=head,
+        images=images,
+        removed=frozenset(header["removed"]),
+        next_id=header["next_id"],
+        revision=header["revision"],
+        segments=tuple(header["segments"]),
+        files=tuple(header["files"]),
+    )
+
+
+def _read_header(folder: Path) -> dict[str, Any]:
+    if not folder.exists():
+        raise BadMap(f"there is no map at {folder}; build one with: tfa build PHOTOS --out {folder}")
+    if not is_map(folder):
+        raise BadMap(f"{folder} is not a map: it has no {HEADER}")
+    try:
+        header = json.loads((folder / HEADER).read_text("utf-8"))
+        kind, version = header["format"], header["format_version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadMap(f"{folder / HEADER} is not a readable header ({error}); build the map again") from None
+    if kind != FORMAT:
+        raise BadMap(f"{folder / HEADER} is a {kind!r}, not a {FORMAT!r}")
+    if version != VERSION:
+        raise BadMap(f"{folder} has format version {version}, this release reads {VERSION}; use a newer tfa-vpr")
+    digest = header.pop("digest", None)
+    if digest != sha256_of_json(header):
+        raise BadMap(f"{folder / HEADER} was edited or damaged: its digest does not match; build the map again")
+    return header
+
+
+def _check_file(file: Path, entry: dict[str, Any], verify: bool) -> None:
+    if file.name != entry["name"] or not file.is_file():
+        raise BadMap(f"{file.parent} is incomplete: {entry['name']} is missing; build the map again")
+    size = file.stat().st_size
+    if size != entry["bytes"]:
+        raise BadMap(f"{file} is truncated or changed: {size} bytes, must be {entry['bytes']}; build the map again")
+    if verify and sha256_of_file(file) != entry["sha256"]:
+        raise BadMap(f"{file} was changed since the map was written (sha256 differs); build the map again")

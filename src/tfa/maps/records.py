@@ -1,0 +1,83 @@
+"""What a map holds of an image, and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tfa.evidence import EPSILON
+from tfa.positions import Position
+
+
+@dataclass(frozen=True)
+class ImageRecord:
+    """One image of the map. `id` is given once and never to another image."""
+
+    id: int
+    path: str
+    digest: str  # sha256 of the file
+    fitted: bool  # was it in the database the head was fitted on?
+    position: Position | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        position = None if self.position is None else self.position.to_dict()
+        return {"id": self.id, "path": self.path, "digest": self.digest, "fitted": self.fitted, "position": position}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> ImageRecord:
+        position = None if values["position"] is None else Position.from_dict(values["position"])
+        return cls(values["id"], values["path"], values["digest"], values["fitted"], position)
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A place of the map that a photo may show."""
+
+    id: int
+    image: str
+    score: float
+    confidence: float  # share of the map's own photos that, hidden and asked for, were recognised less clearly
+    position: Position | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "image": self.image,
+            "id": self.id,
+            "score": self.score,
+            "confidence": self.confidence,
+            "position": None if self.position is None else self.position.to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The hits of one query photo; none when its confidence is too low or the photo cannot be read."""
+
+    query: str
+    hits: list[Hit]
+    confidence: float  # of the best hit, also when it was not confident enough to be given
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class EditReport:
+    """What an edit did."""
+
+    added: list[int] = field(default_factory=list)
+    removed: list[int] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def confidences(scores: np.ndarray, ranked: np.ndarray, peaks: np.ndarray) -> np.ndarray:
+    """Confidence of the ranked images of each row `q k`, without labels (ours).
+
+    The z-score of an image's score in its row, placed among the top-1 z-scores of the map's own images when
+    each is asked for with itself hidden. `peaks` are those z-scores, sorted.
+    """
+    mean, spread = scores.mean(axis=1, keepdims=True), scores.std(axis=1, keepdims=True)
+    z = (np.take_along_axis(scores, ranked, axis=1) - mean) / (spread + EPSILON)
+    # A map without a single usable pseudo query (all images identical) can be sure of nothing.
+    return np.searchsorted(peaks, z, side="right") / max(len(peaks), 1)

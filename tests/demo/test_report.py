@@ -1,0 +1,110 @@
+"""The report stands alone: escaped, nothing fetched, numbers as given."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tfa.demo.report import Decision, SummaryRow, write_report
+from tfa.errors import TfaError
+
+VOID = {"meta", "img", "br"}
+
+
+class Reader(HTMLParser):
+    """Collects text and attributes, and checks that every tag is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def read(path: Path) -> Reader:
+    reader = Reader()
+    reader.feed(path.read_text(encoding="utf-8"))
+    reader.close()
+    assert not reader.open
+    return reader
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    Image.new("RGB", (40, 30), "#336699").save(tmp_path / "montage.png")
+    write_report(
+        tmp_path / "report.html",
+        title="A <town> & its map",
+        summary_rows=[
+            SummaryRow("hard VLAD <b>", {1: 80.0, 5: 95.6}, "database"),
+            SummaryRow("TFA", {1: 91.12, 5: 95.6}, "database"),
+        ],
+        decisions=[Decision("assignment", "soft", 'c < 0.5 & "steady"', {"c": 0.123456, "<img src=x>": "hard"})],
+        montage_path=tmp_path / "montage.png",
+        notes=["<script>alert(1)</script>"],
+    )
+    return tmp_path / "report.html"
+
+
+def test_every_text_is_escaped(report: Path) -> None:
+    reader = read(report)
+    text = " ".join(reader.text)
+    for words in (
+        "A <town> & its map",
+        "hard VLAD <b>",
+        'c < 0.5 & "steady"',
+        "<img src=x>",
+        "<script>alert(1)</script>",
+    ):
+        assert words in text
+    tags = [tag for tag, _ in reader.tags]
+    assert "script" not in tags
+    assert tags.count("img") == 1
+
+
+def test_nothing_is_fetched_from_outside(report: Path) -> None:
+    page = report.read_text(encoding="utf-8")
+    assert not re.search(r"https?:|//\w|url\(|@import|<link", re.sub(r"base64,[A-Za-z0-9+/=]+", "", page))
+    sources = [value for _, attrs in read(report).tags for name, value in attrs.items() if name in ("src", "href")]
+    assert len(sources) == 1
+    assert str(sources[0]).startswith("data:image/png;base64,")
+
+
+def test_numbers_and_the_best_of_each_column(report: Path) -> None:
+    page = report.read_text(encoding="utf-8")
+    assert re.findall(r"<th class=\"n\">(R@\d)</th>", page) == ["R@1", "R@5"]
+    assert '<td class="n">80.0</td>' in page
+    assert '<td class="n"><b>91.1</b></td>' in page
+    assert page.count("<b>95.6</b>") == 2
+    assert "0.1235" in page
+    assert "prefers-color-scheme: dark" in page
+    assert "width=device-width" in page
+
+
+def test_parts_may_be_absent(tmp_path: Path) -> None:
+    write_report(tmp_path / "r.html", title="t", summary_rows=[], decisions=[], montage_path=None, notes=[])
+    assert [tag for tag, _ in read(tmp_path / "r.html").tags if tag in ("table", "dl", "img")] == []
+
+
+def test_a_montage_that_cannot_be_embedded_is_refused(tmp_path: Path) -> None:
+    parts = {"title": "t", "summary_rows": [], "decisions": [], "notes": []}
+    with pytest.raises(TfaError, match="draw the montage"):
+        write_report(tmp_path / "r.html", montage_path=tmp_path / "gone.png", **parts)
+    with pytest.raises(TfaError, match="must end in"):
+        write_report(tmp_path / "r.html", montage_path=tmp_path / "a.svg", **parts)
+    assert not (tmp_path / "r.html").exists()

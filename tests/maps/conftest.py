@@ -1,0 +1,55 @@
+"""A small map of made-up photos under the fake encoder, and a cache of its own for every test."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.fakes import FakeEncoder
+from tfa.cache import TokenCache
+from tfa.config import HeadSpec
+from tfa.maps import PlaceMap
+
+SPEC = HeadSpec(words=6)
+
+
+def photo(path: Path, place: int, light: float = 1.0) -> Path:
+    """A picture of coloured blocks: the place decides the blocks, the light how bright they are."""
+    rng = np.random.default_rng(place)
+    blocks = np.kron(rng.integers(0, 256, (6, 8, 3)), np.ones((8, 8, 1)))
+    noise = np.random.default_rng(place + 1000).normal(0, 6, blocks.shape) * (light != 1.0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray((blocks * light + noise).clip(0, 255).astype(np.uint8)).save(path)
+    return path
+
+
+@pytest.fixture
+def town(tmp_path):
+    """Folder of 14 reference photos."""
+    for place in range(14):
+        photo(tmp_path / "town" / f"{place:02d}.png", place)
+    return tmp_path / "town"
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
+    return TokenCache()
+
+
+@pytest.fixture
+def place_map(town, cache):
+    return PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, cache=cache)
+
+
+@pytest.fixture
+def saved(place_map, tmp_path):
+    place_map.save(tmp_path / "town.tfa")
+    return tmp_path / "town.tfa"
+
+
+def reopened(path, cache=None):
+    opened = PlaceMap.load(path, encoder=FakeEncoder())
+    opened.cache = cache
+    return opened

@@ -1,0 +1,259 @@
+"""Maps on disk: what is written is what is read, and what is damaged is refused."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.fakes import FakeEncoder
+from tests.maps.conftest import SPEC, photo, reopened
+from tfa import storage
+from tfa.errors import BadMap, TfaError, UnknownImage
+from tfa.maps import PlaceMap, format
+
+
+def scores(place_map, town):
+    encoder = FakeEncoder()
+    from tfa.images import open_image
+    from tfa.tokens import Tokens
+
+    return place_map.state.head.scorer.scores(Tokens(*encoder.encode([open_image(p) for p in sorted(town.iterdir())])))
+
+
+def test_a_map_survives_the_disk_bit_for_bit(place_map, saved, town):
+    again = reopened(saved)
+    np.testing.assert_array_equal(scores(again, town), scores(place_map, town))
+    assert again.images == place_map.images
+    assert again.info()["evidence"] == place_map.info()["evidence"]
+    arrays = [part.gallery[0] for part in again.state.head.scorer.parts]
+    assert all(isinstance(a, np.memmap) and a.dtype == np.float16 for a in arrays)
+
+
+def test_saving_refuses_to_overwrite_by_accident(place_map, saved, tmp_path):
+    with pytest.raises(BadMap, match="exists"):
+        place_map.save(saved)
+    place_map.save(saved, overwrite=True)
+    assert len(reopened(saved)) == 14
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis.txt").write_text("x")
+    with pytest.raises(BadMap, match="not a map"):
+        place_map.save(tmp_path / "precious", overwrite=True)
+    assert (tmp_path / "precious" / "thesis.txt").exists()
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+def edit_header(path, **changes):
+    header = json.loads((path / "map.json").read_text())
+    header.update(changes)
+    (path / "map.json").write_text(json.dumps(header))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda p: edit_header(p, format_version=99), "format version 99"),
+        (lambda p: edit_header(p, next_id=3), "edited or damaged"),
+        (lambda p: edit_header(p, format="zip"), "'zip'"),
+        (lambda p: (p / "map.json").write_text("{"), "not a readable header"),
+        (lambda p: (p / "map.json").write_text("[]"), "not a readable header"),
+        (lambda p: (p / "map.json").unlink(), "has no map.json"),
+        (lambda p: next(p.glob("head-*")).unlink(), "is missing"),
+        (lambda p: os.truncate(next(p.glob("gallery-*")), 100), "truncated"),
+        (lambda p: flip_byte(next(p.glob("head-*"))), "sha256 differs"),
+        (lambda p: flip_byte(next(p.glob("images-*"))), "sha256 differs"),
+    ],
+)
+def test_a_damaged_map_is_refused(saved, damage, message):
+    damage(saved)
+    with pytest.raises(BadMap, match=message):
+        PlaceMap.load(saved)
+
+
+def flip_byte(path):
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 0x55
+    path.write_bytes(bytes(content))
+
+
+def test_a_missing_map_says_how_to_build_one(tmp_path):
+    with pytest.raises(BadMap, match="tfa build"):
+        PlaceMap.load(tmp_path / "nowhere.tfa")
+
+
+def test_header_names_no_path_outside(saved):
+    header = json.loads((saved / "map.json").read_text())
+    header.pop("digest")
+    header["files"][0]["name"] = "../evil.safetensors"
+    (saved / "map.json").write_text(json.dumps({**header, "digest": storage.sha256_of_json(header)}))
+    with pytest.raises(BadMap):
+        PlaceMap.load(saved)
+
+
+# --- edits -------------------------------------------------------------------------------------------------------
+
+
+def test_add_and_remove_in_place(saved, town, tmp_path, cache):
+    editor = reopened(saved)
+    before = {name: (saved / name).stat().st_mtime_ns for name in os.listdir(saved) if name != "map.json"}
+    report = editor.add([photo(tmp_path / "new.png", 77)])
+    assert report.added == [14]
+    assert editor.query(tmp_path / "new.png", k=1)[0].id == 14
+    again = reopened(saved)
+    assert len(again) == 15
+    assert again.query(tmp_path / "new.png", k=1)[0].id == 14
+    for name, time in before.items():
+        assert (saved / name).stat().st_mtime_ns == time  # an addition rewrites nothing but the header
+
+    report = again.remove([str(town / "03.png"), 14])
+    assert report.removed == [3, 14]
+    for opened in (again, reopened(saved)):
+        assert len(opened) == 13
+        ids = {hit.id for hit in opened.query(town / "03.png", k=99)}
+        assert 3 not in ids
+        assert len(ids) == 13
+        assert opened.query(town / "05.png", k=1)[0].id == 5
+
+
+def test_removing_says_what_stays_and_refit_forgets_it(town, tmp_path, cache):
+    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
+    built.save(tmp_path / "m.tfa")
+    report = built.remove([0, 1])
+    spectral = built.state.head.scorer.sides[0].anchors is not None
+    assert any("refit forgets" in note for note in report.notes) == spectral
+    assert built.info()["removed_images"] == 2
+    built.refit()
+    opened = reopened(tmp_path / "m.tfa")
+    assert opened.info()["removed_images"] == 0
+    assert opened.info()["fitted_images"] == 12
+    assert sorted(record.id for record in opened.images) == list(range(2, 14))
+    assert len(list((tmp_path / "m.tfa").iterdir())) == 4  # header, head, gallery, images: nothing left behind
+    assert opened.add([photo(tmp_path / "later.png", 50)]).added == [14]  # ids are never given twice
+
+
+def test_refit_equals_a_fresh_build(saved, town, tmp_path, cache):
+    editor = reopened(saved)
+    more = [photo(town / f"more{i}.png", 100 + i) for i in range(6)]
+    notes = editor.add(more).notes
+    assert any("30% of the photos were not seen" in note for note in notes)
+    assert editor.unseen_share == pytest.approx(0.3)
+    editor.refit()
+    assert editor.unseen_share == 0
+    fresh = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
+    np.testing.assert_array_equal(scores(reopened(saved), town), scores(fresh, town))
+
+
+def test_few_additions_need_no_refit(saved, tmp_path, cache):
+    assert reopened(saved).add([photo(tmp_path / "a.png", 60)]).notes == []
+
+
+def test_added_rows_are_those_a_query_would_have(saved, town, tmp_path, cache):
+    """A photo added twice under two names scores like itself: the frozen head describes it as it would a query."""
+    editor = reopened(saved)
+    editor.add([photo(tmp_path / "copy.png", 6)])
+    found = scores(editor, town)
+    np.testing.assert_array_equal(found[:, 14], found[:, 6])
+
+
+def test_many_small_additions_are_joined(saved, tmp_path, cache):
+    editor = reopened(saved)
+    for i in range(format.MAX_SEGMENTS + 3):
+        editor.add([photo(tmp_path / f"n{i}.png", 200 + i)])
+    opened = reopened(saved)
+    assert len(opened) == 14 + format.MAX_SEGMENTS + 3
+    assert len(list(saved.glob("gallery-*"))) <= format.MAX_SEGMENTS
+    for i in (0, format.MAX_SEGMENTS, format.MAX_SEGMENTS + 2):
+        assert opened.query(tmp_path / f"n{i}.png", k=1)[0].id == 14 + i
+    opened.save(tmp_path / "copy.tfa")
+    assert reopened(tmp_path / "copy.tfa").query(tmp_path / "n4.png", k=1)[0].id == 18
+
+
+def test_adding_what_is_there_changes_nothing(saved, town, cache):
+    editor = reopened(saved)
+    report = editor.add([town / "00.png"])
+    assert report.added == []
+    assert "already" in report.notes[0]
+    assert len(reopened(saved)) == 14
+
+
+def test_unknown_and_ambiguous_names(saved, town, tmp_path, cache):
+    editor = reopened(saved)
+    with pytest.raises(UnknownImage, match="not in the map"):
+        editor.remove(["zebra.png"])
+    with pytest.raises(UnknownImage):
+        editor.remove([99])
+    editor.add([photo(tmp_path / "other" / "00.png", 61)])
+    with pytest.raises(UnknownImage, match="any of 2"):
+        editor.remove(["00.png"])
+    assert editor.remove(["other/00.png"]).removed == [14]
+    assert len(reopened(saved)) == 14  # the failed removals removed nothing
+
+
+def test_a_map_edited_elsewhere_is_not_overwritten(saved, cache):
+    one, other = reopened(saved), reopened(saved)
+    one.remove([0])
+    with pytest.raises(BadMap, match="another process"):
+        other.remove([1])
+
+
+def test_a_map_can_be_emptied(saved, town):
+    editor = reopened(saved)
+    editor.remove(list(range(14)))
+    assert editor.query(town / "00.png") == []
+    assert len(reopened(saved)) == 0
+
+
+def test_refit_after_the_cache_was_lost(saved, town, tmp_path, monkeypatch, cache):
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "empty"))
+    editor = reopened(saved)
+    editor.refit()  # encodes the photos again
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "empty2"))
+    photo(town / "02.png", 900)
+    with pytest.raises(BadMap, match=r"02\.png is not the photo"):
+        reopened(saved).refit()
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "empty3"))
+    (town / "02.png").unlink()
+    with pytest.raises(BadMap, match="neither in the token cache nor on disk"):
+        reopened(saved).refit()
+
+
+def test_a_failed_edit_leaves_the_map_as_it_was(saved, tmp_path, monkeypatch, cache):
+    editor = reopened(saved)
+    monkeypatch.setattr(format, "write_json", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        editor.add([photo(tmp_path / "x.png", 70)])
+    assert len(editor) == 14
+    assert len(reopened(saved)) == 14
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from tests.fakes import FakeEncoder
+from tfa.maps import PlaceMap, format
+from tfa import storage
+real = os.replace
+def die(source, target):
+    if Path(target).name == "map.json":
+        os.kill(os.getpid(), 9)
+    real(source, target)
+opened = PlaceMap.load(sys.argv[1], encoder=FakeEncoder())
+storage.os.replace = die
+opened.add([sys.argv[2]])
+"""
+
+
+def test_a_kill_before_the_header_is_replaced_changes_nothing(saved, tmp_path, cache):
+    new = photo(tmp_path / "x.png", 70)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(saved), str(new)], check=False, cwd=os.getcwd())
+    assert done.returncode == -9
+    opened = reopened(saved)
+    assert len(opened) == 14
+    assert opened.add([new]).added == [14]  # and the next edit works
+    assert len(reopened(saved)) == 15
+
+
+def test_all_map_errors_are_of_one_tree():
+    assert issubclass(BadMap, TfaError)
