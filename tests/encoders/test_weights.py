@@ -7,8 +7,10 @@ import os
 import pickle
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from safetensors.torch import save_file
 
 from tests.encoders.tiny import NAMINGS, TINY, random_weights, renamed
@@ -144,36 +146,65 @@ def test_a_file_that_is_not_there_is_told_with_the_three_ways(tmp_path: Path) ->
     assert _names_three_ways(str(caught.value))
 
 
-def test_without_a_hub_the_three_ways_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-    from huggingface_hub.errors import LocalEntryNotFoundError
+class Hub:
+    """Stands for huggingface_hub: what it has downloaded before, and what happens on the way to the rest."""
 
-    for error in (LocalEntryNotFoundError("no such file"), ConnectionError("name or service not known")):
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.local: Path | None = None
+        self.remote: Path | None = None
+        self.error: Exception | None = None
+        self.knocks = 0
+        monkeypatch.setattr(huggingface_hub, "hf_hub_download", self.download)
+        monkeypatch.setattr(huggingface_hub, "get_session", lambda: self)
 
-        def download(*_args: object, error: Exception = error, **_options: object) -> str:
-            raise error
+    def head(self, _url: str, timeout: float) -> None:
+        self.knocks += 1
+        if isinstance(self.error, ConnectionError):
+            raise self.error
 
-        monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-        with pytest.raises(WeightsMissing) as caught:
-            resolve_weights(CATALOGUE["dinov2-b14"])
-        assert "facebook/dinov2-base" in str(caught.value)
-        assert _names_three_ways(str(caught.value))
+    def download(self, repository: str, file: str, local_files_only: bool = False, **_options: object) -> str:
+        assert (repository, file) == (TINY["tiny-v3"].hub, "model.safetensors")
+        if local_files_only:
+            if self.local is None:
+                raise LocalEntryNotFoundError("not here")
+            return str(self.local)
+        if self.error is not None:
+            raise self.error
+        return str(self.remote)
 
 
-def test_hub_weights_are_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import huggingface_hub
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
+    return Hub(monkeypatch)
 
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ConnectionError("name or service not known"), "out of reach"),
+        (OfflineModeIsEnabled("offline"), "HF_HUB_OFFLINE"),
+        (RuntimeError("disk full"), "RuntimeError"),
+    ],
+)
+def test_without_a_hub_the_three_ways_are_named(hub: Hub, error: Exception, says: str) -> None:
+    hub.error = error
+    with pytest.raises(WeightsMissing) as caught:
+        resolve_weights(TINY["tiny-v3"])
+    assert says in str(caught.value)
+    assert "facebook/dinov3-vits16-pretrain-lvd1689m" in str(caught.value)
+    assert _names_three_ways(str(caught.value))
+
+
+def test_hub_weights_are_used_and_kept(hub: Hub, tmp_path: Path) -> None:
     card = TINY["tiny-v3"]
-    save_file(renamed(random_weights(card), card, "transformers4"), tmp_path / "model.safetensors")
-    asked = []
-
-    def download(repository: str, file: str, **_options: object) -> str:
-        asked.append((repository, file))
-        return str(tmp_path / file)
-
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    hub.remote = tmp_path / "model.safetensors"
+    save_file(renamed(random_weights(card), card, "transformers4"), hub.remote)
     assert resolve_weights(card).source == card.hub
-    assert asked == [(card.hub, "model.safetensors")]
+    assert hub.knocks == 1
+    hub.local = hub.remote
+    hub.error = ConnectionError("no network any more")
+    assert resolve_weights(card).source == card.hub
+    assert hub.knocks == 1  # what is there is used without asking
 
 
 def test_the_default_encoder_takes_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

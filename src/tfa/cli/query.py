@@ -90,9 +90,9 @@ def query(
     if montage is not None:
         write_montage(montage, answers, min_confidence)
 
-    failed = [answer for answer in answers if answer.error is not None]
-    for answer in failed:
-        show_error(answer.error)
+    failed = [answer.error for answer in answers if answer.error is not None]
+    for error in failed:
+        show_error(error)
     if failed:
         raise typer.Exit(1)
 

@@ -43,7 +43,7 @@ CLEAR_DAY = Weather(
     zenith=(74, 124, 196), low_sky=(184, 208, 230), cloud=(244, 244, 246), cover=0.38, glow=(0, 0, 0),
     wet=0.0, mist=420.0,
     leaves=((86, 122, 48), (74, 108, 44), (104, 130, 56), (66, 96, 52)), lawn=(96, 122, 62),
-    gain=(1.0, 1.0, 1.0), noise=2.0, quality=90, parked=0.5,
+    gain=(1.12, 1.12, 1.1), noise=2.0, quality=90, parked=0.5,
 )  # fmt: skip
 WET_DUSK = Weather(
     name="wet dusk", sun=(0.5, 0.6, 0.3), sunlight=(0.0, 0.0, 0.0), skylight=(0.66, 0.66, 0.74),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,18 +69,22 @@ def ways_to_get(card: Card) -> str:
 
 
 def _from_hub(card: Card) -> Path:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError
+    from huggingface_hub import constants, get_session, hf_hub_download
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
     assert card.hub is not None
+    with suppress(LocalEntryNotFoundError):
+        return Path(hf_hub_download(card.hub, _HUB_FILE, local_files_only=True))
     try:
+        # The download itself would knock six times in half a minute before it says that nobody is there.
+        get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
         return Path(hf_hub_download(card.hub, _HUB_FILE, etag_timeout=_HUB_SECONDS))
     except GatedRepoError:
         reason = "its licence must be accepted at the hub, and the hub's token set on this machine"
-    except LocalEntryNotFoundError:
-        reason = "it was never downloaded here, and the hub is out of reach or switched off (HF_HUB_OFFLINE)"
-    except Exception as error:  # network libraries raise their own trees; all of it means no weights
-        reason = f"the download failed ({type(error).__name__})"
+    except OfflineModeIsEnabled:
+        reason = "it was never downloaded here, and the hub is switched off by HF_HUB_OFFLINE"
+    except Exception as error:  # network libraries raise trees of their own; all of it means no weights
+        reason = f"it was never downloaded here, and the hub is out of reach ({type(error).__name__})"
     raise WeightsMissing(f"no weights for {card.name}: {card.hub} could not be had, {reason}\n{ways_to_get(card)}")
 
 

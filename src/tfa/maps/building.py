@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,10 @@ def encoder_facts(encoder: Encoder, weights: str | Path | None) -> dict[str, Any
 
 
 def records_of(
-    encoded: EncodedImages, places: dict[Path, Position | None], *, first_id: int, fitted: bool
+    encoded: EncodedImages, places: Mapping[Path, Position | None], *, first_id: int, fitted: bool
 ) -> list[ImageRecord]:
     return [
-        ImageRecord(first_id + n, str(path.resolve()), digest, fitted, places[path])
+        ImageRecord(first_id + n, str(path.resolve()), digest, fitted, places.get(path))
         for n, (path, digest) in enumerate(zip(encoded.paths, encoded.digests, strict=True))
     ]
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tfa.cache import TokenCache
+from tfa.cache import EncodedImages, TokenCache
 from tfa.config import HeadSpec
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.errors import BadImage, BadMap, BadSpec, BadWeights, NoImages
-from tfa.head import ENSEMBLE, Replica
+from tfa.head import ENSEMBLE, Head, Replica
 from tfa.images import find_images, open_image
 from tfa.maps import format
 from tfa.maps.building import (
@@ -29,7 +29,7 @@ from tfa.maps.building import (
 from tfa.maps.format import MapState
 from tfa.maps.records import Answer, EditReport, Hit, confidences
 from tfa.pipeline import encode, fit
-from tfa.positions import find_positions
+from tfa.positions import Position, find_positions
 from tfa.progress import Progress, as_progress
 from tfa.scoring import top_k
 from tfa.tokens import Tokens
@@ -74,25 +74,44 @@ class PlaceMap:
         progress: bool | Progress | None = None,
     ) -> PlaceMap:
         """Photos → encoder → head → map. `photos` is a folder, a file or a list of them."""
-        if storage not in ("float16", "float32"):
-            raise BadSpec(f"storage={storage!r} is unknown; use float16 or float32")
         progress = as_progress(progress)
         paths = find_images(photos)
         root = Path(photos) if isinstance(photos, (str, Path)) and Path(photos).is_dir() else None
-        places, notes = find_positions(paths, root, None if positions is None else Path(positions))
+        csv = None if positions is None else Path(positions)
+        places, notes = find_positions(paths, root, csv)  # before the long work: a bad CSV should not cost an hour
         if isinstance(encoder, str):
             encoder = load_encoder(encoder, weights=weights, device=device, threads=threads, progress=progress)
         encoded = encode(paths, encoder, cache=cache, skip_bad=skip_bad, batch_size=batch_size, progress=progress)
         if len(encoded.paths) < 2:
             raise NoImages(f"a map needs at least 2 photos, {photos} gave {len(encoded.paths)}")
         head = fit(encoded.tokens, spec, device=device, progress=progress)
-        records = records_of(encoded, dict(zip(paths, places, strict=True)), first_id=0, fitted=True)
-        replica: Replica = ENSEMBLE if ensemble else 0
-        built = cls(new_state(head, replica, storage, records, encoder_facts(encoder, weights)), encoder=encoder)
+        where = dict(zip(paths, places, strict=True))
+        built = cls.from_head(head, encoded, encoder, where, weights=weights, ensemble=ensemble, storage=storage)
         built.cache = cache
-        built.notes = [*encoder.notes, *notes]
-        built.skipped = [(str(path), reason) for path, reason in encoded.skipped]
+        built.notes += notes
         return built
+
+    @classmethod
+    def from_head(
+        cls,
+        head: Head,
+        encoded: EncodedImages,
+        encoder: Encoder,
+        places: Mapping[Path, Position | None] | None = None,
+        *,
+        weights: str | Path | None = None,
+        ensemble: bool = False,
+        storage: str = "float16",
+    ) -> PlaceMap:
+        """A map of the images a head was fitted on, with what answering needs of the head."""
+        if storage not in ("float16", "float32"):
+            raise BadSpec(f"storage={storage!r} is unknown; use float16 or float32")
+        records = records_of(encoded, places or {}, first_id=0, fitted=True)
+        replica: Replica = ENSEMBLE if ensemble else 0
+        made = cls(new_state(head, replica, storage, records, encoder_facts(encoder, weights)), encoder=encoder)
+        made.notes = list(encoder.notes)
+        made.skipped = [(str(path), reason) for path, reason in encoded.skipped]
+        return made
 
     def save(self, path: str | Path, overwrite: bool = False) -> None:
         """Write the map as a folder; from then on edits are written there too."""

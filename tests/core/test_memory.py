@@ -1,0 +1,49 @@
+"""Fitting holds one branch at a time: its peak is bounded, whatever the number of branches."""
+
+import tracemalloc
+
+import numpy as np
+
+from tfa.arrays import Spill, release
+from tfa.config import HeadSpec
+from tfa.pipeline import fit
+from tfa.tokens import Tokens
+
+
+def test_peak_memory_of_a_fit_is_bounded(monkeypatch):
+    images, patches, channels, words = 220, 20, 96, 32
+    monkeypatch.setattr(Spill.__init__, "__defaults__", (1 << 20,))  # spill from 1 MiB, as large maps do
+    rng = np.random.default_rng(0)
+    tokens = Tokens(rng.normal(size=(images, patches, channels)).astype(np.float32))
+    descriptors = images * words * channels * 4
+    square = images * images * 8
+    sampled = images * patches * channels * 4
+    tracemalloc.start()
+    fit(tokens, HeadSpec(words=words))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # Two float32 copies of one descriptor matrix, four float64 Gram matrices and the sampled patches;
+    # 4 MiB for python's own objects. Six descriptor matrices in memory would take three times the bound.
+    assert peak < 2 * descriptors + 4 * square + sampled + (4 << 20)
+    assert 6 * descriptors > 2 * descriptors + 4 * square + sampled + (4 << 20)
+
+
+def test_a_spilled_array_is_the_array_and_outlives_its_spill():
+    spill = Spill(spill_bytes=100)
+    small, large = spill.keep(np.arange(5.0)), spill.keep(np.arange(100.0).reshape(10, 10))
+    assert not isinstance(small, np.memmap)
+    assert isinstance(large, np.memmap)
+    del spill
+    release(large)
+    release(small)
+    np.testing.assert_array_equal(large, np.arange(100.0).reshape(10, 10))
+
+
+def test_released_pages_keep_what_was_written():
+    array = Spill(spill_bytes=0).empty((1000, 1000), np.float32)
+    array[:] = 7
+    release(array)
+    assert (array == 7).all()
+    array[3] = 8
+    release(array[2:5])
+    assert (array[3] == 8).all()
