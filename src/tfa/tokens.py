@@ -85,13 +85,14 @@ class Tokens:
             names=None if self.names is None else [self.names[i] for i in indices],
         )
 
-    def batches(self, max_patches: int = 8192) -> Iterator[TokenBatch]:
-        """Runs of consecutive images with equal patch counts, at most `max_patches` patches a run (or one image)."""
+    def batches(self, max_patches: int = 8192, max_images: int = 16) -> Iterator[TokenBatch]:
+        """Runs of consecutive images with equal patch counts, within both limits (or of one image)."""
         start = 0
         while start < len(self):
             n = int(self.counts[start])
             stop = start + 1
-            while stop < len(self) and self.counts[stop] == n and (stop + 1 - start) * n <= max_patches:
+            most = min(start + max(max_patches // n, 1), start + max_images, len(self))
+            while stop < most and self.counts[stop] == n:
                 stop += 1
             yield TokenBatch(start, stop, self.load(start, stop))
             start = stop

@@ -11,7 +11,7 @@ from tfa.tokens import Tokens
 
 
 def test_peak_memory_of_a_fit_is_bounded(monkeypatch):
-    images, patches, channels, words = 220, 20, 96, 32
+    images, patches, channels, words = 240, 30, 128, 64
     monkeypatch.setattr(Spill.__init__, "__defaults__", (1 << 20,))  # spill from 1 MiB, as large maps do
     rng = np.random.default_rng(0)
     tokens = Tokens(rng.normal(size=(images, patches, channels)).astype(np.float32))

@@ -1,0 +1,137 @@
+"""The real command line, in a process of its own, from photos to places."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+ENCODER = "dinov2-s14@112/l1-token"  # two blocks are enough to tell rendered façades apart
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    return tmp_path_factory.mktemp("work")
+
+
+@pytest.fixture(scope="module")
+def run(work):
+    def call(*arguments, expect=0):
+        environment = {**os.environ, "TFA_CACHE": str(work / "cache"), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+        done = subprocess.run(
+            [sys.executable, "-m", "tfa", *map(str, arguments)],
+            capture_output=True, text=True, check=False, cwd=work, env=environment,
+        )  # fmt: skip
+        assert done.returncode == expect, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def built(run, work, town, random_weights):
+    options = ("--encoder", ENCODER, "--weights", random_weights, "--positions", town.positions_csv, "--words", 16)
+    done = run("build", town.references, "--out", work / "town.tfa", *options)
+    assert "20" in done.stdout
+    return work / "town.tfa"
+
+
+def test_most_queries_find_their_place(run, built, town):
+    answers = json.loads(run("query", built, town.queries, "-k", 5, "--json").stdout)
+    assert [Path(a["query"]).name for a in answers] == town.query_files
+    right = [
+        any(Path(hit["image"]).name in town.positives[Path(a["query"]).name] for hit in a["hits"]) for a in answers
+    ]
+    assert sum(right) >= 7  # 20 images, 5 guesses, a learnt-nothing encoder: chance is 2.5 to 5
+    for answer in answers:
+        assert [set(hit) for hit in answer["hits"]] == [{"image", "id", "score", "confidence", "position"}] * 5
+        assert set(answer["hits"][0]["position"]) == {"x", "y"}
+
+
+def test_a_reference_finds_itself(run, built, town):
+    done = run("query", built, town.references / town.reference_files[7], "-k", 1, "--json")
+    assert Path(json.loads(done.stdout)[0]["hits"][0]["image"]).name == town.reference_files[7]
+
+
+def test_human_output_and_montage(run, built, town, work):
+    done = run("query", built, town.queries / town.query_files[0], "-k", 3, "--montage", work / "answer.png")
+    assert town.reference_files[0][:4] in done.stdout
+    with Image.open(work / "answer.png") as picture:
+        assert picture.width > 3 * 200
+
+
+def test_info_tells_decisions_with_reasons(run, built):
+    text = run("info", built).stdout
+    facts = json.loads(run("info", built, "--json").stdout)
+    assert facts["encoder"]["id"] == ENCODER.replace("-token", "") or facts["encoder"]["id"] == ENCODER
+    assert facts["positions"] == 20
+    assert facts["decisions"]["assignment"] in text
+    assert "distinct images" in " ".join(text.split())
+
+
+def test_no_place_below_the_asked_confidence(run, built, elsewhere):
+    strangers = sorted(elsewhere.rglob("*.jpg"))
+    sure = [a["hits"][0]["confidence"] for a in json.loads(run("query", built, *strangers, "--json").stdout)]
+    bar = min(min(sure) + 1e-6, 1.0)
+    answers = json.loads(run("query", built, *strangers, "--json", "--min-confidence", bar).stdout)
+    assert [bool(a["hits"]) for a in answers] == [value >= bar for value in sure]
+    assert not all(a["hits"] for a in answers) or min(sure) == 1.0
+    assert "between 0 and 1" in run("query", built, strangers[0], "--min-confidence", 50, expect=2).stderr
+
+
+def test_add_remove_refit(run, built, town, work):
+    new = town.queries / town.query_files[3]
+    run("add", built, new)
+    assert json.loads(run("info", built, "--json").stdout)["images"] == 21
+    assert json.loads(run("query", built, new, "-k", 1, "--json").stdout)[0]["hits"][0]["id"] == 20
+    run("remove", built, new)
+    run("remove", built, 0)
+    assert json.loads(run("info", built, "--json").stdout)["images"] == 19
+    run("refit", built)
+    facts = json.loads(run("info", built, "--json").stdout)
+    assert (facts["images"], facts["removed_images"], facts["unseen_share"]) == (19, 0, 0)
+    assert json.loads(run("query", built, new, "-k", 30, "--json").stdout)[0]["hits"][-1]["id"] != 0
+
+
+def test_bad_input_gets_one_readable_block(run, built, town, work, random_weights):
+    broken = work / "broken.jpg"
+    broken.write_bytes(b"\xff\xd8\xff nonsense")
+    (work / "empty").mkdir(exist_ok=True)
+    assert "broken.jpg" in run("query", built, broken, expect=1).stderr
+    assert "empty" in run("build", work / "empty", "--out", work / "e.tfa", expect=1).stderr
+    assert "nowhere" in run("query", work / "nowhere.tfa", broken, expect=1).stderr
+    assert "exists" in run("build", town.references, "--out", built, expect=1).stderr
+    text = run("build", town.references, "--out", work / "x.tfa", "--encoder", "dinov2-x14", expect=1).stderr
+    assert "dinov2-s14" in text
+    text = " ".join(run("build", town.references, "--out", work / "x.tfa", "--encoder", "dinov2-b14", expect=1).stderr.split())
+    assert "--weights" in text
+    text = run(
+        "build", town.references, "--out", work / "x.tfa", "--encoder", "dinov2-b14", "--weights", random_weights, expect=1
+    ).stderr
+    assert "384" in text or "shape" in text
+    assert not (work / "x.tfa").exists()
+    text = run("remove", built, "zebra.jpg", expect=1).stderr
+    assert "zebra.jpg" in text
+
+
+def test_a_broken_photo_among_good_ones(run, town, work, random_weights):
+    photos = work / "mixed"
+    photos.mkdir()
+    for name in town.reference_files[:5]:
+        (photos / name).write_bytes((town.references / name).read_bytes())
+    (photos / "torn.jpg").write_bytes((town.references / town.reference_files[6]).read_bytes()[:900])
+    options = ("--out", work / "mixed.tfa", "--encoder", ENCODER, "--weights", random_weights, "--words", 4)
+    assert "torn.jpg" in run("build", photos, *options, expect=1).stderr
+    done = run("build", photos, *options, "--skip-bad")
+    assert "torn.jpg" in done.stdout + done.stderr
+    assert json.loads(run("info", work / "mixed.tfa", "--json").stdout)["images"] == 5
+
+
+def test_bench_fit_prints_a_ratio(run):
+    result = json.loads(run("bench", "fit", "--images", 24, "--patches", 20, "--channels", 16, "--json").stdout)
+    assert result["ratio"] == pytest.approx(result["seconds"] / sum(result["parts"].values()))
+    assert len(result["parts"]) == 4

