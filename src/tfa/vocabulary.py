@@ -166,8 +166,9 @@ class _Lloyd:
         for low in range(0, x.shape[0], BLOCK):
             block = x[low : low + BLOCK, :]
             closeness = xp.reshape(block @ flat.T - half, (block.shape[0], len(self.active), self.words))
-            nearest = to_numpy(xp.argmax(closeness, axis=2))
-            best = to_numpy(xp.max(closeness, axis=2)).astype(np.float64)
+            nearest = xp.argmax(closeness, axis=2)
+            best = to_numpy(xp.take_along_axis(closeness, nearest[:, :, None], axis=2)[:, :, 0]).astype(np.float64)
+            nearest = to_numpy(nearest)
             for column, s in enumerate(self.active):
                 rows = slice(low, low + block.shape[0])
                 self.distances[s, rows] = (self.squared[rows] - 2 * best[:, column]).clip(min=0)

