@@ -57,7 +57,8 @@ class RichProgress:
         try:
             yield bar
         finally:
-            bars.stop()
+            if bars.live.is_started:
+                bars.stop()
 
 
 class _RichTask:
@@ -68,7 +69,7 @@ class _RichTask:
     def advance(self, steps: int = 1) -> None:
         self._done += steps
         elapsed = time.monotonic() - self._start
-        if not self._shown and elapsed >= QUIET_SECONDS:
+        if not self._shown and elapsed >= QUIET_SECONDS and self._bars.console.is_terminal:
             self._bars.start()
             self._shown = True
         rate = f"{self._done / elapsed:.1f} {self._unit}/s" if self._unit and elapsed > 0 else ""
