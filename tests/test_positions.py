@@ -39,9 +39,7 @@ def photo(path: Path, gps: dict[int, object] | None = None) -> Path:
 
 
 def angle(degrees: float, minutes: float = 0, seconds: float = 0) -> tuple[IFDRational, ...]:
-    return tuple(
-        IFDRational(Fraction(value).limit_denominator(10_000)) for value in (degrees, minutes, seconds)
-    )
+    return tuple(IFDRational(Fraction(value).limit_denominator(10_000)) for value in (degrees, minutes, seconds))
 
 
 # --- Position ---
@@ -190,9 +188,7 @@ def test_incomplete_or_impossible_gps_is_no_position(tmp_path, gps):
 
 
 def test_lower_case_references_and_whole_degrees_are_read(tmp_path):
-    path = photo(
-        tmp_path / "a.jpg", {1: "s", 2: (IFDRational(33, 2),), 3: "w", 4: (IFDRational(70), IFDRational(30))}
-    )
+    path = photo(tmp_path / "a.jpg", {1: "s", 2: (IFDRational(33, 2),), 3: "w", 4: (IFDRational(70), IFDRational(30))})
     assert position_from_exif(path) == Position(lat=-16.5, lon=-70.5)
 
 

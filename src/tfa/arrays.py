@@ -72,7 +72,7 @@ def l2(x: Array) -> Array:
 class Spill:
     """Keeps arrays for later: small ones in memory, large ones in a memory-mapped temporary file."""
 
-    def __init__(self, spill_bytes: int = 32 << 20) -> None:
+    def __init__(self, spill_bytes: int = 4 << 20) -> None:
         self.spill_bytes = spill_bytes
         self._folder: str | None = None
 

@@ -19,6 +19,7 @@ from tfa.geometry import Geometry, KernelTerm, fit_geometry, inner_products
 from tfa.residuals import Described
 
 ROW_BLOCK = 1024  # pseudo queries scored at a time
+ScoreBlock = Callable[[int, int], np.ndarray]  # scores `p m` of pseudo queries start to stop
 
 
 @dataclass(frozen=True)
@@ -180,13 +181,13 @@ class PseudoScores:
         return total
 
 
-def global_similarities(cls: np.ndarray, pseudo: np.ndarray) -> Callable[[int, int], np.ndarray]:
+def global_similarities(cls: np.ndarray, pseudo: np.ndarray) -> ScoreBlock:
     """Cosines of the pseudo queries' global tokens with the database's, block by block."""
     unit = l2(np.asarray(cls, dtype=np.float64))
     return lambda start, stop: unit[pseudo[start:stop]] @ unit.T
 
 
-def pseudo_facts(block: Callable[[int, int], np.ndarray], count: int, mask: Mask | None) -> RowFacts:
+def pseudo_facts(block: ScoreBlock, count: int, mask: Mask | None) -> RowFacts:
     """Row facts of `count` pseudo queries whose scores `block(start, stop)` gives."""
     facts = []
     for start in range(0, count, ROW_BLOCK):

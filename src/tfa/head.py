@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from tfa.arrays import Backend, l2
-from tfa.branches import Branch, PseudoScores, global_similarities, pseudo_facts
+from tfa.arrays import Backend, Spill, l2, release
+from tfa.branches import Branch, PseudoScores, ScoreBlock, global_similarities, pseudo_facts
 from tfa.config import HeadSpec
 from tfa.controllers.database import fused_scores
 from tfa.controllers.decisions import DatabaseEvidence, Decisions
@@ -114,26 +114,29 @@ def pseudo_peaks(
     """Sorted top-1 z-scores of the masked pseudo queries under each replica's final score, and their sum's."""
     terms = carrier_terms(decisions.carrier, decisions.c, decisions.beta)
     count = len(chosen[0].split.pseudo)
-    blocks: list[Callable[[int, int], np.ndarray]] = []
-    for s, branch in enumerate(chosen):
-        local = PseudoScores(branch, terms, backend)
+    total = Spill().empty((count, chosen[0].split.images), np.float64)
+    total[:] = 0
+    peaks: dict[Replica, np.ndarray] = {}
+    for s, branch in enumerate(chosen):  # one branch at a time: only the sum stays
+        block: ScoreBlock = PseudoScores(branch, terms, backend).block
         if decisions.admit_cls:
             assert cls is not None
             similar = global_similarities(cls, branch.split.pseudo)
-            blocks.append(fused_scores(local, similar, decisions.sigma_local[s], decisions.sigma_cls[s]))
-        else:
-            blocks.append(local.block)
-    peaks: dict[Replica, np.ndarray] = {}
-    for s, branch in enumerate(chosen):
-        peaks[s] = _sorted_peaks(blocks[s], count, branch)
-    union = chosen[0].mask.union(*(branch.mask for branch in chosen[1:]))
-    facts = pseudo_facts(lambda start, stop: np.sum([block(start, stop) for block in blocks], axis=0), count, union)
-    peaks[ENSEMBLE] = np.sort(facts.peak[facts.top >= 0])
-    for branch in chosen:
+            block = fused_scores(block, similar, decisions.sigma_local[s], decisions.sigma_cls[s])
+        facts = pseudo_facts(_summed_into(total, block), count, branch.mask)
+        peaks[s] = np.sort(facts.peak[facts.top >= 0])
         branch.release()
+        release(total)
+    union = chosen[0].mask.union(*(branch.mask for branch in chosen[1:]))
+    facts = pseudo_facts(lambda start, stop: np.array(total[start:stop]), count, union)
+    peaks[ENSEMBLE] = np.sort(facts.peak[facts.top >= 0])
     return peaks
 
 
-def _sorted_peaks(block: Callable[[int, int], np.ndarray], count: int, branch: Branch) -> np.ndarray:
-    facts = pseudo_facts(block, count, branch.mask)
-    return np.sort(facts.peak[facts.top >= 0])
+def _summed_into(total: np.ndarray, block: ScoreBlock) -> ScoreBlock:
+    def scores(start: int, stop: int) -> np.ndarray:
+        rows = block(start, stop)
+        total[start:stop] += rows
+        return rows
+
+    return scores

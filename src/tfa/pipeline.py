@@ -90,7 +90,7 @@ def fit(
         )
 
     # Evidence and decisions, then the head they make.
-    decisions, evidence = decide(branches, tokens.cls, backend)
+    decisions, evidence = decide(branches, tokens.cls, backend, progress)
     return assemble(spec, decisions, evidence, vocabularies, branches, tokens.cls, backend, dtype)
 
 

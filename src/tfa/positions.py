@@ -30,17 +30,13 @@ class Position:
     def __post_init__(self) -> None:
         given = {name: value for name, value in vars(self).items() if value is not None}
         if set(given) not in ({"lat", "lon"}, {"x", "y"}):
-            raise BadPositions(
-                f"a position has lat and lon, or x and y; given: {', '.join(given) or 'nothing'}"
-            )
+            raise BadPositions(f"a position has lat and lon, or x and y; given: {', '.join(given) or 'nothing'}")
         for name, value in given.items():
             if not math.isfinite(value):
                 raise BadPositions(f"{name} is {value}, must be a finite number")
         for name, limit in (("lat", 90.0), ("lon", 180.0)):
             if name in given and abs(given[name]) > limit:
-                raise BadPositions(
-                    f"{name} is {given[name]:g}, must be between -{limit:g} and {limit:g} degrees"
-                )
+                raise BadPositions(f"{name} is {given[name]:g}, must be between -{limit:g} and {limit:g} degrees")
 
     @property
     def is_global(self) -> bool:
@@ -52,14 +48,8 @@ class Position:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Position:
         for name, value in values.items():
-            if (
-                name not in ("lat", "lon", "x", "y")
-                or isinstance(value, bool)
-                or not isinstance(value, int | float)
-            ):
-                raise BadPositions(
-                    f"{dict(values)!r} is not a position; it must hold numbers lat and lon, or x and y"
-                )
+            if name not in ("lat", "lon", "x", "y") or isinstance(value, bool) or not isinstance(value, int | float):
+                raise BadPositions(f"{dict(values)!r} is not a position; it must hold numbers lat and lon, or x and y")
         return cls(**{name: float(value) for name, value in values.items()})
 
     def __str__(self) -> str:
@@ -112,9 +102,7 @@ def read_positions_csv(path: Path) -> dict[str, Position]:
         if not cells["file"]:
             raise BadPositions(f"{path}, line {line}: no file name")
         if file in found:
-            raise BadPositions(
-                f"{path}, line {line}: {cells['file']} is listed already in line {lines[file]}"
-            )
+            raise BadPositions(f"{path}, line {line}: {cells['file']} is listed already in line {lines[file]}")
         numbers = {}
         for name in pair:
             number = _number(cells[name])
@@ -181,28 +169,21 @@ def _match(
         if file in relative:
             continue
         ending = PurePosixPath(file).parts
-        ends = (
-            [i for i in by_name.get(ending[-1], []) if parts[i][-len(ending) :] == ending] if ending else []
-        )
+        ends = [i for i in by_name.get(ending[-1], []) if parts[i][-len(ending) :] == ending] if ending else []
         if len(ends) > 1:
             raise BadPositions(
-                f"{csv}: {file} may be {paths[ends[0]]} or {paths[ends[1]]}; "
-                "write paths relative to the photo folder"
+                f"{csv}: {file} may be {paths[ends[0]]} or {paths[ends[1]]}; write paths relative to the photo folder"
             )
         if not ends or ends[0] in exact:
             unmatched.append(file)
         elif ends[0] in claimed:
-            raise BadPositions(
-                f"{csv}: {claimed[ends[0]]} and {file} both name {paths[ends[0]]}; keep one row"
-            )
+            raise BadPositions(f"{csv}: {claimed[ends[0]]} and {file} both name {paths[ends[0]]}; keep one row")
         else:
             claimed[ends[0]] = file
             listed[ends[0]] = position
     if not listed:
         example = f"the first photo is {next(iter(relative))}" if paths else "there are no photos"
-        raise BadPositions(
-            f"{csv}: none of its {len(rows)} rows names a photo (first row: {unmatched[0]}; {example})"
-        )
+        raise BadPositions(f"{csv}: none of its {len(rows)} rows names a photo (first row: {unmatched[0]}; {example})")
     notes = []
     if unmatched:
         verb = "matches" if len(unmatched) == 1 else "match"

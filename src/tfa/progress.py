@@ -6,6 +6,7 @@ with rate and time left, and stays silent for work that ends within two seconds.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -53,27 +54,30 @@ class RichProgress:
             console=Console(stderr=True),
             transient=True,
         )
-        bar = _RichTask(bars, bars.add_task(label, total=total, rate=""), unit)
+        started = time.monotonic()
+        bar = bars.add_task(label, total=total, rate="")
+        # A single long step must show too, so the bar starts by the clock and not with the first advance.
+        clock = threading.Timer(QUIET_SECONDS, bars.start)
+        clock.daemon = True
+        if bars.console.is_terminal:
+            clock.start()
         try:
-            yield bar
+            yield _RichTask(bars, bar, unit, started)
         finally:
+            clock.cancel()
             if bars.live.is_started:
                 bars.stop()
 
 
 class _RichTask:
-    def __init__(self, bars: Any, task: Any, unit: str) -> None:
-        self._bars, self._task, self._unit = bars, task, unit
-        self._start, self._done, self._shown = time.monotonic(), 0, False
+    def __init__(self, bars: Any, bar: Any, unit: str, started: float) -> None:
+        self._bars, self._bar, self._unit, self._started, self._done = bars, bar, unit, started, 0
 
     def advance(self, steps: int = 1) -> None:
         self._done += steps
-        elapsed = time.monotonic() - self._start
-        if not self._shown and elapsed >= QUIET_SECONDS and self._bars.console.is_terminal:
-            self._bars.start()
-            self._shown = True
-        rate = f"{self._done / elapsed:.1f} {self._unit}/s" if self._unit and elapsed > 0 else ""
-        self._bars.update(self._task, advance=steps, rate=rate)
+        elapsed = max(time.monotonic() - self._started, 1e-9)
+        rate = f"{self._done / elapsed:.1f} {self._unit}/s" if self._unit else ""
+        self._bars.update(self._bar, advance=steps, rate=rate)
 
 
 def as_progress(progress: bool | Progress | None) -> Progress:

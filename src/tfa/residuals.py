@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from tfa.arrays import Array, Backend, Spill, l2, to_numpy
+from tfa.arrays import Array, Backend, Spill, l2, release, to_numpy
 from tfa.progress import Progress, SilentProgress
 from tfa.tokens import Tokens
 
@@ -23,6 +23,7 @@ HARD, SOFT = "hard", "soft"
 ASSIGNMENTS = (HARD, SOFT)
 # Below this a float32 softmax has lost its digits, and the logarithm is used instead.
 FAINT = 1e-30
+RELEASE_EVERY = 256  # images
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ def describe(
         for assignment in assignments
         for construction in range(len(centers))
     }
+    released = 0
     with (progress or SilentProgress()).task("descriptors", len(tokens), "images") as task:
         for batch in tokens.batches():
             patches = backend.put(batch.patches, dtype)
@@ -138,4 +140,14 @@ def describe(
                 kept[key].descriptors[batch.start : batch.stop] = to_numpy(descriptors)
                 kept[key].mass[batch.start : batch.stop] = to_numpy(norms)
             task.advance(batch.stop - batch.start)
+            if batch.stop - released >= RELEASE_EVERY:
+                released = batch.stop
+                _release(kept)
+    _release(kept)
     return kept
+
+
+def _release(kept: dict[tuple[str, int], Described]) -> None:
+    """Pages written to a mapped file need not stay resident."""
+    for described in kept.values():
+        release(described.descriptors)

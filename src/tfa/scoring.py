@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -158,10 +158,21 @@ def joined(scorers: Sequence[Scorer]) -> Scorer:
     for scorer in scorers:
         for part in scorer.parts:
             side = part.side if part.side == GLOBAL else part.side + len(sides)
-            parts.append(Part(part.weight, side, part.gamma, part.gallery))
+            parts.append(replace(part, side=side))
         sides.extend(scorer.sides)
+    shared = [part for part in parts if part.side == GLOBAL]
+    if shared:  # all scorers compare the same global tokens: one part with the summed weight
+        parts = [part for part in parts if part.side != GLOBAL]
+        parts.append(replace(shared[0], weight=sum(part.weight for part in shared)))
     bias = np.sum([scorer.bias for scorer in scorers], axis=0)
-    return Scorer(tuple(sides), tuple(parts), bias, scorers[0].twins, scorers[0].dtype)
+    return Scorer(tuple(sides), tuple(parts), bias, _common_twins(scorers), scorers[0].dtype)
+
+
+def _common_twins(scorers: Sequence[Scorer]) -> np.ndarray | None:
+    """Images are twins of the sum only if they are twins in every scorer."""
+    if any(scorer.twins is None for scorer in scorers):
+        return None
+    return find_twins(np.stack([scorer.twins for scorer in scorers if scorer.twins is not None], axis=1))
 
 
 def padded(tokens: Tokens, start: int) -> tuple[Tokens, int]:

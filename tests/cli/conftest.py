@@ -100,8 +100,8 @@ class StubMap:
         self._call("remove", images=images)
         return StubReport(removed=[17])
 
-    def refit(self, progress: bool = False) -> None:
-        self._call("refit", progress=progress)
+    def refit(self, device: str = "cpu", progress: bool = False) -> None:
+        self._call("refit", device=device, progress=progress)
         self.assignment = "soft"
 
     def __len__(self) -> int:

@@ -23,9 +23,7 @@ def test_defaults_are_passed_on(run, stub, folder):
 
 def test_every_option_is_passed_on(run, stub, folder):
     (folder / "w.pth").touch()
-    options = (
-        "--encoder dinov2-b14@224 --weights w.pth --positions where.csv --skip-bad --ensemble --float32 "
-    )
+    options = "--encoder dinov2-b14@224 --weights w.pth --positions where.csv --skip-bad --ensemble --float32 "
     options += "--words 8 --device cuda --threads 2 --batch-size 4 --force --quiet"
     assert run("build", "photos", "near.jpg", "--out", "town.tfa", *options.split()).exit_code == 0
     assert stub.given("build") == {

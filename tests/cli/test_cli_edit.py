@@ -57,3 +57,8 @@ def test_refit_says_what_changed(run, stub, folder):
     assert "fitted town.tfa again" in result.stdout
     assert "changed: assignment: hard → soft" in result.stdout
     assert json.loads(run("refit", "town.tfa", "--json").stdout)["decisions"]["assignment"] == "soft"
+
+
+def test_refit_fits_where_it_is_told(run, stub, folder):
+    assert run("refit", "town.tfa", "--device", "cuda").exit_code == 0
+    assert stub.given("refit")["device"] == "cuda"

@@ -292,3 +292,33 @@ def test_an_admitted_head_asks_for_the_global_token():
         head.scores(Tokens(np.asarray(tokens.patches)))
     with pytest.raises(ChannelMismatch, match="must have 6"):
         head.scores(Tokens(np.asarray(tokens.patches), np.ones((24, 2))))
+
+
+def test_twins_of_one_construction_only_are_no_twins_of_the_ensemble():
+    tokens = world(12)
+    centers = [reference.l2(np.random.default_rng(s).normal(size=(4, 6))) for s in range(3)]
+    patches = np.asarray(tokens.patches).copy()
+    patches[3], patches[8] = centers[0][1], centers[0][2]  # blank under construction 0, and only there
+    fitted = fit(Tokens(patches), centers=centers, dtype="float64")
+    decisions = dataclasses.replace(fitted.decisions, assignment="hard", carrier="original")
+    head = assemble(
+        fitted.spec, decisions, fitted.evidence, list(fitted.vocabularies), fitted.branches, None,
+        backend_for("cpu"), "float64",
+    )  # fmt: skip
+    assert head.scorer(0).twins is not None
+    queries = Tokens(patches)
+    np.testing.assert_allclose(
+        head.scores(queries, "ensemble"), sum(head.scores(queries, s) for s in range(3)), atol=1e-12
+    )
+
+
+def test_global_tokens_stand_once_in_an_ensemble():
+    tokens = world()
+    fitted = fit(tokens, SPEC, dtype="float64")
+    head = assemble(
+        SPEC, dataclasses.replace(fitted.decisions, admit_cls=True), fitted.evidence, list(fitted.vocabularies),
+        fitted.branches, tokens.cls, backend_for("cpu"), "float64",
+    )  # fmt: skip
+    assert [part.side for part in head.scorer("ensemble").parts].count(-1) == 1
+    total = sum(head.scores(tokens, s) for s in range(3))
+    np.testing.assert_allclose(head.scores(tokens, "ensemble"), total, atol=1e-9)

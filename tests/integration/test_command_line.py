@@ -105,10 +105,20 @@ def test_bad_input_gets_one_readable_block(run, built, town, work, random_weight
     assert "exists" in run("build", town.references, "--out", built, expect=1).stderr
     text = run("build", town.references, "--out", work / "x.tfa", "--encoder", "dinov2-x14", expect=1).stderr
     assert "dinov2-s14" in text
-    text = " ".join(run("build", town.references, "--out", work / "x.tfa", "--encoder", "dinov2-b14", expect=1).stderr.split())
+    text = " ".join(
+        run("build", town.references, "--out", work / "x.tfa", "--encoder", "dinov2-b14", expect=1).stderr.split()
+    )
     assert "--weights" in text
     text = run(
-        "build", town.references, "--out", work / "x.tfa", "--encoder", "dinov2-b14", "--weights", random_weights, expect=1
+        "build",
+        town.references,
+        "--out",
+        work / "x.tfa",
+        "--encoder",
+        "dinov2-b14",
+        "--weights",
+        random_weights,
+        expect=1,
     ).stderr
     assert "384" in text or "shape" in text
     assert not (work / "x.tfa").exists()

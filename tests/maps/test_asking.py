@@ -37,9 +37,7 @@ def test_scores_are_those_of_the_head(place_map, town, cache):
 
 @pytest.mark.parametrize("ensemble", [False, True])
 def test_float32_storage_keeps_the_head_exactly(town, cache, ensemble):
-    built = PlaceMap.build(
-        town, encoder=FakeEncoder(), spec=SPEC, cache=cache, storage="float32", ensemble=ensemble
-    )
+    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, cache=cache, storage="float32", ensemble=ensemble)
     encoded = tfa.encode(town, FakeEncoder(), cache=cache)
     expected = tfa.fit(encoded.tokens, SPEC).scores(encoded.tokens, "ensemble" if ensemble else 0)
     np.testing.assert_allclose(built.state.head.scorer.scores(encoded.tokens), expected, atol=1e-4)

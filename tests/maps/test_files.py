@@ -121,8 +121,7 @@ def test_removing_says_what_stays_and_refit_forgets_it(town, tmp_path, cache):
     built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
     built.save(tmp_path / "m.tfa")
     report = built.remove([0, 1])
-    spectral = built.state.head.scorer.sides[0].anchors is not None
-    assert any("refit forgets" in note for note in report.notes) == spectral
+    assert any("stay in the map until tfa refit" in note for note in report.notes)
     assert built.info()["removed_images"] == 2
     built.refit()
     opened = reopened(tmp_path / "m.tfa")
@@ -257,3 +256,43 @@ def test_a_kill_before_the_header_is_replaced_changes_nothing(saved, tmp_path, c
 
 def test_all_map_errors_are_of_one_tree():
     assert issubclass(BadMap, TfaError)
+
+
+def test_overwriting_is_one_step_too(place_map, saved, town, cache, monkeypatch):
+    other = PlaceMap.build([town / f"{i:02d}.png" for i in range(5)], encoder=FakeEncoder(), spec=SPEC)
+    with monkeypatch.context() as patch:
+        patch.setattr(format, "write_json", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        with pytest.raises(OSError, match="disk full"):
+            other.save(saved, overwrite=True)
+    assert len(reopened(saved)) == 14
+    other.save(saved, overwrite=True)
+    assert len(reopened(saved)) == 5
+    assert len(list(saved.iterdir())) == 4
+
+
+def test_a_damaged_map_can_be_overwritten(place_map, saved):
+    (saved / "map.json").write_text("{")
+    place_map.save(saved, overwrite=True)
+    assert len(reopened(saved)) == 14
+
+
+def test_an_edit_under_way_is_not_disturbed(saved):
+    one = reopened(saved)
+    with format.editing(saved), pytest.raises(BadMap, match="being edited"):
+        one.remove([0])
+    assert one.remove([0]).removed == [0]
+
+
+def test_a_file_given_twice_is_added_once(saved, tmp_path, cache):
+    new = photo(tmp_path / "new.png", 77)
+    (tmp_path / "x").mkdir()
+    report = reopened(saved).add([new, tmp_path / "x" / ".." / "new.png", new])
+    assert report.added == [14]
+    assert len(reopened(saved)) == 15
+
+
+def test_litter_of_a_killed_writer_is_tidied_by_the_next_edit(saved):
+    (saved / ".gallery-r000009.safetensors.abc.tmp").write_bytes(b"half")
+    (saved / ".map.json.xyz.tmp").write_bytes(b"half")
+    reopened(saved).remove([1])
+    assert not [f.name for f in saved.iterdir() if f.name.startswith(".")]

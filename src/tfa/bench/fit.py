@@ -85,7 +85,7 @@ def run_fit_benchmark(
         tokens = Tokens([np.array(image) for image in lazy.patches], lazy.cls)  # in memory: disks are not timed
     fit(tokens.select(slice(0, min(len(tokens), 8))), HeadSpec(words=4))  # thread pools and page tables warm up
     started = time.perf_counter()
-    head = fit(tokens)
+    head = fit(tokens, progress=progress)
     seconds = time.perf_counter() - started
     return FitBenchmark(
         images=len(tokens),

@@ -81,9 +81,7 @@ def _print_version(asked: bool) -> None:
 
 
 @app.callback(
-    epilog=examples(
-        "tfa demo", "tfa build photos/ --out town.tfa", "tfa query town.tfa photo.jpg", "tfa build --help"
-    )
+    epilog=examples("tfa demo", "tfa build photos/ --out town.tfa", "tfa query town.tfa photo.jpg", "tfa build --help")
 )
 def tfa(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,

@@ -16,9 +16,7 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the pictures, the map and the report.")] = Path(
-        "demo-out"
-    ),
+    out: Annotated[Path, typer.Option(help="Folder for the pictures, the map and the report.")] = Path("demo-out"),
     references: Annotated[int, typer.Option(min=2, help="Photos of the first traverse: the map.")] = 90,
     queries: Annotated[int, typer.Option(min=1, help="Photos of the second traverse: the questions.")] = 45,
     quiet: options.Quiet = False,
@@ -28,7 +26,5 @@ def demo(
 
     from tfa.demo.run import run_demo
 
-    result = run_demo(
-        out, references=references, queries=queries, progress=wants_progress(quiet=quiet, json=False)
-    )
+    result = run_demo(out, references=references, queries=queries, progress=wants_progress(quiet=quiet, json=False))
     say(str(result))

@@ -52,9 +52,7 @@ def show_evidence(evidence: Mapping[str, Any]) -> None:
             continue  # told beside the decisions
         title = name.replace("_", " ")
         rows = (
-            {key: row for key, row in group.items() if isinstance(row, Mapping)}
-            if isinstance(group, Mapping)
-            else {}
+            {key: row for key, row in group.items() if isinstance(row, Mapping)} if isinstance(group, Mapping) else {}
         )
         if not rows:
             say(f"  {title}  {_shown(group)}")

@@ -12,9 +12,7 @@ from tfa.cli.describe import show_changes, show_map
 
 
 def register(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples("tfa add town.tfa new.jpg", "tfa add town.tfa more-photos/ --positions where.csv")
-    )(add)
+    app.command(epilog=examples("tfa add town.tfa new.jpg", "tfa add town.tfa more-photos/ --positions where.csv"))(add)
     app.command(epilog=examples("tfa remove town.tfa photos/old.jpg", "tfa remove town.tfa 17 18"))(remove)
     app.command(epilog=examples("tfa refit town.tfa"))(refit)
 
@@ -34,8 +32,8 @@ def add(
     from tfa.maps import PlaceMap
 
     place_map = PlaceMap.load(map)
-    place_map.use_encoder(weights=weights, device=device, threads=threads)
     progress = wants_progress(quiet=quiet, json=json)
+    place_map.use_encoder(weights=weights, device=device, threads=threads, progress=progress)
     report = place_map.add(photos, positions=positions, skip_bad=skip_bad, progress=progress)
     _show_edit(report, place_map, json=json)
 
@@ -71,8 +69,9 @@ def refit(
 
     place_map = PlaceMap.load(map)
     before = place_map.info()
-    place_map.use_encoder(weights=weights, device=device, threads=threads)
-    place_map.refit(progress=wants_progress(quiet=quiet, json=json))
+    progress = wants_progress(quiet=quiet, json=json)
+    place_map.use_encoder(weights=weights, device=device, threads=threads, progress=progress)
+    place_map.refit(device=device, progress=progress)
     after = place_map.info()
     show_notes(place_map.notes)
     if json:

@@ -38,9 +38,7 @@ def encoders(json: options.AsJson = False) -> None:
         here = "yes" if row["weights"] else "no"
         style = "bold" if row["name"] == DEFAULT_ENCODER else None
         millions = f"{row['parameters'] / 1e6:.1f} M"
-        table.add_row(
-            row["name"], millions, str(row["patch"]), str(row["size"]), row["licence"], here, style=style
-        )
+        table.add_row(row["name"], millions, str(row["patch"]), str(row["size"]), row["licence"], here, style=style)
     console().print(table)
     say(f"\ndefault: {DEFAULT_ENCODER}; choose with --encoder name, name@size or name@size/layer-facet")
     say("weights: tfa weights get NAME, or your own with --weights FILE")

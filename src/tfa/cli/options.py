@@ -35,9 +35,9 @@ Positions = Annotated[
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out and list photos that cannot be read, rather than stop.")
 ]
-Device = Annotated[str, typer.Option(help="Where the encoder runs: cpu or cuda.")]
+Device = Annotated[str, typer.Option(help="Where encoding and fitting run: cpu or cuda.")]
 Threads = Annotated[
-    int | None, typer.Option(min=1, help="CPU threads; as many as there are cores if not given.")
+    int | None, typer.Option(min=1, help="CPU threads of the encoder; as many as there are cores if not given.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Draw no progress bars.")]

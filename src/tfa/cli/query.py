@@ -76,9 +76,9 @@ def query(
     from tfa.maps import PlaceMap
 
     place_map = PlaceMap.load(map)
-    place_map.use_encoder(weights=weights, device=device, threads=threads)
-    asked = expanded(photos)
     progress = wants_progress(quiet=quiet, json=json)
+    place_map.use_encoder(weights=weights, device=device, threads=threads, progress=progress)
+    asked = expanded(photos)
     answers = place_map.query_many(asked, k=k, min_confidence=min_confidence, progress=progress)
     if json:
         print_json([_entry(answer) for answer in answers])

@@ -5,33 +5,36 @@ It takes fitted database branches and database global tokens; there is no argume
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from tfa.arrays import Backend
-from tfa.branches import Branch, PseudoScores, global_similarities, pseudo_facts
+from tfa.branches import Branch, PseudoScores, ScoreBlock, global_similarities, pseudo_facts
 from tfa.controllers import reasons
 from tfa.controllers.decisions import DatabaseEvidence, Decisions, SpectralStrengths
 from tfa.evidence import Candidate, RowFacts, correlation, dispersion_penalised
-from tfa.geometry import carrier_terms
+from tfa.geometry import CARRIERS, carrier_terms
+from tfa.progress import Progress, SilentProgress, tracked
 from tfa.residuals import ASSIGNMENTS, HARD, SOFT
 from tfa.vocabulary import CONSTRUCTIONS
 
 Branches = Mapping[tuple[str, int], Branch]
 
 
-def decide(branches: Branches, cls: np.ndarray | None, backend: Backend) -> tuple[Decisions, DatabaseEvidence]:
+def decide(
+    branches: Branches, cls: np.ndarray | None, backend: Backend, progress: Progress | None = None
+) -> tuple[Decisions, DatabaseEvidence]:
     """All decisions, in the method's order: strengths, assignment, global token, carrier."""
     strengths = {a: spectral_strengths([branches[a, s] for s in CONSTRUCTIONS]) for a in ASSIGNMENTS}
 
     facts: dict[tuple[str, str], list[RowFacts]] = {}
-    for assignment in ASSIGNMENTS:
+    rules = [(assignment, carrier) for assignment in ASSIGNMENTS for carrier in CARRIERS]
+    for assignment, carrier in tracked(rules, len(rules), "evidence", progress or SilentProgress()):
         c, beta = strengths[assignment].c, strengths[assignment].beta
-        for carrier in ("original", "partial", "adaptive"):
-            facts[assignment, carrier] = [
-                _branch_facts(branches[assignment, s], carrier, c, beta, backend) for s in CONSTRUCTIONS
-            ]
+        facts[assignment, carrier] = [
+            _branch_facts(branches[assignment, s], carrier, c, beta, backend) for s in CONSTRUCTIONS
+        ]
     candidates = {f"{a}/{m}": Candidate.of(f"{a}/{m}", _tops(rows)) for (a, m), rows in facts.items()}
 
     assignment = choose_assignment(candidates["hard/adaptive"], candidates["soft/adaptive"])
@@ -49,11 +52,12 @@ def decide(branches: Branches, cls: np.ndarray | None, backend: Backend) -> tupl
         sigma_cls = tuple(_median_spread(pseudo_facts(similar, count, branch.mask)) for branch in chosen)
         if min(sigma_local) > 0 and min(sigma_cls) > 0:
             name = f"{assignment}/adaptive+cls"
-            blocks = [
-                fused_scores(PseudoScores(b, carrier_terms("adaptive", c, beta), backend), similar, sl, sg)
-                for b, sl, sg in zip(chosen, sigma_local, sigma_cls, strict=True)
-            ]
-            rows = [pseudo_facts(block, count, b.mask) for block, b in zip(blocks, chosen, strict=True)]
+            terms = carrier_terms("adaptive", c, beta)
+            rows = []
+            for branch, of_local, of_cls in zip(chosen, sigma_local, sigma_cls, strict=True):
+                block = fused_scores(PseudoScores(branch, terms, backend).block, similar, of_local, of_cls)
+                rows.append(pseudo_facts(block, count, branch.mask))
+                branch.release()
             fused = candidates[name] = Candidate.of(name, _tops(rows))
     admit_cls = fused is not None and fused.beats(local)
 
@@ -106,11 +110,9 @@ def choose_carrier(original: Candidate, partial: Candidate, adaptive: Candidate)
     return "adaptive"
 
 
-def fused_scores(
-    local: PseudoScores, similar: Callable[[int, int], np.ndarray], sigma_local: float, sigma_cls: float
-) -> Callable[[int, int], np.ndarray]:
+def fused_scores(local: ScoreBlock, similar: ScoreBlock, sigma_local: float, sigma_cls: float) -> ScoreBlock:
     """½(S/σ_local + S_cls/σ_cls), block by block."""
-    return lambda start, stop: (local.block(start, stop) / sigma_local + similar(start, stop) / sigma_cls) / 2
+    return lambda start, stop: (local(start, stop) / sigma_local + similar(start, stop) / sigma_cls) / 2
 
 
 def _branch_facts(branch: Branch, carrier: str, c: float, beta: float, backend: Backend) -> RowFacts:

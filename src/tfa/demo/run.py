@@ -23,10 +23,10 @@ KS = (1, 5)
 SHOWN = ("hard VLAD, cosine (AnyLoc's head)", "soft, partial whitening")
 MONTAGE_QUERIES = 12
 QUESTIONS = {
-    "assignment": "How are patches assigned to words?",
-    "strengths": "How strongly is the spectrum shaped?",
-    "carrier": "Which similarity is used?",
-    "admit_cls": "Does the global token join in?",
+    "assignment": "Patches go to words",
+    "strengths": "Spectral shaping",
+    "carrier": "Similarity",
+    "admit_cls": "Global token joins in",
 }
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from tfa.cache import EncodedImages, TokenCache
 from tfa.encoders import Encoder
-from tfa.errors import BadMap, UnknownImage
+from tfa.errors import BadMap, BadSpec, UnknownImage
 from tfa.head import Head, Replica
 from tfa.maps.format import MapState
 from tfa.maps.records import ImageRecord
@@ -118,3 +118,13 @@ def twins_of(images: Sequence[ImageRecord]) -> np.ndarray | None:
     first: dict[str, int] = {}
     rows = np.array([first.setdefault(record.digest, row) for row, record in enumerate(images)], dtype=np.int64)
     return None if len(first) == len(images) else rows
+
+
+def unique_files(paths: Sequence[Path]) -> list[Path]:
+    """Each file once, under the first name it was given."""
+    return list({path.resolve(): path for path in reversed(paths)}.values())[::-1]
+
+
+def check_storage(storage: str) -> None:
+    if storage not in ("float16", "float32"):
+        raise BadSpec(f"storage={storage!r} is unknown; use float16 or float32")

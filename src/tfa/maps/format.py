@@ -7,10 +7,13 @@ docs/format.md describes it byte for byte.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,11 @@ from tfa.maps.records import ImageRecord
 from tfa.maps.served import ServedHead
 from tfa.storage import BadFile, map_tensors, sha256_of_file, sha256_of_json, sync_folder, write_json, write_tensors
 from tfa.version import __version__
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: edits there are checked by revision only
+    fcntl = None  # type: ignore[assignment]
 
 HEADER = "map.json"
 FORMAT = "tfa-map"
@@ -47,29 +55,48 @@ class MapState:
 
 
 def write_new(path: Path, state: MapState, *, overwrite: bool) -> MapState:
-    """Write a whole map beside `path`, then rename it there."""
+    """Write a whole map: a new one beside `path` and then renamed there, a new revision over an old one."""
     path = Path(path)
     if path.exists() and not overwrite:
         raise BadMap(f"{path} exists; choose another name, or overwrite it on purpose")
     if path.exists() and not is_map(path):
         raise BadMap(f"{path} exists and is not a map; it is not overwritten")
+    if path.exists():
+        with editing(path):
+            return write_all(path, replace(state, revision=_last_revision(path) + 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         written = write_all(folder, state)
-        os.chmod(folder, 0o755)
-        if path.exists():
-            old = folder.with_name(folder.name + ".old")
-            os.replace(path, old)
-            os.replace(folder, path)
-            shutil.rmtree(old)
-        else:
-            os.replace(folder, path)
+        os.chmod(folder, 0o755)  # mkdtemp makes folders private; a map may be shared
+        os.replace(folder, path)
         sync_folder(path.parent)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return written
+
+
+def _last_revision(folder: Path) -> int:
+    """From the names of the files, so that a damaged map can be overwritten too."""
+    tags = [re.search(r"-r(\d+)\.", file.name) for file in folder.iterdir()]
+    return max((int(tag[1]) for tag in tags if tag), default=0)
+
+
+@contextlib.contextmanager
+def editing(folder: Path, revision: int | None = None) -> Iterator[None]:
+    """Hold the map for an edit of `revision`. Whoever holds or has changed it already is not overwritten."""
+    with contextlib.ExitStack() as stack:
+        if fcntl is not None:
+            handle = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, handle)  # closing gives the lock back, and so does the end of the process
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BadMap(f"{folder} is being edited by another process; try again when it is done") from None
+        if revision is not None and int(_read_header(folder)["revision"]) != revision:
+            raise BadMap(f"{folder} was changed by another process since it was loaded; load it again")
+        yield
 
 
 def is_map(path: Path) -> bool:
@@ -134,14 +161,12 @@ def commit(folder: Path, state: MapState) -> MapState:
     }
     write_json(folder / HEADER, {**header, "digest": sha256_of_json(header)})
     named = {HEADER, *(entry["name"] for entry in state.files)}
-    for file in folder.iterdir():
-        if file.name not in named and file.name.startswith(("head-r", "gallery-r", "images-r")):
+    for file in folder.iterdir():  # old revisions, and what a killed writer left
+        if file.name not in named and file.name.lstrip(".").startswith(
+            ("head-r", "gallery-r", "images-r", "map.json.")
+        ):
             file.unlink(missing_ok=True)
     return state
-
-
-def revision_on_disk(folder: Path) -> int:
-    return int(_read_header(folder)["revision"])
 
 
 def read(folder: Path, *, verify: bool = True) -> MapState:
@@ -159,8 +184,9 @@ def read(folder: Path, *, verify: bool = True) -> MapState:
             else:
                 arrays[entry["role"]].append(map_tensors(file)[0])
         head = ServedHead.from_tensors(header["layout"], arrays["head"][0], arrays["gallery"])
-        if len(head.scorer.bias) != len(images):
-            raise BadMap(f"{folder}: {len(images)} images but {len(head.scorer.bias)} gallery rows")
+        rows = {len(head.scorer.bias), *(sum(map(len, part.gallery)) for part in head.scorer.parts)}
+        if rows != {len(images)}:
+            raise BadMap(f"{folder} is damaged: {len(images)} images, but {sorted(rows)} gallery rows")
     except (BadFile, KeyError, IndexError, ValueError, TypeError) as error:
         raise BadMap(f"{folder} is damaged ({error}); build it again") from None
     return MapState(

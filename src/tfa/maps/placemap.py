@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +12,25 @@ import numpy as np
 from tfa.cache import EncodedImages, TokenCache
 from tfa.config import HeadSpec
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
-from tfa.errors import BadImage, BadMap, BadSpec, BadWeights, NoImages
+from tfa.errors import BadImage, BadSpec, BadWeights, NoImages
 from tfa.head import ENSEMBLE, Head, Replica
 from tfa.images import find_images, open_image
 from tfa.maps import format
 from tfa.maps.building import (
+    check_storage,
     encoder_facts,
     find_record,
     new_state,
     records_of,
     tokens_of,
     twins_of,
+    unique_files,
     with_images,
     without_images,
 )
 from tfa.maps.format import MapState
 from tfa.maps.records import Answer, EditReport, Hit, confidences
+from tfa.maps.telling import facts_of, unseen_share
 from tfa.pipeline import encode, fit
 from tfa.positions import Position, find_positions
 from tfa.progress import Progress, as_progress
@@ -74,6 +77,7 @@ class PlaceMap:
         progress: bool | Progress | None = None,
     ) -> PlaceMap:
         """Photos → encoder → head → map. `photos` is a folder, a file or a list of them."""
+        check_storage(storage)
         progress = as_progress(progress)
         paths = find_images(photos)
         root = Path(photos) if isinstance(photos, (str, Path)) and Path(photos).is_dir() else None
@@ -104,8 +108,7 @@ class PlaceMap:
         storage: str = "float16",
     ) -> PlaceMap:
         """A map of the images a head was fitted on, with what answering needs of the head."""
-        if storage not in ("float16", "float32"):
-            raise BadSpec(f"storage={storage!r} is unknown; use float16 or float32")
+        check_storage(storage)
         records = records_of(encoded, places or {}, first_id=0, fitted=True)
         replica: Replica = ENSEMBLE if ensemble else 0
         made = cls(new_state(head, replica, storage, records, encoder_facts(encoder, weights)), encoder=encoder)
@@ -123,9 +126,16 @@ class PlaceMap:
         """Open a saved map; its arrays are mapped, not read. `encoder` is used instead of loading the map's own."""
         return cls(format.read(Path(path), verify=verify), Path(path), encoder)
 
-    def use_encoder(self, weights: str | Path | None = None, device: str = "cpu", threads: int | None = None) -> None:
+    def use_encoder(
+        self,
+        weights: str | Path | None = None,
+        device: str = "cpu",
+        threads: int | None = None,
+        progress: bool | Progress | None = None,
+    ) -> None:
         """How queries and additions are encoded; which encoder it is, the map itself says."""
-        self._encoder, self._encoder_options = None, {"weights": weights, "device": device, "threads": threads}
+        options = {"weights": weights, "device": device, "threads": threads, "progress": progress}
+        self._encoder, self._encoder_options = None, options
 
     @property
     def encoder(self) -> Encoder:
@@ -212,12 +222,10 @@ class PlaceMap:
         progress: bool | Progress | None = None,
     ) -> EditReport:
         """Add photos without fitting again: the frozen vocabulary and geometry describe them."""
-        self._check_unchanged()
         paths, known = find_images(photos), {record.path for record in self.images}
-        fresh = [path for path in paths if str(path.resolve()) not in known]
-        notes = (
-            [f"{n} photos are in the map already and were left as they are"] if (n := len(paths) - len(fresh)) else []
-        )
+        fresh = [path for path in unique_files(paths) if str(path.resolve()) not in known]
+        known_before = len(paths) - len(fresh)
+        notes = [f"already in the map and left as they are: {known_before}"] if known_before else []
         if not fresh:
             return EditReport(notes=notes)
         places, more = find_positions(fresh, None, None if positions is None else Path(positions))
@@ -226,28 +234,22 @@ class PlaceMap:
         )
         where = dict(zip(fresh, places, strict=True))
         records = records_of(encoded, where, first_id=self.state.next_id, fitted=False)
-        state = with_images(self.state, encoded.tokens, records)
-        self._take(state if self.path is None else format.write_addition(self.path, state))
+        self._commit(with_images(self.state, encoded.tokens, records), format.write_addition)
         skipped = [(str(path), reason) for path, reason in encoded.skipped]
         return EditReport([record.id for record in records], [], skipped, [*notes, *more, *self._advice()])
 
     def remove(self, photos: Sequence[str | Path | int]) -> EditReport:
         """Take photos (paths or ids) out of the answers.
 
-        The descriptors that carry the fitted geometry stay in the map; only `refit` forgets them.
+        Their descriptors stay in the map, where they may carry the fitted geometry; only `refit` forgets them.
         """
-        self._check_unchanged()
-        records = [find_record(self.images, photo) for photo in photos]
-        state = without_images(self.state, frozenset(record.id for record in records))
-        self._take(state if self.path is None else format.commit(self.path, state))
-        notes = self._advice()
-        if any(record.fitted for record in records) and state.head.scorer.sides[0].anchors is not None:
-            notes.append("descriptors of removed photos still carry the map's geometry; only tfa refit forgets them")
-        return EditReport([], sorted({record.id for record in records}), [], notes)
+        gone = sorted({find_record(self.images, photo).id for photo in photos})
+        self._commit(without_images(self.state, frozenset(gone)), format.commit)
+        notes = ["removed photos no longer answer; their descriptors stay in the map until tfa refit"] if gone else []
+        return EditReport([], gone, [], [*notes, *self._advice()])
 
     def refit(self, device: str = "cpu", progress: bool | Progress | None = None) -> None:
         """Fit a new head on the photos now in the map, from the token cache; ids and positions stay."""
-        self._check_unchanged()
         if len(self) < 2:
             raise NoImages(f"refit needs at least 2 photos, the map has {len(self)}")
         progress, old = as_progress(progress), self.state
@@ -258,11 +260,14 @@ class PlaceMap:
         replica: Replica = ENSEMBLE if old.replica == ENSEMBLE else int(old.replica)
         fresh = new_state(head, replica, old.head.storage, records, old.encoder)
         fresh = dataclasses.replace(fresh, next_id=old.next_id, revision=old.revision + 1)
-        self._take(fresh if self.path is None else format.write_all(self.path, fresh))
+        self._commit(fresh, format.write_all)
 
-    def _check_unchanged(self) -> None:
-        if self.path is not None and format.revision_on_disk(self.path) != self.state.revision:
-            raise BadMap(f"{self.path} was changed by another process since it was loaded; load it again")
+    def _commit(self, state: MapState, write: Callable[[Path, MapState], MapState]) -> None:
+        """Make `state` the map's, on disk first if it has a folder."""
+        if self.path is not None:
+            with format.editing(self.path, self.state.revision):
+                state = write(self.path, state)
+        self._take(state)
 
     def _take(self, state: MapState) -> None:
         # Photos with the same content tie to the last bit, so that the first of them wins.
@@ -280,7 +285,7 @@ class PlaceMap:
     @property
     def unseen_share(self) -> float:
         """Share of the photos in the map that the head was not fitted on."""
-        return sum(not record.fitted for record in self.images) / max(len(self), 1)
+        return unseen_share(self.images)
 
     def _advice(self) -> list[str]:
         if self.unseen_share <= UNSEEN_LIMIT:
@@ -290,26 +295,4 @@ class PlaceMap:
 
     def info(self) -> dict[str, Any]:
         """The map in JSON: what it holds, what was decided and why."""
-        state = self.state
-        return {
-            "name": None if self.path is None else self.path.stem,
-            "path": None if self.path is None else str(self.path),
-            "format_version": format.VERSION,
-            "revision": state.revision,
-            "encoder": state.encoder,
-            "images": len(self),
-            "fitted_images": sum(record.fitted for record in state.images),
-            "removed_images": len(state.removed),
-            "unseen_share": self.unseen_share,
-            "positions": sum(record.position is not None for record in self.images),
-            "spec": state.spec,
-            "decisions": state.decisions,
-            "reasons": state.evidence["reasons"],
-            "evidence": {key: value for key, value in state.evidence.items() if key != "reasons"},
-            "saw": state.saw,
-            "replica": state.replica,
-            "storage": state.head.storage,
-            "bytes": None if self.path is None else sum(entry["bytes"] for entry in state.files),
-            "photos": [record.to_dict() for record in self.images],
-            "notes": [*self.notes, *self._advice()],
-        }
+        return {**facts_of(self.state, self.images, self.path), "notes": [*self.notes, *self._advice()]}

@@ -97,7 +97,7 @@ class ServedHead:
 
     def gallery_tensors(self, first_row: int) -> dict[str, np.ndarray]:
         """Gallery rows from `first_row` on; rows that are the anchors themselves are in the head's file."""
-        tensors = {}
+        tensors = {"bias": self.scorer.bias[first_row:]}
         for index, part in enumerate(self.scorer.parts):
             skip = max(first_row, len(part.gallery[0])) if self._shares_anchors(part) else first_row
             chunks = []
@@ -130,8 +130,8 @@ class ServedHead:
             if entry["shares_anchors"]:
                 chunks.insert(0, head[f"side{entry['side']}.anchors"])
             parts.append(Part(entry["weight"], entry["side"], entry["gamma"], tuple(chunks)))
-        count = sum(len(chunk) for chunk in parts[0].gallery)
-        return cls(Scorer(tuple(sides), tuple(parts), np.zeros(count)), head["peaks"], layout["storage"])
+        bias = np.concatenate([gallery["bias"] for gallery in galleries])
+        return cls(Scorer(tuple(sides), tuple(parts), bias), head["peaks"], layout["storage"])
 
 
 def _stored_side(side: Side, storage: str) -> Side:
