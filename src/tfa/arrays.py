@@ -91,6 +91,7 @@ class Spill:
         return mapped
 
     def keep(self, array: np.ndarray) -> np.ndarray:
+        """A copy of the array, mapped if it is large."""
         kept = self.empty(array.shape, array.dtype)
         kept[...] = array
         release(kept)

@@ -6,7 +6,7 @@ one at a time; what is large is spilled to disk, so memory does not grow with th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +18,7 @@ from tfa.evidence import Mask, RowFacts, row_facts
 from tfa.geometry import Geometry, KernelTerm, fit_geometry, inner_products
 from tfa.residuals import Described
 
-ROW_BLOCK = 1024  # pseudo queries scored at a time
+ROW_BLOCK = 512  # pseudo queries scored at a time
 ScoreBlock = Callable[[int, int], np.ndarray]  # scores `p m` of pseudo queries start to stop
 
 
@@ -60,23 +60,33 @@ class Branch:
     mask: Mask
     half_displacement: float  # ‖μ_0 − μ_1‖ / ‖μ‖
 
-    def coordinates(self) -> np.ndarray:
-        """PCA coordinates `m r` of all database images, float64."""
+    def coordinates(self, start: int, stop: int) -> np.ndarray:
+        """PCA coordinates `m r` of database images start to stop, float64."""
         if len(self.split.anchors) == self.split.images:
-            return self.geometry.anchor_coordinates()
+            return self.geometry.anchor_coordinates(slice(start, stop))
         rows = np.searchsorted(self.split.probes, self.split.anchors)
-        return self.geometry.coordinates(np.ascontiguousarray(self.products[rows].T))
+        return self.geometry.coordinates(np.ascontiguousarray(self.products[rows, start:stop].T))
 
-    def features(self, gamma: float | None) -> np.ndarray:
+    def features(self, gamma: float | None, dtype: str = "float64", spill: Spill | None = None) -> np.ndarray:
         """What a kernel term compares: descriptors (None) or φ_γ of the database, `m D`."""
         if gamma is None:
             return self.described.descriptors
-        return self.geometry.shaped(self.coordinates(), gamma)
+        shape = (self.split.images, self.geometry.rank)
+        features = np.empty(shape, dtype) if spill is None else spill.empty(shape, dtype)
+        for start, stop in row_blocks(self.split.images):  # blocks: the steps between are as large as the result
+            features[start:stop] = self.geometry.shaped(self.coordinates(start, stop), gamma)
+        return features
 
     def half_energies(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean squared coordinate on each axis, over each half of the database."""
-        squared = self.coordinates() ** 2
-        first, second = (squared[half].mean(axis=0) if len(half) else 0 * squared[0] for half in self.split.halves)
+        half_of = np.zeros(self.split.images, np.int64)
+        half_of[self.split.halves[1]] = 1
+        energies = np.zeros((2, self.geometry.rank))
+        for start, stop in row_blocks(self.split.images):
+            squared = self.coordinates(start, stop) ** 2
+            for half in (0, 1):
+                energies[half] += squared[half_of[start:stop] == half].sum(axis=0)
+        first, second = (energies[h] / max(len(self.split.halves[h]), 1) for h in (0, 1))
         return first, second
 
     def release(self) -> None:
@@ -100,10 +110,11 @@ def fit_branch(
     products = inner_products(described.descriptors, None if everything else split.probes, backend)
     rows = np.searchsorted(split.probes, split.anchors)
     gram = products if everything and len(rows) == split.images else _submatrix(products, rows, split.anchors, backend)
+    release(described.descriptors)
+    kept = spill.keep(to_numpy(products))  # before the decomposition, which overwrites and needs the memory
+    del products
     geometry = fit_geometry(gram, described.descriptors.shape[1], spec.max_rank, split.anchors)
     del gram
-    kept = spill.keep(to_numpy(products))
-    del products
     norms, displacement = _norms_and_displacement(described.descriptors, kept, split)
     branch = Branch(
         assignment=assignment,
@@ -159,6 +170,11 @@ def _duplicates(products: np.ndarray, norms: np.ndarray, split: DatabaseSplit) -
     return Mask(np.concatenate([m.rows for m in masks]), np.concatenate([m.columns for m in masks]))
 
 
+def row_blocks(count: int) -> Iterator[tuple[int, int]]:
+    """Start and stop of blocks of rows."""
+    return ((start, min(start + ROW_BLOCK, count)) for start in range(0, count, ROW_BLOCK))
+
+
 class PseudoScores:
     """Scores of the pseudo queries of one branch under a kernel, block by block, in float64."""
 
@@ -190,7 +206,6 @@ def global_similarities(cls: np.ndarray, pseudo: np.ndarray) -> ScoreBlock:
 def pseudo_facts(block: ScoreBlock, count: int, mask: Mask | None) -> RowFacts:
     """Row facts of `count` pseudo queries whose scores `block(start, stop)` gives."""
     facts = []
-    for start in range(0, count, ROW_BLOCK):
-        stop = min(start + ROW_BLOCK, count)
+    for start, stop in row_blocks(count):
         facts.append(row_facts(block(start, stop), None if mask is None else mask.within(start, stop)))
     return RowFacts.join(facts)

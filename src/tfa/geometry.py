@@ -51,9 +51,9 @@ class Geometry:
         projected = xp.matrix_transpose(_like(self.vectors, products)) @ centred.T
         return projected.T / _like(np.sqrt(self.eta), products)
 
-    def anchor_coordinates(self) -> np.ndarray:
+    def anchor_coordinates(self, rows: slice = slice(None)) -> np.ndarray:
         """The anchors' own coordinates, E √η."""
-        return self.vectors * np.sqrt(self.eta)
+        return self.vectors[rows] * np.sqrt(self.eta)
 
     def shaped(self, coordinates: Array, gamma: float) -> Array:
         """φ_γ: coordinates scaled by λ^{-γ/2}, then L2."""
@@ -86,16 +86,21 @@ def inner_products(descriptors: np.ndarray, probes: np.ndarray | None, backend: 
 
 
 def fit_geometry(gram: Array, width: int, max_rank: int, anchors: np.ndarray) -> Geometry:
-    """Eigendecomposition of the centred Gram matrix `a a` of anchors of descriptor width `width`."""
+    """Eigendecomposition of the centred Gram matrix `a a` of anchors of descriptor width `width`.
+
+    `gram` is overwritten: it is centred in place, since a copy would be as large as the decomposition's own.
+    """
     xp = array_namespace(gram)
     count = gram.shape[0]
     means = xp.mean(gram, axis=1)
     grand = float(xp.mean(means))
     trace = float(xp.sum(xp.linalg.diagonal(gram)))
-    squares = float(xp.sum(gram * gram))
+    squares = float(xp.linalg.vector_norm(gram)) ** 2  # ‖G‖_F²
     participation = trace**2 / squares if squares > 0 else 0.0
-    centred = gram - means[:, None] - means[None, :] + grand
-    eta, vectors = xp.linalg.eigh(centred)
+    gram -= means[:, None]
+    gram -= means[None, :]
+    gram += grand
+    eta, vectors = xp.linalg.eigh(gram)
     eta, vectors = to_numpy(eta)[::-1], to_numpy(vectors)[:, ::-1]  # eigh sorts ascending
     tolerance = max(count, width) * np.finfo(np.float64).eps
     kept = eta > max(eta[0], 0.0) * tolerance

@@ -73,8 +73,9 @@ def assemble(
     """A head from its decisions: the scorer of each replica, and the scale its confidence is read on."""
     chosen = [branches[decisions.assignment, s] for s in CONSTRUCTIONS]
     admitted = l2(np.asarray(cls, dtype)) if decisions.admit_cls else None
+    spill = Spill()
     scorers: dict[Replica, Scorer] = {
-        s: replica_scorer(b, decisions, spec, admitted, dtype) for s, b in enumerate(chosen)
+        s: replica_scorer(b, decisions, spec, admitted, dtype, spill) for s, b in enumerate(chosen)
     }
     scorers[ENSEMBLE] = joined([scorers[s] for s in CONSTRUCTIONS])
     peaks = pseudo_peaks(chosen, decisions, cls, backend)
@@ -82,7 +83,7 @@ def assemble(
 
 
 def replica_scorer(
-    branch: Branch, decisions: Decisions, spec: HeadSpec, admitted: np.ndarray | None, dtype: str
+    branch: Branch, decisions: Decisions, spec: HeadSpec, admitted: np.ndarray | None, dtype: str, spill: Spill
 ) -> Scorer:
     """S_{m*}, or with the global token admitted ½(S_{m*}/σ_local + S_cls/σ_cls)."""
     terms = carrier_terms(decisions.carrier, decisions.c, decisions.beta)
@@ -91,7 +92,7 @@ def replica_scorer(
         local = 0.5 / decisions.sigma_local[branch.construction]
         share = 0.5 / decisions.sigma_cls[branch.construction]
     descriptors = branch.described.descriptors
-    parts = [Part(local * t.weight, 0, t.gamma, (np.asarray(branch.features(t.gamma), dtype),)) for t in terms]
+    parts = [Part(local * t.weight, 0, t.gamma, (branch.features(t.gamma, dtype, spill),)) for t in terms]
     if admitted is not None:
         parts.append(Part(share, GLOBAL, None, (admitted,)))
     spectral = any(term.gamma is not None for term in terms)
@@ -105,7 +106,11 @@ def replica_scorer(
         branch.geometry if spectral else None,
         anchors if spectral else None,
     )
-    return Scorer((side,), tuple(parts), np.zeros(len(descriptors)), find_twins(descriptors, admitted), dtype)
+    scorer = Scorer((side,), tuple(parts), np.zeros(len(descriptors)), find_twins(descriptors, admitted), dtype)
+    for array in (descriptors, *(chunk for part in parts for chunk in part.gallery)):
+        release(array)
+    branch.release()
+    return scorer
 
 
 def pseudo_peaks(

@@ -105,11 +105,18 @@ def xp_cast(values: Array, like: Array) -> Array:
     return array_namespace(like).astype(values, like.dtype)
 
 
+def squared_norms(x: Array) -> np.ndarray:
+    """‖x‖² of each row in float64, in blocks: `x * x` at once would be a second copy of the sample."""
+    xp = array_namespace(x)
+    blocks = [x[low : low + BLOCK, :] for low in range(0, x.shape[0], BLOCK)]
+    return np.concatenate([to_numpy(xp.sum(block * block, axis=1)) for block in blocks]).astype(np.float64)
+
+
 def _start(x: Array, words: int, seeds: tuple[int, ...]) -> Array:
     """k-means++: each next word is a patch drawn with probability ∝ squared distance to the words so far."""
     xp = array_namespace(x)
     rngs = [np.random.default_rng(seed) for seed in seeds]
-    squared = to_numpy(xp.sum(x * x, axis=1)).astype(np.float64)
+    squared = squared_norms(x)
     drawn = [[int(rng.integers(len(squared)))] for rng in rngs]
     nearest = np.full((len(seeds), len(squared)), np.inf)
     for _ in range(words - 1):
@@ -137,7 +144,7 @@ class _Lloyd:
         self.counts = np.zeros((self.constructions, self.words), np.int64)
         # Label `words` means "none yet": the first iteration adds every patch and takes none away.
         self.labels = np.full((self.constructions, x.shape[0]), self.words, np.int64)
-        self.squared = to_numpy(self.xp.sum(x * x, axis=1)).astype(np.float64)
+        self.squared = squared_norms(x)
         self.distances = np.empty((self.constructions, x.shape[0]))
         self.distortion = [float("inf")] * self.constructions
         self.iterations = [0] * self.constructions
