@@ -9,6 +9,7 @@ The head in memory and the map on disk score through the same code.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -62,6 +63,7 @@ class Part:
     side: int  # index of a Side, or GLOBAL
     gamma: float | None  # None: the descriptor itself (or the global token)
     gallery: tuple[np.ndarray, ...]  # m D, in chunks of rows: a map grows by chunks, a head has one
+    member: int = 0  # which replica of an ensemble it belongs to
 
     @property
     def width(self) -> int:
@@ -77,6 +79,9 @@ class Scorer:
     bias: np.ndarray  # m
     twins: np.ndarray | None = None  # m: index of the first image with the very same tokens
     dtype: str = "float32"
+    # Features of the calibration images, one array `c D` per part, where scores were calibrated: an image that
+    # joins the gallery later gets its bias from them.
+    calibrators: tuple[np.ndarray, ...] | None = None
 
     def scores(self, tokens: Tokens) -> np.ndarray:
         """`q m` scores."""
@@ -155,17 +160,55 @@ def joined(scorers: Sequence[Scorer]) -> Scorer:
     """The sum of several scorers over one gallery, as one scorer."""
     parts: list[Part] = []
     sides: list[Side] = []
-    for scorer in scorers:
+    calibrators: list[np.ndarray] = []
+    for member, scorer in enumerate(scorers):
         for part in scorer.parts:
             side = part.side if part.side == GLOBAL else part.side + len(sides)
-            parts.append(replace(part, side=side))
+            parts.append(replace(part, side=side, member=member))
         sides.extend(scorer.sides)
-    shared = [part for part in parts if part.side == GLOBAL]
-    if shared:  # all scorers compare the same global tokens: one part with the summed weight
-        parts = [part for part in parts if part.side != GLOBAL]
-        parts.append(replace(shared[0], weight=sum(part.weight for part in shared)))
+        calibrators.extend(scorer.calibrators or ())
     bias = np.sum([scorer.bias for scorer in scorers], axis=0)
-    return Scorer(tuple(sides), tuple(parts), bias, _common_twins(scorers), scorers[0].dtype)
+    return Scorer(
+        tuple(sides), tuple(parts), bias, _common_twins(scorers), scorers[0].dtype, tuple(calibrators) or None
+    )
+
+
+def calibrated(scorer: Scorer, sigma: float, target: Tokens) -> Scorer:
+    """Robust score calibration (ours): x = S/σ, less a bias per database image learnt from target photos."""
+    parts = tuple(replace(part, weight=part.weight / sigma) for part in scorer.parts)
+    scaled = replace(scorer, parts=parts, bias=scorer.bias / sigma)
+    features = [padded_features(scaled, target, index) for index in range(len(parts))]
+    fresh = replace(scaled, calibrators=tuple(features))
+    return replace(fresh, bias=fresh.bias - robust_level(scaled.scores(target)))
+
+
+def padded_features(scorer: Scorer, tokens: Tokens, index: int) -> np.ndarray:
+    """Features of one part for all of `tokens`, computed in the blocks scores are computed in."""
+    blocks = (padded(tokens, start) for start in range(0, len(tokens), QUERY_BLOCK))
+    return np.concatenate([scorer.query_features(block)[index][:count] for block, count in blocks])
+
+
+def robust_level(scores: np.ndarray) -> np.ndarray:
+    """b_d `m`: log mean exp of each column over calibration rows `c m`, without its ⌈5 %⌉ largest entries.
+
+    Dropping the largest keeps a place from being punished because a calibration photo happens to show it.
+    """
+    rows = len(scores)
+    kept = np.sort(scores.astype(np.float64), axis=0)[: rows - math.ceil(0.05 * rows)]
+    top = kept[-1]  # log mean exp = top + log mean exp(x − top): no overflow
+    return top + np.log(np.exp(kept - top).mean(axis=0))
+
+
+def bias_of_rows(scorer: Scorer, rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Bias of images that join the gallery with feature rows `m D` per part."""
+    bias = np.zeros(len(rows[0]))
+    if scorer.calibrators is None:
+        return bias
+    for member in sorted({part.member for part in scorer.parts}):
+        chosen = [i for i, part in enumerate(scorer.parts) if part.member == member]
+        scores = sum(scorer.parts[i].weight * inner(scorer.calibrators[i], rows[i]) for i in chosen)
+        bias -= robust_level(np.asarray(scores))
+    return bias
 
 
 def _common_twins(scorers: Sequence[Scorer]) -> np.ndarray | None:

@@ -310,15 +310,3 @@ def test_twins_of_one_construction_only_are_no_twins_of_the_ensemble():
     np.testing.assert_allclose(
         head.scores(queries, "ensemble"), sum(head.scores(queries, s) for s in range(3)), atol=1e-12
     )
-
-
-def test_global_tokens_stand_once_in_an_ensemble():
-    tokens = world()
-    fitted = fit(tokens, SPEC, dtype="float64")
-    head = assemble(
-        SPEC, dataclasses.replace(fitted.decisions, admit_cls=True), fitted.evidence, list(fitted.vocabularies),
-        fitted.branches, tokens.cls, backend_for("cpu"), "float64",
-    )  # fmt: skip
-    assert [part.side for part in head.scorer("ensemble").parts].count(-1) == 1
-    total = sum(head.scores(tokens, s) for s in range(3))
-    np.testing.assert_allclose(head.scores(tokens, "ensemble"), total, atol=1e-9)

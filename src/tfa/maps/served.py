@@ -14,7 +14,7 @@ import numpy as np
 
 from tfa.geometry import Geometry
 from tfa.head import Head, Replica
-from tfa.scoring import GLOBAL, Part, Scorer, Side
+from tfa.scoring import GLOBAL, Part, Scorer, Side, bias_of_rows
 from tfa.tokens import Tokens
 
 Tensors = Mapping[str, np.ndarray]
@@ -54,7 +54,7 @@ class ServedHead:
     def grown(self, rows: Sequence[np.ndarray]) -> ServedHead:
         """With one more chunk of gallery rows."""
         parts = [replace(p, gallery=(*p.gallery, r)) for p, r in zip(self.scorer.parts, rows, strict=True)]
-        bias = np.concatenate([self.scorer.bias, np.zeros(len(rows[0]))])
+        bias = np.concatenate([self.scorer.bias, bias_of_rows(self.scorer, rows)])
         return replace(self, scorer=replace(self.scorer, parts=tuple(parts), bias=bias, twins=None))
 
     # --- files ---------------------------------------------------------------------------------------------------
@@ -74,7 +74,13 @@ class ServedHead:
                 for side in self.scorer.sides
             ],
             "parts": [
-                {"weight": p.weight, "side": p.side, "gamma": p.gamma, "shares_anchors": self._shares_anchors(p)}
+                {
+                    "weight": p.weight,
+                    "side": p.side,
+                    "gamma": p.gamma,
+                    "member": p.member,
+                    "shares_anchors": self._shares_anchors(p),
+                }
                 for p in self.scorer.parts
             ],
         }
@@ -85,6 +91,8 @@ class ServedHead:
     def head_tensors(self) -> dict[str, np.ndarray]:
         """The query side."""
         tensors = {"peaks": self.peaks}
+        for index, features in enumerate(self.scorer.calibrators or ()):
+            tensors[f"calibrators{index}"] = features
         for index, side in enumerate(self.scorer.sides):
             tensors[f"side{index}.centers"] = side.centers
             if side.geometry is not None and side.anchors is not None:
@@ -129,9 +137,11 @@ class ServedHead:
             chunks = [gallery[f"part{index}"] for gallery in galleries if f"part{index}" in gallery]
             if entry["shares_anchors"]:
                 chunks.insert(0, head[f"side{entry['side']}.anchors"])
-            parts.append(Part(entry["weight"], entry["side"], entry["gamma"], tuple(chunks)))
+            parts.append(Part(entry["weight"], entry["side"], entry["gamma"], tuple(chunks), entry["member"]))
         bias = np.concatenate([gallery["bias"] for gallery in galleries])
-        return cls(Scorer(tuple(sides), tuple(parts), bias), head["peaks"], layout["storage"])
+        features = tuple(head[f"calibrators{i}"] for i in range(len(parts)) if f"calibrators{i}" in head)
+        scorer = Scorer(tuple(sides), tuple(parts), bias, calibrators=features or None)
+        return cls(scorer, head["peaks"], layout["storage"])
 
 
 def _stored_side(side: Side, storage: str) -> Side:
