@@ -33,7 +33,7 @@ def blocks() -> list:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where examples run: eight photos and a map of them."""
+    """Where examples run: eight photos and a map of them, calibrated."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
     (tmp_path / "photos").mkdir()
@@ -41,6 +41,9 @@ def folder(tmp_path, monkeypatch):
         random_image(number).save(tmp_path / "photos" / f"{number}.png")
     built = PlaceMap.build(tmp_path / "photos", encoder=FakeEncoder(), spec=HeadSpec(words=4))
     built.save(tmp_path / "town.tfa")
+    for number in range(100, 108):
+        random_image(number).save(tmp_path / f"camera{number}.png")
+    built.calibrate(sorted(tmp_path.glob("camera*.png")), name="night", score=True)
     return tmp_path
 
 
@@ -82,12 +85,15 @@ def test_the_format_page_names_every_field_and_tensor(folder):
     town = folder / "town.tfa"
     header = json.loads((town / "map.json").read_text("utf-8"))
     records = json.loads(next(town.glob("images-*")).read_text("utf-8"))
-    tensors, metadata, _ = read_tensor_header(next(town.glob("head-*")))
-    names = {*header, *header["files"][0], *records[0], *(name.replace("side0", "sideS") for name in tensors)}
-    for part in ("encoder", "spec", "decisions", "evidence"):
-        names |= set(header[part])
-    names |= {f"sides[S].{key}" for key in header["layout"]["sides"][0]}
-    names |= {f"parts[P].{key}" for key in header["layout"]["parts"][0]}
+    tensors, metadata, _ = read_tensor_header(next(town.glob("head-night-*")))
+    tensors = {re.sub("^calibrators0", "calibratorsP", name.replace("side0", "sideS")) for name in tensors}
+    names = {*header, *header["files"][0], *records[0], *(name for name in tensors if not name[-1].isdecimal())}
+    names |= {*header["encoder"], *header["spec"]}
+    for head in header["heads"]:
+        names |= {*head, *head["decisions"], *(head["calibration"] or {})}
+        names |= {f"sides[S].{key}" for key in head["layout"]["sides"][0]}
+        names |= {f"parts[P].{key}" for key in head["layout"]["parts"][0]}
+    names |= set(header["heads"][0]["evidence"])
     assert metadata == {"format": "tfa-map", "role": "head"}
     text = page("format.md")
     assert sorted(name for name in names if f"`{name}`" not in text) == []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tfa.errors import TfaError
     from tfa.head import Head
     from tfa.maps import Answer, EditReport, Hit, PlaceMap
-    from tfa.pipeline import encode, fit
+    from tfa.pipeline import calibrate, encode, fit
     from tfa.positions import Position
     from tfa.tokens import Tokens
 
@@ -33,6 +33,7 @@ _HOMES = {
     "Position": "tfa.positions",
     "TfaError": "tfa.errors",
     "Tokens": "tfa.tokens",
+    "calibrate": "tfa.pipeline",
     "encode": "tfa.pipeline",
     "fit": "tfa.pipeline",
     "load_encoder": "tfa.encoders",
@@ -49,6 +50,7 @@ __all__ = [
     "TfaError",
     "Tokens",
     "__version__",
+    "calibrate",
     "encode",
     "fit",
     "load_encoder",

@@ -15,7 +15,7 @@ import numpy as np
 from tfa.arrays import Array, Backend, Spill, l2, release, to_numpy
 from tfa.config import HeadSpec
 from tfa.evidence import Mask, RowFacts, row_facts
-from tfa.geometry import Geometry, KernelTerm, fit_geometry, inner_products
+from tfa.geometry import Geometry, KernelTerm, cross_products, fit_geometry, inner_products
 from tfa.residuals import Described
 
 ROW_BLOCK = 512  # pseudo queries scored at a time
@@ -88,6 +88,22 @@ class Branch:
                 energies[half] += squared[half_of[start:stop] == half].sum(axis=0)
         first, second = (energies[h] / max(len(self.split.halves[h]), 1) for h in (0, 1))
         return first, second
+
+    def kernel_among(
+        self, terms: Sequence[KernelTerm], one: np.ndarray, other: np.ndarray, backend: Backend
+    ) -> np.ndarray:
+        """The kernel of database images `one` with database images `other`, float64."""
+        total = np.zeros((len(one), len(other)))
+        for term in terms:
+            if term.gamma is not None:
+                features = self.features(term.gamma)
+                similarity = to_numpy(backend.put(features[one]) @ backend.put(features[other]).T)
+            elif len(self.split.probes) == self.split.images:
+                similarity = self.products[np.ix_(one, other)]
+            else:
+                similarity = cross_products(self.described.descriptors[one], self.described.descriptors[other], backend)
+            total += term.weight * similarity
+        return total
 
     def release(self) -> None:
         """Give back the resident pages of what was spilled."""
@@ -197,6 +213,25 @@ class PseudoScores:
         return total
 
 
+def mixed(weighted: Sequence[tuple[float, ScoreBlock]]) -> ScoreBlock:
+    """Σ weight · scores, block by block; one block of weight 1 is passed on as it is."""
+    if len(weighted) == 1 and weighted[0][0] == 1:
+        return weighted[0][1]
+
+    def block(start: int, stop: int) -> np.ndarray:
+        return np.sum([weight * scores(start, stop) for weight, scores in weighted], axis=0)
+
+    return block
+
+
+def fused(
+    local: ScoreBlock, similar: ScoreBlock, local_weight: float, sigma_local: float, sigma_cls: float
+) -> ScoreBlock:
+    """w·S/σ_local + (1 − w)·S_cls/σ_cls, block by block."""
+    one, other = local_weight / sigma_local, (1 - local_weight) / sigma_cls
+    return lambda start, stop: one * local(start, stop) + other * similar(start, stop)
+
+
 def global_similarities(cls: np.ndarray, pseudo: np.ndarray) -> ScoreBlock:
     """Cosines of the pseudo queries' global tokens with the database's, block by block."""
     unit = l2(np.asarray(cls, dtype=np.float64))
@@ -209,3 +244,9 @@ def pseudo_facts(block: ScoreBlock, count: int, mask: Mask | None) -> RowFacts:
     for start, stop in row_blocks(count):
         facts.append(row_facts(block(start, stop), None if mask is None else mask.within(start, stop)))
     return RowFacts.join(facts)
+
+
+def median_spread(facts: RowFacts) -> float:
+    """σ: median over pseudo queries of a row's spread, so that scores of unlike scale can be added."""
+    counted = facts.top >= 0
+    return float(np.median(facts.spread[counted])) if counted.any() else 0.0

@@ -52,5 +52,13 @@ class UnknownImage(TfaError):
     """An image or place id is not in the map."""
 
 
+class BadCalibration(TfaError):
+    """Photos cannot calibrate the map, or it has no calibration of that name."""
+
+
+class FewPhotos(UserWarning):
+    """Calibration was asked for with very few target photos."""
+
+
 class MissingExtra(TfaError):
     """An optional dependency is needed for what was asked."""

@@ -85,6 +85,16 @@ def inner_products(descriptors: np.ndarray, probes: np.ndarray | None, backend: 
     return products
 
 
+def cross_products(one: np.ndarray, other: np.ndarray, backend: Backend) -> np.ndarray:
+    """⟨v, v'⟩ in float64 between two sets of descriptors `q D` and `m D`, in column blocks."""
+    products = np.zeros((len(one), len(other)))
+    for low in range(0, one.shape[1], COLUMN_BLOCK):
+        left = backend.put(one[:, low : low + COLUMN_BLOCK], "float64")
+        right = left if other is one else backend.put(other[:, low : low + COLUMN_BLOCK], "float64")
+        products += to_numpy(left @ right.T)
+    return products
+
+
 def fit_geometry(gram: Array, width: int, max_rank: int, anchors: np.ndarray) -> Geometry:
     """Eigendecomposition of the centred Gram matrix `a a` of anchors of descriptor width `width`.
 
@@ -130,7 +140,7 @@ class KernelTerm:
     gamma: float | None
 
 
-def carrier_terms(carrier: str, c: float, beta: float) -> tuple[KernelTerm, ...]:
+def carrier_terms(carrier: str, c: float = 0.0, beta: float = 0.0) -> tuple[KernelTerm, ...]:
     """The terms of S_0, S_P = S_w(1/2) or S_A = (1−ℓ(c))[(1−ℓ(β)) S_0 + ℓ(β) S_c] + ℓ(c) S_w(c).
 
     Terms of weight zero are left out, so that S_A at c = β = 0 is S_0 bit for bit.

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from tfa.arrays import Backend, Spill, l2, release
-from tfa.branches import Branch, PseudoScores, ScoreBlock, global_similarities, pseudo_facts
+from tfa.branches import (
+    Branch,
+    PseudoScores,
+    ScoreBlock,
+    fused,
+    global_similarities,
+    median_spread,
+    mixed,
+    pseudo_facts,
+)
 from tfa.config import HeadSpec
-from tfa.controllers.database import fused_scores
 from tfa.controllers.decisions import DatabaseEvidence, Decisions
-from tfa.errors import BadSpec
+from tfa.controllers.target_decisions import TargetDecisions, TargetEvidence
+from tfa.errors import BadSpec, ChannelMismatch
+from tfa.evidence import Mask
 from tfa.geometry import carrier_terms
-from tfa.scoring import GLOBAL, Compiled, Part, Scorer, Side, compile_scorer, find_twins, joined, top_k
+from tfa.residuals import HARD
+from tfa.scoring import GLOBAL, Compiled, Part, Scorer, Side, calibrated, compile_scorer, find_twins, joined, top_k
 from tfa.tokens import Tokens
 from tfa.vocabulary import CONSTRUCTIONS, Vocabulary
 
+Branches = Mapping[tuple[str, int], Branch]
 Replica = int | Literal["ensemble"]
 ENSEMBLE: Literal["ensemble"] = "ensemble"
 
@@ -28,17 +40,17 @@ class Head:
     """A fitted retriever. Immutable; every construction is a complete retriever of its own (a replica)."""
 
     spec: HeadSpec
-    decisions: Decisions
-    evidence: DatabaseEvidence
+    decisions: Decisions | TargetDecisions
+    evidence: DatabaseEvidence | TargetEvidence
     vocabularies: tuple[Vocabulary, ...]
-    branches: Mapping[tuple[str, int], Branch]
+    branches: Branches
     cls: np.ndarray | None
     peaks: Mapping[Replica, np.ndarray]  # sorted top-1 z-scores of the pseudo queries: the scale of confidence
     scorers: Mapping[Replica, Scorer]
     saw: str = "database"
 
     def __len__(self) -> int:
-        return self.branches[self.decisions.assignment, 0].split.images
+        return self.branches[HARD, 0].split.images
 
     def scorer(self, replica: Replica = 0) -> Scorer:
         if replica not in self.scorers:
@@ -55,6 +67,18 @@ class Head:
             raise BadSpec(f"k={k} is out of range: must be at least 1")
         return top_k(self.scores(tokens, replica), k)
 
+    def check(self, tokens: Tokens) -> None:
+        """Raise if `tokens` do not come from the encoder this head was fitted with."""
+        channels = self.vocabularies[0].centers.shape[1]
+        if len(tokens) and tokens.channels != channels:
+            raise ChannelMismatch(
+                f"tokens have {tokens.channels} channels, this head was fitted on {channels}; "
+                "encode them with the encoder of the database"
+            )
+        width = None if self.cls is None else self.cls.shape[1]
+        if tokens.cls is not None and width is not None and tokens.cls.shape[1] != width:
+            raise ChannelMismatch(f"global tokens have {tokens.cls.shape[1]} channels, must have {width}")
+
     def compile(self, replica: Replica = 0) -> Compiled:
         """The head as one vector per image and a bias per database image."""
         return compile_scorer(self.scorer(replica))
@@ -62,80 +86,106 @@ class Head:
 
 def assemble(
     spec: HeadSpec,
-    decisions: Decisions,
-    evidence: DatabaseEvidence,
-    vocabularies: list[Vocabulary],
-    branches: Mapping[tuple[str, int], Branch],
+    decisions: Decisions | TargetDecisions,
+    evidence: DatabaseEvidence | TargetEvidence,
+    vocabularies: Sequence[Vocabulary],
+    branches: Branches,
     cls: np.ndarray | None,
     backend: Backend,
     dtype: str,
+    *,
+    score_target: Tokens | None = None,
+    saw: str = "database",
 ) -> Head:
-    """A head from its decisions: the scorer of each replica, and the scale its confidence is read on."""
-    chosen = [branches[decisions.assignment, s] for s in CONSTRUCTIONS]
+    """A head from its decisions: the scorer of each replica, and the scale its confidence is read on.
+
+    `score_target` are target photos for robust score calibration; without them scores are as decided.
+    """
     admitted = l2(np.asarray(cls, dtype)) if decisions.admit_cls else None
     spill = Spill()
-    scorers: dict[Replica, Scorer] = {
-        s: replica_scorer(b, decisions, spec, admitted, dtype, spill) for s, b in enumerate(chosen)
-    }
+    count, images = len(branches[HARD, 0].split.pseudo), branches[HARD, 0].split.images
+    total = spill.empty((count, images), np.float64)
+    total[:] = 0
+    masks: list[Mask] = []
+    scorers: dict[Replica, Scorer] = {}
+    peaks: dict[Replica, np.ndarray] = {}
+    for s in CONSTRUCTIONS:  # one construction at a time: only the sum of their pseudo-query scores stays
+        used = [(weight, branches[assignment, s]) for assignment, weight in decisions.branch_weights.items()]
+        scorers[s] = replica_scorer(used, decisions, spec, admitted, dtype, spill)
+        block, mask = final_scores(used, decisions, cls, backend)
+        if score_target is not None:
+            sigma = median_spread(pseudo_facts(block, count, mask)) or 1.0  # all scores equal: nothing to scale
+            scorers[s] = calibrated(scorers[s], sigma, score_target)
+            block = _shifted(block, sigma, scorers[s].bias)
+        facts = pseudo_facts(_summed_into(total, block), count, mask)
+        peaks[s] = np.sort(facts.peak[facts.top >= 0])
+        masks.append(mask)
+        for _, branch in used:
+            branch.release()
+        release(total)
     scorers[ENSEMBLE] = joined([scorers[s] for s in CONSTRUCTIONS])
-    peaks = pseudo_peaks(chosen, decisions, cls, backend)
-    return Head(spec, decisions, evidence, tuple(vocabularies), branches, cls, peaks, scorers)
+    facts = pseudo_facts(lambda start, stop: np.array(total[start:stop]), count, masks[0].union(*masks[1:]))
+    peaks[ENSEMBLE] = np.sort(facts.peak[facts.top >= 0])
+    return Head(spec, decisions, evidence, tuple(vocabularies), branches, cls, peaks, scorers, saw)
 
 
 def replica_scorer(
-    branch: Branch, decisions: Decisions, spec: HeadSpec, admitted: np.ndarray | None, dtype: str, spill: Spill
+    used: Sequence[tuple[float, Branch]],
+    decisions: Decisions | TargetDecisions,
+    spec: HeadSpec,
+    admitted: np.ndarray | None,
+    dtype: str,
+    spill: Spill,
 ) -> Scorer:
-    """S_{m*}, or with the global token admitted ½(S_{m*}/σ_local + S_cls/σ_cls)."""
-    terms = carrier_terms(decisions.carrier, decisions.c, decisions.beta)
+    """S_{m*}, or with the global token admitted w·S_{m*}/σ_local + (1 − w)·S_cls/σ_cls."""
+    construction = used[0][1].construction
     local, share = 1.0, 0.0
-    if decisions.admit_cls:
-        local = 0.5 / decisions.sigma_local[branch.construction]
-        share = 0.5 / decisions.sigma_cls[branch.construction]
-    descriptors = branch.described.descriptors
-    parts = [Part(local * t.weight, 0, t.gamma, (branch.features(t.gamma, dtype, spill),)) for t in terms]
+    if admitted is not None:
+        local = decisions.local_weight / decisions.sigma_local[construction]
+        share = (1 - decisions.local_weight) / decisions.sigma_cls[construction]
+    sides, parts = [], []
+    for index, (weight, branch) in enumerate(used):
+        terms = carrier_terms(decisions.carrier, **decisions.strengths[branch.assignment])
+        for term in terms:
+            gallery = branch.features(term.gamma, dtype, spill)
+            parts.append(Part(local * weight * term.weight, index, term.gamma, (gallery,)))
+        sides.append(_side(branch, spec, any(term.gamma is not None for term in terms)))
     if admitted is not None:
         parts.append(Part(share, GLOBAL, None, (admitted,)))
-    spectral = any(term.gamma is not None for term in terms)
-    anchors = descriptors
-    if len(branch.split.anchors) != branch.split.images:
-        anchors = descriptors[branch.split.anchors]
-    side = Side(
-        branch.assignment,
-        branch.centers,
-        spec.temperature,
-        branch.geometry if spectral else None,
-        anchors if spectral else None,
-    )
-    scorer = Scorer((side,), tuple(parts), np.zeros(len(descriptors)), find_twins(descriptors, admitted), dtype)
-    for array in (descriptors, *(chunk for part in parts for chunk in part.gallery)):
+    descriptors = [branch.described.descriptors for _, branch in used]
+    twins = find_twins(*descriptors, admitted)
+    for array in (*descriptors, *(chunk for part in parts for chunk in part.gallery)):
         release(array)
-    branch.release()
-    return scorer
+    return Scorer(tuple(sides), tuple(parts), np.zeros(len(descriptors[0])), twins, dtype)
 
 
-def pseudo_peaks(
-    chosen: list[Branch], decisions: Decisions, cls: np.ndarray | None, backend: Backend
-) -> dict[Replica, np.ndarray]:
-    """Sorted top-1 z-scores of the masked pseudo queries under each replica's final score, and their sum's."""
-    terms = carrier_terms(decisions.carrier, decisions.c, decisions.beta)
-    count = len(chosen[0].split.pseudo)
-    total = Spill().empty((count, chosen[0].split.images), np.float64)
-    total[:] = 0
-    peaks: dict[Replica, np.ndarray] = {}
-    for s, branch in enumerate(chosen):  # one branch at a time: only the sum stays
-        block: ScoreBlock = PseudoScores(branch, terms, backend).block
-        if decisions.admit_cls:
-            assert cls is not None
-            similar = global_similarities(cls, branch.split.pseudo)
-            block = fused_scores(block, similar, decisions.sigma_local[s], decisions.sigma_cls[s])
-        facts = pseudo_facts(_summed_into(total, block), count, branch.mask)
-        peaks[s] = np.sort(facts.peak[facts.top >= 0])
-        branch.release()
-        release(total)
-    union = chosen[0].mask.union(*(branch.mask for branch in chosen[1:]))
-    facts = pseudo_facts(lambda start, stop: np.array(total[start:stop]), count, union)
-    peaks[ENSEMBLE] = np.sort(facts.peak[facts.top >= 0])
-    return peaks
+def _side(branch: Branch, spec: HeadSpec, spectral: bool) -> Side:
+    if not spectral:
+        return Side(branch.assignment, branch.centers, spec.temperature)
+    anchors = branch.described.descriptors
+    if len(branch.split.anchors) != branch.split.images:
+        anchors = anchors[branch.split.anchors]
+    return Side(branch.assignment, branch.centers, spec.temperature, branch.geometry, anchors)
+
+
+def final_scores(
+    used: Sequence[tuple[float, Branch]],
+    decisions: Decisions | TargetDecisions,
+    cls: np.ndarray | None,
+    backend: Backend,
+) -> tuple[ScoreBlock, Mask]:
+    """Scores of the pseudo queries under the decided head, and what they may not answer."""
+    weighted = []
+    for weight, branch in used:
+        terms = carrier_terms(decisions.carrier, **decisions.strengths[branch.assignment])
+        weighted.append((weight, PseudoScores(branch, terms, backend).block))
+    block, first = mixed(weighted), used[0][1]
+    mask = first.mask.union(*(branch.mask for _, branch in used[1:]))
+    if decisions.admit_cls:
+        assert cls is not None
+        similar, s = global_similarities(cls, first.split.pseudo), first.construction
+        block = fused(block, similar, decisions.local_weight, decisions.sigma_local[s], decisions.sigma_cls[s])
+    return block, mask
 
 
 def _summed_into(total: np.ndarray, block: ScoreBlock) -> ScoreBlock:
@@ -145,3 +195,7 @@ def _summed_into(total: np.ndarray, block: ScoreBlock) -> ScoreBlock:
         return rows
 
     return scores
+
+
+def _shifted(block: ScoreBlock, sigma: float, bias: np.ndarray) -> ScoreBlock:
+    return lambda start, stop: block(start, stop) / sigma + bias

@@ -9,6 +9,7 @@ Each stage is a module of that name. This file calls them in order and does noth
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,18 @@ from tfa.branches import Branch, DatabaseSplit, fit_branch
 from tfa.cache import EncodedImages, TokenCache
 from tfa.config import HeadSpec
 from tfa.controllers.database import decide
+from tfa.controllers.target import decide_for_target
+from tfa.controllers.target_reasons import of_score
 from tfa.encoders.protocol import Encoder
-from tfa.errors import BadSpec, BadTokens
+from tfa.errors import BadSpec, BadTokens, FewPhotos
 from tfa.head import Head, assemble
 from tfa.images import find_images
 from tfa.progress import Progress, as_progress, tracked
 from tfa.residuals import ASSIGNMENTS, describe
 from tfa.tokens import Tokens
 from tfa.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, given_vocabularies, sample_patches
+
+FEW_PHOTOS = 8  # target photos below which calibration is warned about
 
 
 def encode(
@@ -92,6 +97,38 @@ def fit(
     # Evidence and decisions, then the head they make.
     decisions, evidence = decide(branches, tokens.cls, backend, progress)
     return assemble(spec, decisions, evidence, vocabularies, branches, tokens.cls, backend, dtype)
+
+
+def calibrate(
+    head: Head,
+    target: Tokens,
+    *,
+    score: bool = False,
+    device: str = "cpu",
+    progress: bool | Progress | None = None,
+) -> Head:
+    """A head for a deployment: decided again by a few unlabelled photos from the target's camera.
+
+    Vocabularies and geometry stay the database's. `score` adds robust score calibration (ours, beyond the
+    paper). The result is frozen: later queries do not change it.
+    """
+    if len(target) < 2:
+        raise BadTokens(f"{len(target)} target photos are too few to calibrate on; give at least 2, better 64")
+    if len(target) < FEW_PHOTOS:
+        warnings.warn(f"{len(target)} target photos decide little; give 64 where you can", FewPhotos, stacklevel=2)
+    backend, progress = backend_for(device), as_progress(progress)
+    head.check(target)
+    dtype = str(head.branches["soft", 0].described.descriptors.dtype)
+    words = [vocabulary.centers for vocabulary in head.vocabularies]
+    described = describe(target, words, ASSIGNMENTS, head.spec.temperature, backend, dtype=dtype)
+    decisions, evidence = decide_for_target(head.branches, described, head.cls, target.cls, backend, progress)
+    if score:
+        decisions = dataclasses.replace(decisions, score_calibrated=True)
+        evidence = dataclasses.replace(evidence, reasons={**evidence.reasons, "score": of_score(len(target))})
+    return assemble(
+        head.spec, decisions, evidence, head.vocabularies, head.branches, head.cls, backend, dtype,
+        score_target=target if score else None, saw="target",
+    )  # fmt: skip
 
 
 def recognise(photos: Path, queries: Path, encoder: Encoder, k: int = 5) -> list[tuple[Path, list[Path]]]:

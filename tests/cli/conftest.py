@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import tfa.maps
 from tfa.errors import BadImage, BadMap
+from tfa.maps.records import CalibrationReport
 from tfa.positions import Position
 
 
@@ -54,9 +55,10 @@ class StubMap:
         self.notes = ["2 rows of where.csv match no image (first: x.jpg)"]
         self.skipped = [("photos/[b]roken.jpg", "image file is truncated")]
         self.assignment = "hard"
+        self.calibrated = "night"
 
     @classmethod
-    def _call(cls, name: str, **given: Any) -> None:
+    def _call(cls, name: str, /, **given: Any) -> None:
         cls.calls.append((name, given))
         if cls.raises is not None:
             raise cls.raises
@@ -80,8 +82,11 @@ class StubMap:
     def use_encoder(self, **given: Any) -> None:
         self._call("use_encoder", **given)
 
-    def query_many(self, photos: Any, k: int, min_confidence: float, progress: bool) -> list[StubAnswer]:
-        self._call("query_many", photos=photos, k=k, min_confidence=min_confidence, progress=progress)
+    def query_many(
+        self, photos: Any, k: int, min_confidence: float, progress: bool, calibration: str | None = None
+    ) -> list[StubAnswer]:
+        given = {"min_confidence": min_confidence, "progress": progress, "calibration": calibration}
+        self._call("query_many", photos=photos, k=k, **given)
         return [self._answer(Path(photo), k, min_confidence) for photo in photos]
 
     def _answer(self, photo: Path, k: int, min_confidence: float) -> StubAnswer:
@@ -104,8 +109,35 @@ class StubMap:
         self._call("refit", device=device, progress=progress)
         self.assignment = "soft"
 
+    def calibrate(self, photos: Any, name: str, **given: Any) -> CalibrationReport:
+        self._call("calibrate", photos=photos, name=name, **given)
+        self.calibrated = name
+        notes = ["70 photos are more than the budget: 64 were drawn"]
+        return CalibrationReport(name, 64, 70, self.skipped, notes, {}, {})
+
     def __len__(self) -> int:
         return 92
+
+    def _calibration(self, name: str, active: bool) -> dict[str, Any]:
+        return {
+            "name": name,
+            "active": active,
+            "calibration": {
+                "given": 70, "used": 64, "budget": 64, "score": active, "digests": ["ab"] * 64, "revision": 2,
+            },
+            "decisions": {
+                "route": "mixture" if active else "hard", "soft_weight": 0.25, "carrier": "partial",
+                "strengths": {"hard": {"c": 0.25, "beta": 0.5}}, "admit_cls": active, "local_weight": 0.625,
+                "sigma_local": [0.1] * 3, "sigma_cls": [0.1] * 3, "score_calibrated": active,
+            },
+            "reasons": {
+                "route": "anchor mass speaks for a mixture", "carrier": "more distinct images",
+                "admit_cls": "quality 0.8", "strengths": "target and map correlate", "score": "64 photos",
+            },
+            "evidence": {"target_images": 64},
+            "saw": "target",
+            "differences": ["the carrier is partial instead of adaptive"] if active else [],
+        }  # fmt: skip
 
     def info(self) -> dict[str, Any]:
         return {
@@ -135,6 +167,7 @@ class StubMap:
             "storage": "float16",
             "bytes": 12_345_678,
             "positions": 88,
+            "calibrations": [self._calibration("day", False), self._calibration(self.calibrated, True)],
             "notes": list(self.notes),
             "seconds": {"encode": 12.34, "fit": 5.0},
         }  # fmt: skip

@@ -12,8 +12,8 @@ from tfa.errors import BadWeights
 from tfa.version import __version__
 
 VERBS = [
-    ["build"], ["query"], ["info"], ["add"], ["remove"], ["refit"], ["encoders"],
-    ["weights"], ["weights", "get"], ["demo"], ["bench"], ["bench", "fit"],
+    ["build"], ["query"], ["info"], ["calibrate"], ["add"], ["remove"], ["refit"], ["encoders"],
+    ["weights"], ["weights", "get"], ["demo"], ["bench"], ["bench", "fit"], ["bench", "calibrate"],
 ]  # fmt: skip
 
 
@@ -68,6 +68,8 @@ def test_version(run):
         ["query", "town.tfa", "near.jpg", "--no-such-option"],
         ["query", "town.tfa", "near.jpg", "--montage", "answer.txt"],
         ["remove", "town.tfa"],
+        ["calibrate", "town.tfa"],
+        ["calibrate", "town.tfa", "photos", "--budget", "1"],
         ["demo", "--references", "1"],
         ["bench", "fit", "--images", "many"],
     ],

@@ -1,4 +1,4 @@
-"""`tfa demo` and `tfa bench fit`: what they pass on and print."""
+"""`tfa demo`, `tfa bench fit` and `tfa bench calibrate`: what they pass on and print."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ class Result:
 
 @pytest.fixture
 def called(monkeypatch):
-    """The arguments of run_demo and run_fit_benchmark, which are replaced."""
+    """The arguments of what the verbs call, which is replaced."""
     calls = {}
-    for module, name in (("tfa.demo.run", "run_demo"), ("tfa.bench.fit", "run_fit_benchmark")):
+    for module, name in (
+        ("tfa.demo.run", "run_demo"),
+        ("tfa.bench.fit", "run_fit_benchmark"),
+        ("tfa.bench.calibrate", "run_calibrate_benchmark"),
+    ):
         fake = ModuleType(module)
         setattr(fake, name, lambda *args, name=name, **given: calls.update({name: (args, given)}) or Result())
         monkeypatch.setitem(sys.modules, module, fake)
@@ -43,3 +47,14 @@ def test_bench_fit(run, called, folder):
     )  # fmt: skip
     assert json.loads(run("bench", "fit", "--tokens", "photos", "--json").stdout) == {"ratio": 1.25}
     assert called["run_fit_benchmark"][1]["photos"] == Path("photos")
+
+
+def test_bench_calibrate(run, called, folder):
+    words = ["--images", 50, "--target", 8, "--full", 40, "--patches", 20, "--channels", 6]
+    assert run("bench", "calibrate", *words, "--quiet").stdout == "TFA 97.8 [R@1]\n"
+    assert called["run_calibrate_benchmark"] == (
+        (), {"images": 50, "target": 8, "full": 40, "patches": 20, "channels": 6, "progress": False},
+    )  # fmt: skip
+    assert json.loads(run("bench", "calibrate", "--json").stdout) == {"ratio": 1.25}
+    assert called["run_calibrate_benchmark"][1]["target"] == 64
+    assert run("bench", "calibrate", "--target", 1).exit_code == 2

@@ -1,5 +1,6 @@
 """A small map of made-up photos under the fake encoder, and a cache of its own for every test."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +8,12 @@ import pytest
 from PIL import Image
 
 from tests.fakes import FakeEncoder
+from tfa import pipeline
 from tfa.cache import TokenCache
 from tfa.config import HeadSpec
+from tfa.images import open_image
 from tfa.maps import PlaceMap
+from tfa.tokens import Tokens
 
 SPEC = HeadSpec(words=6)
 
@@ -53,3 +57,39 @@ def reopened(path, cache=None):
     opened = PlaceMap.load(path, encoder=FakeEncoder())
     opened.cache = cache
     return opened
+
+
+@pytest.fixture
+def camera(tmp_path):
+    """Folder of 20 photos of a darker camera, six of them of places the map does not know."""
+    for place in range(20):
+        photo(tmp_path / "camera" / f"{place:02d}.png", place, light=0.7)
+    return tmp_path / "camera"
+
+
+@pytest.fixture
+def dusk(tmp_path):
+    """A query."""
+    return photo(tmp_path / "dusk.png", 5, light=0.8)
+
+
+def hits(place_map, query, calibration=None):
+    return [hit.to_dict() for hit in place_map.query(query, k=99, calibration=calibration)]
+
+
+def scores(place_map, photos, calibration=None):
+    tokens = Tokens(*FakeEncoder().encode([open_image(p) for p in photos]))
+    return place_map.state.chosen(calibration).served.scorer.scores(tokens)
+
+
+def mixture_with_cls(monkeypatch):
+    """Whatever the evidence says, mix both assignments and admit the global token."""
+    decide = pipeline.decide_for_target
+
+    def forced(*given):
+        decisions, evidence = decide(*given)
+        strengths = {"hard": {"c": 0.4, "beta": 0.1}, "soft": {"c": 0.7, "beta": 0.3}}
+        choices = {"route": "mixture", "soft_weight": 0.6, "strengths": strengths, "carrier": "adaptive"}
+        return dataclasses.replace(decisions, admit_cls=True, local_weight=0.75, **choices), evidence
+
+    monkeypatch.setattr(pipeline, "decide_for_target", forced)

@@ -11,6 +11,7 @@ import numpy as np
 from tfa.arrays import backend_for
 from tfa.bench.recall import recall_at
 from tfa.controllers.decisions import Decisions
+from tfa.errors import BadSpec
 from tfa.head import Head, assemble
 from tfa.tokens import Tokens
 from tfa.vocabulary import CONSTRUCTIONS
@@ -38,9 +39,11 @@ CONTROLS: Mapping[str, Control] = {
 
 def under_control(head: Head, control: Control) -> Head:
     """`head` with its decisions replaced and the global token left out."""
+    if not isinstance(head.decisions, Decisions):
+        raise BadSpec("controls are taken from a database-only head; give the head that tfa.fit made")
     assignment = control.assignment or head.decisions.assignment
     strengths = head.evidence.assignments[assignment]
-    decisions: Decisions = dataclasses.replace(
+    decisions = dataclasses.replace(
         head.decisions,
         assignment=assignment,
         carrier=control.carrier,
@@ -50,7 +53,7 @@ def under_control(head: Head, control: Control) -> Head:
     )
     dtype = str(head.branches[assignment, 0].described.descriptors.dtype)
     return assemble(
-        head.spec, decisions, head.evidence, list(head.vocabularies), head.branches, head.cls, backend_for("cpu"), dtype
+        head.spec, decisions, head.evidence, head.vocabularies, head.branches, head.cls, backend_for("cpu"), dtype
     )
 
 

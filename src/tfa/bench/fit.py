@@ -67,6 +67,14 @@ def made_up_tokens(images: int, patches: int, channels: int) -> Tokens:
     return Tokens(tokens, tokens.mean(axis=1, dtype=np.float32))
 
 
+def tokens_of_photos(photos: Path, progress: bool | Progress | None = None) -> Tokens:
+    """Tokens of real photos by the default encoder, in memory: disks are not timed."""
+    from tfa.encoders import DEFAULT_ENCODER, load_encoder
+
+    lazy = encode(photos, load_encoder(DEFAULT_ENCODER), progress=as_progress(progress)).tokens
+    return Tokens([np.array(image) for image in lazy.patches], lazy.cls)
+
+
 def run_fit_benchmark(
     *,
     images: int = 607,
@@ -76,13 +84,7 @@ def run_fit_benchmark(
     progress: bool | Progress | None = None,
 ) -> FitBenchmark:
     """Time `fit`, then k-means, the six descriptor sets, six Gram matrices and six eigendecompositions alone."""
-    if photos is None:
-        tokens = made_up_tokens(images, patches, channels)
-    else:
-        from tfa.encoders import DEFAULT_ENCODER, load_encoder
-
-        lazy = encode(photos, load_encoder(DEFAULT_ENCODER), progress=as_progress(progress)).tokens
-        tokens = Tokens([np.array(image) for image in lazy.patches], lazy.cls)  # in memory: disks are not timed
+    tokens = made_up_tokens(images, patches, channels) if photos is None else tokens_of_photos(photos, progress)
     fit(tokens.select(slice(0, min(len(tokens), 8))), HeadSpec(words=4))  # thread pools and page tables warm up
     started = time.perf_counter()
     head = fit(tokens, progress=progress)

@@ -1,4 +1,4 @@
-"""`tfa bench fit`: is fitting the head as fast as its unavoidable parts allow?"""
+"""`tfa bench fit`, `tfa bench calibrate`: what fitting a head and calibrating it cost on this machine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ bench = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Measure
 
 
 def register(app: typer.Typer) -> None:
-    app.add_typer(bench, name="bench", epilog=examples("tfa bench fit"))
-
-
-@bench.callback()
-def benchmarks() -> None:
-    """Measure speed on this machine."""  # a group of one verb is a group only if it has a callback
+    app.add_typer(bench, name="bench", epilog=examples("tfa bench fit", "tfa bench calibrate"))
 
 
 @bench.command(
@@ -50,6 +45,35 @@ def fit(
         patches=patches,
         channels=channels,
         photos=tokens,
+        progress=wants_progress(quiet=quiet, json=json),
+    )
+    if json:
+        print_json(result.to_dict())
+    else:
+        say(str(result))
+
+
+@bench.command(
+    epilog=examples("tfa bench calibrate", "tfa bench calibrate --images 200 --full 200 --patches 256 --json")
+)
+def calibrate(
+    images: Annotated[int, typer.Option(min=2, help="Images of the map, of made-up tokens.")] = 607,
+    target: Annotated[int, typer.Option(min=2, help="Target images of a usual calibration.")] = 64,
+    full: Annotated[int, typer.Option(min=2, help="Target images when every query calibrates.")] = 607,
+    patches: Annotated[int, typer.Option(min=1, help="Patches of each image.")] = 529,
+    channels: Annotated[int, typer.Option(min=1, help="Channels of each patch.")] = 384,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Time the calibration of a head on target images against the fit it builds on, in one run."""
+    from tfa.bench.calibrate import run_calibrate_benchmark
+
+    result = run_calibrate_benchmark(
+        images=images,
+        target=target,
+        full=full,
+        patches=patches,
+        channels=channels,
         progress=wants_progress(quiet=quiet, json=json),
     )
     if json:

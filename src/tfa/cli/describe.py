@@ -15,13 +15,37 @@ def show_map(info: Mapping[str, Any], *, scales: bool = False) -> None:
     say(f"  {counted_images(info)}")
     size = f", {human_bytes(info['bytes'])}" if info.get("bytes") else ""
     say(f"  encoder {info['encoder']['id']}; stored as {info['storage']}{size}")
+    _show_decisions(decisions(info)[: None if scales else 4])
+
+
+def _show_decisions(rows: list[tuple[str, str, str]]) -> None:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(style="dim", overflow="fold")
-    for name, value, reason in decisions(info)[: None if scales else 4]:
+    for name, value, reason in rows:
         table.add_row(f"  {name}", value, reason)
     console().print(table)
+
+
+def show_calibration(entry: Mapping[str, Any]) -> None:
+    """An entry of `calibrations`: what it saw, what it decided, and what that changes."""
+    facts = entry["calibration"]
+    saw = "the map's photos and the calibration's" if entry["saw"] == "target" else entry["saw"]
+    say(f"  made of {facts['used']:,} of {counted(facts['given'], 'photo')}; it saw {saw}")
+    made, reasons = entry["decisions"], entry["reasons"]
+    mixed = f", soft {made['soft_weight']:.2f}" if made["route"] == "mixture" else ""
+    strengths = "; ".join(f"{name} c {s['c']:.3f}, β {s['beta']:.3f}" for name, s in made["strengths"].items())
+    cls = f"admitted, weight {1 - made['local_weight']:.2f}" if made["admit_cls"] else "left out"
+    rows = [
+        ("assignment", made["route"] + mixed, reasons["route"]),
+        ("carrier", made["carrier"], reasons["carrier"]),
+        ("CLS token", cls, reasons["admit_cls"]),
+        ("strengths", strengths, reasons["strengths"]),
+        ("scores", "calibrated" if made["score_calibrated"] else "as they are", reasons.get("score", "")),
+    ]
+    _show_decisions(rows)
+    say("  unlike without calibration: " + ("; ".join(entry["differences"]) or "nothing, the decisions are the same"))
 
 
 def counted_images(info: Mapping[str, Any]) -> str:

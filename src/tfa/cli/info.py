@@ -6,7 +6,7 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import examples, print_json, say, show_notes
-from tfa.cli.describe import show_evidence, show_map
+from tfa.cli.describe import show_calibration, show_evidence, show_map
 
 
 def register(app: typer.Typer) -> None:
@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
 
 
 def info(map: options.MapPath, json: options.AsJson = False) -> None:
-    """Show a map's decisions, the numbers they rest on and the reason for each."""
+    """Show a map's decisions, the numbers they rest on and the reason for each; then those of its calibrations."""
     from tfa.maps import PlaceMap
 
     facts = PlaceMap.load(map).info()
@@ -28,4 +28,8 @@ def info(map: options.MapPath, json: options.AsJson = False) -> None:
     if facts["evidence"]:
         say("evidence", style="bold")
         show_evidence(facts["evidence"])
+    for calibration in facts["calibrations"]:
+        active = ", answers unless another is named" if calibration["active"] else ""
+        say(f"calibration {calibration['name']}{active}", style="bold")
+        show_calibration(calibration)
     show_notes(facts["notes"])

@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
             "tfa query town.tfa photo.jpg",
             "tfa query town.tfa photo.jpg -k 3 --montage answer.png",
             "tfa query town.tfa evening-walk/ --min-confidence 0.5 --json > answers.json",
+            "tfa query town.tfa photo.jpg --calibration night",
         )
     )(query)
 
@@ -61,6 +62,14 @@ def query(
             "map's own photos that, hidden and asked for, were recognised less clearly.",
         ),
     ] = 0.0,
+    calibration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|none",
+            help="Ask with this calibration of the map; the newest if not given, none asks without. "
+            "See [bold]tfa calibrate[/bold].",
+        ),
+    ] = None,
     weights: options.Weights = None,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -79,7 +88,9 @@ def query(
     progress = wants_progress(quiet=quiet, json=json)
     place_map.use_encoder(weights=weights, device=device, threads=threads, progress=progress)
     asked = expanded(photos)
-    answers = place_map.query_many(asked, k=k, min_confidence=min_confidence, progress=progress)
+    answers = place_map.query_many(
+        asked, k=k, min_confidence=min_confidence, calibration=calibration, progress=progress
+    )
     if json:
         print_json([_entry(answer) for answer in answers])
     elif len(answers) <= ONE_BY_ONE:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from tfa.arrays import Backend
-from tfa.branches import Branch, PseudoScores, ScoreBlock, global_similarities, pseudo_facts
+from tfa.branches import Branch, PseudoScores, global_similarities, median_spread, pseudo_facts
+from tfa.branches import fused as fuse
 from tfa.controllers import reasons
 from tfa.controllers.decisions import DatabaseEvidence, Decisions, SpectralStrengths
 from tfa.evidence import Candidate, RowFacts, correlation, dispersion_penalised
@@ -43,19 +44,19 @@ def decide(
 
     local = candidates[f"{assignment}/adaptive"]
     # σ: median over pseudo queries of a row's spread, so that two branches of unlike scale can be added.
-    sigma_local = tuple(_median_spread(rows) for rows in facts[assignment, "adaptive"])
+    sigma_local = tuple(median_spread(rows) for rows in facts[assignment, "adaptive"])
     sigma_cls: tuple[float, ...] = (0.0, 0.0, 0.0)
     fused = None
     if cls is not None:
         similar = global_similarities(cls, chosen[0].split.pseudo)
         count = len(chosen[0].split.pseudo)
-        sigma_cls = tuple(_median_spread(pseudo_facts(similar, count, branch.mask)) for branch in chosen)
+        sigma_cls = tuple(median_spread(pseudo_facts(similar, count, branch.mask)) for branch in chosen)
         if min(sigma_local) > 0 and min(sigma_cls) > 0:
             name = f"{assignment}/adaptive+cls"
             terms = carrier_terms("adaptive", c, beta)
             rows = []
             for branch, of_local, of_cls in zip(chosen, sigma_local, sigma_cls, strict=True):
-                block = fused_scores(PseudoScores(branch, terms, backend).block, similar, of_local, of_cls)
+                block = fuse(PseudoScores(branch, terms, backend).block, similar, 0.5, of_local, of_cls)
                 rows.append(pseudo_facts(block, count, branch.mask))
                 branch.release()
             fused = candidates[name] = Candidate.of(name, _tops(rows))
@@ -110,11 +111,6 @@ def choose_carrier(original: Candidate, partial: Candidate, adaptive: Candidate)
     return "adaptive"
 
 
-def fused_scores(local: ScoreBlock, similar: ScoreBlock, sigma_local: float, sigma_cls: float) -> ScoreBlock:
-    """½(S/σ_local + S_cls/σ_cls), block by block."""
-    return lambda start, stop: (local(start, stop) / sigma_local + similar(start, stop) / sigma_cls) / 2
-
-
 def _branch_facts(branch: Branch, carrier: str, c: float, beta: float, backend: Backend) -> RowFacts:
     scores = PseudoScores(branch, carrier_terms(carrier, c, beta), backend)
     facts = pseudo_facts(scores.block, len(branch.split.pseudo), branch.mask)
@@ -124,8 +120,3 @@ def _branch_facts(branch: Branch, carrier: str, c: float, beta: float, backend: 
 
 def _tops(rows: list[RowFacts]) -> np.ndarray:
     return np.stack([facts.top for facts in rows])
-
-
-def _median_spread(facts: RowFacts) -> float:
-    counted = facts.top >= 0
-    return float(np.median(facts.spread[counted])) if counted.any() else 0.0

@@ -20,6 +20,20 @@ class Decisions:
     sigma_local: tuple[float, ...]  # median row spread of the local adaptive score, per construction
     sigma_cls: tuple[float, ...]  # the same of the global-token cosine; zeros where there is none
 
+    @property
+    def branch_weights(self) -> dict[str, float]:
+        """Assignments in use and their share of the local score."""
+        return {self.assignment: 1.0}
+
+    @property
+    def strengths(self) -> dict[str, dict[str, float]]:
+        return {self.assignment: {"c": self.c, "beta": self.beta}}
+
+    @property
+    def local_weight(self) -> float:
+        """Share of the local score where the global token joins in."""
+        return 0.5
+
     def to_dict(self) -> dict[str, Any]:
         return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
 

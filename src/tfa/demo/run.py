@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tfa.bench.controls import CONTROLS, mean_recall, under_control
+from tfa.controllers.decisions import Decisions
 from tfa.demo.report import Decision, SummaryRow, write_report
 from tfa.demo.town import Town, render_town
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
@@ -100,6 +101,7 @@ def _draw(out: Path, town: Town, place_map: PlaceMap, result: DemoResult, head: 
     answers = place_map.query_many(asked[::step][:MONTAGE_QUERIES], k=4)
     draw_montage([_montage_row(answer, town) for answer in answers], out / "montage.png")
     decided = head.decisions
+    assert isinstance(decided, Decisions)  # of a head that only saw the references
     choices = {
         "assignment": decided.assignment,
         "strengths": f"c = {decided.c:.3f}, β = {decided.beta:.3f}",

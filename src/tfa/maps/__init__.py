@@ -1,6 +1,6 @@
 """Maps: a head and its photos as something that is saved, edited and asked."""
 
 from tfa.maps.placemap import PlaceMap
-from tfa.maps.records import Answer, EditReport, Hit, ImageRecord
+from tfa.maps.records import Answer, CalibrationReport, EditReport, Hit, ImageRecord
 
-__all__ = ["Answer", "EditReport", "Hit", "ImageRecord", "PlaceMap"]
+__all__ = ["Answer", "CalibrationReport", "EditReport", "Hit", "ImageRecord", "PlaceMap"]

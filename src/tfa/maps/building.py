@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,8 @@ from tfa.cache import EncodedImages, TokenCache
 from tfa.encoders import Encoder
 from tfa.errors import BadMap, BadSpec, UnknownImage
 from tfa.head import Head, Replica
-from tfa.maps.format import MapState
 from tfa.maps.records import ImageRecord
-from tfa.maps.served import ServedHead
+from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.positions import Position
 from tfa.progress import Progress
 from tfa.tokens import Tokens
@@ -28,11 +27,7 @@ def new_state(
     return MapState(
         encoder=encoder,
         spec=head.spec.to_dict(),
-        decisions=head.decisions.to_dict(),
-        evidence=head.evidence.to_dict(),
-        saw=head.saw,
-        replica=replica,
-        head=ServedHead.of(head, replica, storage),
+        heads=(NamedHead.of(DATABASE, head, replica, storage),),
         images=records,
         next_id=max((record.id for record in records), default=-1) + 1,
     )
@@ -60,10 +55,11 @@ def records_of(
 
 
 def with_images(state: MapState, tokens: Tokens, records: list[ImageRecord]) -> MapState:
-    """The state with more images, described by the frozen vocabulary and geometry."""
+    """The state with more images, described by the frozen vocabulary and geometry of each head."""
+    grown = [dataclasses.replace(h, served=h.served.grown(h.served.rows_of(tokens))) for h in state.heads]
     return dataclasses.replace(
         state,
-        head=state.head.grown(state.head.rows_of(tokens)),
+        heads=tuple(grown),
         images=[*state.images, *records],
         next_id=state.next_id + len(records),
         revision=state.revision + 1,
@@ -76,11 +72,16 @@ def without_images(state: MapState, ids: frozenset[int]) -> MapState:
 
 
 def tokens_of(
-    records: Sequence[ImageRecord], fingerprint: str, cache: TokenCache, encoder: Any, progress: Progress
+    records: Sequence[ImageRecord],
+    fingerprint: str,
+    cache: TokenCache,
+    encoder: Callable[[], Encoder],
+    progress: Progress,
+    otherwise: str = "remove them from the map before refit",
 ) -> Tokens:
     """Tokens of the map's photos; what the cache lost is encoded again from files that have not changed.
 
-    `encoder` is called for one only if it is needed.
+    `encoder` is called for one only if it is needed; `otherwise` is what to do about photos that are lost.
     """
     digests, paths = [record.digest for record in records], [record.path for record in records]
     missing = cache.missing(fingerprint, digests)
@@ -89,13 +90,30 @@ def tokens_of(
         if gone:
             raise BadMap(
                 f"{len(gone)} photos are neither in the token cache nor on disk (first: {gone[0]}); "
-                "restore them, or remove them from the map before refit"
+                f"restore them, or {otherwise}"
             )
         again = cache.encode([Path(paths[i]) for i in missing], encoder(), progress=progress)
         for path, digest, i in zip(again.paths, again.digests, missing, strict=True):
             if digest != digests[i]:
-                raise BadMap(f"{path} is not the photo the map was built with; remove it and add it again")
+                raise BadMap(f"{path} is not the photo the map was built with; restore it, or {otherwise}")
     return cache.tokens(fingerprint, digests, paths)
+
+
+def refitted(state: MapState, head: Head, images: Sequence[ImageRecord]) -> MapState:
+    """The state after fitting `head` on `images`, which keep their ids. Calibrations were of the old head."""
+    records = [dataclasses.replace(record, fitted=True) for record in images]
+    fresh = new_state(head, state.database.replica, state.head.storage, records, state.encoder)
+    return dataclasses.replace(fresh, next_id=state.next_id, revision=state.revision + 1)
+
+
+def with_twins(state: MapState) -> MapState:
+    """Photos with the same content tie to the last bit in every head, so that the first of them wins."""
+    twins = twins_of(state.images)
+    served = [
+        dataclasses.replace(h.served, scorer=dataclasses.replace(h.served.scorer, twins=twins)) for h in state.heads
+    ]
+    heads = [dataclasses.replace(h, served=s) for h, s in zip(state.heads, served, strict=True)]
+    return dataclasses.replace(state, heads=tuple(heads))
 
 
 def find_record(records: Sequence[ImageRecord], photo: str | Path | int) -> ImageRecord:

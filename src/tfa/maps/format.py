@@ -14,13 +14,14 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tfa.errors import BadMap
 from tfa.maps.records import ImageRecord
 from tfa.maps.served import ServedHead
+from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.storage import BadFile, map_tensors, sha256_of_file, sha256_of_json, sync_folder, write_json, write_tensors
 from tfa.version import __version__
 
@@ -33,25 +34,7 @@ HEADER = "map.json"
 FORMAT = "tfa-map"
 VERSION = 1
 MAX_SEGMENTS = 16  # with more, an addition also joins what was added before into one file
-
-
-@dataclass(frozen=True)
-class MapState:
-    """Everything a map is. `images` has one record per gallery row, also of images that were removed."""
-
-    encoder: dict[str, Any]  # id, fingerprint, channels, global_channels, grid, weights
-    spec: dict[str, Any]
-    decisions: dict[str, Any]
-    evidence: dict[str, Any]
-    saw: str
-    replica: int | str
-    head: ServedHead
-    images: list[ImageRecord]
-    removed: frozenset[int] = frozenset()
-    next_id: int = 0
-    revision: int = 1
-    segments: tuple[int, ...] = ()  # gallery rows of each file, in order
-    files: tuple[dict[str, Any], ...] = ()  # the header's entries, once on disk
+OURS = re.compile(r"\.?((head|gallery|images)-([A-Za-z0-9_-]+-)?r\d+|map\.json)\.")  # names of files we may delete
 
 
 def write_new(path: Path, state: MapState, *, overwrite: bool) -> MapState:
@@ -104,40 +87,65 @@ def is_map(path: Path) -> bool:
 
 
 def write_all(folder: Path, state: MapState) -> MapState:
-    """Head, one gallery file and one list of images, then the header."""
-    tag = f"r{state.revision:06d}"
-    head = _tensors(folder, f"head-{tag}.safetensors", "head", state.head.head_tensors())
-    files = (head, *_segment(folder, tag, state, 0))
-    return commit(folder, replace(state, files=files, segments=(len(state.images),)))
+    """Every head with one gallery file, and one list of images, then the header."""
+    rows = len(state.images)
+    heads = [_head(folder, state, head) for head in state.heads]
+    files = (*heads, *_segment(folder, state, 0))
+    return commit(folder, replace(state, files=files, segments=(rows,)))
 
 
 def write_addition(folder: Path, state: MapState) -> MapState:
-    """A file for the rows that are in no file yet; the rest of the map is not touched."""
+    """A file per head for the rows that are in no file yet; the rest of the map is not touched."""
     files, segments = state.files, state.segments
-    if len(segments) >= MAX_SEGMENTS:
-        files, segments = files[:3], segments[:1]  # keep the head and the first segment, join the additions
+    if len(segments) >= MAX_SEGMENTS:  # keep the heads and the first segment, join the additions
+        first: dict[tuple[str, str | None], dict[str, Any]] = {}
+        for entry in files:
+            first.setdefault((entry["role"], entry["head"]), entry)
+        files, segments = tuple(first.values()), segments[:1]
     first_row = sum(segments)
-    files = (*files, *_segment(folder, f"r{state.revision:06d}", state, first_row))
+    files = (*files, *_segment(folder, state, first_row))
     return commit(folder, replace(state, files=files, segments=(*segments, len(state.images) - first_row)))
 
 
-def _segment(folder: Path, tag: str, state: MapState, first_row: int) -> list[dict[str, Any]]:
-    """Gallery rows and image records from `first_row` on."""
-    records = folder / f"images-{tag}.json"
+def write_calibration(folder: Path, state: MapState) -> MapState:
+    """The files of the newest head, its rows in the segments there are; the rest of the map is not touched."""
+    head, start = state.heads[-1], 0
+    files = [entry for entry in state.files if entry["head"] != head.name]
+    files.append(_head(folder, state, head))
+    for number, rows in enumerate(state.segments):
+        files.append(_gallery(folder, state, head, start, start + rows, suffix=f"-{number}" if number else ""))
+        start += rows
+    return commit(folder, replace(state, files=tuple(files)))
+
+
+def _segment(folder: Path, state: MapState, first_row: int) -> list[dict[str, Any]]:
+    """Image records and every head's gallery rows from `first_row` on."""
+    records, rows = folder / f"images-r{state.revision:06d}.json", len(state.images)
     write_json(records, [record.to_dict() for record in state.images[first_row:]])
-    return [
-        _tensors(folder, f"gallery-{tag}.safetensors", "gallery", state.head.gallery_tensors(first_row)),
-        _entry(records, "images"),
-    ]
+    galleries = [_gallery(folder, state, head, first_row, rows) for head in state.heads]
+    return [*galleries, _entry(records, "images", None)]
 
 
-def _tensors(folder: Path, name: str, role: str, tensors: dict[str, Any]) -> dict[str, Any]:
-    write_tensors(folder / name, tensors, {"format": FORMAT, "role": role})
-    return _entry(folder / name, role)
+def _head(folder: Path, state: MapState, head: NamedHead) -> dict[str, Any]:
+    return _tensors(folder, state, head, "head", head.served.head_tensors())
 
 
-def _entry(path: Path, role: str) -> dict[str, Any]:
-    return {"name": path.name, "role": role, "bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
+def _gallery(folder: Path, state: MapState, head: NamedHead, start: int, stop: int, suffix: str = "") -> dict[str, Any]:
+    return _tensors(folder, state, head, "gallery", head.served.gallery_tensors(start, stop), suffix)
+
+
+def _tensors(
+    folder: Path, state: MapState, head: NamedHead, role: str, tensors: dict[str, Any], suffix: str = ""
+) -> dict[str, Any]:
+    name = "" if head.name == DATABASE else f"{head.name}{suffix}-"
+    path = folder / f"{role}-{name}r{state.revision:06d}.safetensors"
+    write_tensors(path, tensors, {"format": FORMAT, "role": role})
+    return _entry(path, role, head.name)
+
+
+def _entry(path: Path, role: str, head: str | None) -> dict[str, Any]:
+    size, digest = path.stat().st_size, sha256_of_file(path)
+    return {"name": path.name, "role": role, "head": head, "bytes": size, "sha256": digest}
 
 
 def commit(folder: Path, state: MapState) -> MapState:
@@ -149,11 +157,8 @@ def commit(folder: Path, state: MapState) -> MapState:
         "revision": state.revision,
         "encoder": state.encoder,
         "spec": state.spec,
-        "decisions": state.decisions,
-        "evidence": state.evidence,
-        "saw": state.saw,
-        "replica": state.replica,
-        "layout": state.head.layout(),
+        "heads": [head.to_dict() for head in state.heads],
+        "active": state.active,
         "segments": list(state.segments),
         "removed": sorted(state.removed),
         "next_id": state.next_id,
@@ -162,9 +167,7 @@ def commit(folder: Path, state: MapState) -> MapState:
     write_json(folder / HEADER, {**header, "digest": sha256_of_json(header)})
     named = {HEADER, *(entry["name"] for entry in state.files)}
     for file in folder.iterdir():  # old revisions, and what a killed writer left
-        if file.name not in named and file.name.lstrip(".").startswith(
-            ("head-r", "gallery-r", "images-r", "map.json.")
-        ):
+        if file.name not in named and OURS.match(file.name):
             file.unlink(missing_ok=True)
     return state
 
@@ -175,35 +178,41 @@ def read(folder: Path, *, verify: bool = True) -> MapState:
     for entry in header["files"]:
         _check_file(folder / entry["name"], entry, verify)
     try:
-        arrays: dict[str, list[Any]] = {"head": [], "gallery": []}
-        images: list[ImageRecord] = []
-        for entry in header["files"]:
-            file = folder / entry["name"]
-            if entry["role"] == "images":
-                images += [ImageRecord.from_dict(record) for record in json.loads(file.read_text("utf-8"))]
-            else:
-                arrays[entry["role"]].append(map_tensors(file)[0])
-        head = ServedHead.from_tensors(header["layout"], arrays["head"][0], arrays["gallery"])
-        rows = {len(head.scorer.bias), *(sum(map(len, part.gallery)) for part in head.scorer.parts)}
-        if rows != {len(images)}:
-            raise BadMap(f"{folder} is damaged: {len(images)} images, but {sorted(rows)} gallery rows")
+        heads = tuple(_read_head(folder, header, entry) for entry in header["heads"])
+        lists = [folder / entry["name"] for entry in header["files"] if entry["role"] == "images"]
+        images = [ImageRecord.from_dict(record) for file in lists for record in json.loads(file.read_text("utf-8"))]
+        for head in heads:
+            scorer = head.served.scorer
+            rows = {len(scorer.bias), *(sum(map(len, part.gallery)) for part in scorer.parts)}
+            if rows != {len(images)}:
+                raise BadMap(f"{folder} is damaged: {len(images)} images, but {sorted(rows)} gallery rows")
+        state = MapState(
+            encoder=header["encoder"],
+            spec=header["spec"],
+            heads=heads,
+            images=images,
+            active=header["active"],
+            removed=frozenset(header["removed"]),
+            next_id=header["next_id"],
+            revision=header["revision"],
+            segments=tuple(header["segments"]),
+            files=tuple(header["files"]),
+        )
+        names = [head.name for head in heads]
+        if names[0] != DATABASE or len(set(names)) != len(names) or state.active not in names:
+            raise BadMap(f"{folder} is damaged: heads {names}, active {state.active!r}; build it again")
     except (BadFile, KeyError, IndexError, ValueError, TypeError) as error:
         raise BadMap(f"{folder} is damaged ({error}); build it again") from None
-    return MapState(
-        encoder=header["encoder"],
-        spec=header["spec"],
-        decisions=header["decisions"],
-        evidence=header["evidence"],
-        saw=header["saw"],
-        replica=header["replica"],
-        head=head,
-        images=images,
-        removed=frozenset(header["removed"]),
-        next_id=header["next_id"],
-        revision=header["revision"],
-        segments=tuple(header["segments"]),
-        files=tuple(header["files"]),
-    )
+    return state
+
+
+def _read_head(folder: Path, header: dict[str, Any], entry: dict[str, Any]) -> NamedHead:
+    """One head from its entry in the header and the files that are its own."""
+    arrays: dict[str, list[Any]] = {"head": [], "gallery": []}
+    for file in header["files"]:
+        if file["head"] == entry["name"]:
+            arrays[file["role"]].append(map_tensors(folder / file["name"])[0])
+    return NamedHead.from_dict(entry, ServedHead.from_tensors(entry["layout"], arrays["head"][0], arrays["gallery"]))
 
 
 def _read_header(folder: Path) -> dict[str, Any]:

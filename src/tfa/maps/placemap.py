@@ -2,59 +2,46 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from tfa.cache import EncodedImages, TokenCache
 from tfa.config import HeadSpec
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
-from tfa.errors import BadImage, BadSpec, BadWeights, NoImages
+from tfa.errors import NoImages
 from tfa.head import ENSEMBLE, Head, Replica
-from tfa.images import find_images, open_image
+from tfa.images import find_images
 from tfa.maps import format
+from tfa.maps.asking import QUERY_BATCH, AskableMap
 from tfa.maps.building import (
     check_storage,
     encoder_facts,
     find_record,
     new_state,
     records_of,
+    refitted,
     tokens_of,
-    twins_of,
     unique_files,
     with_images,
     without_images,
 )
-from tfa.maps.format import MapState
-from tfa.maps.records import Answer, EditReport, Hit, confidences
+from tfa.maps.calibrating import calibrated_state, check_request, choose_photos, dropped_note
+from tfa.maps.records import CalibrationReport, EditReport
+from tfa.maps.state import MapState
 from tfa.maps.telling import facts_of, unseen_share
 from tfa.pipeline import encode, fit
 from tfa.positions import Position, find_positions
 from tfa.progress import Progress, as_progress
-from tfa.scoring import top_k
-from tfa.tokens import Tokens
 
 UNSEEN_LIMIT = 0.2  # share of images not seen at fitting from which a refit is advised
-QUERY_BATCH = 8  # photos encoded at a time
 
 
-class PlaceMap:
+class PlaceMap(AskableMap):
     """A searchable map of places. Build it from photos, or load it from a `NAME.tfa` folder.
 
-    Once saved or loaded, `add`, `remove` and `refit` also write to the folder, each in one atomic step.
+    Once saved or loaded, `add`, `remove`, `refit` and `calibrate` also write to the folder, each in one atomic step.
     """
-
-    def __init__(self, state: MapState, path: Path | None = None, encoder: Encoder | None = None) -> None:
-        self._take(state)
-        self.path = path
-        self.notes: list[str] = []
-        self.skipped: list[tuple[str, str]] = []
-        self.cache: TokenCache | None = None
-        self._encoder = encoder
-        self._encoder_options: dict[str, Any] = {}
 
     # --- build, save, load -------------------------------------------------------------------------------------
 
@@ -126,90 +113,6 @@ class PlaceMap:
         """Open a saved map; its arrays are mapped, not read. `encoder` is used instead of loading the map's own."""
         return cls(format.read(Path(path), verify=verify), Path(path), encoder)
 
-    def use_encoder(
-        self,
-        weights: str | Path | None = None,
-        device: str = "cpu",
-        threads: int | None = None,
-        progress: bool | Progress | None = None,
-    ) -> None:
-        """How queries and additions are encoded; which encoder it is, the map itself says."""
-        options = {"weights": weights, "device": device, "threads": threads, "progress": progress}
-        self._encoder, self._encoder_options = None, options
-
-    @property
-    def encoder(self) -> Encoder:
-        """The map's encoder, loaded when first needed and checked to be the one the map was built with."""
-        wanted = self.state.encoder
-        if self._encoder is None:
-            chosen = {key: value for key, value in self._encoder_options.items() if value is not None}
-            self._encoder = load_encoder(wanted["id"], **{"weights": wanted["weights"], **chosen})
-        if self._encoder.fingerprint != wanted["fingerprint"]:
-            found, self._encoder = self._encoder.id, None
-            raise BadWeights(
-                f"this map was built with {wanted['id']} (fingerprint {wanted['fingerprint'][:12]}…), but {found} "
-                "was loaded with other weights or preprocessing; give the map's own weights with --weights"
-            )
-        return self._encoder
-
-    # --- ask ---------------------------------------------------------------------------------------------------
-
-    def query(self, photo: Any, k: int = 5, min_confidence: float = 0.0) -> list[Hit]:
-        """The k most likely places of a photo (a path or a PIL image); none when the best is below `min_confidence`."""
-        return next(self._answers([photo], k, min_confidence, strict=True)).hits
-
-    def query_many(
-        self, photos: Sequence[Any], k: int = 5, min_confidence: float = 0.0, progress: bool | Progress | None = None
-    ) -> list[Answer]:
-        """Answers for many photos. One that cannot be read gets an answer that says so."""
-        answers = []
-        with as_progress(progress).task("asking", len(photos), "photos") as task:
-            for answer in self._answers(photos, k, min_confidence, strict=False):
-                answers.append(answer)
-                task.advance()
-        return answers
-
-    def query_tokens(self, tokens: Tokens, k: int = 5) -> list[list[Hit]]:
-        """Hits of photos that were encoded elsewhere, with the map's encoder."""
-        if k < 1:
-            raise BadSpec(f"k={k} is out of range: must be at least 1")
-        if not len(self):
-            return [[] for _ in range(len(tokens))]
-        scores = self.state.head.scorer.scores(tokens)[:, self._alive]
-        ranked, best = top_k(scores, k)
-        sure = confidences(scores, ranked, self.state.head.peaks)
-        return [
-            [
-                Hit(self.images[i].id, self.images[i].path, float(score), float(p), self.images[i].position)
-                for i, score, p in zip(row, row_best, row_sure, strict=True)
-            ]
-            for row, row_best, row_sure in zip(ranked, best, sure, strict=True)
-        ]
-
-    def _answers(self, photos: Sequence[Any], k: int, min_confidence: float, strict: bool) -> Iterator[Answer]:
-        if not 0 <= min_confidence <= 1:
-            raise BadSpec(f"min_confidence={min_confidence} is out of range: must be between 0 and 1")
-        for start in range(0, len(photos), QUERY_BATCH):
-            images: list[Any] = []
-            errors: dict[int, str] = {}
-            batch = photos[start : start + QUERY_BATCH]
-            for index, photo in enumerate(batch):
-                try:
-                    images.append(photo.convert("RGB") if hasattr(photo, "convert") else open_image(Path(photo)))
-                except (BadImage, OSError) as error:
-                    if strict:
-                        raise
-                    errors[index] = str(error)
-            # The confidence of the best hit is told also when it is too low to be given.
-            found = iter(self.query_tokens(Tokens(*self.encoder.encode(images)), k) if images else [])
-            for index, photo in enumerate(batch):
-                if index in errors:
-                    yield Answer(str(photo), [], 0.0, errors[index])
-                    continue
-                hits = next(found)
-                sure = hits[0].confidence if hits else 0.0
-                yield Answer(str(photo), hits if sure >= min_confidence else [], sure)
-
     # --- edit --------------------------------------------------------------------------------------------------
 
     def add(
@@ -256,11 +159,42 @@ class PlaceMap:
         cache = self.cache or TokenCache()
         tokens = tokens_of(self.images, old.encoder["fingerprint"], cache, lambda: self.encoder, progress)
         head = fit(tokens, HeadSpec.from_dict(old.spec), device=device, progress=progress)
-        records = [dataclasses.replace(record, fitted=True) for record in self.images]
-        replica: Replica = ENSEMBLE if old.replica == ENSEMBLE else int(old.replica)
-        fresh = new_state(head, replica, old.head.storage, records, old.encoder)
-        fresh = dataclasses.replace(fresh, next_id=old.next_id, revision=old.revision + 1)
-        self._commit(fresh, format.write_all)
+        self._commit(refitted(old, head, self.images), format.write_all)
+        self.notes += dropped_note(old, self.path)
+
+    def calibrate(
+        self,
+        photos: Any,
+        name: str = "target",
+        *,
+        budget: int = 64,
+        score: bool | None = None,
+        skip_bad: bool = False,
+        batch_size: int = QUERY_BATCH,
+        device: str = "cpu",
+        progress: bool | Progress | None = False,
+    ) -> CalibrationReport:
+        """Calibrate the map for a camera, from unlabelled photos of it that the map does not hold.
+
+        The calibration is kept beside the database-only head and answers from now on. `score` also calibrates
+        scores, an image's bias each (None: from 16 photos on).
+        """
+        check_request(self.state, name, budget)
+        progress, cache = as_progress(progress), self.cache or TokenCache()
+
+        def encoded(paths: list[Path]) -> EncodedImages:
+            return encode(paths, self.encoder, cache=cache, skip_bad=skip_bad, batch_size=batch_size, progress=progress)
+
+        chosen = choose_photos(find_images(photos), self.state, budget, skip_bad, encoded)
+        fresh, notes = calibrated_state(
+            self.state, chosen, name, budget, score, cache, lambda: self.encoder, device, progress
+        )
+        self._commit(fresh, format.write_calibration)
+        head = fresh.chosen(name)
+        notes, reasons = [*chosen.notes, *notes], dict(head.evidence["reasons"])
+        return CalibrationReport(
+            name, len(chosen.digests), chosen.given, chosen.skipped, notes, dict(head.decisions), reasons
+        )
 
     def _commit(self, state: MapState, write: Callable[[Path, MapState], MapState]) -> None:
         """Make `state` the map's, on disk first if it has a folder."""
@@ -269,18 +203,7 @@ class PlaceMap:
                 state = write(self.path, state)
         self._take(state)
 
-    def _take(self, state: MapState) -> None:
-        # Photos with the same content tie to the last bit, so that the first of them wins.
-        scorer = dataclasses.replace(state.head.scorer, twins=twins_of(state.images))
-        self.state = dataclasses.replace(state, head=dataclasses.replace(state.head, scorer=scorer))
-        rows = [row for row, record in enumerate(state.images) if record.id not in state.removed]
-        self._alive = np.array(rows, dtype=np.int64)
-        self.images = [state.images[row] for row in rows]
-
     # --- tell --------------------------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return len(self.images)
 
     @property
     def unseen_share(self) -> float:

@@ -71,6 +71,19 @@ class EditReport:
     notes: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class CalibrationReport:
+    """What a calibration saw, what it decided and why."""
+
+    name: str
+    used: int  # photos it was made of
+    given: int
+    skipped: list[tuple[str, str]]
+    notes: list[str]
+    decisions: dict[str, Any]
+    reasons: dict[str, str]
+
+
 def confidences(scores: np.ndarray, ranked: np.ndarray, peaks: np.ndarray) -> np.ndarray:
     """Confidence of the ranked images of each row `q k`, without labels (ours).
 

@@ -33,8 +33,11 @@ class ServedHead:
         """Drop from a fitted head what serving does not need."""
         scorer = head.scorer(replica)
         sides = tuple(_stored_side(side, storage) for side in scorer.sides)
-        parts = []
-        for part in scorer.parts:
+        parts: list[Part] = []
+        for part, same in zip(scorer.parts, _first_alike(scorer.parts), strict=True):
+            if same is not None:
+                parts.append(replace(part, gallery=parts[same].gallery))
+                continue
             side = None if part.side == GLOBAL else sides[part.side]
             if part.gamma is None and side is not None and side.anchors is not None and _all_anchors(side, part):
                 gallery = side.anchors  # every image is an anchor: one copy serves both
@@ -49,7 +52,10 @@ class ServedHead:
     def rows_of(self, tokens: Tokens) -> list[np.ndarray]:
         """Gallery rows of new images, one array per part: the frozen vocabulary and geometry describe them."""
         features = self.scorer.query_features(tokens) if len(tokens) else []
-        return [f.astype(self.storage) for f in features]
+        rows: list[np.ndarray] = []
+        for feature, same in zip(features, _first_alike(self.scorer.parts[: len(features)]), strict=True):
+            rows.append(feature.astype(self.storage) if same is None else rows[same])
+        return rows
 
     def grown(self, rows: Sequence[np.ndarray]) -> ServedHead:
         """With one more chunk of gallery rows."""
@@ -80,8 +86,9 @@ class ServedHead:
                     "gamma": p.gamma,
                     "member": p.member,
                     "shares_anchors": self._shares_anchors(p),
+                    "same_as": same,
                 }
-                for p in self.scorer.parts
+                for p, same in zip(self.scorer.parts, _first_alike(self.scorer.parts), strict=True)
             ],
         }
 
@@ -91,8 +98,10 @@ class ServedHead:
     def head_tensors(self) -> dict[str, np.ndarray]:
         """The query side."""
         tensors = {"peaks": self.peaks}
+        first = _first_alike(self.scorer.parts)
         for index, features in enumerate(self.scorer.calibrators or ()):
-            tensors[f"calibrators{index}"] = features
+            if first[index] is None:
+                tensors[f"calibrators{index}"] = features
         for index, side in enumerate(self.scorer.sides):
             tensors[f"side{index}.centers"] = side.centers
             if side.geometry is not None and side.anchors is not None:
@@ -103,17 +112,18 @@ class ServedHead:
                 tensors[f"side{index}.anchor_means"] = side.geometry.anchor_means
         return tensors
 
-    def gallery_tensors(self, first_row: int) -> dict[str, np.ndarray]:
-        """Gallery rows from `first_row` on; rows that are the anchors themselves are in the head's file."""
-        tensors = {"bias": self.scorer.bias[first_row:]}
-        for index, part in enumerate(self.scorer.parts):
-            skip = max(first_row, len(part.gallery[0])) if self._shares_anchors(part) else first_row
-            chunks = []
+    def gallery_tensors(self, start: int, stop: int) -> dict[str, np.ndarray]:
+        """Gallery rows `start` to `stop`; rows that are the anchors themselves are in the head's file."""
+        tensors = {"bias": self.scorer.bias[start:stop]}
+        for index, (part, same) in enumerate(zip(self.scorer.parts, _first_alike(self.scorer.parts), strict=True)):
+            first = max(start, len(part.gallery[0])) if self._shares_anchors(part) else start
+            chunks, row = [], 0
             for chunk in part.gallery:
-                if skip < len(chunk):
-                    chunks.append(chunk[skip:] if skip else chunk)
-                skip = max(skip - len(chunk), 0)
-            if chunks:
+                low, high = max(first - row, 0), min(stop - row, len(chunk))
+                if low < high:
+                    chunks.append(chunk if (low, high) == (0, len(chunk)) else chunk[low:high])
+                row += len(chunk)
+            if chunks and same is None:
                 tensors[f"part{index}"] = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
         return tensors
 
@@ -132,15 +142,19 @@ class ServedHead:
                 )
             anchors = head.get(name + "anchors")
             sides.append(Side(entry["assignment"], head[name + "centers"], entry["temperature"], geometry, anchors))
-        parts = []
+        parts: list[Part] = []
+        features: list[np.ndarray] = []
         for index, entry in enumerate(layout["parts"]):
+            source = index if entry["same_as"] is None else entry["same_as"]
             chunks = [gallery[f"part{index}"] for gallery in galleries if f"part{index}" in gallery]
             if entry["shares_anchors"]:
                 chunks.insert(0, head[f"side{entry['side']}.anchors"])
-            parts.append(Part(entry["weight"], entry["side"], entry["gamma"], tuple(chunks), entry["member"]))
+            gallery_rows = tuple(chunks) if source == index else parts[source].gallery
+            parts.append(Part(entry["weight"], entry["side"], entry["gamma"], gallery_rows, entry["member"]))
+            if f"calibrators{source}" in head:
+                features.append(head[f"calibrators{source}"])
         bias = np.concatenate([gallery["bias"] for gallery in galleries])
-        features = tuple(head[f"calibrators{i}"] for i in range(len(parts)) if f"calibrators{i}" in head)
-        scorer = Scorer(tuple(sides), tuple(parts), bias, calibrators=features or None)
+        scorer = Scorer(tuple(sides), tuple(parts), bias, calibrators=tuple(features) or None)
         return cls(scorer, head["peaks"], layout["storage"])
 
 
@@ -151,6 +165,13 @@ def _stored_side(side: Side, storage: str) -> Side:
     return replace(
         side, centers=side.centers.astype(np.float32), geometry=geometry, anchors=side.anchors.astype(storage)
     )
+
+
+def _first_alike(parts: Sequence[Part]) -> list[int | None]:
+    """For each part the earlier one with the same features (in an ensemble: the global token's); None if first."""
+    seen: dict[tuple[int, float | None], int] = {}
+    first = [seen.setdefault((part.side, part.gamma), index) for index, part in enumerate(parts)]
+    return [None if same == index else same for index, same in enumerate(first)]
 
 
 def _all_anchors(side: Side, part: Part) -> bool:

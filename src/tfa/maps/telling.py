@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tfa.maps.format import VERSION, MapState
+from tfa.maps.format import VERSION
 from tfa.maps.records import ImageRecord
+from tfa.maps.state import MapState, NamedHead
 
 
 def unseen_share(images: Sequence[ImageRecord]) -> float:
@@ -29,12 +30,60 @@ def facts_of(state: MapState, images: Sequence[ImageRecord], path: Path | None) 
         "unseen_share": unseen_share(images),
         "positions": sum(record.position is not None for record in images),
         "spec": state.spec,
-        "decisions": state.decisions,
-        "reasons": state.evidence["reasons"],
-        "evidence": {key: value for key, value in state.evidence.items() if key != "reasons"},
-        "saw": state.saw,
-        "replica": state.replica,
+        "decisions": state.database.decisions,
+        "reasons": state.database.evidence["reasons"],
+        "evidence": _numbers(state.database),
+        "saw": state.database.saw,
+        "replica": state.database.replica,
         "storage": state.head.storage,
         "bytes": None if path is None else sum(entry["bytes"] for entry in state.files),
+        "calibrations": [_calibration(state, head) for head in state.calibrations],
         "photos": [record.to_dict() for record in images],
     }
+
+
+def _calibration(state: MapState, head: NamedHead) -> dict[str, Any]:
+    return {
+        "name": head.name,
+        "active": head.name == state.active,
+        "calibration": head.calibration,
+        "decisions": head.decisions,
+        "reasons": head.evidence["reasons"],
+        "evidence": _numbers(head),
+        "saw": head.saw,
+        "differences": differences(state.database.decisions, head.decisions),
+    }
+
+
+def _numbers(head: NamedHead) -> dict[str, Any]:
+    return {key: value for key, value in head.evidence.items() if key != "reasons"}
+
+
+def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """How the decisions of a calibration differ from those of the database-only head, a sentence each."""
+    told = []
+    route, old = after["route"], before["assignment"]
+    if route == "mixture":
+        told.append(
+            f"hard and soft assignment are mixed, soft with weight {after['soft_weight']:.2f}, instead of {old} alone"
+        )
+    elif route != old:
+        told.append(f"assignment is {route} instead of {old}")
+    if after["carrier"] != before["carrier"]:
+        told.append(f"the carrier is {after['carrier']} instead of {before['carrier']}")
+    was = f"c {before['c']:.3f} and β {before['beta']:.3f}"
+    for branch, strength in after["strengths"].items():
+        now = f"c {strength['c']:.3f} and β {strength['beta']:.3f}"
+        if now != was:
+            unused = "" if after["carrier"] == "adaptive" else f" (the {after['carrier']} carrier does not use them)"
+            told.append(f"the strengths of {branch} are {now} instead of {was}{unused}")
+    share = 1 - after["local_weight"]
+    if after["admit_cls"] and not before["admit_cls"]:
+        told.append(f"the global token is admitted with weight {share:.2f} instead of left out")
+    elif before["admit_cls"] and not after["admit_cls"]:
+        told.append("the global token is left out instead of admitted")
+    elif after["admit_cls"] and f"{share:.2f}" != "0.50":  # without a calibration it always weighs a half
+        told.append(f"the global token weighs {share:.2f} instead of 0.50")
+    if after["score_calibrated"]:
+        told.append("scores are calibrated: each image has a bias learnt from the calibration photos")
+    return told

@@ -1,4 +1,4 @@
-"""Unlabelled evidence: what rankings and spectra say of a retriever, without any label.
+"""Support and agreement: coverage and reproducibility of a retriever, judged without any label.
 
 Coverage (`support`) and reproducibility (`agreement`) are judged together: agreement alone also rewards a
 retriever whose vocabularies agree on a few hubs.

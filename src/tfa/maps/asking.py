@@ -1,0 +1,168 @@
+"""Asking a map: photos or tokens in, ranked places with their confidence out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfa.cache import TokenCache
+from tfa.encoders import Encoder, load_encoder
+from tfa.errors import BadImage, BadSpec, BadWeights
+from tfa.images import open_image
+from tfa.maps.building import with_twins
+from tfa.maps.records import Answer, Hit, ImageRecord, confidences
+from tfa.maps.served import ServedHead
+from tfa.maps.state import MapState
+from tfa.progress import Progress, as_progress
+from tfa.scoring import top_k
+from tfa.tokens import Tokens
+
+QUERY_BATCH = 8  # photos encoded at a time
+
+
+def hits_of(
+    served: ServedHead, alive: np.ndarray, images: Sequence[ImageRecord], tokens: Tokens, k: int
+) -> list[list[Hit]]:
+    """The k best of `images`, which stand in the gallery rows `alive`, for each query."""
+    if k < 1:
+        raise BadSpec(f"k={k} is out of range: must be at least 1")
+    if not len(images):
+        return [[] for _ in range(len(tokens))]
+    scores = served.scorer.scores(tokens)[:, alive]
+    ranked, best = top_k(scores, k)
+    sure = confidences(scores, ranked, served.peaks)
+    return [
+        [
+            Hit(images[i].id, images[i].path, float(score), float(p), images[i].position)
+            for i, score, p in zip(row, row_best, row_sure, strict=True)
+        ]
+        for row, row_best, row_sure in zip(ranked, best, sure, strict=True)
+    ]
+
+
+def answers_of(
+    photos: Sequence[Any],
+    ask: Callable[[Tokens], list[list[Hit]]],
+    encoder: Callable[[], Encoder],
+    min_confidence: float,
+    strict: bool,
+) -> Iterator[Answer]:
+    """An answer per photo, in order; a photo that cannot be read is an error if `strict`, else an answer that says so.
+
+    `encoder` is called for one only when a photo could be read.
+    """
+    if not 0 <= min_confidence <= 1:
+        raise BadSpec(f"min_confidence={min_confidence} is out of range: must be between 0 and 1")
+    for start in range(0, len(photos), QUERY_BATCH):
+        images: list[Any] = []
+        errors: dict[int, str] = {}
+        batch = photos[start : start + QUERY_BATCH]
+        for index, photo in enumerate(batch):
+            try:
+                images.append(photo.convert("RGB") if hasattr(photo, "convert") else open_image(Path(photo)))
+            except (BadImage, OSError) as error:
+                if strict:
+                    raise
+                errors[index] = str(error)
+        # The confidence of the best hit is told also when it is too low to be given.
+        found = iter(ask(Tokens(*encoder().encode(images))) if images else [])
+        for index, photo in enumerate(batch):
+            if index in errors:
+                yield Answer(str(photo), [], 0.0, errors[index])
+                continue
+            hits = next(found)
+            sure = hits[0].confidence if hits else 0.0
+            yield Answer(str(photo), hits if sure >= min_confidence else [], sure)
+
+
+class AskableMap:
+    """The part of a map that answers: it holds a state and an encoder, and changes nothing."""
+
+    def __init__(self, state: MapState, path: Path | None = None, encoder: Encoder | None = None) -> None:
+        self._take(state)
+        self.path = path
+        self.notes: list[str] = []
+        self.skipped: list[tuple[str, str]] = []
+        self.cache: TokenCache | None = None
+        self._encoder = encoder
+        self._encoder_options: dict[str, Any] = {}
+
+    def _take(self, state: MapState) -> None:
+        self.state = with_twins(state)
+        rows = [row for row, record in enumerate(state.images) if record.id not in state.removed]
+        self._alive = np.array(rows, dtype=np.int64)
+        self.images = [state.images[row] for row in rows]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def calibrations(self) -> list[str]:
+        """Names of the calibrations, the newest last."""
+        return [head.name for head in self.state.calibrations]
+
+    def use_encoder(
+        self,
+        weights: str | Path | None = None,
+        device: str = "cpu",
+        threads: int | None = None,
+        progress: bool | Progress | None = None,
+    ) -> None:
+        """How queries and additions are encoded; which encoder it is, the map itself says."""
+        options = {"weights": weights, "device": device, "threads": threads, "progress": progress}
+        self._encoder, self._encoder_options = None, options
+
+    @property
+    def encoder(self) -> Encoder:
+        """The map's encoder, loaded when first needed and checked to be the one the map was built with."""
+        wanted = self.state.encoder
+        if self._encoder is None:
+            chosen = {key: value for key, value in self._encoder_options.items() if value is not None}
+            self._encoder = load_encoder(wanted["id"], **{"weights": wanted["weights"], **chosen})
+        if self._encoder.fingerprint != wanted["fingerprint"]:
+            found, self._encoder = self._encoder.id, None
+            raise BadWeights(
+                f"this map was built with {wanted['id']} (fingerprint {wanted['fingerprint'][:12]}…), but {found} "
+                "was loaded with other weights or preprocessing; give the map's own weights with --weights"
+            )
+        return self._encoder
+
+    def query(self, photo: Any, k: int = 5, min_confidence: float = 0.0, calibration: str | None = None) -> list[Hit]:
+        """The k most likely places of a photo (a path or a PIL image); none when the best is below `min_confidence`.
+
+        `calibration` names the one to ask with; None is the map's active one, "none" goes without.
+        """
+        return next(self._answers([photo], k, min_confidence, calibration, strict=True)).hits
+
+    def query_many(
+        self,
+        photos: Sequence[Any],
+        k: int = 5,
+        min_confidence: float = 0.0,
+        progress: bool | Progress | None = None,
+        calibration: str | None = None,
+    ) -> list[Answer]:
+        """Answers for many photos. One that cannot be read gets an answer that says so."""
+        answers = []
+        with as_progress(progress).task("asking", len(photos), "photos") as task:
+            for answer in self._answers(photos, k, min_confidence, calibration, strict=False):
+                answers.append(answer)
+                task.advance()
+        return answers
+
+    def query_tokens(self, tokens: Tokens, k: int = 5, calibration: str | None = None) -> list[list[Hit]]:
+        """Hits of photos that were encoded elsewhere, with the map's encoder."""
+        return hits_of(self.state.chosen(calibration).served, self._alive, self.images, tokens, k)
+
+    def _answers(
+        self, photos: Sequence[Any], k: int, min_confidence: float, calibration: str | None, strict: bool
+    ) -> Iterator[Answer]:
+        self.state.chosen(calibration)  # a wrong name is told before photos are read
+
+        def ask(tokens: Tokens) -> list[list[Hit]]:
+            return self.query_tokens(tokens, k, calibration)
+
+        return answers_of(photos, ask, lambda: self.encoder, min_confidence, strict)

@@ -1,0 +1,106 @@
+"""Everything a map is, in memory: its heads, the records of its images, and which files hold them."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from tfa.errors import BadCalibration
+from tfa.head import Head, Replica
+from tfa.maps.records import ImageRecord
+from tfa.maps.served import ServedHead
+
+DATABASE = "none"  # what the head without a calibration is called, wherever a calibration can be named
+
+
+@dataclass(frozen=True)
+class NamedHead:
+    """One head of a map: the database-only one, or a calibration."""
+
+    name: str
+    served: ServedHead
+    decisions: dict[str, Any]
+    evidence: dict[str, Any]
+    saw: str
+    replica: Replica
+    calibration: dict[str, Any] | None = None  # of a calibration: the photos it saw, see docs/format.md
+
+    @classmethod
+    def of(
+        cls, name: str, head: Head, replica: Replica, storage: str, calibration: dict[str, Any] | None = None
+    ) -> NamedHead:
+        """What a map keeps of a fitted head."""
+        return cls(
+            name=name,
+            served=ServedHead.of(head, replica, storage),
+            decisions=head.decisions.to_dict(),
+            evidence=head.evidence.to_dict(),
+            saw=head.saw,
+            replica=replica,
+            calibration=calibration,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its entry in the header."""
+        return {
+            "name": self.name,
+            "saw": self.saw,
+            "replica": self.replica,
+            "calibration": self.calibration,
+            "decisions": self.decisions,
+            "evidence": self.evidence,
+            "layout": self.served.layout(),
+        }
+
+    @classmethod
+    def from_dict(cls, entry: dict[str, Any], served: ServedHead) -> NamedHead:
+        kept = {key: value for key, value in entry.items() if key != "layout"}
+        return cls(served=served, **kept)
+
+
+@dataclass(frozen=True)
+class MapState:
+    """`images` has one record per gallery row, also of images that were removed; fitted ones come first."""
+
+    encoder: dict[str, Any]  # id, fingerprint, channels, global_channels, grid, weights
+    spec: dict[str, Any]
+    heads: tuple[NamedHead, ...]  # the database-only one, then calibrations, the newest last
+    images: list[ImageRecord]
+    active: str = DATABASE  # which head answers when none is named
+    removed: frozenset[int] = frozenset()
+    next_id: int = 0
+    revision: int = 1
+    segments: tuple[int, ...] = ()  # gallery rows of each file, in order
+    files: tuple[dict[str, Any], ...] = ()  # the header's entries, once on disk
+
+    @property
+    def database(self) -> NamedHead:
+        """The head that saw the map's own photos only."""
+        return self.heads[0]
+
+    @property
+    def head(self) -> ServedHead:
+        """The database-only head as it is served."""
+        return self.database.served
+
+    @property
+    def calibrations(self) -> tuple[NamedHead, ...]:
+        return self.heads[1:]
+
+    def chosen(self, calibration: str | None = None) -> NamedHead:
+        """The head of that name: None is the active one, "none" the database-only one."""
+        wanted = self.active if calibration is None else calibration
+        for head in self.heads:
+            if head.name == wanted:
+                return head
+        names = ", ".join(head.name for head in self.calibrations) or "no calibration yet"
+        raise BadCalibration(
+            f"there is no calibration {wanted!r}; the map has {names}, and {DATABASE!r} asks it without one. "
+            "Make one with: tfa calibrate"
+        )
+
+    def with_calibration(self, head: NamedHead) -> MapState:
+        """With a calibration, in place of an older one of that name; it answers from now on."""
+        kept = [old for old in self.heads if old.name != head.name]
+        return dataclasses.replace(self, heads=(*kept, head), active=head.name, revision=self.revision + 1)

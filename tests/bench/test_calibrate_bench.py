@@ -1,0 +1,53 @@
+"""The calibration benchmark in small: what it times, tells and prints."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tfa import pipeline
+from tfa.bench import calibrate as benchmark
+from tfa.bench.fit import made_up_tokens
+from tfa.errors import BadSpec
+
+SMALL = {"images": 12, "target": 8, "full": 14, "patches": 10, "channels": 6}
+
+
+def test_a_small_run_tells_both_ratios():
+    result = benchmark.run_calibrate_benchmark(**SMALL)
+    told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert {key: told[key] for key in SMALL} == SMALL
+    assert told["target_ratio"] == pytest.approx(told["target_seconds"] / told["fit_seconds"])
+    assert told["full_ratio"] == pytest.approx(told["full_seconds"] / told["fit_seconds"])
+    assert "carrier" in told["decisions"]
+    assert f"calibration on 14 images{result.full_seconds:30.2f}{result.full_ratio:12.2f}" in str(result)
+    assert "calibration on 8 images" in str(result)
+
+
+def test_one_fit_and_two_calibrations_of_it(monkeypatch):
+    calls, real = [], pipeline.calibrate
+    monkeypatch.setattr(
+        pipeline,
+        "calibrate",
+        lambda head, target, **given: calls.append((len(head), len(target))) or real(head, target, **given),
+    )
+    benchmark.run_calibrate_benchmark(**SMALL)
+    assert calls == [(8, 8), (12, 8), (12, 14)]  # the first warms up
+
+
+def test_photos_are_map_and_target_in_turn(monkeypatch):
+    monkeypatch.setattr(benchmark, "tokens_of_photos", lambda photos, progress: made_up_tokens(21, 8, 4))
+    result = benchmark.run_calibrate_benchmark(photos="photos", target=8, full=607)
+    assert (result.images, result.target, result.full) == (11, 8, 10)
+    monkeypatch.setattr(benchmark, "tokens_of_photos", lambda photos, progress: made_up_tokens(3, 8, 4))
+    with pytest.raises(BadSpec, match="2 map images and 1 target images"):
+        benchmark.run_calibrate_benchmark(photos="photos")
+
+
+def test_targets_are_the_places_of_the_map_in_another_light():
+    tokens = made_up_tokens(5, 40, 16)
+    again = benchmark.seen_again(tokens, 10)
+    assert again.cls.shape == (10, 16)
+    means = [[np.asarray(patch, np.float64).mean(axis=0) for patch in t.patches] for t in (tokens, again)]
+    nearest = [int(np.argmin([np.linalg.norm(mean - other) for other in means[0]])) for mean in means[1]]
+    assert sorted(nearest) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]

@@ -1,0 +1,177 @@
+"""Calibrations of a map: which photos make them, and how they answer."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tfa
+from tests.fakes import FakeEncoder
+from tests.maps.conftest import SPEC, hits, mixture_with_cls, reopened, scores
+from tfa import pipeline
+from tfa.errors import BadCalibration, BadImage, BadSpec, NoImages
+from tfa.maps import PlaceMap
+from tfa.storage import sha256_of_file
+from tfa.tokens import Tokens
+
+# --- asking ------------------------------------------------------------------------------------------------------
+
+
+def test_a_calibration_is_kept_beside_the_map_and_answers(saved, camera, dusk, cache):
+    editor = reopened(saved)
+    before = hits(editor, dusk)
+    report = editor.calibrate(camera, name="night")
+    assert (report.name, report.used, report.given, report.skipped) == ("night", 20, 20, [])
+    assert report.decisions["route"] in ("hard", "soft", "mixture")
+    assert set(report.reasons) >= {"route", "strengths", "carrier", "admit_cls"}
+    for opened in (editor, reopened(saved)):
+        assert opened.calibrations == ["night"]
+        assert hits(opened, dusk, "none") == before
+        assert hits(opened, dusk) == hits(opened, dusk, "night") == hits(editor, dusk)
+        assert hits(opened, dusk) != before
+        assert opened.query(dusk, k=1)[0].id == 5
+        assert opened.query_many([dusk], k=99, calibration="none")[0].hits == opened.query(dusk, 99, 0.0, "none")
+
+
+@pytest.mark.parametrize("ensemble", [False, True])
+@pytest.mark.parametrize("score", [False, True])
+@pytest.mark.parametrize("mixture", [False, True])
+def test_scores_are_those_of_the_calibrated_head(town, camera, cache, tmp_path, monkeypatch, ensemble, score, mixture):
+    if mixture:
+        mixture_with_cls(monkeypatch)
+    made = {"encoder": FakeEncoder(), "spec": SPEC, "storage": "float32", "ensemble": ensemble}
+    built = PlaceMap.build(town, **made)
+    built.save(tmp_path / "m.tfa")
+    built.calibrate(camera, score=score)
+    database, target = tfa.encode(town, FakeEncoder()), tfa.encode(camera, FakeEncoder())
+    head = pipeline.calibrate(tfa.fit(database.tokens, SPEC), target.tokens, score=score)
+    expected = head.scores(target.tokens, "ensemble" if ensemble else 0)
+    found = scores(reopened(tmp_path / "m.tfa"), sorted(camera.iterdir()), "target")
+    np.testing.assert_allclose(found, expected, atol=2e-4 * np.abs(expected).max())
+    np.testing.assert_array_equal(scores(built, sorted(camera.iterdir())), found)
+    info = built.info()["calibrations"][0]
+    assert info["decisions"]["score_calibrated"] == info["calibration"]["score"] == score
+    assert info["saw"] == "target"
+
+
+def test_several_calibrations_the_newest_is_the_default(saved, camera, dusk, cache):
+    editor = reopened(saved)
+    for name in ("day", "night", "day"):
+        photos = sorted(camera.iterdir())[: 12 if name == "night" else 20]
+        report = editor.calibrate(photos, name=name)
+    assert any("'day' is replaced" in note for note in report.notes)
+    opened = reopened(saved)
+    assert opened.calibrations == ["night", "day"]
+    assert [entry["active"] for entry in opened.info()["calibrations"]] == [False, True]
+    assert hits(opened, dusk) == hits(opened, dusk, "day") != hits(opened, dusk, "night")
+    assert len(list(saved.glob("head-*"))) == len(list(saved.glob("gallery-*"))) == 3  # the replaced one is gone
+
+
+def test_an_unknown_calibration_is_told_with_those_there_are(saved, camera, dusk, cache):
+    editor = reopened(saved)
+    with pytest.raises(BadCalibration, match=r"no calibration 'fog'.*no calibration yet"):
+        editor.query(dusk, calibration="fog")
+    editor.calibrate(camera, name="night")
+    for ask in (editor.query, lambda q, calibration: editor.query_many([q], calibration=calibration)):
+        with pytest.raises(BadCalibration, match=r"no calibration 'fog'; the map has night.*'none'"):
+            ask(dusk, calibration="fog")
+    with pytest.raises(BadCalibration):
+        editor.query_tokens(Tokens(np.ones((1, 4, 12)), np.ones((1, 6))), calibration="Night")
+
+
+def test_twins_tie_under_a_calibration_too(town, camera, cache):
+    (town / "99.png").write_bytes((town / "02.png").read_bytes())
+    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
+    built.calibrate(camera)
+    first, second = built.query(town / "02.png", k=2)
+    assert (first.id, second.id) == (2, 14)
+    assert first.score == second.score
+
+
+# --- which photos ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["none", "", "two words", "a/b", "../x", "night.", "nächtlich", "n\n"])
+def test_names_that_cannot_be(place_map, camera, name):
+    with pytest.raises(BadSpec, match="letters, digits, - and _"):
+        place_map.calibrate(camera, name=name)
+    assert place_map.calibrations == []
+
+
+def test_names_must_differ_by_more_than_case(place_map, camera):
+    place_map.calibrate(camera, name="Night-1_b")
+    with pytest.raises(BadSpec, match="case only"):
+        place_map.calibrate(camera, name="night-1_B")
+
+
+def test_photos_of_the_map_are_refused(saved, town, camera, cache):
+    editor = reopened(saved)
+    (camera / "copy.png").write_bytes((town / "03.png").read_bytes())
+    with pytest.raises(BadCalibration, match=r"1 of 21 photos are in the map themselves \(first: .*copy\.png\)"):
+        editor.calibrate(camera)
+    editor.remove([3])  # its descriptor stays, and the head was fitted on it
+    with pytest.raises(BadCalibration, match="until tfa refit"):
+        editor.calibrate(camera)
+    with pytest.raises(BadCalibration, match="14 of 14"):
+        editor.calibrate(town)
+    assert reopened(saved).calibrations == []
+
+
+def test_too_few_photos_and_few(place_map, camera):
+    photos = sorted(camera.iterdir())
+    with pytest.raises(NoImages, match="at least 2 photos; of 1 given, 1 can be used"):
+        place_map.calibrate(photos[:1])
+    with pytest.raises(NoImages, match="1 can be used"):
+        place_map.calibrate([photos[0], photos[0]])
+    [note] = place_map.calibrate(photos[:7]).notes
+    assert "7 photos are few" in note
+    assert "with 8 (C8)" in note
+    assert "62.29 ± 1.66 % R@1 on VPAIR where 64 (C64) give it 76.29 ± 0.39 %" in note
+    assert place_map.calibrate(photos[:8], name="eight").notes == []
+    with pytest.raises(BadSpec, match="budget=1"):
+        place_map.calibrate(photos, budget=1)
+
+
+def test_of_more_than_the_budget_a_fixed_sample_is_taken(place_map, camera):
+    report = place_map.calibrate(camera, budget=9)
+    assert (report.used, report.given) == (9, 20)
+    assert any("20 photos are more than the budget: 9 were drawn" in note for note in report.notes)
+    drawn = sorted(np.random.default_rng(0).permutation(20)[:9])
+    facts = place_map.info()["calibrations"][0]["calibration"]
+    assert facts["digests"] == [sha256_of_file(sorted(camera.iterdir())[i]) for i in drawn]
+    assert {key: facts[key] for key in ("given", "used", "budget", "score", "revision")} == {
+        "given": 20, "used": 9, "budget": 9, "score": False, "revision": 2,
+    }  # fmt: skip
+
+
+def test_only_what_is_used_is_encoded(town, camera, cache):
+    encoder = FakeEncoder()
+    built = PlaceMap.build(town, encoder=encoder, spec=SPEC)
+    before = encoder.encoded
+    built.calibrate(camera, budget=9)
+    assert encoder.encoded - before == 9
+
+
+def test_a_photo_given_twice_counts_once(place_map, camera):
+    (camera / "again.png").write_bytes((camera / "00.png").read_bytes())
+    report = place_map.calibrate([camera, camera / "01.png"])
+    assert (report.used, report.given) == (20, 21)
+    assert any("repeat another one and do not count: 1" in note for note in report.notes)
+
+
+def test_scores_are_calibrated_from_16_photos_on(place_map, camera):
+    photos = sorted(camera.iterdir())
+    assert not place_map.calibrate(photos[:15]).decisions["score_calibrated"]
+    assert place_map.calibrate(photos[:16]).decisions["score_calibrated"]
+    assert not place_map.calibrate(photos[:16], score=False).decisions["score_calibrated"]
+    assert place_map.calibrate(photos[:8], score=True).decisions["score_calibrated"]
+
+
+@pytest.mark.parametrize("budget", [64, 10])
+def test_broken_photos_stop_or_are_skipped(place_map, camera, budget):
+    (camera / "05.png").write_bytes(b"\x89PNG broken")
+    with pytest.raises(BadImage, match=r"05\.png"):
+        place_map.calibrate(camera)
+    report = place_map.calibrate(camera, skip_bad=True, budget=budget)
+    assert report.used == min(19, budget)
+    assert [Path(file).name for file, _ in report.skipped] == ["05.png"]
