@@ -15,16 +15,19 @@ from tfa.version import __version__
 
 if TYPE_CHECKING:
     from tfa.config import HeadSpec
+    from tfa.dual import DualHead, fit_dual
     from tfa.encoders import load_encoder
     from tfa.errors import TfaError
     from tfa.head import Head
-    from tfa.maps import Answer, EditReport, Hit, PlaceMap
+    from tfa.maps import Answer, CalibrationReport, EditReport, Hit, PlaceMap
     from tfa.pipeline import calibrate, encode, fit
     from tfa.positions import Position
     from tfa.tokens import Tokens
 
 _HOMES = {
     "Answer": "tfa.maps",
+    "CalibrationReport": "tfa.maps",
+    "DualHead": "tfa.dual",
     "EditReport": "tfa.maps",
     "Head": "tfa.head",
     "HeadSpec": "tfa.config",
@@ -36,11 +39,14 @@ _HOMES = {
     "calibrate": "tfa.pipeline",
     "encode": "tfa.pipeline",
     "fit": "tfa.pipeline",
+    "fit_dual": "tfa.dual",
     "load_encoder": "tfa.encoders",
 }
 
 __all__ = [
     "Answer",
+    "CalibrationReport",
+    "DualHead",
     "EditReport",
     "Head",
     "HeadSpec",
@@ -53,6 +59,7 @@ __all__ = [
     "calibrate",
     "encode",
     "fit",
+    "fit_dual",
     "load_encoder",
 ]
 
