@@ -25,7 +25,8 @@ from tfa.geometry import carrier_terms
 from tfa.head import ENSEMBLE, Replica
 from tfa.progress import Progress, as_progress, tracked
 from tfa.residuals import SOFT, describe
-from tfa.scoring import Compiled, Part, Scorer, Side, calibrated, compile_scorer, find_twins, joined, top_k
+from tfa.score_calibration import calibrated
+from tfa.scoring import Compiled, Part, Scorer, Side, compile_scorer, find_twins, joined, top_k
 from tfa.tokens import Tokens
 from tfa.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, sample_patches
 from tfa.vocabulary_files import checked_words, load_vocabulary

@@ -26,7 +26,8 @@ from tfa.errors import BadSpec, ChannelMismatch
 from tfa.evidence import Mask
 from tfa.geometry import carrier_terms
 from tfa.residuals import HARD
-from tfa.scoring import GLOBAL, Compiled, Part, Scorer, Side, calibrated, compile_scorer, find_twins, joined, top_k
+from tfa.score_calibration import calibrated
+from tfa.scoring import GLOBAL, Compiled, Part, Scorer, Side, compile_scorer, find_twins, joined, top_k
 from tfa.tokens import Tokens
 from tfa.vocabulary import CONSTRUCTIONS, Vocabulary
 

@@ -9,7 +9,6 @@ The head in memory and the map on disk score through the same code.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -90,14 +89,18 @@ class Scorer:
         return np.concatenate(rows) if rows else np.empty((0, len(self.bias)), self.dtype)
 
     def _block(self, tokens: Tokens, count: int) -> np.ndarray:
-        total = np.zeros((len(tokens), len(self.bias)), self.dtype)
-        for part, features in zip(self.parts, self.query_features(tokens), strict=True):
+        return self.scores_of(self.query_features(tokens))[:count]
+
+    def scores_of(self, query_features: Sequence[np.ndarray]) -> np.ndarray:
+        """`q m` scores of queries whose feature of each part is given."""
+        total = np.zeros((len(query_features[0]), len(self.bias)), self.dtype)
+        for part, features in zip(self.parts, query_features, strict=True):
             similarity = np.concatenate([inner(features, chunk) for chunk in part.gallery], axis=1)
             total += similarity if part.weight == 1 else np.dtype(self.dtype).type(part.weight) * similarity
         total += self.bias.astype(self.dtype)
         if self.twins is not None:
             total = total[:, self.twins]  # twins tie to the last bit, so the smaller index wins
-        return total[:count]
+        return total
 
     def query_features(self, tokens: Tokens) -> list[np.ndarray]:
         """The query's feature of each part, `q D` each."""
@@ -171,44 +174,6 @@ def joined(scorers: Sequence[Scorer]) -> Scorer:
     return Scorer(
         tuple(sides), tuple(parts), bias, _common_twins(scorers), scorers[0].dtype, tuple(calibrators) or None
     )
-
-
-def calibrated(scorer: Scorer, sigma: float, target: Tokens) -> Scorer:
-    """Robust score calibration (ours): x = S/σ, less a bias per database image learnt from target photos."""
-    parts = tuple(replace(part, weight=part.weight / sigma) for part in scorer.parts)
-    scaled = replace(scorer, parts=parts, bias=scorer.bias / sigma)
-    features = [padded_features(scaled, target, index) for index in range(len(parts))]
-    fresh = replace(scaled, calibrators=tuple(features))
-    return replace(fresh, bias=fresh.bias - robust_level(scaled.scores(target)))
-
-
-def padded_features(scorer: Scorer, tokens: Tokens, index: int) -> np.ndarray:
-    """Features of one part for all of `tokens`, computed in the blocks scores are computed in."""
-    blocks = (padded(tokens, start) for start in range(0, len(tokens), QUERY_BLOCK))
-    return np.concatenate([scorer.query_features(block)[index][:count] for block, count in blocks])
-
-
-def robust_level(scores: np.ndarray) -> np.ndarray:
-    """b_d `m`: log mean exp of each column over calibration rows `c m`, without its ⌈5 %⌉ largest entries.
-
-    Dropping the largest keeps a place from being punished because a calibration photo happens to show it.
-    """
-    rows = len(scores)
-    kept = np.sort(scores.astype(np.float64), axis=0)[: rows - math.ceil(0.05 * rows)]
-    top = kept[-1]  # log mean exp = top + log mean exp(x − top): no overflow
-    return top + np.log(np.exp(kept - top).mean(axis=0))
-
-
-def bias_of_rows(scorer: Scorer, rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Bias of images that join the gallery with feature rows `m D` per part."""
-    bias = np.zeros(len(rows[0]))
-    if scorer.calibrators is None:
-        return bias
-    for member in sorted({part.member for part in scorer.parts}):
-        chosen = [i for i, part in enumerate(scorer.parts) if part.member == member]
-        scores = sum(scorer.parts[i].weight * inner(scorer.calibrators[i], rows[i]) for i in chosen)
-        bias -= robust_level(np.asarray(scores))
-    return bias
 
 
 def _common_twins(scorers: Sequence[Scorer]) -> np.ndarray | None:

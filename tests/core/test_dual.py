@@ -14,7 +14,7 @@ from tfa.config import HeadSpec
 from tfa.dual import fit_dual
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
 from tfa.pipeline import fit
-from tfa.scoring import bias_of_rows
+from tfa.score_calibration import bias_of_rows
 from tfa.tokens import Tokens
 from tfa.vocabulary_files import load_vocabulary
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.core.worlds import seen_again, world
 from tfa import reference
+from tfa import reference_relation as relation
 from tfa import reference_target as plain
 from tfa.tokens import Tokens
 
@@ -56,52 +57,52 @@ def random_gram(images=7, seed=0):
 
 
 def test_cka_of_a_gram_with_itself_is_one():
-    gram = plain.centred(random_gram())
-    assert plain.cka(gram, gram) == pytest.approx(1, abs=1e-12)
-    assert plain.cka(gram, 3 * gram) == pytest.approx(1, abs=1e-12)
+    gram = relation.centred(random_gram())
+    assert relation.cka(gram, gram) == pytest.approx(1, abs=1e-12)
+    assert relation.cka(gram, 3 * gram) == pytest.approx(1, abs=1e-12)
 
 
 def test_cka_of_equal_vectors_is_zero():
-    constant = plain.centred(np.full((7, 7), 0.1))
+    constant = relation.centred(np.full((7, 7), 0.1))
     assert not constant.any()
-    assert plain.cka(plain.centred(random_gram()), constant) == 0
-    assert plain.effective_rank(constant) == 0
+    assert relation.cka(relation.centred(random_gram()), constant) == 0
+    assert relation.effective_rank(constant) == 0
 
 
 def test_effective_rank_counts_equal_directions():
-    assert plain.effective_rank(plain.centred(np.eye(6))) == pytest.approx(5)
+    assert relation.effective_rank(relation.centred(np.eye(6))) == pytest.approx(5)
 
 
 def test_ratios_are_clipped_to_one():
-    assert plain.unit_ratio(2.0, 1.0) == 1
-    assert plain.unit_ratio(-1.0, 1.0) == 0
-    assert plain.unit_ratio(0.25, 0.5) == pytest.approx(0.5)
-    assert plain.unit_ratio(0.1, 0.0) == 1
-    assert plain.unit_ratio(0.0, 0.0) == 0
+    assert relation.unit_ratio(2.0, 1.0) == 1
+    assert relation.unit_ratio(-1.0, 1.0) == 0
+    assert relation.unit_ratio(0.25, 0.5) == pytest.approx(0.5)
+    assert relation.unit_ratio(0.1, 0.0) == 1
+    assert relation.unit_ratio(0.0, 0.0) == 0
 
 
 def test_joint_is_a_conjunction():
     ones = (1.0, 1.0, 1.0, 1.0)
-    assert plain.joint(ones, ones) == pytest.approx(1)
+    assert relation.joint(ones, ones) == pytest.approx(1)
     for k in range(4):
-        assert plain.joint(tuple(0.0 if i == k else 1.0 for i in range(4)), ones) == 0
-    assert plain.joint((1 / 8, 1.0, 1.0, 1.0), ones) == pytest.approx(1 / 2)
-    assert plain.joint((1.0, 1.0, 1.0, 1 / 8), ones) == pytest.approx(1 / 8)
+        assert relation.joint(tuple(0.0 if i == k else 1.0 for i in range(4)), ones) == 0
+    assert relation.joint((1 / 8, 1.0, 1.0, 1.0), ones) == pytest.approx(1 / 2)
+    assert relation.joint((1.0, 1.0, 1.0, 1 / 8), ones) == pytest.approx(1 / 8)
 
 
 def test_ranks_by_hand():
     # Rows 0 and 1 both choose column 0; row 0 is only second there. Row 2 is alone in column 1.
     scores = np.array([[0.8, 0.1], [0.9, 0.2], [0.3, 0.5]])
     gram = random_gram(3)
-    _, reciprocal, mutual, _ = plain.terms(plain.Seen(scores, gram, random_gram(2, 1)), np.array([0, 1, 2]))
+    _, reciprocal, mutual, _ = relation.terms(plain.Seen(scores, gram, random_gram(2, 1)), np.array([0, 1, 2]))
     assert (reciprocal, mutual) == (pytest.approx((1 / 2 + 1 + 1) / 3), pytest.approx(2 / 3))
     # Ranks count the drawn rows alone: without row 1, row 0 is first.
-    assert plain.terms(plain.Seen(scores, gram, random_gram(2, 1)), np.array([2, 0]))[1:3] == (1, 1)
+    assert relation.terms(plain.Seen(scores, gram, random_gram(2, 1)), np.array([2, 0]))[1:3] == (1, 1)
 
 
 def test_ties_do_not_lower_a_rank():
     seen = plain.Seen(np.full((4, 3), 0.5), random_gram(4), random_gram(3))
-    assert plain.terms(seen, np.arange(4))[1:3] == (1, 1)
+    assert relation.terms(seen, np.arange(4))[1:3] == (1, 1)
 
 
 def test_masked_entries_neither_win_nor_outrank():

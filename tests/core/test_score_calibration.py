@@ -6,7 +6,8 @@ import pytest
 from tests.core.worlds import seen_again, world
 from tfa.config import HeadSpec
 from tfa.pipeline import fit
-from tfa.scoring import bias_of_rows, calibrated, compile_scorer, joined, robust_level
+from tfa.score_calibration import bias_of_rows, calibrated, robust_level
+from tfa.scoring import compile_scorer, joined
 
 
 def test_level_by_hand():

@@ -14,7 +14,8 @@ import numpy as np
 
 from tfa.geometry import Geometry
 from tfa.head import Head, Replica
-from tfa.scoring import GLOBAL, Part, Scorer, Side, bias_of_rows
+from tfa.score_calibration import bias_of_rows
+from tfa.scoring import GLOBAL, Part, Scorer, Side
 from tfa.tokens import Tokens
 
 Tensors = Mapping[str, np.ndarray]
