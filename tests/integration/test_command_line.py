@@ -81,6 +81,25 @@ def test_no_place_below_the_asked_confidence(run, built, elsewhere):
     assert "between 0 and 1" in run("query", built, strangers[0], "--min-confidence", 50, expect=2).stderr
 
 
+def test_calibrate_and_go_back(run, built, town):
+    camera = [town.queries / name for name in town.query_files[:9]]
+    told = json.loads(run("calibrate", built, *camera, "--name", "dusk", "--json").stdout)
+    assert told["name"] == "dusk"
+    assert told["decisions"]["route"] in ("hard", "soft", "mixture")
+    facts = json.loads(run("info", built, "--json").stdout)
+    assert [entry["name"] for entry in facts["calibrations"]] == ["dusk"]
+    asked = town.queries / town.query_files[9]
+
+    def scores(*options):
+        return [hit["score"] for hit in json.loads(run("query", built, asked, "--json", *options).stdout)[0]["hits"]]
+
+    assert scores() == scores("--calibration", "dusk")
+    assert scores("--calibration", "none") != scores()
+    assert "dusk" in " ".join(run("query", built, asked, "--calibration", "noon", expect=1).stderr.split())
+    in_map = town.references / town.reference_files[2]
+    assert town.reference_files[2] in run("calibrate", built, in_map, *camera, expect=1).stderr
+
+
 def test_add_remove_refit(run, built, town, work):
     new = town.queries / town.query_files[3]
     run("add", built, new)

@@ -92,3 +92,15 @@ def test_a_reference_is_found_by_its_path(demo, encoder):
     hit = opened.query(photo, k=1)[0]
     assert Path(hit.image) == photo.resolve()
     assert hit.position is not None
+
+
+def test_calibrating_on_the_very_queries_does_not_lower_recall(demo, encoder):
+    folder = demo.out / "town"
+    database, queries = tfa.encode(folder / "references", encoder), tfa.encode(folder / "queries", encoder)
+    positives = json.loads((folder / "positives.json").read_text())
+    names = [path.name for path in database.paths]
+    rows = [[names.index(name) for name in positives[path.name]] for path in queries.paths]
+    head = tfa.fit(database.tokens)
+    plain = mean_recall(tfa.calibrate(head, queries.tokens), queries.tokens, rows, (1,))[0]
+    scored = mean_recall(tfa.calibrate(head, queries.tokens, score=True), queries.tokens, rows, (1,))[0]
+    assert scored >= plain - 1e-9
