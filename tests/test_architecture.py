@@ -19,7 +19,8 @@ PACKAGE = ROOT / "src" / "tfa"
 STAGES = [
     "version", "errors", "config", "progress", "arrays", "tokens", "storage", "vocabulary_files", "images",
     "encoders", "shards", "cache", "vocabulary", "residuals", "geometry", "evidence", "branches", "controllers",
-    "scoring", "score_calibration", "head", "pipeline", "dual",
+    "scoring", "retriever", "score_calibration", "head",
+    "pipeline", "dual",
     "positions", "maps", "montage", "bench", "demo", "cli",
 ]  # fmt: skip
 ALONE = {
@@ -29,8 +30,8 @@ ALONE = {
 }  # the plain forms: they import no stage, and none imports them
 FACADES = {"__init__", "__main__"}  # of the package itself: they point to stages and hold nothing
 NUMERICS = [
-    "vocabulary", "residuals", "geometry", "evidence", "branches", "controllers", "scoring", "score_calibration",
-    "head", "reference", "reference_relation", "reference_target",
+    "vocabulary", "residuals", "geometry", "evidence", "branches", "controllers", "scoring", "retriever",
+    "score_calibration", "head", "reference", "reference_relation", "reference_target",
 ]  # fmt: skip
 FILES_AND_SHELLS = {
     "storage", "vocabulary_files", "images", "shards", "cache", "encoders", "pipeline", "dual", "positions", "maps",

@@ -11,7 +11,7 @@ per image. The paper names target-score calibration without defining it: this de
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,14 @@ import numpy as np
 from tfa.arrays import Backend, Spill, backend_for, l2, release, to_numpy
 from tfa.branches import Branch, DatabaseSplit, PseudoScores, fit_branch, median_spread, pseudo_facts
 from tfa.config import HeadSpec
+from tfa.controllers.decisions import Listed
 from tfa.errors import BadSpec, BadTokens
 from tfa.geometry import carrier_terms
-from tfa.head import ENSEMBLE, Replica
 from tfa.progress import Progress, as_progress, tracked
 from tfa.residuals import SOFT, describe
+from tfa.retriever import ENSEMBLE, Replica, Retriever
 from tfa.score_calibration import calibrated
-from tfa.scoring import Compiled, Part, Scorer, Side, compile_scorer, find_twins, joined, top_k
+from tfa.scoring import Part, Scorer, Side, find_twins, joined
 from tfa.tokens import Tokens
 from tfa.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, sample_patches
 from tfa.vocabulary_files import checked_words, load_vocabulary
@@ -37,7 +38,7 @@ CARRIER = "partial"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DualDecisions:
+class DualDecisions(Listed):
     """What a dual head was made with. It decides nothing: assignment, carrier and weights are fixed."""
 
     source: str  # where the source words come from: "given" or "database"
@@ -50,12 +51,9 @@ class DualDecisions:
     assignment: str = SOFT
     carrier: str = CARRIER
 
-    def to_dict(self) -> dict[str, Any]:
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-
 
 @dataclass(frozen=True)
-class DualHead:
+class DualHead(Retriever):
     """A fitted retriever of two vocabularies, with the interface of `Head`. Immutable."""
 
     spec: HeadSpec  # its `words` are the map vocabulary's
@@ -65,33 +63,11 @@ class DualHead:
     scorers: Mapping[Replica, Scorer]
     saw: str = "database"
 
-    def __len__(self) -> int:
-        return len(self.scorers[0].bias)
-
-    def scorer(self, replica: Replica = 0) -> Scorer:
-        if replica not in self.scorers:
-            raise BadSpec(f"replica {replica!r} does not exist; use 0, 1, 2 or 'ensemble'")
-        return self.scorers[replica]
-
-    def scores(self, tokens: Tokens, replica: Replica = 0) -> np.ndarray:
-        """Scores of query images against the database, `q m`."""
-        return self.scorer(replica).scores(tokens)
-
-    def search(self, tokens: Tokens, k: int = 10, replica: Replica = 0) -> tuple[np.ndarray, np.ndarray]:
-        """The k best database images of each query: indices `q k` (int64) and scores `q k`."""
-        if k < 1:
-            raise BadSpec(f"k={k} is out of range: must be at least 1")
-        return top_k(self.scores(tokens, replica), k)
-
-    def compile(self, replica: Replica = 0) -> Compiled:
-        """The head as one vector per image and a bias per database image."""
-        return compile_scorer(self.scorer(replica))
-
     def calibrate(self, target: Tokens, *, robust: bool = False) -> DualHead:
         """The head with the level of each database image among unlabelled target photos taken off.
 
         The level is log mean exp of the branch's column; `robust` leaves out its largest entries, as
-        `scoring.robust_level` does. An earlier calibration is replaced, not added to.
+        `score_calibration.robust_level` does. An earlier calibration is replaced, not added to.
         """
         if not isinstance(target, Tokens) or len(target) < 2:
             given = f"{len(target)} images" if isinstance(target, Tokens) else type(target).__name__

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -22,22 +21,21 @@ from tfa.branches import (
 from tfa.config import HeadSpec
 from tfa.controllers.decisions import DatabaseEvidence, Decisions
 from tfa.controllers.target_decisions import TargetDecisions, TargetEvidence
-from tfa.errors import BadSpec, ChannelMismatch
+from tfa.errors import ChannelMismatch
 from tfa.evidence import Mask
 from tfa.geometry import carrier_terms
 from tfa.residuals import HARD
+from tfa.retriever import ENSEMBLE, Replica, Retriever
 from tfa.score_calibration import calibrated
-from tfa.scoring import GLOBAL, Compiled, Part, Scorer, Side, compile_scorer, find_twins, joined, top_k
+from tfa.scoring import GLOBAL, Part, Scorer, Side, find_twins, joined
 from tfa.tokens import Tokens
 from tfa.vocabulary import CONSTRUCTIONS, Vocabulary
 
 Branches = Mapping[tuple[str, int], Branch]
-Replica = int | Literal["ensemble"]
-ENSEMBLE: Literal["ensemble"] = "ensemble"
 
 
 @dataclass(frozen=True)
-class Head:
+class Head(Retriever):
     """A fitted retriever. Immutable; every construction is a complete retriever of its own (a replica)."""
 
     spec: HeadSpec
@@ -50,24 +48,6 @@ class Head:
     scorers: Mapping[Replica, Scorer]
     saw: str = "database"
 
-    def __len__(self) -> int:
-        return self.branches[HARD, 0].split.images
-
-    def scorer(self, replica: Replica = 0) -> Scorer:
-        if replica not in self.scorers:
-            raise BadSpec(f"replica {replica!r} does not exist; use 0, 1, 2 or 'ensemble'")
-        return self.scorers[replica]
-
-    def scores(self, tokens: Tokens, replica: Replica = 0) -> np.ndarray:
-        """Scores of query images against the database, `q m`."""
-        return self.scorer(replica).scores(tokens)
-
-    def search(self, tokens: Tokens, k: int = 10, replica: Replica = 0) -> tuple[np.ndarray, np.ndarray]:
-        """The k best database images of each query: indices `q k` (int64) and scores `q k`."""
-        if k < 1:
-            raise BadSpec(f"k={k} is out of range: must be at least 1")
-        return top_k(self.scores(tokens, replica), k)
-
     def check(self, tokens: Tokens) -> None:
         """Raise if `tokens` do not come from the encoder this head was fitted with."""
         channels = self.vocabularies[0].centers.shape[1]
@@ -79,10 +59,6 @@ class Head:
         width = None if self.cls is None else self.cls.shape[1]
         if tokens.cls is not None and width is not None and tokens.cls.shape[1] != width:
             raise ChannelMismatch(f"global tokens have {tokens.cls.shape[1]} channels, must have {width}")
-
-    def compile(self, replica: Replica = 0) -> Compiled:
-        """The head as one vector per image and a bias per database image."""
-        return compile_scorer(self.scorer(replica))
 
 
 def assemble(

@@ -13,7 +13,7 @@ from tfa.bench.protocol_results import Fold, ProtocolResult, Recalls, Split
 from tfa.bench.recall import recall_at
 from tfa.dual import DualHead
 from tfa.errors import BadSpec
-from tfa.head import ENSEMBLE, Replica
+from tfa.retriever import ENSEMBLE, Replica
 from tfa.scoring import top_k
 from tfa.tokens import Tokens
 from tfa.vocabulary import CONSTRUCTIONS

@@ -14,7 +14,7 @@ from tfa.branches import Branch, PseudoScores, global_similarities, median_sprea
 from tfa.branches import fused as fuse
 from tfa.controllers import reasons
 from tfa.controllers.decisions import DatabaseEvidence, Decisions, SpectralStrengths
-from tfa.evidence import Candidate, RowFacts, correlation, dispersion_penalised
+from tfa.evidence import Candidate, RowFacts, correlation
 from tfa.geometry import CARRIERS, carrier_terms
 from tfa.progress import Progress, SilentProgress, tracked
 from tfa.residuals import ASSIGNMENTS, HARD, SOFT
@@ -84,17 +84,14 @@ def decide(
 
 def spectral_strengths(branches: list[Branch]) -> SpectralStrengths:
     """c and β of one assignment, from the reproducibility of spectral energy between the database's halves."""
-    rho = [correlation(*branch.half_energies()) for branch in branches]
-    participation = [branch.geometry.participation for branch in branches]
-    # α = clip(ρ)^{2·PR^u}: the wider the spectrum, the closer to 1 the correlation must be.
-    alpha = [float(np.clip(r, 0, 1) ** (2 * p)) for r, p in zip(rho, participation, strict=True)]
-    displacement = [branch.half_displacement for branch in branches]
-    beta = float(np.clip(np.median(displacement) * (1 - dispersion_penalised(rho)), 0, 1))
+    strengths = SpectralStrengths.of(
+        [correlation(*branch.half_energies()) for branch in branches],
+        [branch.geometry.participation for branch in branches],
+        [branch.half_displacement for branch in branches],
+    )
     for branch in branches:
         branch.release()
-    return SpectralStrengths(
-        tuple(rho), tuple(alpha), tuple(participation), tuple(displacement), dispersion_penalised(alpha), beta
-    )
+    return strengths
 
 
 def choose_assignment(hard: Candidate, soft: Candidate) -> str:

@@ -5,11 +5,25 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from tfa.evidence import Candidate
+import numpy as np
+
+from tfa.evidence import Candidate, dispersion_penalised
+
+
+class Listed:
+    """A frozen dataclass that goes to JSON and back; tuples are lists there."""
+
+    def to_dict(self) -> dict[str, Any]:
+        values = asdict(self)  # type: ignore[call-overload]
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decisions:
+class Decisions(Listed):
     """The fitted choices that make a head."""
 
     assignment: str  # "hard" | "soft"
@@ -34,18 +48,9 @@ class Decisions:
         """Share of the local score where the global token joins in."""
         return 0.5
 
-    def to_dict(self) -> dict[str, Any]:
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        frozen: dict[str, Any] = dict(values)
-        frozen.update({key: tuple(value) for key, value in values.items() if isinstance(value, list)})
-        return cls(**frozen)
-
 
 @dataclass(frozen=True)
-class SpectralStrengths:
+class SpectralStrengths(Listed):
     """Split-database spectral statistics of one assignment, one value per construction, and what follows."""
 
     rho: tuple[float, ...]
@@ -55,8 +60,14 @@ class SpectralStrengths:
     c: float
     beta: float
 
-    def to_dict(self) -> dict[str, Any]:
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+    @classmethod
+    def of(cls, rho: list[float], participation: list[float], displacement: list[float]) -> SpectralStrengths:
+        """c and β from what the constructions say of energy (ρ), spectral width (PR^u) and the mean's displacement."""
+        # α = clip(ρ)^{2·PR^u}: the wider the spectrum, the closer to 1 the correlation must be.
+        alpha = [float(np.clip(r, 0, 1) ** (2 * p)) for r, p in zip(rho, participation, strict=True)]
+        beta = float(np.clip(np.median(displacement) * (1 - dispersion_penalised(rho)), 0, 1))
+        values = (tuple(rho), tuple(alpha), tuple(participation), tuple(displacement))
+        return cls(*values, dispersion_penalised(alpha), beta)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ from tfa.evidence import (
     Subsamples,
     bootstrap_interval,
     correlation,
-    dispersion_penalised,
     information,
     joint_scores,
     relation_terms,
@@ -207,13 +206,10 @@ def mixture_weight(m_A: float) -> float:
 
 def target_strengths(targets: list[TargetBranch]) -> SpectralStrengths:
     """c and β of one assignment, from how far the target photos keep the database's spectral energy and mean."""
-    rho = [correlation(*target.energies()) for target in targets]
-    participation = [target.branch.geometry.participation for target in targets]
-    alpha = [float(np.clip(r, 0, 1) ** (2 * p)) for r, p in zip(rho, participation, strict=True)]
-    displacement = [target.displacement() for target in targets]
-    beta = float(np.clip(np.median(displacement) * (1 - dispersion_penalised(rho)), 0, 1))
-    return SpectralStrengths(
-        tuple(rho), tuple(alpha), tuple(participation), tuple(displacement), dispersion_penalised(alpha), beta
+    return SpectralStrengths.of(
+        [correlation(*target.energies()) for target in targets],
+        [target.branch.geometry.participation for target in targets],
+        [target.displacement() for target in targets],
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any
 
-from tfa.controllers.decisions import SpectralStrengths
+from tfa.controllers.decisions import Listed, SpectralStrengths
 from tfa.evidence import Candidate
 from tfa.residuals import HARD, SOFT
 
@@ -13,7 +13,7 @@ MIXTURE = "mixture"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetDecisions:
+class TargetDecisions(Listed):
     """The fitted choices of a head that was calibrated on target photos."""
 
     route: str  # "hard" | "soft" | "mixture"
@@ -32,15 +32,6 @@ class TargetDecisions:
         if self.route != MIXTURE:
             return {self.route: 1.0}
         return {HARD: 1 - self.soft_weight, SOFT: self.soft_weight}
-
-    def to_dict(self) -> dict[str, Any]:
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        frozen: dict[str, Any] = dict(values)
-        frozen.update({key: tuple(value) for key, value in values.items() if isinstance(value, list)})
-        return cls(**frozen)
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ import numpy as np
 from tfa.cache import EncodedImages, TokenCache
 from tfa.encoders import Encoder
 from tfa.errors import BadMap, BadSpec, UnknownImage
-from tfa.head import Head, Replica
+from tfa.head import Head
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.positions import Position
 from tfa.progress import Progress
+from tfa.retriever import Replica
 from tfa.tokens import Tokens
 
 

@@ -10,7 +10,7 @@ from tfa.cache import EncodedImages, TokenCache
 from tfa.config import HeadSpec
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.errors import NoImages
-from tfa.head import ENSEMBLE, Head, Replica
+from tfa.head import Head
 from tfa.images import find_images
 from tfa.maps import format
 from tfa.maps.asking import QUERY_BATCH, AskableMap
@@ -33,6 +33,7 @@ from tfa.maps.telling import facts_of, unseen_share
 from tfa.pipeline import encode, fit
 from tfa.positions import Position, find_positions
 from tfa.progress import Progress, as_progress
+from tfa.retriever import ENSEMBLE, Replica
 
 UNSEEN_LIMIT = 0.2  # share of images not seen at fitting from which a refit is advised
 

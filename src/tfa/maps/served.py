@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from tfa.geometry import Geometry
-from tfa.head import Head, Replica
+from tfa.head import Head
+from tfa.retriever import Replica
 from tfa.score_calibration import bias_of_rows
 from tfa.scoring import GLOBAL, Part, Scorer, Side
 from tfa.tokens import Tokens

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfa.errors import BadCalibration
-from tfa.head import Head, Replica
+from tfa.head import Head
 from tfa.maps.records import ImageRecord
 from tfa.maps.served import ServedHead
+from tfa.retriever import Replica
 
 DATABASE = "none"  # what the head without a calibration is called, wherever a calibration can be named
 
