@@ -178,6 +178,18 @@ def test_a_blank_image_has_no_residual_and_harms_nobody():
     assert scores.argmax(axis=1)[others].tolist() == others
 
 
+def test_images_of_different_patch_counts():
+    rng = np.random.default_rng(0)
+    whole = world(14, patches=20)
+    ragged = Tokens([np.asarray(p)[: rng.integers(5, 20)] for p in whole.patches], whole.cls)
+    head = fit(ragged, SPEC, dtype="float64")
+    plain = plain_head(ragged, head)
+    assert (head.decisions.assignment, head.decisions.carrier) == (plain.assignment, plain.carrier)
+    queries = Tokens([np.asarray(p)[:7] for p in whole.patches], whole.cls)
+    v = plain_descriptors(queries, head, plain.assignment, 0)
+    np.testing.assert_allclose(head.scores(queries), plain.scores(v, queries.cls, 0), atol=1e-9)
+
+
 def test_more_words_than_distinct_patches():
     patches = np.repeat(np.eye(4)[:, None, :], 3, axis=1) + 0.0
     head = fit(Tokens(patches), HeadSpec(words=9))
