@@ -29,7 +29,7 @@ def test_a_collapsed_retriever_agrees_perfectly_and_is_not_admitted():
     collapsed, real = Candidate.of("hub", hub), Candidate.of("real", spread)
     assert collapsed.agreement == (1, 1, 1)
     assert not collapsed.beats(real)
-    assert collapsed.gain_over(real) > 0 > -0.1
+    assert collapsed.gain_over(real) > 0  # its agreement is higher; only support tells it apart
 
 
 def test_beats_needs_more_support_and_one_pair_that_does_not_lose():

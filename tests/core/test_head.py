@@ -146,7 +146,8 @@ def test_tiny_databases(images):
     tokens = world(images)
     head = fit(tokens, HeadSpec(words=3))
     assert head.search(tokens, k=1)[0][:, 0].tolist() == list(range(images))
-    assert head.decisions.c == 0 or images > 2
+    if images == 2:  # one axis: the energy correlation is undefined, so nothing is shaped
+        assert head.decisions.c == 0
 
 
 def test_a_map_of_identical_images():
@@ -210,7 +211,8 @@ def test_a_constant_global_token_is_refused():
 
 
 def test_sampled_pca_has_the_same_interface_and_the_plain_numbers():
-    tokens, queries = world(40, noise=0.5), seen_again(world(40, noise=0.5))
+    whole = world(40, noise=0.5)  # without global tokens: the local score is all there is
+    tokens, queries = (Tokens(np.asarray(t.patches)) for t in (whole, seen_again(whole)))
     spec = HeadSpec(words=6, max_pca=30, pca_sample=20, max_pseudo=15)
     head = fit(tokens, spec, dtype="float64")
     sample = np.sort(np.random.default_rng(0).permutation(40)[:20])
@@ -219,7 +221,6 @@ def test_sampled_pca_has_the_same_interface_and_the_plain_numbers():
     np.testing.assert_array_equal(branch.split.pseudo, np.sort(np.random.default_rng(0).permutation(40)[:15]))
     v = plain_descriptors(tokens, head, "soft", 1)
     pca = reference.Pca.fit(v[sample])
-    np.testing.assert_allclose(branch.features(0.5), np.asarray(branch.features(0.5)))
     np.testing.assert_allclose(branch.features(0.5) @ branch.features(0.5).T, pca.whitened(v, v, 0.5), atol=1e-9)
     one, two = np.random.default_rng(0).permutation(40)[0::2], np.random.default_rng(0).permutation(40)[1::2]
     moved = np.linalg.norm(v[one].mean(axis=0) - v[two].mean(axis=0)) / np.linalg.norm(v[sample].mean(axis=0))
@@ -228,8 +229,7 @@ def test_sampled_pca_has_the_same_interface_and_the_plain_numbers():
     q = plain_descriptors(queries, head, head.decisions.assignment, 0)
     d = plain_descriptors(tokens, head, head.decisions.assignment, 0)
     expected = reference.Pca.fit(d[sample]).carrier(head.decisions.carrier, q, d, head.decisions.c, head.decisions.beta)
-    if not head.decisions.admit_cls:
-        np.testing.assert_allclose(head.scores(queries), expected, atol=1e-9)
+    np.testing.assert_allclose(head.scores(queries), expected, atol=1e-9)
     assert chosen.split.images == 40
 
 

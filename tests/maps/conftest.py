@@ -1,6 +1,8 @@
 """A small map of made-up photos under the fake encoder, and a cache of its own for every test."""
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -93,3 +95,25 @@ def mixture_with_cls(monkeypatch):
         return dataclasses.replace(decisions, admit_cls=True, local_weight=0.75, **choices), evidence
 
     monkeypatch.setattr(pipeline, "decide_for_target", forced)
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from tests.fakes import FakeEncoder
+from tfa.maps import PlaceMap
+from tfa import storage
+real = os.replace
+def die(source, target):
+    if Path(target).name == "map.json":
+        os.kill(os.getpid(), 9)
+    real(source, target)
+opened = PlaceMap.load(sys.argv[1], encoder=FakeEncoder())
+storage.os.replace = die
+"""
+
+
+def killed_before_the_header(path, edit, *arguments):
+    """Run an edit of the map `opened` in a process that is killed as it replaces the header; its exit code."""
+    code = [sys.executable, "-c", KILLED + edit, str(path), *map(str, arguments)]
+    return subprocess.run(code, check=False).returncode

@@ -3,15 +3,13 @@
 import dataclasses
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 import tfa
 from tests.fakes import FakeEncoder
-from tests.maps.conftest import SPEC, hits, mixture_with_cls, photo, reopened, scores
+from tests.maps.conftest import SPEC, hits, killed_before_the_header, mixture_with_cls, photo, reopened, scores
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap, format
 from tfa.maps.telling import differences
@@ -162,31 +160,14 @@ def test_a_calibration_that_cannot_be_written_changes_nothing(saved, camera, dus
     assert reopened(saved).calibrations == ["target"]
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-from tests.fakes import FakeEncoder
-from tfa.maps import PlaceMap
-from tfa import storage
-real = os.replace
-def die(source, target):
-    if Path(target).name == "map.json":
-        os.kill(os.getpid(), 9)
-    real(source, target)
-opened = PlaceMap.load(sys.argv[1], encoder=FakeEncoder())
-storage.os.replace = die
-opened.calibrate(sys.argv[2], name="night") if sys.argv[3] == "calibrate" else opened.add([sys.argv[4]])
-"""
-
-
 @pytest.mark.parametrize("edit", ["calibrate", "add"])
 def test_a_kill_before_the_header_is_replaced_changes_nothing(saved, camera, dusk, cache, tmp_path, edit):
     editor = reopened(saved)
     editor.calibrate(camera, name="night", score=False)
     before = hits(editor, dusk)
     new = photo(tmp_path / "x.png", 70)
-    done = subprocess.run([sys.executable, "-c", KILLED, saved, camera, edit, new], check=False, cwd=os.getcwd())
-    assert done.returncode == -9
+    edits = {"calibrate": "opened.calibrate(sys.argv[2], name='night')", "add": "opened.add([sys.argv[3]])"}
+    assert killed_before_the_header(saved, edits[edit], camera, new) == -9
     opened = reopened(saved)
     assert hits(opened, dusk) == before
     opened.add([new])  # and the next edit works, and tidies

@@ -2,14 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from tests.fakes import FakeEncoder
-from tests.maps.conftest import SPEC, photo, reopened
+from tests.maps.conftest import SPEC, killed_before_the_header, photo, reopened
 from tfa import storage
 from tfa.errors import BadMap, TfaError, UnknownImage
 from tfa.maps import PlaceMap, format
@@ -227,27 +225,9 @@ def test_a_failed_edit_leaves_the_map_as_it_was(saved, tmp_path, monkeypatch, ca
     assert len(reopened(saved)) == 14
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-from tests.fakes import FakeEncoder
-from tfa.maps import PlaceMap, format
-from tfa import storage
-real = os.replace
-def die(source, target):
-    if Path(target).name == "map.json":
-        os.kill(os.getpid(), 9)
-    real(source, target)
-opened = PlaceMap.load(sys.argv[1], encoder=FakeEncoder())
-storage.os.replace = die
-opened.add([sys.argv[2]])
-"""
-
-
 def test_a_kill_before_the_header_is_replaced_changes_nothing(saved, tmp_path, cache):
     new = photo(tmp_path / "x.png", 70)
-    done = subprocess.run([sys.executable, "-c", KILLED, str(saved), str(new)], check=False, cwd=os.getcwd())
-    assert done.returncode == -9
+    assert killed_before_the_header(saved, "opened.add([sys.argv[2]])", new) == -9
     opened = reopened(saved)
     assert len(opened) == 14
     assert opened.add([new]).added == [14]  # and the next edit works
