@@ -53,7 +53,13 @@ class TokenCache:
         entries = self._shelf(encoder_fingerprint).entries()
         return [index for index, digest in enumerate(digests) if digest not in entries]
 
-    def tokens(self, encoder_fingerprint: str, digests: Sequence[str], names: Sequence[str] | None = None) -> Tokens:
+    def tokens(
+        self,
+        encoder_fingerprint: str,
+        digests: Sequence[str],
+        names: Sequence[str] | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Tokens:
         """Tokens of images that are in the cache; patches stay on disk until they are touched."""
         entries = self._shelf(encoder_fingerprint).entries()
         absent = [index for index, digest in enumerate(digests) if digest not in entries]
@@ -64,7 +70,7 @@ class TokenCache:
                 f"the first is {first}; encode them again"
             )
         patches = MappedTokens([entries[digest] for digest in digests])
-        return Tokens(patches, patches.global_tokens(), names=names)
+        return Tokens(patches, patches.global_tokens(), names=names, grid=grid)
 
     def encode(
         self,
@@ -99,7 +105,7 @@ class TokenCache:
             first = f"all {len(paths)} images are broken; the first: {skipped[0][1]}" if skipped else ""
             raise NoImages(first or "no image was given to encode")
         paths, digests = [paths[index] for index in good], [digests[index] for index in good]
-        tokens = self.tokens(encoder.fingerprint, digests, [str(path) for path in paths])
+        tokens = self.tokens(encoder.fingerprint, digests, [str(path) for path in paths], encoder.grid)
         return EncodedImages(paths, digests, tokens, skipped)
 
     def _shelf(self, fingerprint: str) -> Shelf:

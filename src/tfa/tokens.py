@@ -16,10 +16,18 @@ class Tokens:
 
     `patches` is an array `(b, n, d)` or a sequence of `b` arrays `(n_i, d)`; a sequence may load lazily
     (the token cache does), so that a map larger than memory can be fitted. `cls` is `(b, d_g)` or None.
-    `names` are used in error messages only.
+    `names` are used in error messages only. `grid` is how the patches of every image lie, (rows, columns) in
+    row-major order, where it is known: only what looks at their places needs it.
     """
 
-    def __init__(self, patches: Any, cls: Any | None = None, *, names: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        patches: Any,
+        cls: Any | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> None:
         if isinstance(patches, (list, tuple)):
             patches = [np.asarray(patch) for patch in patches]
         elif hasattr(patches, "ndim") and patches.ndim != 3:
@@ -34,6 +42,7 @@ class Tokens:
         if self.names is not None and len(self.names) != len(patches):
             raise BadTokens(f"{len(self.names)} names for {len(patches)} images")
         self.shapes = self._checked_shapes()
+        self.grid = None if grid is None else self._checked_grid(*grid)
         self.cls = None if cls is None else self._checked_cls(np.asarray(cls))
 
     def _checked_shapes(self) -> np.ndarray:
@@ -52,6 +61,14 @@ class Tokens:
                     "encode all images with one encoder"
                 )
         return np.array(shapes, dtype=np.int64).reshape(-1, 2)
+
+    def _checked_grid(self, rows: int, columns: int) -> tuple[int, int]:
+        other = np.flatnonzero(self.counts != rows * columns)
+        if len(other):
+            raise BadTokens(
+                f"{self.name(other[0])}: {self.counts[other[0]]} patches do not fill a grid of {rows} × {columns}"
+            )
+        return int(rows), int(columns)
 
     def _checked_cls(self, cls: np.ndarray) -> np.ndarray:
         if cls.ndim != 2 or len(cls) != len(self):
@@ -83,6 +100,7 @@ class Tokens:
             _Selection(self.patches, indices, self.shapes[indices]),
             None if self.cls is None else self.cls[indices],
             names=None if self.names is None else [self.names[i] for i in indices],
+            grid=self.grid,
         )
 
     def batches(self, max_patches: int = 8192, max_images: int = 16) -> Iterator[TokenBatch]:

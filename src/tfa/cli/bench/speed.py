@@ -10,18 +10,18 @@ import typer
 from tfa.cli import options
 from tfa.cli.console import examples, print_json, say, wants_progress
 
-bench = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Measure speed on this machine.")
+
+def register(bench: typer.Typer) -> None:
+    bench.command(
+        epilog=examples(
+            "tfa bench fit", "tfa bench fit --images 200 --patches 256 --json", "tfa bench fit --tokens photos/"
+        )
+    )(fit)
+    bench.command(
+        epilog=examples("tfa bench calibrate", "tfa bench calibrate --images 200 --full 200 --patches 256 --json")
+    )(calibrate)
 
 
-def register(app: typer.Typer) -> None:
-    app.add_typer(bench, name="bench", epilog=examples("tfa bench fit", "tfa bench calibrate"))
-
-
-@bench.command(
-    epilog=examples(
-        "tfa bench fit", "tfa bench fit --images 200 --patches 256 --json", "tfa bench fit --tokens photos/"
-    )
-)
 def fit(
     images: Annotated[int, typer.Option(min=2, help="Images of made-up tokens.")] = 607,
     patches: Annotated[int, typer.Option(min=1, help="Patches of each image.")] = 529,
@@ -53,9 +53,6 @@ def fit(
         say(str(result))
 
 
-@bench.command(
-    epilog=examples("tfa bench calibrate", "tfa bench calibrate --images 200 --full 200 --patches 256 --json")
-)
 def calibrate(
     images: Annotated[int, typer.Option(min=2, help="Images of the map, of made-up tokens.")] = 607,
     target: Annotated[int, typer.Option(min=2, help="Target images of a usual calibration.")] = 64,

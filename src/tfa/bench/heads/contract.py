@@ -1,0 +1,85 @@
+"""What the benchmark asks of a head: fit on a database, score queries, say what was seen.
+
+A head is fitted on `Photos` of the database alone. A head that calibrates takes unlabelled target photos
+afterwards, drawn by its protocol; there is no argument positives could come in by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+
+from tfa.bench.plans import NO_CALIBRATION, Plan
+from tfa.progress import Progress, SilentProgress
+from tfa.tokens import Tokens
+
+ONLY = "only"  # the replica of a head that has no seed
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Photos:
+    """What a head may look at: tokens always, the files themselves where it segments them."""
+
+    tokens: Tokens
+    paths: tuple[Path, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def select(self, indices: Any) -> Photos:
+        chosen = np.arange(len(self))[indices]
+        paths = None if self.paths is None else tuple(self.paths[i] for i in chosen)
+        return Photos(self.tokens.select(chosen), paths)
+
+
+class Fitted(Protocol):
+    """A fitted head. `decisions` and `calibrate` where there is something to decide or to calibrate."""
+
+    replicas: tuple[str, ...]  # reported recall is the mean over them
+    saw: str  # "nothing" | "database" | "target"
+
+    def scores(self, queries: Photos, replica: str) -> np.ndarray:
+        """`q m`: larger is more similar; rows do not depend on each other."""
+        ...
+
+
+@runtime_checkable
+class Calibratable(Protocol):
+    def calibrate(self, target: Photos) -> Fitted:
+        """A new fitted head; the old one is unchanged."""
+        ...
+
+
+class Shared:
+    """Work that several heads share on one database, done once: a fitted TFA head, a vocabulary."""
+
+    def __init__(self, *, device: str = "cpu", progress: Progress | None = None) -> None:
+        self.device, self.progress = device, progress or SilentProgress()
+        self._made: dict[str, Any] = {}
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+
+Fit = Callable[[Photos, Shared], Fitted]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadCard:
+    """A head of the benchmark: its name on the command line, in file names and in tables."""
+
+    name: str
+    title: str
+    sees: str  # the most its fitted form has seen: nothing < database < target
+    fit: Fit
+    plan: Plan = NO_CALIBRATION  # which queries calibrate and which are asked
+    settings: Mapping[str, Any] = field(default_factory=dict)  # for the record: all that shapes the scores
+    note: str = ""  # "reconstruction", "ours, beyond the paper", …
+    needs_files: bool = False  # it reads the photos themselves

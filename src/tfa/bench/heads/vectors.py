@@ -1,0 +1,42 @@
+"""Heads that are one unit vector per image, compared by cosine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfa.bench.heads.contract import Photos
+from tfa.scoring import QUERY_BLOCK, find_twins, inner, padded
+from tfa.tokens import Tokens
+
+Describe = Callable[[Tokens], np.ndarray]  # b images → b D unit vectors, each image on its own
+
+
+@dataclass(frozen=True)
+class VectorHead:
+    """A way to describe images and the described database, for each replica."""
+
+    describe: Mapping[str, Describe]
+    gallery: Mapping[str, np.ndarray]  # m D
+    twins: Mapping[str, np.ndarray | None]
+    saw: str
+
+    @classmethod
+    def of(cls, database: Photos, describe: Mapping[str, Describe], saw: str) -> VectorHead:
+        gallery = {replica: describe[replica](database.tokens) for replica in describe}
+        return cls(describe, gallery, {replica: find_twins(rows) for replica, rows in gallery.items()}, saw)
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        return tuple(self.describe)
+
+    def scores(self, queries: Photos, replica: str) -> np.ndarray:
+        gallery, twins = self.gallery[replica], self.twins[replica]
+        blocks = []
+        for start in range(0, len(queries), QUERY_BLOCK):
+            tokens, count = padded(queries.tokens, start)  # equal shapes: no score depends on its neighbours
+            rows = inner(self.describe[replica](tokens), gallery)[:count]
+            blocks.append(rows if twins is None else rows[:, twins])  # equal images tie to the last bit
+        return np.concatenate(blocks) if blocks else np.empty((0, len(gallery)), gallery.dtype)

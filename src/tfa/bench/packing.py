@@ -1,0 +1,37 @@
+"""Integer and float arrays inside JSON: little-endian bytes, compressed, in base64 beside their shape and type."""
+
+from __future__ import annotations
+
+import base64
+import lzma
+from typing import Any
+
+import numpy as np
+
+from tfa.errors import TfaError
+
+TYPES = ("|b1", "<u1", "<u2", "<u4", "<i8", "<f2", "<f4", "<f8")
+
+
+class BadRecord(TfaError):
+    """A record is damaged, or of a version this release does not read."""
+
+
+def pack(array: np.ndarray) -> dict[str, Any]:
+    array = np.ascontiguousarray(array)
+    kind = array.dtype.newbyteorder("<").str.replace("|u1", "<u1")
+    assert kind in TYPES, f"{array.dtype} is not a type of records"
+    # xz, its container without a checksum of its own: the record has one.
+    squeezed = lzma.compress(array.astype(kind, copy=False).tobytes(), check=lzma.CHECK_NONE, preset=6)
+    return {"type": kind, "shape": list(array.shape), "xz": base64.b64encode(squeezed).decode("ascii")}
+
+
+def unpack(packed: dict[str, Any]) -> np.ndarray:
+    try:
+        kind, shape = packed["type"], tuple(packed["shape"])
+        if kind not in TYPES:
+            raise BadRecord(f"a packed array is of type {kind!r}; allowed are {', '.join(TYPES)}")
+        content = lzma.decompress(base64.b64decode(packed["xz"], validate=True))
+        return np.frombuffer(content, np.dtype(kind)).reshape(shape)
+    except (KeyError, TypeError, ValueError, lzma.LZMAError, EOFError) as error:
+        raise BadRecord(f"a packed array is damaged: {error}") from None

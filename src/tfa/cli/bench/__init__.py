@@ -1,0 +1,21 @@
+"""`tfa bench`: one file a verb."""
+
+from __future__ import annotations
+
+import typer
+
+from tfa.cli.bench import speed
+from tfa.cli.console import examples
+
+VERBS = (speed,)
+
+
+def register(app: typer.Typer) -> None:
+    bench = typer.Typer(
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        help="Recall on datasets, against every peer; speed on this machine.",
+    )
+    for verb in VERBS:
+        verb.register(bench)
+    app.add_typer(bench, name="bench", epilog=examples("tfa bench fit", "tfa bench calibrate"))
