@@ -9,6 +9,7 @@ All constructions and assignments come out of one pass over the tokens. Each ima
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -122,6 +123,8 @@ def describe(
     progress: Progress | None = None,
 ) -> dict[tuple[str, int], Described]:
     """Descriptors of all images under every assignment and vocabulary, in one pass over the tokens."""
+    if tokens.memory is not None:
+        return tokens.memory.described(tokens.rows, centers, assignments, temperature, backend, dtype)
     spill = spill or Spill()
     words, channels = centers[0].shape
     on_device = [backend.put(center, dtype) for center in centers]
@@ -145,6 +148,49 @@ def describe(
                 _release(kept)
     _release(kept)
     return kept
+
+
+def remembering(tokens: Tokens) -> Tokens:
+    """The same tokens, whose descriptors are computed once whatever selections of them are described."""
+    remembered = tokens.select(slice(None))
+    remembered.memory, remembered.rows = DescriptorMemory(tokens), np.arange(len(tokens))
+    return remembered
+
+
+class DescriptorMemory:
+    """Descriptors of a set of images under each vocabulary and assignment asked for so far.
+
+    A benchmark asks the same queries of one head after another: a descriptor depends on the image, the words and
+    the assignment alone (not on its batch, to the last bit), so every selection is rows of the same array.
+    """
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens
+        self.spill = Spill()
+        self.kept: dict[tuple[bytes, str, float, str], Described] = {}
+
+    def described(
+        self,
+        rows: np.ndarray,
+        centers: Sequence[np.ndarray],
+        assignments: Sequence[str],
+        temperature: float,
+        backend: Backend,
+        dtype: str,
+    ) -> dict[tuple[str, int], Described]:
+        chosen = {}
+        for construction, words in enumerate(centers):
+            digest = hashlib.blake2b(np.ascontiguousarray(words).tobytes()).digest()
+            for assignment in assignments:
+                key = (digest, assignment, temperature, dtype)
+                if key not in self.kept:
+                    made = describe(
+                        self.tokens, [words], [assignment], temperature, backend, dtype=dtype, spill=self.spill
+                    )
+                    self.kept[key] = made[assignment, 0]
+                every = self.kept[key]
+                chosen[assignment, construction] = Described(np.array(every.descriptors[rows]), every.mass[rows])
+        return chosen
 
 
 def _release(kept: dict[tuple[str, int], Described]) -> None:

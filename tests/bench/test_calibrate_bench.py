@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tfa import pipeline
-from tfa.bench import calibrate as benchmark
-from tfa.bench.fit import made_up_tokens
+from tfa.bench.speed import calibrate as benchmark
+from tfa.bench.speed.fit import made_up_tokens
 from tfa.errors import BadSpec
 
 SMALL = {"images": 12, "target": 8, "full": 14, "patches": 10, "channels": 6}

@@ -24,8 +24,8 @@ def called(monkeypatch):
     calls = {}
     for module, name in (
         ("tfa.demo.run", "run_demo"),
-        ("tfa.bench.fit", "run_fit_benchmark"),
-        ("tfa.bench.calibrate", "run_calibrate_benchmark"),
+        ("tfa.bench.speed.fit", "run_fit_benchmark"),
+        ("tfa.bench.speed.calibrate", "run_calibrate_benchmark"),
     ):
         fake = ModuleType(module)
         setattr(fake, name, lambda *args, name=name, **given: calls.update({name: (args, given)}) or Result())

@@ -3,8 +3,8 @@
 import pytest
 
 from tfa.controllers import reasons
-from tfa.controllers.database import choose_assignment, choose_carrier
 from tfa.controllers.decisions import Decisions
+from tfa.controllers.rules import choose_assignment, choose_carrier
 from tfa.evidence import Candidate
 
 EVEN = (0.5, 0.5, 0.5)

@@ -10,8 +10,8 @@ from tests.core.worlds import seen_again, world
 from tfa import reference, reference_target
 from tfa.config import HeadSpec
 from tfa.controllers import target_reasons
-from tfa.controllers.global_token import admits
-from tfa.controllers.target import choose_route, local_share, mixture_weight
+from tfa.controllers.rules import admits, choose_route
+from tfa.controllers.target import local_share, mixture_weight
 from tfa.controllers.target_decisions import BranchQuality, GlobalEvidence, RouteEvidence, TargetDecisions
 from tfa.errors import BadTokens, ChannelMismatch, FewPhotos
 from tfa.evidence import View, extreme_support, information, relation_terms

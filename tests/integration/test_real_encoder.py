@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 import tfa
-from tfa.bench.controls import CONTROLS, mean_recall, under_control
+from tfa.bench.heads.contract import Photos
+from tfa.bench.heads.retrievers import RetrieverHead
+from tfa.bench.heads.spectral import CONTROLS, under_control
+from tfa.bench.ranking import mean_recall
 from tfa.demo.run import run_demo
 from tfa.encoders import DEFAULT_ENCODER, load_encoder
 from tfa.errors import WeightsMissing
@@ -77,13 +80,13 @@ def test_controls_are_what_their_names_say(demo, encoder):
     database = tfa.encode(demo.out / "town" / "references", encoder)
     queries = tfa.encode(demo.out / "town" / "queries", encoder)
     head = tfa.fit(database.tokens)
-    hard = under_control(head, CONTROLS["hard VLAD, cosine (AnyLoc's head)"])
+    hard = under_control(head, "hard", CONTROLS["original"])
     branch = head.branches["hard", 1]
     side = hard.scorer(1).sides[0]
     v = side.features(queries.tokens, {None}, "float32")[None]
     np.testing.assert_allclose(hard.scores(queries.tokens, 1), v @ np.array(branch.described.descriptors).T, atol=1e-5)
     rows = [[i] for i in range(len(database.paths))]
-    assert mean_recall(hard, database.tokens, rows, (1,)) == [1.0]
+    assert mean_recall(RetrieverHead(hard), Photos(database.tokens), rows, (1,)) == [1.0]
 
 
 def test_a_reference_is_found_by_its_path(demo, encoder):
@@ -101,6 +104,8 @@ def test_calibrating_on_the_very_queries_does_not_lower_recall(demo, encoder):
     names = [path.name for path in database.paths]
     rows = [[names.index(name) for name in positives[path.name]] for path in queries.paths]
     head = tfa.fit(database.tokens)
-    plain = mean_recall(tfa.calibrate(head, queries.tokens), queries.tokens, rows, (1,))[0]
-    scored = mean_recall(tfa.calibrate(head, queries.tokens, score=True), queries.tokens, rows, (1,))[0]
+    plain, scored = (
+        mean_recall(RetrieverHead(made), Photos(queries.tokens), rows, (1,))[0]
+        for made in (tfa.calibrate(head, queries.tokens), tfa.calibrate(head, queries.tokens, score=True))
+    )
     assert scored >= plain - 1e-9

@@ -80,9 +80,9 @@ class Plan:
         if queries < 1:
             raise BadSpec("there are no queries to ask")
         everyone = np.arange(queries)
-        groups: Mapping[str | None, np.ndarray] = {None: everyone}
+        groups: dict[str | None, np.ndarray] = {None: everyone}
         if self.specific and conditions:
-            groups = dict(conditions)
+            groups = {name: own for name, own in conditions.items()}  # noqa: C416  # its keys are never None
         seeds = range(self.count) if self.kind == "budget" else [None]
         return [
             Split(seed, tuple(fold for name, own in groups.items() for fold in self._folds(own, seed, name)))

@@ -10,14 +10,14 @@ written once and never changed. All of it but `timings` follows from its inputs,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from tfa.bench.packing import BadRecord, pack, unpack
+from tfa.bench.packing import BadRecord, array_digest, pack, unpack
 from tfa.storage import sha256_of_json, write_json
 
 FORMAT, VERSION = "tfa-record", 1
@@ -105,6 +105,12 @@ class Record:
     def depth(self) -> int:
         return int(self.rankings.shape[3])
 
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """All that its content follows from, on one machine."""
+        told = {"dataset": self.dataset, "encoder": self.encoder, "head": self.head, "plan": self.plan}
+        return {**{key: dict(value) for key, value in told.items()}, "depth": self.depth}
+
     def evaluated(self, split: int) -> np.ndarray:
         """Queries asked in a split, in the order of their numbers."""
         return np.sort(np.concatenate([np.asarray(fold["evaluated"], np.int64) for fold in self.folds[split]]))
@@ -116,10 +122,11 @@ class Record:
     @property
     def identity(self) -> str:
         """Digest of everything but timings, versions and hardware: two runs of the same inputs share it."""
-        content = self._content()
+        # Of the arrays themselves: how they are compressed may differ from one machine to the next.
+        content = self._content(array_digest)
         return sha256_of_json({k: v for k, v in content.items() if k not in ("versions", "hardware")})
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self, written: Callable[[np.ndarray], Any]) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -131,20 +138,20 @@ class Record:
             "hardware": dict(self.hardware),
             "replicas": list(self.replicas),
             "seeds": list(self.seeds),
-            "folds": [[_packed_fold(fold) for fold in folds] for folds in self.folds],
-            "rankings": pack(self.rankings),
-            "confidence": pack(self.confidence),
+            "folds": [[packed_fold(fold, written) for fold in folds] for folds in self.folds],
+            "rankings": written(self.rankings),
+            "confidence": written(self.confidence),
             "sample": {
                 "queries": list(self.sample["queries"]),
                 "database": list(self.sample["database"]),
-                "scores": pack(np.asarray(self.sample["scores"], np.float16)),
+                "scores": written(np.asarray(self.sample["scores"], np.float16)),
             },
         }
 
     def write(self, path: Path) -> None:
         if path.exists():
             raise BadRecord(f"{path} exists; records are never overwritten: remove it, or write to another folder")
-        write_json(path, {**self._content(), "identity": self.identity, "timings": dict(self.timings)})
+        write_json(path, {**self._content(pack), "identity": self.identity, "timings": dict(self.timings)})
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -160,7 +167,7 @@ class Record:
                 hardware=values["hardware"],
                 replicas=tuple(values["replicas"]),
                 seeds=tuple(values["seeds"]),
-                folds=tuple(tuple(_unpacked_fold(fold) for fold in folds) for folds in values["folds"]),
+                folds=tuple(tuple(unpacked_fold(fold) for fold in folds) for folds in values["folds"]),
                 rankings=unpack(values["rankings"]),
                 confidence=unpack(values["confidence"]),
                 sample={**sample, "scores": unpack(sample["scores"])},
@@ -185,7 +192,9 @@ def find_records(results: Path) -> list[Path]:
         return [results]
     if not results.is_dir():
         raise BadRecord(f"{results} does not exist; write records with tfa bench run --out {results}")
-    return sorted(path for path in results.rglob("*.json") if path.name != TRUTH_FILE and not path.name.startswith("."))
+    # Names that start with a dot are unfinished: splits of a head that is not complete, files being written.
+    found = (path for path in results.rglob("*.json") if path.name != TRUTH_FILE)
+    return sorted(path for path in found if not any(p.startswith(".") for p in path.relative_to(results).parts))
 
 
 def truth_of(record_file: Path) -> Truth:
@@ -207,12 +216,12 @@ def _read(path: Path, form: str) -> dict[str, Any]:
     return values
 
 
-def _packed_fold(fold: Mapping[str, Any]) -> dict[str, Any]:
-    lists = {key: pack(np.asarray(fold[key], np.uint32)) for key in ("calibration", "evaluated")}
+def packed_fold(fold: Mapping[str, Any], written: Callable[[np.ndarray], Any] = pack) -> dict[str, Any]:
+    lists = {key: written(np.asarray(fold[key], np.uint32)) for key in ("calibration", "evaluated")}
     return {**lists, "condition": fold.get("condition"), "decisions": dict(fold["decisions"])}
 
 
-def _unpacked_fold(fold: Mapping[str, Any]) -> dict[str, Any]:
+def unpacked_fold(fold: Mapping[str, Any]) -> dict[str, Any]:
     return {**fold, **{key: unpack(fold[key]).astype(np.int64) for key in ("calibration", "evaluated")}}
 
 

@@ -14,31 +14,36 @@ from tfa.branches import Branch, PseudoScores, global_similarities, median_sprea
 from tfa.branches import fused as fuse
 from tfa.controllers import reasons
 from tfa.controllers.decisions import DatabaseEvidence, Decisions, SpectralStrengths
+from tfa.controllers.rules import METHOD, Rules
 from tfa.evidence import Candidate, RowFacts, correlation
 from tfa.geometry import CARRIERS, carrier_terms
 from tfa.progress import Progress, SilentProgress, tracked
-from tfa.residuals import ASSIGNMENTS, HARD, SOFT
+from tfa.residuals import ASSIGNMENTS
 from tfa.vocabulary import CONSTRUCTIONS
 
 Branches = Mapping[tuple[str, int], Branch]
 
 
 def decide(
-    branches: Branches, cls: np.ndarray | None, backend: Backend, progress: Progress | None = None
+    branches: Branches,
+    cls: np.ndarray | None,
+    backend: Backend,
+    progress: Progress | None = None,
+    rules: Rules = METHOD,
 ) -> tuple[Decisions, DatabaseEvidence]:
     """All decisions, in the method's order: strengths, assignment, global token, carrier."""
     strengths = {a: spectral_strengths([branches[a, s] for s in CONSTRUCTIONS]) for a in ASSIGNMENTS}
 
     facts: dict[tuple[str, str], list[RowFacts]] = {}
-    rules = [(assignment, carrier) for assignment in ASSIGNMENTS for carrier in CARRIERS]
-    for assignment, carrier in tracked(rules, len(rules), "evidence", progress or SilentProgress()):
+    pairs = [(assignment, carrier) for assignment in ASSIGNMENTS for carrier in CARRIERS]
+    for assignment, carrier in tracked(pairs, len(pairs), "evidence", progress or SilentProgress()):
         c, beta = strengths[assignment].c, strengths[assignment].beta
         facts[assignment, carrier] = [
             _branch_facts(branches[assignment, s], carrier, c, beta, backend) for s in CONSTRUCTIONS
         ]
     candidates = {f"{a}/{m}": Candidate.of(f"{a}/{m}", _tops(rows)) for (a, m), rows in facts.items()}
 
-    assignment = choose_assignment(candidates["hard/adaptive"], candidates["soft/adaptive"])
+    assignment = rules.assignment(candidates["hard/adaptive"], candidates["soft/adaptive"])
     chosen = [branches[assignment, s] for s in CONSTRUCTIONS]
     c, beta = strengths[assignment].c, strengths[assignment].beta
 
@@ -60,10 +65,10 @@ def decide(
                 rows.append(pseudo_facts(block, count, branch.mask))
                 branch.release()
             fused = candidates[name] = Candidate.of(name, _tops(rows))
-    admit_cls = fused is not None and fused.beats(local)
+    admit_cls = fused is not None and rules.global_token(fused, local)
 
     original, partial = candidates[f"{assignment}/original"], candidates[f"{assignment}/partial"]
-    carrier = choose_carrier(original, partial, local)
+    carrier = rules.carrier(original, partial, local)
     decisions = Decisions(
         assignment=assignment,
         carrier=carrier,
@@ -79,7 +84,9 @@ def decide(
         "admit_cls": reasons.of_global_token(cls is not None, fused, local),
         "carrier": reasons.of_carrier(carrier, original, partial, local),
     }
-    return decisions, DatabaseEvidence(len(chosen[0].split.pseudo), strengths, candidates, words)
+    # Reasons are those of the method's rules; a decision made by another rule is not explained by them.
+    told = words if rules == METHOD else {}
+    return decisions, DatabaseEvidence(len(chosen[0].split.pseudo), strengths, candidates, told)
 
 
 def spectral_strengths(branches: list[Branch]) -> SpectralStrengths:
@@ -92,20 +99,6 @@ def spectral_strengths(branches: list[Branch]) -> SpectralStrengths:
     for branch in branches:
         branch.release()
     return strengths
-
-
-def choose_assignment(hard: Candidate, soft: Candidate) -> str:
-    return HARD if hard.beats(soft) else SOFT
-
-
-def choose_carrier(original: Candidate, partial: Candidate, adaptive: Candidate) -> str:
-    """The first rule that applies; an exact tie in support keeps the adaptive kernel."""
-    if partial.support <= original.support and partial.gain_over(original) < 0:
-        return "original"
-    widened_in_vain = adaptive.support > partial.support and adaptive.gain_over(partial) < 0
-    if partial.support > adaptive.support or widened_in_vain:
-        return "partial"
-    return "adaptive"
 
 
 def _branch_facts(branch: Branch, carrier: str, c: float, beta: float, backend: Backend) -> RowFacts:

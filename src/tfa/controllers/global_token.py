@@ -53,13 +53,6 @@ def judge_global_token(
     )
 
 
-def admits(token: GlobalEvidence) -> bool:
-    """Quality with retention, or complementary where nothing collapses."""
-    quality = token.cls.Q >= token.local.Q and token.r_T >= 1
-    complements = all(value < 0 for value in token.corr)
-    return quality or (complements and min(token.r_C, token.r_T, token.r_J) >= 1)
-
-
 def _quality(
     kernels: Sequence[Kernel],
     scores: Sequence[np.ndarray],

@@ -13,9 +13,8 @@ import numpy as np
 from tfa.arrays import Backend
 from tfa.branches import Branch, median_spread, pseudo_facts
 from tfa.controllers import target_reasons
-from tfa.controllers.database import choose_carrier
 from tfa.controllers.decisions import SpectralStrengths
-from tfa.controllers.global_token import admits, judge_global_token
+from tfa.controllers.global_token import judge_global_token
 from tfa.controllers.kernels import (
     BranchKernel,
     Kernel,
@@ -25,6 +24,7 @@ from tfa.controllers.kernels import (
     pseudo_view,
     target_view,
 )
+from tfa.controllers.rules import METHOD, Rules
 from tfa.controllers.target_decisions import MIXTURE, RouteEvidence, TargetDecisions, TargetEvidence
 from tfa.evidence import (
     EPSILON,
@@ -53,6 +53,7 @@ def decide_for_target(
     target_cls: np.ndarray | None,
     backend: Backend,
     progress: Progress | None = None,
+    rules: Rules = METHOD,
 ) -> tuple[TargetDecisions, TargetEvidence]:
     """All decisions, in the method's order: route, strengths, carrier, global token."""
     with (progress or SilentProgress()).task("calibration", 4) as task:
@@ -61,7 +62,7 @@ def decide_for_target(
         counted = counted_pseudo(branches)
         samples = Subsamples.draw(len(targets[SOFT, 0].products), int(counted.sum()))
         route_evidence = judge_route(targets, samples, counted, backend)
-        route = choose_route(route_evidence)
+        route = rules.route(route_evidence)
         soft_weight = {HARD: 0.0, SOFT: 1.0}.get(route, mixture_weight(route_evidence.m_A))
         weights = {HARD: 1 - soft_weight, SOFT: soft_weight} if route == MIXTURE else {route: 1.0}
         task.advance()
@@ -72,7 +73,7 @@ def decide_for_target(
         }
         scores = {m: [kernel.target_scores() for kernel in kernels[m]] for m in CARRIERS}
         candidates = {m: Candidate.of(m, np.stack([rows.argmax(axis=1) for rows in scores[m]])) for m in CARRIERS}
-        carrier = choose_carrier(candidates["original"], candidates["partial"], candidates["adaptive"])
+        carrier = rules.carrier(candidates["original"], candidates["partial"], candidates["adaptive"])
         task.advance()
 
         masks = [united([branches[a, s].mask for a in weights]) for s in CONSTRUCTIONS]
@@ -91,7 +92,7 @@ def decide_for_target(
                 kernels["adaptive"], scores["adaptive"], facts, similar, cls_facts, masks, pseudo, counted, samples
             )
         scaled = min(sigma_local) > 0 and min(sigma_cls) > 0  # ours: a zero scale refuses admission
-        admit = token is not None and scaled and admits(token)
+        admit = token is not None and scaled and rules.target_token(token)
         task.advance()
     decisions = TargetDecisions(
         route=route,
@@ -109,8 +110,10 @@ def decide_for_target(
         "carrier": target_reasons.of_carrier(carrier, candidates),
         "admit_cls": target_reasons.of_global_token(token, admit, scaled),
     }
+    # Reasons are those of the method's rules; a decision made by another rule is not explained by them.
+    told = words if rules == METHOD else {}
     count = len(targets[SOFT, 0].products)
-    evidence = TargetEvidence(count, int(counted.sum()), route_evidence, strengths, candidates, token, words)
+    evidence = TargetEvidence(count, int(counted.sum()), route_evidence, strengths, candidates, token, told)
     return decisions, evidence
 
 
@@ -183,17 +186,6 @@ def branch_relation(
 def _interval(values: np.ndarray) -> tuple[float, float]:
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
-
-
-def choose_route(evidence: RouteEvidence) -> str:
-    """Hard deletes evidence, so it needs both views, or lost capacity with both views leaning its way."""
-    if evidence.interval_A[1] < 0 and evidence.interval_G[1] < 0:
-        return HARD
-    if evidence.interval_capacity[1] < 0 and evidence.m_A < 0 and evidence.m_G < 0:
-        return HARD
-    if evidence.interval_A[0] > 0:
-        return MIXTURE
-    return SOFT
 
 
 def mixture_weight(m_A: float) -> float:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfa.bench.controls import CONTROLS, mean_recall, under_control
+from tfa.bench.heads.contract import Photos
+from tfa.bench.heads.retrievers import RetrieverHead
+from tfa.bench.heads.spectral import CONTROLS, under_control
+from tfa.bench.ranking import mean_recall
 from tfa.controllers.decisions import Decisions
 from tfa.demo.report import Decision, SummaryRow, write_report
 from tfa.demo.town import Town, render_town
@@ -21,7 +24,10 @@ from tfa.positions import find_positions
 from tfa.progress import Progress, as_progress
 
 KS = (1, 5)
-SHOWN = ("hard VLAD, cosine (AnyLoc's head)", "soft, partial whitening")
+SHOWN = {
+    "hard VLAD, cosine (AnyLoc's head)": ("hard", "original"),
+    "soft, partial whitening": ("soft", "partial"),
+}
 MONTAGE_QUERIES = 12
 QUESTIONS = {
     "assignment": "Patches go to words",
@@ -84,8 +90,9 @@ def run_demo(
     head = fit(database.tokens, progress=progress)
 
     rows = [[town.reference_files.index(name) for name in town.positives[path.name]] for path in asked.paths]
-    heads = {name: under_control(head, CONTROLS[name]) for name in SHOWN} | {"TFA": head}
-    recalls = {name: mean_recall(made, asked.tokens, rows, KS) for name, made in heads.items()}
+    heads = {name: under_control(head, of, CONTROLS[control]) for name, (of, control) in SHOWN.items()} | {"TFA": head}
+    queries_asked = Photos(asked.tokens)
+    recalls = {name: mean_recall(RetrieverHead(made), queries_asked, rows, KS) for name, made in heads.items()}
 
     places, _ = find_positions(database.paths, town.references, town.positions_csv)
     place_map = PlaceMap.from_head(head, database, encoder, dict(zip(database.paths, places, strict=True)))

@@ -13,6 +13,9 @@ from tfa.errors import TfaError
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 
 
+BLOCK = 1 << 22  # numbers in memory when distances are compared
+
+
 class BadDataset(TfaError):
     """A dataset's folder lacks something, or holds something else than its layout promises."""
 
@@ -41,9 +44,10 @@ def images_in(folder: Path, *, deep: bool = False) -> tuple[Path, ...]:
 
 def within(database: np.ndarray, queries: np.ndarray, radius: float) -> tuple[np.ndarray, ...]:
     """For each query `q c` the indices of database points `m c` at most `radius` away, the border included."""
-    close = []
-    for start in range(0, len(queries), 256):  # a block of distances `256 m` at a time
-        offsets = queries[start : start + 256, None, :] - database[None]
+    close: list[np.ndarray] = []
+    block = max(BLOCK // max(database.size, 1), 1)  # queries whose offsets to the whole database stay small
+    for start in range(0, len(queries), block):
+        offsets = queries[start : start + block, None, :] - database[None]
         distances = np.sqrt((offsets * offsets).sum(axis=2))
         close.extend(np.flatnonzero(row <= radius) for row in distances)
     return tuple(close)

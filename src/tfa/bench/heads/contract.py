@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from tfa.bench.plans import NO_CALIBRATION, Plan
+from tfa.config import HeadSpec
 from tfa.progress import Progress, SilentProgress
 from tfa.tokens import Tokens
 
@@ -40,8 +41,15 @@ class Photos:
 class Fitted(Protocol):
     """A fitted head. `decisions` and `calibrate` where there is something to decide or to calibrate."""
 
-    replicas: tuple[str, ...]  # reported recall is the mean over them
-    saw: str  # "nothing" | "database" | "target"
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """Reported recall is the mean over them."""
+        ...
+
+    @property
+    def saw(self) -> str:
+        """ "nothing" | "database" | "target" """
+        ...
 
     def scores(self, queries: Photos, replica: str) -> np.ndarray:
         """`q m`: larger is more similar; rows do not depend on each other."""
@@ -58,8 +66,8 @@ class Calibratable(Protocol):
 class Shared:
     """Work that several heads share on one database, done once: a fitted TFA head, a vocabulary."""
 
-    def __init__(self, *, device: str = "cpu", progress: Progress | None = None) -> None:
-        self.device, self.progress = device, progress or SilentProgress()
+    def __init__(self, *, spec: HeadSpec | None = None, device: str = "cpu", progress: Progress | None = None) -> None:
+        self.spec, self.device, self.progress = spec or HeadSpec(), device, progress or SilentProgress()
         self._made: dict[str, Any] = {}
 
     def once(self, name: str, make: Callable[[], T]) -> T:
@@ -83,3 +91,4 @@ class HeadCard:
     settings: Mapping[str, Any] = field(default_factory=dict)  # for the record: all that shapes the scores
     note: str = ""  # "reconstruction", "ours, beyond the paper", …
     needs_files: bool = False  # it reads the photos themselves
+    own_budgets: bool = False  # where a dataset says so, each condition calibrates a head of its own

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from tfa.cli.bench import speed
+from tfa.cli.bench import datasets, figures, run, score, speed, table
 from tfa.cli.console import examples
 
-VERBS = (speed,)
+VERBS = (run, datasets, score, table, figures, speed)
 
 
 def register(app: typer.Typer) -> None:
@@ -18,4 +18,12 @@ def register(app: typer.Typer) -> None:
     )
     for verb in VERBS:
         verb.register(bench)
-    app.add_typer(bench, name="bench", epilog=examples("tfa bench fit", "tfa bench calibrate"))
+    app.add_typer(
+        bench,
+        name="bench",
+        epilog=examples(
+            "tfa bench run --dataset sped=data/sped --out results/",
+            "tfa bench table primary --records results/",
+            "tfa bench fit",
+        ),
+    )

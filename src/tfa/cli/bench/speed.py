@@ -38,7 +38,7 @@ def fit(
     quiet: options.Quiet = False,
 ) -> None:
     """Time the fitting of a head against the sum of its unavoidable parts, each called on its own."""
-    from tfa.bench.fit import run_fit_benchmark
+    from tfa.bench.speed.fit import run_fit_benchmark
 
     result = run_fit_benchmark(
         images=images,
@@ -63,7 +63,7 @@ def calibrate(
     quiet: options.Quiet = False,
 ) -> None:
     """Time the calibration of a head on target images against the fit it builds on, in one run."""
-    from tfa.bench.calibrate import run_calibrate_benchmark
+    from tfa.bench.speed.calibrate import run_calibrate_benchmark
 
     result = run_calibrate_benchmark(
         images=images,

@@ -1,0 +1,46 @@
+"""MSLS validation as its lists define it: the layout of `gsv_lists` with two more files.
+
+<name>_dbImages.npy, <name>_qImages.npy     paths of images below the dataset's folder
+<name>_qIdx.npy      which of the query images are queries (740 of 747)
+<name>_pIdx.npy      for each of these the indices of its database images
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tfa.bench.datasets.found import BadDataset, Found
+from tfa.bench.datasets.layouts.gsv_lists import find_list, listed_images, missing_lists
+from tfa.bench.datasets.layouts.pickled import load_object_array
+from tfa.bench.datasets.matching import index_rows
+
+SUFFIXES = ("dbImages", "qImages", "qIdx", "pIdx")
+
+
+def load(root: Path, *, name: str = "", images: str = "") -> Found:
+    files = {suffix: find_list(root, name, suffix) for suffix in SUFFIXES}
+    database = listed_images(files["dbImages"], root / images)
+    pictured = len(load_object_array(files["qImages"]).ravel())
+    used = _used(files["qIdx"], pictured)
+    rows = load_object_array(files["pIdx"])
+    if len(rows) != len(used):
+        raise BadDataset(f"{files['pIdx']} has {len(rows):,} rows, {files['qIdx']} chooses {len(used):,} queries")
+    queries = listed_images(files["qImages"], root / images, used)
+    note = f"{len(used):,} of {pictured:,} query images are used"
+    return Found(database, queries, index_rows(rows, files["pIdx"], len(database)), notes=(note,))
+
+
+def missing(root: Path, *, name: str = "", images: str = "") -> list[str]:
+    """What the folder lacks."""
+    return missing_lists(root, name, SUFFIXES)
+
+
+def _used(file: Path, pictured: int) -> np.ndarray:
+    used = load_object_array(file).ravel()
+    if used.dtype == object:
+        used = np.array([int(number) for number in used], np.int64)
+    if len(np.unique(used)) != len(used) or (len(used) and not 0 <= used.min() <= used.max() < pictured):
+        raise BadDataset(f"{file} must choose different images among the {pictured:,} of qImages")
+    return used.astype(np.int64)

@@ -1,0 +1,75 @@
+"""Every head of the benchmark by name, and names for groups of them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfa.bench.heads import ablations, anyloc, pooled, ria, segvlad, spectral, tfvpr
+from tfa.bench.heads.contract import HeadCard
+from tfa.bench.heads.retrievers import BUDGETS, retriever_card
+from tfa.errors import BadSpec
+
+_FIXED = (*anyloc.CARDS, *pooled.CARDS, *tfvpr.CARDS, *ria.CARDS, *segvlad.CARDS, *spectral.CARDS, *ablations.CARDS)
+CARDS: Mapping[str, HeadCard] = {card.name: card for card in _FIXED}
+assert len(CARDS) == len(_FIXED), "two heads of one name"
+
+_RETRIEVERS = {
+    "calibrated": ["tfa", "tfa-c64", "tfa-fullq", "tfa-crossfit"],
+    "budgets": [*(f"tfa-c{n}" for n in BUDGETS), *(f"dual-c{n}" for n in BUDGETS)],
+    "dual": ["dual", "dual-c64", "dual-crossfit", "dual-crossfit-contiguous", "dual-fullq"],
+    "ours": ["tfa-ensemble", "tfa-c64+", "tfa-c64+-ensemble", "dual-c64+"],
+}
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "peers": tuple(c.name for c in (*anyloc.CARDS, *pooled.CARDS, *tfvpr.CARDS, *ria.CARDS, *segvlad.CARDS)),
+    "spectral": tuple(card.name for card in spectral.CARDS),
+    **{name: tuple(members) for name, members in _RETRIEVERS.items()},
+    "ablations": tuple(card.name for card in ablations.CARDS),
+}
+
+
+@dataclass(frozen=True)
+class Supplied:
+    """Files that some heads need: a released vocabulary, a segmenter's weights."""
+
+    vocabulary: Path | None = None
+    sam: Path | None = None
+    sam_model: str = "vit-h"
+
+
+def head_card(name: str, supplied: Supplied | None = None) -> HeadCard:
+    """The card of a head; a miss suggests the nearest name."""
+    supplied = supplied or Supplied()
+    if name == "anyloc-released":
+        if supplied.vocabulary is None:
+            raise BadSpec("anyloc-released takes a released vocabulary; give it with --vocabulary FILE")
+        return anyloc.anyloc_from_file(supplied.vocabulary)
+    if name == "segvlad":
+        if supplied.sam is None:
+            raise BadSpec("segvlad segments with SAM; give its weights with --sam FILE, or use segvlad-superpixels")
+        return segvlad.segvlad_with_sam(supplied.sam, supplied.sam_model)
+    card = CARDS.get(name) or retriever_card(name)
+    if card is None:
+        near = difflib.get_close_matches(name, names(), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise BadSpec(f"there is no head {name!r}{hint} (tfa bench heads lists them)")
+    return card
+
+
+def names() -> list[str]:
+    """Every name a list can hold; tfa-cN and dual-cN take any N."""
+    retrievers = [name for group in _RETRIEVERS.values() for name in group]
+    return [*dict.fromkeys([*CARDS, *retrievers, "anyloc-released", "segvlad"])]
+
+
+def head_cards(asked: Sequence[str], supplied: Supplied | None = None) -> list[HeadCard]:
+    """Cards of names and groups (`all` is every group), each once, in the order asked."""
+    wanted: list[str] = []
+    for name in asked:
+        if name == "all":
+            wanted += [member for group in GROUPS.values() for member in group]
+        else:
+            wanted += GROUPS.get(name, (name,))
+    return [head_card(name, supplied) for name in dict.fromkeys(wanted)]

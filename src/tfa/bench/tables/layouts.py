@@ -1,0 +1,203 @@
+"""Layouts: the paper's tables and three of ours, each made from cells alone."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from tfa.bench.tables.build import ByDataset, ByHead, by_dataset, by_head
+from tfa.bench.tables.lookup import Lookup, paper_title
+from tfa.bench.tables.paper_figures import PAPER_TABLES, paper_table
+from tfa.bench.tables.table import Cell, NoTable, Table
+
+LAYOUTS = {
+    "primary": "ground datasets, R@1",
+    "aerial": "aerial datasets, R@1/5/10",
+    "native": "systems under their own encoders, with calibration budgets",
+    "spectral": "spectral controls beside complete heads",
+    "budgets": "recall against the number of calibration queries",
+    "ablation": "TFA with one rule changed",
+    "heads": "every head recorded",
+}
+AERIAL = "Aerial / cross-view"  # a heading of the catalogue of datasets
+FREE = "Training-free heads"
+COMPLETE = "Complete heads"
+CONTROLS = ("original", "partial", "full", "adaptive")
+ALL_CONTROLS = ("original", "centred", "partial", "full", "adaptive")
+BUDGETS = (8, 16, 32, 64, 128, 256)
+ABLATIONS = (
+    "support-only", "agreement-only", "ties-partial", "always-cls", "no-cls", "forced-hard", "forced-soft", "single",
+)  # fmt: skip
+DEEP = (1, 5, 10, 20)
+_OURS = re.compile(r"(tfa|dual)\b.*(\+|-ensemble)")
+
+
+def layout(name: str, cells: Sequence[Cell], *, paper: bool = True, both: bool = False) -> Table:
+    """A table of records. `paper`: with the paper's figures; `both`: spectral controls under both assignments."""
+    if name not in LAYOUTS:
+        near = difflib.get_close_matches(name, LAYOUTS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise NoTable(f"there is no table {name!r}; {hint}use one of {', '.join(LAYOUTS)}")
+    make = {
+        "primary": primary, "aerial": aerial, "native": native, "budgets": budgets, "ablation": ablation,
+        "heads": heads,
+    }  # fmt: skip
+    table = spectral(cells, paper, both) if name == "spectral" else make[name](cells, paper)
+    if not any(True for _ in table.rows):
+        raise NoTable(
+            f"the records hold nothing that table {name!r} shows ({LAYOUTS[name]}); tfa bench run writes them"
+        )
+    return table
+
+
+def primary(cells: Sequence[Cell], paper: bool = True) -> Table:
+    sheet = ByDataset(
+        name="primary",
+        title="Ground retrieval, R@1 (%)",
+        heads=dict.fromkeys(("anyloc", "tfvpr", "ria", "tfa", "tfa-c64"), FREE),
+        paper=("primary", "ground-backbones"),
+        references=("salad", "selavpr++"),
+    )
+    return by_dataset(sheet, Lookup(cell for cell in cells if not _is_aerial(cell)), paper=paper)
+
+
+def aerial(cells: Sequence[Cell], paper: bool = True) -> Table:
+    sheet = ByDataset(
+        name="aerial",
+        title="Aerial and cross-view retrieval, R@1/5/10 (%)",
+        heads=dict.fromkeys(("anyloc", "tfvpr", "ria", "tfa"), FREE),
+        ks=(1, 5, 10),
+        paper=("aerial",),
+        backbones=("DINOv2-B", "DINOv3-B"),
+        references=("sample4geo",),
+        grouped=False,
+    )
+    return by_dataset(sheet, Lookup(filter(_is_aerial, cells)), paper=paper)
+
+
+def native(cells: Sequence[Cell], paper: bool = True) -> Table:
+    supervised = tuple(column.name for column in paper_table("native").columns if column.supervised)
+    systems = ("tfvpr", "anyloc", "segvlad", "segvlad-superpixels", "ria", "dual-c64")
+    smaller = (*(f"dual-c{n}" for n in BUDGETS if n != 64), "dual-crossfit")
+    budget_title = "Calibration budget of the dual-vocabulary system"
+    own = {cell.dataset for cell in cells if cell.head.startswith(("dual", "segvlad"))}
+    rows = _rows_of("native")
+    sheet = ByHead(
+        name="native",
+        title="Native systems, R@1 (%)",
+        blocks={"Supervised references": supervised, "Training-free systems": systems, budget_title: smaller},
+        paper=("native",),
+        paper_rows=True,
+        unranked=("Supervised references", budget_title),
+        across_encoders=True,
+        notes=("Supervised references and further budgets are not ranked.",),
+    )
+    kept = [c for c in cells if c.head in (*systems, *smaller) and (c.dataset in own or c.paper_row in rows)]
+    return by_head(sheet, Lookup(kept), paper=paper)
+
+
+def spectral(cells: Sequence[Cell], paper: bool = True, both: bool = False) -> Table:
+    complete = dict.fromkeys(("tfa", "tfa-c64", "tfa-fullq"), COMPLETE)
+    notes: list[str] = []
+    if both:
+        controls = {f"{a}-{c}": f"{a.capitalize()} assignment" for a in ("hard", "soft") for c in ALL_CONTROLS}
+        shown = list(cells)
+    else:
+        controls = dict.fromkeys(CONTROLS, "Spectral controls (TFA-FullQ assignment)")
+        shown, notes = _under_chosen_assignment(cells)
+    with_controls = {cell.dataset for cell in cells if cell.head.partition("-")[2] in ALL_CONTROLS}
+    sheet = ByDataset(
+        name="spectral",
+        title="Spectral controls and complete heads, R@1 (%)",
+        heads=controls | complete,
+        paper=("spectral", "primary", "full-query"),
+        notes=tuple(notes),
+    )
+    return by_dataset(sheet, Lookup(cell for cell in shown if cell.dataset in with_controls), paper=paper)
+
+
+def _under_chosen_assignment(cells: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
+    """Controls of the assignment that TFA-FullQ decided for, under the names of the paper's columns."""
+    routes = {(cell.dataset, cell.encoder): cell.route for cell in cells if cell.head == "tfa-fullq" and cell.route}
+    names = {cell.dataset: cell.dataset_title or cell.dataset for cell in cells}
+    shown: list[Cell] = []
+    unknown: dict[str, None] = {}  # titles in the order found
+    for cell in cells:
+        assignment, _, control = cell.head.partition("-")
+        if assignment not in ("hard", "soft") or control not in CONTROLS:
+            shown.append(cell)
+            continue
+        route = routes.get((cell.dataset, cell.encoder))
+        if route is None:
+            unknown[names[cell.dataset]] = None
+        elif route == assignment:
+            shown.append(replace(cell, head=control, title=paper_title(control)))
+    told = ", ".join(f"{names[d]} {e} {route}" for (d, e), route in sorted(routes.items()))
+    notes = [f"Assignment of TFA-FullQ: {told}."] if told else []
+    if unknown:
+        notes.append(f"{', '.join(unknown)}: no record of tfa-fullq says which assignment; --both shows the two.")
+    return shown, notes
+
+
+def budgets(cells: Sequence[Cell], paper: bool = True) -> Table:
+    ours = sorted({cell.head for cell in cells if _OURS.fullmatch(cell.head)})
+    blocks = {
+        "Single vocabulary": ("tfa", *(f"tfa-c{n}" for n in BUDGETS), "tfa-fullq"),
+        "Dual vocabulary": ("dual", *(f"dual-c{n}" for n in BUDGETS), "dual-crossfit", "dual-fullq"),
+        "Ours, beyond the paper": tuple(ours),
+    }
+    sheet = ByHead(
+        name="budgets",
+        title="Calibration budgets, R@1 (%)",
+        blocks=blocks,
+        paper=("native", "primary", "full-query", "ground-backbones", "aerial", "aerial-access"),
+        paper_rows=True,
+        unranked=tuple(blocks),
+        notes=("Budgets are not ranked.",),
+    )
+    return by_head(sheet, Lookup(_of_heads(cells, blocks.values())), paper=paper)
+
+
+def ablation(cells: Sequence[Cell], paper: bool = True) -> Table:
+    blocks = {
+        title: (head, *(f"{head}-{name}" for name in ABLATIONS))
+        for title, head in {"Database only": "tfa", "All queries calibrate": "tfa-fullq"}.items()
+    }
+    changed = {cell.dataset for cell in _of_heads(cells, [block[1:] for block in blocks.values()])}
+    sheet = ByHead(name="ablation", title="Ablations, R@1 (%)", blocks=blocks, paper=_MATCHED)
+    kept = [cell for cell in _of_heads(cells, blocks.values()) if cell.dataset in changed]
+    return by_head(sheet, Lookup(kept), paper=paper)
+
+
+def heads(cells: Sequence[Cell], paper: bool = True) -> Table:
+    """Every head: recalls at 1 to 20 of one dataset, or R@1 of several."""
+    first = ("anyloc", "tfvpr", "ria", "tfa", "tfa-c64", "tfa-fullq")
+    found = {cell.head for cell in cells}
+    listed = [head for head in first if head in found] + sorted(found - set(first), key=_natural)
+    one = len({cell.dataset for cell in cells}) == 1
+    title = "Heads, R@1/5/10/20 (%)" if one else "Heads, R@1 (%)"
+    sheet = ByHead(name="heads", title=title, blocks={"": tuple(listed)}, ks=DEEP if one else (1,), paper=_MATCHED)
+    return by_head(sheet, Lookup(cells), paper=paper)
+
+
+_MATCHED = tuple(name for name in PAPER_TABLES if name != "spectral")
+
+
+def _is_aerial(cell: Cell) -> bool:
+    return cell.group == AERIAL or cell.paper_row in _rows_of("aerial")
+
+
+def _rows_of(table: str) -> set[str]:
+    return {row.row for row in paper_table(table).rows}
+
+
+def _of_heads(cells: Sequence[Cell], blocks: Iterable[Sequence[str]]) -> list[Cell]:
+    wanted = {head for block in blocks for head in block}
+    return [cell for cell in cells if cell.head in wanted]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """`tfa-c8` before `tfa-c16`."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]

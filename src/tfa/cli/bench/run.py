@@ -1,0 +1,199 @@
+"""`tfa bench run`, `tfa bench heads`: ask every head, keep its rankings, score them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from tfa.cli import options
+from tfa.cli.console import console, counted, examples, note, print_json, say, wants_progress
+
+if TYPE_CHECKING:
+    from tfa.bench.heads.contract import HeadCard
+    from tfa.bench.running import Ran
+
+DEFAULT_HEADS = "anyloc,tfvpr,ria,tfa,tfa-c64"
+
+
+def register(bench: typer.Typer) -> None:
+    bench.command(
+        epilog=examples(
+            "tfa bench run --dataset sped=data/sped --heads anyloc,tfvpr,ria,tfa,tfa-c64 --out results/",
+            "tfa bench run --dataset sped=data/sped --dataset mine=photos/ --heads all",
+            "tfa bench run --dataset pitts30k=data/pitts30k --encoder dinov2-b14@322 --weights vitb14.pth",
+        )
+    )(run)
+    bench.command(epilog=examples("tfa bench heads", "tfa bench heads --json"))(heads)
+
+
+def named_folder(text: str) -> tuple[str, Path]:
+    """`NAME=PATH`."""
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise typer.BadParameter(f"{text!r} is not allowed; give NAME=PATH, for example sped=data/sped")
+    if not Path(path).is_dir():
+        raise typer.BadParameter(f"{path} is not a folder; give the folder that holds the dataset {name}")
+    return name, Path(path)
+
+
+def run(
+    dataset: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=PATH",
+            help="A dataset of [bold]tfa bench datasets[/bold] and the folder that holds it, or a name of your own "
+            "and a folder with database/, queries/ and positives.json. May be given several times.",
+        ),
+    ],
+    heads: Annotated[
+        str, typer.Option(metavar="NAME,NAME,…", help="Heads and groups of [bold]tfa bench heads[/bold], or all.")
+    ] = DEFAULT_HEADS,
+    encoder: Annotated[
+        str, typer.Option(help="name, name@size or name@size/layer-facet; see [bold]tfa encoders[/bold].")
+    ] = "dinov2-s14-focus",
+    weights: options.Weights = None,
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where records are kept.")] = Path("results"),
+    positives: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="A positives.json for a protocol that is not public."),
+    ] = None,
+    depth: Annotated[int, typer.Option(min=1, help="Places of each ranking that are kept.")] = 100,
+    split_depth: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Places kept where a protocol has ten splits, so ten rankings a query.",
+        ),
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Make existing records once more and check that they come out the same.")
+    ] = False,
+    vocabulary: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="A released vocabulary, for the head anyloc-released."),
+    ] = None,
+    sam: Annotated[Path | None, typer.Option(exists=True, help="Weights of SAM, for the head segvlad.")] = None,
+    sam_model: Annotated[str, typer.Option(help="Which SAM the weights are of: vit-h, vit-l or vit-b.")] = "vit-h",
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Run heads on datasets: encode once, write every head's rankings, then score them.
+
+    A record that exists is kept; a run that was interrupted goes on where it stopped.
+    """
+    from tfa.bench.datasets.loading import load_dataset
+    from tfa.bench.heads.catalogue import Supplied, head_cards
+    from tfa.bench.running import prepare, run_heads
+    from tfa.encoders import load_encoder
+
+    # What can be refused is refused before the work.
+    folders = [named_folder(text) for text in dataset]
+    asked = [name.strip() for name in heads.split(",") if name.strip()]
+    cards = head_cards(asked, Supplied(vocabulary, sam, sam_model))
+    options.check_writable(out / "record")
+    loaded = [load_dataset(name, path, positives=positives) for name, path in folders]
+    bars = wants_progress(quiet=quiet, json=json)
+    model = load_encoder(encoder, weights=weights, device=device, threads=threads)
+    done: list[Ran] = []
+    for data in loaded:
+        for text in data.notes:
+            note(f"{data.card.name}: {text}")
+        bench = prepare(data, model, progress=bars)
+        tell = (lambda ran: None) if json else _tell
+        done += run_heads(
+            bench,
+            cards,
+            out,
+            depth=depth,
+            split_depth=split_depth,
+            again=again,
+            device=device,
+            progress=bars,
+            tell=tell,
+        )
+    _report(done, out, model.id, json=json)
+
+
+def _tell(ran: Ran) -> None:
+    if ran.outcome == "skipped":
+        note(f"{ran.dataset}: {ran.head} was not run: {ran.reason}")
+    else:
+        say(f"{ran.dataset}: {ran.head} {ran.outcome}")
+
+
+def _report(done: list[Ran], out: Path, encoder: str, *, json: bool) -> None:
+    from tfa.bench.measuring.scored import KS, score_folder
+    from tfa.cli.bench.score import show_scores
+
+    asked = [ran for ran in done if ran.outcome != "skipped"]
+    scored = []
+    for dataset in dict.fromkeys(ran.dataset for ran in asked):
+        made = [ran for ran in asked if ran.dataset == dataset]
+        depth = min(_depth(ran.path) for ran in made if ran.path is not None)
+        ks = [k for k in KS if k <= depth] or [1]
+        own = score_folder(
+            out, datasets=[dataset], heads=list(dict.fromkeys(ran.head for ran in made)), encoder=encoder, ks=ks
+        )
+        scored += own
+    if json:
+        runs = [
+            {
+                "dataset": ran.dataset,
+                "head": ran.head,
+                "outcome": ran.outcome,
+                "record": None if ran.path is None else str(ran.path),
+                "reason": ran.reason or None,
+            }
+            for ran in done
+        ]
+        print_json({"runs": runs, "scores": [one.to_dict() for one in scored]})
+        return
+    if scored:
+        show_scores(scored)
+    say(f"{counted(len(asked), 'record')} in {out}")
+
+
+def _depth(path: Path) -> int:
+    from tfa.bench.records import Record
+
+    return Record.read(path).depth
+
+
+def heads(json: options.AsJson = False) -> None:
+    """List the heads a run can take, what each sees, and the names of groups."""
+    from tfa.bench.heads.catalogue import GROUPS, head_card, names
+
+    supplied = ("anyloc-released", "segvlad")  # their cards need a file
+    cards = [head_card(name) for name in names() if name not in supplied]
+    if json:
+        print_json({"heads": [_told(card) for card in cards], "groups": {k: list(v) for k, v in GROUPS.items()}})
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("head", "title", "sees", "protocol", "note"):
+        table.add_column(column, overflow="fold")
+    for card in cards:
+        table.add_row(card.name, card.title, card.sees, card.plan.name, card.note)
+    table.add_row("anyloc-released", "AnyLoc, released vocabulary", "database", "no calibration", "needs --vocabulary")
+    table.add_row("segvlad", "SegVLAD-PreT", "database", "no calibration", "needs --sam")
+    console().print(table)
+    say()
+    say("tfa-cN and dual-cN take any N; + adds score calibration, -ensemble adds the replicas' scores.")
+    for name, members in GROUPS.items():
+        say(f"{name}: {', '.join(members)}")
+    say("all: every group")
+
+
+def _told(card: HeadCard) -> dict[str, object]:
+    return {
+        "name": card.name,
+        "title": card.title,
+        "sees": card.sees,
+        "plan": card.plan.to_dict(),
+        "settings": dict(card.settings),
+        "note": card.note,
+    }

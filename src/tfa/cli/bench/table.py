@@ -1,0 +1,101 @@
+"""`tfa bench table`: recorded results in the paper's layouts, with the paper's figures beside them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tfa.cli import options
+from tfa.cli.console import examples, note, printable
+
+if TYPE_CHECKING:
+    from tfa.bench.tables.table import Table
+
+
+class Name(StrEnum):
+    """The layouts of tfa.bench.tables.layouts, and all of them."""
+
+    primary = "primary"
+    aerial = "aerial"
+    native = "native"
+    spectral = "spectral"
+    budgets = "budgets"
+    ablation = "ablation"
+    heads = "heads"
+    all = "all"
+
+
+class Format(StrEnum):
+    markdown = "markdown"
+    csv = "csv"
+    latex = "latex"
+
+
+def register(bench: typer.Typer) -> None:
+    bench.command(
+        epilog=examples(
+            "tfa bench table primary",
+            "tfa bench table heads --records results/sped --format csv",
+            "tfa bench table all --out tables/",
+        )
+    )(table)
+
+
+def table(
+    name: Annotated[
+        Name,
+        typer.Argument(
+            metavar="NAME",
+            show_default=False,
+            help="primary (ground datasets), aerial, native (systems under their own encoders), spectral (controls), "
+            "budgets (calibration queries), ablation, heads (every head recorded), or all.",
+        ),
+    ],
+    records: Annotated[
+        Path,
+        typer.Option(metavar="RESULTS", help="A folder of records, as written by [bold]tfa bench run[/bold]."),
+    ] = Path("results"),
+    encoder: Annotated[str | None, typer.Option(metavar="ID", help="Only records under this encoder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also write NAME.md, NAME.csv and NAME.tex there.")
+    ] = None,
+    format: Annotated[Format, typer.Option(help="What is printed.")] = Format.markdown,
+    no_paper: Annotated[bool, typer.Option("--no-paper", help="Leave the paper's figures out.")] = False,
+    both: Annotated[
+        bool,
+        typer.Option("--both", help="spectral: controls under both assignments, not only the one TFA-FullQ chose."),
+    ] = False,
+) -> None:
+    """Print recorded results in a layout of the paper, its own figures beside them. No model is loaded."""
+    from tfa.bench.tables.render import FORMATS, write_table
+
+    if out is not None:
+        options.check_writable(out / "table.md")
+    _, render = FORMATS[format.value]
+    for i, made in enumerate(_tables(name, records, encoder, paper=not no_paper, both=both)):
+        typer.echo(("\n" if i else "") + printable(render(made)), nl=False)
+        if out is not None:
+            for path in write_table(made, out):
+                note(f"wrote {path}")
+
+
+def _tables(name: Name, records: Path, encoder: str | None, *, paper: bool, both: bool) -> list[Table]:
+    """The table asked for; of `all`, those the records have something for."""
+    from tfa.bench.tables.layouts import LAYOUTS, layout
+    from tfa.bench.tables.table import NoTable, read_cells
+
+    cells = read_cells(records, encoder=encoder)
+    if name is not Name.all:
+        return [layout(name.value, cells, paper=paper, both=both)]
+    made = []
+    for one in LAYOUTS:
+        try:
+            made.append(layout(one, cells, paper=paper, both=both))
+        except NoTable as error:
+            note(str(error))
+    if not made:
+        raise NoTable(f"the records of {records} fill no table")
+    return made

@@ -1,0 +1,136 @@
+"""What every head of the benchmark promises, asked of every card. A new module of heads joins MODULES."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.core.worlds import seen_again, world
+from tfa.bench.heads import anyloc, pooled, ria, tfvpr
+from tfa.bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Shared
+from tfa.scoring import QUERY_BLOCK, top_k
+from tfa.tokens import Tokens
+
+MODULES = [anyloc, pooled, tfvpr, ria]
+CARDS = [card for module in MODULES for card in module.CARDS]
+every_card = pytest.mark.parametrize("card", CARDS, ids=[card.name for card in CARDS])
+
+DATABASE = world(patches=40)  # enough for any two images to share words: unrelated images would tie at 0
+QUERIES = seen_again(DATABASE).select(np.arange(QUERY_BLOCK + 3))
+
+
+def fitted(card: HeadCard, database: Tokens, queries: Tokens = QUERIES) -> Fitted:
+    """The head as it is asked: calibrated on the queries where its plan says so."""
+    head = card.fit(Photos(database), Shared())
+    if card.plan.calibrates:
+        assert isinstance(head, Calibratable)
+        return head.calibrate(Photos(queries))
+    return head
+
+
+def all_scores(head: Fitted, queries: Tokens = QUERIES) -> dict[str, np.ndarray]:
+    return {replica: head.scores(Photos(queries), replica) for replica in head.replicas}
+
+
+def test_names_are_unique_and_records_can_hold_the_settings():
+    assert len({card.name for card in CARDS}) == len(CARDS)
+    assert len({card.title for card in CARDS}) == len(CARDS)
+    for card in CARDS:
+        assert json.loads(json.dumps(dict(card.settings))) == dict(card.settings)
+
+
+@every_card
+def test_scores_are_finite_with_a_row_a_query_and_a_column_an_image(card):
+    for scores in all_scores(fitted(card, DATABASE)).values():
+        assert scores.shape == (len(QUERIES), len(DATABASE))
+        assert np.isfinite(scores).all()
+
+
+@every_card
+def test_a_place_seen_again_is_recognised(card):
+    for scores in all_scores(fitted(card, DATABASE, seen_again(DATABASE)), seen_again(DATABASE)).values():
+        assert (scores.argmax(axis=1) == np.arange(len(DATABASE))).mean() > 0.5  # a constant would get 1/24
+
+
+@every_card
+def test_no_queries_give_no_rows(card):
+    head = fitted(card, DATABASE)
+    nobody = QUERIES.select(np.arange(0))
+    for replica in head.replicas:
+        assert head.scores(Photos(nobody), replica).shape == (0, len(DATABASE))
+
+
+@every_card
+def test_fitting_twice_gives_identical_scores(card):
+    once, again = all_scores(fitted(card, DATABASE)), all_scores(fitted(card, DATABASE))
+    assert once.keys() == again.keys()
+    for replica, scores in once.items():
+        np.testing.assert_array_equal(scores, again[replica])
+
+
+@every_card
+def test_the_order_of_the_database_does_not_matter(card):
+    order = np.random.default_rng(5).permutation(len(DATABASE))
+    listed = all_scores(fitted(card, DATABASE))
+    shuffled = all_scores(fitted(card, DATABASE.select(order)))
+    for replica, scores in listed.items():
+        np.testing.assert_allclose(shuffled[replica], scores[:, order], atol=1e-5)
+        best, _ = top_k(scores, len(DATABASE))
+        again, _ = top_k(shuffled[replica], len(DATABASE))
+        np.testing.assert_array_equal(order[again], best)
+
+
+@every_card
+def test_a_duplicate_image_ties_exactly_and_comes_later(card):
+    database = DATABASE.select(np.r_[np.arange(len(DATABASE)), 3])
+    for scores in all_scores(fitted(card, database)).values():
+        np.testing.assert_array_equal(scores[:, -1], scores[:, 3])
+        for row in top_k(scores, len(database))[0]:
+            assert list(row).index(3) < list(row).index(len(database) - 1)
+
+
+@every_card
+def test_a_score_does_not_depend_on_what_it_was_asked_with(card):
+    head = fitted(card, DATABASE)
+    for replica, together in all_scores(head).items():
+        alone = [head.scores(Photos(QUERIES.select([i])), replica) for i in range(len(QUERIES))]
+        np.testing.assert_array_equal(np.concatenate(alone), together)
+
+
+@every_card
+def test_constant_tokens_score_without_complaint(card):
+    database = Tokens(np.ones((5, 9, 6)), np.ones((5, 6)))
+    for scores in all_scores(fitted(card, database, database), database).values():
+        assert np.isfinite(scores).all()
+        assert (scores == scores[0, 0]).all()
+
+
+@every_card
+def test_images_may_differ_in_their_number_of_patches(card):
+    patches = [np.asarray(DATABASE.patches[i])[: 3 + i % 9] for i in range(len(DATABASE))]
+    ragged = Tokens(patches, DATABASE.cls)
+    for scores in all_scores(fitted(card, ragged)).values():
+        assert scores.shape == (len(QUERIES), len(ragged))
+        assert np.isfinite(scores).all()
+
+
+@every_card
+def test_a_head_has_seen_what_its_card_declares(card):
+    head = card.fit(Photos(DATABASE), Shared())
+    assert fitted(card, DATABASE).saw == card.sees
+    assert head.saw == ("database" if card.plan.calibrates else card.sees)
+    assert card.plan.calibrates == (card.sees == "target")
+
+
+@every_card
+def test_calibration_leaves_the_old_head_unchanged(card):
+    head = card.fit(Photos(DATABASE), Shared())
+    before = all_scores(head)
+    if card.plan.calibrates:
+        assert isinstance(head, Calibratable)
+        calibrated = all_scores(head.calibrate(Photos(QUERIES)))
+        assert any(not np.array_equal(calibrated[replica], before[replica]) for replica in before)
+    for replica, scores in all_scores(head).items():
+        np.testing.assert_array_equal(scores, before[replica])

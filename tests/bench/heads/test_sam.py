@@ -1,0 +1,177 @@
+"""SAM's automatic masks, with a tiny model of random weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from transformers import SamConfig, SamModel
+
+from tests.fakes import random_image
+from tfa.bench.heads import sam_weights
+from tfa.bench.heads.sam import (
+    MEAN,
+    STD,
+    Asking,
+    SamSegmenter,
+    boxes_of,
+    enlarge,
+    grid_points,
+    prepare,
+    stability,
+    suppress,
+)
+from tfa.errors import BadSpec, BadWeights, WeightsMissing
+
+EASY = Asking(points_per_side=3, points_per_batch=4, least_iou=-100.0, least_stability=0.0)
+
+
+def tiny_config() -> SamConfig:
+    return SamConfig(
+        vision_config={
+            "hidden_size": 16,
+            "output_channels": 16,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "image_size": 32,
+            "patch_size": 4,
+            "window_size": 2,
+            "global_attn_indexes": [1],
+            "num_pos_feats": 8,
+            "initializer_range": 0.3,
+        },
+        prompt_encoder_config={"hidden_size": 16, "image_size": 32, "patch_size": 4, "mask_input_channels": 8},
+        mask_decoder_config={
+            "hidden_size": 16,
+            "mlp_dim": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "iou_head_hidden_dim": 8,
+        },
+        initializer_range=0.3,
+    )
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> Path:
+    """A folder as save_pretrained writes it: the tied tensor is stored once."""
+    folder = tmp_path_factory.mktemp("sam")
+    torch.manual_seed(0)
+    SamModel(tiny_config()).save_pretrained(folder)
+    return folder
+
+
+def test_masks_are_boolean_of_the_half_image_and_always_the_same(tiny):
+    image = random_image(1, (60, 40))
+    masks = SamSegmenter(tiny, asking=EASY).segment(image)
+    assert masks.dtype == bool
+    assert masks.shape[1:] == (20, 30)
+    assert 0 < len(masks) <= 27
+    assert 0 < masks.mean() < 1
+    assert np.array_equal(masks, SamSegmenter(tiny, asking=EASY).segment(image))
+    assert SamSegmenter(tiny, asking=EASY).segment(random_image(1, (1280, 640))).shape[1:] == (160, 320)
+
+
+def test_a_model_that_is_sure_of_nothing_gives_no_mask(tiny):
+    sure = Asking(points_per_side=2, least_iou=100.0)
+    assert SamSegmenter(tiny, asking=sure).segment(random_image(1)).shape == (0, 15, 20)
+    unstable = Asking(points_per_side=2, least_iou=-100.0, least_stability=1.1)
+    assert SamSegmenter(tiny, asking=unstable).segment(random_image(1)).shape == (0, 15, 20)
+
+
+def test_batches_of_points_do_not_change_the_masks(tiny):
+    one = Asking(points_per_side=3, points_per_batch=64, least_iou=-100.0, least_stability=0.0)
+    image = random_image(2)
+    assert np.array_equal(SamSegmenter(tiny, asking=EASY).segment(image), SamSegmenter(tiny, asking=one).segment(image))
+
+
+def test_the_published_numbers_are_the_defaults(tiny):
+    settings = SamSegmenter(tiny).settings
+    assert (settings["points_per_side"], settings["least_iou"], settings["least_stability"]) == (32, 0.88, 0.95)
+    assert (settings["stability_offset"], settings["most_overlap"], settings["points_per_batch"]) == (1.0, 0.7, 64)
+    assert settings["segmenter"] == "SAM 16x2"
+    assert len(settings["weights"]) == 64
+
+
+def test_a_file_and_a_folder_of_one_model_are_the_same(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("tfa.bench.heads.sam.sized_config", lambda model: tiny_config())
+    state = sam_weights.build(tiny_config(), tiny, "tiny")[0].state_dict()
+    save_file({key: tensor.clone() for key, tensor in state.items()}, tmp_path / "sam.safetensors")
+    torch.save({"model": state}, tmp_path / "sam.pth")
+    digests = {SamSegmenter(path).sha256 for path in (tiny, tmp_path / "sam.safetensors", tmp_path / "sam.pth")}
+    assert len(digests) == 1
+
+
+def test_wrong_weights_are_refused_by_the_names_of_their_keys(tiny, tmp_path):
+    file = tmp_path / "other.safetensors"
+    save_file({"image_encoder.pos_embed": torch.zeros(1)}, file)
+    with pytest.raises(BadWeights, match=r"missing: shared_image_embedding[\s\S]*extra: image_encoder\.pos_embed"):
+        SamSegmenter(file, "vit-b")
+    with pytest.raises(BadWeights, match=r"of another shape: .*vision_encoder"):
+        SamSegmenter(tiny / "model.safetensors", "vit-b")
+
+
+def test_a_folder_of_another_model_or_of_none_is_refused(tmp_path):
+    with pytest.raises(BadWeights, match="does not describe a SAM model"):
+        SamSegmenter(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}), "utf-8")
+    with pytest.raises(BadWeights, match="'bert'"):
+        SamSegmenter(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "sam"}), "utf-8")
+    with pytest.raises(WeightsMissing, match="Nothing is downloaded"):
+        SamSegmenter(tmp_path)
+
+
+def test_an_unknown_size_and_a_missing_file_say_what_is_allowed(tmp_path):
+    with pytest.raises(BadSpec, match="vit-b, vit-l, vit-h"):
+        SamSegmenter(tmp_path / "sam.pth", "vit-x")
+    with pytest.raises(WeightsMissing, match=r"sam\.pth"):
+        SamSegmenter(tmp_path / "sam.pth", "vit-b")
+
+
+def test_the_image_is_scaled_normalised_and_padded():
+    colour = (10, 20, 30)
+    pixels, inside = prepare(Image.new("RGB", (40, 20), colour), 64)
+    assert inside == (64, 32)
+    assert np.allclose(pixels[:, 31, 63], (np.array(colour) - MEAN) / STD)
+    assert (pixels[:, 32:] == 0).all()
+
+
+def test_points_are_the_middles_of_a_grid():
+    assert grid_points(2, (8, 4)).tolist() == [[2, 1], [6, 1], [2, 3], [6, 3]]
+
+
+def test_padding_is_cut_away_when_masks_are_enlarged():
+    logits = torch.full((1, 4, 4), -1.0)
+    logits[:, :2] = 1.0  # the image is the upper half of the square
+    large = enlarge(logits, 8, (8, 4), (16, 8))
+    assert large.shape == (1, 8, 16)
+    assert (large > 0).all()
+
+
+def test_stability_compares_two_thresholds():
+    logits = np.array([[[2.0, 2.0, 0.0, -2.0]], [[-2.0, -2.0, -2.0, -2.0]]])
+    assert stability(logits, 1.0).tolist() == [2 / 3, 0.0]
+
+
+def test_boxes_are_first_and_last_pixels():
+    masks = np.zeros((2, 4, 6), dtype=bool)
+    masks[0, 1:3, 2:5] = True
+    assert boxes_of(masks).tolist() == [[2, 1, 4, 2], [0, 0, 0, 0]]
+
+
+def test_a_box_that_overlaps_a_better_one_is_suppressed():
+    boxes = np.array([[0, 0, 10, 10], [0, 0, 10, 9], [20, 0, 30, 10], [0, 0, 10, 5], [20, 0, 30, 10]], float)
+    # Against box 1 (the best) box 0 overlaps by 0.9 and box 3 by 5/9; boxes 2 and 4 are equal.
+    scores = np.array([0.8, 0.9, 0.7, 0.6, 0.7])
+    assert suppress(boxes, scores, 0.7).tolist() == [1, 2, 3]
+    assert suppress(boxes, scores, 0.95).tolist() == [1, 0, 2, 3]
+
+
+def test_boxes_without_area_do_not_suppress_each_other():
+    assert suppress(np.zeros((2, 4)), np.array([0.5, 0.6]), 0.7).tolist() == [1, 0]

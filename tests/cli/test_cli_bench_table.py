@@ -1,0 +1,122 @@
+"""`tfa bench table`: what is printed, what is written, what is refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from tests.bench.made_records import made_record, made_truth, named, ranking, written
+from typer.testing import CliRunner
+
+from tfa.bench.tables.layouts import LAYOUTS
+from tfa.bench.tables.render import FORMATS
+from tfa.cli.app import Shell
+from tfa.cli.bench import table as verb
+
+Run = Callable[..., Any]
+RIGHT, WRONG = ranking([0], 20), ranking([1], 20)
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Run:
+    for name, value in {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200", "TERMINAL_WIDTH": "200"}.items():
+        monkeypatch.setenv(name, value)
+    app = typer.Typer(cls=Shell)
+    app.callback()(lambda: None)  # with one command and no callback there would be no verbs
+    verb.register(app)
+    return lambda *args: CliRunner().invoke(app, ["table", *map(str, args)])
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    truth = made_truth([[0]] * 4, database=40, name="sped")
+    good = made_record(truth, [[[RIGHT]]] * 3 + [[[WRONG]]], head=named("tfa"))
+    bad = made_record(truth, [[[RIGHT]]] + [[[WRONG]]] * 3, head=named("anyloc"))
+    other = made_record(truth, [[[RIGHT]]] * 4, head=named("tfa"), encoder={"id": "other@14", "fingerprint": "cd" * 32})
+    written(tmp_path / "results", truth, good, bad, other)
+    return tmp_path / "results"
+
+
+def test_the_choices_are_the_layouts_and_the_formats():
+    assert [name.value for name in verb.Name] == [*LAYOUTS, "all"]
+    assert [form.value for form in verb.Format] == list(FORMATS)
+
+
+def test_a_table_is_printed_as_markdown(table: Run, results: Path):
+    done = table("primary", "--records", results)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("## Ground retrieval, R@1 (%)\n\n| Dataset")
+    [ours] = [line for line in done.stdout.splitlines() if "tiny@28 " in line and line.startswith("| Sped")]
+    assert "_25.00_" in ours
+    assert "**75.00**" in ours
+    assert "paper (DINOv2-B)" in done.stdout
+    assert "85.12" in done.stdout
+
+
+def test_records_are_looked_for_in_results(table: Run, results: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(results.parent)
+    done = table("heads", "--no-paper", "--encoder", "tiny@28")
+    assert done.exit_code == 0, done.output
+    assert "tiny@28" in done.stdout
+    assert "other@14" not in done.stdout
+    assert "Li et al." not in done.stdout
+
+
+def test_csv_and_latex_are_printed_alone(table: Run, results: Path):
+    rows = list(csv.DictReader(io.StringIO(table("heads", "--records", results, "--format", "csv").stdout)))
+    assert [(row["head"], row["encoder"], row["R@1"]) for row in rows] == [
+        ("ANYLOC", "tiny@28", "25.00"),
+        ("TFA", "other@14", "100.00"),
+        ("TFA", "tiny@28", "75.00"),
+    ]
+    printed = table("heads", "--records", results, "--format", "latex").stdout
+    assert printed.startswith("\\begin{table}")
+    assert printed.endswith("\\end{table}\n")
+
+
+def test_all_writes_every_table_the_records_fill(table: Run, results: Path, tmp_path: Path):
+    done = table("all", "--records", results, "--out", tmp_path / "tables")
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in (tmp_path / "tables").iterdir()} == {
+        f"{name}.{ending}" for name in ("primary", "native", "budgets", "heads") for ending in ("md", "csv", "tex")
+    }
+    assert (tmp_path / "tables" / "primary.md").read_text("utf-8") in done.stdout
+    assert "nothing that table 'aerial' shows" in done.stderr
+    before = {path.name: path.read_bytes() for path in (tmp_path / "tables").iterdir()}
+    table("all", "--records", results, "--out", tmp_path / "tables")
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "tables").iterdir()}
+
+
+def test_both_reaches_the_layout(table: Run, results: Path):
+    truth = made_truth([[0]] * 4, database=40, name="sped")
+    control = made_record(truth, [[[RIGHT]]] * 4, head=named("hard-centred"))
+    written(results, truth, control)
+    assert "HARD-CENTRED" in table("spectral", "--both", "--records", results).stdout
+    assert "HARD-CENTRED" not in table("spectral", "--records", results).stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "told"),
+    [
+        (["tertiary"], 2, "tertiary"),
+        (["primary", "--format", "html"], 2, "html"),
+        (["aerial"], 1, "nothing that table 'aerial' shows"),
+        (["primary", "--encoder", "nobody@1"], 1, "no record of encoder 'nobody@1'; it has other@14, tiny@28"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(table: Run, results: Path, args, code, told):
+    done = table(*args, "--records", results)
+    assert done.exit_code == code
+    assert told in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_folder_without_records_says_how_to_write_some(table: Run, tmp_path: Path):
+    assert "tfa bench run --out" in table("primary", "--records", tmp_path / "none").stderr
+    (tmp_path / "empty").mkdir()
+    assert "holds no records" in table("primary", "--records", tmp_path / "empty").stderr
