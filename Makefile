@@ -5,7 +5,11 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test check clean
+# Datasets of docs/results.md, below the folder DATA: name=folder
+RESULTS_OF := sped=sped nordland-540=nordland gardens-point=gardens_point_day_day campus-loop=campus_loop \
+              corridor=corridor berlin-kudamm=berlin_kudamm berlin-a100=berlin_a100 aerial-seneca=aerial_seneca
+
+.PHONY: demo test check results clean
 
 # The stamp is remade whenever the dependencies change.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -24,6 +28,13 @@ check: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+# Every head on the eight datasets below DATA: records in results/, the page docs/results.md.
+results: $(VENV)/.installed
+	@test -d "$(DATA)" || { echo "give the folder of the datasets: make results DATA=data"; exit 1; }
+	$(BIN)/tfa bench run --heads all --split-depth 20 --out results \
+	  $(foreach pair,$(RESULTS_OF),--dataset $(firstword $(subst =, ,$(pair)))=$(DATA)/$(lastword $(subst =, ,$(pair))))
+	$(BIN)/tfa bench results --records results --out docs/results.md
 
 clean:
 	rm -rf $(VENV) demo-out dist build

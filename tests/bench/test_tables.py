@@ -63,8 +63,8 @@ def test_an_encoder_of_ours_stands_above_a_row_of_the_paper():
 def test_under_the_papers_encoder_its_figures_stand_beside_ours():
     cells = [cell("tfa", 84.5, encoder=PAPERS), cell("tfa-c64", 83.0, encoder=PAPERS, sds={1: 0.5}, plan="C64")]
     table = layout("primary", cells)
-    assert [row.stubs for row in table.rows] == [("SPED", PAPERS)]
-    found = shown(table, "SPED", PAPERS)
+    assert [row.stubs for row in table.rows] == [("SPED",)]  # one encoder: a footnote names it
+    found = shown(table, "SPED")
     assert found["TFA"] == Shown(Number(84.5, rank=BEST), Number(85.12, origin="primary"))
     assert found["TFA-C64"].beside == Number(83.79, 0.63, origin="primary")
     text = markdown(table)
@@ -119,7 +119,8 @@ def test_native_ranks_systems_over_encoders_and_leaves_budgets_unranked():
         cell("dual-c8", 95.0, plan="C8"),
     ]
     table = layout("native", cells)
-    numbers = {row.stubs: row.shown[0].number for row in table.rows}
+    assert table.stubs == ("Head", "Saw", "Encoder")
+    numbers = {(row.stubs[0], row.stubs[2]): row.shown[0].number for row in table.rows}
     assert numbers["DUAL-C64", OWN].rank == BEST
     assert numbers["ANYLOC", OWN].rank == SECOND
     assert numbers["TFVPR", PAPERS].rank == 0
@@ -129,7 +130,7 @@ def test_native_ranks_systems_over_encoders_and_leaves_budgets_unranked():
     assert ("TFA-FullQ (Cross-fit)", "paper (DINOv2-G L31)") in numbers
     # every training-free system of the paper has a row, beside ours or alone
     training_free = [column for column in paper_table("native").columns if not column.supervised]
-    theirs = sum(bool(row.shown[0].beside) or row.stubs[1].startswith("paper") for row in table.rows)
+    theirs = sum(bool(row.shown[0].beside) or row.stubs[2].startswith("paper") for row in table.rows)
     assert theirs == len(training_free) + 3
 
 
@@ -181,16 +182,29 @@ def test_heads_shows_deep_recalls_of_one_dataset_and_r1_of_several():
     table = layout("heads", one)
     assert [column.full for column in table.columns] == ["R@1", "R@5", "R@10", "R@20"]
     assert [row.stubs[0] for row in table.rows] == ["ANYLOC", "TFA-C8", "TFA-C16"]
-    assert [number.number.value for number in row_of(table, "TFA-C8", OWN).shown] == [50, 54, 59, 69]  # type: ignore[union-attr]
+    assert [number.number.value for number in row_of(table, "TFA-C8", "database").shown] == [50, 54, 59, 69]  # type: ignore[union-attr]
     several = layout("heads", [*one, cell("anyloc", 42.0, **elsewhere("backyard"))])
     assert [column.full for column in several.columns] == ["SPED", "backyard"]
-    assert row_of(several, "TFA-C8", OWN).shown[1] == Shown()
+    assert row_of(several, "TFA-C8", "database").shown[1] == Shown()
+
+
+def test_heads_stand_with_their_kind():
+    names = ("dual-c64", "tfa-c64+", "tfa-fullq-no-cls", "tfa-no-cls", "tfa-fullq", "tfa", "soft-full", "tfvpr")
+    table = layout("heads", [cell(name, 50.0) for name in names])
+    assert {group.title: [row.stubs[0].lower() for row in group.rows] for group in table.groups} == {
+        "Peers": ["tfvpr"],
+        "Spectral controls": ["soft-full"],
+        "TFA": ["tfa", "tfa-fullq"],
+        "TFA, dual vocabulary": ["dual-c64"],
+        "Ours, beyond the paper": ["tfa-c64+"],
+        "Ablations": ["tfa-fullq-no-cls", "tfa-no-cls"],
+    }
 
 
 def test_ranks_do_not_compare_encoders():
     table = layout("heads", [cell("a", 50.0), cell("b", 40.0), cell("a", 90.0, encoder="other@14")])
-    assert row_of(table, "A", OWN).shown[0].number.rank == BEST  # type: ignore[union-attr]
-    assert row_of(table, "A", "other@14").shown[0].number.rank == BEST  # type: ignore[union-attr]
+    assert row_of(table, "A", "database", OWN).shown[0].number.rank == BEST  # type: ignore[union-attr]
+    assert row_of(table, "A", "database", "other@14").shown[0].number.rank == BEST  # type: ignore[union-attr]
 
 
 def test_footnotes_say_what_was_asked_and_what_notes_mean():

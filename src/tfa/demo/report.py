@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from tfa.errors import TfaError
-from tfa.storage import write_atomically
+from tfa.storage import write_text
 
 MEDIA = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 
@@ -51,11 +51,7 @@ def write_report(
         _montage(montage_path),
     ]
     page = _PAGE.format(title=escape(title), style=_STYLE, body="\n".join(part for part in parts if part))
-    write_atomically(Path(path), lambda temporary: _write(temporary, page))
-
-
-def _write(path: Path, page: str) -> None:
-    path.write_text(page, encoding="utf-8")
+    write_text(Path(path), page)
 
 
 def _summary(rows: Sequence[SummaryRow]) -> str:

@@ -32,7 +32,7 @@ from tfa.demo.weather import (
 )  # fmt: skip
 from tfa.errors import BadSpec
 from tfa.progress import Progress, as_progress, tracked
-from tfa.storage import write_atomically, write_json
+from tfa.storage import write_atomically, write_json, write_text
 
 SPACING = 7.0  # metres between references, unless the whole tour is covered more densely
 RADIUS = 12.0  # a reference this near along the route shows the same place
@@ -215,8 +215,4 @@ def _save(path: Path, photo: Image.Image, weather: Weather) -> None:
 
 def _write_positions(path: Path, files: list[str], poses: list[Pose]) -> None:
     lines = ["file,x,y", *(f"{file},{pose.x:.3f},{pose.y:.3f}" for file, pose in zip(files, poses, strict=True))]
-
-    def write(temporary: Path) -> None:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-    write_atomically(path, write)
+    write_text(path, "\n".join(lines) + "\n")

@@ -11,7 +11,7 @@ from tfa.bench.figures.page import Picture, Section, TableRow, render
 from tfa.bench.figures.studies import REFERENCE, Study, find_studies
 from tfa.bench.measuring.estimates import Estimate, Scored
 from tfa.errors import BadSpec
-from tfa.storage import write_atomically
+from tfa.storage import write_text
 
 REPORT = "report.html"
 
@@ -40,15 +40,11 @@ def write_figures(
         "every query; all numbers here are computed from the answers.",
     ]
     page = render("Place recognition: figures from records", intro, sections)
-    write_atomically(out / REPORT, lambda temporary: _write(temporary, page))
+    write_text(out / REPORT, page)
     pictures = [
         part.file for s in sections for content in s.parts.values() for part in content if isinstance(part, Picture)
     ]
     return [*pictures, out / REPORT]
-
-
-def _write(path: Path, page: str) -> None:
-    path.write_text(page, encoding="utf-8")
 
 
 def _check_photos(photos: Mapping[str, Path], drawn: Collection[str]) -> None:

@@ -84,6 +84,17 @@ def by_dataset(sheet: ByDataset, look: Lookup, *, paper: bool = True) -> Table:
     return replace(made, footnotes=told)
 
 
+def without_one_encoder(table: Table) -> Table:
+    """A table whose rows are all of one encoder does not repeat it in every row; a footnote names it."""
+    encoders = {row.stubs[-1] for row in table.rows}
+    if table.stubs[-1] != "Encoder" or len(table.stubs) == 1 or len(encoders) != 1:
+        return table
+    groups = (
+        replace(group, rows=tuple(replace(row, stubs=row.stubs[:-1]) for row in group.rows)) for group in table.groups
+    )
+    return replace(table, stubs=table.stubs[:-1], groups=tuple(groups))
+
+
 def _column(title: str, group: str, k: int, several: bool) -> Column:
     return Column(f"R@{k}", title, f"{title} R@{k}") if several else Column(title, group)
 
@@ -136,10 +147,10 @@ def by_head(sheet: ByHead, look: Lookup, *, paper: bool = True) -> Table:
             rows = ours if title in sheet.unranked else _ranked_down(ours, sheet.across_encoders)
             groups.append(RowGroup(title, tuple(rows)))
     name = f"{sheet.title}: {look.dataset_title(look.datasets[0])}" if one else sheet.title
-    made = Table(sheet.name, name, ("Head", "Encoder"), tuple(columns), tuple(groups), ())
+    made = Table(sheet.name, name, ("Head", "Saw", "Encoder"), tuple(columns), tuple(groups), ())
     listed = [head for block in sheet.blocks.values() for head in block]
     scope = "column" if sheet.across_encoders else "column, group and encoder"
-    return replace(made, footnotes=footnotes(made, look, listed, scope, extra=sheet.notes))
+    return replace(made, footnotes=footnotes(made, look, listed, scope, extra=sheet.notes, tell_seen=False))
 
 
 def _lines_of_head(sheet: ByHead, look: Lookup, head: str, slots: Sequence[tuple[str, int]], paper: bool) -> list[Row]:
@@ -148,17 +159,17 @@ def _lines_of_head(sheet: ByHead, look: Lookup, head: str, slots: Sequence[tuple
             return [None for _ in slots]
         return [figure(sheet.paper, look.paper_row(dataset), head, k, backbone) for dataset, k in slots]
 
-    title, lines, beside_ours = look.head_title(head), [], set()
+    title, saw, lines, beside_ours = look.head_title(head), look.saw(head), [], set()
     for encoder in look.encoders:
         ours = [number_of(look.cell(dataset, encoder, head), k) for dataset, k in slots]
         if any(ours):
             backbone = BACKBONES.get(encoder)
             beside_ours.add(backbone)
-            lines.append(Row((title, encoder), tuple(map(Shown, ours, printed(backbone)))))
+            lines.append(Row((title, saw, encoder), tuple(map(Shown, ours, printed(backbone)))))
     for backbone in _paper_backbones(sheet.paper, head) if sheet.paper_rows else ():
         theirs = printed(backbone)
         if backbone not in beside_ours and any(theirs):
-            lines.append(Row((title, f"paper ({backbone})"), tuple(map(Shown, theirs))))
+            lines.append(Row((title, saw, f"paper ({backbone})"), tuple(map(Shown, theirs))))
     return lines
 
 

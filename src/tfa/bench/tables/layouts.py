@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from tfa.bench.tables.build import ByDataset, ByHead, by_dataset, by_head
+from tfa.bench.tables.build import ByDataset, ByHead, by_dataset, by_head, without_one_encoder
 from tfa.bench.tables.lookup import Lookup, paper_title
 from tfa.bench.tables.paper_figures import PAPER_TABLES, paper_table
 from tfa.bench.tables.table import Cell, NoTable, Table
@@ -31,6 +31,7 @@ ABLATIONS = (
     "support-only", "agreement-only", "ties-partial", "always-cls", "no-cls", "forced-hard", "forced-soft", "single",
 )  # fmt: skip
 DEEP = (1, 5, 10, 20)
+KINDS = ("Peers", "Spectral controls", "TFA", "TFA, dual vocabulary", "Ours, beyond the paper", "Ablations")
 _OURS = re.compile(r"(tfa|dual)\b.*(\+|-ensemble)")
 
 
@@ -49,7 +50,7 @@ def layout(name: str, cells: Sequence[Cell], *, paper: bool = True, both: bool =
         raise NoTable(
             f"the records hold nothing that table {name!r} shows ({LAYOUTS[name]}); tfa bench run writes them"
         )
-    return table
+    return without_one_encoder(table)
 
 
 def primary(cells: Sequence[Cell], paper: bool = True) -> Table:
@@ -173,13 +174,25 @@ def ablation(cells: Sequence[Cell], paper: bool = True) -> Table:
 
 def heads(cells: Sequence[Cell], paper: bool = True) -> Table:
     """Every head: recalls at 1 to 20 of one dataset, or R@1 of several."""
-    first = ("anyloc", "tfvpr", "ria", "tfa", "tfa-c64", "tfa-fullq")
-    found = {cell.head for cell in cells}
-    listed = [head for head in first if head in found] + sorted(found - set(first), key=_natural)
+    found = sorted({cell.head for cell in cells}, key=_natural)
+    kinds = {head: _kind(head) for head in found}
+    blocks = {kind: tuple(head for head in found if kinds[head] == kind) for kind in KINDS}
     one = len({cell.dataset for cell in cells}) == 1
     title = "Heads, R@1/5/10/20 (%)" if one else "Heads, R@1 (%)"
-    sheet = ByHead(name="heads", title=title, blocks={"": tuple(listed)}, ks=DEEP if one else (1,), paper=_MATCHED)
+    sheet = ByHead(name="heads", title=title, blocks=blocks, ks=DEEP if one else (1,), paper=_MATCHED)
     return by_head(sheet, Lookup(cells), paper=paper)
+
+
+def _kind(head: str) -> str:
+    """The block of the table of all heads that a head stands in."""
+    name, _, rest = head.partition("-")
+    if _OURS.fullmatch(head):
+        return "Ours, beyond the paper"
+    if name in ("hard", "soft"):
+        return "Spectral controls"
+    if name == "tfa":
+        return "Ablations" if rest.removeprefix("fullq-") in ABLATIONS else "TFA"
+    return "TFA, dual vocabulary" if name == "dual" else "Peers"
 
 
 _MATCHED = tuple(name for name in PAPER_TABLES if name != "spectral")

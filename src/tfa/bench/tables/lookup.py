@@ -33,6 +33,10 @@ class Lookup:
         """Any record of a head: its title, note and plan."""
         return self._heads.get(head)
 
+    def saw(self, head: str) -> str:
+        """The most a head has seen before it was asked; "" where there is no record."""
+        return self._heads[head].sees if head in self._heads else ""
+
     def encoders_of(self, dataset: str) -> list[str]:
         return [encoder for encoder in self.encoders if any((dataset, encoder) == key[:2] for key in self._found)]
 

@@ -21,6 +21,7 @@ def footnotes(
     *,
     references: Sequence[str] = (),
     extra: Sequence[str] = (),
+    tell_seen: bool = True,
 ) -> tuple[str, ...]:
     shown = [cell for cell in look.cells if cell.head in heads]
     numbers = [n for row in table.rows for one in row.shown for n in (one.number, one.beside) if n is not None]
@@ -35,7 +36,7 @@ def footnotes(
     if references:
         titles = ", ".join(look.head_title(name) for name in references)
         notes.append(f"{titles}: supervised references, figures of the paper, not ranked.")
-    notes += [*extra, *_what_was_seen(look, heads), *_notes_of_heads(look, heads)]
+    notes += [*extra, *(_what_was_seen(look, heads) if tell_seen else ()), *_notes_of_heads(look, heads)]
     return (*notes, *_of_paper(numbers))
 
 
@@ -70,7 +71,7 @@ def _notes_of_heads(look: Lookup, heads: Sequence[str]) -> list[str]:
     carriers: dict[str, list[str]] = {}
     for head in heads:
         cell = look.of_head(head)
-        if cell is not None and cell.note:
+        if cell is not None and cell.note not in ("", "ablation"):  # an ablation's title says it
             carriers.setdefault(cell.note, []).append(look.head_title(head))
     return [f"{', '.join(titles)}: {note.rstrip('.')}." for note, titles in carriers.items()]
 

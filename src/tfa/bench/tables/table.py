@@ -78,8 +78,8 @@ def cells(scored: Sequence[Scored]) -> list[Cell]:
     return made
 
 
-def read_cells(results: Path, *, encoder: str | None = None) -> list[Cell]:
-    """Cells of the records below a folder, of all encoders or of one. A shallow record lacks the deep recalls."""
+def read_scored(results: Path, *, encoder: str | None = None) -> list[Scored]:
+    """Scored records below a folder, of all encoders or of one. A shallow record lacks the deep recalls."""
     truths: dict[Path, Truth] = {}
     made: list[Scored] = []
     encoders: set[str] = set()
@@ -95,7 +95,12 @@ def read_cells(results: Path, *, encoder: str | None = None) -> list[Cell]:
         raise NoTable(f"{results} holds no records; write some with tfa bench run --out {results}")
     if not made:
         raise NoTable(f"{results} holds no record of encoder {encoder!r}; it has {', '.join(sorted(encoders))}")
-    return cells(made)
+    return made
+
+
+def read_cells(results: Path, *, encoder: str | None = None) -> list[Cell]:
+    """Cells of the records below a folder."""
+    return cells(read_scored(results, encoder=encoder))
 
 
 def _route(scored: Scored) -> str | None:

@@ -1,4 +1,4 @@
-"""`tfa bench table`: recorded results in the paper's layouts, with the paper's figures beside them."""
+"""`tfa bench table`, `tfa bench results`: recorded results in the paper's layouts, its figures beside them."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ def register(bench: typer.Typer) -> None:
             "tfa bench table all --out tables/",
         )
     )(table)
+    bench.command(epilog=examples("tfa bench results --records results/ --out docs/results.md"))(results)
 
 
 def table(
@@ -99,3 +100,32 @@ def _tables(name: Name, records: Path, encoder: str | None, *, paper: bool, both
     if not made:
         raise NoTable(f"the records of {records} fill no table")
     return made
+
+
+def results(
+    records: Annotated[
+        Path,
+        typer.Option(metavar="RESULTS", help="A folder of records, as written by [bold]tfa bench run[/bold]."),
+    ] = Path("results"),
+    encoder: Annotated[
+        str, typer.Option(metavar="ID", help="The encoder whose records are shown.")
+    ] = "dinov2-s14-focus@322",
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write the page there rather than print it.")
+    ] = None,
+    command: Annotated[
+        str, typer.Option(help="How the records were made, for the page to say.")
+    ] = "make results DATA=data",
+) -> None:
+    """Write every table of a folder of records as one Markdown page, and say where TFA is below a peer."""
+    from tfa.bench.tables.page import results_page
+    from tfa.storage import write_text
+
+    if out is not None:
+        options.check_writable(out)
+    page = results_page(records, encoder=encoder, command=command)
+    if out is None:
+        typer.echo(printable(page), nl=False)
+        return
+    write_text(out, page)
+    note(f"wrote {out}")

@@ -1,0 +1,206 @@
+"""The page of results: every table of a folder of records, and in words where TFA wins and where it loses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tfa.bench.measuring.estimates import Scored
+from tfa.bench.measuring.resampling import Paired
+from tfa.bench.measuring.scored import paired
+from tfa.bench.tables.layouts import LAYOUTS, layout
+from tfa.bench.tables.paper_figures import BACKBONES
+from tfa.bench.tables.render import markdown
+from tfa.bench.tables.table import NoTable, cells, read_scored
+from tfa.encoders.catalogue import CATALOGUE
+
+OWN = ("tfa", "tfa-c64", "tfa-c64+", "dual-c64")  # heads whose differences from the peers are told
+DEEP = ("anyloc", "tfvpr", "ria", "segvlad-superpixels", "tfa", "tfa-c64", "tfa-fullq", "tfa-c64+", "dual-c64")
+
+
+def results_page(results: Path, *, encoder: str, command: str) -> str:
+    """Markdown. `command` is how the records are made again."""
+    scored = read_scored(results, encoder=encoder)
+    sections = [
+        _introduction(encoder, command),
+        _datasets(scored),
+        *_tables(scored),
+        _against_peers(scored),
+        _deep(scored),
+        _decisions(scored),
+    ]
+    return "\n".join(section.rstrip() + "\n" for section in sections)
+
+
+def _introduction(encoder: str, command: str) -> str:
+    return f"""# Results
+
+Every number on this page is computed from the records in [`results/`](../results) by `tfa bench results`. The records
+and the page are made by
+
+```console
+$ {command}
+```
+
+{_about_encoder(encoder)} What the page compares is heads on the same tokens. Rows marked ᵒ are ours, beyond the paper.
+RIA is a reconstruction; SegVLAD runs on superpixels, not on SAM. What each head is: [benchmark.md](benchmark.md).
+Recall in percent; a query without positives counts as missed.
+"""
+
+
+def _about_encoder(encoder: str) -> str:
+    backbone = BACKBONES.get(encoder)
+    if backbone is not None:
+        return f"The encoder is `{encoder}`, the paper's {backbone}."
+    card = CATALOGUE.get(encoder.partition("@")[0])
+    about = "" if card is None else f" ({card.about})"
+    return (
+        f"**The encoder is `{encoder}`{about}, not one of the paper's: these figures are not the paper's figures, "
+        "and its figures beside them are for orientation only.**"
+    )
+
+
+def _datasets(scored: Sequence[Scored]) -> str:
+    rows = [
+        f"| {one.dataset_title} | `{one.dataset}` | {one.database} | {one.queries} | {_positives(one)} |"
+        for one in _first_of_each(scored)
+    ]
+    head = "## Datasets\n\n| dataset | name | database | queries | a positive is |\n|---|---|--:|--:|---|\n"
+    return head + "\n".join(rows)
+
+
+def _positives(one: Scored) -> str:
+    from tfa.bench.datasets.card import cards as dataset_cards
+
+    card = dataset_cards().get(one.dataset)
+    return "" if card is None else card.positives
+
+
+def _tables(scored: Sequence[Scored]) -> Iterator[str]:
+    shown = cells(scored)
+    for name in ("heads", *(name for name in LAYOUTS if name != "heads")):
+        try:
+            yield markdown(layout(name, shown, both=name == "spectral"))
+        except NoTable:
+            continue  # no dataset of that kind was recorded
+
+
+def _against_peers(scored: Sequence[Scored]) -> str:
+    """Differences in R@1 from every peer, and the datasets where they are losses."""
+    found = {(one.dataset, one.head): one for one in scored}
+    peers = [one.head for one in _first_of_each_head(scored) if _is_peer(one)]
+    parts = ["## Against the peers\n"]
+    parts.append(
+        "Difference in R@1, in points, over the queries both heads were asked, with its 95 % bootstrap interval over "
+        "queries. **Bold**: below the peer.\n"
+    )
+    for own in OWN:
+        rows, lost = [], []
+        for first in _first_of_each(scored):
+            mine = found.get((first.dataset, own))
+            if mine is None:
+                continue
+            compared = {
+                peer: paired(mine, found[first.dataset, peer]) for peer in peers if (first.dataset, peer) in found
+            }
+            rows.append(f"| {first.dataset_title} | " + " | ".join(_difference(compared.get(p)) for p in peers) + " |")
+            lost += [(first.dataset_title, peer) for peer, one in compared.items() if one.mean < 0]
+        if not rows:
+            continue
+        titles = {one.head: one.title for one in scored}
+        parts.append(f"### {titles[own]}\n")
+        parts.append(f"| dataset | {' | '.join(titles[p] for p in peers)} |\n|---|{'--:|' * len(peers)}")
+        parts.append("\n".join(rows) + "\n")
+        told = "; ".join(
+            f"{titles[peer]} on {', '.join(name for name, other in lost if other == peer)}"
+            for peer in peers
+            if any(other == peer for _, other in lost)
+        )
+        parts.append(f"{titles[own]} is below {told}.\n" if told else f"{titles[own]} is below no peer.\n")
+    return "\n".join(parts)
+
+
+def _difference(one: Paired | None) -> str:
+    if one is None:
+        return "–"
+    text = f"{100 * one.mean:+.1f} [{100 * one.low:+.1f}, {100 * one.high:+.1f}]"
+    return f"**{text}**" if one.mean < 0 else text
+
+
+def _is_peer(one: Scored) -> bool:
+    name = one.head.partition("-")[0]
+    return name not in ("tfa", "dual", "hard", "soft") and one.sees != "target"
+
+
+def _deep(scored: Sequence[Scored]) -> str:
+    """R@1/5/10/20, mAP and what confidence is worth, for the main heads of each dataset."""
+    parts = [
+        "## Deeper: recall at 1 to 20, mean average precision, confidence\n",
+        "mAP over the recorded depth. PR: area under precision against recall when answers are accepted by the\n"
+        "z-score of the best match. R@99P: share of all queries answered rightly while 99 % of the accepted answers\n"
+        "are right.\n",
+    ]
+    for first in _first_of_each(scored):
+        own = {one.head: one for one in scored if one.dataset == first.dataset}
+        parts.append(f"### {first.dataset_title}\n")
+        parts.append("| head | R@1 [95 %] | R@5 | R@10 | R@20 | mAP | PR | R@99P |\n|---|--:|--:|--:|--:|--:|--:|--:|")
+        parts.append("\n".join(_deep_row(own[head]) for head in DEEP if head in own) + "\n")
+    return "\n".join(parts)
+
+
+def _deep_row(one: Scored) -> str:
+    deviation = f" ± {100 * one.recalls[1].sd:.2f}" if len(one.seeds) > 1 else ""
+    first = f"{100 * one.recalls[1].mean:.2f}{deviation} [{100 * one.interval.low:.1f}, {100 * one.interval.high:.1f}]"
+    recalls = [f"{100 * one.recalls[k].mean:.2f}" if k in one.recalls else "–" for k in (5, 10, 20)]
+    precision = one.mean_average_precision
+    accepted = [f"{100 * value.mean:.1f}" for value in (one.acceptance.area, one.acceptance.recall_at_99)]
+    average = "–" if precision is None else f"{100 * precision.mean:.2f}"
+    return f"| {one.title} | {first} | " + " | ".join([*recalls, average, *accepted]) + " |"
+
+
+def _decisions(scored: Sequence[Scored]) -> str:
+    """What was decided without labels, by the database and by 64 queries."""
+    parts = [
+        "## What was decided\n",
+        "TFA from the database alone; C64 over its ten splits (how many splits chose what).\n",
+        "| dataset | TFA | c | C64: assignment | C64: carrier | C64: global token | C64: median c |",
+        "|---|---|--:|---|---|---|--:|",
+    ]
+    for first in _first_of_each(scored):
+        own = {one.head: one for one in scored if one.dataset == first.dataset}
+        if "tfa" in own:
+            parts.append(f"| {first.dataset_title} | {_database_decision(own['tfa'])} | {_c64(own.get('tfa-c64'))} |")
+    return "\n".join(parts) + "\n"
+
+
+def _database_decision(one: Scored) -> str:
+    made = one.decisions[0][0]["decisions"]
+    token = "with CLS" if made["admit_cls"] else "no CLS"
+    return f"{made['assignment']}, {made['carrier']}, {token} | {made['c']:.3f}"
+
+
+def _c64(one: Scored | None) -> str:
+    if one is None:
+        return "– | – | – | –"
+    made = [fold["decisions"] for folds in one.decisions for fold in folds]
+    counts = [Counter(str(decisions[key]) for decisions in made) for key in ("route", "carrier", "admit_cls")]
+    counts[2] = Counter({{"True": "joins in", "False": "left out"}[name]: n for name, n in counts[2].items()})
+    strengths = sorted(next(iter(decisions["strengths"].values()))["c"] for decisions in made)
+    told = [", ".join(f"{name} {n}" for name, n in sorted(count.items())) for count in counts]
+    return " | ".join([*told, f"{strengths[len(strengths) // 2]:.3f}"])
+
+
+def _first_of_each(scored: Sequence[Scored]) -> list[Scored]:
+    """One record of each dataset, largest dataset first."""
+    found: dict[str, Scored] = {}
+    for one in scored:
+        found.setdefault(one.dataset, one)
+    return sorted(found.values(), key=lambda one: (-one.queries, one.dataset))
+
+
+def _first_of_each_head(scored: Sequence[Scored]) -> list[Scored]:
+    found: dict[str, Scored] = {}
+    for one in scored:
+        found.setdefault(one.head, one)
+    return list(found.values())

@@ -1,0 +1,136 @@
+"""`tfa bench run`, `heads`, `results`: the whole way on a small folder, with the encoder replaced."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from tests.fakes import FakeEncoder, random_image
+from typer.testing import CliRunner
+
+import tfa.encoders
+from tfa.cli.app import Shell
+from tfa.cli.bench import run as verb
+from tfa.cli.bench import score as score_verb
+from tfa.cli.bench import table as table_verb
+
+PLACES = 24
+
+
+@pytest.fixture
+def bench(monkeypatch, tmp_path):
+    for name, value in {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200", "TERMINAL_WIDTH": "200"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tfa.encoders, "load_encoder", lambda name, **given: FakeEncoder())
+    app = typer.Typer(cls=Shell)
+    app.callback()(lambda: None)
+    verb.register(app)
+    table_verb.register(app)
+    score_verb.register(app)
+    return lambda *args: CliRunner().invoke(app, [*map(str, args)])
+
+
+@pytest.fixture
+def town(tmp_path):
+    root = tmp_path / "town"
+    for name in ("database", "queries"):
+        (root / name).mkdir(parents=True)
+    for place in range(PLACES):
+        random_image(place).save(root / "database" / f"d{place:02}.png")
+        random_image(place).point(lambda value: min(value + 6, 255)).save(root / "queries" / f"q{place:02}.png")
+    listed = {f"q{place:02}.png": [f"d{place:02}.png"] for place in range(PLACES)}
+    (root / "positives.json").write_text(json.dumps(listed))
+    return root
+
+
+def test_records_are_written_scored_and_kept(bench, town, tmp_path):
+    args = ("run", "--dataset", f"town={town}", "--heads", "mean,tfa,tfa-c8,tfa-c64", "--out", tmp_path / "results")
+    done = bench(*args)
+    assert done.exit_code == 0, done.output
+    assert "town: mean written" in done.stdout
+    assert "tfa-c64 was not run: a budget of 64 of 24 queries" in done.stderr
+    [row] = [line for line in done.stdout.splitlines() if line.startswith("mean ")]
+    assert "100.0 [100.0, 100.0]" in row
+    assert "3 records" in done.stdout
+    again = bench(*args)
+    assert "town: tfa-c8 kept" in again.stdout
+    assert "town: tfa same" in bench(*args, "--again").stdout
+
+
+def test_json_holds_runs_and_scores(bench, town, tmp_path):
+    done = bench("run", "--dataset", f"town={town}", "--heads", "mean,tfa-c64", "--out", tmp_path / "r", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert [(one["head"], one["outcome"]) for one in told["runs"]] == [("mean", "written"), ("tfa-c64", "skipped")]
+    assert told["runs"][1]["record"] is None
+    assert told["scores"][0]["recalls"]["1"]["mean"] == 1
+
+
+def test_rankings_shallower_than_twenty_are_scored_as_deep_as_they_are(bench, town, tmp_path):
+    done = bench("run", "--dataset", f"town={town}", "--heads", "mean", "--depth", 7, "--out", tmp_path / "r")
+    assert done.exit_code == 0, done.output
+    assert "R@5" in done.stdout
+    assert "R@10" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("dataset", "heads", "told"),
+    [
+        ("town", "mean", "give NAME=PATH"),
+        ("town=nowhere", "mean", "nowhere is not a folder"),
+        ("town=TOWN", "meen", "did you mean 'mean'"),
+        ("sped=TOWN", "mean", "607"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_encoded(bench, town, tmp_path, dataset, heads, told):
+    args = ("--dataset", dataset.replace("TOWN", str(town)), "--heads", heads, "--out", tmp_path / "r")
+    done = bench("run", *args)
+    assert done.exit_code != 0
+    assert told in done.stderr
+    assert not (tmp_path / "r").exists()
+
+
+def test_heads_are_listed_with_what_they_see(bench):
+    done = bench("heads")
+    assert done.exit_code == 0, done.output
+    [row] = [line for line in done.stdout.splitlines() if line.startswith("tfa-c64 ")]
+    assert "target" in row
+    assert "C64" in row
+    assert "ablations: tfa-support-only" in done.stdout
+    told = json.loads(bench("heads", "--json").stdout)
+    assert {"name", "title", "sees", "plan", "settings", "note"} == set(told["heads"][0])
+    assert "tfa" in told["groups"]["calibrated"]
+
+
+def test_the_page_says_where_a_head_is_below_a_peer(bench, town, tmp_path):
+    results = tmp_path / "results"
+    heads = "anyloc,mean,ria,tfa,tfa-c8,dual-c8,tfa-no-cls,soft-original,tfa-fullq"
+    assert bench("run", "--dataset", f"town={town}", "--heads", heads, "--out", results).exit_code == 0
+    page = tmp_path / "page.md"
+    done = bench("results", "--records", results, "--encoder", "fake@28", "--out", page, "--command", "make it")
+    assert done.exit_code == 0, done.output
+    text = page.read_text("utf-8")
+    assert "$ make it" in text
+    assert "`fake@28`, not one of the paper's: these figures are not the paper's figures" in text
+    assert "| town | `town` | 24 | 24 |" in text
+    for heading in (
+        "Heads, R@1/5/10/20",
+        "Ablations, R@1",
+        "Spectral controls",
+        "Against the peers",
+        "What was decided",
+    ):
+        assert heading in text
+    scores = {one["head"]: one for one in json.loads(bench("score", results, "--json").stdout)}
+    lost = [
+        name
+        for name in ("anyloc", "mean", "ria")
+        if scores["tfa"]["recalls"]["1"]["mean"] < scores[name]["recalls"]["1"]["mean"]
+    ]
+    [verdict] = [line for line in text.splitlines() if line.startswith("TFA is below")]
+    assert verdict == ("TFA is below no peer." if not lost else verdict)
+    assert all(scores[name]["title"] in verdict for name in lost)
+    printed = bench("results", "--records", results, "--encoder", "fake@28", "--command", "make it")
+    assert printed.stdout == text
