@@ -12,9 +12,10 @@ from tfa.bench.heads.contract import Fitted, Photos
 from tfa.bench.measuring.measures import Positives, recall_at
 from tfa.bench.plans import Fold, Split
 from tfa.evidence import row_facts
+from tfa.progress import Progress, SilentProgress
 from tfa.scoring import top_k
 
-QUERIES_AT_ONCE = 512  # rows of scores `q m` in memory
+QUERIES_AT_ONCE = 256  # rows of scores `q m` in memory
 SAMPLE = 64  # queries and database images of the piece of the score matrix that a record keeps
 
 
@@ -33,17 +34,26 @@ def index_type(images: int) -> np.dtype:
     return next(kind for kind in map(np.dtype, ("u1", "u2", "u4")) if images < np.iinfo(kind).max)
 
 
-def asked_split(split: Split, heads: Sequence[Fitted], queries: Photos, images: int, depth: int) -> Answers:
+def asked_split(
+    split: Split,
+    heads: Sequence[Fitted],
+    queries: Photos,
+    images: int,
+    depth: int,
+    progress: Progress | None = None,
+) -> Answers:
     """Each fold's head is asked its queries, under every replica."""
     replicas, kind = heads[0].replicas, index_type(images)
     rankings = np.full((len(queries), len(replicas), min(depth, images)), np.iinfo(kind).max, kind)
     confidence = np.full((len(queries), len(replicas)), np.nan, np.float32)
-    for fold, head in zip(split.folds, heads, strict=True):
-        for column, replica in enumerate(replicas):
-            for start in range(0, len(fold.evaluated), QUERIES_AT_ONCE):
-                rows = fold.evaluated[start : start + QUERIES_AT_ONCE]
-                scores = head.scores(queries.select(rows), replica)
-                rankings[rows, column], confidence[rows, column] = ranked(scores, depth, kind)
+    with (progress or SilentProgress()).task("asking", len(split.evaluated) * len(replicas), "queries") as task:
+        for fold, head in zip(split.folds, heads, strict=True):
+            for column, replica in enumerate(replicas):
+                for start in range(0, len(fold.evaluated), QUERIES_AT_ONCE):
+                    rows = fold.evaluated[start : start + QUERIES_AT_ONCE]
+                    scores = head.scores(queries.select(rows), replica)
+                    rankings[rows, column], confidence[rows, column] = ranked(scores, depth, kind)
+                    task.advance(len(rows))
     folds = tuple(_told(fold, head) for fold, head in zip(split.folds, heads, strict=True))
     return Answers(replicas, folds, rankings, confidence)
 

@@ -164,15 +164,18 @@ def make_record(
     with clock.of("fit"):
         fitted = card.fit(bench.database, shared)
     answered = []
-    for number, split in enumerate(tracked(splits, len(splits), card.name, progress, "splits")):
-        answers = parts.read(number) if len(splits) > 1 else None
+    several = len(splits) > 1
+    # One bar at a time: of the splits where there are several, else of the queries.
+    of_queries = None if several else progress
+    for number, split in enumerate(tracked(splits, len(splits), card.name, progress, "splits") if several else splits):
+        answers = parts.read(number) if several else None
         if answers is None or number == 0:  # the first split also gives the piece of the score matrix
             with clock.of("calibrate"):
                 heads = [calibrated(fitted, bench.queries, fold.calibration) for fold in split.folds]
             first = first or heads[0]
             with clock.of("ask"):
-                answers = asked_split(split, heads, bench.queries, len(bench.database), inputs["depth"])
-            if len(splits) > 1:
+                answers = asked_split(split, heads, bench.queries, len(bench.database), inputs["depth"], of_queries)
+            if several:
                 parts.write(number, answers)
         answered.append(answers)
     assert first is not None

@@ -60,7 +60,7 @@ class DatasetCard:
     counts: Counts = Counts()
     paper_row: str = ""  # its row in the paper's tables
     note: str = ""
-    public: bool = True  # False: which images are which is not published, the user supplies positives.json
+    public: bool = True  # False: "protocol not public". The user's positives.json, or a rule of ours, takes its place
     spec: Mapping[str, Any] = field(default_factory=dict)  # fields of HeadSpec that this protocol sets
     conditions_specific: bool = False  # the paper calibrates each condition on its own queries
 

@@ -144,10 +144,8 @@ def plan_reading(card: DatasetCard, root: Path, positives: Path | None) -> Readi
         note = f"database/, queries/ and {listed.name} are there: read with the layout folder, not {card.layout}"
         return Reading("folder", given, listed, (note,))
     if not card.public and listed is None:
-        raise BadDataset(
-            f"which images match in {card.name} is not public: list them in {own} as JSON "
-            '{"query.jpg": ["database.jpg", …]}, or name such a file'
-        )
+        note = f"protocol not public: positives are by a rule of ours ({card.positives}), unless {own} lists yours"
+        return Reading(card.layout, card.options, None, (note,))
     return Reading(card.layout, card.options, listed)
 
 

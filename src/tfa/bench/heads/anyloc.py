@@ -128,7 +128,7 @@ def _fit(database: Photos, shared: Shared, *, words: int, center_norm: str) -> V
         str(seed): partial(describe, centers=with_norm(centers, center_norm))
         for seed, centers in zip(SEEDS, found, strict=True)
     }
-    return VectorHead.of(database, how, "database")
+    return VectorHead.of(database, how, "database", shared.progress)
 
 
 def _card(name: str, title: str, words: int, center_norm: str, note: str = "") -> HeadCard:
@@ -148,7 +148,7 @@ def anyloc_from_file(path: str | Path, center_norm: str = "raw") -> HeadCard:
     centers = with_norm(words, center_norm)
 
     def fit(database: Photos, shared: Shared) -> VectorHead:
-        return VectorHead.of(database, {ONLY: partial(describe, centers=centers)}, "nothing")
+        return VectorHead.of(database, {ONLY: partial(describe, centers=centers)}, "nothing", shared.progress)
 
     return HeadCard(
         name="anyloc-released",

@@ -43,7 +43,7 @@ def _fit_pool(database: Photos, shared: Shared, *, pool: DescribeImage) -> Vecto
         check_channels(tokens, channels)
         return describe_each(tokens, channels, pool)
 
-    return VectorHead.of(database, {ONLY: describe}, "nothing")
+    return VectorHead.of(database, {ONLY: describe}, "nothing", shared.progress)
 
 
 def _fit_global(database: Photos, shared: Shared) -> VectorHead:
@@ -58,7 +58,7 @@ def _fit_global(database: Photos, shared: Shared) -> VectorHead:
             )
         return rows
 
-    return VectorHead.of(database, {ONLY: describe}, "nothing")
+    return VectorHead.of(database, {ONLY: describe}, "nothing", shared.progress)
 
 
 CARDS: tuple[HeadCard, ...] = (

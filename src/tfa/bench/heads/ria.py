@@ -72,7 +72,7 @@ def _fit(database: Photos, shared: Shared, *, name: str) -> VectorHead:
     for seed in SEEDS:
         columns = projection(database.tokens.channels, DIRECTIONS, seed).astype(np.float32)
         how[str(seed)] = partial(describe, columns=columns, name=name)
-    return VectorHead.of(database, how, "nothing")
+    return VectorHead.of(database, how, "nothing", shared.progress)
 
 
 def _card(name: str, title: str, of_spectrum: str) -> HeadCard:

@@ -71,7 +71,6 @@ class SegVladHead:
     column: np.ndarray  # m: distinct photo of each database photo
     low: float
     high: float
-    progress: Progress
     replicas: tuple[str, ...] = ("0",)
     saw: str = "database"
 
@@ -85,7 +84,7 @@ class SegVladHead:
                 f"{self.centers.shape[1]}; encode the query with the encoder of the database"
             )
         rows = np.zeros((len(queries), len(self.column)), np.float32)
-        for index in tracked(range(len(paths)), len(paths), "segments of queries", self.progress, "images"):
+        for index in range(len(paths)):
             cells = segmented(queries, index, self.segmenter)
             vectors = self.whitening(segment_vectors(queries.tokens.load(index, index + 1)[0], cells, self.centers))
             similarities = 2 * inner(vectors, self.gallery)  # 2 − ‖a − b‖² of unit vectors
@@ -139,7 +138,7 @@ def fit_segvlad(database: Photos, shared: Shared, segmenter: Segmenter) -> SegVl
     whitening = fit_whitening(distinct.vectors(centers, drawn, shared.progress), DIMENSIONS)
     gallery = distinct.gallery(centers, whitening, shared.progress)
     low, high = similarity_range(gallery, distinct.owner, drawn)
-    return SegVladHead(segmenter, centers, whitening, gallery, distinct.owner, column, low, high, shared.progress)
+    return SegVladHead(segmenter, centers, whitening, gallery, distinct.owner, column, low, high)
 
 
 def content_digests(tokens: Tokens) -> list[str]:

@@ -126,7 +126,7 @@ def _fit(database: Photos, shared: Shared) -> VectorHead:
     global_tokens(database.tokens, "tfvpr")  # say so before the work
     order = shared.once("images by content", lambda: content_order(database.tokens))
     attention = shared.once("tfvpr attention", lambda: fit_attention(database.tokens, order))
-    return VectorHead.of(database, {ONLY: partial(describe, attention=attention)}, "database")
+    return VectorHead.of(database, {ONLY: partial(describe, attention=attention)}, "database", shared.progress)
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,7 @@ class Transductive:
 
     head: VectorHead
     database: Photos
+    shared: Shared
 
     @property
     def replicas(self) -> tuple[str, ...]:
@@ -150,12 +151,14 @@ class Transductive:
     def calibrate(self, target: Photos) -> Transductive:
         everything = joined(self.database.tokens, target.tokens)
         attention = fit_attention(everything, content_order(everything))
-        head = VectorHead.of(self.database, {ONLY: partial(describe, attention=attention)}, "target")
-        return Transductive(head, self.database)
+        head = VectorHead.of(
+            self.database, {ONLY: partial(describe, attention=attention)}, "target", self.shared.progress
+        )
+        return Transductive(head, self.database, self.shared)
 
 
 def _fit_transductive(database: Photos, shared: Shared) -> Transductive:
-    return Transductive(_fit(database, shared), database)
+    return Transductive(_fit(database, shared), database, shared)
 
 
 SETTINGS = {"words": WORDS, "neighbours": NEIGHBOURS, "own": OWN, "points_per_word": POINTS_PER_WORD, "seed": SEED}

@@ -8,25 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from tfa.arrays import Spill, l2, release
+from tfa.arrays import l2
 from tfa.errors import BadTokens, ChannelMismatch
 from tfa.tokens import Tokens
 
 DescribeImage = Callable[[np.ndarray, int], np.ndarray]  # unit patches n d and the image's index → its vector
-IN_MEMORY_BYTES = 64 << 20  # a gallery larger than this lies in a mapped temporary file
-RELEASE_EVERY = 256  # images
 
 
 def describe_each(tokens: Tokens, width: int, describe_image: DescribeImage) -> np.ndarray:
     """Vectors `b width` in float32. Each image is handed over alone, so no vector depends on its neighbours."""
-    rows = Spill(IN_MEMORY_BYTES).empty((len(tokens), width), "float32")
-    released = 0
+    rows = np.empty((len(tokens), width), np.float32)
     for batch in tokens.batches():
         for index, patches in enumerate(batch.patches, batch.start):
             rows[index] = describe_image(l2(patches.astype(np.float32)), index)
-        if batch.stop - released >= RELEASE_EVERY:
-            released = batch.stop
-            release(rows)
     return rows
 
 

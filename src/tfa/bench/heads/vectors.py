@@ -7,11 +7,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tfa.arrays import Spill, release
 from tfa.bench.heads.contract import Photos
+from tfa.progress import Progress
 from tfa.scoring import QUERY_BLOCK, find_twins, inner, padded
 from tfa.tokens import Tokens
 
+IMAGES_AT_ONCE = 256
+IN_MEMORY_BYTES = 64 << 20  # a gallery larger than this lies in a mapped temporary file
+
 Describe = Callable[[Tokens], np.ndarray]  # b images → b D unit vectors, each image on its own
+
+
+def described(tokens: Tokens, describe: Describe, progress: Progress) -> np.ndarray:
+    """Vectors `m D` of a database, some images at a time: large galleries lie in a mapped temporary file."""
+    rows = None
+    with progress.task("descriptors", len(tokens), "images") as task:
+        for start in range(0, len(tokens), IMAGES_AT_ONCE):
+            part = describe(tokens.select(slice(start, start + IMAGES_AT_ONCE)))
+            if rows is None:
+                rows = Spill(IN_MEMORY_BYTES).empty((len(tokens), part.shape[1]), part.dtype)
+            rows[start : start + len(part)] = part
+            release(rows)
+            task.advance(len(part))
+    assert rows is not None, "a database has images"
+    return rows
 
 
 @dataclass(frozen=True)
@@ -24,8 +44,8 @@ class VectorHead:
     saw: str
 
     @classmethod
-    def of(cls, database: Photos, describe: Mapping[str, Describe], saw: str) -> VectorHead:
-        gallery = {replica: describe[replica](database.tokens) for replica in describe}
+    def of(cls, database: Photos, describe: Mapping[str, Describe], saw: str, progress: Progress) -> VectorHead:
+        gallery = {replica: described(database.tokens, describe[replica], progress) for replica in describe}
         return cls(describe, gallery, {replica: find_twins(rows) for replica, rows in gallery.items()}, saw)
 
     @property

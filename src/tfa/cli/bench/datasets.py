@@ -58,12 +58,12 @@ def card_table(cards: Iterable[DatasetCard]) -> Table:
     from tfa.bench.datasets.card import GROUPS
 
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("dataset", "group", "database", "queries", "layout", "positives"):
+    for heading in ("dataset", "group", "database", "queries", "layout", "protocol"):
         numeric = heading in ("database", "queries")
         table.add_column(heading, justify="right" if numeric else "left", no_wrap=True)
     for card in sorted(cards, key=lambda card: (GROUPS.index(card.group), card.name)):
         images = [f"{count:,}" if count else "?" for count in (card.counts.database, card.counts.queries)]
-        table.add_row(card.name, card.group, *images, card.layout, "by rule" if card.public else "yours")
+        table.add_row(card.name, card.group, *images, card.layout, "public" if card.public else "not public")
     return table
 
 
@@ -77,7 +77,7 @@ def show_card(card: DatasetCard) -> None:
         "queries": f"{card.counts.queries:,} images" if card.counts.queries else "unknown",
         "conditions": per_condition + (", each calibrated on its own" if card.conditions_specific else ""),
         "positives": card.positives,
-        "not public": "" if card.public else "which images match; positives.json has to come from you",
+        "not public": "" if card.public else "the protocol: give positives.json, or what comes out is not the paper's",
         "layout": card.layout,
         "options": ", ".join(f"{key}={value}" for key, value in card.options.items()),
         "head": ", ".join(f"{key}={value}" for key, value in card.spec.items()),

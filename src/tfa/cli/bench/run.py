@@ -178,7 +178,7 @@ def heads(json: options.AsJson = False) -> None:
         table.add_column(column, overflow="fold")
     for card in cards:
         table.add_row(card.name, card.title, card.sees, card.plan.name, card.note)
-    table.add_row("anyloc-released", "AnyLoc, released vocabulary", "database", "no calibration", "needs --vocabulary")
+    table.add_row("anyloc-released", "AnyLoc, released vocabulary", "nothing", "no calibration", "needs --vocabulary")
     table.add_row("segvlad", "SegVLAD-PreT", "database", "no calibration", "needs --sam")
     console().print(table)
     say()
