@@ -113,6 +113,15 @@ def test_mean_average_precision_needs_rankings_as_deep_as_positives_are_many():
     assert asked_otherwise.mean_average_precision.mean == 1
 
 
+def test_mean_average_precision_can_be_cut_to_the_depth_of_a_shallower_record():
+    truth = made_truth([[0, 2]])
+    record = made_record(truth, [[[[0, 1, 3, 2]]]])
+    assert score(record, truth, ks=[1]).mean_average_precision.mean == pytest.approx((1 + 2 / 4) / 2)
+    assert score(record, truth, ks=[1], precision_depth=3).mean_average_precision.mean == pytest.approx(1 / 2)
+    assert score(record, truth, ks=[1], precision_depth=1).refused == "a query has 2 positives and rankings end at 1"
+    assert score(record, truth, ks=[1], precision_depth=9).mean_average_precision.mean == pytest.approx(3 / 4)
+
+
 def test_a_k_beyond_the_rankings_names_both():
     record = made_record(TRUTH, [[[RIGHT]]] * 4)
     with pytest.raises(BadSpec, match="4 deep, recall at 20"):

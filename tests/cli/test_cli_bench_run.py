@@ -113,7 +113,7 @@ def test_the_page_says_where_a_head_is_below_a_peer(bench, town, tmp_path):
     assert done.exit_code == 0, done.output
     text = page.read_text("utf-8")
     assert "$ make it" in text
-    assert "`fake@28`, not one of the paper's: these figures are not the paper's figures" in text
+    assert "`fake@28`, not one of the paper's: these figures are not the paper's figures" in text.replace("\n", " ")
     assert "| town | `town` | 24 | 24 |" in text
     for heading in (
         "Heads, R@1/5/10/20",

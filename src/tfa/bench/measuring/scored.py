@@ -32,12 +32,24 @@ __all__ = ["KS", "UNANSWERABLE", "Acceptance", "Estimate", "Scored", "paired", "
 KS = (1, 5, 10, 20)
 
 
-def score(record: Record, truth: Truth, *, ks: Sequence[int] = KS, unanswerable: str = "miss") -> Scored:
-    """Judge the rankings of a record by the positives of its dataset."""
+def score(
+    record: Record,
+    truth: Truth,
+    *,
+    ks: Sequence[int] = KS,
+    unanswerable: str = "miss",
+    precision_depth: int | None = None,
+) -> Scored:
+    """Judge the rankings of a record by the positives of its dataset.
+
+    Average precision is over the first `precision_depth` places (all that are recorded if it is not given):
+    records of unlike depth can be compared only at the smaller one.
+    """
     ks = tuple(dict.fromkeys(int(k) for k in ks))
     _check_asked(record, ks, unanswerable)
     fingerprint = _check_truth(record, truth)
-    values = _values(record, truth, ks, unanswerable)
+    places = min(precision_depth or record.depth, record.depth)
+    values = _values(record, truth, ks, unanswerable, places)
     asked = ~np.isnan(values[..., 0]).all(axis=(1, 2))
     if not asked.any():
         raise BadRecord(
@@ -49,7 +61,7 @@ def score(record: Record, truth: Truth, *, ks: Sequence[int] = KS, unanswerable:
     by_split = mean_of_known(mean_of_known(means), axis=1)
     by_condition = dict(zip(truth.conditions, mean_of_known(means, axis=2), strict=False))
     per_query = mean_of_known(values[..., 0], axis=(1, 2))
-    refused = _refusal(record, truth)
+    refused = _refusal(record, truth, places)
     return Scored(
         **_described(record),
         truth=fingerprint,
@@ -110,7 +122,7 @@ def score_folder(
     return sorted(scored, key=lambda one: (one.dataset, one.encoder, one.head))
 
 
-def _values(record: Record, truth: Truth, ks: Sequence[int], unanswerable: str) -> np.ndarray:
+def _values(record: Record, truth: Truth, ks: Sequence[int], unanswerable: str, places: int) -> np.ndarray:
     """`q splits replicas measures`: hit at 1, hit at each k, average precision; nan where a query does not count."""
     values = np.full((*record.rankings.shape[:3], len(ks) + 2), np.nan)
     answerable = np.array([len(right) > 0 for right in truth.positives])
@@ -120,7 +132,7 @@ def _values(record: Record, truth: Truth, ks: Sequence[int], unanswerable: str) 
             own = own[answerable[own]]
         ranked, right = record.rankings[own, split], [truth.positives[query] for query in own]
         values[own, split, :, :-1] = first_right(ranked, right)[..., None] < np.array([1, *ks])
-        values[own, split, :, -1] = average_precision(ranked, right, record.nothing)
+        values[own, split, :, -1] = average_precision(ranked[..., :places], right, record.nothing)
     return values
 
 
@@ -178,11 +190,11 @@ def _ever_asked(record: Record) -> np.ndarray:
     return np.unique(np.concatenate([record.evaluated(split) for split in range(len(record.folds))]))
 
 
-def _refusal(record: Record, truth: Truth) -> str | None:
+def _refusal(record: Record, truth: Truth, places: int) -> str | None:
     most = max(len(truth.positives[query]) for query in _ever_asked(record))
-    if most <= record.depth:
+    if most <= places:
         return None
-    return f"a query has {most} positives and rankings end at {record.depth}"
+    return f"a query has {most} positives and rankings end at {places}"
 
 
 def _where(record: Record) -> str:

@@ -16,12 +16,13 @@ from tfa.bench.tables.table import NoTable, cells, read_scored
 from tfa.encoders.catalogue import CATALOGUE
 
 OWN = ("tfa", "tfa-c64", "tfa-c64+", "dual-c64")  # heads whose differences from the peers are told
+PRECISION_DEPTH = 20  # of records of ten splits; deeper ones are cut to it, so that numbers can be compared
 DEEP = ("anyloc", "tfvpr", "ria", "segvlad-superpixels", "tfa", "tfa-c64", "tfa-fullq", "tfa-c64+", "dual-c64")
 
 
 def results_page(results: Path, *, encoder: str, command: str) -> str:
     """Markdown. `command` is how the records are made again."""
-    scored = read_scored(results, encoder=encoder)
+    scored = read_scored(results, encoder=encoder, precision_depth=PRECISION_DEPTH)
     sections = [
         _introduction(encoder, command),
         _datasets(scored),
@@ -43,7 +44,7 @@ and the page are made by
 $ {command}
 ```
 
-{_about_encoder(encoder)} What the page compares is heads on the same tokens. Rows marked ᵒ are ours, beyond the paper.
+{_about_encoder(encoder)}What the page compares is heads on the same tokens. Rows marked ᵒ are ours, beyond the paper.
 RIA is a reconstruction; SegVLAD runs on superpixels, not on SAM. What each head is: [benchmark.md](benchmark.md).
 Recall in percent; a query without positives counts as missed.
 """
@@ -52,12 +53,13 @@ Recall in percent; a query without positives counts as missed.
 def _about_encoder(encoder: str) -> str:
     backbone = BACKBONES.get(encoder)
     if backbone is not None:
-        return f"The encoder is `{encoder}`, the paper's {backbone}."
+        return f"The encoder is `{encoder}`, the paper's {backbone}.\n\n"
     card = CATALOGUE.get(encoder.partition("@")[0])
-    about = "" if card is None else f" ({card.about})"
+    about = "" if card is None else f"\n({card.about})"
     return (
-        f"**The encoder is `{encoder}`{about}, not one of the paper's: these figures are not the paper's figures, "
-        "and its figures beside them are for orientation only.**"
+        f"**The encoder is `{encoder}`{about},\n"
+        "not one of the paper's: these figures are not the paper's figures, and its figures beside them are for\n"
+        "orientation only.**\n\n"
     )
 
 
@@ -137,8 +139,8 @@ def _deep(scored: Sequence[Scored]) -> str:
     """R@1/5/10/20, mAP and what confidence is worth, for the main heads of each dataset."""
     parts = [
         "## Deeper: recall at 1 to 20, mean average precision, confidence\n",
-        "mAP over the recorded depth. PR: area under precision against recall when answers are accepted by the\n"
-        "z-score of the best match. R@99P: share of all queries answered rightly while 99 % of the accepted answers\n"
+        f"mAP over the first {PRECISION_DEPTH} places. PR: area under precision against recall when answers are\n"
+        "accepted by the z-score of the best match. R@99P: share of all queries answered rightly while 99 % of the accepted answers\n"
         "are right.\n",
     ]
     for first in _first_of_each(scored):

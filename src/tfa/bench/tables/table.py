@@ -78,7 +78,7 @@ def cells(scored: Sequence[Scored]) -> list[Cell]:
     return made
 
 
-def read_scored(results: Path, *, encoder: str | None = None) -> list[Scored]:
+def read_scored(results: Path, *, encoder: str | None = None, precision_depth: int | None = None) -> list[Scored]:
     """Scored records below a folder, of all encoders or of one. A shallow record lacks the deep recalls."""
     truths: dict[Path, Truth] = {}
     made: list[Scored] = []
@@ -90,7 +90,8 @@ def read_scored(results: Path, *, encoder: str | None = None) -> list[Scored]:
             continue
         if folder not in truths:
             truths[folder] = truth_of(path)
-        made.append(score(record, truths[folder], ks=[k for k in KS if k <= record.depth]))
+        ks = [k for k in KS if k <= record.depth]
+        made.append(score(record, truths[folder], ks=ks, precision_depth=precision_depth))
     if not encoders:
         raise NoTable(f"{results} holds no records; write some with tfa bench run --out {results}")
     if not made:
