@@ -7,7 +7,8 @@
 Ours, where the published head does otherwise:
   words        k-means on the map's unit patches, made unit again; the residual uses these (published: raw centres)
   replica      vocabulary seed 0 alone
-  PCA          fitted on at most 4,096 segments (published: 50,000)
+  PCA          fitted on at most 4,096 segments (published: 50,000), and to fewer dimensions where the map has fewer
+               segments, in the published proportion: whitening every direction of a small map makes all equidistant
   low, high    from database segments against those of other photos (published: from all similarities of a run, so
                that an answer depends on what else was asked)
   duplicates   equal photos are searched once and share their score
@@ -38,6 +39,7 @@ from tfa.vocabulary import fit_vocabularies, sample_patches
 WORDS = 32
 MAX_PATCHES = 300_000
 DIMENSIONS = 1024
+SEGMENTS_PER_DIMENSION = 48  # the published proportion: 50,000 sampled segments for 1,024 dimensions
 SAMPLED_SEGMENTS = 4096
 MATCHES = 50  # database segments a query segment votes with
 FULL_RANGE = (-2.0, 2.0)  # of 2⟨a, b⟩, where a database has no two photos to compare
@@ -135,7 +137,8 @@ def fit_segvlad(database: Photos, shared: Shared, segmenter: Segmenter) -> SegVl
     distinct = _Distinct(database.tokens.select(first), [cells[index] for index in first])
     centers = shared.once("segvlad words", lambda: fit_words(database.tokens, contents, shared))
     drawn = distinct.draw()
-    whitening = fit_whitening(distinct.vectors(centers, drawn, shared.progress), DIMENSIONS)
+    dimensions = min(DIMENSIONS, max(len(distinct.owner) // SEGMENTS_PER_DIMENSION, 1))
+    whitening = fit_whitening(distinct.vectors(centers, drawn, shared.progress), dimensions)
     gallery = distinct.gallery(centers, whitening, shared.progress)
     low, high = similarity_range(gallery, distinct.owner, drawn)
     return SegVladHead(segmenter, centers, whitening, gallery, distinct.owner, column, low, high)
@@ -207,7 +210,13 @@ def similarity_range(gallery: np.ndarray, owner: np.ndarray, drawn: np.ndarray) 
 
 
 def _card(name: str, title: str, note: str, segmenter: Segmenter) -> HeadCard:
-    learned = {"words": WORDS, "max_patches": MAX_PATCHES, "dimensions": DIMENSIONS, "sample": SAMPLED_SEGMENTS}
+    learned = {
+        "words": WORDS,
+        "max_patches": MAX_PATCHES,
+        "dimensions": DIMENSIONS,
+        "segments_per_dimension": SEGMENTS_PER_DIMENSION,
+        "sample": SAMPLED_SEGMENTS,
+    }
     return HeadCard(
         name=name,
         title=title,
