@@ -60,7 +60,8 @@ def calibration_curves(study: Study) -> list[CalibrationCurve]:
         apart: dict[str, tuple[Point, ...]] = {}
         for head, record in study.records.items():
             kind = ALL_OF_THEM.get(record.plan["kind"])
-            if kind is not None and head.startswith(f"{family}-"):
+            # Not ablations or heads of our own that stand on all queries too: they are no point of this curve.
+            if kind is not None and re.fullmatch(rf"{family}-(fullq|crossfit(-contiguous)?)", head):
                 apart[kind] = (*apart.get(kind, ()), points[head])
         plain = points.get(family)
         curves.append(CalibrationCurve(family, dict(sorted(budgets.items())), apart, plain))
