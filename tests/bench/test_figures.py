@@ -97,9 +97,10 @@ def test_calibration_curves_hold_what_the_records_say(town):
     write_record(results, truth, "tfa-c8", (0, 1, 2, 3), plan=budget(8, splits=4))
     write_record(results, truth, "tfa-c2", (), plan=budget(2, splits=3))
     write_record(results, truth, "tfa-c2-plain", (), plan=budget(2, splits=3))
-    write_record(results, truth, "tfa-full", (0, 1, 2), plan=FULL_QUERY)
-    write_record(results, truth, "tfa-halves", (0,), plan=cross_fit())
-    write_record(results, truth, "dual-full", (), plan=FULL_QUERY)
+    write_record(results, truth, "tfa-fullq", (0, 1, 2), plan=FULL_QUERY)
+    write_record(results, truth, "tfa-crossfit", (0,), plan=cross_fit())
+    write_record(results, truth, "dual-fullq", (), plan=FULL_QUERY)
+    write_record(results, truth, "tfa-fullq-no-cls", (), plan=FULL_QUERY)
     [study] = find_studies(results)
     [curve] = calibration_curves(study)  # dual has no budget
     assert curve.family == "tfa"
