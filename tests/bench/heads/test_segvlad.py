@@ -168,6 +168,7 @@ def test_a_duplicate_ties_and_changes_nothing_else(head, database, queries):
 
 def test_more_segments_than_the_sample_are_fitted_too(database, queries, monkeypatch):
     monkeypatch.setattr(segvlad, "SAMPLED_SEGMENTS", 20)
+    monkeypatch.setattr(segvlad, "SEGMENTS_PER_DIMENSION", 2)  # of so few segments a 48th tells nothing apart
     small = fit(database)
     assert small.whitening.projection is not None
     assert small.whitening.projection.shape[1] <= 19
@@ -175,6 +176,12 @@ def test_more_segments_than_the_sample_are_fitted_too(database, queries, monkeyp
     scores = small.scores(queries, "0")
     assert np.array_equal(fit(database.select(order)).scores(queries, "0"), scores[:, order])
     assert scores[[0, 3]].argmax(axis=1).tolist() == [3, 5]
+
+
+def test_a_small_map_has_dimensions_in_proportion_to_its_segments(database):
+    head = fit(database)
+    assert head.whitening.projection is not None
+    assert head.whitening.projection.shape[1] == max(len(head.gallery) // segvlad.SEGMENTS_PER_DIMENSION, 1)
 
 
 def test_a_photo_without_votes_scores_nothing():
