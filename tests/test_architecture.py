@@ -19,9 +19,9 @@ PACKAGE = ROOT / "src" / "tfa"
 STAGES = [
     "version", "errors", "config", "progress", "arrays", "tokens", "storage", "vocabulary_files", "images",
     "encoders", "shards", "cache", "vocabulary", "residuals", "geometry", "evidence", "branches", "controllers",
-    "scoring", "retriever", "score_calibration", "head",
+    "scoring", "retriever", "score_calibration", "verification", "head", "admission",
     "pipeline", "dual",
-    "positions", "maps", "montage", "bench", "demo", "cli",
+    "positions", "maps", "montage", "matches_drawing", "bench", "demo", "cli",
 ]  # fmt: skip
 ALONE = {
     "reference",
@@ -31,11 +31,11 @@ ALONE = {
 FACADES = {"__init__", "__main__"}  # of the package itself: they point to stages and hold nothing
 NUMERICS = [
     "vocabulary", "residuals", "geometry", "evidence", "branches", "controllers", "scoring", "retriever",
-    "score_calibration", "head", "reference", "reference_relation", "reference_target",
+    "score_calibration", "verification", "head", "admission", "reference", "reference_relation", "reference_target",
 ]  # fmt: skip
 FILES_AND_SHELLS = {
     "storage", "vocabulary_files", "images", "shards", "cache", "encoders", "pipeline", "dual", "positions", "maps",
-    "montage", "bench", "demo", "cli",
+    "montage", "matches_drawing", "bench", "demo", "cli",
 }  # fmt: skip
 
 

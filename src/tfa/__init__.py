@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from tfa.version import __version__
 
 if TYPE_CHECKING:
-    from tfa.config import HeadSpec
+    from tfa.config import HeadSpec, VerifySpec
     from tfa.dual import DualHead, fit_dual
     from tfa.encoders import load_encoder
     from tfa.errors import TfaError
     from tfa.head import Head
-    from tfa.maps import Answer, CalibrationReport, EditReport, Hit, PlaceMap
+    from tfa.maps import Answer, CalibrationReport, EditReport, Hit, PlaceMap, Verified, verify
     from tfa.pipeline import calibrate, encode, fit
     from tfa.positions import Position
     from tfa.tokens import Tokens
@@ -36,11 +36,14 @@ _HOMES = {
     "Position": "tfa.positions",
     "TfaError": "tfa.errors",
     "Tokens": "tfa.tokens",
+    "Verified": "tfa.maps",
+    "VerifySpec": "tfa.config",
     "calibrate": "tfa.pipeline",
     "encode": "tfa.pipeline",
     "fit": "tfa.pipeline",
     "fit_dual": "tfa.dual",
     "load_encoder": "tfa.encoders",
+    "verify": "tfa.maps",
 }
 
 __all__ = [
@@ -55,12 +58,15 @@ __all__ = [
     "Position",
     "TfaError",
     "Tokens",
+    "Verified",
+    "VerifySpec",
     "__version__",
     "calibrate",
     "encode",
     "fit",
     "fit_dual",
     "load_encoder",
+    "verify",
 ]
 
 

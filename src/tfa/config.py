@@ -62,3 +62,13 @@ class HeadSpec(Spec):
     def paper(cls) -> HeadSpec:
         """The paper's setting: it samples the PCA for Pitts250k (83,952 images) alone."""
         return cls(max_pca=30_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifySpec(Spec):
+    """How a map is verified (ours, beyond the paper)."""
+
+    candidates: int = described(20, "images of the head's ranking that are verified", low=1)
+    dimensions: int = described(128, "numbers kept of a patch, a byte each", low=1)
+    max_patches: int = described(100_000, "database patches the compaction is fitted on", low=1)
+    max_pseudo: int = described(256, "pseudo queries that decide whether verification is used", low=1)

@@ -50,15 +50,26 @@ class MontageRow:
 def draw_montage(answers: Sequence[MontageRow], path: Path, *, columns: int | None = None) -> None:
     """Draw `answers` to a PNG or JPEG file, at most `columns` hits a row (all of them by default)."""
     path = Path(path)
-    options = FORMATS.get(path.suffix.lower())
-    if options is None:
-        raise TfaError(f"a montage cannot be written to {path.name}: its name must end in {', '.join(FORMATS)}")
+    options = picture_options(path, "a montage")
     if columns is not None and columns < 1:
         raise TfaError(f"a montage needs at least one hit a row; columns={columns} was given")
     if not answers:
         raise TfaError(f"there are no answers to draw in {path.name}; query at least one photo")
     image = compose(answers, columns)
     write_atomically(path, lambda temporary: image.save(temporary, **options))
+
+
+def matches_line(count: int | None) -> list[str]:
+    """The caption of a hit whose patches were compared; none of another."""
+    return [] if count is None else [f"{count} consistent match{'' if count == 1 else 'es'}"]
+
+
+def picture_options(path: Path, what: str) -> dict[str, Any]:
+    """How Pillow saves `what` to a file of that name."""
+    options = FORMATS.get(path.suffix.lower())
+    if options is None:
+        raise TfaError(f"{what} cannot be written to {path.name}: the name must end in {', '.join(FORMATS)}")
+    return options
 
 
 def compose(answers: Sequence[MontageRow], columns: int | None = None) -> Image.Image:

@@ -23,6 +23,7 @@ class StubHit:
     score: float
     confidence: float
     position: Position | None
+    matches: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         position = None if self.position is None else self.position.to_dict()
@@ -43,6 +44,15 @@ class StubReport:
     removed: list[int] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+
+def _verification(admitted: bool) -> dict[str, Any]:
+    reason = "used: with it 70.0" if admitted else "not used: with it 61.2; it must cover more of the map"
+    numbers = {
+        "without": {"support": 61.5, "agreement": [0.5] * 3},
+        "with": {"support": 61.25, "agreement": [0.75] * 3},
+    }
+    return {"admitted": admitted, **numbers, "rows": 90, "reason": reason}
 
 
 class StubMap:
@@ -83,18 +93,23 @@ class StubMap:
         self._call("use_encoder", **given)
 
     def query_many(
-        self, photos: Any, k: int, min_confidence: float, progress: bool, calibration: str | None = None
-    ) -> list[StubAnswer]:
+        self, photos: Any, k: int, min_confidence: float, progress: bool, calibration: str | None = None,
+        verify: bool | None = None, candidates: int | None = None,
+    ) -> list[StubAnswer]:  # fmt: skip
         given = {"min_confidence": min_confidence, "progress": progress, "calibration": calibration}
-        self._call("query_many", photos=photos, k=k, **given)
-        return [self._answer(Path(photo), k, min_confidence) for photo in photos]
+        self._call("query_many", photos=photos, k=k, **given, verify=verify, candidates=candidates)
+        verified = (candidates or 20) if verify else 0
+        return [self._answer(Path(photo), k, min_confidence, verified) for photo in photos]
 
-    def _answer(self, photo: Path, k: int, min_confidence: float) -> StubAnswer:
+    def _answer(self, photo: Path, k: int, min_confidence: float, verified: int) -> StubAnswer:
         if photo.name.startswith("bad") or not photo.exists():
             return StubAnswer(str(photo), [], 0.0, str(BadImage(f"{photo}: cannot be read")))
         confidence = 0.12 if photo.name.startswith("far") else 0.9
         positions = [Position(lat=52.5163, lon=13.3777), None]
-        hits = [StubHit(i, f"photos/{i}.jpg", 1.5 - i, confidence, positions[i % 2]) for i in range(k)]
+        hits = [
+            StubHit(i, f"photos/{i}.jpg", 1.5 - i, confidence, positions[i % 2], 120 - i if i < verified else None)
+            for i in range(k)
+        ]
         return StubAnswer(str(photo), hits if confidence >= min_confidence else [], confidence)
 
     def add(self, photos: Any, **given: Any) -> StubReport:
@@ -136,6 +151,7 @@ class StubMap:
             },
             "evidence": {"target_images": 64},
             "saw": "target",
+            "verification": _verification(active),
             "differences": ["the carrier is partial instead of adaptive"] if active else [],
         }  # fmt: skip
 
@@ -165,6 +181,9 @@ class StubMap:
             },
             "saw": "database",
             "storage": "float16",
+            "verification": {
+                "spec": {"candidates": 20}, "grid": [23, 23], "bytes_per_image": 67_712, **_verification(False),
+            },
             "bytes": 12_345_678,
             "positions": 88,
             "calibrations": [self._calibration("day", False), self._calibration(self.calibrated, True)],

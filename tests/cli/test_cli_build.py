@@ -15,8 +15,8 @@ def test_defaults_are_passed_on(run, stub, folder):
     assert run("build", "photos", "--out", "new.tfa").exit_code == 0
     assert stub.given("build") == {
         "photos": Path("photos"), "encoder": "dinov2-s14-focus", "weights": None, "positions": None,
-        "skip_bad": False, "spec": HeadSpec(), "ensemble": False, "storage": "float16", "device": "cpu",
-        "threads": None, "batch_size": 8, "progress": True,
+        "skip_bad": False, "spec": HeadSpec(), "ensemble": False, "storage": "float16", "verify": True,
+        "device": "cpu", "threads": None, "batch_size": 8, "progress": True,
     }  # fmt: skip
     assert stub.given("save") == {"path": Path("new.tfa"), "overwrite": False}
 
@@ -24,12 +24,12 @@ def test_defaults_are_passed_on(run, stub, folder):
 def test_every_option_is_passed_on(run, stub, folder):
     (folder / "w.pth").touch()
     options = "--encoder dinov2-b14@224 --weights w.pth --positions where.csv --skip-bad --ensemble --float32 "
-    options += "--words 8 --device cuda --threads 2 --batch-size 4 --force --quiet"
+    options += "--no-verify --words 8 --device cuda --threads 2 --batch-size 4 --force --quiet"
     assert run("build", "photos", "near.jpg", "--out", "town.tfa", *options.split()).exit_code == 0
     assert stub.given("build") == {
         "photos": [Path("photos"), Path("near.jpg")], "encoder": "dinov2-b14@224", "weights": Path("w.pth"),
         "positions": Path("where.csv"), "skip_bad": True, "spec": HeadSpec(words=8), "ensemble": True,
-        "storage": "float32", "device": "cuda", "threads": 2, "batch_size": 4, "progress": False,
+        "storage": "float32", "verify": False, "device": "cuda", "threads": 2, "batch_size": 4, "progress": False,
     }  # fmt: skip
     assert stub.given("save")["overwrite"] is True
 
@@ -39,6 +39,7 @@ def test_the_report_gives_decisions_reasons_times_notes_and_skipped_files(run, s
     for text in (
         "built new.tfa", "92 images, 88 with a position", "dinov2-s14-focus@322", "hard", "soft agrees more",
         "adaptive", "widest support", "admitted", "CLS adds information", "c 0.312, β 0.500", "12.3 MB",
+        "67,712 bytes per image", "must cover more of the map",
         "took encode 12.3 s, fit 5.0 s", "tfa query new.tfa PHOTO",
     ):  # fmt: skip
         assert text in result.stdout

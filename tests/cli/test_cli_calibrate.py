@@ -38,6 +38,7 @@ def test_calibrate_tells_what_it_decided_and_how_to_go_back(run, stub, folder):
         "calibrated town.tfa as fog", "made of 64 of 70 photos; it saw the map's photos and the calibration's",
         "mixture, soft 0.25", "anchor mass speaks for a mixture", "hard c 0.250, β 0.500", "admitted, weight 0.38",
         "unlike without calibration: the carrier is partial instead of adaptive", "--calibration none",
+        "used: with it 70.0",
     ):  # fmt: skip
         assert text in result.stdout
     assert "note: 70 photos are more than the budget" in result.stderr

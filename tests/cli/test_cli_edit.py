@@ -12,7 +12,8 @@ def test_info_gives_decisions_with_numbers_and_reasons(run, stub, folder):
     for text in (
         "92 images, 88 with a position; 2% of them not seen", "soft agrees more", "widest support",
         "0.1 0.2 0.3", "format 1", "fitted on 90 images", "its own photos only", "pseudo queries  90",
-        "rho", "0.9 0.8 0.7", "hard/partial  61.25    0.5 0.75 1",
+        "rho", "0.9 0.8 0.7", "hard/partial  61.25    0.5 0.75 1", "67,712 bytes per image",
+        "not used: with it 61.2; it must cover more of the map", "with          61.25    0.75 0.75 0.75",
     ):  # fmt: skip
         assert text in result.stdout
     assert "note: 2 rows" in result.stderr

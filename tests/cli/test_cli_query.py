@@ -51,10 +51,13 @@ def test_json_answers(run, stub, folder):
             "query": "near.jpg",
             "hits": [
                 {
-                    "id": 0, "image": "photos/0.jpg", "score": 1.5, "confidence": 0.9,
+                    "id": 0, "image": "photos/0.jpg", "score": 1.5, "confidence": 0.9, "matches": None,
                     "position": {"lat": 52.5163, "lon": 13.3777},
                 },
-                {"id": 1, "image": "photos/1.jpg", "score": 0.5, "confidence": 0.9, "position": None},
+                {
+                    "id": 1, "image": "photos/1.jpg", "score": 0.5, "confidence": 0.9, "matches": None,
+                    "position": None,
+                },
             ],
         },
         {"query": "far.jpg", "hits": []},
@@ -138,4 +141,32 @@ def test_a_montage_of_very_many_photos_is_cut(stub, folder, monkeypatch, capsys)
 def test_a_montage_that_cannot_be_written_is_refused_first(run, stub, folder):
     result = run("query", "town.tfa", "near.jpg", "--montage", "near.jpg/answer.png")
     assert result.exit_code == 1
+    assert stub.calls == []
+
+
+@pytest.mark.parametrize(
+    ("words", "verify", "candidates"),
+    [((), None, None), (("--verify", "--candidates", 7), True, 7), (("--no-verify",), False, None)],
+)
+def test_verification_is_asked_for_as_given(run, stub, folder, words, verify, candidates):
+    assert run("query", "town.tfa", "near.jpg", *words).exit_code == 0
+    given = stub.given("query_many")
+    assert (given["verify"], given["candidates"]) == (verify, candidates)
+
+
+def test_verified_answers_have_a_column_of_matches(run, stub, folder):
+    result = run("query", "town.tfa", "near.jpg", "-k", 2, "--verify", "--candidates", 1)
+    lines = result.stdout.splitlines()
+    assert lines[1].split() == ["image", "id", "score", "confidence", "matches", "position"]
+    assert lines[2].split()[4:6] == ["0.90", "120"]
+    assert lines[3].split()[4:] == ["0.90", "–"]
+    result = run("query", "town.tfa", "photos", "near.jpg", "far.jpg", "--verify")
+    assert "matches" in result.stdout.splitlines()[0]
+    assert "matches" not in run("query", "town.tfa", "photos", "near.jpg", "far.jpg").stdout
+    hits = json.loads(run("query", "town.tfa", "near.jpg", "-k", 2, "--verify", "--json").stdout)[0]["hits"]
+    assert [hit["matches"] for hit in hits] == [120, 119]
+
+
+def test_no_candidates_is_a_usage_error(run, stub, folder):
+    assert run("query", "town.tfa", "near.jpg", "--candidates", 0).exit_code == 2
     assert stub.calls == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tfa.demo.report import Decision, SummaryRow, write_report
+from tfa.demo.report import CloserLook, Decision, SummaryRow, write_report
 from tfa.errors import TfaError
 
 VOID = {"meta", "img", "br"}
@@ -107,4 +107,30 @@ def test_a_montage_that_cannot_be_embedded_is_refused(tmp_path: Path) -> None:
         write_report(tmp_path / "r.html", montage_path=tmp_path / "gone.png", **parts)
     with pytest.raises(TfaError, match="must end in"):
         write_report(tmp_path / "r.html", montage_path=tmp_path / "a.svg", **parts)
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_looking_closer_shows_each_picture_with_its_words(tmp_path: Path) -> None:
+    Image.new("RGB", (40, 30), "#336699").save(tmp_path / "a.png")
+    looks = [
+        CloserLook(tmp_path / "a.png", "The surest right answer", "37 of 112 <mutual> matches"),
+        CloserLook(tmp_path / "a.png", 'A "wrong" answer', "another place"),
+    ]
+    parts = {"title": "t", "summary_rows": [], "decisions": [], "montage_path": None}
+    write_report(tmp_path / "r.html", closer=looks, **parts)
+    reader = read(tmp_path / "r.html")
+    pictures = [attrs for tag, attrs in reader.tags if tag == "img"]
+    assert [picture["alt"] for picture in pictures] == ["The surest right answer", 'A "wrong" answer']
+    assert all(str(picture["src"]).startswith("data:image/png;base64,") for picture in pictures)
+    text = " ".join(reader.text)
+    assert "Looking closer" in text
+    assert "37 of 112 <mutual> matches" in text
+    write_report(tmp_path / "r.html", **parts)
+    assert "Looking closer" not in (tmp_path / "r.html").read_text("utf-8")
+
+
+def test_a_closer_look_without_its_picture_is_refused(tmp_path: Path) -> None:
+    parts = {"title": "t", "summary_rows": [], "decisions": [], "montage_path": None}
+    with pytest.raises(TfaError, match="draw the matches"):
+        write_report(tmp_path / "r.html", closer=[CloserLook(tmp_path / "gone.png", "a", "b")], **parts)
     assert not (tmp_path / "r.html").exists()

@@ -41,10 +41,12 @@ def built(run, work, town, random_weights):
 
 
 def test_answers_in_json(run, built, town):
-    answers = json.loads(run("query", built, town.queries, "-k", 5, "--json").stdout)
+    answers = json.loads(run("query", built, town.queries, "-k", 5, "--no-verify", "--json").stdout)
     assert [Path(a["query"]).name for a in answers] == town.query_files
     for answer in answers:
-        assert [set(hit) for hit in answer["hits"]] == [{"image", "id", "score", "confidence", "position"}] * 5
+        assert [set(hit) for hit in answer["hits"]] == [
+            {"image", "id", "score", "confidence", "matches", "position"}
+        ] * 5
         assert set(answer["hits"][0]["position"]) == {"x", "y"}
         scores = [hit["score"] for hit in answer["hits"]]
         assert scores == sorted(scores, reverse=True)

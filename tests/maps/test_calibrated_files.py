@@ -83,7 +83,7 @@ def test_refit_drops_calibrations_and_says_how_to_make_them_again(saved, camera,
     for opened in (editor, reopened(saved)):
         assert opened.calibrations == []
         assert opened.state.active == "none"
-    assert len(list(saved.iterdir())) == 4
+    assert len(list(saved.iterdir())) == 6
     editor.calibrate(camera)
     assert editor.query(dusk, k=1)[0].id == 5
 
@@ -146,7 +146,7 @@ def test_an_addition_keeps_the_files_of_every_head(saved, camera, tmp_path, cach
     editor.add([photo(tmp_path / "x.png", 70)])
     for name, time in before.items():
         assert (saved / name).stat().st_mtime_ns == time
-    assert len(set(os.listdir(saved)) - set(before)) == 4  # header, image list, a gallery file for each head
+    assert len(set(os.listdir(saved)) - set(before)) == 5  # header, image list, tokens, a gallery file for each head
 
 
 def test_a_calibration_that_cannot_be_written_changes_nothing(saved, camera, dusk, cache, monkeypatch):
@@ -194,7 +194,8 @@ def test_info_tells_each_calibration(saved, camera, cache):
     assert info["saw"] == "database"
     [entry] = info["calibrations"]
     assert set(entry) == {
-        "name", "active", "calibration", "decisions", "reasons", "evidence", "saw", "differences",
+        "name", "active", "calibration", "decisions", "reasons", "evidence", "saw", "verification",
+        "differences",
     }  # fmt: skip
     assert (entry["name"], entry["active"], entry["saw"]) == ("night", True, "target")
     assert entry["differences"][-1].startswith("scores are calibrated")

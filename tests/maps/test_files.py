@@ -126,7 +126,8 @@ def test_removing_says_what_stays_and_refit_forgets_it(town, tmp_path, cache):
     assert opened.info()["removed_images"] == 0
     assert opened.info()["fitted_images"] == 12
     assert sorted(record.id for record in opened.images) == list(range(2, 14))
-    assert len(list((tmp_path / "m.tfa").iterdir())) == 4  # header, head, gallery, images: nothing left behind
+    # Header, head, gallery, images, compaction and compact tokens: nothing left behind.
+    assert len(list((tmp_path / "m.tfa").iterdir())) == 6
     assert opened.add([photo(tmp_path / "later.png", 50)]).added == [14]  # ids are never given twice
 
 
@@ -247,7 +248,7 @@ def test_overwriting_is_one_step_too(place_map, saved, town, cache, monkeypatch)
     assert len(reopened(saved)) == 14
     other.save(saved, overwrite=True)
     assert len(reopened(saved)) == 5
-    assert len(list(saved.iterdir())) == 4
+    assert len(list(saved.iterdir())) == 6
 
 
 def test_a_damaged_map_can_be_overwritten(place_map, saved):

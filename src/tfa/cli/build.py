@@ -40,6 +40,13 @@ def build(
         bool, typer.Option("--ensemble", help="Keep all three replicas: thrice the size, steadier answers.")
     ] = False,
     float32: Annotated[bool, typer.Option("--float32", help="Store float32 rather than float16.")] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify/--no-verify",
+            help="Keep what verifying answers by their patches needs, and decide whether it is used.",
+        ),
+    ] = True,
     words: Annotated[int, typer.Option(min=1, help=f"{HELP['words']}.")] = HeadSpec().words,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -70,6 +77,7 @@ def build(
         spec=HeadSpec(words=words),
         ensemble=ensemble,
         storage="float32" if float32 else "float16",
+        verify=verify,
         device=device,
         threads=threads,
         batch_size=batch_size,

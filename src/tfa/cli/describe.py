@@ -15,7 +15,9 @@ def show_map(info: Mapping[str, Any], *, scales: bool = False) -> None:
     say(f"  {counted_images(info)}")
     size = f", {human_bytes(info['bytes'])}" if info.get("bytes") else ""
     say(f"  encoder {info['encoder']['id']}; stored as {info['storage']}{size}")
-    _show_decisions(decisions(info)[: None if scales else 4])
+    if info.get("verification"):
+        say(f"  patches to verify answers with: {info['verification']['bytes_per_image']:,} bytes per image")
+    _show_decisions([*decisions(info)[: None if scales else 4], *verification(info)])
 
 
 def _show_decisions(rows: list[tuple[str, str, str]]) -> None:
@@ -44,7 +46,7 @@ def show_calibration(entry: Mapping[str, Any]) -> None:
         ("strengths", strengths, reasons["strengths"]),
         ("scores", "calibrated" if made["score_calibrated"] else "as they are", reasons.get("score", "")),
     ]
-    _show_decisions(rows)
+    _show_decisions([*rows, *verification(entry)])
     say("  unlike without calibration: " + ("; ".join(entry["differences"]) or "nothing, the decisions are the same"))
 
 
@@ -67,6 +69,21 @@ def decisions(info: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("σ of patches", _shown(made["sigma_local"]), "spread of the patch scores, one for each vocabulary"),
         ("σ of CLS", _shown(made["sigma_cls"]), "spread of the CLS scores, one for each vocabulary"),
     ]
+
+
+def verification(info: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Whether answers are verified and why, of a map or a calibration; no row where it was not judged."""
+    facts = info.get("verification")
+    if not facts:
+        return []
+    return [("verification", "used" if facts["admitted"] else "not used", facts["reason"])]
+
+
+def with_verification(info: Mapping[str, Any]) -> dict[str, Any]:
+    """The evidence of a map, with what verification was judged by."""
+    facts = info.get("verification")
+    told = {name: facts[name] for name in ("without", "with")} if facts else {}
+    return {**info["evidence"], **({"verification": told} if told else {})}
 
 
 def show_evidence(evidence: Mapping[str, Any]) -> None:
@@ -95,7 +112,9 @@ def show_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     """Which decisions came out differently after a second fit."""
     changed = [
         f"{name}: {old} → {new}"
-        for (name, old, _), (_, new, _) in zip(decisions(before)[:4], decisions(after)[:4], strict=True)
+        for (name, old, _), (_, new, _) in zip(
+            [*decisions(before)[:4], *verification(before)], [*decisions(after)[:4], *verification(after)], strict=False
+        )
         if old != new
     ]
     say("changed: " + "; ".join(changed) if changed else "no decision changed")

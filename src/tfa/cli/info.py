@@ -6,7 +6,7 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import examples, print_json, say, show_notes
-from tfa.cli.describe import show_calibration, show_evidence, show_map
+from tfa.cli.describe import show_calibration, show_evidence, show_map, with_verification
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +27,7 @@ def info(map: options.MapPath, json: options.AsJson = False) -> None:
     say(f"  format {facts['format_version']}; fitted on {facts['fitted_images']:,} images; it saw {saw}")
     if facts["evidence"]:
         say("evidence", style="bold")
-        show_evidence(facts["evidence"])
+        show_evidence(with_verification(facts))
     for calibration in facts["calibrations"]:
         active = ", answers unless another is named" if calibration["active"] else ""
         say(f"calibration {calibration['name']}{active}", style="bold")

@@ -21,7 +21,9 @@ from tfa.cli.console import (
     show_error,
     wants_progress,
 )
+from tfa.config import VerifySpec
 
+CANDIDATES_HELP = VerifySpec.__dataclass_fields__["candidates"].metadata["help"].capitalize()
 ONE_BY_ONE = 3  # up to so many queries get a table of their own
 MONTAGE_ROWS = 60  # a taller picture is no longer a picture
 
@@ -33,6 +35,7 @@ def register(app: typer.Typer) -> None:
             "tfa query town.tfa photo.jpg -k 3 --montage answer.png",
             "tfa query town.tfa evening-walk/ --min-confidence 0.5 --json > answers.json",
             "tfa query town.tfa photo.jpg --calibration night",
+            "tfa query town.tfa photo.jpg --verify --candidates 50",
         )
     )(query)
 
@@ -70,6 +73,18 @@ def query(
             "See [bold]tfa calibrate[/bold].",
         ),
     ] = None,
+    verify: Annotated[
+        bool | None,
+        typer.Option(
+            "--verify/--no-verify",
+            help="Order the best images by how many patches match in one arrangement. "
+            "As [bold]tfa info[/bold] says if not given.",
+        ),
+    ] = None,
+    candidates: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help=f"{CANDIDATES_HELP}; {VerifySpec().candidates} if not given."),
+    ] = None,
     weights: options.Weights = None,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -89,7 +104,13 @@ def query(
     place_map.use_encoder(weights=weights, device=device, threads=threads, progress=progress)
     asked = expanded(photos)
     answers = place_map.query_many(
-        asked, k=k, min_confidence=min_confidence, calibration=calibration, progress=progress
+        asked,
+        k=k,
+        min_confidence=min_confidence,
+        calibration=calibration,
+        verify=verify,
+        candidates=candidates,
+        progress=progress,
     )
     if json:
         print_json([_entry(answer) for answer in answers])
@@ -133,18 +154,20 @@ def _show_one(answer: Any, min_confidence: float) -> None:
     if not answer.hits:
         say(f"  {_no_place(answer, min_confidence)}", style="yellow")
         return
-    table = _table("", "image", "id", "score", "confidence", "position")
+    verified = _verified([answer])
+    table = _table("", "image", *_columns(verified))
     for rank, hit in enumerate(answer.hits, 1):
-        table.add_row(str(rank), *_cells(hit))
+        table.add_row(str(rank), *_cells(hit, verified))
     console().print(table)
 
 
 def _show_many(answers: Sequence[Any], k: int, min_confidence: float) -> None:
-    table = _table("query", "best image", "id", "score", "confidence", "position")
+    verified = _verified(answers)
+    table = _table("query", "best image", *_columns(verified))
     for answer in answers:
         query = printable(str(answer.query))
         if answer.hits:
-            table.add_row(query, *_cells(answer.hits[0]))
+            table.add_row(query, *_cells(answer.hits[0], verified))
         else:
             table.add_row(query, _no_place(answer, min_confidence), style="yellow")
     console().print(table)
@@ -157,18 +180,27 @@ def _show_many(answers: Sequence[Any], k: int, min_confidence: float) -> None:
 def _table(*columns: str) -> Table:
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        numeric = column in ("", "id", "score", "confidence")
+        numeric = column in ("", "id", "score", "confidence", "matches")
         table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
     return table
 
 
-def _cells(hit: Any) -> tuple[str, ...]:
+def _verified(answers: Sequence[Any]) -> bool:
+    return any(hit.matches is not None for answer in answers for hit in answer.hits)
+
+
+def _columns(verified: bool) -> tuple[str, ...]:
+    return ("id", "score", "confidence", *(["matches"] if verified else []), "position")
+
+
+def _cells(hit: Any, verified: bool) -> tuple[str, ...]:
     position = "" if hit.position is None else str(hit.position)
-    return printable(hit.image), str(hit.id), f"{hit.score:.4f}", f"{hit.confidence:.2f}", position
+    matches = ["–" if hit.matches is None else str(hit.matches)] if verified else []
+    return printable(hit.image), str(hit.id), f"{hit.score:.4f}", f"{hit.confidence:.2f}", *matches, position
 
 
 def write_montage(path: Path, answers: Sequence[Any], min_confidence: float) -> None:
-    from tfa.montage import MontageRow, MontageTile, draw_montage
+    from tfa.montage import MontageRow, MontageTile, draw_montage, matches_line
 
     rows = []
     for answer in answers[:MONTAGE_ROWS]:
@@ -178,7 +210,8 @@ def write_montage(path: Path, answers: Sequence[Any], min_confidence: float) -> 
         for hit in answer.hits:
             where = [] if hit.position is None else [str(hit.position)]
             numbers = f"score {hit.score:.4f}, confidence {hit.confidence:.2f}"
-            tiles.append(MontageTile(Path(hit.image), [Path(hit.image).name, numbers, *where]))
+            lines = [Path(hit.image).name, numbers, *matches_line(hit.matches), *where]
+            tiles.append(MontageTile(Path(hit.image), lines))
         rows.append(MontageRow(file, title, tiles))
     draw_montage(rows, path)
     left_out = len(answers) - len(rows)

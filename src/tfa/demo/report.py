@@ -33,6 +33,15 @@ class Decision:
     numbers: Mapping[str, float | str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class CloserLook:
+    """A picture of the matches between a query and an answer, and what to see in it."""
+
+    picture: Path
+    title: str
+    text: str
+
+
 def write_report(
     path: Path,
     *,
@@ -41,14 +50,16 @@ def write_report(
     decisions: Sequence[Decision],
     montage_path: Path | None,
     notes: Sequence[str] = (),
+    closer: Sequence[CloserLook] = (),
 ) -> None:
-    """Write the report; the montage is embedded, every text is escaped."""
+    """Write the report; pictures are embedded, every text is escaped."""
     parts = [
         f"<h1>{escape(title)}</h1>",
         *(f"<p>{escape(note)}</p>" for note in notes),
         _summary(summary_rows),
         _decisions(decisions),
         _montage(montage_path),
+        _closer(closer),
     ]
     page = _PAGE.format(title=escape(title), style=_STYLE, body="\n".join(part for part in parts if part))
     write_text(Path(path), page)
@@ -110,17 +121,36 @@ def _number(value: float | str) -> str:
 def _montage(path: Path | None) -> str:
     if path is None:
         return ""
+    return (
+        '<h2>Answers</h2>\n<p class="small">Each row: the query (blue frame), then its best hits. '
+        "Green: a true place. Red: another place. Grey: not known.</p>\n"
+        f'<div class="wide"><img alt="Queries and their best hits" src="{_embedded(path, "the montage")}"></div>'
+    )
+
+
+def _closer(looks: Sequence[CloserLook]) -> str:
+    if not looks:
+        return ""
+    figures = "\n".join(
+        f'<figure><img alt="{escape(look.title)}" src="{_embedded(look.picture, "the matches")}">'
+        f"<figcaption><b>{escape(look.title)}.</b> {escape(look.text)}</figcaption></figure>"
+        for look in looks
+    )
+    return (
+        '<h2>Looking closer</h2>\n<p class="small">The query left, its best hit right. Lines join patches that are '
+        "each other's most similar and move alike between the photos; the colour tells how high in the query they "
+        f"are. Faint dots: most similar both ways too, but they move otherwise.</p>\n{figures}"
+    )
+
+
+def _embedded(path: Path, what: str) -> str:
+    """A picture as an address that holds it."""
     media = MEDIA.get(path.suffix.lower())
     if media is None:
         raise TfaError(f"{path.name} cannot be embedded in a report: it must end in {', '.join(MEDIA)}")
     if not path.is_file():
-        raise TfaError(f"{path} is not there; draw the montage before the report, or pass montage_path=None")
-    data = base64.b64encode(path.read_bytes()).decode("ascii")
-    return (
-        '<h2>Answers</h2>\n<p class="small">Each row: the query (blue frame), then its best hits. '
-        "Green: a true place. Red: another place. Grey: not known.</p>\n"
-        f'<div class="wide"><img alt="Queries and their best hits" src="data:{media};base64,{data}"></div>'
-    )
+        raise TfaError(f"{path} is not there; draw {what} before the report, or write the report without")
+    return f"data:{media};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
 
 
 _STYLE = """
@@ -150,6 +180,8 @@ dd { margin: 0; } dd p { margin: .15rem 0 .35rem; }
 code { font-family: ui-monospace, monospace; }
 img { display: block; width: 100%; min-width: 40rem; height: auto; border: 1px solid var(--line);
   border-radius: .3rem; }
+figure { margin: 1rem 0; } figure img { min-width: 0; max-width: 45rem; }
+figcaption { max-width: 44rem; margin-top: .4rem; }
 """
 
 _PAGE = """<!doctype html>

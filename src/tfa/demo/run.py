@@ -12,13 +12,15 @@ from tfa.bench.heads.contract import Photos
 from tfa.bench.heads.retrievers import RetrieverHead
 from tfa.bench.heads.spectral import CONTROLS, under_control
 from tfa.bench.ranking import mean_recall
+from tfa.cache import EncodedImages
 from tfa.controllers.decisions import Decisions
+from tfa.demo.closer import look_closer
 from tfa.demo.report import Decision, SummaryRow, write_report
 from tfa.demo.town import Town, render_town
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.head import Head
 from tfa.maps import Answer, PlaceMap
-from tfa.montage import MontageRow, MontageTile, draw_montage
+from tfa.montage import MontageRow, MontageTile, draw_montage, matches_line
 from tfa.pipeline import encode, fit
 from tfa.positions import find_positions
 from tfa.progress import Progress, as_progress
@@ -81,7 +83,10 @@ def run_demo(
     encoder: Encoder | None = None,
     progress: bool | Progress | None = None,
 ) -> DemoResult:
-    """Render, map, ask, compare; writes the photos, `town.tfa`, `montage.png`, `report.html` and `result.json`."""
+    """Render, map, ask, compare.
+
+    Writes the photos, `town.tfa`, `montage.png`, pictures of matches, `report.html` and `result.json`.
+    """
     out, progress = Path(out), as_progress(progress)
     town = render_town(out / "town", references=references, queries=queries, size=size, progress=progress)
     encoder = encoder or load_encoder(DEFAULT_ENCODER, progress=progress)
@@ -95,18 +100,20 @@ def run_demo(
     recalls = {name: mean_recall(RetrieverHead(made), queries_asked, rows, KS) for name, made in heads.items()}
 
     places, _ = find_positions(database.paths, town.references, town.positions_csv)
-    place_map = PlaceMap.from_head(head, database, encoder, dict(zip(database.paths, places, strict=True)))
+    where = dict(zip(database.paths, places, strict=True))
+    place_map = PlaceMap.from_head(head, database, encoder, where, verify=True, progress=progress)
     place_map.save(out / "town.tfa", overwrite=True)
     result = DemoResult(out, references, queries, recalls, head.evidence.reasons)
-    _draw(out, town, place_map, result, head, asked.paths)
+    _draw(out, town, place_map, result, head, asked)
     (out / "result.json").write_text(json.dumps(result.to_dict(), indent=1) + "\n", encoding="utf-8")
     return result
 
 
-def _draw(out: Path, town: Town, place_map: PlaceMap, result: DemoResult, head: Head, asked: list[Path]) -> None:
-    step = max(len(asked) // MONTAGE_QUERIES, 1)
-    answers = place_map.query_many(asked[::step][:MONTAGE_QUERIES], k=4)
-    draw_montage([_montage_row(answer, town) for answer in answers], out / "montage.png")
+def _draw(out: Path, town: Town, place_map: PlaceMap, result: DemoResult, head: Head, asked: EncodedImages) -> None:
+    found = zip(asked.paths, place_map.query_tokens(asked.tokens, k=4), strict=True)
+    answers = [Answer(str(path), hits, hits[0].confidence) for path, hits in found]
+    step = max(len(answers) // MONTAGE_QUERIES, 1)
+    draw_montage([_montage_row(answer, town) for answer in answers[::step][:MONTAGE_QUERIES]], out / "montage.png")
     decided = head.decisions
     assert isinstance(decided, Decisions)  # of a head that only saw the references
     choices = {
@@ -115,6 +122,10 @@ def _draw(out: Path, town: Town, place_map: PlaceMap, result: DemoResult, head: 
         "carrier": decided.carrier,
         "admit_cls": "yes" if decided.admit_cls else "no",
     }
+    decisions = [Decision(QUESTIONS[name], choices[name], result.reasons[name]) for name in QUESTIONS]
+    judged = place_map.state.database.verification
+    if judged is not None:
+        decisions.append(Decision("Answers are verified", "yes" if judged["admitted"] else "no", judged["reason"]))
     write_report(
         out / "report.html",
         title="TFA demo: a town seen twice",
@@ -127,8 +138,9 @@ def _draw(out: Path, town: Town, place_map: PlaceMap, result: DemoResult, head: 
             SummaryRow(method, {k: 100 * v for k, v in zip(KS, values, strict=True)}, "references")
             for method, values in result.recalls.items()
         ],
-        decisions=[Decision(QUESTIONS[name], choices[name], result.reasons[name]) for name in QUESTIONS],
+        decisions=decisions,
         montage_path=out / "montage.png",
+        closer=look_closer(out, town, place_map, answers),
     )
 
 
@@ -137,7 +149,12 @@ def _montage_row(answer: Answer, town: Town) -> MontageRow:
     tiles = [
         MontageTile(
             Path(hit.image),
-            [Path(hit.image).name, f"score {hit.score:.3f}, confidence {hit.confidence:.2f}", str(hit.position or "")],
+            [
+                Path(hit.image).name,
+                f"score {hit.score:.3f}, confidence {hit.confidence:.2f}",
+                *matches_line(hit.matches),
+                str(hit.position or ""),
+            ],
             "good" if Path(hit.image).name in right else "bad",
         )
         for hit in answer.hits

@@ -16,31 +16,53 @@ from tfa.maps.building import with_twins
 from tfa.maps.records import Answer, Hit, ImageRecord, confidences
 from tfa.maps.served import ServedHead
 from tfa.maps.state import MapState
+from tfa.maps.verifying import UNVERIFIED, Question, Verifier, reranked, verifier_for, wanted_candidates
 from tfa.progress import Progress, as_progress
 from tfa.scoring import top_k
 from tfa.tokens import Tokens
+from tfa.verification import verified_confidence
 
 QUERY_BATCH = 8  # photos encoded at a time
 
 
 def hits_of(
-    served: ServedHead, alive: np.ndarray, images: Sequence[ImageRecord], tokens: Tokens, k: int
+    served: ServedHead,
+    alive: np.ndarray,
+    images: Sequence[ImageRecord],
+    tokens: Tokens,
+    k: int,
+    verifier: Verifier | None = None,
 ) -> list[list[Hit]]:
-    """The k best of `images`, which stand in the gallery rows `alive`, for each query."""
+    """The k best of `images`, which stand in the gallery rows `alive`, for each query; verified where asked."""
     if k < 1:
         raise BadSpec(f"k={k} is out of range: must be at least 1")
     if not len(images):
         return [[] for _ in range(len(tokens))]
     scores = served.scorer.scores(tokens)[:, alive]
-    ranked, best = top_k(scores, k)
-    sure = confidences(scores, ranked, served.peaks)
+    if verifier is None:
+        ranked, _ = top_k(scores, k)
+        matches = np.full(ranked.shape, UNVERIFIED)
+        sure = confidences(scores, ranked, served.peaks)
+    else:
+        twins = served.scorer.twins
+        # Photos of one content are compared as one, so that the first of them wins here too.
+        found = reranked(scores, tokens, k, verifier, alive if twins is None else twins[alive])
+        ranked, matches = found.indices, found.matches
+        sure = confidences(scores, ranked, served.peaks)
+        verified = verified_confidence(sure, found.evidence, verifier.compact.nulls)
+        sure = np.where(matches == UNVERIFIED, sure, verified)
+    best = np.take_along_axis(scores, ranked, axis=1)
     return [
         [
-            Hit(images[i].id, images[i].path, float(score), float(p), images[i].position)
-            for i, score, p in zip(row, row_best, row_sure, strict=True)
+            Hit(images[i].id, images[i].path, float(score), float(p), images[i].position, _counted(votes))
+            for i, score, p, votes in zip(*row, strict=True)
         ]
-        for row, row_best, row_sure in zip(ranked, best, sure, strict=True)
+        for row in zip(ranked, best, sure, matches, strict=True)
     ]
+
+
+def _counted(votes: int) -> int | None:
+    return None if votes == UNVERIFIED else int(votes)
 
 
 def answers_of(
@@ -68,7 +90,7 @@ def answers_of(
                     raise
                 errors[index] = str(error)
         # The confidence of the best hit is told also when it is too low to be given.
-        found = iter(ask(Tokens(*encoder().encode(images))) if images else [])
+        found = iter(ask(_encoded(encoder(), images)) if images else [])
         for index, photo in enumerate(batch):
             if index in errors:
                 yield Answer(str(photo), [], 0.0, errors[index])
@@ -76,6 +98,10 @@ def answers_of(
             hits = next(found)
             sure = hits[0].confidence if hits else 0.0
             yield Answer(str(photo), hits if sure >= min_confidence else [], sure)
+
+
+def _encoded(encoder: Encoder, images: list[Any]) -> Tokens:
+    return Tokens(*encoder.encode(images), grid=encoder.grid)
 
 
 class AskableMap:
@@ -130,12 +156,23 @@ class AskableMap:
             )
         return self._encoder
 
-    def query(self, photo: Any, k: int = 5, min_confidence: float = 0.0, calibration: str | None = None) -> list[Hit]:
+    def query(
+        self,
+        photo: Any,
+        k: int = 5,
+        min_confidence: float = 0.0,
+        calibration: str | None = None,
+        *,
+        verify: bool | None = None,
+        candidates: int | None = None,
+    ) -> list[Hit]:
         """The k most likely places of a photo (a path or a PIL image); none when the best is below `min_confidence`.
 
-        `calibration` names the one to ask with; None is the map's active one, "none" goes without.
+        `calibration` names the one to ask with; None is the map's active one, "none" goes without. `verify` says
+        whether the best `candidates` are verified by their patches; None is as was admitted.
         """
-        return next(self._answers([photo], k, min_confidence, calibration, strict=True)).hits
+        question = Question(k, calibration, verify, candidates)
+        return next(self._answers([photo], question, min_confidence, strict=True)).hits
 
     def query_many(
         self,
@@ -144,25 +181,43 @@ class AskableMap:
         min_confidence: float = 0.0,
         progress: bool | Progress | None = None,
         calibration: str | None = None,
+        *,
+        verify: bool | None = None,
+        candidates: int | None = None,
     ) -> list[Answer]:
         """Answers for many photos. One that cannot be read gets an answer that says so."""
-        answers = []
+        answers, question = [], Question(k, calibration, verify, candidates)
         with as_progress(progress).task("asking", len(photos), "photos") as task:
-            for answer in self._answers(photos, k, min_confidence, calibration, strict=False):
+            for answer in self._answers(photos, question, min_confidence, strict=False):
                 answers.append(answer)
                 task.advance()
         return answers
 
-    def query_tokens(self, tokens: Tokens, k: int = 5, calibration: str | None = None) -> list[list[Hit]]:
-        """Hits of photos that were encoded elsewhere, with the map's encoder."""
-        return hits_of(self.state.chosen(calibration).served, self._alive, self.images, tokens, k)
+    def query_tokens(
+        self,
+        tokens: Tokens,
+        k: int = 5,
+        calibration: str | None = None,
+        *,
+        verify: bool | None = None,
+        candidates: int | None = None,
+    ) -> list[list[Hit]]:
+        """Hits of photos that were encoded elsewhere, with the map's encoder.
+
+        Where it was admitted, photos are verified if the grid of their patches is known or is the map's.
+        """
+        return self._ask(tokens, Question(k, calibration, verify, candidates))
+
+    def _ask(self, tokens: Tokens, question: Question) -> list[list[Hit]]:
+        head = self.state.chosen(question.calibration)
+        verifier = verifier_for(tokens, question, head, self.state.compact)
+        return hits_of(head.served, self._alive, self.images, tokens, question.k, verifier)
 
     def _answers(
-        self, photos: Sequence[Any], k: int, min_confidence: float, calibration: str | None, strict: bool
+        self, photos: Sequence[Any], question: Question, min_confidence: float, strict: bool
     ) -> Iterator[Answer]:
-        self.state.chosen(calibration)  # a wrong name is told before photos are read
-
-        def ask(tokens: Tokens) -> list[list[Hit]]:
-            return self.query_tokens(tokens, k, calibration)
-
-        return answers_of(photos, ask, lambda: self.encoder, min_confidence, strict)
+        # What cannot be asked is told before photos are read.
+        wanted_candidates(question, self.state.chosen(question.calibration), self.state.compact)
+        return answers_of(
+            photos, lambda tokens: self._ask(tokens, question), lambda: self.encoder, min_confidence, strict
+        )

@@ -15,6 +15,7 @@ from tfa.errors import BadMap, BadSpec, UnknownImage
 from tfa.head import Head
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
+from tfa.maps.verifying import FittedVerification
 from tfa.positions import Position
 from tfa.progress import Progress
 from tfa.retriever import Replica
@@ -22,15 +23,22 @@ from tfa.tokens import Tokens
 
 
 def new_state(
-    head: Head, replica: Replica, storage: str, records: list[ImageRecord], encoder: dict[str, Any]
+    head: Head,
+    replica: Replica,
+    storage: str,
+    records: list[ImageRecord],
+    encoder: dict[str, Any],
+    verification: FittedVerification | None = None,
 ) -> MapState:
     """The first state of a map whose head was just fitted on the images of `records`."""
+    verification = verification or FittedVerification()
     return MapState(
         encoder=encoder,
         spec=head.spec.to_dict(),
-        heads=(NamedHead.of(DATABASE, head, replica, storage),),
+        heads=(NamedHead.of(DATABASE, head, replica, storage, verification=verification.decision),),
         images=records,
         next_id=max((record.id for record in records), default=-1) + 1,
+        compact=verification.compact,
     )
 
 
@@ -56,7 +64,7 @@ def records_of(
 
 
 def with_images(state: MapState, tokens: Tokens, records: list[ImageRecord]) -> MapState:
-    """The state with more images, described by the frozen vocabulary and geometry of each head."""
+    """The state with more images, described by the frozen vocabulary, geometry and compaction."""
     grown = [dataclasses.replace(h, served=h.served.grown(h.served.rows_of(tokens))) for h in state.heads]
     return dataclasses.replace(
         state,
@@ -64,6 +72,7 @@ def with_images(state: MapState, tokens: Tokens, records: list[ImageRecord]) -> 
         images=[*state.images, *records],
         next_id=state.next_id + len(records),
         revision=state.revision + 1,
+        compact=None if state.compact is None else state.compact.grown(tokens),
     )
 
 
@@ -79,6 +88,7 @@ def tokens_of(
     encoder: Callable[[], Encoder],
     progress: Progress,
     otherwise: str = "remove them from the map before refit",
+    grid: Sequence[int] | None = None,
 ) -> Tokens:
     """Tokens of the map's photos; what the cache lost is encoded again from files that have not changed.
 
@@ -97,13 +107,13 @@ def tokens_of(
         for path, digest, i in zip(again.paths, again.digests, missing, strict=True):
             if digest != digests[i]:
                 raise BadMap(f"{path} is not the photo the map was built with; restore it, or {otherwise}")
-    return cache.tokens(fingerprint, digests, paths)
+    return cache.tokens(fingerprint, digests, paths, None if grid is None else (grid[0], grid[1]))
 
 
-def refitted(state: MapState, head: Head, images: Sequence[ImageRecord]) -> MapState:
+def refitted(state: MapState, head: Head, images: Sequence[ImageRecord], verification: FittedVerification) -> MapState:
     """The state after fitting `head` on `images`, which keep their ids. Calibrations were of the old head."""
     records = [dataclasses.replace(record, fitted=True) for record in images]
-    fresh = new_state(head, state.database.replica, state.head.storage, records, state.encoder)
+    fresh = new_state(head, state.database.replica, state.head.storage, records, state.encoder, verification)
     return dataclasses.replace(fresh, next_id=state.next_id, revision=state.revision + 1)
 
 

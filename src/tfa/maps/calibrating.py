@@ -25,6 +25,7 @@ from tfa.images import open_image
 from tfa.maps.building import tokens_of, unique_files
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
+from tfa.maps.verifying import judge_calibration
 from tfa.progress import Progress
 from tfa.storage import sha256_of_file
 from tfa.tokens import Tokens
@@ -163,7 +164,8 @@ def calibrated_state(
         "digests": list(photos.digests),
         "revision": state.revision + 1,
     }
-    named = NamedHead.of(name, tuned, state.database.replica, state.head.storage, facts)
+    verification = judge_calibration(tuned, photos.tokens, state.compact, progress)
+    named = NamedHead.of(name, tuned, state.database.replica, state.head.storage, facts, verification)
     if more is not None:
         named = replace(named, served=named.served.grown(named.served.rows_of(more)))
     if any(old.name == name for old in state.calibrations):

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from tfa.errors import BadMap
+from tfa.maps.compact import CompactTokens
+from tfa.maps.header import FORMAT, HEADER, VERSION, check_file, is_map, read_header
 from tfa.maps.records import ImageRecord
 from tfa.maps.served import ServedHead
 from tfa.maps.state import DATABASE, MapState, NamedHead
@@ -30,11 +32,10 @@ try:
 except ImportError:  # not on Windows: edits there are checked by revision only
     fcntl = None  # type: ignore[assignment]
 
-HEADER = "map.json"
-FORMAT = "tfa-map"
-VERSION = 1
 MAX_SEGMENTS = 16  # with more, an addition also joins what was added before into one file
-OURS = re.compile(r"\.?((head|gallery|images)-([A-Za-z0-9_-]+-)?r\d+|map\.json)\.")  # names of files we may delete
+OURS = re.compile(
+    r"\.?((head|gallery|images|tokens|compaction)-([A-Za-z0-9_-]+-)?r\d+|map\.json)\."
+)  # names of files we may delete
 
 
 def write_new(path: Path, state: MapState, *, overwrite: bool) -> MapState:
@@ -77,25 +78,23 @@ def editing(folder: Path, revision: int | None = None) -> Iterator[None]:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise BadMap(f"{folder} is being edited by another process; try again when it is done") from None
-        if revision is not None and int(_read_header(folder)["revision"]) != revision:
+        if revision is not None and int(read_header(folder)["revision"]) != revision:
             raise BadMap(f"{folder} was changed by another process since it was loaded; load it again")
         yield
 
 
-def is_map(path: Path) -> bool:
-    return (path / HEADER).is_file()
-
-
 def write_all(folder: Path, state: MapState) -> MapState:
-    """Every head with one gallery file, and one list of images, then the header."""
+    """Every head with one gallery file, one list of images, and compact tokens if it has them; then the header."""
     rows = len(state.images)
-    heads = [_head(folder, state, head) for head in state.heads]
-    files = (*heads, *_segment(folder, state, 0))
-    return commit(folder, replace(state, files=files, segments=(rows,)))
+    files = [_head(folder, state, head) for head in state.heads]
+    if state.compact is not None:
+        files.append(_shared(folder, state, "compaction", state.compact.compaction_tensors()))
+    files += _segment(folder, state, 0)
+    return commit(folder, replace(state, files=tuple(files), segments=(rows,)))
 
 
 def write_addition(folder: Path, state: MapState) -> MapState:
-    """A file per head for the rows that are in no file yet; the rest of the map is not touched."""
+    """A file per head, and of compact tokens, for the rows that are in no file yet; the rest is not touched."""
     files, segments = state.files, state.segments
     if len(segments) >= MAX_SEGMENTS:  # keep the heads and the first segment, join the additions
         first: dict[tuple[str, str | None], dict[str, Any]] = {}
@@ -119,11 +118,13 @@ def write_calibration(folder: Path, state: MapState) -> MapState:
 
 
 def _segment(folder: Path, state: MapState, first_row: int) -> list[dict[str, Any]]:
-    """Image records and every head's gallery rows from `first_row` on."""
+    """Image records, every head's gallery rows and compact tokens from `first_row` on."""
     records, rows = folder / f"images-r{state.revision:06d}.json", len(state.images)
     write_json(records, [record.to_dict() for record in state.images[first_row:]])
-    galleries = [_gallery(folder, state, head, first_row, rows) for head in state.heads]
-    return [*galleries, _entry(records, "images", None)]
+    files = [_gallery(folder, state, head, first_row, rows) for head in state.heads]
+    if state.compact is not None:
+        files.append(_shared(folder, state, "tokens", state.compact.patch_tensors(first_row, rows)))
+    return [*files, _entry(records, "images", None)]
 
 
 def _head(folder: Path, state: MapState, head: NamedHead) -> dict[str, Any]:
@@ -143,6 +144,13 @@ def _tensors(
     return _entry(path, role, head.name)
 
 
+def _shared(folder: Path, state: MapState, role: str, tensors: dict[str, Any]) -> dict[str, Any]:
+    """A file that belongs to no head."""
+    path = folder / f"{role}-r{state.revision:06d}.safetensors"
+    write_tensors(path, tensors, {"format": FORMAT, "role": role})
+    return _entry(path, role, None)
+
+
 def _entry(path: Path, role: str, head: str | None) -> dict[str, Any]:
     size, digest = path.stat().st_size, sha256_of_file(path)
     return {"name": path.name, "role": role, "head": head, "bytes": size, "sha256": digest}
@@ -157,6 +165,7 @@ def commit(folder: Path, state: MapState) -> MapState:
         "revision": state.revision,
         "encoder": state.encoder,
         "spec": state.spec,
+        "verification": None if state.compact is None else state.compact.to_dict(),
         "heads": [head.to_dict() for head in state.heads],
         "active": state.active,
         "segments": list(state.segments),
@@ -169,14 +178,14 @@ def commit(folder: Path, state: MapState) -> MapState:
     for file in folder.iterdir():  # old revisions, and what a killed writer left
         if file.name not in named and OURS.match(file.name):
             file.unlink(missing_ok=True)
-    return state
+    return replace(state, version=VERSION)
 
 
 def read(folder: Path, *, verify: bool = True) -> MapState:
     """A map with its arrays memory-mapped. `verify` compares every file with its sha256."""
-    header = _read_header(folder)
+    header = read_header(folder)
     for entry in header["files"]:
-        _check_file(folder / entry["name"], entry, verify)
+        check_file(folder / entry["name"], entry, verify)
     try:
         heads = tuple(_read_head(folder, header, entry) for entry in header["heads"])
         lists = [folder / entry["name"] for entry in header["files"] if entry["role"] == "images"]
@@ -186,6 +195,9 @@ def read(folder: Path, *, verify: bool = True) -> MapState:
             rows = {len(scorer.bias), *(sum(map(len, part.gallery)) for part in scorer.parts)}
             if rows != {len(images)}:
                 raise BadMap(f"{folder} is damaged: {len(images)} images, but {sorted(rows)} gallery rows")
+        compact = _read_compact(folder, header)
+        if compact is not None and len(compact) != len(images):
+            raise BadMap(f"{folder} is damaged: {len(images)} images, but {len(compact)} rows of compact tokens")
         state = MapState(
             encoder=header["encoder"],
             spec=header["spec"],
@@ -197,6 +209,8 @@ def read(folder: Path, *, verify: bool = True) -> MapState:
             revision=header["revision"],
             segments=tuple(header["segments"]),
             files=tuple(header["files"]),
+            compact=compact,
+            version=header["format_version"],
         )
         names = [head.name for head in heads]
         if names[0] != DATABASE or len(set(names)) != len(names) or state.active not in names:
@@ -215,31 +229,13 @@ def _read_head(folder: Path, header: dict[str, Any], entry: dict[str, Any]) -> N
     return NamedHead.from_dict(entry, ServedHead.from_tensors(entry["layout"], arrays["head"][0], arrays["gallery"]))
 
 
-def _read_header(folder: Path) -> dict[str, Any]:
-    if not folder.exists():
-        raise BadMap(f"there is no map at {folder}; build one with: tfa build PHOTOS --out {folder}")
-    if not is_map(folder):
-        raise BadMap(f"{folder} is not a map: it has no {HEADER}")
-    try:
-        header = json.loads((folder / HEADER).read_text("utf-8"))
-        kind, version = header["format"], header["format_version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadMap(f"{folder / HEADER} is not a readable header ({error}); build the map again") from None
-    if kind != FORMAT:
-        raise BadMap(f"{folder / HEADER} is a {kind!r}, not a {FORMAT!r}")
-    if version != VERSION:
-        raise BadMap(f"{folder} has format version {version}, this release reads {VERSION}; use a newer tfa-vpr")
-    digest = header.pop("digest", None)
-    if digest != sha256_of_json(header):
-        raise BadMap(f"{folder / HEADER} was edited or damaged: its digest does not match; build the map again")
-    return header
-
-
-def _check_file(file: Path, entry: dict[str, Any], verify: bool) -> None:
-    if file.name != entry["name"] or not file.is_file():
-        raise BadMap(f"{file.parent} is incomplete: {entry['name']} is missing; build the map again")
-    size = file.stat().st_size
-    if size != entry["bytes"]:
-        raise BadMap(f"{file} is truncated or changed: {size} bytes, must be {entry['bytes']}; build the map again")
-    if verify and sha256_of_file(file) != entry["sha256"]:
-        raise BadMap(f"{file} was changed since the map was written (sha256 differs); build the map again")
+def _read_compact(folder: Path, header: dict[str, Any]) -> CompactTokens | None:
+    """The compact tokens, if the map has them."""
+    entry = header["verification"] if header["format_version"] > 1 else None
+    if entry is None:
+        return None
+    arrays: dict[str, list[Any]] = {"compaction": [], "tokens": []}
+    for file in header["files"]:
+        if file["role"] in arrays:
+            arrays[file["role"]].append(map_tensors(folder / file["name"])[0])
+    return CompactTokens.from_tensors(entry, arrays["compaction"][0], arrays["tokens"])

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tfa.cache import EncodedImages, TokenCache
-from tfa.config import HeadSpec
+from tfa.config import HeadSpec, VerifySpec
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.errors import NoImages
 from tfa.head import Head
@@ -30,6 +30,7 @@ from tfa.maps.calibrating import calibrated_state, check_request, choose_photos,
 from tfa.maps.records import CalibrationReport, EditReport
 from tfa.maps.state import MapState
 from tfa.maps.telling import facts_of, unseen_share
+from tfa.maps.verifying import fit_verification, wanted_spec
 from tfa.pipeline import encode, fit
 from tfa.positions import Position, find_positions
 from tfa.progress import Progress, as_progress
@@ -58,13 +59,17 @@ class PlaceMap(AskableMap):
         spec: HeadSpec | None = None,
         ensemble: bool = False,
         storage: str = "float16",
+        verify: bool | VerifySpec = True,
         device: str = "cpu",
         threads: int | None = None,
         batch_size: int = QUERY_BATCH,
         cache: TokenCache | None = None,
         progress: bool | Progress | None = None,
     ) -> PlaceMap:
-        """Photos → encoder → head → map. `photos` is a folder, a file or a list of them."""
+        """Photos → encoder → head → map. `photos` is a folder, a file or a list of them.
+
+        `verify` also keeps what verifying answers needs (ours, beyond the paper) and decides whether it is used.
+        """
         check_storage(storage)
         progress = as_progress(progress)
         paths = find_images(photos)
@@ -78,7 +83,10 @@ class PlaceMap(AskableMap):
             raise NoImages(f"a map needs at least 2 photos, {photos} gave {len(encoded.paths)}")
         head = fit(encoded.tokens, spec, device=device, progress=progress)
         where = dict(zip(paths, places, strict=True))
-        built = cls.from_head(head, encoded, encoder, where, weights=weights, ensemble=ensemble, storage=storage)
+        built = cls.from_head(
+            head, encoded, encoder, where, weights=weights, ensemble=ensemble, storage=storage, verify=verify,
+            device=device, progress=progress,
+        )  # fmt: skip
         built.cache = cache
         built.notes += notes
         return built
@@ -94,13 +102,21 @@ class PlaceMap(AskableMap):
         weights: str | Path | None = None,
         ensemble: bool = False,
         storage: str = "float16",
+        verify: bool | VerifySpec = False,
+        device: str = "cpu",
+        progress: bool | Progress | None = None,
     ) -> PlaceMap:
-        """A map of the images a head was fitted on, with what answering needs of the head."""
+        """A map of the images a head was fitted on, with what answering needs of the head.
+
+        `verify` is as for `build`, but off if not given: the map then answers as the head does.
+        """
         check_storage(storage)
         records = records_of(encoded, places or {}, first_id=0, fitted=True)
         replica: Replica = ENSEMBLE if ensemble else 0
-        made = cls(new_state(head, replica, storage, records, encoder_facts(encoder, weights)), encoder=encoder)
-        made.notes = list(encoder.notes)
+        verification = fit_verification(head, encoded.tokens, wanted_spec(verify), device, progress)
+        facts = encoder_facts(encoder, weights)
+        made = cls(new_state(head, replica, storage, records, facts, verification), encoder=encoder)
+        made.notes = [*encoder.notes, *verification.notes]
         made.skipped = [(str(path), reason) for path, reason in encoded.skipped]
         return made
 
@@ -158,9 +174,12 @@ class PlaceMap(AskableMap):
             raise NoImages(f"refit needs at least 2 photos, the map has {len(self)}")
         progress, old = as_progress(progress), self.state
         cache = self.cache or TokenCache()
-        tokens = tokens_of(self.images, old.encoder["fingerprint"], cache, lambda: self.encoder, progress)
+        facts, grid = old.encoder, old.encoder["grid"]
+        tokens = tokens_of(self.images, facts["fingerprint"], cache, lambda: self.encoder, progress, grid=grid)
         head = fit(tokens, HeadSpec.from_dict(old.spec), device=device, progress=progress)
-        self._commit(refitted(old, head, self.images), format.write_all)
+        spec = None if old.compact is None else old.compact.spec
+        verification = fit_verification(head, tokens, spec, device, progress)
+        self._commit(refitted(old, head, self.images, verification), format.write_all)
         self.notes += dropped_note(old, self.path)
 
     def calibrate(

@@ -40,6 +40,7 @@ class Hit:
     score: float
     confidence: float  # share of the map's own photos that, hidden and asked for, were recognised less clearly
     position: Position | None = None
+    matches: int | None = None  # patches that match in one arrangement; None if it was not verified
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -47,6 +48,7 @@ class Hit:
             "id": self.id,
             "score": self.score,
             "confidence": self.confidence,
+            "matches": self.matches,
             "position": None if self.position is None else self.position.to_dict(),
         }
 
@@ -84,13 +86,17 @@ class CalibrationReport:
     reasons: dict[str, str]
 
 
+def standardised(scores: np.ndarray, ranked: np.ndarray) -> np.ndarray:
+    """z-scores `q k` of the ranked images in their rows of scores `q m`."""
+    mean, spread = scores.mean(axis=1, keepdims=True), scores.std(axis=1, keepdims=True)
+    return (np.take_along_axis(scores, ranked, axis=1) - mean) / (spread + EPSILON)
+
+
 def confidences(scores: np.ndarray, ranked: np.ndarray, peaks: np.ndarray) -> np.ndarray:
     """Confidence of the ranked images of each row `q k`, without labels (ours).
 
     The z-score of an image's score in its row, placed among the top-1 z-scores of the map's own images when
     each is asked for with itself hidden. `peaks` are those z-scores, sorted.
     """
-    mean, spread = scores.mean(axis=1, keepdims=True), scores.std(axis=1, keepdims=True)
-    z = (np.take_along_axis(scores, ranked, axis=1) - mean) / (spread + EPSILON)
     # A map without a single usable pseudo query (all images identical) can be sure of nothing.
-    return np.searchsorted(peaks, z, side="right") / max(len(peaks), 1)
+    return np.searchsorted(peaks, standardised(scores, ranked), side="right") / max(len(peaks), 1)

@@ -8,6 +8,8 @@ from typing import Any
 
 from tfa.errors import BadCalibration
 from tfa.head import Head
+from tfa.maps.compact import CompactTokens
+from tfa.maps.header import VERSION
 from tfa.maps.records import ImageRecord
 from tfa.maps.served import ServedHead
 from tfa.retriever import Replica
@@ -26,10 +28,17 @@ class NamedHead:
     saw: str
     replica: Replica
     calibration: dict[str, Any] | None = None  # of a calibration: the photos it saw, see docs/format.md
+    verification: dict[str, Any] | None = None  # is it used, and why; None if it was not judged
 
     @classmethod
     def of(
-        cls, name: str, head: Head, replica: Replica, storage: str, calibration: dict[str, Any] | None = None
+        cls,
+        name: str,
+        head: Head,
+        replica: Replica,
+        storage: str,
+        calibration: dict[str, Any] | None = None,
+        verification: dict[str, Any] | None = None,
     ) -> NamedHead:
         """What a map keeps of a fitted head."""
         return cls(
@@ -40,6 +49,7 @@ class NamedHead:
             saw=head.saw,
             replica=replica,
             calibration=calibration,
+            verification=verification,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -49,10 +59,16 @@ class NamedHead:
             "saw": self.saw,
             "replica": self.replica,
             "calibration": self.calibration,
+            "verification": self.verification,
             "decisions": self.decisions,
             "evidence": self.evidence,
             "layout": self.served.layout(),
         }
+
+    @property
+    def verifies(self) -> bool:
+        """Was verification admitted for this head?"""
+        return self.verification is not None and bool(self.verification["admitted"])
 
     @classmethod
     def from_dict(cls, entry: dict[str, Any], served: ServedHead) -> NamedHead:
@@ -74,6 +90,8 @@ class MapState:
     revision: int = 1
     segments: tuple[int, ...] = ()  # gallery rows of each file, in order
     files: tuple[dict[str, Any], ...] = ()  # the header's entries, once on disk
+    compact: CompactTokens | None = None  # what verification needs of the images; a row per gallery row
+    version: int = VERSION  # of the format it was read from
 
     @property
     def database(self) -> NamedHead:

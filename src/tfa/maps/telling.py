@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tfa.maps.format import VERSION
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState, NamedHead
 
@@ -21,7 +20,7 @@ def facts_of(state: MapState, images: Sequence[ImageRecord], path: Path | None) 
     return {
         "name": None if path is None else path.stem,
         "path": None if path is None else str(path),
-        "format_version": VERSION,
+        "format_version": state.version,
         "revision": state.revision,
         "encoder": state.encoder,
         "images": len(images),
@@ -36,6 +35,7 @@ def facts_of(state: MapState, images: Sequence[ImageRecord], path: Path | None) 
         "saw": state.database.saw,
         "replica": state.database.replica,
         "storage": state.head.storage,
+        "verification": _verification(state),
         "bytes": None if path is None else sum(entry["bytes"] for entry in state.files),
         "calibrations": [_calibration(state, head) for head in state.calibrations],
         "photos": [record.to_dict() for record in images],
@@ -51,8 +51,17 @@ def _calibration(state: MapState, head: NamedHead) -> dict[str, Any]:
         "reasons": head.evidence["reasons"],
         "evidence": _numbers(head),
         "saw": head.saw,
+        "verification": head.verification,
         "differences": differences(state.database.decisions, head.decisions),
     }
+
+
+def _verification(state: MapState) -> dict[str, Any] | None:
+    """How answers can be verified and whether the database-only head is; None where nothing is kept for it."""
+    if state.compact is None:
+        return None
+    size = {"bytes_per_image": state.compact.bytes_per_image}
+    return {**state.compact.to_dict(), **size, **(state.database.verification or {})}
 
 
 def _numbers(head: NamedHead) -> dict[str, Any]:

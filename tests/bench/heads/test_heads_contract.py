@@ -7,19 +7,21 @@ import json
 import numpy as np
 import pytest
 
-from tests.core.worlds import seen_again, world
+from tests.core import worlds
 from tfa import pipeline
 from tfa.bench.heads import ablations, anyloc, pooled, ria, spectral, tfvpr
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Shared
 from tfa.config import HeadSpec
+from tfa.errors import BadTokens
 from tfa.scoring import QUERY_BLOCK, top_k
 from tfa.tokens import Tokens
 
 MODULES = [anyloc, pooled, tfvpr, ria]
 OWN = ("tfa", "tfa-ensemble", "tfa-c64", "tfa-c64+", "tfa-fullq", "dual", "dual-c64", "dual-c64+", "dual-crossfit")
+VERIFIED = ("tfa-v-always", "tfa-c64-v")
 PEERS = [card for module in MODULES for card in module.CARDS]
-CARDS = [*PEERS, *spectral.CARDS, *ablations.CARDS, *map(head_card, OWN)]
+CARDS = [*PEERS, *spectral.CARDS, *ablations.CARDS, *map(head_card, OWN), *map(head_card, VERIFIED)]
 
 
 def for_each(cards: list[HeadCard]) -> pytest.MarkDecorator:
@@ -28,7 +30,18 @@ def for_each(cards: list[HeadCard]) -> pytest.MarkDecorator:
 
 every_card = for_each(CARDS)
 
-DATABASE = world(patches=40)  # enough for any two images to share words: unrelated images would tie at 0
+
+def on_a_grid(tokens: Tokens) -> Tokens:
+    return Tokens(tokens.patches, tokens.cls, grid=(5, 8))
+
+
+def seen_again(tokens: Tokens) -> Tokens:
+    return on_a_grid(worlds.seen_again(tokens))
+
+
+DATABASE = on_a_grid(
+    worlds.world(patches=40)
+)  # enough for any two images to share words: unrelated images would tie at 0
 QUERIES = seen_again(DATABASE).select(np.arange(QUERY_BLOCK + 3))
 
 
@@ -132,19 +145,28 @@ def test_a_score_does_not_depend_on_what_it_was_asked_with(card):
 
 @every_card
 def test_constant_tokens_score_without_complaint(card):
-    database = Tokens(np.ones((5, 9, 6)), np.ones((5, 6)))
+    database = Tokens(np.ones((5, 9, 6)), np.ones((5, 6)), grid=(3, 3))
     for scores in all_scores(fitted(card, database, database), database).values():
         assert np.isfinite(scores).all()
         assert (scores == scores[0, 0]).all()
 
 
-@every_card
+def ragged_database() -> Tokens:
+    return Tokens([np.asarray(DATABASE.patches[i])[: 3 + i % 9] for i in range(len(DATABASE))], DATABASE.cls)
+
+
+@for_each([card for card in CARDS if card.name not in VERIFIED])
 def test_images_may_differ_in_their_number_of_patches(card):
-    patches = [np.asarray(DATABASE.patches[i])[: 3 + i % 9] for i in range(len(DATABASE))]
-    ragged = Tokens(patches, DATABASE.cls)
+    ragged = ragged_database()
     for scores in all_scores(fitted(card, ragged)).values():
         assert scores.shape == (len(QUERIES), len(ragged))
         assert np.isfinite(scores).all()
+
+
+@for_each([head_card(name) for name in VERIFIED])
+def test_a_head_that_looks_where_patches_lie_says_so_where_that_is_unknown(card):
+    with pytest.raises(BadTokens, match="grid"):
+        fitted(card, ragged_database())
 
 
 @every_card

@@ -10,6 +10,7 @@ from pathlib import Path
 from tfa.bench.heads import ablations, anyloc, pooled, ria, segvlad, spectral, tfvpr
 from tfa.bench.heads.contract import HeadCard
 from tfa.bench.heads.retrievers import BUDGETS, retriever_card
+from tfa.bench.heads.verified import verified_card
 from tfa.errors import BadSpec
 
 _FIXED = (*anyloc.CARDS, *pooled.CARDS, *tfvpr.CARDS, *ria.CARDS, *segvlad.CARDS, *spectral.CARDS, *ablations.CARDS)
@@ -21,6 +22,7 @@ _RETRIEVERS = {
     "budgets": [*(f"tfa-c{n}" for n in BUDGETS), *(f"dual-c{n}" for n in BUDGETS)],
     "dual": ["dual", "dual-c64", "dual-crossfit", "dual-crossfit-contiguous", "dual-fullq"],
     "ours": ["tfa-ensemble", "tfa-c64+", "tfa-c64+-ensemble", "dual-c64+"],
+    "verified": [f"{head}-{kind}" for head in ("tfa", "tfa-c64", "tfa-c64+", "dual-c64") for kind in ("v", "v-always")],
 }
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "peers": tuple(c.name for c in (*anyloc.CARDS, *pooled.CARDS, *tfvpr.CARDS, *ria.CARDS, *segvlad.CARDS)),
@@ -50,7 +52,7 @@ def head_card(name: str, supplied: Supplied | None = None) -> HeadCard:
         if supplied.sam is None:
             raise BadSpec("segvlad segments with SAM; give its weights with --sam FILE, or use segvlad-superpixels")
         return segvlad.segvlad_with_sam(supplied.sam, supplied.sam_model)
-    card = CARDS.get(name) or retriever_card(name)
+    card = CARDS.get(name) or retriever_card(name) or verified_card(name)
     if card is None:
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -32,7 +32,7 @@ ABLATIONS = (
 )  # fmt: skip
 DEEP = (1, 5, 10, 20)
 KINDS = ("Peers", "Spectral controls", "TFA", "TFA, dual vocabulary", "Ours, beyond the paper", "Ablations")
-_OURS = re.compile(r"(tfa|dual)\b.*(\+|-ensemble)")
+_OURS = re.compile(r"(tfa|dual)\b.*(\+|-ensemble|-v|-v-always)")
 
 
 def layout(name: str, cells: Sequence[Cell], *, paper: bool = True, both: bool = False) -> Table:

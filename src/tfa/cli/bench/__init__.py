@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from tfa.cli.bench import datasets, figures, run, score, speed, table
+from tfa.cli.bench import datasets, figures, run, score, speed, table, verification
 from tfa.cli.console import examples
 
-VERBS = (run, datasets, score, table, figures, speed)
+VERBS = (run, datasets, score, table, figures, verification, speed)
 
 
 def register(app: typer.Typer) -> None:

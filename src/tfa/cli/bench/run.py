@@ -182,7 +182,8 @@ def heads(json: options.AsJson = False) -> None:
     table.add_row("segvlad", "SegVLAD-PreT", "database", "no calibration", "needs --sam")
     console().print(table)
     say()
-    say("tfa-cN and dual-cN take any N; + adds score calibration, -ensemble adds the replicas' scores.")
+    say("tfa-cN and dual-cN take any N; + adds score calibration, -ensemble adds the replicas' scores,")
+    say("-v verifies the first candidates where that is admitted, -v-always in any case.")
     for name, members in GROUPS.items():
         say(f"{name}: {', '.join(members)}")
     say("all: every group")

@@ -1,4 +1,4 @@
-"""`tfa bench fit`, `tfa bench calibrate`: what fitting a head and calibrating it cost on this machine."""
+"""`tfa bench fit`, `calibrate`, `verify`: what fitting, calibrating and verifying cost on this machine."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def register(bench: typer.Typer) -> None:
     bench.command(
         epilog=examples("tfa bench calibrate", "tfa bench calibrate --images 200 --full 200 --patches 256 --json")
     )(calibrate)
+    bench.command(epilog=examples("tfa bench verify", "tfa bench verify --candidates 50 --threads 4 --json"))(verify)
 
 
 def fit(
@@ -71,6 +72,32 @@ def calibrate(
         full=full,
         patches=patches,
         channels=channels,
+        progress=wants_progress(quiet=quiet, json=json),
+    )
+    if json:
+        print_json(result.to_dict())
+    else:
+        say(str(result))
+
+
+def verify(
+    candidates: Annotated[int, typer.Option(min=1, help="Candidates of each query, of made-up patches.")] = 20,
+    patches: Annotated[int, typer.Option(min=1, help="Patches of each image.")] = 529,
+    dimensions: Annotated[int, typer.Option(min=1, help="Dimensions of a compact patch.")] = 128,
+    queries: Annotated[int, typer.Option(min=1, help="Queries of a batch.")] = 16,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that share the batch.")] = 2,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Time the verification of candidates against the bare matrix products of the same shapes."""
+    from tfa.bench.speed.verify import run_verify_benchmark
+
+    result = run_verify_benchmark(
+        candidates=candidates,
+        patches=patches,
+        dimensions=dimensions,
+        queries=queries,
+        threads=threads,
         progress=wants_progress(quiet=quiet, json=json),
     )
     if json:

@@ -1,0 +1,180 @@
+"""Heads whose first candidates are ordered again by verification (ours, beyond the paper).
+
+…-v          if verification is admitted, without labels; else the scores are the head's own
+…-v-always   whether or not it would be admitted
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfa import verification
+from tfa.admission import (
+    VerificationEvidence,
+    evenly_spaced,
+    judge,
+    judge_on_database,
+    judge_on_target,
+    remembering,
+    shortlist,
+)
+from tfa.arrays import backend_for
+from tfa.bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
+from tfa.bench.heads.retrievers import OURS, RetrieverHead, retriever_card
+from tfa.bench.patch_pairs import PatchPairs
+from tfa.config import VerifySpec
+from tfa.evidence import EPSILON
+from tfa.head import Head
+from tfa.progress import Progress
+from tfa.tokens import Tokens
+from tfa.vocabulary import CONSTRUCTIONS
+
+_NAME = re.compile(r"(.+)-v(-always)?")
+
+
+def standardised(scores: np.ndarray) -> np.ndarray:
+    """z-scores of a row `m` over all of its images, in float64."""
+    row = np.array(scores, np.float64)  # contiguous: the order of the sum must not depend on a batch's layout
+    return (row - row.mean()) / (row.std() + EPSILON)
+
+
+def first_candidates(scores: np.ndarray, count: int) -> np.ndarray:
+    """The best `count` images of a row `m`, best first, and all that tie with the last of them.
+
+    Ties join in so that a duplicate image, which scores the same, is a candidate if its twin is.
+    """
+    if count < 1:
+        return np.arange(0)
+    last = len(scores) - min(count, len(scores))
+    able = np.flatnonzero(scores >= np.partition(scores, last)[last])
+    return able[np.argsort(-scores[able], kind="stable")]
+
+
+def lifted(scores: np.ndarray, candidates: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """The row `m` with its candidates in the order of `order` `c`, above all others; equals stay equal.
+
+    A candidate's score is the row's highest plus its lead over the last candidate, in the row's deviations: how
+    far the best stands out of the row then tells how far its evidence does.
+    """
+    row = np.array(scores, np.float64)
+    levels, level_of = np.unique(order, return_inverse=True)
+    values = row.max() + (row.std() + EPSILON) * (levels - levels[0])
+    for i in range(1, len(values)):  # two levels that rounding made one are still two
+        values[i] = max(values[i], np.nextafter(values[i - 1], np.inf))
+    row[candidates] = values[level_of]
+    return row
+
+
+@dataclass(frozen=True)
+class VerifiedHead:
+    """A head, and what is known of its verification."""
+
+    base: RetrieverHead
+    pairs: PatchPairs
+    always: bool
+    admission: VerificationEvidence | None = None  # None: nothing was to be decided, or not yet
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        return self.base.replicas
+
+    @property
+    def saw(self) -> str:
+        return self.base.saw
+
+    @property
+    def used(self) -> bool:
+        return self.always or (self.admission is not None and self.admission.admitted)
+
+    @property
+    def decisions(self) -> dict[str, Any]:
+        told = {} if self.admission is None else self.admission.to_dict()
+        return {**self.base.decisions, "verification": {"used": self.used, "always": self.always, **told}}
+
+    def scores(self, queries: Photos, replica: str) -> np.ndarray:
+        scores = self.base.scores(queries, replica)
+        return verified(scores, queries.tokens, self.pairs) if self.used else scores
+
+    def calibrate(self, target: Photos) -> Fitted:
+        calibrated = self.base.calibrate(target)
+        assert isinstance(calibrated, RetrieverHead)
+        admission = None if self.always else judged_on_target(calibrated, target.tokens, self.pairs)
+        return VerifiedHead(calibrated, self.pairs, self.always, admission)
+
+
+def verified(scores: np.ndarray, queries: Tokens, pairs: PatchPairs) -> np.ndarray:
+    """Scores `q m` with the first candidates of each row in their fused order; a row of equal scores stays as it is."""
+    varied = [row.max() > row.min() for row in scores]
+    chosen = [
+        first_candidates(row, pairs.spec.candidates if differs else 0)
+        for row, differs in zip(scores, varied, strict=True)
+    ]
+    result = np.array(scores, np.float64, order="C")
+    for row, candidates, evidence in zip(result, chosen, pairs.evidence(queries, chosen), strict=True):
+        if len(candidates):
+            row[:] = lifted(row, candidates, verification.fused(standardised(row)[candidates], evidence))
+    return result
+
+
+def judged_on_database(
+    base: RetrieverHead, database: Tokens, pairs: PatchPairs, progress: Progress | None = None
+) -> VerificationEvidence:
+    """Is verification admitted by the database's own images?"""
+    spec = pairs.spec
+    if isinstance(base.retriever, Head):
+        return judge_on_database(base.retriever, pairs.among_database, spec, backend_for("cpu"), progress)[0]
+    # A dual head keeps no pseudo scores: its images are asked like queries, each with itself and its twins hidden.
+    chosen = evenly_spaced(len(database), spec.max_pseudo)
+    lists = []
+    for s in CONSTRUCTIONS:
+        twins = base.retriever.scorer(s).twins
+        first = np.arange(len(database)) if twins is None else twins
+        scores = base.retriever.scores(database.select(chosen), s).astype(np.float64)
+        row, column = np.nonzero(first[chosen][:, None] == first[None, :])
+        lists.append(shortlist(scores, (row, column), spec.candidates))
+    evidence = remembering(lambda row, images: pairs.among_database(int(chosen[row]), images))
+    return judge(lists, evidence, spec.candidates, "pseudo queries", progress)
+
+
+def judged_on_target(base: RetrieverHead, target: Tokens, pairs: PatchPairs) -> VerificationEvidence:
+    """Is verification admitted by the photos the head was calibrated on?"""
+    retriever: Any = base.retriever  # single or dual: both have scores
+    return judge_on_target(
+        retriever, target, lambda row, images: pairs.evidence(target.select([row]), [images])[0], pairs.spec
+    )
+
+
+def verified_card(name: str) -> HeadCard | None:
+    """The card of a name of the family above; None if it is not one."""
+    match = _NAME.fullmatch(name)
+    base = None if match is None else retriever_card(match[1])
+    if match is None or base is None:
+        return None
+    always = bool(match[2])
+    settings = {"always": always, "window": 2 * verification.WINDOW + 1, **VerifySpec().to_dict()}
+    return dataclasses.replace(
+        base,
+        name=name,
+        title=f"{base.title} +V" + (", always" if always else ""),
+        fit=_fit(base, always),
+        settings={**base.settings, "verification": settings},
+        note=OURS,
+    )
+
+
+def _fit(card: HeadCard, always: bool) -> Fit:
+    def fit(database: Photos, shared: Shared) -> Fitted:
+        pairs = shared.once("verified pairs", lambda: PatchPairs(database.tokens))
+        base = card.fit(database, shared)
+        assert isinstance(base, RetrieverHead)
+        # A head that calibrates is judged by its calibration photos, when it has them.
+        if always or card.plan.calibrates:
+            return VerifiedHead(base, pairs, always)
+        return VerifiedHead(base, pairs, always, judged_on_database(base, database.tokens, pairs, shared.progress))
+
+    return fit

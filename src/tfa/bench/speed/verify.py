@@ -1,0 +1,129 @@
+"""`tfa bench verify`: the time of verifying candidates over the time of the matrix products it cannot do without."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from tfa.arrays import l2
+from tfa.bench.speed.calibrate import seen_again
+from tfa.bench.speed.fit import made_up_tokens
+from tfa.progress import Progress, as_progress
+from tfa.verification import evidence
+
+REPEATS = 5  # of each measurement; the shortest counts, the others were disturbed
+
+
+@dataclass(frozen=True)
+class VerifyBenchmark:
+    """Seconds a query, alone and in a batch, each beside the bare products of the same shapes."""
+
+    candidates: int
+    patches: int
+    dimensions: int
+    queries: int  # of the batch
+    threads: int  # that share the batch
+    seconds: float
+    products_seconds: float
+    batch_seconds: float
+    batch_products_seconds: float
+    machine: str
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds / self.products_seconds
+
+    @property
+    def batch_ratio(self) -> float:
+        return self.batch_seconds / self.batch_products_seconds
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "ms_per_query": 1000 * self.seconds,
+            "batch_ms_per_query": 1000 * self.batch_seconds,
+            "ratio": self.ratio,
+            "batch_ratio": self.batch_ratio,
+        }
+
+    def __str__(self) -> str:
+        shape = f"{self.candidates} candidates × {self.patches} patches × {self.dimensions} dimensions"
+        batch = f"in a batch of {self.queries} queries, {self.threads} threads"
+        alone = (self.seconds, self.products_seconds, self.ratio)
+        together = (self.batch_seconds, self.batch_products_seconds, self.batch_ratio)
+        lines = [f"{shape}, {self.machine}", "", f"{'ms a query':<44}{'evidence':>10}{'products':>10}{'ratio':>8}"]
+        for name, (whole, floor, ratio) in (("one query", alone), (batch, together)):
+            lines.append(f"{name:<44}{1000 * whole:10.2f}{1000 * floor:10.2f}{ratio:8.2f}")
+        return "\n".join(lines)
+
+
+def run_verify_benchmark(
+    *,
+    candidates: int = 20,
+    patches: int = 529,
+    dimensions: int = 128,
+    queries: int = 16,
+    threads: int = 2,
+    progress: bool | Progress | None = None,
+) -> VerifyBenchmark:
+    """Time `evidence` on made-up compact patches: queries are the candidates under other noise."""
+    grid = squarest(patches)
+    images = made_up_tokens(candidates, patches, dimensions)
+    known = l2(np.asarray(images.patches, np.float32))
+    asked = l2(np.asarray(seen_again(images, queries).patches, np.float32))
+
+    def verify(query: np.ndarray) -> None:
+        evidence(query, known, grid, grid)
+
+    def multiply(query: np.ndarray) -> None:
+        for candidate in known:
+            query @ candidate.T
+
+    with as_progress(progress).task("timing", 2 * REPEATS) as task:
+        alone = _shortest({"whole": lambda: verify(asked[0]), "floor": lambda: multiply(asked[0])}, task.advance)
+        with ThreadPoolExecutor(threads) as pool:
+            calls = {
+                "whole": lambda: list(pool.map(verify, asked)),
+                "floor": lambda: list(pool.map(multiply, asked)),
+            }
+            together = _shortest(calls, task.advance)
+    return VerifyBenchmark(
+        candidates=candidates,
+        patches=patches,
+        dimensions=dimensions,
+        queries=queries,
+        threads=threads,
+        seconds=alone["whole"],
+        products_seconds=alone["floor"],
+        batch_seconds=together["whole"] / queries,
+        batch_products_seconds=together["floor"] / queries,
+        machine=f"{os.cpu_count()} cores, {platform.machine()}",
+    )
+
+
+def squarest(patches: int) -> tuple[int, int]:
+    """Rows and columns of so many patches, as near to a square as they come."""
+    rows = next(rows for rows in range(math.isqrt(patches), 0, -1) if patches % rows == 0)
+    return rows, patches // rows
+
+
+def _shortest(calls: dict[str, Callable[[], Any]], told: Callable[[], None]) -> dict[str, float]:
+    """The shortest of several runs of each call, in turn, so that a busy machine slows them alike."""
+    shortest = dict.fromkeys(calls, math.inf)
+    for call in calls.values():
+        call()  # thread pools and page tables warm up
+    for _ in range(REPEATS):
+        for name, call in calls.items():
+            started = time.perf_counter()
+            call()
+            shortest[name] = min(shortest[name], time.perf_counter() - started)
+        told()
+    return shortest

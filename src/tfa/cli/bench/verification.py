@@ -1,0 +1,120 @@
+"""`tfa bench verification`: verification as built against other ways to do it, on datasets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from tfa.cli import options
+from tfa.cli.bench.run import named_folder
+from tfa.cli.console import console, examples, note, print_json, printable, say, wants_progress
+
+if TYPE_CHECKING:
+    from tfa.bench.verification_study import Study
+
+BASE_HEAD = "tfa-c64+"
+
+
+def register(bench: typer.Typer) -> None:
+    bench.command(
+        epilog=examples(
+            "tfa bench verification --dataset sped=data/sped --dataset pitts30k=data/pitts30k",
+            "tfa bench verification --dataset sped=data/sped --heads soft-partial --out study.json",
+        )
+    )(verification)
+
+
+def verification(
+    dataset: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=PATH",
+            help="A dataset and its folder, as for [bold]tfa bench run[/bold]. May be given several times: the first, "
+            "third, … are for tuning, the second, fourth, … confirm.",
+        ),
+    ],
+    heads: Annotated[
+        str, typer.Option(metavar="NAME,NAME,…", help="Heads whose candidates are verified, each in a table.")
+    ] = BASE_HEAD,
+    encoder: Annotated[
+        str, typer.Option(help="name, name@size or name@size/layer-facet; see [bold]tfa encoders[/bold].")
+    ] = "dinov2-s14-focus",
+    weights: options.Weights = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Also write the result there, as JSON.")
+    ] = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Compare ways to verify candidates, one factor changed at a time: R@1 of the first split and replica."""
+    from tfa.bench.datasets.loading import load_dataset
+    from tfa.bench.heads.catalogue import head_cards
+    from tfa.bench.heads.contract import Shared
+    from tfa.bench.running import prepare
+    from tfa.bench.verification_study import check_halves, half_of, joined, study_dataset
+    from tfa.encoders import load_encoder
+    from tfa.progress import as_progress
+    from tfa.storage import write_json
+
+    # What can be refused is refused before the work.
+    folders = [named_folder(text) for text in dataset]
+    check_halves([name for name, _ in folders])
+    cards = head_cards([name.strip() for name in heads.split(",") if name.strip()])
+    if out is not None:
+        options.check_writable(out)
+    loaded = [load_dataset(name, path) for name, path in folders]
+    for data in loaded:
+        for card in cards:
+            card.plan.splits(len(data.queries), data.conditions)  # a budget may be larger than the queries
+    bars = as_progress(wants_progress(quiet=quiet, json=json))
+    model = load_encoder(encoder, weights=weights, device=device, threads=threads)
+    studied = []
+    for position, data in enumerate(loaded):
+        bench = prepare(data, model, progress=bars)
+        shared = Shared(spec=bench.spec, device=device, progress=bars)
+        for card in cards:
+            studied.append(study_dataset(bench, card, half_of(position), shared=shared, progress=bars))
+    studies = joined(studied, model.id)
+    told = [study.to_dict() for study in studies]
+    if out is not None:
+        write_json(out, told)
+        note(f"wrote {out}")
+    if json:
+        print_json(told)
+        return
+    for study in studies:
+        show(study)
+
+
+def show(study: Study) -> None:
+    """Variants down, datasets across, the mean of each half at the end."""
+    from tfa.bench.verification_study import BUILT, HALVES, VARIANTS
+
+    halves = {half: [one for one in study.datasets if one.half == half] for half in HALVES}
+    shown = [(half, own) for half, own in halves.items() if own]
+    say(f"Verification of {study.head}, {study.encoder}: R@1 in percent, first split and replica", style="bold")
+    told = "; ".join(f"{half}: {', '.join(one.dataset for one in own)}" for half, own in shown)
+    say(f"{told} (by their position on the command line: odd ones are for tuning, even ones confirm); * as built")
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("factor", "variant"):
+        table.add_column(column, overflow="fold")
+    for half, own in shown:
+        for one in own:
+            table.add_column(printable(one.dataset), justify="right", overflow="fold")
+        table.add_column(f"mean, {half}", justify="right")
+    factor = None
+    for name, variant in VARIANTS.items():
+        cells = []
+        for half, own in shown:
+            cells += [f"{100 * one.recall[name]:.1f}" for one in own]
+            cells.append(f"{100 * (study.mean(name, half) or 0.0):.1f}")
+        title = f"{variant.title} *" if name == BUILT else variant.title
+        table.add_row(variant.factor if variant.factor != factor else "", title, *cells)
+        factor = variant.factor
+    console().print(table)
+    say()

@@ -1,0 +1,90 @@
+"""`tfa explain`: why does the map answer this?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tfa.cli import options
+from tfa.cli.console import examples, note, print_json, say, wants_progress
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "tfa explain town.tfa photo.jpg",
+            "tfa explain town.tfa photo.jpg -o why.png --rank 2",
+            "tfa explain town.tfa photo.jpg --json > why.json",
+        )
+    )(explain)
+
+
+def explain(
+    map: options.MapPath,
+    photo: Annotated[Path, typer.Argument(metavar="PHOTO", help="The photo to ask for.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE.png",
+            dir_okay=False,
+            callback=options.picture,
+            help="Draw the patches found in both photos, joined by lines.",
+        ),
+    ] = None,
+    rank: Annotated[int, typer.Option(min=1, help="Which hit to look at; 1 is the best.")] = 1,
+    calibration: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|none", help="Ask with this calibration of the map, as in [bold]tfa query[/bold]."),
+    ] = None,
+    json: options.AsJson = False,
+    weights: options.Weights = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Show which patches of a photo the map found in its answer, and whether they lie alike.
+
+    The map must hold compact tokens: [bold]tfa build --verify[/bold].
+    """
+    if out is not None:
+        options.check_writable(out)
+
+    from tfa.maps import PlaceMap
+    from tfa.maps.explaining import explain as explained
+
+    place_map = PlaceMap.load(map)
+    place_map.use_encoder(
+        weights=weights, device=device, threads=threads, progress=wants_progress(quiet=quiet, json=json)
+    )
+    explanation = explained(place_map, photo, rank=rank, calibration=calibration)
+    if json:
+        print_json(explanation.to_dict())
+    else:
+        show(explanation)
+    if out is not None:
+        draw(explanation, out)
+
+
+def show(explanation: Any) -> None:
+    from tfa.maps.explaining import view_in_words
+
+    hit = explanation.hit
+    say(explanation.query, style="bold")
+    where = "" if hit.position is None else f" at {hit.position}"
+    say(f"  answer {explanation.rank}: {hit.image}, id {hit.id}{where}")
+    say(f"  score {hit.score:.4f}, confidence {hit.confidence:.2f}")
+    say(f"  {explanation.consistent} of {explanation.mutual} mutual matches move alike")
+    say(f"  {view_in_words(explanation.displacement)}")
+    say(f"  verification is {explanation.reason}")
+
+
+def draw(explanation: Any, out: Path) -> None:
+    from tfa.matches_drawing import draw_matches
+
+    answer, grid = Path(explanation.hit.image), explanation.grid
+    draw_matches(Path(explanation.query), answer, explanation.matches, grid, grid, out)
+    note(f"picture: {out}" + ("" if answer.is_file() else f" (without {answer.name}, whose file is gone)"))

@@ -1,0 +1,181 @@
+"""Verification in a map: fitted with the head, admitted without labels, and applied to the head's best images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tfa.admission import judge_on_database, judge_on_target
+from tfa.arrays import backend_for
+from tfa.config import VerifySpec
+from tfa.errors import BadSpec, BadTokens, ChannelMismatch
+from tfa.head import Head
+from tfa.maps.compact import CompactTokens, Grid, why_not
+from tfa.maps.records import standardised
+from tfa.maps.state import NamedHead
+from tfa.progress import Progress, as_progress, tracked
+from tfa.scoring import top_k
+from tfa.tokens import Tokens
+from tfa.verification import fused
+
+UNVERIFIED = -1  # the matches of an image that was no candidate
+
+
+@dataclass(frozen=True)
+class FittedVerification:
+    """What a map keeps for verification; empty, with a note that says why, where it cannot be."""
+
+    compact: CompactTokens | None = None
+    decision: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def wanted_spec(verify: bool | VerifySpec) -> VerifySpec | None:
+    """`verify` as it is given to a build: yes, no, or with settings."""
+    return verify if isinstance(verify, VerifySpec) else VerifySpec() if verify else None
+
+
+def fit_verification(
+    head: Head,
+    tokens: Tokens,
+    spec: VerifySpec | None,
+    device: str = "cpu",
+    progress: bool | Progress | None = None,
+) -> FittedVerification:
+    """Compact tokens of the images a head was fitted on, what chance reaches, and whether it is admitted."""
+    if spec is None:
+        return FittedVerification()
+    hindrance = why_not(tokens)
+    if hindrance is not None:
+        return FittedVerification(notes=(f"built without verification: {hindrance}",))
+    compact = CompactTokens.fit(tokens, spec)
+
+    def evidence(image: int, others: np.ndarray) -> np.ndarray:
+        return compact.evidence(compact.rows(np.array([image]))[0], compact.grid, others)
+
+    judged, nulls = judge_on_database(head, evidence, spec, backend_for(device), as_progress(progress))
+    return FittedVerification(replace(compact, nulls=nulls), judged.to_dict())
+
+
+def judge_calibration(
+    head: Head, photos: Tokens, compact: CompactTokens | None, progress: Progress | None = None
+) -> dict[str, Any] | None:
+    """The decision of a calibrated head, from its photos; the head's database is the first rows of `compact`."""
+    grid = None if compact is None else compact.grid_of(photos)
+    if compact is None or grid is None:
+        return None
+    queries = [compact.query(photos.select([row]))[0] for row in range(len(photos))]
+
+    def evidence(row: int, images: np.ndarray) -> np.ndarray:
+        return compact.evidence(queries[row], grid, images)
+
+    return judge_on_target(head, photos, evidence, compact.spec, progress).to_dict()
+
+
+@dataclass(frozen=True)
+class Question:
+    """How photos are asked for."""
+
+    k: int = 5
+    calibration: str | None = None
+    verify: bool | None = None  # None: as admitted
+    candidates: int | None = None  # None: as the map was built
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """How the answers of one question are verified."""
+
+    compact: CompactTokens
+    candidates: int
+    grid: Grid  # of the photos asked
+
+
+def wanted_candidates(question: Question, head: NamedHead, compact: CompactTokens | None) -> int | None:
+    """How many images are to be verified; None if none are."""
+    if question.candidates is not None and question.candidates < 1:
+        raise BadSpec(f"candidates={question.candidates} is out of range: must be at least 1")
+    if compact is None and question.verify:
+        raise BadSpec("this map holds no compact tokens to verify answers with; build it with --verify (verify=True)")
+    wanted = head.verifies if question.verify is None else question.verify
+    return (question.candidates or compact.spec.candidates) if compact is not None and wanted else None
+
+
+def verifier_for(tokens: Tokens, question: Question, head: NamedHead, compact: CompactTokens | None) -> Verifier | None:
+    """What verifies the answers of these photos, if they are to be verified and can be."""
+    candidates = wanted_candidates(question, head, compact)
+    if candidates is None or compact is None:
+        return None
+    grid = compact.grid_of(tokens)
+    if grid is None and question.verify:
+        raise BadTokens(f"query tokens: {why_not(tokens)}; give it: Tokens(patches, grid=(rows, columns))")
+    return None if grid is None else Verifier(compact, candidates, grid)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Images of each query in their new order, best first."""
+
+    indices: np.ndarray  # q k
+    evidence: np.ndarray  # q k: what orders them beside their scores; 0 where it was no candidate
+    matches: np.ndarray  # q k: number of consistent matches; UNVERIFIED where it was no candidate
+
+
+def reranked(
+    scores: np.ndarray,
+    tokens: Tokens,
+    k: int,
+    verifier: Verifier,
+    gallery_rows: np.ndarray,
+    progress: Progress | None = None,
+) -> Verified:
+    """The k best columns of scores `q m`, candidates first by their fused score.
+
+    `gallery_rows` are the rows of the columns in the compact tokens. What is no candidate follows in its old order.
+    """
+    ranked, _ = top_k(scores, max(k, verifier.candidates))
+    count = min(verifier.candidates, ranked.shape[1])
+    evidence, matches = np.zeros(ranked.shape), np.full(ranked.shape, UNVERIFIED, np.int64)
+    z = standardised(scores, ranked[:, :count])
+    for row in tracked(range(len(tokens)), len(tokens), "verification", as_progress(progress), "photos"):
+        query, images = verifier.compact.query(tokens.select([row]))[0], ranked[row, :count].copy()
+        found = verifier.compact.matches(query, verifier.grid, gallery_rows[images])
+        strength = np.array([one.evidence for one in found], np.float64)
+        order = np.argsort(-fused(z[row], strength), kind="stable")  # of equals the first, which the head prefers
+        ranked[row, :count], evidence[row, :count] = images[order], strength[order]
+        matches[row, :count] = np.array([one.count for one in found], np.int64)[order]
+    return Verified(ranked[:, :k], evidence[:, :k], matches[:, :k])
+
+
+def verify(
+    query_tokens: Tokens,
+    database_tokens: Tokens,
+    scores: np.ndarray | None = None,
+    *,
+    spec: VerifySpec | None = None,
+    progress: bool | Progress | None = None,
+) -> Verified:
+    """Order the best database images of each query by spatially consistent patch matches (ours, beyond the paper).
+
+    `scores` are those of a head, `q m`: their best `spec.candidates` are verified. Without scores every database
+    image is a candidate and evidence alone decides. Both tokens need a grid.
+    """
+    spec = spec or VerifySpec()
+    if query_tokens.channels != database_tokens.channels:
+        raise ChannelMismatch(
+            f"query tokens have {query_tokens.channels} channels, database tokens {database_tokens.channels}; "
+            "encode both with one encoder"
+        )
+    compact = CompactTokens.fit(database_tokens, spec)
+    grid = compact.grid_of(query_tokens)
+    if grid is None:
+        raise BadTokens(f"query tokens: {why_not(query_tokens)}; give it: Tokens(patches, grid=(rows, columns))")
+    shape = (len(query_tokens), len(database_tokens))
+    known = np.zeros(shape) if scores is None else np.asarray(scores)
+    if known.shape != shape:
+        raise BadTokens(f"scores have shape {known.shape}, must be (queries, database images) = {shape}")
+    count = min(shape[1] if scores is None else spec.candidates, shape[1])
+    verifier = Verifier(compact, count, grid)
+    return reranked(known, query_tokens, count, verifier, np.arange(shape[1]), as_progress(progress))

@@ -1,0 +1,222 @@
+"""Verified heads: the order of their candidates, what is remembered, and when they are the head they stand on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.bench.fields import town
+from tfa import verification
+from tfa.admission import VerificationEvidence
+from tfa.bench import patch_pairs
+from tfa.bench.heads.catalogue import GROUPS, head_card
+from tfa.bench.heads.contract import Photos, Shared
+from tfa.bench.heads.verified import VerifiedHead, first_candidates, lifted, standardised, verified
+from tfa.bench.patch_pairs import PatchPairs
+from tfa.bench.tables.layouts import _kind
+from tfa.config import HeadSpec, VerifySpec
+from tfa.errors import BadSpec, BadTokens
+from tfa.evidence import Candidate
+from tfa.residuals import remembering
+from tfa.scoring import top_k
+from tfa.tokens import Tokens
+
+DATABASE, QUERIES = town(places=14)  # 28 images: 20 are candidates, 8 are not
+SPEC = HeadSpec(words=4)
+
+
+def fit(name: str, database: Tokens = DATABASE):
+    return head_card(name).fit(Photos(database), Shared(spec=SPEC))
+
+
+@pytest.fixture(scope="module")
+def always():
+    return fit("tfa-v-always")
+
+
+def scores_between(count: int, images: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, images)).astype(np.float32)
+
+
+def plain_order(row: np.ndarray, query: np.ndarray, database: list[np.ndarray], count: int) -> list[int]:
+    """Candidates by (fused score, index), then the others by (score, index)."""
+    row = row.astype(np.float64)
+    ranked = sorted(range(len(row)), key=lambda i: (-row[i], i))
+    score = {}
+    for image in ranked[:count]:
+        votes = verification.evidence(query, database[image][None], DATABASE.grid, DATABASE.grid)
+        z = (row[image] - row.mean()) / (row.std() + 1e-12)
+        score[image] = verification.fused(np.array([z]), votes)[0]
+    return sorted(score, key=lambda i: (-score[i], i)) + ranked[count:]
+
+
+def test_the_ranking_is_the_fused_one_and_then_the_old_one(always):
+    base = always.base.scores(Photos(QUERIES), "1")
+    ranked = top_k(always.scores(Photos(QUERIES), "1"), len(DATABASE))[0]
+    compact = always.pairs.compaction.compact
+    queries = [compact(QUERIES.patches[i]) for i in range(len(QUERIES))]
+    levels = [verification.quantised(compact(DATABASE.patches[i])) for i in range(len(DATABASE))]
+    database = [verification.restored(level) for level in levels]
+    for row, query, order in zip(base, queries, ranked, strict=True):
+        assert order.tolist() == plain_order(row, query, database, VerifySpec().candidates)
+
+
+def test_patches_that_lie_alike_overcome_patches_in_disorder(always):
+    right = 2 * np.arange(len(QUERIES))
+    assert (always.base.scores(Photos(QUERIES), "0").argmax(axis=1) == right).mean() < 0.5
+    assert (always.scores(Photos(QUERIES), "0").argmax(axis=1) == right).all()
+
+
+def test_twins_tie_even_where_only_one_is_among_the_first():
+    database = DATABASE.select(np.r_[np.arange(len(DATABASE)), 5])
+    pairs = PatchPairs(database, VerifySpec(candidates=3))
+    scores = scores_between(len(QUERIES), len(database))
+    scores[:, -1] = scores[:, 5] = np.sort(scores, axis=1)[:, -3]  # the third place, shared
+    found = verified(scores, QUERIES, pairs)
+    np.testing.assert_array_equal(found[:, -1], found[:, 5])
+    for row in top_k(found, len(database))[0].tolist():
+        assert row.index(5) < row.index(len(database) - 1)
+
+
+def test_candidates_are_the_best_and_what_ties_with_the_last():
+    row = np.array([1.0, 3.0, 2.0, 3.0, 2.0, 0.0])
+    assert first_candidates(row, 2).tolist() == [1, 3]
+    assert first_candidates(row, 3).tolist() == [1, 3, 2, 4]
+    assert first_candidates(row, 99).tolist() == [1, 3, 2, 4, 0, 5]
+    assert first_candidates(row, 0).tolist() == []
+
+
+def test_levels_that_rounding_would_merge_stay_apart_and_equals_stay_equal():
+    scores = np.array([1e9, 1e9 - 1, 5.0, 4.0, 1e9 - 2])
+    order = np.array([1.0, np.nextafter(1.0, 2.0), 1.0])
+    row = lifted(scores, np.array([0, 1, 4]), order)
+    assert row[1] > row[0] == row[4] >= scores.max()
+    assert row[[2, 3]].tolist() == [5.0, 4.0]
+    assert top_k(row[None], 5)[0].tolist() == [[1, 0, 4, 2, 3]]
+
+
+def test_a_row_of_equal_scores_stays_as_it_is():
+    scores = np.full((len(QUERIES), len(DATABASE)), 0.1, np.float32)
+    np.testing.assert_array_equal(verified(scores, QUERIES, PatchPairs(DATABASE)), scores)
+
+
+def test_z_scores_do_not_depend_on_how_a_batch_lies_in_memory():
+    scores = scores_between(5, 1000)
+    transposed = np.asfortranarray(scores)
+    for row, other in zip(scores, transposed, strict=True):
+        np.testing.assert_array_equal(standardised(row), standardised(other))
+
+
+def test_rows_do_not_depend_on_each_other(always):
+    together = always.scores(Photos(QUERIES), "2")
+    alone = [always.scores(Photos(QUERIES.select([i])), "2") for i in range(len(QUERIES))]
+    np.testing.assert_array_equal(np.concatenate(alone), together)
+
+
+def test_what_is_remembered_is_what_is_found_anew_and_no_pair_is_matched_twice(always, monkeypatch):
+    fresh = always.scores(Photos(QUERIES), "0")
+    matched, real = [], verification.evidence
+    monkeypatch.setattr(
+        patch_pairs,
+        "evidence",
+        lambda query, others, *grids: matched.append(len(others)) or real(query, others, *grids),
+    )
+    asked = Photos(remembering(QUERIES))
+    np.testing.assert_array_equal(always.scores(asked.select([3, 1]), "0"), fresh[[3, 1]])
+    np.testing.assert_array_equal(always.scores(asked, "0"), fresh)
+    once = sum(matched)
+    assert once == len(QUERIES) * always.pairs.spec.candidates
+    np.testing.assert_array_equal(always.scores(asked.select([5]), "0"), fresh[[5]])
+    assert sum(matched) == once
+    always.scores(Photos(QUERIES), "0")
+    assert sum(matched) == 2 * once  # not of a remembered set: nothing was kept
+
+
+def test_heads_of_one_database_share_their_pairs():
+    shared = Shared(spec=SPEC)
+    heads = [head_card(name).fit(Photos(DATABASE), shared) for name in ("tfa-v-always", "tfa-c8-v")]
+    assert heads[0].pairs is heads[1].pairs
+
+
+def told(support: float, agreement: float) -> VerificationEvidence:
+    candidates = (Candidate("", value, (share,) * 3) for value, share in ((10.0, 0.5), (support, agreement)))
+    return VerificationEvidence(*candidates, rows=20, asked="photos")
+
+
+@pytest.mark.parametrize(
+    ("admission", "used"),
+    [(told(12, 0.6), True), (told(10, 0.9), False), (told(12, 0.4), False), (None, False)],
+)
+def test_a_refused_head_is_the_head_it_stands_on_bit_for_bit(always, admission, used):
+    head = VerifiedHead(always.base, always.pairs, False, admission)
+    scores, base = (one.scores(Photos(QUERIES), "0") for one in (head, always.base))
+    assert head.decisions["verification"]["used"] is used
+    assert {key: head.decisions[key] for key in always.base.decisions} == always.base.decisions
+    if used:
+        np.testing.assert_array_equal(scores, always.scores(Photos(QUERIES), "0"))
+        assert not np.array_equal(scores, base)
+    else:
+        np.testing.assert_array_equal(scores, base)
+        assert scores.dtype == base.dtype
+
+
+@pytest.mark.parametrize("name", ["tfa-v", "dual-v", "tfa-ensemble-v"])
+def test_without_calibration_the_database_decides(name):
+    head = fit(name)
+    decision = head.decisions["verification"]
+    assert head.saw == "database"
+    assert decision["rows"] == len(DATABASE)
+    assert "pseudo queries" in decision["reason"]
+    better = Candidate("", decision["with"]["support"], tuple(decision["with"]["agreement"]))
+    without = Candidate("", decision["without"]["support"], tuple(decision["without"]["agreement"]))
+    assert decision["used"] is decision["admitted"] is better.beats(without)
+
+
+@pytest.mark.parametrize("name", ["tfa-c64-v", "dual-c64-v", "tfa-c64+-ensemble-v"])
+def test_calibration_photos_decide_where_there_are_any(name):
+    head = fit(name)
+    assert head.admission is None
+    assert head.saw == "database"
+    calibrated = head.calibrate(Photos(QUERIES))
+    assert calibrated.saw == "target"
+    assert calibrated.admission.rows == len(QUERIES)
+    # By patches alone every query finds its own disordered image, by geometry its own place: nothing to gain.
+    assert calibrated.admission.verified.support == len(QUERIES)
+    assert head.admission is None
+
+
+def test_no_grid_is_said(always):
+    blind = Tokens(np.asarray(QUERIES.patches))
+    with pytest.raises(BadTokens, match=r"grid=\(rows, columns\)"):
+        always.scores(Photos(blind), "0")
+    with pytest.raises(BadTokens, match="where patches lie"):
+        fit("tfa-v-always", Tokens(np.asarray(DATABASE.patches)))
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "plan", "sees"),
+    [
+        ("tfa-v", "TFA +V", "no calibration", "database"),
+        ("tfa-c64-v", "TFA-C64 +V", "C64", "target"),
+        ("tfa-c64-v-always", "TFA-C64 +V, always", "C64", "target"),
+        ("tfa-c64+-ensemble-v", "TFA-C64+ ensemble +V", "C64", "target"),
+        ("dual-c64-v", "TFA dual-C64 +V", "C64", "target"),
+    ],
+)
+def test_names_say_what_happens_and_stand_beside_the_papers(name, title, plan, sees):
+    card = head_card(name)
+    assert (card.title, card.plan.name, card.sees) == (title, plan, sees)
+    assert card.note == "ours, beyond the paper"
+    assert card.settings["verification"]["always"] is name.endswith("always")
+    assert _kind(name) == "Ours, beyond the paper"
+
+
+def test_the_group_holds_both_kinds_of_four_heads():
+    assert len(GROUPS["verified"]) == 8
+    assert {"tfa-v", "tfa-v-always", "tfa-c64+-v", "dual-c64-v-always"} <= set(GROUPS["verified"])
+
+
+@pytest.mark.parametrize("name", ["tfa+-v", "anyloc-v", "tfa-no-cls-v", "tfa-v-never", "-v", "tfa-v-v"])
+def test_only_heads_of_the_family_are_verified(name):
+    with pytest.raises(BadSpec, match="there is no head"):
+        head_card(name)

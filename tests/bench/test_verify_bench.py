@@ -1,0 +1,33 @@
+"""The benchmark of verification in small: what it times, tells and prints."""
+
+import json
+
+import pytest
+
+from tfa.bench.speed import verify as benchmark
+
+SMALL = {"candidates": 3, "patches": 12, "dimensions": 6, "queries": 4, "threads": 2}
+
+
+def test_a_small_run_tells_times_and_ratios():
+    result = benchmark.run_verify_benchmark(**SMALL)
+    told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert {key: told[key] for key in SMALL} == SMALL
+    assert told["ratio"] == pytest.approx(told["seconds"] / told["products_seconds"])
+    assert told["batch_ratio"] == pytest.approx(told["batch_seconds"] / told["batch_products_seconds"])
+    assert told["ms_per_query"] == pytest.approx(1000 * told["seconds"])
+    assert "3 candidates × 12 patches × 6 dimensions" in str(result)
+    assert "in a batch of 4 queries, 2 threads" in str(result)
+
+
+def test_every_query_is_verified_against_every_candidate(monkeypatch):
+    shapes = []
+    monkeypatch.setattr(benchmark, "evidence", lambda query, known, *grids: shapes.append((known.shape, grids)))
+    benchmark.run_verify_benchmark(**SMALL)
+    assert set(shapes) == {((3, 12, 6), ((3, 4), (3, 4)))}
+    assert len(shapes) == (1 + benchmark.REPEATS) * (1 + SMALL["queries"])  # the first of each warms up
+
+
+@pytest.mark.parametrize(("patches", "grid"), [(529, (23, 23)), (12, (3, 4)), (7, (1, 7)), (1, (1, 1))])
+def test_patches_lie_as_near_to_a_square_as_they_can(patches, grid):
+    assert benchmark.squarest(patches) == grid

@@ -1,0 +1,100 @@
+"""`tfa bench verification` and `tfa bench verify`: the whole way on a small folder, and what is passed on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.fakes import FakeEncoder, random_image
+
+import tfa.bench.speed.verify
+import tfa.encoders
+from tfa.bench import arrangements
+from tfa.bench.verification_study import VARIANTS
+
+PLACES = 7
+
+
+@pytest.fixture
+def bench(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tfa.encoders, "load_encoder", lambda name, **given: FakeEncoder())
+    monkeypatch.setattr(arrangements, "TRIALS", 1)
+    return lambda *args: run("bench", *args)
+
+
+@pytest.fixture
+def town(tmp_path):
+    root = tmp_path / "town"
+    for name in ("database", "queries"):
+        (root / name).mkdir(parents=True)
+    for place in range(PLACES):
+        random_image(place).save(root / "database" / f"d{place:02}.png")
+        random_image(place).point(lambda value: min(value + 6, 255)).save(root / "queries" / f"q{place:02}.png")
+    listed = {f"q{place:02}.png": [f"d{place:02}.png"] for place in range(PLACES)}
+    (root / "positives.json").write_text(json.dumps(listed))
+    return root
+
+
+def test_a_table_with_both_halves_and_the_default_marked(bench, town, tmp_path):
+    datasets = [f"--dataset={name}={town}" for name in ("north", "south", "west")]
+    done = bench("verification", *datasets, "--heads", "tfa-c4+,mean", "--out", tmp_path / "study.json")
+    assert done.exit_code == 0, done.output
+    assert "Verification of tfa-c4+, fake@28" in done.stdout
+    assert "Verification of mean" in done.stdout
+    assert "tuning: north, west; confirmation: south" in done.stdout
+    header = next(line for line in done.stdout.splitlines() if line.startswith("factor"))
+    assert header.split() == ["factor", "variant", "north", "west", "mean,", "tuning", "south", "mean,", "confirmation"]
+    marked = [line for line in done.stdout.splitlines() if "as built *" in line]
+    assert len(marked) == 2
+    assert len(marked[0].split()) == 3 + 5
+    told = json.loads((tmp_path / "study.json").read_text("utf-8"))
+    assert [study["head"] for study in told] == ["tfa-c4+", "mean"]
+    assert [one["half"] for one in told[0]["datasets"]] == ["tuning", "confirmation", "tuning"]
+    assert [one["queries"] for one in told[0]["datasets"]] == [PLACES - 4] * 3
+    assert [row["name"] for row in told[0]["variants"]] == list(VARIANTS)
+
+
+def test_json_alone_and_one_dataset(bench, town):
+    done = bench("verification", "--dataset", f"town={town}", "--heads", "soft-partial", "--json")
+    assert done.exit_code == 0, done.output
+    [study] = json.loads(done.stdout)
+    assert study["head"] == "soft-partial"
+    assert study["variants"][0]["confirmation"] is None
+    assert study["variants"][0]["recall"] == {"town": study["variants"][0]["tuning"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--dataset", "town"), "give NAME=PATH"),
+        (("--dataset", "town=TOWN", "--heads", "meen"), "did you mean 'mean'"),
+        (("--dataset", "town=TOWN"), "a budget of 64 of 7 queries"),
+        (("--dataset", "town=TOWN", "--dataset", "town=TOWN", "--heads", "mean"), "given twice"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_encoded(bench, town, monkeypatch, words, told):
+    monkeypatch.setattr(tfa.encoders, "load_encoder", lambda name, **given: pytest.fail("an encoder was loaded"))
+    done = bench("verification", *(word.replace("TOWN", str(town)) for word in words))
+    assert done.exit_code != 0
+    assert told in done.stderr
+
+
+class Result:
+    def __str__(self) -> str:
+        return "ratio 1.25"
+
+    def to_dict(self) -> dict[str, float]:
+        return {"ratio": 1.25}
+
+
+def test_verify_passes_on_what_it_is_given(run, monkeypatch):
+    given = {}
+    monkeypatch.setattr(tfa.bench.speed.verify, "run_verify_benchmark", lambda **words: given.update(words) or Result())
+    assert run("bench", "verify", "--quiet").stdout == "ratio 1.25\n"
+    assert given == {
+        "candidates": 20, "patches": 529, "dimensions": 128, "queries": 16, "threads": 2, "progress": False,
+    }  # fmt: skip
+    assert json.loads(run("bench", "verify", "--candidates", 5, "--threads", 1, "--json").stdout) == {"ratio": 1.25}
+    assert (given["candidates"], given["threads"]) == (5, 1)
+    assert run("bench", "verify", "--patches", 0).exit_code == 2

@@ -1,0 +1,180 @@
+"""Is verification used? Hand-made rankings, and real heads against their own scores."""
+
+import numpy as np
+import pytest
+
+import tfa
+from tests.core.worlds import seen_again, world
+from tfa.admission import Shortlist, chance, evenly_spaced, judge, judge_on_database, judge_on_target, shortlist
+from tfa.arrays import backend_for
+from tfa.config import HeadSpec, VerifySpec
+from tfa.evidence import NOBODY
+from tfa.head import final_scores
+
+CPU = backend_for("cpu")
+MUCH = 10_000  # evidence that no score outweighs
+
+
+def ranking(*rows):
+    """Images of each row, best first, all of nearly the same score."""
+    images = np.array(rows)
+    return Shortlist(images, np.tile(-0.001 * np.arange(images.shape[1]), (len(images), 1)))
+
+
+def votes(table):
+    """Evidence from a dict of (row, image); 0 for the rest."""
+    return lambda row, images: np.array([table.get((row, int(image)), 0) for image in images])
+
+
+# --- shortlists --------------------------------------------------------------------------------------------------
+
+
+def test_a_shortlist_by_hand():
+    scores = np.array([[9.0, 1.0, 3.0, 2.0], [5.0, 5.0, 5.0, 5.0]])
+    found = shortlist(scores, (np.array([0, 1, 1, 1, 1]), np.array([0, 0, 1, 2, 3])), 4)
+    assert found.images.tolist() == [[2, 3, 1, NOBODY], [NOBODY] * 4]
+    np.testing.assert_allclose(found.standardised[0, :3], np.array([1, 0, -1]) / np.sqrt(2 / 3))
+    images, z = found.row(0, 2)
+    assert (images.tolist(), len(z)) == ([2, 3], 2)
+    assert found.row(1, 4)[0].tolist() == []
+
+
+def test_ties_of_a_shortlist_go_to_the_smaller_index():
+    assert shortlist(np.array([[1.0, 2.0, 2.0, 0.0]]), None, 3).images.tolist() == [[1, 2, 0]]
+
+
+# --- the verdict -------------------------------------------------------------------------------------------------
+
+
+def test_verification_that_finds_more_of_the_map_is_admitted():
+    hub = ranking([0, 1, 2], [0, 2, 1], [0, 1, 2])
+    own = votes({(0, 1): MUCH, (1, 2): MUCH, (2, 0): MUCH})
+    found = judge([hub] * 3, own, 3, "pseudo queries")
+    assert (found.without.support, found.verified.support) == (1, 3)
+    assert found.admitted
+    assert found.reason.startswith("used: with it 3.0 distinct images, without 1.0, over 3 pseudo queries")
+    told = found.to_dict()
+    assert told["with"] == {"support": 3.0, "agreement": [1.0, 1.0, 1.0]}
+    assert (told["admitted"], told["rows"], told["without"]["support"]) == (True, 3, 1.0)
+
+
+def test_verification_that_finds_no_more_is_not():
+    lists = [ranking([0, 3], [1, 3], [2, 3])] * 3
+    found = judge(lists, votes({(row, 3): MUCH for row in range(3)}), 2, "pseudo queries")
+    assert (found.without.support, found.verified.support) == (3, 1)
+    assert not found.admitted
+    assert "must cover more of the map" in found.reason
+    same = judge(lists, votes({}), 2, "pseudo queries")
+    assert same.verified.support == same.without.support == 3
+    assert not same.admitted
+
+
+def test_verification_that_agrees_less_in_every_pair_is_not():
+    # The same top-1 in all constructions; verification has other candidates in each and answers unlike images.
+    lists = [ranking([0, 1 + s], [0, 4 + s]) for s in range(3)]
+    table = {(row, image): MUCH for row in range(2) for image in range(1, 7)}
+    found = judge(lists, votes(table), 2, "calibration photos")
+    assert found.verified.support > found.without.support
+    assert found.verified.agreement == (0, 0, 0)
+    assert not found.admitted
+    assert "agree less in every pair" in found.reason
+
+
+def test_only_candidates_are_verified_and_of_equals_the_head_decides():
+    third = votes({(0, 2): MUCH, (1, 4): MUCH})
+    lists = [ranking([0, 1, 2], [0, 1, 4])] * 3
+    assert [judge(lists, third, count, "x").verified.support for count in (2, 3)] == [1, 2]
+    level = Shortlist(np.array([[4, 3], [4, 5]]), np.zeros((2, 2)))
+    assert judge([level] * 3, lambda row, images: np.full(len(images), 7), 2, "x").verified.support == 1
+    asked = []
+    judge([ranking([4, 3, 1])] * 3, lambda row, images: asked.append(images.tolist()) or np.zeros(len(images)), 2, "x")
+    assert asked == [[4, 3]] * 3
+
+
+def test_rows_without_an_answer_count_for_nothing():
+    found = judge([ranking([NOBODY, NOBODY])] * 3, votes({}), 2, "x")
+    assert (found.without.support, found.admitted) == (0, False)
+
+
+def test_chance_is_what_the_next_images_reach():
+    table = {(0, image): image for image in range(9)}
+    deep = ranking([8, 7, 6, 5, 4, 3])
+    assert chance(deep, votes(table), 2).tolist() == [6]  # ranks 3 and 4
+    assert chance(deep, votes(table), 5).tolist() == [5]  # of six images the second half
+    assert chance(ranking([8, NOBODY]), votes(table), 2).tolist() == []
+    two = ranking([8, 1, 2, 0], [8, 1, 4, 3])
+    assert chance(two, lambda row, images: images, 2).tolist() == [2, 4]
+
+
+def test_evenly_spaced():
+    assert evenly_spaced(5, 10).tolist() == [0, 1, 2, 3, 4]
+    assert evenly_spaced(9, 3).tolist() == [0, 4, 8]
+    assert len(evenly_spaced(5000, 256)) == 256
+
+
+# --- with a head -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def head():
+    return tfa.fit(world(), HeadSpec(words=4), dtype="float64")
+
+
+def decided_name(head):
+    made = head.decisions
+    return f"{made.assignment}/{made.carrier}" + ("+cls" if made.admit_cls else "")
+
+
+def test_without_verification_the_head_is_as_its_own_evidence_says(head):
+    found, nulls = judge_on_database(head, lambda image, others: np.zeros(len(others)), VerifySpec(), CPU)
+    known = head.evidence.candidates.get(decided_name(head))
+    assert known is not None
+    assert found.rows == 24
+    assert found.without.support == known.support
+    assert found.without.agreement == known.agreement
+    assert not found.admitted
+    assert nulls.tolist() == [0] * 24
+
+
+def test_each_pair_is_compared_once_and_never_with_itself(head):
+    seen = []
+
+    def evidence(image, others):
+        seen.extend((image, int(other)) for other in others)
+        return np.ones(len(others))
+
+    found, nulls = judge_on_database(head, evidence, VerifySpec(candidates=4, max_pseudo=7), CPU)
+    assert found.rows == len(nulls) == 7
+    assert len(seen) == len(set(seen))
+    assert all(image != other for image, other in seen)
+    assert {image for image, _ in seen} == set(evenly_spaced(24, 7).tolist())
+
+
+def test_calibrated_scores_are_judged_with_their_bias():
+    """The top-1 of a pseudo query is that of the head's own scores, itself hidden."""
+    tokens = world(images=18, seed=4)
+    base = tfa.fit(tokens, HeadSpec(words=4), dtype="float64")
+    head = tfa.calibrate(base, seen_again(tokens), score=True)
+    assert head.scorers[0].bias.any()
+    tops = {}
+
+    def evidence(image, others):
+        tops.setdefault(image, int(others[0]))
+        return np.zeros(len(others))
+
+    judge_on_database(head, evidence, VerifySpec(candidates=3), CPU)
+    used = [(weight, head.branches[a, 0]) for a, weight in head.decisions.branch_weights.items()]
+    _, mask = final_scores(used, head.decisions, head.cls, CPU)
+    scores = head.scores(tokens, 0)
+    scores[mask.rows, mask.columns] = -np.inf
+    assert tops == dict(enumerate(scores.argmax(axis=1).tolist()))
+
+
+def test_target_photos_decide_for_a_calibration(head):
+    photos = seen_again(world())
+    found = judge_on_target(head, photos, lambda row, images: (images == row) * MUCH, VerifySpec())
+    assert found.rows == 24
+    tops = np.stack([head.scores(photos, s).argmax(axis=1) for s in range(3)])
+    assert found.without.support == np.mean([len(set(row)) for row in tops.tolist()])
+    assert found.verified.support == pytest.approx(24, abs=2)  # each photo's own place is nearly always a candidate
+    assert "24 calibration photos" in found.reason

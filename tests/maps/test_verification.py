@@ -1,0 +1,183 @@
+"""Verified answers: the order of the fused score, as admitted or as asked; and what a build decides."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import tfa
+from tests.fakes import FakeEncoder
+from tests.maps.conftest import SPEC, reopened
+from tfa.config import VerifySpec
+from tfa.errors import BadSpec, BadTokens
+from tfa.images import open_image
+from tfa.maps import PlaceMap
+from tfa.maps.records import confidences
+from tfa.tokens import Tokens
+from tfa.verification import fused, match, verified_confidence
+
+
+def tokens_of(photos):
+    return Tokens(*FakeEncoder().encode([open_image(path) for path in photos]), grid=(4, 4))
+
+
+def admitting(place_map, admitted=True):
+    """The map, as if verification had been judged so for every head."""
+    heads = [
+        dataclasses.replace(h, verification={**h.verification, "admitted": admitted}) for h in place_map.state.heads
+    ]
+    place_map._take(dataclasses.replace(place_map.state, heads=tuple(heads)))
+    return place_map
+
+
+# --- answers -----------------------------------------------------------------------------------------------------
+
+
+class Watched:
+    """Rows that note which of them are read."""
+
+    def __init__(self, rows):
+        self.rows, self.read = rows, []
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, indices):
+        self.read += list(indices)
+        return self.rows[indices]
+
+
+def test_nothing_is_read_of_images_that_are_no_candidates(place_map, dusk):
+    compact = place_map.state.compact
+    watched = Watched(compact.chunks[0])
+    place_map._take(dataclasses.replace(place_map.state, compact=dataclasses.replace(compact, chunks=(watched,))))
+    place_map.query(dusk, verify=False)
+    assert watched.read == []
+    candidates = {hit.id for hit in place_map.query(dusk, k=3, verify=False)}
+    place_map.query(dusk, verify=True, candidates=3)
+    assert set(watched.read) == candidates
+
+
+def test_answers_are_ordered_by_the_fused_score_and_the_rest_follows(place_map, camera):
+    tokens = tokens_of(sorted(camera.iterdir()))
+    state, count = place_map.state, 6
+    scores = state.head.scorer.scores(tokens)
+    answers = place_map.query_tokens(tokens, k=99, verify=True, candidates=count)
+    compact = state.compact
+    for row, answer in enumerate(answers):
+        ranked = np.argsort(-scores[row], kind="stable")
+        query = compact.compaction.compact(np.asarray(tokens.patches[row]))
+        found = [match(query, image, (4, 4), (4, 4)) for image in compact.rows(ranked[:count])]
+        votes, counts = np.array([one.evidence for one in found]), np.array([one.count for one in found])
+        z = (scores[row] - scores[row].mean()) / scores[row].std()
+        order = np.argsort(-fused(z[ranked[:count]], votes), kind="stable")
+        assert [hit.id for hit in answer] == [*ranked[:count][order], *ranked[count:]]
+        assert [hit.matches for hit in answer] == [*counts[order], *[None] * (14 - count)]
+        np.testing.assert_array_equal([hit.score for hit in answer], scores[row, [hit.id for hit in answer]])
+        sure = confidences(scores[[row]], np.array([[hit.id for hit in answer]]), state.head.peaks)[0]
+        sure[:count] = verified_confidence(sure[:count], votes[order], compact.nulls)
+        np.testing.assert_allclose([hit.confidence for hit in answer], sure)
+
+
+def test_fewer_hits_than_candidates_are_the_first_of_them(place_map, dusk):
+    every = place_map.query(dusk, k=99, verify=True)
+    assert len(every) == 14
+    assert all(hit.matches is not None for hit in every)  # 20 candidates are all 14 images
+    assert place_map.query(dusk, k=2, verify=True) == every[:2]
+    assert every[0].id == 5
+    assert json.loads(json.dumps(every[0].to_dict()))["matches"] == every[0].matches
+
+
+@pytest.mark.parametrize("admitted", [True, False])
+def test_a_map_verifies_by_itself_if_that_was_admitted(place_map, dusk, admitted):
+    admitting(place_map, admitted)
+    assert [hit.matches is not None for hit in place_map.query(dusk)] == [admitted] * 5
+    assert place_map.query_many([dusk])[0].hits == place_map.query(dusk, verify=admitted)
+    assert place_map.query_many([dusk], verify=True)[0].hits[0].matches is not None
+    assert place_map.query_many([dusk], verify=False)[0].hits[0].matches is None
+    assert place_map.query_tokens(tokens_of([dusk]), verify=True, candidates=1)[0][1].matches is None
+
+
+def test_a_map_without_compact_tokens_says_how_to_get_them(town, dusk, cache):
+    plain = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, verify=False)
+    assert plain.info()["verification"] is None
+    assert plain.query(dusk)[0].matches is None
+    for ask in (plain.query, lambda photo, verify: plain.query_tokens(tokens_of([photo]), verify=verify)):
+        with pytest.raises(BadSpec, match="build it with --verify"):
+            ask(dusk, verify=True)
+    with pytest.raises(BadSpec, match="candidates=0"):
+        plain.query(dusk, candidates=0)
+
+
+def test_photos_of_the_same_content_tie_when_verified_too(town, cache):
+    (town / "99.png").write_bytes((town / "02.png").read_bytes())
+    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
+    first, second = built.query(town / "02.png", k=2, verify=True)
+    assert (first.id, second.id) == (2, 14)
+    assert (first.score, first.matches) == (second.score, second.matches)
+    built.remove([2])
+    assert built.query(town / "02.png", k=1, verify=True)[0].id == 14
+
+
+def test_tokens_whose_grid_is_not_known(place_map):
+    admitting(place_map)
+    patches, cls = np.random.default_rng(0).random((2, 6, 12)), np.ones((2, 6))
+    assert place_map.query_tokens(Tokens(patches, cls))[0][0].matches is None
+    with pytest.raises(BadTokens, match="give it"):
+        place_map.query_tokens(Tokens(patches, cls), verify=True)
+    assert place_map.query_tokens(Tokens(patches, cls, grid=(2, 3)))[0][0].matches is not None
+    alike = Tokens(np.random.default_rng(0).random((1, 16, 12)), cls[:1])  # as many as the map's: its grid is meant
+    assert place_map.query_tokens(alike)[0][0].matches is not None
+
+
+def test_an_emptied_map_has_nothing_to_verify(place_map, dusk):
+    place_map.remove(list(range(14)))
+    assert place_map.query(dusk, verify=True) == []
+
+
+def test_an_ensemble_is_verified(town, dusk, cache):
+    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, ensemble=True)
+    assert built.query(dusk, k=1, verify=True)[0].id == 5
+
+
+# --- building ----------------------------------------------------------------------------------------------------
+
+
+def test_the_decision_is_kept_with_its_numbers(place_map, saved):
+    for opened in (place_map, reopened(saved)):
+        told = json.loads(json.dumps(opened.info()["verification"]))
+        assert told["spec"] == VerifySpec().to_dict()
+        assert (told["grid"], told["bytes_per_image"], told["rows"]) == ([4, 4], 16 * 12, 14)
+        more = told["with"]["support"] > told["without"]["support"]
+        kept = max(b - a for a, b in zip(told["without"]["agreement"], told["with"]["agreement"], strict=True)) >= 0
+        assert told["admitted"] == (more and kept)
+        assert told["reason"].startswith("used" if told["admitted"] else "not used")
+    nulls = place_map.state.compact.nulls
+    assert len(nulls) == 14
+    assert (np.diff(nulls) >= 0).all()
+
+
+def test_settings_of_verification_are_kept(town, dusk, cache, tmp_path):
+    spec = VerifySpec(candidates=3, dimensions=5, max_pseudo=4)
+    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, verify=spec)
+    built.save(tmp_path / "m.tfa")
+    opened = reopened(tmp_path / "m.tfa")
+    assert opened.state.compact.spec == spec
+    assert opened.info()["verification"]["rows"] == 4
+    assert opened.info()["verification"]["bytes_per_image"] == 16 * 5
+    assert [hit.matches is None for hit in opened.query(dusk, verify=True)] == [False] * 3 + [True] * 2
+
+
+def test_tokens_without_a_grid_build_a_map_without_verification(town, cache):
+    encoded = tfa.encode(town, FakeEncoder())
+    head = tfa.fit(encoded.tokens, SPEC)
+    patches = [np.asarray(patch) for patch in encoded.tokens.patches]
+    ragged = [patches[0][:9], *patches[1:]]
+    for given, why in ((patches, "lie is not known"), (ragged, "differ in their number of patches")):
+        bare = dataclasses.replace(encoded, tokens=Tokens(given, encoded.tokens.cls))
+        made = PlaceMap.from_head(head, bare, FakeEncoder(), verify=True)
+        assert any("without verification" in note and why in note for note in made.notes)
+        assert made.state.compact is None
+    assert PlaceMap.from_head(head, encoded, FakeEncoder()).state.compact is None
+    assert PlaceMap.from_head(head, encoded, FakeEncoder(), verify=True).state.compact is not None

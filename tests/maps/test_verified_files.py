@@ -1,0 +1,140 @@
+"""Verified maps on disk: compact tokens are kept in step with every edit, or the map is refused."""
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+
+from tests.fakes import FakeEncoder
+from tests.maps.conftest import SPEC, hits, photo, reopened
+from tests.test_docs import page
+from tfa.errors import BadMap, BadSpec
+from tfa.maps import PlaceMap, format
+from tfa.storage import read_tensor_header, sha256_of_json
+
+
+def verified(place_map, query, calibration=None):
+    return [hit.to_dict() for hit in place_map.query(query, 99, 0.0, calibration, verify=True, candidates=8)]
+
+
+def test_a_verified_map_survives_the_disk(place_map, saved, dusk):
+    opened = reopened(saved)
+    assert verified(opened, dusk) == verified(place_map, dusk)
+    assert isinstance(opened.state.compact.chunks[0], np.memmap)
+    assert opened.state.database.verification == place_map.state.database.verification
+    np.testing.assert_array_equal(opened.state.compact.nulls, place_map.state.compact.nulls)
+
+
+def test_added_photos_are_verified_and_additions_are_joined(saved, tmp_path, cache):
+    editor = reopened(saved)
+    count = format.MAX_SEGMENTS + 3
+    for i in range(count):
+        editor.add([photo(tmp_path / f"n{i}.png", 200 + i)])
+    opened = reopened(saved)
+    assert len(opened.state.compact) == 14 + count
+    assert len(list(saved.glob("tokens-*"))) == len(opened.state.segments)
+    assert len(list(saved.glob("compaction-*"))) == 1
+    for i in (0, count - 2, count - 1):
+        best = opened.query(tmp_path / f"n{i}.png", k=1, verify=True)[0]
+        assert (best.id, best.matches) == (14 + i, 16)
+    opened.remove([14])
+    assert 14 not in {hit["id"] for hit in verified(reopened(saved), tmp_path / "n0.png")}
+
+
+def test_refit_makes_the_compact_tokens_of_a_fresh_build(saved, town, tmp_path, cache):
+    editor = reopened(saved)
+    editor.add([photo(town / "more.png", 100)])
+    editor.refit()
+    fresh = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
+    opened = reopened(saved)
+    np.testing.assert_array_equal(opened.state.compact.rows(range(15)), fresh.state.compact.rows(range(15)))
+    np.testing.assert_array_equal(opened.state.compact.nulls, fresh.state.compact.nulls)
+    assert opened.info()["verification"] == fresh.info()["verification"]
+    plain = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, verify=False)
+    plain.refit()
+    assert plain.state.compact is None
+
+
+def test_a_calibration_judges_on_its_own_photos(saved, camera, dusk, cache):
+    editor = reopened(saved)
+    before = editor.state.database.verification
+    editor.add([dusk])
+    editor.calibrate(camera, name="night")
+    opened = reopened(saved)
+    assert opened.state.database.verification == before
+    decided = opened.state.chosen("night").verification
+    assert decided["rows"] == 20
+    assert "20 calibration photos" in decided["reason"]
+    assert opened.info()["calibrations"][0]["verification"] == decided
+    assert [hit["matches"] for hit in verified(opened, dusk, "night") if hit["id"] == 14] == [16]
+    heads = [dataclasses.replace(h, verification={**h.verification, "admitted": h.name == "night"})
+             for h in opened.state.heads]  # fmt: skip
+    opened._take(dataclasses.replace(opened.state, heads=tuple(heads)))
+    assert opened.query(dusk)[0].matches is not None  # each head as it was decided for it
+    assert opened.query(dusk, calibration="none")[0].matches is None
+
+
+def test_a_map_without_verification_is_calibrated_without(town, camera, cache):
+    plain = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, verify=False)
+    plain.calibrate(camera)
+    assert plain.state.chosen().verification is None
+
+
+def rewrite(path, change):
+    header = json.loads((path / "map.json").read_text())
+    header.pop("digest")
+    change(header)
+    (path / "map.json").write_text(json.dumps({**header, "digest": sha256_of_json(header)}))
+
+
+def test_a_map_of_format_1_is_read_and_edited(town, tmp_path, dusk, cache):
+    path = tmp_path / "old.tfa"
+    PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, verify=False).save(path)
+
+    def as_before(header):
+        header["format_version"] = 1
+        del header["verification"]
+        for head in header["heads"]:
+            del head["verification"]
+
+    before = hits(reopened(path), dusk)
+    rewrite(path, as_before)
+    old = reopened(path)
+    assert old.info()["format_version"] == 1
+    assert hits(old, dusk) == before
+    with pytest.raises(BadSpec, match="--verify"):
+        old.query(dusk, verify=True)
+    old.remove([0])
+    assert old.info()["format_version"] == reopened(path).info()["format_version"] == 2
+
+
+def test_compact_tokens_that_do_not_fit_the_map_are_refused(saved, tmp_path, cache):
+    reopened(saved).add([photo(tmp_path / "new.png", 77)])
+
+    def forget(header):
+        header["files"] = [e for e in header["files"] if not (e["role"] == "tokens" and "r000002" in e["name"])]
+
+    rewrite(saved, forget)
+    with pytest.raises(BadMap, match="15 images, but 14 rows of compact tokens"):
+        PlaceMap.load(saved)
+    rewrite(saved, lambda header: header["verification"].update(grid=[4, 5]))
+    with pytest.raises(BadMap, match="int8 of 20 patches"):
+        PlaceMap.load(saved)
+    rewrite(saved, lambda header: header.pop("verification"))
+    with pytest.raises(BadMap, match="damaged"):
+        PlaceMap.load(saved)
+
+
+def test_the_pages_name_what_verification_writes(saved):
+    header = json.loads((saved / "map.json").read_text())
+    names = {*header["verification"], *header["verification"]["spec"], *header["heads"][0]["verification"]}
+    for kind in ("tokens", "compaction"):
+        tensors, metadata, _ = read_tensor_header(next(saved.glob(f"{kind}-*")))
+        assert metadata == {"format": "tfa-map", "role": kind}
+        names |= set(tensors)
+    text = page("format.md")
+    assert [name for name in sorted(names) if f"`{name}`" not in text] == []
+    told = page("cli.md")
+    assert [name for name in ("matches", "verification", "bytes_per_image") if not re.search(rf"`{name}`", told)] == []
