@@ -13,7 +13,9 @@ from tfa.version import __version__
 
 VERBS = [
     ["build"], ["query"], ["info"], ["calibrate"], ["add"], ["remove"], ["refit"], ["encoders"],
-    ["weights"], ["weights", "get"], ["demo"], ["bench"], ["bench", "fit"], ["bench", "calibrate"],
+    ["weights"], ["weights", "get"], ["demo"], ["explain"], ["bench"], ["bench", "fit"], ["bench", "calibrate"],
+    ["bench", "run"], ["bench", "heads"], ["bench", "datasets"], ["bench", "check"], ["bench", "score"],
+    ["bench", "table"], ["bench", "results"], ["bench", "figures"], ["bench", "verification"], ["bench", "verify"],
 ]  # fmt: skip
 
 
