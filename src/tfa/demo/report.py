@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
+from tfa.bench.figures.page import PAGE
 from tfa.errors import TfaError
 from tfa.storage import write_text
 
@@ -61,7 +62,7 @@ def write_report(
         _montage(montage_path),
         _closer(closer),
     ]
-    page = _PAGE.format(title=escape(title), style=_STYLE, body="\n".join(part for part in parts if part))
+    page = PAGE.format(title=escape(title), style=_STYLE, body="\n".join(part for part in parts if part))
     write_text(Path(path), page)
 
 
@@ -182,18 +183,4 @@ img { display: block; width: 100%; min-width: 40rem; height: auto; border: 1px s
   border-radius: .3rem; }
 figure { margin: 1rem 0; } figure img { min-width: 0; max-width: 45rem; }
 figcaption { max-width: 44rem; margin-top: .4rem; }
-"""
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-{body}
-</body>
-</html>
 """

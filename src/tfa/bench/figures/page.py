@@ -52,7 +52,7 @@ def render(title: str, intro: Sequence[str], sections: Sequence[Section]) -> str
         f"<nav><ul>{links}</ul></nav>" if len(sections) > 1 else "",
         *(_section(section) for section in sections),
     ]
-    return _PAGE.format(title=escape(title), style=_STYLE, body="\n".join(part for part in body if part))
+    return PAGE.format(title=escape(title), style=_STYLE, body="\n".join(part for part in body if part))
 
 
 def _section(section: Section) -> str:
@@ -144,7 +144,7 @@ img { display: block; width: 100%; height: auto; border: 1px solid var(--line); 
 .sheet { min-width: 40rem; }
 """
 
-_PAGE = """<!doctype html>
+PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
