@@ -7,17 +7,24 @@ A `Backend` says where heavy arrays live; what leaves a stage for the controller
 from __future__ import annotations
 
 import mmap
+import os
 import tempfile
 import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from array_api_compat import array_namespace
+from threadpoolctl import ThreadpoolController
 
 from tfa.errors import BadSpec
 
+T = TypeVar("T")
+R = TypeVar("R")
 Array = Any  # an array of any namespace; shapes are written in each signature
 
 
@@ -67,6 +74,30 @@ def l2(x: Array) -> Array:
     xp = array_namespace(x)
     norm = xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True))
     return x / xp.where(norm > 0, norm, xp.ones_like(norm))
+
+
+def in_threads(call: Callable[[T], R], items: Sequence[T], threads: int | None = None) -> list[R]:
+    """`call` of each item, several at once, each with matrix products of one thread.
+
+    Products split among threads wait for each other, and what stands between them has one thread. The bits of a
+    result do not depend on how many items there are.
+    """
+    count = min(len(items), threads or usable_cores())
+    with _blas().limit(limits=1, user_api="blas"):
+        if count < 2:
+            return [call(item) for item in items]
+        with ThreadPoolExecutor(count, thread_name_prefix="tfa") as pool:
+            return list(pool.map(call, items))
+
+
+def usable_cores() -> int:
+    """Of this process: a container may have fewer than the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 class Spill:

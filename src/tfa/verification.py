@@ -4,8 +4,10 @@
     match      (i, j) is a match if j is the most similar patch to i and i the most similar to j
     vote       each match votes for its displacement (row_j − row_i, column_j − column_i), in cells of the patch grid,
                with its distinctiveness: how much more similar i is to j than to any other patch
-    evidence   M, the most votes in a window of 7 × 7 displacements
+    evidence   M, the most votes in a window of 5 × 5 displacements
     order      z + 4 √M                               z: the candidate's z-score in the query's row of scores
+    one place  the head's first candidate stays first if the winner has more than 2.5 times the evidence with it than
+               with the query: both show one place, and which frame of it is nearest the head tells better
 
 Photos of one place move most of their patches alike; of two places, the matches scatter, and what lines up all the
 same (sky above road) is like many patches and so has little weight. Arrays in, arrays out.
@@ -13,16 +15,22 @@ same (sky above road) is like many patches and so has little weight. Arrays in, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from tfa.arrays import l2
 
-WINDOW = 3  # displacements to each side of the strongest that are consistent with it
+WINDOW = 2  # displacements to each side of the strongest that are consistent with it
 RANK_FLOOR = 1e-9  # directions with a smaller share of the largest variance are rounding
 LEVELS = 127  # of int8
+UNITS = 2**20  # of a vote
 WEIGHT = 4.0  # of √M beside a z-score
+ONE_PLACE = 2.5  # times the evidence of query and winner: two images of the map with more show one place
+
+Between = Callable[[int, int], float]
 
 
 @dataclass(frozen=True)
@@ -62,7 +70,10 @@ def quantised(rows: np.ndarray) -> np.ndarray:
 
 
 def restored(levels: np.ndarray) -> np.ndarray:
-    return l2(levels.astype(np.float32))
+    rows = levels.astype(np.float32)
+    squared = np.einsum("...r,...r->...", rows, rows)[..., None]
+    rows /= np.sqrt(np.where(squared > 0, squared, 1))  # in place: a candidate's rows are most of what is read
+    return rows
 
 
 @dataclass(frozen=True)
@@ -84,22 +95,35 @@ class Matches:
         return float(self.distinct[self.consistent].sum())
 
 
-def mutual(similarities: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs (i, j) of `n m` that are each other's best (of equals the first), and their distinctiveness.
+Nearest = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def nearest(similarities: np.ndarray) -> Nearest:
+    """Of each row of `n m` its best column (of equals the first), how similar it is, how similar the second best;
+    of each column how similar its best row is.
 
     `similarities` is overwritten.
     """
     every = np.arange(len(similarities))
     best = similarities.argmax(axis=1)
-    highest = similarities[every, best]
-    # i is the best of column j if nothing in the column is higher; of several rows as high, the first.
-    rows = np.flatnonzero(highest == similarities.max(axis=0)[best])
-    _, first = np.unique(best[rows], return_index=True)
-    rows = rows[np.sort(first)]
+    highest, columns = similarities[every, best], similarities.max(axis=0)
     if similarities.shape[1] < 2:  # nothing to tell it from
-        return rows, best[rows], np.zeros(len(rows), similarities.dtype)
-    similarities[rows, best[rows]] = -np.inf
-    return rows, best[rows], highest[rows] - similarities[rows].max(axis=1)
+        return best, highest, highest, columns
+    similarities[every, best] = -np.inf
+    return best, highest, similarities.max(axis=1), columns
+
+
+def mutual(best: np.ndarray, highest: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """From `nearest` of several candidates, `c n`, `c n` and `c m`: (candidate, row) of each match, in their order.
+
+    A row is matched if nothing in its best column is higher; of several rows as high, the first.
+    """
+    candidate, row = np.nonzero(highest == np.take_along_axis(columns, best, axis=1))
+    column = candidate * columns.shape[1] + best[candidate, row]
+    first = np.full(columns.size, best.shape[1])
+    np.minimum.at(first, column, row)
+    kept = first[column] == row
+    return candidate[kept], row[kept]
 
 
 def displacements(
@@ -110,49 +134,103 @@ def displacements(
     return v - y, u - x
 
 
-def strongest_window(down: np.ndarray, right: np.ndarray, votes: np.ndarray, reach: tuple[int, int]) -> tuple[int, int]:
-    """The displacement in the middle of the window with the most votes; of equals the first.
-
-    `reach` is the largest displacement down and right that there can be.
-    """
+def strongest_windows(
+    candidate: np.ndarray,
+    moved: tuple[np.ndarray, np.ndarray],
+    votes: np.ndarray,
+    reach: tuple[int, int],
+    count: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each of `count` candidates the displacement in the middle of the window with the most votes; of equals the
+    first. Of the votes it is told whose they are and how far they move, `reach` at most, down and right."""
     height, width = 2 * reach[0] + 1, 2 * reach[1] + 1
-    cells = np.bincount((down + reach[0]) * width + right + reach[1], votes, minlength=height * width)
-    padded = np.pad(cells.reshape(height, width), WINDOW)
-    total = np.pad(padded.cumsum(axis=0).cumsum(axis=1), ((1, 0), (1, 0)))  # sums of all rectangles at the origin
+    # Zeros all around, so that a window at the edge is as large as any; one more in front for differences of sums.
+    rows, columns = height + 2 * WINDOW + 1, width + 2 * WINDOW + 1
+    down, right = moved[0] + reach[0] + WINDOW + 1, moved[1] + reach[1] + WINDOW + 1
+    cells = np.bincount((candidate * rows + down) * columns + right, votes, minlength=count * rows * columns)
+    total = cells.reshape(count, rows, columns)
+    total.cumsum(axis=1, out=total).cumsum(axis=2, out=total)  # sums of all rectangles at the origin
     side = 2 * WINDOW + 1
-    sums = total[side:, side:] - total[:-side, side:] - total[side:, :-side] + total[:-side, :-side]
-    # Sums of the same votes in another order differ in their last digits: what is equal must stay equal.
-    at = int(np.round(sums, 9).argmax())
+    tall = total[:, side:] - total[:, :-side]
+    at = (tall[:, :, side:] - tall[:, :, :-side]).reshape(count, height * width).argmax(axis=1)
     return at // width - reach[0], at % width - reach[1]
 
 
-def match(query: np.ndarray, candidate: np.ndarray, grid: tuple[int, int], other: tuple[int, int]) -> Matches:
-    """Compact patches `n r` and `m r` of two photos → their matches."""
-    ours, theirs, distinct = mutual(query @ candidate.T)
+def matches(query: np.ndarray, candidates: np.ndarray, grid: tuple[int, int], other: tuple[int, int]) -> list[Matches]:
+    """Compact patches `n r` of a photo and `c m r` of others → its matches with each of them."""
+    count = len(candidates)
+    if not count:
+        return []
+    similarities = np.empty((len(query), candidates.shape[1]), np.float32)
+    found = []
+    for candidate in candidates:  # one at a time: its similarities stay in the cache
+        np.matmul(query, candidate.T, out=similarities)
+        found.append(nearest(similarities))
+    best, highest, second, columns = map(np.stack, zip(*found, strict=True))
+    candidate, ours = mutual(best, highest, columns)
+    theirs = best[candidate, ours]
+    # In units of 2⁻²⁰ votes add up to the same number in any order: what is equal stays equal.
+    distinct = np.rint((highest - second)[candidate, ours].astype(np.float64) * UNITS) / UNITS
     down, right = displacements(ours, theirs, grid, other)
     reach = (max(grid[0], other[0]) - 1, max(grid[1], other[1]) - 1)
-    middle_down, middle_right = strongest_window(down, right, distinct, reach)
-    consistent = (np.abs(down - middle_down) <= WINDOW) & (np.abs(right - middle_right) <= WINDOW)
-    return Matches(ours, theirs, distinct, consistent)
+    middle = strongest_windows(candidate, (down, right), distinct, reach, count)
+    alike = (np.abs(down - middle[0][candidate]) <= WINDOW) & (np.abs(right - middle[1][candidate]) <= WINDOW)
+    ends = np.searchsorted(candidate, np.arange(count + 1))
+    parts = [slice(start, stop) for start, stop in pairwise(ends)]
+    return [Matches(ours[part], theirs[part], distinct[part], alike[part]) for part in parts]
+
+
+def match(query: np.ndarray, candidate: np.ndarray, grid: tuple[int, int], other: tuple[int, int]) -> Matches:
+    """Of two photos."""
+    return matches(query, candidate[None], grid, other)[0]
 
 
 def evidence(query: np.ndarray, candidates: np.ndarray, grid: tuple[int, int], other: tuple[int, int]) -> np.ndarray:
     """M of each candidate: compact patches `n r` against `c m r` → `c`."""
-    # One at a time: its similarities stay in the cache.
-    return np.array([match(query, candidate, grid, other).evidence for candidate in candidates], np.float64)
+    return np.array([found.evidence for found in matches(query, candidates, grid, other)], np.float64)
 
 
 def fused(standardised: np.ndarray, evidence: np.ndarray) -> np.ndarray:
-    """The score that candidates are ordered by: their z-scores in the query's row `c` and their evidence `c`."""
+    """The candidates' z-scores in the query's row `c` and their evidence `c`, in one number each."""
     return standardised + WEIGHT * np.sqrt(evidence)
 
 
-def verified_confidence(percentile: np.ndarray, evidence: np.ndarray, chance: np.ndarray) -> np.ndarray:
-    """Confidence of answers from their percentile (see `maps.records.confidences`) and their evidence.
+def ordering(standardised: np.ndarray, evidence: np.ndarray, between: Between) -> np.ndarray:
+    """What candidates `c` are ordered by: their fused scores, but for one place.
 
-    `chance` is sorted: the best evidence that each of the map's own photos finds among as many photos that do
-    not show its place. An answer is at most as sure as chance rarely reaches its evidence; how clearly the head
-    itself prefers it moves that by up to a half: beyond · (1 + percentile) / 2.
+    The first candidate is the head's first. `between(i, j)` gives the evidence of the i-th candidate with the j-th;
+    it is asked once at most.
     """
-    beyond = np.searchsorted(chance, evidence, side="left") / max(len(chance), 1)
-    return beyond * (1 + percentile) / 2
+    scores = fused(standardised, evidence)
+    winner = int(scores.argmax()) if len(scores) else 0
+    if winner and between(winner, 0) > ONE_PLACE * evidence[winner]:
+        twins = (standardised == standardised[0]) & (evidence == evidence[0])  # copies of an image stay equal
+        scores[twins] = np.nextafter(scores[winner], np.inf)
+    return scores
+
+
+def leads(evidence: np.ndarray) -> np.ndarray:
+    """How far each of the candidates `… c` stands out of them by evidence: √M − √(median M)."""
+    return np.sqrt(evidence) - np.sqrt(np.median(evidence, axis=-1, keepdims=True))
+
+
+def margins(ordering: np.ndarray) -> np.ndarray:
+    """How far what each candidate `c` is ordered by is above the best of the others; below it, if negative."""
+    if len(ordering) < 2:
+        return np.zeros(len(ordering))
+    second, first = np.partition(ordering, -2)[-2:]
+    above = ordering - first
+    above[ordering.argmax()] = first - second
+    return above
+
+
+def verified_confidence(percentile: np.ndarray, lead: np.ndarray, margin: np.ndarray) -> np.ndarray:
+    """Confidence of answers from their percentile (see `maps.records.confidences`), lead and margin:
+
+        1 / (1 + exp(1 − 3 lead − margin / 2 − percentile / 2))
+
+    Evidence is compared with that of the other candidates of the same photo, so that repetitive scenes, where chance
+    alone lines many patches up, do not look sure. The four numbers are ours, of a logistic fit on real datasets,
+    rounded to the safe side.
+    """
+    return 1 / (1 + np.exp(1 - 3 * lead - margin / 2 - percentile / 2))

@@ -15,9 +15,11 @@ from tfa.bench import arrangements, verification_study
 from tfa.bench.arrangements import Pair
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos, Shared
+from tfa.bench.plans import Fold, Split
 from tfa.bench.records import Truth
 from tfa.bench.running import Bench
-from tfa.bench.verification_study import BUILT, VARIANTS, Studied, Study, Variant, answers, study_dataset
+from tfa.bench.verification_study import Studied, Study, answers, study_dataset, thinned
+from tfa.bench.verification_variants import BUILT, VARIANTS, Variant
 from tfa.config import HeadSpec
 from tfa.errors import BadSpec
 from tfa.residuals import remembering
@@ -32,6 +34,9 @@ def unit(tokens, image):
 
 def pair_of(query, image):
     return Pair(unit(QUERIES, query), unit(DATABASE, image), GRID, GRID)
+
+
+UNLIKE = pair_of(0, 3)
 
 
 @pytest.fixture(scope="module")
@@ -154,11 +159,36 @@ def test_each_way_asks_its_own_candidates_and_matches_are_found_once():
         asked.append((dimensions, image))
         return pair_of(0, {7: 1}.get(image, 3))  # image 7 holds every patch of query 0
 
-    found = answers(scores, pair, variants)
+    found = answers(scores, pair, lambda dimensions, image, other: UNLIKE, variants)
     assert found["none"] == found["two"] == found["narrow"] == 9
     assert found["three"] == 7
     assert sorted(asked) == [(64, 9), (128, 7), (128, 8), (128, 9)]
-    assert answers(np.ones(10), pair, variants) == dict.fromkeys(variants, -1)
+    assert answers(np.ones(10), pair, lambda *_: UNLIKE, variants) == dict.fromkeys(variants, -1)
+
+
+def test_the_head_chooses_among_images_of_one_place_where_it_is_to():
+    variants = {
+        name: Variant(factor="", title="", candidates=3, measure=arrangements.without_geometry, one_place=kept)
+        for name, kept in (("places", True), ("frames", False))
+    }
+    asked = []
+
+    def between(dimensions, image, other):
+        asked.append((dimensions, image, other))
+        patches = unit(DATABASE, 0)
+        return Pair(5 * patches, patches, GRID, GRID)  # more alike than any two photos are
+
+    found = answers(np.arange(10.0), lambda _, image: pair_of(0, {7: 1}.get(image, 3)), between, variants)
+    assert (found["places"], found["frames"]) == (9, 7)
+    assert asked == [(128, 7, 9)]
+
+
+def test_queries_can_be_thinned():
+    split = Split(0, (Fold(np.arange(3), np.arange(10, 20)), Fold(np.arange(3), np.arange(20, 24))))
+    assert thinned(split, None) is split
+    few = thinned(split, 5)
+    assert [fold.evaluated.tolist() for fold in few.folds] == [[10, 14, 19], [20, 22, 23]]
+    assert few.folds[0].calibration.tolist() == [0, 1, 2]
 
 
 def test_halves_go_by_position_and_each_dataset_counts_once():

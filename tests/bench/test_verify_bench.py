@@ -21,11 +21,16 @@ def test_a_small_run_tells_times_and_ratios():
 
 
 def test_every_query_is_verified_against_every_candidate(monkeypatch):
-    shapes = []
-    monkeypatch.setattr(benchmark, "evidence", lambda query, known, *grids: shapes.append((known.shape, grids)))
+    asked = []
+
+    def watch(self, queries, grid, indices, threads):
+        asked.append(([len(query) for query in queries], grid, [images.tolist() for images in indices], threads))
+
+    monkeypatch.setattr(benchmark.CompactTokens, "matches_of_each", watch)
     benchmark.run_verify_benchmark(**SMALL)
-    assert set(shapes) == {((3, 12, 6), ((3, 4), (3, 4)))}
-    assert len(shapes) == (1 + benchmark.REPEATS) * (1 + SMALL["queries"])  # the first of each warms up
+    assert len(asked) == 2 * (1 + benchmark.REPEATS)  # the first of each warms up
+    assert asked[0] == ([12], (3, 4), [[0, 1, 2]], 2)
+    assert asked[-1] == ([12] * 4, (3, 4), [[0, 1, 2]] * 4, 2)
 
 
 @pytest.mark.parametrize(("patches", "grid"), [(529, (23, 23)), (12, (3, 4)), (7, (1, 7)), (1, (1, 1))])

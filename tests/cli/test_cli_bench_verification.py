@@ -10,7 +10,7 @@ from tests.fakes import FakeEncoder, random_image
 import tfa.bench.speed.verify
 import tfa.encoders
 from tfa.bench import arrangements
-from tfa.bench.verification_study import VARIANTS
+from tfa.bench.verification_variants import VARIANTS
 
 PLACES = 7
 

@@ -12,11 +12,16 @@ from tfa.verification import (
     evidence,
     fit_compaction,
     fused,
+    leads,
+    margins,
     match,
+    matches,
     mutual,
+    nearest,
+    ordering,
     quantised,
     restored,
-    strongest_window,
+    strongest_windows,
     verified_confidence,
 )
 
@@ -68,6 +73,14 @@ def test_rounding_moves_an_entry_by_less_than_a_level():
 # --- matches -----------------------------------------------------------------------------------------------------
 
 
+def matched(similarities):
+    """Rows, columns and distinctiveness of the mutual matches of one pair."""
+    best, highest, second, columns = nearest(similarities.copy())  # it overwrites what it is given
+    candidate, ours = mutual(best[None], highest[None], columns[None])
+    assert not candidate.any()
+    return ours, best[ours], (highest - second)[ours]
+
+
 def test_mutual_matches_are_those_of_two_loops():
     similarities = np.random.default_rng(3).normal(size=(30, 25))
     pairs = [
@@ -76,7 +89,7 @@ def test_mutual_matches_are_those_of_two_loops():
         if int(similarities[:, similarities[i].argmax()].argmax()) == i
     ]
     second = [np.sort(similarities[i])[-2] for i, _ in pairs]
-    ours, theirs, distinct = mutual(similarities.copy())  # it overwrites what it is given
+    ours, theirs, distinct = matched(similarities)
     assert list(zip(ours, theirs, strict=True)) == pairs
     np.testing.assert_allclose(distinct, [similarities[pair] - s for pair, s in zip(pairs, second, strict=True)])
 
@@ -84,7 +97,7 @@ def test_mutual_matches_are_those_of_two_loops():
 def test_of_equal_patches_the_first_is_matched():
     rows = unit(3, 5)
     similarities = np.stack([rows[0], rows[0], rows[1]]) @ np.stack([rows[2], rows[1], rows[0], rows[0]]).T
-    ours, theirs, distinct = mutual(similarities)
+    ours, theirs, distinct = matched(similarities)
     assert (ours.tolist(), theirs.tolist()) == ([0, 2], [2, 1])
     assert distinct[0] == 0 < distinct[1]  # what is there twice tells nothing
 
@@ -104,13 +117,17 @@ def test_the_strongest_window_is_that_of_all_loops(seed):
         for y in range(-5, 6)
         for x in range(-7, 8)
     }
-    found = strongest_window(down, right, weights / 8, reach)
-    assert found == next(place for place, count in votes.items() if count == max(votes.values()))
+    # Two candidates with the same votes, and one without any between them.
+    whose = np.repeat([0, 2], 20)
+    moved = (np.tile(down, 2), np.tile(right, 2))
+    found = np.stack(strongest_windows(whose, moved, np.tile(weights / 8, 2), reach, 3), axis=1)
+    assert found[0].tolist() == found[2].tolist()
+    assert tuple(found[0]) == next(place for place, count in votes.items() if count == max(votes.values()))
 
 
 def test_no_match_gives_no_evidence():
     nothing = np.empty(0, np.int64)
-    assert len(strongest_window(nothing, nothing, np.empty(0), (3, 3))) == 2
+    assert len(strongest_windows(nothing, (nothing, nothing), np.empty(0), (3, 3), 4)[0]) == 4
     none = Matches(nothing, nothing, np.empty(0), np.empty(0, bool))
     assert (none.count, none.evidence) == (0, 0.0)
 
@@ -148,6 +165,10 @@ def test_evidence_is_that_of_the_matches_of_each_candidate():
     np.testing.assert_allclose(counts, [match(photo, candidate, GRID, GRID).evidence for candidate in candidates])
     assert counts[3] > counts[:3].max()
     assert evidence(photo, candidates[:0], GRID, GRID).tolist() == []
+    for together, candidate in zip(matches(photo, candidates, GRID, GRID), candidates, strict=True):
+        alone = match(photo, candidate, GRID, GRID)
+        for part in ("ours", "theirs", "distinct", "consistent"):
+            np.testing.assert_array_equal(getattr(together, part), getattr(alone, part))
 
 
 def test_photos_of_unlike_grids_are_compared():
@@ -167,13 +188,43 @@ def test_more_evidence_and_a_higher_score_are_both_better():
     assert fused(np.ones(1), np.array([20]))[0] >= base
 
 
-def test_confidence_grows_with_evidence_beyond_chance():
-    chance = np.array([10, 12, 14, 20])
-    sure = verified_confidence(np.full(3, 0.8), np.array([0, 13, 500]), chance)
-    assert (np.diff(sure) >= 0).all()
-    assert sure[0] < sure[2]
-    assert ((sure >= 0) & (sure <= 1)).all()
-    assert np.isfinite(verified_confidence(np.array([0.5]), np.array([3]), np.empty(0, np.int64))).all()
+def test_the_head_chooses_among_images_of_one_place():
+    z, votes, asked = np.array([3.0, 2.0, 1.0]), np.array([1.0, 4.0, 0.5]), []
+
+    def between(one, other):
+        asked.append((one, other))
+        return alike
+
+    alike = verification.ONE_PLACE * 4.0
+    np.testing.assert_array_equal(ordering(z, votes, between), fused(z, votes))  # no more than the bar
+    alike = np.nextafter(verification.ONE_PLACE * 4.0, 99)
+    order = ordering(z, votes, between)
+    assert order.argsort()[::-1].tolist() == [0, 1, 2]
+    assert order[0] > fused(z, votes).max()
+    np.testing.assert_array_equal(order[1:], fused(z, votes)[1:])
+    assert asked == [(1, 0)] * 2
+    # Where the head's first wins anyway nothing is asked; its copies stay equal to it; nothing is ordered too.
+    assert ordering(z, votes[[1, 0, 2]], between).argmax() == 0
+    twins = ordering(z[[0, 0, 1]], votes[[0, 0, 1]], between)
+    assert twins[0] == twins[1] > twins[2]
+    assert ordering(z[:0], votes[:0], between).tolist() == []
+    assert len(asked) == 3
+
+
+def test_leads_and_margins_by_hand():
+    np.testing.assert_allclose(leads(np.array([1.0, 4.0, 9.0])), [-1, 0, 1])
+    np.testing.assert_allclose(margins(np.array([1.0, 5.0, 3.0])), [-4, 2, -2])
+    np.testing.assert_allclose(margins(np.array([5.0, 5.0])), [0, 0])
+    assert margins(np.array([5.0])).tolist() == [0]
+
+
+def test_confidence_grows_with_all_that_speaks_for_an_answer():
+    usual = verified_confidence(np.array(0.5), np.array(0.3), np.array(1.0))
+    assert usual == pytest.approx(1 / (1 + np.exp(1 - 0.9 - 0.5 - 0.25)))
+    for more in ((0.9, 0.3, 1.0), (0.5, 0.6, 1.0), (0.5, 0.3, 2.0)):
+        assert verified_confidence(*map(np.array, more)) > usual
+    extremes = verified_confidence(np.array([0, 1]), np.array([-9.0, 99]), np.array([-99.0, 99]))
+    assert ((extremes >= 0) & (extremes <= 1)).all()
 
 
 def test_a_compaction_is_what_its_arrays_are():

@@ -1,6 +1,5 @@
 """Compact tokens, and verification on tokens alone."""
 
-import dataclasses
 import json
 
 import numpy as np
@@ -46,15 +45,29 @@ def test_compact_tokens_grow_and_are_read_in_any_order(field):
 
 
 def test_tensors_and_from_tensors_are_each_others_inverse(field):
-    compact = dataclasses.replace(CompactTokens.fit(field), nulls=np.array([1.0, 4.0, 4.5]))
+    compact = CompactTokens.fit(field)
     galleries = [compact.patch_tensors(0, 5), compact.patch_tensors(5, 9)]
     entry = json.loads(json.dumps(compact.to_dict()))
     again = CompactTokens.from_tensors(entry, compact.compaction_tensors(), galleries)
-    assert (again.grid, again.spec, again.nulls.tolist()) == (compact.grid, compact.spec, [1.0, 4.0, 4.5])
+    assert (again.grid, again.spec) == (compact.grid, compact.spec)
     np.testing.assert_array_equal(again.rows(range(9)), compact.rows(range(9)))
     np.testing.assert_array_equal(again.query(field), compact.query(field))
     with pytest.raises(ValueError, match="int8"):
         CompactTokens.from_tensors({**entry, "grid": [3, 6]}, compact.compaction_tensors(), galleries)
+
+
+@pytest.mark.parametrize(("photos", "threads"), [(1, None), (1, 1), (3, 2), (3, None)])
+def test_matches_do_not_depend_on_threads_or_company(field, photos, threads):
+    compact = CompactTokens.fit(field)
+    queries = [compact.query(field.select([row]))[0] for row in range(photos)]
+    images = [np.arange(row, row + 5) for row in range(photos)]
+    together = compact.matches_of_each(queries, compact.grid, images, threads)
+    assert [len(found) for found in together] == [5] * photos
+    for query, some, found in zip(queries, images, together, strict=True):
+        for one, other in zip(found, compact.matches(query, compact.grid, some), strict=True):
+            np.testing.assert_array_equal(one.ours, other.ours)
+            np.testing.assert_array_equal(one.theirs, other.theirs)
+            assert one.evidence == other.evidence
 
 
 # --- on tokens ---------------------------------------------------------------------------------------------------

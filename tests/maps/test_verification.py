@@ -13,9 +13,9 @@ from tfa.config import VerifySpec
 from tfa.errors import BadSpec, BadTokens
 from tfa.images import open_image
 from tfa.maps import PlaceMap
-from tfa.maps.records import confidences
+from tfa.maps.records import SURE, Hit, confidences
 from tfa.tokens import Tokens
-from tfa.verification import fused, match, verified_confidence
+from tfa.verification import leads, margins, match, ordering, verified_confidence
 
 
 def tokens_of(photos):
@@ -71,12 +71,14 @@ def test_answers_are_ordered_by_the_fused_score_and_the_rest_follows(place_map, 
         found = [match(query, image, (4, 4), (4, 4)) for image in compact.rows(ranked[:count])]
         votes, counts = np.array([one.evidence for one in found]), np.array([one.count for one in found])
         z = (scores[row] - scores[row].mean()) / scores[row].std()
-        order = np.argsort(-fused(z[ranked[:count]], votes), kind="stable")
+        between = lambda one, other: compact.among(ranked[one], ranked[[other]])[0]  # noqa: B023, E731
+        standing = ordering(z[ranked[:count]], votes, between)
+        order = np.argsort(-standing, kind="stable")
         assert [hit.id for hit in answer] == [*ranked[:count][order], *ranked[count:]]
         assert [hit.matches for hit in answer] == [*counts[order], *[None] * (14 - count)]
         np.testing.assert_array_equal([hit.score for hit in answer], scores[row, [hit.id for hit in answer]])
         sure = confidences(scores[[row]], np.array([[hit.id for hit in answer]]), state.head.peaks)[0]
-        sure[:count] = verified_confidence(sure[:count], votes[order], compact.nulls)
+        sure[:count] = verified_confidence(sure[:count], leads(votes)[order], margins(standing)[order])
         np.testing.assert_allclose([hit.confidence for hit in answer], sure)
 
 
@@ -87,6 +89,14 @@ def test_fewer_hits_than_candidates_are_the_first_of_them(place_map, dusk):
     assert place_map.query(dusk, k=2, verify=True) == every[:2]
     assert every[0].id == 5
     assert json.loads(json.dumps(every[0].to_dict()))["matches"] == every[0].matches
+
+
+def test_only_a_verified_and_confident_hit_is_sure(place_map, dusk):
+    for hit in place_map.query(dusk, k=99, verify=True):
+        assert hit.sure == hit.to_dict()["sure"] == (hit.confidence >= SURE)
+    assert not any(hit.sure for hit in place_map.query(dusk, k=99, verify=False))
+    assert Hit(0, "a", 1.0, SURE, matches=3).sure
+    assert not Hit(0, "a", 1.0, SURE - 1e-9, matches=3).sure
 
 
 @pytest.mark.parametrize("admitted", [True, False])
@@ -149,13 +159,11 @@ def test_the_decision_is_kept_with_its_numbers(place_map, saved):
         told = json.loads(json.dumps(opened.info()["verification"]))
         assert told["spec"] == VerifySpec().to_dict()
         assert (told["grid"], told["bytes_per_image"], told["rows"]) == ([4, 4], 16 * 12, 14)
-        more = told["with"]["support"] > told["without"]["support"]
+        covers = told["with"]["support"] >= told["without"]["support"] - told["changed"] ** 0.5
         kept = max(b - a for a, b in zip(told["without"]["agreement"], told["with"]["agreement"], strict=True)) >= 0
-        assert told["admitted"] == (more and kept)
+        tells = told["told"] > 0.5 + 0.5 / 14**0.5
+        assert told["admitted"] == (covers and kept and tells)
         assert told["reason"].startswith("used" if told["admitted"] else "not used")
-    nulls = place_map.state.compact.nulls
-    assert len(nulls) == 14
-    assert (np.diff(nulls) >= 0).all()
 
 
 def test_settings_of_verification_are_kept(town, dusk, cache, tmp_path):

@@ -24,7 +24,6 @@ def test_a_verified_map_survives_the_disk(place_map, saved, dusk):
     assert verified(opened, dusk) == verified(place_map, dusk)
     assert isinstance(opened.state.compact.chunks[0], np.memmap)
     assert opened.state.database.verification == place_map.state.database.verification
-    np.testing.assert_array_equal(opened.state.compact.nulls, place_map.state.compact.nulls)
 
 
 def test_added_photos_are_verified_and_additions_are_joined(saved, tmp_path, cache):
@@ -50,7 +49,6 @@ def test_refit_makes_the_compact_tokens_of_a_fresh_build(saved, town, tmp_path, 
     fresh = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
     opened = reopened(saved)
     np.testing.assert_array_equal(opened.state.compact.rows(range(15)), fresh.state.compact.rows(range(15)))
-    np.testing.assert_array_equal(opened.state.compact.nulls, fresh.state.compact.nulls)
     assert opened.info()["verification"] == fresh.info()["verification"]
     plain = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, verify=False)
     plain.refit()

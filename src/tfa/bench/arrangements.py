@@ -15,7 +15,7 @@ import numpy as np
 
 from tfa import verification
 from tfa.errors import MissingExtra
-from tfa.verification import displacements, match, mutual
+from tfa.verification import displacements, match, mutual, nearest
 
 Measure = Callable[["Pair"], float]
 TOLERANCE = 2.0  # cells by which a match may miss a transformation and still agree with it
@@ -37,7 +37,9 @@ class Pair:
 
     @cached_property
     def mutual(self) -> tuple[np.ndarray, np.ndarray]:
-        return mutual(self.similarities.copy())[:2]
+        best, highest, _, columns = (found[None] for found in nearest(self.similarities.copy()))
+        _, ours = mutual(best, highest, columns)
+        return ours, best[0, ours]
 
     @cached_property
     def best(self) -> tuple[np.ndarray, np.ndarray]:

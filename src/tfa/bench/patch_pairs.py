@@ -49,6 +49,7 @@ class PatchPairs:
         sample = sample_patches(database, self.spec.max_patches)
         self.compaction = fit_compaction(sample, self.spec.dimensions)
         self.database = CompactPatches(database, self.compaction, levels=True, spill=self._spill)
+        self._among: dict[tuple[int, int], float] = {}
         self._remembered: dict[int, tuple[Any, CompactPatches, np.ndarray]] = {}
 
     def evidence(self, queries: Tokens, wanted: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -65,10 +66,18 @@ class PatchPairs:
             found.append(known[row, images].astype(np.float64))
         return found
 
-    def among_database(self, image: int, images: np.ndarray) -> np.ndarray:
+    def among(self, image: int, images: np.ndarray) -> np.ndarray:
         """The evidence of a database image with others of the database."""
-        own = self.database.rows(np.array([image]))[0]
-        return evidence(own, self.database.rows(images), self.database.grid, self.database.grid)
+        fresh = np.array([other for other in images if (image, int(other)) not in self._among], np.int64)
+        if len(fresh):
+            own = self.database.rows(np.array([image]))[0]
+            found = evidence(own, self.database.rows(fresh), self.database.grid, self.database.grid)
+            self._among.update({(image, int(other)): float(e) for other, e in zip(fresh, found, strict=True)})
+        return np.array([self._among[image, int(other)] for other in images], np.float64)
+
+    def between(self, images: np.ndarray, one: int, other: int) -> float:
+        """The evidence of two of some database images with each other."""
+        return float(self.among(int(images[one]), images[[other]])[0])
 
     def _known(self, queries: Tokens) -> tuple[CompactPatches, np.ndarray, np.ndarray]:
         """Compact patches and evidence `q m` of the set that the queries are taken from, and which rows they are.

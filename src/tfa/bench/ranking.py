@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.bench.heads.contract import Fitted, Photos
+from tfa.bench.heads.contract import Confident, Fitted, Photos
 from tfa.bench.measuring.measures import Positives, recall_at
 from tfa.bench.plans import Fold, Split
 from tfa.evidence import row_facts
@@ -51,11 +51,19 @@ def asked_split(
             for column, replica in enumerate(replicas):
                 for start in range(0, len(fold.evaluated), QUERIES_AT_ONCE):
                     rows = fold.evaluated[start : start + QUERIES_AT_ONCE]
-                    scores = head.scores(queries.select(rows), replica)
-                    rankings[rows, column], confidence[rows, column] = ranked(scores, depth, kind)
+                    scores, sure = scored(head, queries.select(rows), replica)
+                    rankings[rows, column], peak = ranked(scores, depth, kind)
+                    confidence[rows, column] = peak if sure is None else sure
                     task.advance(len(rows))
     folds = tuple(_told(fold, head) for fold, head in zip(split.folds, heads, strict=True))
     return Answers(replicas, folds, rankings, confidence)
+
+
+def scored(head: Fitted, queries: Photos, replica: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """`q m`, and the head's own confidence `q` if it has one."""
+    if isinstance(head, Confident):
+        return head.scores_and_confidence(queries, replica)
+    return head.scores(queries, replica), None
 
 
 def mean_recall(head: Fitted, queries: Photos, positives: Positives, ks: Sequence[int]) -> list[float]:

@@ -7,26 +7,15 @@ those at even positions confirm. A choice is made on the first half only; the se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from tfa.admission import evenly_spaced
 from tfa.arrays import Spill
-from tfa.bench.arrangements import (
-    Measure,
-    Pair,
-    affine,
-    as_built,
-    by_similarity,
-    counted,
-    homography,
-    one_way,
-    similarity,
-    window_of,
-    without_geometry,
-)
+from tfa.bench.arrangements import Measure, Pair
 from tfa.bench.heads.contract import Fitted, HeadCard, Photos, Shared
 from tfa.bench.heads.verified import first_candidates, standardised
 from tfa.bench.measuring.measures import Positives
@@ -34,70 +23,14 @@ from tfa.bench.patch_pairs import CompactPatches, known_grid
 from tfa.bench.plans import Split
 from tfa.bench.ranking import QUERIES_AT_ONCE
 from tfa.bench.running import Bench, calibrated
-from tfa.config import VerifySpec
+from tfa.bench.verification_variants import BUILT, DEFAULT, FULL, VARIANTS, Variant
 from tfa.errors import BadSpec
 from tfa.progress import Progress, Task, as_progress
 from tfa.tokens import Tokens
-from tfa.verification import Compaction, fit_compaction, fused
+from tfa.verification import ONE_PLACE, Compaction, fit_compaction
 from tfa.vocabulary import sample_patches
 
-Fuse = Callable[[np.ndarray, np.ndarray], np.ndarray]  # z-scores `c` and evidence `c` → what orders them
-DEFAULT = VerifySpec()
-FULL = 1 << 20  # more dimensions than any encoder has: all of them are kept
 HALVES = ("tuning", "confirmation")
-NOTHING, BUILT = "none", "default"
-
-
-def weighted(weight: float) -> Fuse:
-    """The standardised score and so many times the root of the evidence."""
-    return lambda standing, evidence: standing + weight * np.sqrt(evidence)
-
-
-def alone(standing: np.ndarray, evidence: np.ndarray) -> np.ndarray:
-    """Evidence alone."""
-    return evidence
-
-
-@dataclass(frozen=True, kw_only=True)
-class Variant:
-    """One way to verify. What is not said is as built."""
-
-    factor: str
-    title: str
-    measure: Measure | None = as_built  # None: the head's own order
-    fuse: Fuse = fused
-    dimensions: int = DEFAULT.dimensions
-    candidates: int = DEFAULT.candidates
-
-
-VARIANTS: Mapping[str, Variant] = {
-    NOTHING: Variant(factor="", title="no verification", measure=None),
-    BUILT: Variant(factor="", title="as built"),
-    "no-geometry": Variant(factor="geometry", title="mutual matches, no geometry", measure=without_geometry),
-    "window-3": Variant(factor="geometry", title="displacements in 3 × 3 cells", measure=window_of(3)),
-    "window-5": Variant(factor="geometry", title="displacements in 5 × 5 cells", measure=window_of(5)),
-    "window-7": Variant(factor="geometry", title="displacements in 7 × 7 cells", measure=window_of(7)),
-    "window-9": Variant(factor="geometry", title="displacements in 9 × 9 cells", measure=window_of(9)),
-    "similarity": Variant(factor="geometry", title="similarity, two-point samples", measure=similarity),
-    "affine": Variant(factor="geometry", title="affine map, 10 candidates", measure=affine, candidates=10),
-    "homography": Variant(factor="geometry", title="homography, 10 candidates", measure=homography, candidates=10),
-    "one-way": Variant(factor="matches", title="one-way matches", measure=one_way),
-    "by-similarity": Variant(factor="votes", title="weighted by similarity", measure=by_similarity),
-    "counted": Variant(factor="votes", title="counted alike", measure=counted),
-    "dimensions-64": Variant(factor="dimensions", title="64 dimensions", dimensions=64),
-    "dimensions-128": Variant(factor="dimensions", title="128 dimensions", dimensions=128),
-    "dimensions-256": Variant(factor="dimensions", title="256 dimensions", dimensions=256),
-    "dimensions-full": Variant(factor="dimensions", title="all dimensions", dimensions=FULL),
-    "candidates-10": Variant(factor="candidates", title="10 candidates", candidates=10),
-    "candidates-20": Variant(factor="candidates", title="20 candidates", candidates=20),
-    "candidates-50": Variant(factor="candidates", title="50 candidates", candidates=50),
-    "candidates-100": Variant(factor="candidates", title="100 candidates", candidates=100),
-    "fusion-alone": Variant(factor="fusion", title="evidence alone", fuse=alone),
-    "fusion-1": Variant(factor="fusion", title="z + √M", fuse=weighted(1)),
-    "fusion-2": Variant(factor="fusion", title="z + 2 √M", fuse=weighted(2)),
-    "fusion-4": Variant(factor="fusion", title="z + 4 √M", fuse=weighted(4)),
-    "fusion-8": Variant(factor="fusion", title="z + 8 √M", fuse=weighted(8)),
-}
 
 
 @dataclass(frozen=True)
@@ -147,12 +80,19 @@ def half_of(position: int) -> str:
 
 
 def study_dataset(
-    bench: Bench, card: HeadCard, half: str, *, shared: Shared | None = None, progress: bool | Progress | None = None
+    bench: Bench,
+    card: HeadCard,
+    half: str,
+    *,
+    most: int | None = None,
+    shared: Shared | None = None,
+    progress: bool | Progress | None = None,
 ) -> Studied:
-    """Ask the first split's queries of the head, and verify its candidates in every way there is."""
+    """Ask the first split's queries of the head (`most` of them at most, evenly spaced), and verify its candidates in
+    every way there is."""
     bars = as_progress(progress)
     queries, positives = bench.queries, bench.truth.positives
-    split = card.plan.splits(len(queries), bench.truth.conditions)[0]
+    split = thinned(card.plan.splits(len(queries), bench.truth.conditions)[0], most)
     fitted = card.fit(bench.database, shared or Shared(spec=bench.spec, progress=bars))
     heads = [calibrated(fitted, queries, fold.calibration) for fold in split.folds]
     patches = _Patches(bench.database.tokens, queries.tokens)
@@ -160,6 +100,15 @@ def study_dataset(
         right = _right(split, heads, queries, positives, patches, task)
     recall = {name: float(np.mean(hits)) for name, hits in right.items()}
     return Studied(bench.truth.name, bench.truth.title, half, card.name, len(split.evaluated), recall)
+
+
+def thinned(split: Split, most: int | None) -> Split:
+    """At most so many of the evaluated queries, evenly spaced in each fold."""
+    if most is None:
+        return split
+    share = -(-most // len(split.folds))
+    folds = [replace(fold, evaluated=fold.evaluated[evenly_spaced(len(fold.evaluated), share)]) for fold in split.folds]
+    return replace(split, folds=tuple(folds))
 
 
 def _right(
@@ -171,17 +120,21 @@ def _right(
         for start in range(0, len(fold.evaluated), QUERIES_AT_ONCE):
             rows = fold.evaluated[start : start + QUERIES_AT_ONCE]
             for query, scores in zip(rows, head.scores(queries.select(rows), head.replicas[0]), strict=True):
-                for name, answer in answers(scores, partial(patches.pair, int(query))).items():
+                for name, answer in answers(scores, partial(patches.pair, int(query)), patches.between).items():
                     right[name].append(answer in positives[query])
                 task.advance()
     return right
 
 
 def answers(
-    scores: np.ndarray, pair: Callable[[int, int], Pair], variants: Mapping[str, Variant] = VARIANTS
+    scores: np.ndarray,
+    pair: Callable[[int, int], Pair],
+    between: Callable[[int, int, int], Pair],
+    variants: Mapping[str, Variant] = VARIANTS,
 ) -> dict[str, int]:
-    """The best database image of a row of scores `m` under each variant; `pair(dimensions, image)` gives patches.
+    """The best database image of a row of scores `m` under each variant.
 
+    `pair(dimensions, image)` gives patches of the query and an image, `between(dimensions, image, other)` of two.
     A row of nothing but equal scores has no answer: -1.
     """
     if scores.max() == scores.min():
@@ -195,6 +148,12 @@ def answers(
         if variant.measure is not None:
             evidence = [found[variant.dimensions, variant.measure, image] for image in images.tolist()]
             order = variant.fuse(order, np.array(evidence, np.float64))
+            winner = int(order.argmax())
+            if variant.one_place and winner:
+                alike = variant.measure(between(variant.dimensions, int(images[winner]), int(images[0])))
+                if alike > ONE_PLACE * evidence[winner]:
+                    best[name] = int(images[0])
+                    continue
         best[name] = int(images[order == order.max()].min())  # ties to the smaller index
     return best
 
@@ -237,6 +196,11 @@ class _Patches:
         if dimensions not in self._rows:
             self._rows[dimensions] = known.compaction.compact(self.queries.load(query, query + 1)[0])
         return Pair(self._rows[dimensions], known.rows(np.array([image]))[0], self.grid, known.grid)
+
+    def between(self, dimensions: int, image: int, other: int) -> Pair:
+        known = self._sides[dimensions]
+        one, two = known.rows(np.array([image, other]))
+        return Pair(one, two, known.grid, known.grid)
 
 
 def check_halves(names: Sequence[str]) -> None:

@@ -49,7 +49,7 @@ def hits_of(
         found = reranked(scores, tokens, k, verifier, alive if twins is None else twins[alive])
         ranked, matches = found.indices, found.matches
         sure = confidences(scores, ranked, served.peaks)
-        verified = verified_confidence(sure, found.evidence, verifier.compact.nulls)
+        verified = verified_confidence(sure, found.lead, found.margin)
         sure = np.where(matches == UNVERIFIED, sure, verified)
     best = np.take_along_axis(scores, ranked, axis=1)
     return [

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from tfa.arrays import Spill
+from tfa.arrays import Spill, in_threads, usable_cores
 from tfa.config import VerifySpec
 from tfa.errors import BadTokens
 from tfa.tokens import Tokens
-from tfa.verification import Compaction, Matches, evidence, fit_compaction, match, quantised, restored
+from tfa.verification import Compaction, Matches, evidence, fit_compaction, matches, quantised, restored
 from tfa.vocabulary import sample_patches
 
 Tensors = Mapping[str, np.ndarray]
@@ -29,7 +29,6 @@ class CompactTokens:
     compaction: Compaction
     grid: Grid  # rows, columns of patches
     chunks: tuple[np.ndarray, ...]  # int8 `rows n r` each: a map grows by chunks
-    nulls: np.ndarray  # sorted: the evidence that chance reaches, see `verification.verified_confidence`
     spec: VerifySpec
 
     @classmethod
@@ -41,10 +40,10 @@ class CompactTokens:
 
     @classmethod
     def of(cls, tokens: Tokens, compaction: Compaction, spec: VerifySpec | None = None) -> CompactTokens:
-        """Of images whose patches all lie on one known grid; chance is not known yet."""
+        """Of images whose patches all lie on one known grid."""
         if tokens.grid is None:
             raise BadTokens(f"{why_not(tokens)}; give it: Tokens(patches, grid=(rows, columns))")
-        empty = cls(compaction, tokens.grid, (), np.empty(0), spec or VerifySpec())
+        empty = cls(compaction, tokens.grid, (), spec or VerifySpec())
         return empty.grown(tokens)
 
     def grown(self, tokens: Tokens) -> CompactTokens:
@@ -95,9 +94,29 @@ class CompactTokens:
         """Evidence `c` of a photo's compact patches `n r` with some images."""
         return evidence(query, self.rows(indices), grid, self.grid)
 
+    def among(self, image: int, others: np.ndarray) -> np.ndarray:
+        """Evidence `c` of an image with others of the map."""
+        return self.evidence(self.rows([image])[0], self.grid, others)
+
+    def between(self, images: np.ndarray, one: int, other: int) -> float:
+        """Evidence of two of some images with each other."""
+        return float(self.among(int(images[one]), images[[other]])[0])
+
     def matches(self, query: np.ndarray, grid: Grid, indices: np.ndarray) -> list[Matches]:
         """The same, match by match."""
-        return [match(query, image, grid, self.grid) for image in self.rows(indices)]
+        return matches(query, self.rows(indices), grid, self.grid)
+
+    def matches_of_each(
+        self, queries: Sequence[np.ndarray], grid: Grid, indices: Sequence[np.ndarray], threads: int | None = None
+    ) -> list[list[Matches]]:
+        """Of several photos, each with images of its own; a single photo's images are shared among the threads."""
+        parts = usable_cores() if len(queries) == 1 else 1
+        work = [(row, part) for row, images in enumerate(indices) for part in np.array_split(np.asarray(images), parts)]
+        found = in_threads(lambda one: self.matches(queries[one[0]], grid, one[1]), work, threads)
+        joined: list[list[Matches]] = [[] for _ in queries]
+        for (row, _), some in zip(work, found, strict=True):
+            joined[row] += some
+        return joined
 
     # --- files ---------------------------------------------------------------------------------------------------
 
@@ -106,7 +125,7 @@ class CompactTokens:
         return {"spec": self.spec.to_dict(), "grid": list(self.grid)}
 
     def compaction_tensors(self) -> dict[str, np.ndarray]:
-        return {"mean": self.compaction.mean, "projection": self.compaction.projection, "nulls": self.nulls}
+        return {"mean": self.compaction.mean, "projection": self.compaction.projection}
 
     def patch_tensors(self, start: int, stop: int) -> dict[str, np.ndarray]:
         """Rows `start` to `stop`."""
@@ -126,7 +145,6 @@ class CompactTokens:
             compaction=compaction,
             grid=grid,
             chunks=tuple(gallery["patches"] for gallery in galleries),
-            nulls=head["nulls"],
             spec=VerifySpec.from_dict(entry["spec"]),
         )
         shape = (grid[0] * grid[1], compaction.dimensions)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,12 @@ from tfa.head import Head
 from tfa.maps.compact import CompactTokens, Grid, why_not
 from tfa.maps.records import standardised
 from tfa.maps.state import NamedHead
-from tfa.progress import Progress, as_progress, tracked
+from tfa.progress import Progress, as_progress
 from tfa.scoring import top_k
 from tfa.tokens import Tokens
-from tfa.verification import fused
+from tfa.verification import leads, margins, ordering
 
+AT_ONCE = 64  # photos whose compact patches are in memory
 UNVERIFIED = -1  # the matches of an image that was no candidate
 
 
@@ -52,11 +54,8 @@ def fit_verification(
         return FittedVerification(notes=(f"built without verification: {hindrance}",))
     compact = CompactTokens.fit(tokens, spec)
 
-    def evidence(image: int, others: np.ndarray) -> np.ndarray:
-        return compact.evidence(compact.rows(np.array([image]))[0], compact.grid, others)
-
-    judged, nulls = judge_on_database(head, evidence, spec, backend_for(device), as_progress(progress))
-    return FittedVerification(replace(compact, nulls=nulls), judged.to_dict())
+    judged = judge_on_database(head, compact.among, spec, backend_for(device), as_progress(progress))
+    return FittedVerification(compact, judged.to_dict())
 
 
 def judge_calibration(
@@ -71,7 +70,7 @@ def judge_calibration(
     def evidence(row: int, images: np.ndarray) -> np.ndarray:
         return compact.evidence(queries[row], grid, images)
 
-    return judge_on_target(head, photos, evidence, compact.spec, progress).to_dict()
+    return judge_on_target(head, photos, evidence, compact.among, compact.spec, progress).to_dict()
 
 
 @dataclass(frozen=True)
@@ -120,6 +119,8 @@ class Verified:
 
     indices: np.ndarray  # q k
     evidence: np.ndarray  # q k: what orders them beside their scores; 0 where it was no candidate
+    lead: np.ndarray  # q k: how far the evidence stands out of that of all candidates
+    margin: np.ndarray  # q k: how far the image is above the best other
     matches: np.ndarray  # q k: number of consistent matches; UNVERIFIED where it was no candidate
 
 
@@ -137,16 +138,26 @@ def reranked(
     """
     ranked, _ = top_k(scores, max(k, verifier.candidates))
     count = min(verifier.candidates, ranked.shape[1])
-    evidence, matches = np.zeros(ranked.shape), np.full(ranked.shape, UNVERIFIED, np.int64)
+    evidence, lead, margin = np.zeros((3, *ranked.shape))
+    matches = np.full(ranked.shape, UNVERIFIED, np.int64)
     z = standardised(scores, ranked[:, :count])
-    for row in tracked(range(len(tokens)), len(tokens), "verification", as_progress(progress), "photos"):
-        query, images = verifier.compact.query(tokens.select([row]))[0], ranked[row, :count].copy()
-        found = verifier.compact.matches(query, verifier.grid, gallery_rows[images])
-        strength = np.array([one.evidence for one in found], np.float64)
-        order = np.argsort(-fused(z[row], strength), kind="stable")  # of equals the first, which the head prefers
-        ranked[row, :count], evidence[row, :count] = images[order], strength[order]
-        matches[row, :count] = np.array([one.count for one in found], np.int64)[order]
-    return Verified(ranked[:, :k], evidence[:, :k], matches[:, :k])
+    compact, bars = verifier.compact, as_progress(progress)
+    with bars.task("verification", len(tokens), "photos") as task:
+        for start in range(0, len(tokens), AT_ONCE):
+            rows = range(start, min(start + AT_ONCE, len(tokens)))
+            queries = [compact.query(tokens.select([row]))[0] for row in rows]
+            candidates = [gallery_rows[ranked[row, :count]] for row in rows]
+            for row, images, found in zip(
+                rows, candidates, compact.matches_of_each(queries, verifier.grid, candidates), strict=True
+            ):
+                strength = np.array([one.evidence for one in found], np.float64)
+                standing = ordering(z[row], strength, partial(compact.between, images))
+                order = np.argsort(-standing, kind="stable")  # of equals the head's first
+                ranked[row, :count], evidence[row, :count] = ranked[row, :count][order], strength[order]
+                lead[row, :count], margin[row, :count] = leads(strength)[order], margins(standing)[order]
+                matches[row, :count] = np.array([one.count for one in found], np.int64)[order]
+            task.advance(len(rows))
+    return Verified(*(table[:, :k] for table in (ranked, evidence, lead, margin, matches)))
 
 
 def verify(

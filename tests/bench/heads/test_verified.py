@@ -39,14 +39,19 @@ def scores_between(count: int, images: int, seed: int = 0) -> np.ndarray:
 
 
 def plain_order(row: np.ndarray, query: np.ndarray, database: list[np.ndarray], count: int) -> list[int]:
-    """Candidates by (fused score, index), then the others by (score, index)."""
+    """Candidates by (fused score, index), the head's first if it shows the winner's place, then the others."""
     row = row.astype(np.float64)
     ranked = sorted(range(len(row)), key=lambda i: (-row[i], i))
-    score = {}
+    score, own = {}, {}
     for image in ranked[:count]:
         votes = verification.evidence(query, database[image][None], DATABASE.grid, DATABASE.grid)
         z = (row[image] - row.mean()) / (row.std() + 1e-12)
         score[image] = verification.fused(np.array([z]), votes)[0]
+        own[image] = votes[0]
+    first, winner = ranked[0], max(score, key=lambda i: (score[i], -i))
+    alike = verification.evidence(database[winner], database[first][None], DATABASE.grid, DATABASE.grid)[0]
+    if winner != first and alike > verification.ONE_PLACE * own[winner]:
+        score[first] = np.inf
     return sorted(score, key=lambda i: (-score[i], i)) + ranked[count:]
 
 
@@ -72,7 +77,7 @@ def test_twins_tie_even_where_only_one_is_among_the_first():
     pairs = PatchPairs(database, VerifySpec(candidates=3))
     scores = scores_between(len(QUERIES), len(database))
     scores[:, -1] = scores[:, 5] = np.sort(scores, axis=1)[:, -3]  # the third place, shared
-    found = verified(scores, QUERIES, pairs)
+    found, _ = verified(scores, QUERIES, pairs)
     np.testing.assert_array_equal(found[:, -1], found[:, 5])
     for row in top_k(found, len(database))[0].tolist():
         assert row.index(5) < row.index(len(database) - 1)
@@ -97,7 +102,9 @@ def test_levels_that_rounding_would_merge_stay_apart_and_equals_stay_equal():
 
 def test_a_row_of_equal_scores_stays_as_it_is():
     scores = np.full((len(QUERIES), len(DATABASE)), 0.1, np.float32)
-    np.testing.assert_array_equal(verified(scores, QUERIES, PatchPairs(DATABASE)), scores)
+    found, sure = verified(scores, QUERIES, PatchPairs(DATABASE))
+    np.testing.assert_array_equal(found, scores)
+    assert not sure.any()
 
 
 def test_z_scores_do_not_depend_on_how_a_batch_lies_in_memory():
@@ -125,7 +132,7 @@ def test_what_is_remembered_is_what_is_found_anew_and_no_pair_is_matched_twice(a
     np.testing.assert_array_equal(always.scores(asked.select([3, 1]), "0"), fresh[[3, 1]])
     np.testing.assert_array_equal(always.scores(asked, "0"), fresh)
     once = sum(matched)
-    assert once == len(QUERIES) * always.pairs.spec.candidates
+    assert once == len(QUERIES) * always.pairs.spec.candidates  # images of one place were compared before
     np.testing.assert_array_equal(always.scores(asked.select([5]), "0"), fresh[[5]])
     assert sum(matched) == once
     always.scores(Photos(QUERIES), "0")
@@ -138,14 +145,14 @@ def test_heads_of_one_database_share_their_pairs():
     assert heads[0].pairs is heads[1].pairs
 
 
-def told(support: float, agreement: float) -> VerificationEvidence:
-    candidates = (Candidate("", value, (share,) * 3) for value, share in ((10.0, 0.5), (support, agreement)))
-    return VerificationEvidence(*candidates, rows=20, asked="photos")
+def told(support: float, agreement: float, share: float = 0.9) -> VerificationEvidence:
+    candidates = (Candidate("", value, (both,) * 3) for value, both in ((10.0, 0.5), (support, agreement)))
+    return VerificationEvidence(*candidates, changed=4, told=share, rows=20, asked="photos")
 
 
 @pytest.mark.parametrize(
     ("admission", "used"),
-    [(told(12, 0.6), True), (told(10, 0.9), False), (told(12, 0.4), False), (None, False)],
+    [(told(8, 0.6), True), (told(7.9, 0.9), False), (told(12, 0.4), False), (told(12, 1, 0.6), False), (None, False)],
 )
 def test_a_refused_head_is_the_head_it_stands_on_bit_for_bit(always, admission, used):
     head = VerifiedHead(always.base, always.pairs, False, admission)
@@ -169,7 +176,10 @@ def test_without_calibration_the_database_decides(name):
     assert "pseudo queries" in decision["reason"]
     better = Candidate("", decision["with"]["support"], tuple(decision["with"]["agreement"]))
     without = Candidate("", decision["without"]["support"], tuple(decision["without"]["agreement"]))
-    assert decision["used"] is decision["admitted"] is better.beats(without)
+    counts = {key: decision[key] for key in ("changed", "told", "rows")}
+    again = VerificationEvidence(without, better, **counts, asked="pseudo queries")
+    assert decision["used"] is decision["admitted"] is again.admitted
+    assert decision["reason"] == again.reason
 
 
 @pytest.mark.parametrize("name", ["tfa-c64-v", "dual-c64-v", "tfa-c64+-ensemble-v"])

@@ -63,6 +63,15 @@ class Calibratable(Protocol):
         ...
 
 
+@runtime_checkable
+class Confident(Protocol):
+    """A head with a confidence of its own; of others it is the z-score of the best answer in its row."""
+
+    def scores_and_confidence(self, queries: Photos, replica: str) -> tuple[np.ndarray, np.ndarray | None]:
+        """`q m` scores and `q`; None if it has none of its own after all."""
+        ...
+
+
 class Shared:
     """Work that several heads share on one database, done once: a fitted TFA head, a vocabulary."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from tfa.config import VerifySpec
 from tfa.evidence import EPSILON
 from tfa.head import Head
 from tfa.progress import Progress
+from tfa.retriever import ENSEMBLE
 from tfa.tokens import Tokens
 from tfa.vocabulary import CONSTRUCTIONS
 
@@ -97,8 +99,17 @@ class VerifiedHead:
         return {**self.base.decisions, "verification": {"used": self.used, "always": self.always, **told}}
 
     def scores(self, queries: Photos, replica: str) -> np.ndarray:
+        return self.scores_and_confidence(queries, replica)[0]
+
+    def scores_and_confidence(self, queries: Photos, replica: str) -> tuple[np.ndarray, np.ndarray | None]:
+        """What a map would answer, and how sure it would be; None where nothing is verified."""
         scores = self.base.scores(queries, replica)
-        return verified(scores, queries.tokens, self.pairs) if self.used else scores
+        return verified(scores, queries.tokens, self.pairs, self._peaks(replica)) if self.used else (scores, None)
+
+    def _peaks(self, replica: str) -> np.ndarray | None:
+        """The scale of the percentile; a dual head has none."""
+        retriever = self.base.retriever
+        return retriever.peaks[int(replica)] if isinstance(retriever, Head) and replica != ENSEMBLE else None
 
     def calibrate(self, target: Photos) -> Fitted:
         calibrated = self.base.calibrate(target)
@@ -107,18 +118,31 @@ class VerifiedHead:
         return VerifiedHead(calibrated, self.pairs, self.always, admission)
 
 
-def verified(scores: np.ndarray, queries: Tokens, pairs: PatchPairs) -> np.ndarray:
-    """Scores `q m` with the first candidates of each row in their fused order; a row of equal scores stays as it is."""
+def verified(
+    scores: np.ndarray, queries: Tokens, pairs: PatchPairs, peaks: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores `q m` with the first candidates of each row in their verified order, and the confidence `q` of the best.
+
+    A row of equal scores stays as it is. Without `peaks` every percentile is taken to be a half.
+    """
     varied = [row.max() > row.min() for row in scores]
     chosen = [
         first_candidates(row, pairs.spec.candidates if differs else 0)
         for row, differs in zip(scores, varied, strict=True)
     ]
-    result = np.array(scores, np.float64, order="C")
-    for row, candidates, evidence in zip(result, chosen, pairs.evidence(queries, chosen), strict=True):
-        if len(candidates):
-            row[:] = lifted(row, candidates, verification.fused(standardised(row)[candidates], evidence))
-    return result
+    result, sure = np.array(scores, np.float64, order="C"), np.zeros(len(scores))
+    found = pairs.evidence(queries, chosen)
+    for index, (candidates, evidence) in enumerate(zip(chosen, found, strict=True)):
+        if not len(candidates):
+            continue
+        z = standardised(result[index])[candidates]
+        order = verification.ordering(z, evidence, partial(pairs.between, candidates))
+        best = int(order.argmax())
+        below = 0.5 if peaks is None else np.searchsorted(peaks, z[best], side="right") / max(len(peaks), 1)
+        lead, margin = verification.leads(evidence)[best], verification.margins(order)[best]
+        sure[index] = verification.verified_confidence(np.asarray(below), lead, margin)
+        result[index] = lifted(result[index], candidates, order)
+    return result, sure
 
 
 def judged_on_database(
@@ -127,7 +151,7 @@ def judged_on_database(
     """Is verification admitted by the database's own images?"""
     spec = pairs.spec
     if isinstance(base.retriever, Head):
-        return judge_on_database(base.retriever, pairs.among_database, spec, backend_for("cpu"), progress)[0]
+        return judge_on_database(base.retriever, pairs.among, spec, backend_for("cpu"), progress)
     # A dual head keeps no pseudo scores: its images are asked like queries, each with itself and its twins hidden.
     chosen = evenly_spaced(len(database), spec.max_pseudo)
     lists = []
@@ -136,17 +160,16 @@ def judged_on_database(
         first = np.arange(len(database)) if twins is None else twins
         scores = base.retriever.scores(database.select(chosen), s).astype(np.float64)
         row, column = np.nonzero(first[chosen][:, None] == first[None, :])
-        lists.append(shortlist(scores, (row, column), spec.candidates))
-    evidence = remembering(lambda row, images: pairs.among_database(int(chosen[row]), images))
-    return judge(lists, evidence, spec.candidates, "pseudo queries", progress)
+        lists.append(shortlist(scores, (row, column), 2 * spec.candidates))
+    evidence = remembering(lambda row, images: pairs.among(int(chosen[row]), images))
+    return judge(lists, evidence, pairs.among, spec.candidates, "pseudo queries", progress)
 
 
 def judged_on_target(base: RetrieverHead, target: Tokens, pairs: PatchPairs) -> VerificationEvidence:
     """Is verification admitted by the photos the head was calibrated on?"""
     retriever: Any = base.retriever  # single or dual: both have scores
-    return judge_on_target(
-        retriever, target, lambda row, images: pairs.evidence(target.select([row]), [images])[0], pairs.spec
-    )
+    evidence = lambda row, images: pairs.evidence(target.select([row]), [images])[0]  # noqa: E731
+    return judge_on_target(retriever, target, evidence, pairs.among, pairs.spec)
 
 
 def verified_card(name: str) -> HeadCard | None:

@@ -39,6 +39,9 @@ def verification(
     heads: Annotated[
         str, typer.Option(metavar="NAME,NAME,…", help="Heads whose candidates are verified, each in a table.")
     ] = BASE_HEAD,
+    queries: Annotated[
+        int | None, typer.Option(min=1, help="Ask at most so many queries of each dataset, evenly spaced.")
+    ] = None,
     encoder: Annotated[
         str, typer.Option(help="name, name@size or name@size/layer-facet; see [bold]tfa encoders[/bold].")
     ] = "dinov2-s14-focus",
@@ -78,7 +81,7 @@ def verification(
         bench = prepare(data, model, progress=bars)
         shared = Shared(spec=bench.spec, device=device, progress=bars)
         for card in cards:
-            studied.append(study_dataset(bench, card, half_of(position), shared=shared, progress=bars))
+            studied.append(study_dataset(bench, card, half_of(position), most=queries, shared=shared, progress=bars))
     studies = joined(studied, model.id)
     told = [study.to_dict() for study in studies]
     if out is not None:
@@ -93,7 +96,8 @@ def verification(
 
 def show(study: Study) -> None:
     """Variants down, datasets across, the mean of each half at the end."""
-    from tfa.bench.verification_study import BUILT, HALVES, VARIANTS
+    from tfa.bench.verification_study import HALVES
+    from tfa.bench.verification_variants import BUILT, VARIANTS
 
     halves = {half: [one for one in study.datasets if one.half == half] for half in HALVES}
     shown = [(half, own) for half, own in halves.items() if own]
