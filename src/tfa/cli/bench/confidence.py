@@ -1,0 +1,115 @@
+"""`tfa bench confidence`: precision of accepted answers, and photos from nowhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from tfa.cli import options
+from tfa.cli.bench.run import named_folder
+from tfa.cli.console import console, examples, note, print_json, say, wants_progress
+
+if TYPE_CHECKING:
+    from tfa.bench.confidence_study import ConfidenceStudy
+
+
+def register(bench: typer.Typer) -> None:
+    bench.command(
+        epilog=examples(
+            "tfa bench confidence --dataset sped=data/sped --nowhere nordland=data/nordland",
+            "tfa bench confidence --dataset sped=data/sped --heads tfa,tfa-v-always --json",
+        )
+    )(confidence)
+
+
+def confidence(
+    dataset: Annotated[
+        list[str],
+        typer.Option(metavar="NAME=PATH", help="A dataset and its folder, as for [bold]tfa bench run[/bold]; several."),
+    ],
+    nowhere: Annotated[
+        str | None,
+        typer.Option(metavar="NAME=PATH", help="A dataset whose queries are asked too: photos from nowhere."),
+    ] = None,
+    heads: Annotated[str, typer.Option(metavar="NAME,NAME,…", help="Heads to ask.")] = "tfa-v-always,tfa-c64-v-always",
+    encoder: Annotated[
+        str, typer.Option(help="name, name@size or name@size/layer-facet; see [bold]tfa encoders[/bold].")
+    ] = "dinov2-s14-focus",
+    weights: options.Weights = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Also write the result there, as JSON.")
+    ] = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Of answers accepted by their confidence, how many are right? First split, all replicas."""
+    from tfa.bench.confidence_study import study_confidence
+    from tfa.bench.datasets.loading import load_dataset
+    from tfa.bench.heads.catalogue import head_cards
+    from tfa.bench.heads.contract import Shared
+    from tfa.bench.running import prepare
+    from tfa.encoders import load_encoder
+    from tfa.progress import as_progress
+    from tfa.storage import write_json
+
+    folders = [named_folder(text) for text in dataset]
+    cards = head_cards([name.strip() for name in heads.split(",") if name.strip()])
+    if out is not None:
+        options.check_writable(out)
+    loaded = [load_dataset(name, path) for name, path in folders]
+    strangers = None if nowhere is None else load_dataset(*named_folder(nowhere))
+    for data in loaded:
+        for card in cards:
+            card.plan.splits(len(data.queries), data.conditions)  # a budget may be larger than the queries
+    bars = as_progress(wants_progress(quiet=quiet, json=json))
+    model = load_encoder(encoder, weights=weights, device=device, threads=threads)
+    other = None if strangers is None else prepare(strangers, model, progress=bars)
+    studies = []
+    for data in loaded:
+        bench = prepare(data, model, progress=bars)
+        shared = Shared(spec=bench.spec, device=device, progress=bars)
+        outside = None if other is None or other.truth.name == bench.truth.name else other
+        studies += [study_confidence(bench, card, outside, shared=shared, progress=bars) for card in cards]
+    told = [study.to_dict() for study in studies]
+    if out is not None:
+        write_json(out, told)
+        note(f"wrote {out}")
+    if json:
+        print_json(told)
+    else:
+        show(studies)
+
+
+def show(studies: list[ConfidenceStudy]) -> None:
+    """A row for each head on each dataset: precision / share answered (photos from nowhere accepted)."""
+    from tfa.bench.confidence_study import PRECISIONS, THRESHOLDS
+
+    say(
+        "precision / answered (accepted from nowhere) in percent, of answers with at least that confidence",
+        style="bold",
+    )
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("dataset", "head", "R@1", *(f"≥ {t}" for t in THRESHOLDS)):
+        table.add_column(column, overflow="fold")
+    for precision in PRECISIONS:
+        table.add_column(f"answered at {precision:.0%}, with nowhere", overflow="fold")
+    for study in studies:
+        facts = study.to_dict()
+        cells = [facts["dataset"], facts["head"], f"{100 * facts['recall']:.1f}"]
+        for row in facts["accepted"]:
+            outside = "" if row["nowhere"] is None else f" ({100 * row['nowhere']:.1f})"
+            cells.append(f"{_percent(row['precision'])} / {_percent(row['answered'])}{outside}")
+        for precision in PRECISIONS:
+            key = str(precision)
+            cells.append(f"{_percent(facts['answered_at'][key])}, {_percent(facts['answered_at_with_nowhere'][key])}")
+        table.add_row(*cells)
+    console().print(table)
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}"
