@@ -9,6 +9,7 @@ from pathlib import Path
 from tfa.bench.measuring.estimates import Scored
 from tfa.bench.measuring.resampling import Paired
 from tfa.bench.measuring.scored import paired
+from tfa.bench.tables.admissions import admissions
 from tfa.bench.tables.layouts import LAYOUTS, layout
 from tfa.bench.tables.paper_figures import BACKBONES
 from tfa.bench.tables.render import markdown
@@ -17,7 +18,10 @@ from tfa.encoders.catalogue import CATALOGUE
 
 OWN = ("tfa", "tfa-c64", "tfa-c64+", "dual-c64")  # heads whose differences from the peers are told
 PRECISION_DEPTH = 20  # of records of ten splits; deeper ones are cut to it, so that numbers can be compared
-DEEP = ("anyloc", "tfvpr", "ria", "segvlad-superpixels", "tfa", "tfa-c64", "tfa-fullq", "tfa-c64+", "dual-c64")
+DEEP = (
+    *("anyloc", "tfvpr", "ria", "segvlad-superpixels", "tfa", "tfa-c64", "tfa-fullq", "tfa-c64+", "dual-c64"),
+    *("tfa-v", "tfa-c64-v", "tfa-c64+-v", "dual-c64-v"),
+)
 
 
 def results_page(results: Path, *, encoder: str, command: str) -> str:
@@ -30,8 +34,9 @@ def results_page(results: Path, *, encoder: str, command: str) -> str:
         _against_peers(scored),
         _deep(scored),
         _decisions(scored),
+        admissions(scored),
     ]
-    return "\n".join(section.rstrip() + "\n" for section in sections)
+    return "\n".join(section.rstrip() + "\n" for section in sections if section)
 
 
 def _introduction(encoder: str, command: str) -> str:
@@ -140,7 +145,7 @@ def _deep(scored: Sequence[Scored]) -> str:
     parts = [
         "## Deeper: recall at 1 to 20, mean average precision, confidence\n",
         f"mAP over the first {PRECISION_DEPTH} places. PR: area under precision against recall when answers are\n"
-        "accepted by the z-score of the best match. R@99P: share of all queries answered rightly while 99 % of the\n"
+        "accepted by the z-score of the best match, or by the confidence of verification. R@99P: share of all queries answered rightly while 99 % of the\n"
         "accepted answers are right.\n",
     ]
     for first in _first_of_each(scored):
