@@ -145,8 +145,8 @@ def _deep(scored: Sequence[Scored]) -> str:
     parts = [
         "## Deeper: recall at 1 to 20, mean average precision, confidence\n",
         f"mAP over the first {PRECISION_DEPTH} places. PR: area under precision against recall when answers are\n"
-        "accepted by the z-score of the best match, or by the confidence of verification. R@99P: share of all queries answered rightly while 99 % of the\n"
-        "accepted answers are right.\n",
+        "accepted by the z-score of the best match, or by the confidence of verification. R@99P: share of all queries\n"
+        "answered rightly while 99 % of the accepted answers are right.\n",
     ]
     for first in _first_of_each(scored):
         own = {one.head: one for one in scored if one.dataset == first.dataset}
