@@ -196,7 +196,8 @@ def _columns(verified: bool) -> tuple[str, ...]:
 def _cells(hit: Any, verified: bool) -> tuple[str, ...]:
     position = "" if hit.position is None else str(hit.position)
     matches = ["–" if hit.matches is None else str(hit.matches)] if verified else []
-    return printable(hit.image), str(hit.id), f"{hit.score:.4f}", f"{hit.confidence:.2f}", *matches, position
+    confidence = f"{hit.confidence:.2f}" + (" sure" if hit.sure else "")
+    return printable(hit.image), str(hit.id), f"{hit.score:.4f}", confidence, *matches, position
 
 
 def write_montage(path: Path, answers: Sequence[Any], min_confidence: float) -> None:
