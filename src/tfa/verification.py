@@ -227,10 +227,11 @@ def margins(ordering: np.ndarray) -> np.ndarray:
 def verified_confidence(percentile: np.ndarray, lead: np.ndarray, margin: np.ndarray) -> np.ndarray:
     """Confidence of answers from their percentile (see `maps.records.confidences`), lead and margin:
 
-        1 / (1 + exp(1 − 3 lead − margin / 2 − percentile / 2))
+        1 / (1 + exp(1 − 3 min(lead, 1) − margin / 2 − percentile / 2))
 
     Evidence is compared with that of the other candidates of the same photo, so that repetitive scenes, where chance
-    alone lines many patches up, do not look sure. The four numbers are ours, of a logistic fit on real datasets,
-    rounded to the safe side.
+    alone lines many patches up, do not look sure. A lead beyond 1 says no more: the few wrong answers there are of
+    scenes that are in the map twice, and those the margin tells. The numbers are ours, of a logistic fit on real
+    datasets, rounded to the safe side.
     """
-    return 1 / (1 + np.exp(1 - 3 * lead - margin / 2 - percentile / 2))
+    return 1 / (1 + np.exp(1 - 3 * np.minimum(lead, 1) - margin / 2 - percentile / 2))

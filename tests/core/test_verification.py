@@ -223,6 +223,8 @@ def test_confidence_grows_with_all_that_speaks_for_an_answer():
     assert usual == pytest.approx(1 / (1 + np.exp(1 - 0.9 - 0.5 - 0.25)))
     for more in ((0.9, 0.3, 1.0), (0.5, 0.6, 1.0), (0.5, 0.3, 2.0)):
         assert verified_confidence(*map(np.array, more)) > usual
+    beyond = [verified_confidence(np.array(0.5), np.array(lead), np.array(1.0)) for lead in (1.0, 1.5)]
+    assert beyond[0] == beyond[1]
     extremes = verified_confidence(np.array([0, 1]), np.array([-9.0, 99]), np.array([-99.0, 99]))
     assert ((extremes >= 0) & (extremes <= 1)).all()
 
