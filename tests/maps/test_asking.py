@@ -23,7 +23,7 @@ def test_a_photo_finds_its_place(place_map, tmp_path):
     assert hits[0].id == 5
     assert hits[0].score >= hits[1].score >= hits[2].score
     assert 0 <= hits[2].confidence <= hits[0].confidence <= 1
-    keys = {"image", "id", "score", "confidence", "matches", "position"}
+    keys = {"image", "id", "score", "confidence", "matches", "sure", "position"}
     assert json.loads(json.dumps(hits[0].to_dict())).keys() == keys
 
 
