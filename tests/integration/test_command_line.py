@@ -45,7 +45,7 @@ def test_answers_in_json(run, built, town):
     assert [Path(a["query"]).name for a in answers] == town.query_files
     for answer in answers:
         assert [set(hit) for hit in answer["hits"]] == [
-            {"image", "id", "score", "confidence", "matches", "position"}
+            {"image", "id", "score", "confidence", "matches", "sure", "position"}
         ] * 5
         assert set(answer["hits"][0]["position"]) == {"x", "y"}
         scores = [hit["score"] for hit in answer["hits"]]
