@@ -25,9 +25,13 @@ class StubHit:
     position: Position | None
     matches: int | None = None
 
+    @property
+    def sure(self) -> bool:
+        return self.matches is not None
+
     def to_dict(self) -> dict[str, Any]:
         position = None if self.position is None else self.position.to_dict()
-        return {**vars(self), "position": position}
+        return {**vars(self), "sure": self.sure, "position": position}
 
 
 @dataclass

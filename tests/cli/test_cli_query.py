@@ -158,7 +158,7 @@ def test_verified_answers_have_a_column_of_matches(run, stub, folder):
     result = run("query", "town.tfa", "near.jpg", "-k", 2, "--verify", "--candidates", 1)
     lines = result.stdout.splitlines()
     assert lines[1].split() == ["image", "id", "score", "confidence", "matches", "position"]
-    assert lines[2].split()[4:6] == ["0.90", "120"]
+    assert lines[2].split()[4:7] == ["0.90", "sure", "120"]
     assert lines[3].split()[4:] == ["0.90", "–"]
     result = run("query", "town.tfa", "photos", "near.jpg", "far.jpg", "--verify")
     assert "matches" in result.stdout.splitlines()[0]
