@@ -31,7 +31,7 @@ class StubHit:
 
     def to_dict(self) -> dict[str, Any]:
         position = None if self.position is None else self.position.to_dict()
-        return {**vars(self), "sure": self.sure, "position": position}
+        return {**vars(self), "position": position}
 
 
 @dataclass
