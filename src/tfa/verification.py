@@ -46,7 +46,10 @@ class Compaction:
 
     def compact(self, patches: np.ndarray) -> np.ndarray:
         """Patches `… n d` → unit rows `… n r` in float32."""
-        return l2((l2(patches.astype(np.float32)) - self.mean) @ self.projection)
+        # ⟨L2(p) − μ, u⟩ = ⟨p, u⟩/‖p‖ − ⟨μ, u⟩: the small side of the product is scaled, not the large one.
+        rows = patches.astype(np.float32, copy=False)
+        norm = np.sqrt(np.einsum("...d,...d->...", rows, rows))[..., None]
+        return l2(rows @ self.projection / np.where(norm > 0, norm, 1) - self.mean @ self.projection)
 
 
 def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
@@ -72,7 +75,7 @@ def quantised(rows: np.ndarray) -> np.ndarray:
 def restored(levels: np.ndarray) -> np.ndarray:
     rows = levels.astype(np.float32)
     squared = np.einsum("...r,...r->...", rows, rows)[..., None]
-    rows /= np.sqrt(np.where(squared > 0, squared, 1))  # in place: a candidate's rows are most of what is read
+    rows *= 1 / np.sqrt(np.where(squared > 0, squared, 1))  # in place: a candidate's rows are most of what is read
     return rows
 
 

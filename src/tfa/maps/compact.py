@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.arrays import Spill, in_threads, usable_cores
+from tfa.arrays import Spill, in_threads
 from tfa.config import VerifySpec
 from tfa.errors import BadTokens
 from tfa.tokens import Tokens
@@ -109,14 +109,16 @@ class CompactTokens:
     def matches_of_each(
         self, queries: Sequence[np.ndarray], grid: Grid, indices: Sequence[np.ndarray], threads: int | None = None
     ) -> list[list[Matches]]:
-        """Of several photos, each with images of its own; a single photo's images are shared among the threads."""
-        parts = usable_cores() if len(queries) == 1 else 1
-        work = [(row, part) for row, images in enumerate(indices) for part in np.array_split(np.asarray(images), parts)]
-        found = in_threads(lambda one: self.matches(queries[one[0]], grid, one[1]), work, threads)
-        joined: list[list[Matches]] = [[] for _ in queries]
-        for (row, _), some in zip(work, found, strict=True):
-            joined[row] += some
-        return joined
+        """Of several photos, each with images of its own. Threads take a photo each.
+
+        A single photo is compared by products that are shared among threads: switching between the two ways costs
+        more than it saves, because the library's own threads keep waiting for work.
+        """
+        if len(queries) == 1:
+            return [self.matches(queries[0], grid, indices[0])]
+        return in_threads(
+            lambda one: self.matches(one[0], grid, one[1]), list(zip(queries, indices, strict=True)), threads
+        )
 
     # --- files ---------------------------------------------------------------------------------------------------
 
