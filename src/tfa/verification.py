@@ -63,7 +63,8 @@ def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
     kept[0] = True  # patches that are all alike have no direction; one keeps the shapes
     variance, directions = variance[:dimensions][kept], directions[:, :dimensions][:, kept]
     scale = np.where(variance > 0, variance, 1.0) ** -0.25
-    return Compaction(mean.astype(np.float32), (directions * scale).astype(np.float32))
+    # In the order of rows, as files have it: products of other layouts differ in their last bits.
+    return Compaction(mean.astype(np.float32), np.ascontiguousarray(directions * scale, np.float32))
 
 
 def quantised(rows: np.ndarray) -> np.ndarray:
