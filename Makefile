@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 RESULTS_OF := sped=sped nordland-540=nordland gardens-point=gardens_point_day_day campus-loop=campus_loop \
               corridor=corridor berlin-kudamm=berlin_kudamm berlin-a100=berlin_a100 aerial-seneca=aerial_seneca
 
-.PHONY: demo test check results clean
+.PHONY: demo browser test check results clean
 
 # The stamp is remade whenever the dependencies change.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -20,10 +20,14 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed
 	$(BIN)/tfa demo --out demo-out
 
-test: $(VENV)/.installed
+# The page is tested in a real Chromium: found, or installed, or told that there is none.
+browser: $(VENV)/.installed
+	@$(BIN)/python -m tests.browser.find_browser --install
+
+test: $(VENV)/.installed browser
 	$(BIN)/python -m pytest
 
-check: $(VENV)/.installed
+check: $(VENV)/.installed browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

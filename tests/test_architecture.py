@@ -18,10 +18,12 @@ PACKAGE = ROOT / "src" / "tfa"
 # A stage may import what stands before it. CONTRIBUTING.md shows the same order.
 STAGES = [
     "version", "errors", "config", "progress", "arrays", "tokens", "storage", "vocabulary_files", "images",
-    "encoders", "shards", "cache", "vocabulary", "residuals", "geometry", "evidence", "branches", "controllers",
-    "scoring", "retriever", "score_calibration", "verification", "head", "admission",
-    "pipeline", "dual",
-    "positions", "maps", "montage", "matches_drawing", "bench", "demo", "cli",
+    "encoders", "shards", "cache", "lloyd", "vocabulary", "residual_pass", "residuals", "geometry", "evidence",
+    "branches", "controllers",
+    "levels_kernel", "levels", "products", "scoring", "coarse", "attribution", "retriever", "score_calibration",
+    "self_calibration", "sequences", "verification", "head", "admission", "pipeline", "dual",
+    "positions", "maps", "client_forms", "client", "contributions", "exports", "montage", "heat_drawing",
+    "matches_drawing", "bench", "report", "service", "demo", "cli",
 ]  # fmt: skip
 ALONE = {
     "reference",
@@ -30,12 +32,14 @@ ALONE = {
 }  # the plain forms: they import no stage, and none imports them
 FACADES = {"__init__", "__main__"}  # of the package itself: they point to stages and hold nothing
 NUMERICS = [
-    "vocabulary", "residuals", "geometry", "evidence", "branches", "controllers", "scoring", "retriever",
-    "score_calibration", "verification", "head", "admission", "reference", "reference_relation", "reference_target",
+    "lloyd", "vocabulary", "residual_pass", "residuals", "geometry", "evidence", "branches", "controllers", "levels",
+    "products", "scoring", "coarse", "attribution", "retriever", "score_calibration", "sequences", "verification",
+    "head", "admission", "reference", "reference_relation", "reference_target",
 ]  # fmt: skip
 FILES_AND_SHELLS = {
     "storage", "vocabulary_files", "images", "shards", "cache", "encoders", "pipeline", "dual", "positions", "maps",
-    "montage", "matches_drawing", "bench", "demo", "cli",
+    "self_calibration", "client_forms", "client", "contributions", "exports", "montage", "heat_drawing",
+    "matches_drawing", "bench", "report", "service", "demo", "cli",
 }  # fmt: skip
 
 

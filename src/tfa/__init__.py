@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tfa.version import __version__
 
 if TYPE_CHECKING:
+    from tfa.client import Client
     from tfa.config import HeadSpec, VerifySpec
     from tfa.dual import DualHead, fit_dual
     from tfa.encoders import load_encoder
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Answer": "tfa.maps",
     "CalibrationReport": "tfa.maps",
+    "Client": "tfa.client",
     "DualHead": "tfa.dual",
     "EditReport": "tfa.maps",
     "Head": "tfa.head",
@@ -49,6 +51,7 @@ _HOMES = {
 __all__ = [
     "Answer",
     "CalibrationReport",
+    "Client",
     "DualHead",
     "EditReport",
     "Head",

@@ -12,13 +12,14 @@ from functools import cached_property
 
 import numpy as np
 
-from tfa.arrays import Array, Backend, Spill, l2, release, to_numpy
+from tfa.arrays import Backend, Spill, release, to_numpy
 from tfa.config import HeadSpec
 from tfa.evidence import Mask, RowFacts, row_facts
 from tfa.geometry import Geometry, KernelTerm, cross_products, fit_geometry, inner_products
-from tfa.residuals import Described
+from tfa.residuals import HARD, Described
 
-ROW_BLOCK = 512  # pseudo queries scored at a time
+ROW_BLOCK = 512  # rows computed on at a time, at most
+BLOCK_BYTES = 4 << 20  # of float64 in a block of rows, so that the steps of a computation find it in the cache
 ScoreBlock = Callable[[int, int], np.ndarray]  # scores `p m` of pseudo queries start to stop
 
 
@@ -59,13 +60,11 @@ class Branch:
     geometry: Geometry
     mask: Mask
     half_displacement: float  # ‖μ_0 − μ_1‖ / ‖μ‖
+    projected: np.ndarray | None = None  # m r, float64: coordinates of the database, where not all are anchors
 
-    def coordinates(self, start: int, stop: int) -> np.ndarray:
-        """PCA coordinates `m r` of database images start to stop, float64."""
-        if len(self.split.anchors) == self.split.images:
-            return self.geometry.anchor_coordinates(slice(start, stop))
-        rows = np.searchsorted(self.split.probes, self.split.anchors)
-        return self.geometry.coordinates(np.ascontiguousarray(self.products[rows, start:stop].T))
+    def coordinates(self, rows: slice | np.ndarray) -> np.ndarray:
+        """PCA coordinates `m r` of some database images, float64."""
+        return self.geometry.anchor_coordinates(rows) if self.projected is None else self.projected[rows]
 
     def features(self, gamma: float | None, dtype: str = "float64", spill: Spill | None = None) -> np.ndarray:
         """What a kernel term compares: descriptors (None) or φ_γ of the database, `m D`."""
@@ -73,21 +72,23 @@ class Branch:
             return self.described.descriptors
         shape = (self.split.images, self.geometry.rank)
         features = np.empty(shape, dtype) if spill is None else spill.empty(shape, dtype)
-        for start, stop in row_blocks(self.split.images):  # blocks: the steps between are as large as the result
-            features[start:stop] = self.geometry.shaped(self.coordinates(start, stop), gamma)
+        for start, stop in row_blocks(*shape):  # blocks: the steps between are as large as the result
+            features[start:stop] = self.geometry.shaped(self.coordinates(slice(start, stop)), gamma)
+            release(features)
+            self.release()
         return features
 
     def half_energies(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean squared coordinate on each axis, over each half of the database."""
-        half_of = np.zeros(self.split.images, np.int64)
-        half_of[self.split.halves[1]] = 1
+        share = np.zeros((2, self.split.images))  # of each image in the mean of its half
+        for half, members in enumerate(self.split.halves):
+            share[half, members] = 1 / max(len(members), 1)
         energies = np.zeros((2, self.geometry.rank))
-        for start, stop in row_blocks(self.split.images):
-            squared = self.coordinates(start, stop) ** 2
-            for half in (0, 1):
-                energies[half] += squared[half_of[start:stop] == half].sum(axis=0)
-        first, second = (energies[h] / max(len(self.split.halves[h]), 1) for h in (0, 1))
-        return first, second
+        for start, stop in row_blocks(self.split.images, self.geometry.rank):
+            coordinates = self.coordinates(slice(start, stop))
+            energies += share[:, start:stop] @ (coordinates * coordinates)
+            self.release()
+        return energies[0], energies[1]
 
     def kernel_among(
         self, terms: Sequence[KernelTerm], one: np.ndarray, other: np.ndarray, backend: Backend
@@ -97,7 +98,9 @@ class Branch:
         for term in terms:
             if term.gamma is not None:
                 features = self.features(term.gamma)
-                similarity = to_numpy(backend.put(features[one]) @ backend.put(features[other]).T)
+                left = backend.put(features[one])
+                right = left if other is one else backend.put(features[other])  # X Xᵀ is half the work
+                similarity = to_numpy(left @ right.T)
             elif len(self.split.probes) == self.split.images:
                 similarity = self.products[np.ix_(one, other)]
             else:
@@ -107,8 +110,9 @@ class Branch:
 
     def release(self) -> None:
         """Give back the resident pages of what was spilled."""
-        for array in (self.described.descriptors, self.products, self.geometry.vectors):
-            release(array)
+        for array in (self.described.descriptors, self.products, self.geometry.vectors, self.projected):
+            if array is not None:
+                release(array)
 
 
 def fit_branch(
@@ -122,16 +126,23 @@ def fit_branch(
     spill: Spill,
 ) -> Branch:
     """Products, geometry and duplicates of one assignment and construction."""
-    everything = len(split.probes) == split.images
-    products = inner_products(described.descriptors, None if everything else split.probes, backend)
-    rows = np.searchsorted(split.probes, split.anchors)
-    gram = products if everything and len(rows) == split.images else _submatrix(products, rows, split.anchors, backend)
-    release(described.descriptors)
-    kept = spill.keep(to_numpy(products))  # before the decomposition, which overwrites and needs the memory
-    del products
-    geometry = fit_geometry(gram, described.descriptors.shape[1], spec.max_rank, split.anchors)
+    descriptors = described.descriptors
+    if len(split.probes) == split.images:
+        # A word no patch chose is a block of zeros. A soft block is never zero, though its norm may be too small.
+        filled = described.mass > 0 if assignment == HARD else None
+        products = inner_products(descriptors, None, backend, filled=filled)
+        whole = len(split.anchors) == split.images
+        gram = products if whole else products[backend.put(split.anchors), :][:, backend.put(split.anchors)]
+        kept = spill.keep(to_numpy(products))  # before the decomposition, which overwrites and needs the memory
+        del products
+    else:
+        kept = spill.empty((len(split.probes), split.images), np.float64)
+        inner_products(descriptors, split.probes, backend, out=kept)
+        gram = backend.put(kept[np.ix_(np.searchsorted(split.probes, split.anchors), split.anchors)])
+    release(descriptors)
+    geometry = _spilled(fit_geometry(gram, descriptors.shape[1], spec.max_rank, split.anchors), spill)
     del gram
-    norms, displacement = _norms_and_displacement(described.descriptors, kept, split)
+    norms, displacement = _norms_and_displacement(descriptors, kept, split)
     branch = Branch(
         assignment=assignment,
         construction=construction,
@@ -139,17 +150,26 @@ def fit_branch(
         described=described,
         split=split,
         products=kept,
-        geometry=_spilled(geometry, spill),
+        geometry=geometry,
         mask=_duplicates(kept, norms, split),
         # ‖μ‖² = m
         half_displacement=displacement / max(np.sqrt(max(geometry.grand_mean, 0.0)), 1e-30),
+        projected=None if len(split.anchors) == split.images else _projected(geometry, kept, split, spill),
     )
     branch.release()
     return branch
 
 
-def _submatrix(products: Array, rows: np.ndarray, columns: np.ndarray, backend: Backend) -> Array:
-    return products[backend.put(rows), :][:, backend.put(columns)]
+def _projected(geometry: Geometry, products: np.ndarray, split: DatabaseSplit, spill: Spill) -> np.ndarray:
+    """Coordinates `m r` of the whole database from its products with the anchors: computed once, asked for often."""
+    projected = spill.empty((split.images, geometry.rank), np.float64)
+    anchors = np.searchsorted(split.probes, split.anchors)
+    for low in range(0, split.images, ROW_BLOCK):
+        with_anchors = np.ascontiguousarray(products[anchors, low : low + ROW_BLOCK].T)
+        projected[low : low + ROW_BLOCK] = geometry.coordinates(with_anchors)
+        release(products)
+        release(projected)
+    return projected
 
 
 def _spilled(geometry: Geometry, spill: Spill) -> Geometry:
@@ -174,25 +194,27 @@ def _norms_and_displacement(
         block = np.asarray(descriptors[low : low + ROW_BLOCK], dtype=np.float64)
         norms[low : low + ROW_BLOCK] = np.sqrt((block * block).sum(axis=1))
         difference += weights[low : low + ROW_BLOCK] @ block
+        release(descriptors)
     return norms, float(np.linalg.norm(difference))
 
 
 def _duplicates(products: np.ndarray, norms: np.ndarray, split: DatabaseSplit) -> Mask:
     rows = np.searchsorted(split.probes, split.pseudo)
-    masks = [
-        Mask.of_duplicates(products[rows[low : low + ROW_BLOCK]], split.pseudo[low : low + ROW_BLOCK], norms, low)
-        for low in range(0, len(rows), ROW_BLOCK)
-    ]
+    masks = []
+    for start, stop in row_blocks(len(rows), split.images):
+        masks.append(Mask.of_duplicates(products[rows[start:stop]], split.pseudo[start:stop], norms, start))
+        release(products)
     return Mask(np.concatenate([m.rows for m in masks]), np.concatenate([m.columns for m in masks]))
 
 
-def row_blocks(count: int) -> Iterator[tuple[int, int]]:
-    """Start and stop of blocks of rows."""
-    return ((start, min(start + ROW_BLOCK, count)) for start in range(0, count, ROW_BLOCK))
+def row_blocks(count: int, width: int = 1) -> Iterator[tuple[int, int]]:
+    """Start and stop of blocks of rows, fewer where rows of `width` numbers are long."""
+    rows = max(1, min(ROW_BLOCK, BLOCK_BYTES // (8 * max(width, 1))))
+    return ((start, min(start + rows, count)) for start in range(0, count, rows))
 
 
 class PseudoScores:
-    """Scores of the pseudo queries of one branch under a kernel, block by block, in float64."""
+    """Scores of the pseudo queries of one branch under a kernel, in float64, computed for the rows asked for."""
 
     def __init__(self, branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -> None:
         self.branch, self.terms, self.backend = branch, terms, backend
@@ -206,6 +228,7 @@ class PseudoScores:
         for term in self.terms:
             if term.gamma is None:
                 similarity = self.branch.products[self.rows[start:stop]]
+                release(self.branch.products)  # what was copied need not stay resident
             else:
                 features = self.shaped[term.gamma]
                 similarity = to_numpy(features[self.backend.put(pseudo), :] @ features.T)
@@ -213,35 +236,10 @@ class PseudoScores:
         return total
 
 
-def mixed(weighted: Sequence[tuple[float, ScoreBlock]]) -> ScoreBlock:
-    """Σ weight · scores, block by block; one block of weight 1 is passed on as it is."""
-    if len(weighted) == 1 and weighted[0][0] == 1:
-        return weighted[0][1]
-
-    def block(start: int, stop: int) -> np.ndarray:
-        return np.sum([weight * scores(start, stop) for weight, scores in weighted], axis=0)
-
-    return block
-
-
-def fused(
-    local: ScoreBlock, similar: ScoreBlock, local_weight: float, sigma_local: float, sigma_cls: float
-) -> ScoreBlock:
-    """w·S/σ_local + (1 − w)·S_cls/σ_cls, block by block."""
-    one, other = local_weight / sigma_local, (1 - local_weight) / sigma_cls
-    return lambda start, stop: one * local(start, stop) + other * similar(start, stop)
-
-
-def global_similarities(cls: np.ndarray, pseudo: np.ndarray) -> ScoreBlock:
-    """Cosines of the pseudo queries' global tokens with the database's, block by block."""
-    unit = l2(np.asarray(cls, dtype=np.float64))
-    return lambda start, stop: unit[pseudo[start:stop]] @ unit.T
-
-
-def pseudo_facts(block: ScoreBlock, count: int, mask: Mask | None) -> RowFacts:
-    """Row facts of `count` pseudo queries whose scores `block(start, stop)` gives."""
+def pseudo_facts(block: ScoreBlock, count: int, mask: Mask | None, width: int = 1) -> RowFacts:
+    """Row facts of `count` pseudo queries whose scores `block(start, stop)` gives; of wide rows fewer at a time."""
     facts = []
-    for start, stop in row_blocks(count):
+    for start, stop in row_blocks(count, width):
         facts.append(row_facts(block(start, stop), None if mask is None else mask.within(start, stop)))
     return RowFacts.join(facts)
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections import deque
 from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -26,6 +27,7 @@ from tfa.storage import cache_folder, sha256_of_file
 from tfa.tokens import Tokens
 
 SHARD_IMAGES = 32  # a kill costs at most the encoding of so many images
+DECODERS = 2  # threads; Pillow decodes and resizes without the interpreter's lock
 
 Encoded = tuple[np.ndarray, np.ndarray | None]  # patches n d, global token d_g
 Picture = Image.Image | BadImage  # a thread hands over its errors; who asked for them decides
@@ -84,7 +86,7 @@ class TokenCache:
         """Tokens of image files: from the cache where it has them, from `encoder` for the rest.
 
         A broken image raises BadImage, after what was encoded before it is safe in the cache; with `skip_bad`
-        it is left out and listed. Memory holds two batches of images and one shard of tokens.
+        it is left out and listed. Memory holds three batches of images and one shard of tokens.
         """
         listener = as_progress(progress)
         paths = [Path(path) for path in paths]
@@ -169,7 +171,7 @@ def _encode_batch(images: dict[str, Image.Image], encoder: Encoder, paths: dict[
     if patches.shape != shape:
         raise BadTokens(f"{encoder.id} gave patches of shape {patches.shape}, its attributes promise {shape}")
     for index, digest in enumerate(images):
-        if not (np.isfinite(patches[index]).all() and (cls is None or np.isfinite(cls[index]).all())):
+        if not (_finite(patches[index]) and (cls is None or _finite(cls[index]))):
             raise BadTokens(
                 f"{paths[digest]}: {encoder.id} gives tokens that are not finite in float16; "
                 "choose another layer, or check the weights"
@@ -177,18 +179,33 @@ def _encode_batch(images: dict[str, Image.Image], encoder: Encoder, paths: dict[
     return {digest: (patches[i], None if cls is None else cls[i]) for i, digest in enumerate(images)}
 
 
+def _finite(tokens: np.ndarray) -> bool:
+    """np.isfinite takes numbers of float16 one by one; all exponent bits set is what it looks for."""
+    exponent = np.uint16(0x7C00)
+    return bool((tokens.view(np.uint16) & exponent).max(initial=0) < exponent)
+
+
 def _decoded(work: dict[str, Path], encoder: Encoder, batch_size: int) -> Generator[dict[str, Picture], None, None]:
-    """Batches of pictures; the next one is decoded while the encoder works on this one."""
+    """Batches of pictures in the order given; while the encoder works on one, threads decode the next two."""
     items = iter(work.items())
+    with ThreadPoolExecutor(DECODERS, thread_name_prefix="tfa-decode") as pool:
 
-    def decode(batch: list[tuple[str, Path]]) -> dict[str, Picture]:
-        return {digest: _open(digest, path, encoder) for digest, path in batch}
+        def submitted(count: int) -> list[tuple[str, Future[Picture]]]:
+            return [(digest, pool.submit(_open, digest, path, encoder)) for digest, path in islice(items, count)]
 
-    with ThreadPoolExecutor(1, thread_name_prefix="tfa-decode") as pool:
-        ahead = pool.submit(decode, list(islice(items, batch_size)))
-        while batch := ahead.result():
-            ahead = pool.submit(decode, list(islice(items, batch_size)))
-            yield batch
+        ahead = deque(submitted(2 * batch_size))  # two, because one does not last while a shard is synced
+        try:
+            while ahead:
+                batch: dict[str, Picture] = {}
+                for _ in range(min(batch_size, len(ahead))):
+                    digest, picture = ahead.popleft()
+                    batch[digest] = picture.result()
+                    ahead += submitted(1)  # no thread waits for the rest of a batch
+                yield batch
+                batch.clear()  # whoever asked is done with it: its pictures need not wait for the next batch
+        finally:
+            for _, picture in ahead:  # nobody wants them after an error
+                picture.cancel()
 
 
 def _open(digest: str, path: Path, encoder: Encoder) -> Picture:

@@ -190,13 +190,15 @@ def _member(branch: Branch, sigma: float, spec: HeadSpec, dtype: str, spill: Spi
         branch.geometry,
         descriptors if everything else descriptors[branch.split.anchors],
     )
+    terms = carrier_terms(CARRIER)
+    galleries = [branch.features(term.gamma, dtype, spill) for term in terms]
     parts = tuple(
-        Part(term.weight / (sigma or 1.0), 0, term.gamma, (branch.features(term.gamma, dtype, spill),))
-        for term in carrier_terms(CARRIER)
+        Part(term.weight / (sigma or 1.0), 0, term.gamma, (gallery,))
+        for term, gallery in zip(terms, galleries, strict=True)
     )
     scorer = Scorer((side,), parts, np.zeros(len(descriptors)), find_twins(descriptors), dtype)
-    for part in parts:
-        release(part.gallery[0])
+    for gallery in galleries:
+        release(gallery)
     branch.release()
     return scorer
 

@@ -17,9 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import array_namespace
 
-from tfa.arrays import Array, Backend, l2, to_numpy
+from tfa.arrays import Array, Backend, l2, release, to_numpy
 
 COLUMN_BLOCK = 2048  # descriptor columns cast to float64 at a time
+BLOCK_BYTES = 32 << 20  # of them, or more columns if they are fewer bytes than this
+IMAGE_BLOCK = 2048  # images whose products with the probes are summed at a time
+SPREADING = 100  # ours: adding one product to its place costs about as much as multiplying so many channels
+SPREAD_ROWS = 64  # rows added to their places at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Geometry:
     grand_mean: float  # m = ‖μ‖²
     participation: float  # PR^u of the anchors' uncentred Gram matrix
     saw: str = "database"
+    complete: bool = False  # no direction was left out but those of rounding: E diag(η) Eᵀ is all of G_c
 
     @property
     def rank(self) -> int:
@@ -51,15 +56,17 @@ class Geometry:
         projected = xp.matrix_transpose(_like(self.vectors, products)) @ centred.T
         return projected.T / _like(np.sqrt(self.eta), products)
 
-    def anchor_coordinates(self, rows: slice = slice(None)) -> np.ndarray:
+    def anchor_coordinates(self, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
         """The anchors' own coordinates, E √η."""
         return self.vectors[rows] * np.sqrt(self.eta)
 
+    def scaled(self, coordinates: Array, gamma: float) -> Array:
+        """λ^{-γ/2} · coordinates: φ_γ before L2."""
+        return coordinates if gamma == 0 else coordinates * _like(self.eigenvalues ** (-gamma / 2), coordinates)
+
     def shaped(self, coordinates: Array, gamma: float) -> Array:
         """φ_γ: coordinates scaled by λ^{-γ/2}, then L2."""
-        if gamma == 0:
-            return l2(coordinates)
-        return l2(coordinates * _like(self.eigenvalues ** (-gamma / 2), coordinates))
+        return l2(self.scaled(coordinates, gamma))
 
 
 def _like(values: np.ndarray, other: Array) -> Array:
@@ -70,19 +77,84 @@ def _like(values: np.ndarray, other: Array) -> Array:
     return xp.asarray(np.array(values), dtype=other.dtype, device=other.device)
 
 
-def inner_products(descriptors: np.ndarray, probes: np.ndarray | None, backend: Backend) -> Array:
+def inner_products(
+    descriptors: np.ndarray,
+    probes: np.ndarray | None,
+    backend: Backend,
+    *,
+    filled: np.ndarray | None = None,
+    out: np.ndarray | None = None,
+) -> Array:
     """⟨v_p, v_d⟩ in float64 of the probes (None: all images) with the whole database, `p m`.
 
     In column blocks, so that no float64 copy of the descriptors exists. With all images as probes each block
-    is `X Xᵀ`, which numpy runs as a symmetric rank-k update at half the work.
+    is `X Xᵀ`, which numpy runs as a symmetric rank-k update at half the work. `filled`, `m k`, tells which words
+    an image has, where words it lacks are zero blocks: pairs of images that do not share a word then cost
+    nothing. Products with some probes go to `out` if it is given (it may be mapped), a block of images at a time.
     """
+    if probes is not None:
+        return _products_with(descriptors, probes, backend, out)
     images, width = descriptors.shape
-    count = images if probes is None else len(probes)
-    products = backend.xp.zeros((count, images), dtype=backend.xp.float64, device=backend.torch_device or "cpu")
-    for low in range(0, width, COLUMN_BLOCK):
-        block = backend.put(descriptors[:, low : low + COLUMN_BLOCK], "float64")
-        products += block @ block.T if probes is None else block[backend.put(probes), :] @ block.T
+    if filled is not None and backend.torch_device is None and _sparse_enough(filled, width // filled.shape[1]):
+        return _products_by_word(descriptors, filled)
+    products = backend.xp.zeros((images, images), dtype=backend.xp.float64, device=backend.torch_device or "cpu")
+    added = backend.xp.empty_like(products)
+    # Wide blocks multiply fastest; a large sum asks for wide ones, so that adding to it stays cheap.
+    columns = max(COLUMN_BLOCK, images, BLOCK_BYTES // (8 * images))
+    for low in range(0, width, columns):
+        block = backend.put(descriptors[:, low : low + columns], "float64")
+        products += backend.xp.matmul(block, block.T, out=added)
     return products
+
+
+def _products_with(descriptors: np.ndarray, probes: np.ndarray, backend: Backend, out: np.ndarray | None) -> np.ndarray:
+    images, width = descriptors.shape
+    products = np.empty((len(probes), images)) if out is None else out
+    for first in range(0, images, IMAGE_BLOCK):
+        last = min(first + IMAGE_BLOCK, images)
+        total = np.zeros((len(probes), last - first))
+        for low in range(0, width, COLUMN_BLOCK):
+            columns = slice(low, low + COLUMN_BLOCK)
+            left = backend.put(descriptors[probes, columns], "float64")
+            total += to_numpy(left @ backend.put(descriptors[first:last, columns], "float64").T)
+        products[:, first:last] = total
+        for mapped in (descriptors, products):
+            release(mapped)
+    return products
+
+
+def _sparse_enough(filled: np.ndarray, channels: int) -> bool:
+    """Is it less work to multiply, word by word, only the images that have it, and to spread the result?"""
+    pairs = (filled.sum(axis=0, dtype=np.float64) ** 2).sum()
+    return bool(pairs * (channels + SPREADING) < len(filled) ** 2 * filled.shape[1] * channels)
+
+
+def _products_by_word(descriptors: np.ndarray, filled: np.ndarray) -> np.ndarray:
+    """G = Σ_k B_k B_kᵀ with B_k the blocks of word k, of the images that have it."""
+    images, words = filled.shape
+    channels = descriptors.shape[1] // words
+    products, space = np.zeros((images, images)), np.empty(images * images)
+    for word in range(words):
+        have = np.flatnonzero(filled[:, word])
+        block = np.asarray(descriptors[have, word * channels : (word + 1) * channels], dtype=np.float64)
+        square = space[: len(have) ** 2].reshape(len(have), len(have))
+        _add_lower(products, have, np.matmul(block, block.T, out=square))
+    for low in range(0, images, SPREAD_ROWS):  # the upper half is the lower one
+        rows, later = slice(low, low + SPREAD_ROWS), slice(low + SPREAD_ROWS, None)
+        corner = products[rows, rows]
+        products[rows, rows] = np.tril(corner) + np.tril(corner, -1).T
+        products[rows, later] = products[later, rows].T
+    return products
+
+
+def _add_lower(products: np.ndarray, have: np.ndarray, added: np.ndarray) -> None:
+    """products[have, have] += added on and below the diagonal (some of it above), a few rows at a time."""
+    for low in range(0, len(have), SPREAD_ROWS):
+        rows = have[low : low + SPREAD_ROWS]
+        columns = have[: low + len(rows)]
+        block = products[rows, : columns[-1] + 1]
+        block[:, columns] += added[low : low + len(rows), : len(columns)]
+        products[rows, : columns[-1] + 1] = block
 
 
 def cross_products(one: np.ndarray, other: np.ndarray, backend: Backend) -> np.ndarray:
@@ -124,6 +196,7 @@ def fit_geometry(gram: Array, width: int, max_rank: int, anchors: np.ndarray) ->
         anchor_means=to_numpy(means),
         grand_mean=grand,
         participation=participation,
+        complete=rank == int(kept.sum()),
     )
 
 

@@ -8,18 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfa.arrays import Backend, Spill, l2, release
-from tfa.branches import (
-    Branch,
-    PseudoScores,
-    ScoreBlock,
-    fused,
-    global_similarities,
-    median_spread,
-    mixed,
-    pseudo_facts,
-)
+from tfa.branches import Branch, PseudoScores, ScoreBlock, median_spread, pseudo_facts, row_blocks
 from tfa.config import HeadSpec
 from tfa.controllers.decisions import DatabaseEvidence, Decisions
+from tfa.controllers.pseudo_scores import (
+    empty_scores,
+    every_cosine,
+    every_score,
+    fused,
+    global_similarities,
+    mixed,
+)
 from tfa.controllers.target_decisions import TargetDecisions, TargetEvidence
 from tfa.errors import ChannelMismatch
 from tfa.evidence import Mask
@@ -32,6 +31,7 @@ from tfa.tokens import Tokens
 from tfa.vocabulary import CONSTRUCTIONS, Vocabulary
 
 Branches = Mapping[tuple[str, int], Branch]
+GLIMPSES = 256  # numbers of a descriptor that tell whether it may be equal to another
 
 
 @dataclass(frozen=True)
@@ -79,30 +79,29 @@ def assemble(
     `score_target` are target photos for robust score calibration; without them scores are as decided.
     """
     admitted = l2(np.asarray(cls, dtype)) if decisions.admit_cls else None
-    spill = Spill()
-    count, images = len(branches[HARD, 0].split.pseudo), branches[HARD, 0].split.images
-    total = spill.empty((count, images), np.float64)
-    total[:] = 0
+    spill, split = Spill(), branches[HARD, 0].split
+    count, images = len(split.pseudo), split.images
+    similar = every_cosine(_given(cls), split) if decisions.admit_cls else None
+    total = empty_scores(split)
     masks: list[Mask] = []
     scorers: dict[Replica, Scorer] = {}
     peaks: dict[Replica, np.ndarray] = {}
     for s in CONSTRUCTIONS:  # one construction at a time: only the sum of their pseudo-query scores stays
         used = [(weight, branches[assignment, s]) for assignment, weight in decisions.branch_weights.items()]
         scorers[s] = replica_scorer(used, decisions, spec, admitted, dtype, spill)
-        block, mask = final_scores(used, decisions, cls, backend)
+        block, mask = final_scores(used, decisions, cls, backend, similar=similar, every=True)
         if score_target is not None:
-            sigma = median_spread(pseudo_facts(block, count, mask)) or 1.0  # all scores equal: nothing to scale
+            sigma = median_spread(pseudo_facts(block, count, mask, images)) or 1.0  # all equal: nothing to scale
             scorers[s] = calibrated(scorers[s], sigma, score_target)
             block = _shifted(block, sigma, scorers[s].bias)
-        facts = pseudo_facts(_summed_into(total, block), count, mask)
+        facts = pseudo_facts(_summed_into(total, block, s == CONSTRUCTIONS[0]), count, mask, images)
         peaks[s] = np.sort(facts.peak[facts.top >= 0])
         masks.append(mask)
         for _, branch in used:
             branch.release()
-        release(total)
     scorers[ENSEMBLE] = joined([scorers[s] for s in CONSTRUCTIONS])
-    facts = pseudo_facts(lambda start, stop: np.array(total[start:stop]), count, masks[0].union(*masks[1:]))
-    peaks[ENSEMBLE] = np.sort(facts.peak[facts.top >= 0])
+    summed = pseudo_facts(lambda start, stop: np.array(total[start:stop]), count, masks[0].union(*masks[1:]), images)
+    peaks[ENSEMBLE] = np.sort(summed.peak[summed.top >= 0])
     return Head(spec, decisions, evidence, tuple(vocabularies), branches, cls, peaks, scorers, saw)
 
 
@@ -130,9 +129,10 @@ def replica_scorer(
     if admitted is not None:
         parts.append(Part(share, GLOBAL, None, (admitted,)))
     descriptors = [branch.described.descriptors for _, branch in used]
-    twins = find_twins(*descriptors, admitted)
+    twins = twins_of(*descriptors, admitted)
     for array in (*descriptors, *(chunk for part in parts for chunk in part.gallery)):
-        release(array)
+        if isinstance(array, np.ndarray):
+            release(array)
     return Scorer(tuple(sides), tuple(parts), np.zeros(len(descriptors[0])), twins, dtype)
 
 
@@ -150,25 +150,33 @@ def final_scores(
     decisions: Decisions | TargetDecisions,
     cls: np.ndarray | None,
     backend: Backend,
+    *,
+    similar: ScoreBlock | None = None,
+    every: bool = False,
 ) -> tuple[ScoreBlock, Mask]:
-    """Scores of the pseudo queries under the decided head, and what they may not answer."""
+    """Scores of the pseudo queries under the decided head, and what they may not answer.
+
+    `every` says that all rows will be asked for, which is cheaper at once. `similar` are the cosines of the
+    global tokens, if they are known.
+    """
     weighted = []
     for weight, branch in used:
         terms = carrier_terms(decisions.carrier, **decisions.strengths[branch.assignment])
-        weighted.append((weight, PseudoScores(branch, terms, backend).block))
+        scores = every_score(branch, terms, backend) if every else PseudoScores(branch, terms, backend).block
+        weighted.append((weight, scores))
     block, first = mixed(weighted), used[0][1]
     mask = first.mask.union(*(branch.mask for _, branch in used[1:]))
     if decisions.admit_cls:
-        assert cls is not None
-        similar, s = global_similarities(cls, first.split.pseudo), first.construction
+        similar, s = similar or global_similarities(_given(cls), first.split.pseudo), first.construction
         block = fused(block, similar, decisions.local_weight, decisions.sigma_local[s], decisions.sigma_cls[s])
     return block, mask
 
 
-def _summed_into(total: np.ndarray, block: ScoreBlock) -> ScoreBlock:
+def _summed_into(total: np.ndarray, block: ScoreBlock, first: bool) -> ScoreBlock:
     def scores(start: int, stop: int) -> np.ndarray:
         rows = block(start, stop)
-        total[start:stop] += rows
+        total[start:stop] = rows if first else total[start:stop] + rows
+        release(total)
         return rows
 
     return scores
@@ -176,3 +184,30 @@ def _summed_into(total: np.ndarray, block: ScoreBlock) -> ScoreBlock:
 
 def _shifted(block: ScoreBlock, sigma: float, bias: np.ndarray) -> ScoreBlock:
     return lambda start, stop: block(start, stop) / sigma + bias
+
+
+def _given(cls: np.ndarray | None) -> np.ndarray:
+    assert cls is not None
+    return cls
+
+
+def twins_of(*galleries: np.ndarray | None) -> np.ndarray | None:
+    """For each row the first row equal to it in all galleries; None if all rows differ.
+
+    `find_twins` reads every number; here it is asked only about rows that agree in a few places with another. It
+    compares bytes, so that −0 is made 0 first.
+    """
+    present = [gallery for gallery in galleries if gallery is not None]
+    places = [np.linspace(0, g.shape[1] - 1, min(g.shape[1], GLIMPSES)).astype(np.int64) for g in present]
+    alike: dict[int, list[int]] = {}
+    for start, stop in row_blocks(len(present[0])):
+        glimpse = np.concatenate([g[start:stop][:, at] + 0 for g, at in zip(present, places, strict=True)], axis=1)
+        for row, seen in enumerate(glimpse, start):
+            alike.setdefault(hash(seen.tobytes()), []).append(row)
+        for gallery in present:
+            release(gallery)
+    first = np.arange(len(present[0]))
+    for rows in (np.array(rows) for rows in alike.values() if len(rows) > 1):
+        found = find_twins(*(gallery[rows] + 0 for gallery in present))
+        first[rows] = rows if found is None else rows[found]
+    return None if (first == np.arange(len(first))).all() else first

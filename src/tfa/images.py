@@ -112,7 +112,8 @@ def _rgb(image: Image.Image) -> Image.Image:
         return Image.fromarray(_eight_bits(np.asarray(image), image.mode)).convert("RGB")
     if image.mode in ("RGBa", "La", "PA") or (image.mode == "P" and "transparency" in image.info):
         image = image.convert("RGBA")
-    return image.convert("RGB")  # from RGBA this drops alpha and keeps the colours below it
+    # From RGBA this drops alpha and keeps the colours below it. RGB would be copied for nothing.
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _eight_bits(grey: np.ndarray, mode: str) -> np.ndarray:

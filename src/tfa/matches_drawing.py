@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from tfa.errors import BadImage, TfaError
+from tfa.heat_drawing import full_colour, heated
 from tfa.images import open_image
 from tfa.montage import FAINT, GREY, INK, PAPER, elide, picture_options
 from tfa.storage import write_atomically
@@ -26,6 +28,7 @@ LINE, DOT, FAINT_DOT = 2, 5, 3  # width of a line, radii of dots
 LINES_SEEN_THROUGH = 40  # from so many lines on they fade, or the photos would be hidden
 FINER = 2  # lines are drawn so many times larger, then reduced: Pillow's own have steps
 USUAL_SHAPE = 4 / 3  # of a photo that is not there, if the other is not there either
+HEAT_CAPTION = "orange patches added to the score, blue ones took off it"
 
 
 def draw_matches(
@@ -35,10 +38,12 @@ def draw_matches(
     grid: Grid,
     other: Grid,
     path: Path | None = None,
+    heats: Sequence[np.ndarray] | None = None,
 ) -> Image.Image:
     """The query left, the map's photo right; a line for each match that moves alike, a faint dot for the others.
 
-    `grid` and `other` are the patch grids of the two photos. Written to `path` (PNG or JPEG) if there is one.
+    `grid` and `other` are the patch grids of the two photos. `heats`, what each patch of either contributed to the
+    score, are laid over a second row of the photos. Written to `path` (PNG or JPEG) if there is one.
     """
     options = None if path is None else picture_options(Path(path), "matches")
     _check(matches, grid, other)
@@ -56,9 +61,31 @@ def draw_matches(
     overlay = _overlay(sheet.size, starts, ends, matches.consistent, colours)
     sheet.paste(overlay, mask=overlay)
     _write_words(sheet, [query, answer], photos, corners, sizes, caption_of(matches))
+    if heats is not None:
+        sheet = _with_heats(sheet, photos, corners, sizes, heats)
     if path is not None and options is not None:
         write_atomically(Path(path), lambda temporary: sheet.save(temporary, **options))
     return sheet
+
+
+def _with_heats(
+    sheet: Image.Image,
+    photos: list[Image.Image | None],
+    corners: list[tuple[int, int]],
+    sizes: list[tuple[int, int]],
+    heats: Sequence[np.ndarray],
+) -> Image.Image:
+    """The sheet with a row below it: the photos again, under the contributions of their patches."""
+    top, row = sheet.height, sizes[0][1] + 8 + CAPTION + EDGE
+    taller = Image.new("RGB", (WIDTH, top + row), PAPER)
+    taller.paste(sheet, (0, 0))
+    full = full_colour(heats)
+    for photo, size, (left, _), heat in zip(photos, sizes, corners, heats, strict=True):
+        box = (left, top, left + size[0], top + size[1])
+        taller.paste(GREY if photo is None else heated(photo, size, heat, full), box)
+    at = (WIDTH / 2, top + sizes[0][1] + 8)
+    ImageDraw.Draw(taller).text(at, HEAT_CAPTION, font=_font(CAPTION), fill=INK, anchor="ma")
+    return taller
 
 
 def caption_of(matches: Matches) -> str:

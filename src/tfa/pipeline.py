@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tfa.arrays import Spill, backend_for
+from tfa.arrays import Backend, Spill, backend_for
 from tfa.branches import Branch, DatabaseSplit, fit_branch
 from tfa.cache import EncodedImages, TokenCache
 from tfa.config import HeadSpec
@@ -27,8 +27,8 @@ from tfa.encoders.protocol import Encoder
 from tfa.errors import BadSpec, BadTokens, FewPhotos
 from tfa.head import Head, assemble
 from tfa.images import find_images
-from tfa.progress import Progress, as_progress, tracked
-from tfa.residuals import ASSIGNMENTS, describe
+from tfa.progress import Progress, SilentProgress, as_progress, tracked
+from tfa.residuals import ASSIGNMENTS, SOFT, Described, describe
 from tfa.tokens import Tokens
 from tfa.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, given_vocabularies, sample_patches
 
@@ -85,18 +85,35 @@ def fit(
         tokens, words, ASSIGNMENTS, spec.temperature, backend, dtype=dtype, spill=spill, progress=progress
     )
 
+    return fit_described(described, vocabularies, spec, tokens.cls, backend, spill, dtype, progress)
+
+
+def fit_described(
+    described: Mapping[tuple[str, int], Described],
+    vocabularies: Sequence[Vocabulary],
+    spec: HeadSpec,
+    cls: np.ndarray | None,
+    backend: Backend,
+    spill: Spill,
+    dtype: str = "float32",
+    progress: Progress | None = None,
+) -> Head:
+    """The second half of `fit`: descriptors of each assignment and construction → a head."""
+    progress = progress or SilentProgress()
+
     # Geometry: Gram matrix and spectrum of each, one at a time.
-    split = DatabaseSplit.of(len(tokens), spec)
+    split = DatabaseSplit.of(len(described[SOFT, 0].descriptors), spec)
     keys = [(assignment, construction) for assignment in ASSIGNMENTS for construction in CONSTRUCTIONS]
     branches: dict[tuple[str, int], Branch] = {}
     for assignment, s in tracked(keys, len(keys), "spectra", progress):
+        centers = vocabularies[s].centers
         branches[assignment, s] = fit_branch(
-            assignment, s, words[s], described[assignment, s], split, spec, backend, spill
+            assignment, s, centers, described[assignment, s], split, spec, backend, spill
         )
 
     # Evidence and decisions, then the head they make.
-    decisions, evidence = decide(branches, tokens.cls, backend, progress)
-    return assemble(spec, decisions, evidence, vocabularies, branches, tokens.cls, backend, dtype)
+    decisions, evidence = decide(branches, cls, backend, progress)
+    return assemble(spec, decisions, evidence, vocabularies, branches, cls, backend, dtype)
 
 
 def calibrate(

@@ -4,26 +4,31 @@
                                                     soft: w_ik = softmax_k ⟨p̃_i, c_k⟩ / τ
 
 All constructions and assignments come out of one pass over the tokens. Each image is computed on its own
-(same matrix shapes whatever the batch), so a descriptor never depends on its neighbours in a batch.
+(same matrix shapes whatever the batch), so a descriptor never depends on its neighbours in a batch. On a CPU the pass
+is `residual_pass`; the functions here are the same formulas for batches on any device.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
 from tfa.arrays import Array, Backend, Spill, l2, release, to_numpy
 from tfa.progress import Progress, SilentProgress
+from tfa.residual_pass import ASSIGNMENTS, FAINT, HARD, ROUNDING, SOFT, ImagePass
 from tfa.tokens import Tokens
 
-HARD, SOFT = "hard", "soft"
-ASSIGNMENTS = (HARD, SOFT)
-# Below this a float32 softmax has lost its digits, and the logarithm is used instead.
-FAINT = 1e-30
+__all__ = [
+    "ASSIGNMENTS", "FAINT", "HARD", "SOFT", "Described", "DescriptorMemory", "describe", "describe_batch",
+    "hard_weights", "normalise_blocks", "remembering", "residual_blocks", "soft_weights",
+]  # fmt: skip
 RELEASE_EVERY = 256  # images
 
 
@@ -33,6 +38,9 @@ class Described:
 
     descriptors: np.ndarray  # b k·d
     mass: np.ndarray  # b k: norm of each residual block before it was normalised
+
+
+Kept = dict[tuple[str, int], Described]
 
 
 def hard_weights(similarities: Array) -> Array:
@@ -73,7 +81,7 @@ def residual_blocks(patches: Array, weights: Array, centers: Array) -> Array:
     total = xp.sum(weights, axis=-2)[..., None]  # b k 1
     blocks = xp.matrix_transpose(weights) @ patches - total * centers
     # A patch that equals its word leaves only rounding, which normalisation would blow up to a unit vector.
-    rounding = 16 * xp.finfo(patches.dtype).eps * total
+    rounding = ROUNDING * xp.finfo(patches.dtype).eps * total
     norm = xp.sqrt(xp.sum(blocks * blocks, axis=-1, keepdims=True))
     return xp.where(norm > rounding, blocks, xp.zeros_like(blocks))
 
@@ -127,7 +135,6 @@ def describe(
         return tokens.memory.described(tokens.rows, centers, assignments, temperature, backend, dtype)
     spill = spill or Spill()
     words, channels = centers[0].shape
-    on_device = [backend.put(center, dtype) for center in centers]
     kept = {
         (assignment, construction): Described(
             spill.empty((len(tokens), words * channels), dtype), np.empty((len(tokens), words), dtype)
@@ -136,18 +143,57 @@ def describe(
         for construction in range(len(centers))
     }
     released = 0
+    if backend.torch_device is None:
+        done = _image_by_image(tokens, ImagePass(centers, assignments, temperature, dtype), kept)
+    else:
+        done = _batch_by_batch(tokens, centers, assignments, temperature, backend, dtype, kept)
     with (progress or SilentProgress()).task("descriptors", len(tokens), "images") as task:
-        for batch in tokens.batches():
-            patches = backend.put(batch.patches, dtype)
-            for key, (descriptors, norms) in describe_batch(patches, on_device, assignments, temperature).items():
-                kept[key].descriptors[batch.start : batch.stop] = to_numpy(descriptors)
-                kept[key].mass[batch.start : batch.stop] = to_numpy(norms)
-            task.advance(batch.stop - batch.start)
-            if batch.stop - released >= RELEASE_EVERY:
-                released = batch.stop
+        for start, stop in done:
+            task.advance(stop - start)
+            if stop - released >= RELEASE_EVERY:
+                released = stop
                 _release(kept)
     _release(kept)
     return kept
+
+
+def _image_by_image(tokens: Tokens, one: ImagePass, kept: Kept) -> Iterator[tuple[int, int]]:
+    """Fill `kept` on a CPU; yields the images done."""
+    room = np.empty((len(one.keys), one.words * one.channels), one.dtype)
+    with ExitStack() as stack:
+        files = {key: stack.enter_context(_file_of(kept[key].descriptors)) for key in one.keys}
+        for index in range(len(tokens)):
+            rows = [room[i] if files[key] else kept[key].descriptors[index] for i, key in enumerate(one.keys)]
+            if not one(tokens.patches[index], rows, [kept[key].mass[index] for key in one.keys]):
+                tokens.load(index, index + 1)  # tells which image has values that are not finite
+            for file, row in zip(files.values(), rows, strict=True):
+                if file:
+                    file.write(row.data)
+            yield index, index + 1
+
+
+def _file_of(array: np.ndarray) -> AbstractContextManager[BinaryIO | None]:
+    """The file of a mapped array. To fill it by its pages costs a third of the products; by writing, little."""
+    return Path(str(array.filename)).open("r+b") if isinstance(array, np.memmap) else nullcontext()
+
+
+def _batch_by_batch(
+    tokens: Tokens,
+    centers: Sequence[np.ndarray],
+    assignments: Sequence[str],
+    temperature: float,
+    backend: Backend,
+    dtype: str,
+    kept: Kept,
+) -> Iterator[tuple[int, int]]:
+    """Fill `kept` on another device; yields the images done."""
+    on_device = [backend.put(center, dtype) for center in centers]
+    for batch in tokens.batches():
+        patches = backend.put(batch.patches, dtype)
+        for key, (descriptors, norms) in describe_batch(patches, on_device, assignments, temperature).items():
+            kept[key].descriptors[batch.start : batch.stop] = to_numpy(descriptors)
+            kept[key].mass[batch.start : batch.stop] = to_numpy(norms)
+        yield batch.start, batch.stop
 
 
 def remembering(tokens: Tokens) -> Tokens:

@@ -17,14 +17,13 @@ import numpy as np
 from tfa.arrays import backend_for, l2, to_numpy
 from tfa.errors import BadTokens, ChannelMismatch
 from tfa.geometry import Geometry
+from tfa.levels import Levels
+from tfa.products import QUERY_BLOCK, Rows, inner, lone_products, query_blocks
 from tfa.residuals import describe
 from tfa.tokens import Tokens
 
 GLOBAL = -1  # the "side" of parts that compare global tokens
-# Queries are scored in blocks of this many, the last one padded: matrix products then have the same shape for
-# any number of queries, and a score does not depend, in its last bit, on what it was asked together with.
-QUERY_BLOCK = 16
-GALLERY_BLOCK = 4096  # rows of a float16 gallery widened to float32 at a time
+LEVELS_BLOCK = 64  # queries at a time where rows are integers: their products are exact, so nothing is padded
 
 
 @dataclass(frozen=True)
@@ -35,23 +34,55 @@ class Side:
     centers: np.ndarray  # k d
     temperature: float
     geometry: Geometry | None = None  # None when no part needs coordinates
-    anchors: np.ndarray | None = None  # a k·d: descriptors that carry the geometry
+    anchors: Rows | None = None  # a k·d: descriptors that carry the geometry
+    directions: Levels | None = None  # r a: Eᵀ in integers, where rows are; the geometry then has no vectors
 
-    def features(self, tokens: Tokens, gammas: set[float | None], dtype: str) -> dict[float | None, np.ndarray]:
-        """Descriptors (None) and φ_γ of the tokens' images, for the asked γ."""
+    def features(self, tokens: Tokens, gammas: set[float | None], dtype: str) -> Features:
+        """Descriptors (None) and φ_γ of the tokens' images, for the asked γ, and products with the anchors."""
         described = describe(
             tokens, [self.centers], [self.assignment], self.temperature, backend_for("cpu"), dtype=dtype
         )
         descriptors = described[self.assignment, 0].descriptors
         features: dict[float | None, np.ndarray] = {None: descriptors}
         shaped = [gamma for gamma in gammas if gamma is not None]
-        if shaped:
-            assert self.geometry is not None
-            assert self.anchors is not None
-            coordinates = self.geometry.coordinates(inner(descriptors, self.anchors))
-            for gamma in shaped:
-                features[gamma] = self.geometry.shaped(coordinates, gamma)
-        return features
+        if not shaped:
+            return Features(features)
+        assert self.geometry is not None
+        assert self.anchors is not None
+        products, coordinates = [], []
+        for block in query_blocks(descriptors, self.anchors):
+            products.append(inner(block, self.anchors))
+            coordinates.append(self._coordinates(products[-1]))
+        z, count = np.concatenate(coordinates), len(descriptors)
+        for gamma in shaped:
+            features[gamma] = self.geometry.shaped(z, gamma)[:count]
+        return Features(features, np.concatenate(products)[:count])
+
+    def _coordinates(self, products: np.ndarray) -> np.ndarray:
+        """`geometry.coordinates`, or the same with integers for E."""
+        assert self.geometry is not None
+        if self.directions is None:
+            return self.geometry.coordinates(products)
+        means = self.geometry.anchor_means.astype(products.dtype)
+        centred = (
+            products - products.mean(axis=1, keepdims=True) - means + products.dtype.type(self.geometry.grand_mean)
+        )
+        return self.directions.inner(centred) / np.sqrt(self.geometry.eta).astype(products.dtype)
+
+    def geometry_in_floats(self) -> Geometry:
+        """The geometry with its E, also where that is kept as integers."""
+        assert self.geometry is not None
+        if self.directions is None:
+            return self.geometry
+        return replace(self.geometry, vectors=np.asarray(self.directions, np.float32).T)
+
+
+@dataclass(frozen=True)
+class Features:
+    """What one side makes of queries."""
+
+    by_gamma: dict[float | None, np.ndarray]  # q D each
+    with_anchors: np.ndarray | None = None  # q a: products of the descriptors with the anchors, if they were needed
 
 
 @dataclass(frozen=True)
@@ -61,7 +92,7 @@ class Part:
     weight: float
     side: int  # index of a Side, or GLOBAL
     gamma: float | None  # None: the descriptor itself (or the global token)
-    gallery: tuple[np.ndarray, ...]  # m D, in chunks of rows: a map grows by chunks, a head has one
+    gallery: tuple[Rows, ...]  # m D, in chunks of rows: a map grows by chunks, a head has one
     member: int = 0  # which replica of an ensemble it belongs to
 
     @property
@@ -85,17 +116,27 @@ class Scorer:
     def scores(self, tokens: Tokens) -> np.ndarray:
         """`q m` scores."""
         self._check(tokens)
-        rows = [self._block(*padded(tokens, start)) for start in range(0, len(tokens), QUERY_BLOCK)]
+        rows = [
+            self._block(tokens.select(slice(start, start + LEVELS_BLOCK)))
+            for start in range(0, len(tokens), LEVELS_BLOCK)
+        ]
         return np.concatenate(rows) if rows else np.empty((0, len(self.bias)), self.dtype)
 
-    def _block(self, tokens: Tokens, count: int) -> np.ndarray:
-        return self.scores_of(self.query_features(tokens))[:count]
+    def _block(self, tokens: Tokens) -> np.ndarray:
+        sides = self._sides(tokens)
+        known = {
+            id(side.anchors): found.with_anchors
+            for side, found in zip(self.sides, sides, strict=True)
+            if found.with_anchors is not None
+        }
+        return self.scores_of(self._parts(tokens, sides), known)
 
-    def scores_of(self, query_features: Sequence[np.ndarray]) -> np.ndarray:
-        """`q m` scores of queries whose feature of each part is given."""
-        total = np.zeros((len(query_features[0]), len(self.bias)), self.dtype)
+    def scores_of(self, query_features: Sequence[np.ndarray], known: dict[int, np.ndarray] | None = None) -> np.ndarray:
+        """`q m` scores of queries whose feature of each part is given; `known` are products with a chunk, by its id."""
+        count = len(query_features[0])
+        total = np.zeros((count, len(self.bias)), self.dtype)
         for part, features in zip(self.parts, query_features, strict=True):
-            similarity = np.concatenate([inner(features, chunk) for chunk in part.gallery], axis=1)
+            similarity = np.concatenate([lone_products(features, chunk, known or {}) for chunk in part.gallery], axis=1)
             total += similarity if part.weight == 1 else np.dtype(self.dtype).type(part.weight) * similarity
         total += self.bias.astype(self.dtype)
         if self.twins is not None:
@@ -104,15 +145,27 @@ class Scorer:
 
     def query_features(self, tokens: Tokens) -> list[np.ndarray]:
         """The query's feature of each part, `q D` each."""
+        return self._parts(tokens, self._sides(tokens))
+
+    def _sides(self, tokens: Tokens) -> list[Features]:
         gammas: list[set[float | None]] = [set() for _ in self.sides]
         for part in self.parts:
             if part.side != GLOBAL:
                 gammas[part.side].add(part.gamma)
-        features = [side.features(tokens, asked, self.dtype) for side, asked in zip(self.sides, gammas, strict=True)]
+        return [side.features(tokens, asked, self.dtype) for side, asked in zip(self.sides, gammas, strict=True)]
+
+    def _parts(self, tokens: Tokens, sides: Sequence[Features]) -> list[np.ndarray]:
         return [
-            l2(np.asarray(tokens.cls, self.dtype)) if part.side == GLOBAL else features[part.side][part.gamma]
+            l2(np.asarray(tokens.cls, self.dtype)) if part.side == GLOBAL else sides[part.side].by_gamma[part.gamma]
             for part in self.parts
         ]
+
+    def prepare(self) -> None:
+        """Pack rows of integers for single queries; scores stay as they are."""
+        chunks = [chunk for part in self.parts for chunk in part.gallery]
+        for rows in (*chunks, *(side.anchors for side in self.sides), *(side.directions for side in self.sides)):
+            if isinstance(rows, Levels):
+                rows.prepare()
 
     def _check(self, tokens: Tokens) -> None:
         channels = self.sides[0].centers.shape[1]
@@ -187,20 +240,6 @@ def padded(tokens: Tokens, start: int) -> tuple[Tokens, int]:
     """The block of queries at `start`, filled up with its first query, and how many of it are real."""
     count = min(QUERY_BLOCK, len(tokens) - start)
     return tokens.select(np.r_[np.arange(start, start + count), np.full(QUERY_BLOCK - count, start)]), count
-
-
-def inner(features: np.ndarray, gallery: np.ndarray) -> np.ndarray:
-    """⟨f(q), f(d)⟩ `q m`; a gallery stored in another dtype is widened a block of rows at a time.
-
-    The gallery stands left of the product, so that a query is a column: BLAS kernels treat the columns of a
-    block of 16 alike, which they do not do for rows.
-    """
-    if gallery.dtype == features.dtype:
-        return (gallery @ features.T).T
-    products = np.empty((len(gallery), len(features)), features.dtype)
-    for low in range(0, len(gallery), GALLERY_BLOCK):
-        products[low : low + GALLERY_BLOCK] = gallery[low : low + GALLERY_BLOCK].astype(features.dtype) @ features.T
-    return products.T
 
 
 def find_twins(*galleries: np.ndarray | None) -> np.ndarray | None:

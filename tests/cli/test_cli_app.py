@@ -16,6 +16,8 @@ VERBS = [
     ["weights"], ["weights", "get"], ["demo"], ["explain"], ["bench"], ["bench", "fit"], ["bench", "calibrate"],
     ["bench", "run"], ["bench", "heads"], ["bench", "datasets"], ["bench", "check"], ["bench", "score"],
     ["bench", "table"], ["bench", "results"], ["bench", "figures"], ["bench", "verification"], ["bench", "verify"],
+    ["serve"], ["report"], ["pairs"], ["export"], ["bench", "confidence"], ["bench", "speed"],
+    ["bench", "performance"], ["bench", "serve"],
 ]  # fmt: skip
 
 

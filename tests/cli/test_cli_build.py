@@ -15,7 +15,7 @@ def test_defaults_are_passed_on(run, stub, folder):
     assert run("build", "photos", "--out", "new.tfa").exit_code == 0
     assert stub.given("build") == {
         "photos": Path("photos"), "encoder": "dinov2-s14-focus", "weights": None, "positions": None,
-        "skip_bad": False, "spec": HeadSpec(), "ensemble": False, "storage": "float16", "verify": True,
+        "skip_bad": False, "spec": HeadSpec(), "ensemble": False, "storage": "float16", "verify": True, "fast": False,
         "device": "cpu", "threads": None, "batch_size": 8, "progress": True,
     }  # fmt: skip
     assert stub.given("save") == {"path": Path("new.tfa"), "overwrite": False}
@@ -23,13 +23,14 @@ def test_defaults_are_passed_on(run, stub, folder):
 
 def test_every_option_is_passed_on(run, stub, folder):
     (folder / "w.pth").touch()
-    options = "--encoder dinov2-b14@224 --weights w.pth --positions where.csv --skip-bad --ensemble --float32 "
-    options += "--no-verify --words 8 --device cuda --threads 2 --batch-size 4 --force --quiet"
+    options = "--encoder dinov2-b14@224 --weights w.pth --positions where.csv --skip-bad --ensemble --storage float32 "
+    options += "--no-verify --fast --words 8 --device cuda --threads 2 --batch-size 4 --force --quiet"
     assert run("build", "photos", "near.jpg", "--out", "town.tfa", *options.split()).exit_code == 0
     assert stub.given("build") == {
         "photos": [Path("photos"), Path("near.jpg")], "encoder": "dinov2-b14@224", "weights": Path("w.pth"),
         "positions": Path("where.csv"), "skip_bad": True, "spec": HeadSpec(words=8), "ensemble": True,
-        "storage": "float32", "verify": False, "device": "cuda", "threads": 2, "batch_size": 4, "progress": False,
+        "storage": "float32", "verify": False, "fast": True, "device": "cuda", "threads": 2, "batch_size": 4,
+        "progress": False,
     }  # fmt: skip
     assert stub.given("save")["overwrite"] is True
 

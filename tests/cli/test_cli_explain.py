@@ -194,3 +194,26 @@ def test_a_verified_hit_counts_the_matches_that_are_explained(town):
 def test_help_shows_an_example(run):
     assert " explain " in run("--help").stdout
     assert "$ tfa explain town.tfa photo.jpg" in run("explain", "--help").stdout
+
+
+def test_the_picture_shows_what_patches_contributed(run, town):
+    from tfa.matches_drawing import draw_matches
+
+    assert run("explain", "town.tfa", "near.png", "-o", "why.png").exit_code == 0
+    found = explain(town, "near.png")
+    plain = draw_matches(Path("near.png"), Path(found.hit.image), found.matches, (4, 4), (4, 4))
+    with Image.open("why.png") as picture:
+        assert picture.height > plain.height + 100
+        assert np.array_equal(np.asarray(picture)[: plain.height], np.asarray(plain))
+        heated = np.asarray(picture, int)[plain.height :]
+    assert ((heated[..., 0] - heated[..., 2]) > 100).any()  # orange
+
+
+def test_without_the_tokens_of_the_answer_the_matches_are_drawn_alone(run, town, tmp_path, monkeypatch):
+    Path("photos/3.png").unlink()
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "empty"))
+    result = run("explain", "town.tfa", "near.png", "-o", "why.png")
+    assert result.exit_code == 0
+    assert "drawn without contributions" in result.stderr
+    assert "3.png" in result.stderr
+    assert Path("why.png").is_file()

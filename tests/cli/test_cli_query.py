@@ -170,3 +170,33 @@ def test_verified_answers_have_a_column_of_matches(run, stub, folder):
 def test_no_candidates_is_a_usage_error(run, stub, folder):
     assert run("query", "town.tfa", "near.jpg", "--candidates", 0).exit_code == 2
     assert stub.calls == []
+
+
+def test_a_sequence_is_filtered_in_the_order_of_names(run, stub, folder, monkeypatch):
+    from tfa.maps.following import FrameAnswer
+
+    asked = []
+
+    def followed(place_map, frames, **given):
+        asked.append(([frame.name for frame in frames], given))
+        hit = stub()._answer(folder / "near.jpg", 1, 0.0, 0).hits[0]
+        away = [frame.name == "b.jpg" for frame in frames]
+        return [
+            FrameAnswer(str(frame), [] if lost else [hit], 0.1, None, 0.9 if lost else 0.0)
+            for frame, lost in zip(frames, away, strict=True)
+        ]
+
+    monkeypatch.setattr("tfa.maps.following.query_sequence", followed)
+    result = run("query", "town.tfa", "--sequence", "photos", "-k", 2, "--min-confidence", 0.05)
+    assert result.exit_code == 0, result.stderr
+    assert asked[0][0] == ["a.jpg", "b.jpg"]
+    assert asked[0][1] == {"k": 2, "min_confidence": 0.05, "calibration": None, "progress": True}
+    assert "lost (probability 0.90)" in result.stdout
+    told = json.loads(run("query", "town.tfa", "--sequence", "photos", "--json").stdout)
+    assert [entry["lost"] for entry in told] == [0.0, 0.9]
+
+
+def test_photos_or_a_sequence_are_asked_not_both(run, stub, folder):
+    for given in (["near.jpg", "--sequence", "photos"], [], ["--sequence", "photos", "--verify"]):
+        assert run("query", "town.tfa", *given).exit_code == 2
+    assert run("query", "town.tfa", "--sequence", "near.jpg").exit_code == 2

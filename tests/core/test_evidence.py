@@ -7,12 +7,14 @@ from hypothesis import strategies as st
 
 from tfa.evidence import (
     NOBODY,
+    SAME,
     Candidate,
     Mask,
     agreement,
     correlation,
     dispersion_penalised,
     row_facts,
+    row_tops,
     support,
 )
 
@@ -78,6 +80,30 @@ def test_duplicates_are_masked_by_cosine_and_zero_descriptors_only_by_themselves
     mask = Mask.of_duplicates(v @ v.T, np.arange(5), np.linalg.norm(v, axis=1))
     pairs = set(zip(mask.rows.tolist(), mask.columns.tolist(), strict=True))
     assert pairs == {(0, 0), (0, 1), (1, 0), (1, 1), (2, 2), (3, 3), (4, 4)}
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_tops_alone_are_the_tops_of_the_facts(seed):
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(size=(6, 5)).round(1)
+    masked = np.nonzero(rng.random((6, 5)) < 0.6)  # rows without any answer happen
+    np.testing.assert_array_equal(row_tops(scores.copy(), masked), row_facts(scores.copy(), masked).top)
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_duplicates_are_those_of_the_plain_comparison(seed):
+    rng = np.random.default_rng(seed)
+    v = rng.normal(size=(12, 3)) * rng.choice([0.0, 1e-3, 1.0, 50.0], 12)[:, None]
+    v[rng.integers(12, size=4)] = v[rng.integers(12, size=4)] * rng.choice([1.0, 3.0, 1 + 1e-7], 4)[:, None]
+    norms, images = np.linalg.norm(v, axis=1), np.sort(rng.permutation(12)[:7])
+    products = v[images] @ v.T
+    same = products >= SAME * norms[images][:, None] * norms
+    same &= (norms[images] > 0)[:, None] & (norms > 0)
+    same[np.arange(7), images] = True
+    mask = Mask.of_duplicates(products, images, norms, first_row=20)
+    np.testing.assert_array_equal(np.stack([mask.rows - 20, mask.columns]), np.stack(np.nonzero(same)))
 
 
 def test_identical_float32_descriptors_count_as_duplicates():

@@ -4,8 +4,10 @@ import tracemalloc
 
 import numpy as np
 
+from tfa import branches, geometry
 from tfa.arrays import Spill, release
 from tfa.config import HeadSpec
+from tfa.controllers import pseudo_scores
 from tfa.pipeline import fit
 from tfa.tokens import Tokens
 
@@ -26,6 +28,26 @@ def test_peak_memory_of_a_fit_is_bounded(monkeypatch):
     # 4 MiB for python's own objects. Six descriptor matrices in memory would take three times the bound.
     assert peak < 2 * descriptors + 4 * square + sampled + (4 << 20)
     assert 6 * descriptors > 2 * descriptors + 4 * square + sampled + (4 << 20)
+
+
+def test_memory_of_a_sampled_fit_does_not_grow_with_the_map(monkeypatch):
+    monkeypatch.setattr(Spill.__init__, "__defaults__", (1 << 14,))
+    for module, name in ((geometry, "IMAGE_BLOCK"), (pseudo_scores, "GALLERY_BLOCK"), (branches, "ROW_BLOCK")):
+        monkeypatch.setattr(module, name, 32)  # as small beside these maps as they are beside large ones
+    monkeypatch.setattr(branches, "BLOCK_BYTES", 1 << 16)
+    spec = HeadSpec(words=8, max_pca=100, pca_sample=60, max_pseudo=60, max_patches=400)
+    rng = np.random.default_rng(0)
+    peaks = {}
+    for images in (300, 1200):
+        tokens = Tokens(rng.normal(size=(images, 6, 16)).astype(np.float32))
+        tracemalloc.start()
+        fit(tokens, spec)
+        _, peaks[images] = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    # 900 images more: a float64 row of products or coordinates of each would be 480 bytes in each of six branches,
+    # a descriptor 512. What stays are block norms (six rows of 32 bytes), scores' bias and bookkeeping.
+    assert peaks[1200] - peaks[300] < 900 * 1500
+    assert 900 * 6 * (480 + 480 + 512) > 5 * 900 * 1500
 
 
 def test_a_spilled_array_is_the_array_and_outlives_its_spill():

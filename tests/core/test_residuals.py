@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from tests.core.worlds import world
 from tfa import reference
-from tfa.arrays import backend_for, to_numpy
-from tfa.residuals import ASSIGNMENTS, describe, hard_weights, soft_weights
+from tfa.arrays import Spill, backend_for, to_numpy
+from tfa.errors import BadTokens
+from tfa.residuals import ASSIGNMENTS, describe, describe_batch, hard_weights, soft_weights
 from tfa.tokens import Tokens
 
 CPU = backend_for("cpu")
@@ -94,9 +95,59 @@ def test_weights():
     np.testing.assert_allclose((weights * largest)[0, 0, 2] / (weights * largest)[0, 0, 0], np.exp(-2))
 
 
-def test_all_six_in_one_pass_equal_each_alone():
-    tokens, centers = world(), [unit_centers(seed=s) for s in range(3)]
+@pytest.mark.parametrize("patches", [1, 7, 40])
+@pytest.mark.parametrize("words", [8, 5])
+def test_all_six_in_one_pass_equal_each_alone(patches, words):
+    tokens = Tokens(np.random.default_rng(5).normal(size=(4, patches, 6)))
+    centers = [unit_centers(words, seed=s) for s in range(3)]
     together = describe(tokens, centers, ASSIGNMENTS, 0.01, CPU)
     assert set(together) == {(a, s) for a in ASSIGNMENTS for s in range(3)}
-    alone = described(tokens, centers[2], "hard", "float32")
-    np.testing.assert_array_equal(together["hard", 2].descriptors, alone.descriptors)
+    for (assignment, s), one in together.items():
+        alone = described(tokens, centers[s], assignment, "float32")
+        np.testing.assert_array_equal(one.descriptors, alone.descriptors)
+        np.testing.assert_array_equal(one.mass, alone.mass)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-13), ("float32", 2e-6)])
+def test_image_by_image_equals_the_formulas_for_batches(dtype, tolerance):
+    patches, centers = (
+        np.random.default_rng(1).normal(size=(5, 33, 6)).astype(dtype),
+        [unit_centers(seed=s) for s in (1, 2)],
+    )
+    fast = describe(Tokens(patches), centers, ("soft", "hard"), 0.01, CPU, dtype=dtype)
+    plain = describe_batch(patches, [center.astype(dtype) for center in centers], ASSIGNMENTS, 0.01)
+    for key, (descriptors, norms) in plain.items():
+        np.testing.assert_allclose(fast[key].descriptors, descriptors, atol=tolerance)
+        np.testing.assert_allclose(fast[key].mass, norms, atol=40 * tolerance, rtol=tolerance)
+
+
+def test_half_tokens_give_what_the_same_numbers_give_in_float32_every_time():
+    halves = np.random.default_rng(2).normal(size=(3, 20, 6)).astype(np.float16)
+    for assignment in ASSIGNMENTS:
+        half, again = (described(Tokens(halves), unit_centers(), assignment, "float32") for _ in range(2))
+        wide = described(Tokens(halves.astype(np.float32)), unit_centers(), assignment, "float32")
+        np.testing.assert_array_equal(half.descriptors, wide.descriptors)
+        np.testing.assert_array_equal(half.descriptors, again.descriptors)
+        np.testing.assert_array_equal(half.mass, wide.mass)
+
+
+def test_descriptors_in_a_mapped_file_equal_those_in_memory():
+    tokens, centers = world(noise=0.5), [unit_centers(seed=s) for s in range(3)]
+    memory = describe(tokens, centers, ASSIGNMENTS, 0.01, CPU, spill=Spill(1 << 30))
+    mapped = describe(tokens, centers, ASSIGNMENTS, 0.01, CPU, spill=Spill(0))
+    for key, one in memory.items():
+        assert isinstance(mapped[key].descriptors, np.memmap)
+        np.testing.assert_array_equal(one.descriptors, mapped[key].descriptors)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_value_that_is_not_finite_names_its_image(value):
+    patches = np.ones((3, 4, 6), np.float16)
+    patches[2, 1, 0] = value
+    with pytest.raises(BadTokens, match=r"image 2: .*non-finite"):
+        described(Tokens(patches), unit_centers(), "soft", "float32")
+
+
+def test_no_image_has_no_descriptor():
+    fast = described(world().select(slice(0, 0)), unit_centers(), "hard")
+    assert fast.descriptors.shape == (0, 48)

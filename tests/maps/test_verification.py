@@ -79,7 +79,7 @@ def test_answers_are_ordered_by_the_fused_score_and_the_rest_follows(place_map, 
         np.testing.assert_array_equal([hit.score for hit in answer], scores[row, [hit.id for hit in answer]])
         sure = confidences(scores[[row]], np.array([[hit.id for hit in answer]]), state.head.peaks)[0]
         sure[:count] = verified_confidence(sure[:count], leads(votes)[order], margins(standing)[order])
-        np.testing.assert_allclose([hit.confidence for hit in answer], sure)
+        np.testing.assert_allclose([hit.confidence for hit in answer], sure, rtol=1e-6)
 
 
 def test_fewer_hits_than_candidates_are_the_first_of_them(place_map, dusk):

@@ -105,7 +105,7 @@ def test_a_map_of_format_1_is_read_and_edited(town, tmp_path, dusk, cache):
     with pytest.raises(BadSpec, match="--verify"):
         old.query(dusk, verify=True)
     old.remove([0])
-    assert old.info()["format_version"] == reopened(path).info()["format_version"] == 2
+    assert old.info()["format_version"] == reopened(path).info()["format_version"] == 3
 
 
 def test_compact_tokens_that_do_not_fit_the_map_are_refused(saved, tmp_path, cache):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tfa.cli import bench, build, calibrate, demo, edit, encoders, explain, info, query
+from tfa.cli import bench, build, calibrate, demo, edit, encoders, explain, export, info, query, report, serve
 from tfa.cli.console import console, examples, show_error
 from tfa.errors import TfaError
 from tfa.version import __version__
@@ -92,7 +92,7 @@ def tfa(
     """Visual place recognition without training: a folder of photos becomes a map that knows its places."""
 
 
-for verb in (build, query, explain, info, calibrate, edit, encoders, demo, bench):
+for verb in (build, query, explain, info, report, calibrate, edit, serve, export, encoders, demo, bench):
     verb.register(app)
 
 

@@ -38,6 +38,7 @@ def calibrate(
     weights: options.Weights = None,
     device: options.Device = "cpu",
     threads: options.Threads = None,
+    fast: options.Fast = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -50,7 +51,7 @@ def calibrate(
 
     place_map = PlaceMap.load(map)
     progress = wants_progress(quiet=quiet, json=json)
-    place_map.use_encoder(weights=weights, device=device, threads=threads, progress=progress)
+    place_map.use_encoder(weights=weights, device=device, threads=threads, fast=fast, progress=progress)
     report = place_map.calibrate(
         photos, name, budget=budget, score=score, skip_bad=skip_bad, device=device, progress=progress
     )

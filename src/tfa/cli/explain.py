@@ -32,7 +32,7 @@ def explain(
             metavar="FILE.png",
             dir_okay=False,
             callback=options.picture,
-            help="Draw the patches found in both photos, joined by lines.",
+            help="Draw the patches found in both photos, joined by lines, and what each patch gave the score.",
         ),
     ] = None,
     rank: Annotated[int, typer.Option(min=1, help="Which hit to look at; 1 is the best.")] = 1,
@@ -66,7 +66,7 @@ def explain(
     else:
         show(explanation)
     if out is not None:
-        draw(explanation, out)
+        draw(explanation, out, contributions(place_map, explanation, calibration))
 
 
 def show(explanation: Any) -> None:
@@ -82,9 +82,24 @@ def show(explanation: Any) -> None:
     say(f"  verification is {explanation.reason}")
 
 
-def draw(explanation: Any, out: Path) -> None:
+def contributions(place_map: Any, explanation: Any, calibration: str | None) -> list[Any] | None:
+    """What each patch of the query and of the answer contributed; None, with a note, if the answer's photo is lost."""
+    import numpy as np
+
+    from tfa.contributions import why
+    from tfa.errors import BadMap
+
+    try:
+        told = why(place_map, explanation.tokens, explanation.hit.id, calibration)
+    except BadMap as error:
+        note(f"drawn without contributions: {error}")
+        return None
+    return [np.array(told[heat]) for heat in ("query_heat", "image_heat")]
+
+
+def draw(explanation: Any, out: Path, heats: list[Any] | None = None) -> None:
     from tfa.matches_drawing import draw_matches
 
     answer, grid = Path(explanation.hit.image), explanation.grid
-    draw_matches(Path(explanation.query), answer, explanation.matches, grid, grid, out)
+    draw_matches(Path(explanation.query), answer, explanation.matches, grid, grid, out, heats)
     note(f"picture: {out}" + ("" if answer.is_file() else f" (without {answer.name}, whose file is gone)"))

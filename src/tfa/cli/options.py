@@ -39,6 +39,14 @@ Device = Annotated[str, typer.Option(help="Where encoding and fitting run: cpu o
 Threads = Annotated[
     int | None, typer.Option(min=1, help="CPU threads of the encoder; as many as there are cores if not given.")
 ]
+Fast = Annotated[
+    bool,
+    typer.Option(
+        "--fast/--no-fast",
+        help="Encode in 8-bit integers: about twice as fast on a CPU, tokens differ slightly. "
+        "Needs pip install 'tfa-vpr\\[fast]'.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Draw no progress bars.")]
 

@@ -36,6 +36,7 @@ def register(app: typer.Typer) -> None:
             "tfa query town.tfa evening-walk/ --min-confidence 0.5 --json > answers.json",
             "tfa query town.tfa photo.jpg --calibration night",
             "tfa query town.tfa photo.jpg --verify --candidates 50",
+            "tfa query town.tfa --sequence drive/ --json > path.json",
         )
     )(query)
 
@@ -43,8 +44,8 @@ def register(app: typer.Typer) -> None:
 def query(
     map: options.MapPath,
     photos: Annotated[
-        list[Path], typer.Argument(metavar="PHOTO|FOLDER", help="Photos, or folders searched for photos.")
-    ],
+        list[Path] | None, typer.Argument(metavar="PHOTO|FOLDER", help="Photos, or folders searched for photos.")
+    ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Hits shown for each photo.")] = 5,
     json: options.AsJson = False,
     montage: Annotated[
@@ -85,15 +86,27 @@ def query(
         int | None,
         typer.Option(min=1, metavar="N", help=f"{CANDIDATES_HELP}; {VerifySpec().candidates} if not given."),
     ] = None,
+    sequence: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            metavar="FOLDER",
+            help="Consecutive frames of one drive, in the order of their names: each is answered in the light of "
+            "those before it. The map's photos must be in driving order, or have positions.",
+        ),
+    ] = None,
     weights: options.Weights = None,
     device: options.Device = "cpu",
     threads: options.Threads = None,
+    fast: options.Fast = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Find the places of a map that photos show.
 
     A photo that cannot be read is reported and the others are answered; the exit code is then 1.
     """
+    check_asked(photos, sequence, verify, candidates)
     if montage is not None:
         options.check_writable(montage)
 
@@ -101,17 +114,15 @@ def query(
 
     place_map = PlaceMap.load(map)
     progress = wants_progress(quiet=quiet, json=json)
-    place_map.use_encoder(weights=weights, device=device, threads=threads, progress=progress)
-    asked = expanded(photos)
-    answers = place_map.query_many(
-        asked,
-        k=k,
-        min_confidence=min_confidence,
-        calibration=calibration,
-        verify=verify,
-        candidates=candidates,
-        progress=progress,
-    )
+    place_map.use_encoder(weights=weights, device=device, threads=threads, fast=fast, progress=progress)
+    asked = expanded([sequence] if sequence else photos or [])
+    common: dict[str, Any] = {"min_confidence": min_confidence, "calibration": calibration, "progress": progress}
+    if sequence is not None:
+        from tfa.maps.following import query_sequence
+
+        answers: Sequence[Any] = query_sequence(place_map, asked, k=k, **common)
+    else:
+        answers = place_map.query_many(asked, k=k, verify=verify, candidates=candidates, **common)
     if json:
         print_json([_entry(answer) for answer in answers])
     elif len(answers) <= ONE_BY_ONE:
@@ -129,6 +140,18 @@ def query(
         raise typer.Exit(1)
 
 
+def check_asked(
+    photos: Sequence[Path] | None, sequence: Path | None, verify: bool | None, candidates: int | None
+) -> None:
+    """Refuse what cannot be asked together."""
+    if (sequence is None) == (not photos):
+        raise typer.BadParameter("give photos or folders to ask for one by one, or --sequence FOLDER, not both")
+    if sequence is not None and (verify or candidates is not None):
+        raise typer.BadParameter(
+            "a sequence is filtered by the scores of the head; leave out --verify and --candidates"
+        )
+
+
 def expanded(photos: Sequence[Path]) -> list[Path]:
     """Folders replaced by the photos in them; a missing file stays, to be reported with its answer."""
     from tfa.images import find_images
@@ -140,12 +163,16 @@ def _entry(answer: Any) -> dict[str, Any]:
     entry: dict[str, Any] = {"query": str(answer.query)}
     if answer.error is not None:
         entry["error"] = answer.error
+    if hasattr(answer, "lost"):
+        entry["lost"] = answer.lost
     return {**entry, "hits": [hit.to_dict() for hit in answer.hits]}
 
 
 def _no_place(answer: Any, min_confidence: float) -> str:
     if answer.error is not None:
         return "not readable"
+    if getattr(answer, "lost", 0.0) > answer.confidence:
+        return f"lost (probability {answer.lost:.2f})"
     return f"no place (confidence {answer.confidence:.2f} below {min_confidence:.2f})"
 
 

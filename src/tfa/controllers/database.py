@@ -6,22 +6,34 @@ It takes fitted database branches and database global tokens; there is no argume
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from tfa.arrays import Backend
-from tfa.branches import Branch, PseudoScores, global_similarities, median_spread, pseudo_facts
-from tfa.branches import fused as fuse
+from tfa.branches import Branch, ScoreBlock, median_spread, pseudo_facts
 from tfa.controllers import reasons
 from tfa.controllers.decisions import DatabaseEvidence, Decisions, SpectralStrengths
+from tfa.controllers.pseudo_scores import every_cosine, every_score, pseudo_tops
+from tfa.controllers.pseudo_scores import fused as fuse
 from tfa.controllers.rules import METHOD, Rules
-from tfa.evidence import Candidate, RowFacts, correlation
+from tfa.evidence import Candidate, correlation
 from tfa.geometry import CARRIERS, carrier_terms
 from tfa.progress import Progress, SilentProgress, tracked
-from tfa.residuals import ASSIGNMENTS
+from tfa.residuals import ASSIGNMENTS, HARD
 from tfa.vocabulary import CONSTRUCTIONS
 
 Branches = Mapping[tuple[str, int], Branch]
+
+
+@dataclass(frozen=True)
+class BranchEvidence:
+    """What the pseudo queries say of one assignment under one construction."""
+
+    tops: dict[str, np.ndarray]  # carrier → p
+    sigma_local: float
+    sigma_cls: float
+    fused: np.ndarray | None  # p: of S_A and the global token; None where there is none or a scale is zero
 
 
 def decide(
@@ -34,37 +46,28 @@ def decide(
     """All decisions, in the method's order: strengths, assignment, global token, carrier."""
     strengths = {a: spectral_strengths([branches[a, s] for s in CONSTRUCTIONS]) for a in ASSIGNMENTS}
 
-    facts: dict[tuple[str, str], list[RowFacts]] = {}
-    pairs = [(assignment, carrier) for assignment in ASSIGNMENTS for carrier in CARRIERS]
-    for assignment, carrier in tracked(pairs, len(pairs), "evidence", progress or SilentProgress()):
-        c, beta = strengths[assignment].c, strengths[assignment].beta
-        facts[assignment, carrier] = [
-            _branch_facts(branches[assignment, s], carrier, c, beta, backend) for s in CONSTRUCTIONS
-        ]
-    candidates = {f"{a}/{m}": Candidate.of(f"{a}/{m}", _tops(rows)) for (a, m), rows in facts.items()}
+    split = branches[HARD, 0].split
+    similar = None if cls is None else every_cosine(cls, split)
+    seen: dict[tuple[str, int], BranchEvidence] = {}
+    keys = [(assignment, s) for assignment in ASSIGNMENTS for s in CONSTRUCTIONS]
+    for a, s in tracked(keys, len(keys), "evidence", progress or SilentProgress()):
+        seen[a, s] = _evidence_of(branches[a, s], strengths[a], similar, backend)
+    candidates = {
+        f"{a}/{m}": Candidate.of(f"{a}/{m}", np.stack([seen[a, s].tops[m] for s in CONSTRUCTIONS]))
+        for a in ASSIGNMENTS
+        for m in CARRIERS
+    }
 
     assignment = rules.assignment(candidates["hard/adaptive"], candidates["soft/adaptive"])
-    chosen = [branches[assignment, s] for s in CONSTRUCTIONS]
+    chosen = [seen[assignment, s] for s in CONSTRUCTIONS]
     c, beta = strengths[assignment].c, strengths[assignment].beta
 
     local = candidates[f"{assignment}/adaptive"]
-    # σ: median over pseudo queries of a row's spread, so that two branches of unlike scale can be added.
-    sigma_local = tuple(median_spread(rows) for rows in facts[assignment, "adaptive"])
-    sigma_cls: tuple[float, ...] = (0.0, 0.0, 0.0)
     fused = None
-    if cls is not None:
-        similar = global_similarities(cls, chosen[0].split.pseudo)
-        count = len(chosen[0].split.pseudo)
-        sigma_cls = tuple(median_spread(pseudo_facts(similar, count, branch.mask)) for branch in chosen)
-        if min(sigma_local) > 0 and min(sigma_cls) > 0:
-            name = f"{assignment}/adaptive+cls"
-            terms = carrier_terms("adaptive", c, beta)
-            rows = []
-            for branch, of_local, of_cls in zip(chosen, sigma_local, sigma_cls, strict=True):
-                block = fuse(PseudoScores(branch, terms, backend).block, similar, 0.5, of_local, of_cls)
-                rows.append(pseudo_facts(block, count, branch.mask))
-                branch.release()
-            fused = candidates[name] = Candidate.of(name, _tops(rows))
+    fused_tops = [rows.fused for rows in chosen if rows.fused is not None]
+    if len(fused_tops) == len(chosen):
+        name = f"{assignment}/adaptive+cls"
+        fused = candidates[name] = Candidate.of(name, np.stack(fused_tops))
     admit_cls = fused is not None and rules.global_token(fused, local)
 
     original, partial = candidates[f"{assignment}/original"], candidates[f"{assignment}/partial"]
@@ -75,8 +78,8 @@ def decide(
         admit_cls=admit_cls,
         c=c,
         beta=beta,
-        sigma_local=sigma_local,
-        sigma_cls=sigma_cls,
+        sigma_local=tuple(rows.sigma_local for rows in chosen),
+        sigma_cls=tuple(rows.sigma_cls for rows in chosen),
     )
     words = {
         "assignment": reasons.of_assignment(candidates["hard/adaptive"], candidates["soft/adaptive"]),
@@ -86,7 +89,7 @@ def decide(
     }
     # Reasons are those of the method's rules; a decision made by another rule is not explained by them.
     told = words if rules == METHOD else {}
-    return decisions, DatabaseEvidence(len(chosen[0].split.pseudo), strengths, candidates, told)
+    return decisions, DatabaseEvidence(len(split.pseudo), strengths, candidates, told)
 
 
 def spectral_strengths(branches: list[Branch]) -> SpectralStrengths:
@@ -101,12 +104,27 @@ def spectral_strengths(branches: list[Branch]) -> SpectralStrengths:
     return strengths
 
 
-def _branch_facts(branch: Branch, carrier: str, c: float, beta: float, backend: Backend) -> RowFacts:
-    scores = PseudoScores(branch, carrier_terms(carrier, c, beta), backend)
-    facts = pseudo_facts(scores.block, len(branch.split.pseudo), branch.mask)
+def _evidence_of(
+    branch: Branch, strengths: SpectralStrengths, similar: ScoreBlock | None, backend: Backend
+) -> BranchEvidence:
+    """Top-1 answers under each carrier, and under S_A together with the global token.
+
+    All from one computation of S_A: which assignment is chosen, and so whether its fusion is asked for, is only
+    known at the end, but fusing costs no product.
+    """
+    count, images, mask = len(branch.split.pseudo), branch.split.images, branch.mask
+    tops = {}
+    for carrier in ("original", "partial"):
+        block = every_score(branch, carrier_terms(carrier), backend)
+        tops[carrier] = pseudo_tops(block, mask, count, images)
+    block = every_score(branch, carrier_terms("adaptive", strengths.c, strengths.beta), backend)
+    facts = pseudo_facts(block, count, mask, images)
+    tops["adaptive"] = facts.top
+    # σ: median over pseudo queries of a row's spread, so that two branches of unlike scale can be added.
+    sigma_local, sigma_cls, fused = median_spread(facts), 0.0, None
+    if similar is not None:
+        sigma_cls = median_spread(pseudo_facts(similar, count, mask, images))
+    if similar is not None and sigma_local > 0 and sigma_cls > 0:  # ours: a zero scale refuses admission
+        fused = pseudo_tops(fuse(block, similar, 0.5, sigma_local, sigma_cls), mask, count, images)
     branch.release()
-    return facts
-
-
-def _tops(rows: list[RowFacts]) -> np.ndarray:
-    return np.stack([facts.top for facts in rows])
+    return BranchEvidence(tops, sigma_local, sigma_cls, fused)

@@ -12,7 +12,8 @@ from typing import Protocol
 import numpy as np
 
 from tfa.arrays import Backend, l2, to_numpy
-from tfa.branches import Branch, PseudoScores, ScoreBlock, row_blocks
+from tfa.branches import Branch, ScoreBlock, row_blocks
+from tfa.controllers.pseudo_scores import every_score
 from tfa.evidence import Mask, View
 from tfa.geometry import KernelTerm, cross_products
 from tfa.residuals import Described
@@ -117,7 +118,7 @@ class BranchKernel:
         return self.target.branch.kernel_among(self.terms, one, other, self.backend)
 
     def pseudo_block(self) -> ScoreBlock:
-        return PseudoScores(self.target.branch, self.terms, self.backend).block
+        return every_score(self.target.branch, self.terms, self.backend)
 
 
 class MixedKernel:

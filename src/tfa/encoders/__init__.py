@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER, Card, find_card
 from tfa.encoders.identity import EncoderId, parse_encoder
-from tfa.encoders.protocol import Encoder
+from tfa.encoders.protocol import Encoder, model_of
 from tfa.errors import BadSpec
 from tfa.progress import Progress
 
@@ -21,6 +21,7 @@ __all__ = [
     "EncoderId",
     "find_card",
     "load_encoder",
+    "model_of",
     "parse_encoder",
 ]
 
@@ -31,23 +32,32 @@ def load_encoder(
     weights: str | Path | None = None,
     device: str = "cpu",
     threads: int | None = None,
+    fast: bool = False,
     progress: bool | Progress | None = None,
 ) -> Encoder:
     """The encoder `name@size/layer-facet`, ready to run.
 
     `weights` is a file to use instead of the card's own source. `threads` is how many CPU threads torch uses
-    in this process from now on.
+    in this process from now on. `fast` is the same model with its products in 8-bit integers, on the CPU only.
     """
     identity = parse_encoder(name)  # first, so that a misspelt name costs no import
     if threads is not None and threads < 1:
         raise BadSpec(f"threads={threads!r} is out of range: must be at least 1")
+    if fast and device != "cpu":
+        raise BadSpec(
+            f"device={device!r} does not go with fast=True (--fast), which is made for the CPU; give one of them"
+        )
 
     import torch
 
+    from tfa.encoders.fast import FastEncoder, onnxruntime
     from tfa.encoders.vit import VitEncoder, checked_device
     from tfa.encoders.weights import resolve_weights
 
     checked_device(device)
     if threads is not None:
         torch.set_num_threads(threads)
-    return VitEncoder(identity, resolve_weights(identity.card, weights, progress=progress), device)
+    if fast:
+        onnxruntime()  # before weights are fetched
+    found = resolve_weights(identity.card, weights, progress=progress)
+    return FastEncoder(identity, found, torch.get_num_threads()) if fast else VitEncoder(identity, found, device)

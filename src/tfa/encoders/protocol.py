@@ -16,7 +16,8 @@ class Encoder(Protocol):
     """A frozen function from images to tokens.
 
     An encoder may also have `prepare(image) -> image`, which shrinks a picture to what `encode` will read
-    without changing its answer; the token cache then calls it while the encoder is busy with other images.
+    without changing its answer; the token cache then calls it from several threads while the encoder is busy
+    with other images. It may have `model`, the fingerprint of the encoder it stands for in other arithmetic.
     """
 
     id: str  # canonical name, such as dinov2-b14@322
@@ -30,3 +31,11 @@ class Encoder(Protocol):
     def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
         """float16 patches `b n d` in row-major order, and float16 global tokens `b d_g` or None."""
         ...
+
+
+def model_of(encoder: Encoder) -> str:
+    """Which model an encoder is, whatever its arithmetic: what a map remembers and compares.
+
+    The fingerprint, which also tells arithmetics apart, is the key of tokens: they are never mixed.
+    """
+    return getattr(encoder, "model", encoder.fingerprint)

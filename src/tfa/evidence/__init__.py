@@ -28,6 +28,7 @@ from tfa.evidence.support import (
     correlation,
     dispersion_penalised,
     row_facts,
+    row_tops,
     support,
 )
 
@@ -51,5 +52,6 @@ __all__ = [
     "joint_scores",
     "relation_terms",
     "row_facts",
+    "row_tops",
     "support",
 ]

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from tfa.cache import TokenCache
-from tfa.encoders import Encoder, load_encoder
+from tfa.coarse import CoarseScorer
+from tfa.encoders import Encoder, load_encoder, model_of
 from tfa.errors import BadImage, BadSpec, BadWeights
 from tfa.images import open_image
 from tfa.maps.building import with_twins
 from tfa.maps.records import Answer, Hit, ImageRecord, confidences
-from tfa.maps.served import ServedHead
+from tfa.maps.served import INTEGERS, ServedHead
 from tfa.maps.state import MapState
 from tfa.maps.verifying import UNVERIFIED, Question, Verifier, reranked, verifier_for, wanted_candidates
 from tfa.progress import Progress, as_progress
@@ -23,6 +24,7 @@ from tfa.tokens import Tokens
 from tfa.verification import verified_confidence
 
 QUERY_BATCH = 8  # photos encoded at a time
+COARSE_FROM = 500  # images from which a prepared map of floats answers from coarse scores
 
 
 def hits_of(
@@ -32,13 +34,17 @@ def hits_of(
     tokens: Tokens,
     k: int,
     verifier: Verifier | None = None,
+    coarse: CoarseScorer | None = None,
 ) -> list[list[Hit]]:
     """The k best of `images`, which stand in the gallery rows `alive`, for each query; verified where asked."""
     if k < 1:
         raise BadSpec(f"k={k} is out of range: must be at least 1")
     if not len(images):
         return [[] for _ in range(len(tokens))]
-    scores = served.scorer.scores(tokens)[:, alive]
+    if coarse is None:
+        scores = served.scorer.scores(tokens)[:, alive]
+    else:  # exact for the best, and near enough for the mean and spread of the rest
+        scores = coarse.scores(tokens, max(k, 0 if verifier is None else verifier.candidates), alive)[:, alive]
     if verifier is None:
         ranked, _ = top_k(scores, k)
         matches = np.full(ranked.shape, UNVERIFIED)
@@ -108,6 +114,7 @@ class AskableMap:
     """The part of a map that answers: it holds a state and an encoder, and changes nothing."""
 
     def __init__(self, state: MapState, path: Path | None = None, encoder: Encoder | None = None) -> None:
+        self._prepared = False
         self._take(state)
         self.path = path
         self.notes: list[str] = []
@@ -121,6 +128,24 @@ class AskableMap:
         rows = [row for row, record in enumerate(state.images) if record.id not in state.removed]
         self._alive = np.array(rows, dtype=np.int64)
         self.images = [state.images[row] for row in rows]
+        self._coarse: dict[str, CoarseScorer] = {}
+        if self._prepared:
+            self.prepare()
+
+    def prepare(self) -> None:
+        """Make ready for many single questions, which takes seconds for a large map and memory for its rows.
+
+        Rows of integers are packed; answers stay as they are. A map of floats, from 500 images on, then answers from
+        coarse scores: the same images, and scores to the rounding of a float32. Mean and spread of a row, which
+        confidence needs, are then of coarse scores (z-scores to about 0.01).
+        """
+        self._prepared = True
+        for head in self.state.heads:
+            if head.served.storage == INTEGERS:
+                head.served.scorer.prepare()
+            elif len(self.state.images) >= COARSE_FROM:
+                self._coarse[head.name] = CoarseScorer(head.served.scorer)
+                self._coarse[head.name].prepare()
 
     def __len__(self) -> int:
         return len(self.images)
@@ -136,9 +161,10 @@ class AskableMap:
         device: str = "cpu",
         threads: int | None = None,
         progress: bool | Progress | None = None,
+        fast: bool = False,
     ) -> None:
         """How queries and additions are encoded; which encoder it is, the map itself says."""
-        options = {"weights": weights, "device": device, "threads": threads, "progress": progress}
+        options = {"weights": weights, "device": device, "threads": threads, "progress": progress, "fast": fast}
         self._encoder, self._encoder_options = None, options
 
     @property
@@ -148,7 +174,8 @@ class AskableMap:
         if self._encoder is None:
             chosen = {key: value for key, value in self._encoder_options.items() if value is not None}
             self._encoder = load_encoder(wanted["id"], **{"weights": wanted["weights"], **chosen})
-        if self._encoder.fingerprint != wanted["fingerprint"]:
+        # One model, in whatever arithmetic: what was mapped in float32 may be asked by a robot in integers.
+        if model_of(self._encoder) != wanted["fingerprint"]:
             found, self._encoder = self._encoder.id, None
             raise BadWeights(
                 f"this map was built with {wanted['id']} (fingerprint {wanted['fingerprint'][:12]}…), but {found} "
@@ -211,7 +238,8 @@ class AskableMap:
     def _ask(self, tokens: Tokens, question: Question) -> list[list[Hit]]:
         head = self.state.chosen(question.calibration)
         verifier = verifier_for(tokens, question, head, self.state.compact)
-        return hits_of(head.served, self._alive, self.images, tokens, question.k, verifier)
+        coarse = self._coarse.get(head.name)
+        return hits_of(head.served, self._alive, self.images, tokens, question.k, verifier, coarse)
 
     def _answers(
         self, photos: Sequence[Any], question: Question, min_confidence: float, strict: bool

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from tfa.cache import EncodedImages, TokenCache
-from tfa.encoders import Encoder
+from tfa.encoders import Encoder, model_of
 from tfa.errors import BadMap, BadSpec, UnknownImage
 from tfa.head import Head
 from tfa.maps.records import ImageRecord
+from tfa.maps.served import STORAGES
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.verifying import FittedVerification
 from tfa.positions import Position
@@ -46,7 +47,7 @@ def encoder_facts(encoder: Encoder, weights: str | Path | None) -> dict[str, Any
     """What a map remembers of its encoder; `weights` is where it found them, if a file was named."""
     return {
         "id": encoder.id,
-        "fingerprint": encoder.fingerprint,
+        "fingerprint": model_of(encoder),
         "channels": encoder.channels,
         "global_channels": encoder.global_channels,
         "grid": list(encoder.grid),
@@ -96,6 +97,10 @@ def tokens_of(
     """
     digests, paths = [record.digest for record in records], [record.path for record in records]
     missing = cache.missing(fingerprint, digests)
+    if missing:
+        # Another arithmetic of the map's model has a shelf of its own: all tokens are taken from there, or none.
+        fingerprint = encoder().fingerprint
+        missing = cache.missing(fingerprint, digests)
     if missing:
         gone = [paths[i] for i in missing if not Path(paths[i]).is_file()]
         if gone:
@@ -155,5 +160,5 @@ def unique_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def check_storage(storage: str) -> None:
-    if storage not in ("float16", "float32"):
-        raise BadSpec(f"storage={storage!r} is unknown; use float16 or float32")
+    if storage not in STORAGES:
+        raise BadSpec(f"storage={storage!r} is unknown; use {', '.join(STORAGES[:-1])} or {STORAGES[-1]}")

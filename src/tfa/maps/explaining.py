@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class Explanation:
     grid: tuple[int, int]  # of the patches of both photos
     admitted: bool  # whether verification orders the answers of this map
     reason: str
+    tokens: Tokens | None = field(default=None, repr=False, compare=False)  # of the query, for what else is asked of it
 
     @property
     def mutual(self) -> int:
@@ -104,4 +105,4 @@ def explain(place_map: AskableMap, photo: Any, rank: int = 1, calibration: str |
     row = next(row for row, record in enumerate(place_map.state.images) if record.id == hit.id)
     matches = match(compact.query(tokens)[0], compact.rows(np.array([row]))[0], compact.grid, compact.grid)
     reason = NOT_JUDGED if head.verification is None else head.verification["reason"]
-    return Explanation(str(photo), rank, hit, matches, compact.grid, head.verifies, reason)
+    return Explanation(str(photo), rank, hit, matches, compact.grid, head.verifies, reason, tokens)

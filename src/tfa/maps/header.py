@@ -11,8 +11,8 @@ from tfa.storage import sha256_of_file, sha256_of_json
 
 HEADER = "map.json"
 FORMAT = "tfa-map"
-VERSION = 2
-READABLE = (1, 2)  # version 1 has no verification
+VERSION = 3
+READABLE = (1, 2, 3)  # version 1 has no verification, version 2 no rows of integers
 
 
 def is_map(path: Path) -> bool:

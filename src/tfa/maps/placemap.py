@@ -62,12 +62,14 @@ class PlaceMap(AskableMap):
         verify: bool | VerifySpec = True,
         device: str = "cpu",
         threads: int | None = None,
+        fast: bool = False,
         batch_size: int = QUERY_BATCH,
         cache: TokenCache | None = None,
         progress: bool | Progress | None = None,
     ) -> PlaceMap:
         """Photos → encoder → head → map. `photos` is a folder, a file or a list of them.
 
+        `fast` encodes in 8-bit integers, as `load_encoder` says.
         `verify` also keeps what verifying answers needs (ours, beyond the paper) and decides whether it is used.
         """
         check_storage(storage)
@@ -77,7 +79,9 @@ class PlaceMap(AskableMap):
         csv = None if positions is None else Path(positions)
         places, notes = find_positions(paths, root, csv)  # before the long work: a bad CSV should not cost an hour
         if isinstance(encoder, str):
-            encoder = load_encoder(encoder, weights=weights, device=device, threads=threads, progress=progress)
+            encoder = load_encoder(
+                encoder, weights=weights, device=device, threads=threads, fast=fast, progress=progress
+            )
         encoded = encode(paths, encoder, cache=cache, skip_bad=skip_bad, batch_size=batch_size, progress=progress)
         if len(encoded.paths) < 2:
             raise NoImages(f"a map needs at least 2 photos, {photos} gave {len(encoded.paths)}")

@@ -96,6 +96,7 @@ class CalibrationReport:
 
 def standardised(scores: np.ndarray, ranked: np.ndarray) -> np.ndarray:
     """z-scores `q k` of the ranked images in their rows of scores `q m`."""
+    scores = np.ascontiguousarray(scores, np.float64)  # sums must not depend on how the rows lie in memory
     mean, spread = scores.mean(axis=1, keepdims=True), scores.std(axis=1, keepdims=True)
     return (np.take_along_axis(scores, ranked, axis=1) - mean) / (spread + EPSILON)
 

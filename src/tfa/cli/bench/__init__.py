@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from tfa.cli.bench import confidence, datasets, figures, run, score, speed, table, verification
+from tfa.cli.bench import confidence, datasets, figures, run, score, serve, speed, table, verification
 from tfa.cli.console import examples
 
-VERBS = (run, datasets, score, table, figures, verification, confidence, speed)
+VERBS = (run, datasets, score, table, figures, verification, confidence, speed, serve)
 
 
 def register(app: typer.Typer) -> None:

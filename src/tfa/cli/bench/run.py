@@ -79,6 +79,7 @@ def run(
     sam_model: Annotated[str, typer.Option(help="Which SAM the weights are of: vit-h, vit-l or vit-b.")] = "vit-h",
     device: options.Device = "cpu",
     threads: options.Threads = None,
+    fast: options.Fast = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -98,7 +99,7 @@ def run(
     options.check_writable(out / "record")
     loaded = [load_dataset(name, path, positives=positives) for name, path in folders]
     bars = wants_progress(quiet=quiet, json=json)
-    model = load_encoder(encoder, weights=weights, device=device, threads=threads)
+    model = load_encoder(encoder, weights=weights, device=device, threads=threads, fast=fast)
     done: list[Ran] = []
     for data in loaded:
         for text in data.notes:

@@ -1,17 +1,35 @@
-"""`tfa bench fit`, `calibrate`, `verify`: what fitting, calibrating and verifying cost on this machine."""
+"""`tfa bench speed`, `performance`, `fit`, `calibrate`, `verify`: what the stages cost on this machine."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
 from tfa.cli import options
-from tfa.cli.console import examples, print_json, say, wants_progress
+from tfa.cli.console import console, examples, note, print_json, printable, say, wants_progress
+
+if TYPE_CHECKING:
+    from tfa.bench.speed.suite import Done
+
+
+class Size(StrEnum):
+    small = "small"
+    full = "full"
 
 
 def register(bench: typer.Typer) -> None:
+    bench.command(
+        epilog=examples(
+            "tfa bench speed --size small",
+            "tfa bench speed fit verify --json",
+            "tfa bench speed --peers --out docs/performance/speed.json",
+        )
+    )(speed)
+    bench.command(epilog=examples("tfa bench performance docs/performance/ --out docs/performance.md"))(performance)
     bench.command(
         epilog=examples(
             "tfa bench fit", "tfa bench fit --images 200 --patches 256 --json", "tfa bench fit --tokens photos/"
@@ -21,6 +39,87 @@ def register(bench: typer.Typer) -> None:
         epilog=examples("tfa bench calibrate", "tfa bench calibrate --images 200 --full 200 --patches 256 --json")
     )(calibrate)
     bench.command(epilog=examples("tfa bench verify", "tfa bench verify --candidates 50 --threads 4 --json"))(verify)
+
+
+def speed(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Benchmarks to run. If none is named: all but the long ones."),
+    ] = None,
+    peers: Annotated[
+        bool,
+        typer.Option("--peers", help="Also run AnyLoc's build, faiss and scikit-learn on the same tokens."),
+    ] = False,
+    size: Annotated[
+        Size, typer.Option(help="small: a minute in all, for trying out. full: what is reported.")
+    ] = Size.full,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", dir_okay=False, help="Also write the result there, as JSON, after every benchmark."
+        ),
+    ] = None,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Time every stage against its floor, both in this run: the least time its unavoidable work takes here."""
+    from tfa.bench.speed.suite import SpeedRun, chosen, run_each
+    from tfa.storage import write_json
+
+    wanted = chosen(names or (), peers=peers)
+    if out is not None:
+        options.check_writable(out)
+    done: list[Done] = []
+    for one in run_each(wanted, size.value, wants_progress(quiet=quiet, json=json)):
+        done.append(one)
+        if not json:
+            show(one)
+        if out is not None:  # what is measured stays, should a later benchmark be stopped
+            write_json(out, SpeedRun.here(size.value, done).to_dict())
+    if size is Size.small and any(line.bar for one in done for line in one.lines):
+        note("the bars are meant for --size full")
+    if out is not None:
+        note(f"wrote {out}")
+    if json:
+        print_json(SpeedRun.here(size.value, done).to_dict())
+
+
+def show(done: Done) -> None:
+    from tfa.bench.speed.lines import COLUMNS, cells
+    from tfa.bench.speed.suite import SUITE
+
+    say(f"{SUITE[done.name].title} ({done.name})", style="bold")
+    say(SUITE[done.name].floor)
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    for number, column in enumerate(COLUMNS):
+        table.add_column(column, justify="right" if number else "left", overflow="fold")
+    for line in done.lines:
+        table.add_row(*map(printable, cells(line)), style="yellow" if line.met is False else None)
+    console().print(table)
+    say()
+
+
+def performance(
+    records: Annotated[
+        list[Path],
+        typer.Argument(metavar="RESULTS", help="Files of [bold]tfa bench speed --out[/bold], or folders of them."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Write the page there rather than print it.")
+    ] = None,
+) -> None:
+    """Write recorded speeds as one Markdown page, the machine named. Nothing is timed."""
+    from tfa.bench.speed.page import performance_page, read_results
+    from tfa.storage import write_text
+
+    if out is not None:
+        options.check_writable(out)
+    page = performance_page(read_results(records))
+    if out is None:
+        typer.echo(printable(page), nl=False)
+        return
+    write_text(out, page)
+    note(f"wrote {out}")
 
 
 def fit(

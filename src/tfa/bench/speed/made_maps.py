@@ -1,0 +1,71 @@
+"""Made-up served heads of any size, without a fit: the arrays of a large map, of the right shapes and kinds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tfa.errors import BadSpec
+from tfa.geometry import CARRIERS, Geometry, carrier_terms
+from tfa.levels import SEVEN_TOP, TOP, Levels
+from tfa.maps.served import INTEGERS, ServedHead
+from tfa.scoring import Part, Rows, Scorer, Side
+
+MAX_RANK = 4096  # directions a geometry keeps at most
+STRENGTHS = {"c": 0.6, "beta": 0.3}  # of the adaptive carrier: all three of its terms
+
+
+def made_head(
+    images: int, carrier: str, *, words: int = 64, channels: int = 384, storage: str = INTEGERS
+) -> ServedHead:
+    """A head of one vocabulary under soft assignment, with `images` random rows."""
+    if carrier not in CARRIERS or images < 3:
+        raise BadSpec(f"carrier={carrier!r}, images={images}: use one of {', '.join(CARRIERS)} and at least 3 images")
+    rng = np.random.default_rng(0)
+    centers = rng.standard_normal((words, channels), np.float32)
+    centers /= np.linalg.norm(centers, axis=1, keepdims=True)
+    terms, rank = carrier_terms(carrier, **STRENGTHS), min(images - 1, MAX_RANK)
+    descriptors = _rows(rng, images, words * channels, SEVEN_TOP, storage)
+    side = Side("soft", centers, 0.01)
+    if any(term.gamma is not None for term in terms):
+        eta = np.geomspace(0.05 * images, 1e-4 * images, rank)
+        vectors = np.empty((images, 0 if storage == INTEGERS else rank), np.float32)
+        directions = None
+        if storage == INTEGERS:
+            levels, fine = _levels(rng, (rank, images), TOP), _levels(rng, (rank, images), TOP)
+            directions = Levels(levels, np.full(rank, 1 / (60 * np.sqrt(images)), np.float32), images, TOP, fine)
+        else:
+            vectors = (rng.standard_normal((images, rank), np.float32) / np.sqrt(images)).astype(storage)
+        means = np.full(images, 0.3)
+        geometry = Geometry(np.arange(images), vectors, eta, means, 0.3, 50.0)
+        side = Side("soft", centers, 0.01, geometry, descriptors, directions)
+    parts = []
+    for term in terms:
+        rows = descriptors if term.gamma is None else _rows(rng, images, rank, TOP, storage)
+        parts.append(Part(term.weight, 0, term.gamma, (rows,)))
+    peaks = np.sort(rng.normal(4, 1, min(images, 5000)))
+    return ServedHead(Scorer((side,), tuple(parts), np.zeros(images)), peaks, storage)
+
+
+def _rows(rng: np.random.Generator, images: int, width: int, top: int, storage: str) -> Rows:
+    """Rows of about unit length."""
+    levels = _levels(rng, (images, width), top)
+    step = np.full(images, np.sqrt(3 / width) / top, np.float32)
+    if storage == INTEGERS:
+        return Levels(levels, step, width, top)
+    return (levels * np.float32(step[0])).astype(storage)
+
+
+def _levels(rng: np.random.Generator, shape: tuple[int, int], top: int) -> np.ndarray:
+    return rng.integers(-top, top + 1, shape, np.int8)
+
+
+def arrays_read(head: ServedHead) -> list[np.ndarray]:
+    """The large arrays that one question reads, each once."""
+    found: dict[int, np.ndarray] = {}
+    sides = [rows for side in head.scorer.sides for rows in (side.anchors, side.directions)]
+    vectors = [side.geometry.vectors for side in head.scorer.sides if side.geometry is not None]
+    for rows in (*sides, *vectors, *(chunk for part in head.scorer.parts for chunk in part.gallery)):
+        for array in (rows.levels, rows.fine) if isinstance(rows, Levels) else (rows,):
+            if array is not None and array.size:
+                found[id(array)] = array
+    return list(found.values())

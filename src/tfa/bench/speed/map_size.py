@@ -1,0 +1,96 @@
+"""Bytes an image takes in a served map, for each carrier and storage, beside a residual descriptor in float32."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tfa.bench.speed.lines import Bar, Line, told_bytes
+from tfa.bench.speed.made_maps import made_head
+from tfa.bench.speed.made_states import made_state
+from tfa.geometry import CARRIERS
+from tfa.maps import format
+from tfa.maps.served import INTEGERS, STORAGES
+from tfa.progress import Progress, as_progress
+
+BAR = Bar(4.0, at_least=True)
+
+
+@dataclass(frozen=True)
+class MapSize:
+    """Bytes on disk of one map, without compact tokens, which are optional."""
+
+    carrier: str
+    storage: str
+    images: int
+    disk_bytes: int
+    descriptor_bytes: int  # of an image as AnyLoc keeps it: 4 · words · channels
+
+    @property
+    def bytes_per_image(self) -> float:
+        return self.disk_bytes / self.images
+
+    @property
+    def ratio(self) -> float:
+        return self.descriptor_bytes / self.bytes_per_image
+
+
+@dataclass(frozen=True)
+class MapSizeBenchmark:
+    words: int
+    channels: int
+    sizes: tuple[MapSize, ...]
+
+    def lines(self) -> list[Line]:
+        return [
+            Line(
+                f"{size.carrier}, {size.storage}, {size.images:,} images",
+                ratio=size.ratio,
+                bar=BAR if size.storage == INTEGERS else None,
+                disk_bytes=size.disk_bytes,
+                note=f"{size.bytes_per_image:,.0f} bytes an image; float32 descriptors {size.descriptor_bytes:,}",
+            )
+            for size in self.sizes
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        more = [{"bytes_per_image": size.bytes_per_image, "ratio": size.ratio} for size in self.sizes]
+        told = asdict(self)
+        return {**told, "sizes": [{**size, **extra} for size, extra in zip(told["sizes"], more, strict=True)]}
+
+    def __str__(self) -> str:
+        lines = [f"{self.words} words × {self.channels} channels", ""]
+        lines.append(f"{'carrier':<12}{'storage':<10}{'images':>8}{'map':>12}{'an image':>12}{'times smaller':>16}")
+        for size in self.sizes:
+            lines.append(
+                f"{size.carrier:<12}{size.storage:<10}{size.images:>8,}{told_bytes(size.disk_bytes):>12}"
+                f"{size.bytes_per_image:>12,.0f}{size.ratio:>16.2f}"
+            )
+        return "\n".join(lines)
+
+
+def run_map_size_benchmark(
+    *,
+    sizes: Sequence[int] = (607,),
+    carriers: Sequence[str] = CARRIERS,
+    storages: Sequence[str] = STORAGES,
+    words: int = 64,
+    channels: int = 384,
+    progress: bool | Progress | None = None,
+) -> MapSizeBenchmark:
+    """Write made-up maps and weigh their files."""
+    found = []
+    with as_progress(progress).task("writing", len(sizes) * len(carriers) * len(storages)) as task:
+        for images in sizes:
+            for carrier in carriers:
+                for storage in storages:
+                    head = made_head(images, carrier, words=words, channels=channels, storage=storage)
+                    with tempfile.TemporaryDirectory(prefix="tfa-size-") as folder:
+                        format.write_new(Path(folder) / "made.tfa", made_state(head), overwrite=False)
+                        disk = sum(file.stat().st_size for file in (Path(folder) / "made.tfa").iterdir())
+                    found.append(MapSize(carrier, storage, images, disk, 4 * words * channels))
+                    task.advance()
+    return MapSizeBenchmark(words, channels, tuple(found))

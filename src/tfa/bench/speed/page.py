@@ -1,0 +1,137 @@
+"""The page of performance: tables from the files that `tfa bench speed --out` writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfa.bench.speed.lines import COLUMNS, Line, cells, told_bytes
+from tfa.bench.speed.suite import FORMAT, SUITE, VERSION
+from tfa.storage import BadFile
+
+Result = Mapping[str, Any]
+
+
+def read_results(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Results from files, and from every JSON file of folders, in the order of their names."""
+    files: list[Path] = []
+    for path in paths:
+        files += sorted(path.glob("*.json")) if path.is_dir() else [path]
+    if not files:
+        listed = ", ".join(map(str, paths))
+        raise BadFile(f"{listed}: there is no JSON file; write one with tfa bench speed --out {paths[0]}/speed.json")
+    return [_read(file) for file in files]
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        result = json.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        raise BadFile(f"{file} does not exist; write it with tfa bench speed --out {file}") from None
+    except (OSError, ValueError) as error:
+        raise BadFile(f"{file} cannot be read: {error}") from None
+    if not isinstance(result, dict) or result.get("format") != FORMAT:
+        raise BadFile(f"{file} is not a {FORMAT} file; write one with tfa bench speed --out")
+    if result.get("version") != VERSION:
+        raise BadFile(f"{file} is of version {result.get('version')}; this release reads version {VERSION}: run again")
+    return result
+
+
+def performance_page(results: Sequence[Result]) -> str:
+    """Markdown: what was asked for and what was measured, then a table for each benchmark of each run."""
+    machines = list(dict.fromkeys(told_machine(result) for result in results))
+    sections = [_introduction(machines, results), _bars(results, machines)]
+    for name in _names(results):
+        sections.append(_section(name, results, machines))
+    return "\n".join(section.rstrip() + "\n" for section in sections if section)
+
+
+def _introduction(machines: Sequence[str], results: Sequence[Result]) -> str:
+    listed = "\n".join(f"{number}. {text}" for number, text in enumerate(machines, 1))
+    where = f"Measured on {machines[0]}." if len(machines) == 1 else f"Measured on\n\n{listed}"
+    small = (
+        "\n\nSome of it was measured in small, for trying out; nothing is asked of that."
+        if any(r["size"] == "small" for r in results)
+        else ""
+    )
+    return f"""# Performance
+
+Every figure is a ratio to a floor that was measured in the same run, so that a slower machine changes both. `tfa bench
+performance` writes this page from the files of
+
+```console
+$ tfa bench speed --peers --out FILE
+```
+
+{where}{small}
+
+Peak memory is what a call took beyond what the process held before it, unless it is said to be the process's. A dash:
+does not apply, or was not measured.
+"""
+
+
+def _bars(results: Sequence[Result], machines: Sequence[str]) -> str:
+    """Every line with something asked of it, which is asked at full size."""
+    rows = []
+    for result, entry in _entries(one for one in results if one["size"] == "full"):
+        for line in map(Line.from_dict, entry["lines"]):
+            if line.bar is not None:
+                what, _, _, ratio, bar, met, _, _ = cells(line)
+                place = [str(machines.index(told_machine(result)) + 1)] if len(machines) > 1 else []
+                rows.append([f"[{entry['title']}](#{_anchor(entry['title'])})", what, *place, ratio, bar, met])
+    if not rows:
+        return ""
+    place = ["machine"] if len(machines) > 1 else []
+    return "## What is asked for\n\n" + _table(["benchmark", "", *place, "ratio", "asked", "met"], rows, left=2)
+
+
+def _section(name: str, results: Sequence[Result], machines: Sequence[str]) -> str:
+    found = [(result, entry) for result, entry in _entries(results) if entry["name"] == name]
+    first = found[0][1]
+    parts = [f"## {first['title']}\n\n`{name}`. {first['floor']}"]
+    for result, entry in found:
+        settings = ", ".join(f"{key.replace('_', ' ')} {_told(value)}" for key, value in entry["settings"].items())
+        place = f"Machine {machines.index(told_machine(result)) + 1}; " if len(machines) > 1 else ""
+        size = "" if result["size"] == "full" else ", small"
+        threads = result["threads"]
+        told = f"{place}{threads} thread{'' if threads == 1 else 's'}{size}{': ' if settings else ''}{settings}."
+        parts.append(told[0].upper() + told[1:])
+        rows = [list(cells(Line.from_dict(line))) for line in entry["lines"]]
+        parts.append(_table(COLUMNS, rows, left=1).rstrip())
+    return "\n\n".join(parts)
+
+
+def told_machine(result: Result) -> str:
+    """The machine in words, with the versions that decide about speed."""
+    here, versions = result["machine"], result["versions"]
+    memory = f", {told_bytes(here['memory_bytes'])} of memory" if "memory_bytes" in here else ""
+    software = ", ".join(f"{name} {number}" for name, number in versions.items())
+    return f"{here['processor']} ({here['machine']}), {here['cores']} cores{memory}; {software}"
+
+
+def _entries(results: Iterable[Result]) -> list[tuple[Result, Mapping[str, Any]]]:
+    return [(result, entry) for result in results for entry in result["benchmarks"]]
+
+
+def _names(results: Iterable[Result]) -> list[str]:
+    """Benchmarks with results: in the order of the suite, then those it no longer has."""
+    there = dict.fromkeys(entry["name"] for _, entry in _entries(results))
+    return [*(name for name in SUITE if name in there), *(name for name in there if name not in SUITE)]
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " and ".join(map(_told, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _anchor(title: str) -> str:
+    """As GitHub makes it of a heading of words."""
+    return "".join(one for one in title.lower() if one.isalnum() or one in "- ").replace(" ", "-")
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> str:
+    lines = [head, ["---" if column < left else "--:" for column in range(len(head))], *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)

@@ -1,0 +1,132 @@
+"""Three vocabularies of one sample, over the time of the matrix products of as many iterations."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from tfa.arrays import backend_for, l2
+from tfa.bench.speed.lines import Bar, Line, cells, compared, told_bytes
+from tfa.bench.speed.measuring import measure, thread_count
+from tfa.lloyd import ROWS, Lloyd, Threads
+from tfa.progress import Progress, as_progress
+from tfa.vocabulary import CONSTRUCTIONS, MAX_ITERATIONS
+
+BAR = Bar(1.3)
+THINGS = 400
+
+
+@dataclass(frozen=True)
+class VocabularyBenchmark:
+    """Seconds of three constructions, their start included, and of the products patches · wordsᵀ of their iterations.
+
+    The products have the same blocks and dtype; the start, the sums and the choice of the nearest are not in the floor.
+    """
+
+    patches: int
+    channels: int
+    words: int
+    iterations: list[int]  # of each construction
+    threads: int
+    seconds: float
+    floor: float
+    peak_bytes: int | None  # resident beyond the patches, which are there before
+    patch_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds / self.floor
+
+    def lines(self) -> list[Line]:
+        what = f"three vocabularies of {self.words} words, {self.patches:,} × {self.channels} patches"
+        note = (
+            f"{', '.join(map(str, self.iterations))} iterations; the patches themselves {told_bytes(self.patch_bytes)}"
+        )
+        return [compared(what, self.seconds, self.floor, BAR, peak_bytes=self.peak_bytes, note=note)]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "ratio": self.ratio}
+
+    def __str__(self) -> str:
+        what, seconds, floor, ratio, bar, met, peak, _ = cells(self.lines()[0])
+        rows = [("time", seconds), ("products of as many iterations", floor), ("ratio", f"{ratio} ({bar}: {met})")]
+        rows += [("peak memory beyond the patches", peak), ("threads of matrix products", str(self.threads))]
+        return "\n".join([what, "", *(f"{name:<44}{value:>20}" for name, value in rows)])
+
+
+def run_vocabulary_benchmark(
+    *,
+    patches: int = 300_000,
+    channels: int = 768,
+    words: int = 64,
+    repeats: int = 1,
+    progress: bool | Progress | None = None,
+) -> VocabularyBenchmark:
+    """Time three constructions and the products they cannot do without; the fastest of `repeats` counts."""
+    sample, told = made_up_patches(patches, channels), as_progress(progress)
+    _in_turn(sample[: 4 * words], 2, as_progress(None))  # thread pools and page tables warm up
+    runs, peaks = [], []
+    for _ in range(repeats):
+        measured = measure(lambda: _in_turn(sample, words, told))
+        runs.append(measured.result)
+        peaks.append(measured.peak_bytes)
+    seconds, floor, iterations = min(runs, key=lambda run: run[0])
+    return VocabularyBenchmark(
+        patches=patches,
+        channels=channels,
+        words=words,
+        iterations=iterations,
+        threads=thread_count(),
+        seconds=seconds,
+        floor=floor,
+        peak_bytes=max((peak for peak in peaks if peak is not None), default=None),
+        patch_bytes=sample.nbytes,
+    )
+
+
+def _in_turn(sample: np.ndarray, words: int, progress: Progress) -> tuple[float, float, list[int]]:
+    """Seconds of the start and of every iteration, seconds of their products alone, and the iterations.
+
+    An iteration and its bare product follow each other: a machine that others use slows both alike.
+    """
+    with Threads() as threads, progress.task("vocabularies", MAX_ITERATIONS, "iterations") as task:
+        started = time.perf_counter()
+        lloyd = Lloyd(sample, words, CONSTRUCTIONS, backend_for("cpu"), threads)
+        seconds, floor, moving = time.perf_counter() - started, 0.0, True
+        for _ in range(MAX_ITERATIONS):
+            if not moving:
+                break
+            centers = np.concatenate(lloyd.centers[lloyd.active]).astype(sample.dtype)
+            started = time.perf_counter()
+            moving = lloyd.step()
+            seconds += time.perf_counter() - started
+            started = time.perf_counter()
+            _product(sample, centers)
+            floor += time.perf_counter() - started
+            task.advance()
+    return seconds, floor, lloyd.iterations
+
+
+def made_up_patches(patches: int, channels: int) -> np.ndarray:
+    """Unit patches of things that recur, under noise; both fade along the channels, as spectra of tokens do."""
+    rng = np.random.default_rng(0)
+    spread = (1 / np.sqrt(1 + np.arange(channels))).astype(np.float32)
+    things = rng.standard_normal((THINGS, channels), np.float32) * spread
+    made = np.empty((patches, channels), np.float32)
+    for low in range(0, patches, ROWS):
+        block = made[low : low + ROWS]
+        noise = rng.standard_normal(block.shape, np.float32) * spread
+        block[...] = l2(things[rng.integers(0, THINGS, len(block))] + noise)
+    return made
+
+
+def _product(sample: np.ndarray, words: np.ndarray) -> None:
+    """Every patch with every word of the constructions that still move, block by block as an assignment has it."""
+    rows = ROWS * thread_count()
+    product = np.empty((rows, len(words)), sample.dtype)
+    for low in range(0, len(sample), rows):
+        block = sample[low : low + rows]
+        np.matmul(block, words.T, out=product[: len(block)])

@@ -1,0 +1,50 @@
+"""`tfa report`: how good a map is, in one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tfa.cli import options
+from tfa.cli.console import counted, examples, note, print_json, say
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=examples("tfa report town.tfa -o report.html", "tfa report town.tfa --json > report.json"))(
+        report
+    )
+
+
+def report(
+    map: options.MapPath,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE.html", dir_okay=False, help="Where to write the page."),
+    ] = None,
+    json: options.AsJson = False,
+) -> None:
+    """Report on a map: decisions and their evidence, near duplicates, hubs, images that nothing resembles, advice.
+
+    The page is one file that needs no other. Without [bold]--out[/bold] a summary is printed.
+    """
+    if out is not None:
+        options.check_writable(out)
+
+    from tfa.maps import PlaceMap
+    from tfa.report import report_of, write_report
+
+    told = report_of(PlaceMap.load(map))
+    if json:
+        print_json(told)
+    else:
+        say(f"{map}", style="bold")
+        repeated = sum(len(group["images"]) - 1 for group in told["duplicates"])
+        say(f"  {counted(told['map']['images'], 'image')}; {repeated:,} near duplicates, {len(told['hubs']):,} hubs, "
+            f"{len(told['lonely']):,} that nothing else resembles")  # fmt: skip
+        for sentence in told["advice"]:
+            say(f"  {sentence}")
+    if out is not None:
+        write_report(out, told)
+        note(f"report: {out}")

@@ -1,0 +1,145 @@
+"""`tfa serve`: maps over HTTP."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tfa.cli import options
+from tfa.cli.console import counted, examples, note, say, wants_progress
+from tfa.errors import MissingExtra
+
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        epilog=examples(
+            "tfa serve town.tfa",
+            "tfa serve town.tfa forest.tfa --port 9000",
+            "TFA_READ_TOKEN=… TFA_EDIT_TOKEN=… tfa serve town.tfa --host 0.0.0.0",
+            "tfa serve town.tfa --cors https://example.org --max-upload 8MB",
+        )
+    )(serve)
+
+
+def size(text: str) -> int:
+    """A number of bytes, such as 20MB or 500000."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?B?)\s*", text.upper())
+    unit = None if found is None else found[2] if found[2].endswith("B") or not found[2] else found[2] + "B"
+    if found is None or unit not in UNITS:
+        raise typer.BadParameter(f"{text!r} is no size; write 20MB, 500KB or a number of bytes")
+    return int(float(found[1]) * UNITS[unit])
+
+
+def serve(
+    maps: Annotated[list[Path], typer.Argument(metavar="MAP…", help="Maps; the first answers where none is named.")],
+    host: Annotated[str, typer.Option(help="Address to listen on; other machines cannot reach the default.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes any that is free.")] = 8000,
+    read_token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TFA_READ_TOKEN",
+            show_envvar=True,
+            metavar="TOKEN",
+            help="Who asks or looks must send it. Better in the environment, where no list of processes shows it.",
+        ),
+    ] = None,
+    edit_token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TFA_EDIT_TOKEN",
+            show_envvar=True,
+            metavar="TOKEN",
+            help="Who adds, removes or calibrates must send it; it reads too.",
+        ),
+    ] = None,
+    open: Annotated[bool, typer.Option("--open", help="No tokens, although other machines reach the address.")] = False,
+    cors: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="A web origin whose pages may call; again for more. None if not given."),
+    ] = None,
+    max_upload: Annotated[
+        int, typer.Option(parser=size, metavar="SIZE", help="Largest photo file that is taken.")
+    ] = "20MB",  # type: ignore[assignment]
+    max_pixels: Annotated[int, typer.Option(min=1, metavar="N", help="Most pixels of a photo.")] = 50_000_000,
+    max_batch: Annotated[int, typer.Option(min=1, metavar="N", help="Most photos of one request.")] = 64,
+    self_calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--self-calibrate",
+            help="Learn the usual score of each image from the queries, which changes later answers. "
+            "Off by default: the method freezes its head.",
+        ),
+    ] = False,
+    access_log: Annotated[bool, typer.Option("--access-log", help="Log every request on standard error.")] = False,
+    weights: options.Weights = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    quiet: options.Quiet = False,
+) -> None:
+    """Serve maps over HTTP, with a page to look at.
+
+    Edits are on disk before they are answered. Ctrl-C or SIGTERM finishes what is under way and stops.
+    """
+    try:
+        from tfa.service.app import create_app
+        from tfa.service.running import address_of, bound, run
+        from tfa.service.settings import ServiceSettings
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("tfa"):
+            raise
+        raise MissingExtra(
+            f"serving needs {error.name}, which is not installed; install with: pip install 'tfa-vpr[service]'"
+        ) from None
+
+    settings = ServiceSettings(
+        host=host,
+        port=port,
+        read_token=read_token or None,
+        edit_token=edit_token or None,
+        open=open,
+        cors=tuple(cors or ()),
+        max_upload=max_upload,
+        max_pixels=max_pixels,
+        max_batch=max_batch,
+        self_calibrate=self_calibrate,
+    )
+    with bound(settings) as listening:  # before the encoder is loaded: a taken port is told at once
+        progress = wants_progress(quiet=quiet, json=False)
+        opened = opened_maps(maps, weights=weights, device=device, threads=threads, progress=progress)
+        app = create_app(opened, settings)
+        say(f"serving {_listed(opened)} at {address_of(listening)}", style="bold green")
+        if not settings.editable:
+            note("edits are off: a read token was given and no edit token")
+        try:
+            run(app, listening, access_log=access_log)
+        except KeyboardInterrupt:  # the usual way to end it, after what was under way is done
+            say("stopped; accepted edits are on disk")
+
+
+def opened_maps(paths: list[Path], **encoder: Any) -> list[Any]:
+    """The maps, those of one encoder sharing it."""
+    from tfa.maps import PlaceMap
+
+    found: list[Any] = []
+    for path in paths:
+        place_map = PlaceMap.load(path)
+        wanted = place_map.state.encoder["fingerprint"]
+        alike = [other for other in found if other.encoder.fingerprint == wanted]
+        if alike:
+            place_map = PlaceMap(place_map.state, path, alike[0].encoder)
+        else:
+            place_map.use_encoder(**encoder)
+            place_map.encoder  # noqa: B018  # loaded now, so that missing weights are told before the port answers
+        found.append(place_map)
+    return found
+
+
+def _listed(maps: list[Any]) -> str:
+    return ", ".join(f"{place_map.path.stem} ({counted(len(place_map), 'image')})" for place_map in maps)

@@ -1,0 +1,150 @@
+"""Scores of all pseudo queries at once: for a controller that goes through every row, each kernel term is one product.
+
+Where every image is a pseudo query the kernel of the database with itself is symmetric,
+
+    Φ_γ Φ_γᵀ = D⁻¹ B Bᵀ D⁻¹,    B = E diag(√η λ^{-γ/2}),    D² = diag(B Bᵀ)
+
+so that it is a symmetric rank-k update at half the work, and the norms of φ_γ are on its diagonal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfa.arrays import Array, Backend, Spill, l2, release, to_numpy
+from tfa.branches import Branch, DatabaseSplit, PseudoScores, ScoreBlock, row_blocks
+from tfa.evidence import Mask, row_tops
+from tfa.geometry import KernelTerm
+
+GALLERY_BLOCK = 1024  # database images scored at a time
+
+
+def every_score(branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -> ScoreBlock:
+    """Scores `p m` of a branch under a kernel, float64; a block is a copy the caller may overwrite."""
+    split = branch.split
+    rows = np.searchsorted(split.probes, split.pseudo)
+    plain = sum(term.weight for term in terms if term.gamma is None)
+    spectral = [term for term in terms if term.gamma is not None]
+    if not spectral:
+        return PseudoScores(branch, terms, backend).block
+    symmetric = branch.projected is None and len(split.pseudo) == split.images
+    total = (_symmetric if symmetric else _by_gallery)(branch, spectral, backend)
+
+    def block(start: int, stop: int) -> np.ndarray:
+        scores = np.array(total[start:stop])
+        if plain:
+            scores += plain * branch.products[rows[start:stop]]
+        for array in (total, branch.products):
+            if isinstance(array, np.memmap):
+                release(array)  # a row is read once
+        return scores
+
+    return block
+
+
+def _symmetric(branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -> np.ndarray:
+    total = None
+    for term in terms:
+        assert term.gamma is not None
+        kernel = _centred(branch) if term.gamma == 0 else None
+        if kernel is None:
+            scaled = backend.put(branch.geometry.scaled(branch.coordinates(slice(None)), term.gamma))
+            kernel = to_numpy(scaled @ scaled.T)
+        norms = np.sqrt(np.diagonal(kernel).clip(min=0))
+        inverse = np.sqrt(term.weight) / np.where(norms > 0, norms, 1.0)  # L2(0) = 0
+        for start, stop in row_blocks(*kernel.shape):
+            kernel[start:stop] *= inverse[start:stop, None] * inverse
+        total = kernel if total is None else np.add(total, kernel, out=total)
+    assert total is not None
+    return total
+
+
+def _centred(branch: Branch) -> np.ndarray | None:
+    """B Bᵀ at γ = 0 without a product: it is G_c, if every direction was kept (and there is one)."""
+    geometry, products = branch.geometry, branch.products
+    if not geometry.complete or geometry.rank == 0:
+        return None
+    kernel = np.empty(products.shape)
+    for start, stop in row_blocks(*products.shape):
+        np.subtract(products[start:stop], geometry.anchor_means[start:stop, None], out=kernel[start:stop])
+        kernel[start:stop] -= geometry.anchor_means - geometry.grand_mean
+    return kernel
+
+
+def _by_gallery(branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -> np.ndarray:
+    """A block of the database at a time, so that neither its features nor the scores need be in memory."""
+    split = branch.split
+    total = empty_scores(split)
+    asked = _features(branch, split.pseudo, terms, backend)
+    for low in range(0, split.images, GALLERY_BLOCK):
+        images = slice(low, min(low + GALLERY_BLOCK, split.images))
+        total[:, images] = to_numpy(asked @ _features(branch, images, terms, backend).T)
+        branch.release()
+        release(total)
+    return total
+
+
+def _features(branch: Branch, rows: slice | np.ndarray, terms: Sequence[KernelTerm], backend: Backend) -> Array:
+    """√weight · φ_γ of all terms side by side: their inner product is the sum of the terms."""
+    coordinates = branch.coordinates(rows)
+    parts = [np.sqrt(term.weight) * branch.geometry.shaped(coordinates, term.gamma) for term in terms]  # type: ignore[arg-type]
+    return backend.put(np.concatenate(parts, axis=1))
+
+
+def empty_scores(split: DatabaseSplit) -> np.ndarray:
+    """Room for `p m` scores: in memory where the PCA of all images needs more anyway, mapped where it is sampled."""
+    shape = (len(split.pseudo), split.images)
+    return np.empty(shape) if len(split.anchors) == split.images else Spill().empty(shape, np.float64)
+
+
+def every_cosine(cls: np.ndarray, split: DatabaseSplit) -> ScoreBlock:
+    """Cosines `p m` of the pseudo queries' global tokens with the database's, float64, computed once."""
+    unit = l2(np.asarray(cls, dtype=np.float64))
+    total = empty_scores(split)
+    if len(total) == split.images:
+        np.matmul(unit, unit.T, out=total)
+    else:
+        for low in range(0, len(unit), GALLERY_BLOCK):
+            total[:, low : low + GALLERY_BLOCK] = unit[split.pseudo] @ unit[low : low + GALLERY_BLOCK].T
+            release(total)
+
+    def block(start: int, stop: int) -> np.ndarray:
+        scores = np.array(total[start:stop])
+        release(total)
+        return scores
+
+    return block
+
+
+def pseudo_tops(block: ScoreBlock, mask: Mask, count: int, width: int) -> np.ndarray:
+    """The top-1 of each pseudo query, itself and its duplicates left out."""
+    return np.concatenate(
+        [row_tops(block(start, stop), mask.within(start, stop)) for start, stop in row_blocks(count, width)]
+    )
+
+
+def mixed(weighted: Sequence[tuple[float, ScoreBlock]]) -> ScoreBlock:
+    """Σ weight · scores, block by block; one block of weight 1 is passed on as it is."""
+    if len(weighted) == 1 and weighted[0][0] == 1:
+        return weighted[0][1]
+
+    def block(start: int, stop: int) -> np.ndarray:
+        return np.sum([weight * scores(start, stop) for weight, scores in weighted], axis=0)
+
+    return block
+
+
+def fused(
+    local: ScoreBlock, similar: ScoreBlock, local_weight: float, sigma_local: float, sigma_cls: float
+) -> ScoreBlock:
+    """w·S/σ_local + (1 − w)·S_cls/σ_cls, block by block."""
+    one, other = local_weight / sigma_local, (1 - local_weight) / sigma_cls
+    return lambda start, stop: one * local(start, stop) + other * similar(start, stop)
+
+
+def global_similarities(cls: np.ndarray, pseudo: np.ndarray) -> ScoreBlock:
+    """Cosines of the pseudo queries' global tokens with the database's, block by block."""
+    unit = l2(np.asarray(cls, dtype=np.float64))
+    return lambda start, stop: unit[pseudo[start:stop]] @ unit.T

@@ -1,0 +1,80 @@
+"""What to do about a map, each sentence with its reason and the command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tfa.maps.placemap import UNSEEN_LIMIT
+
+REPEATED = 0.05  # share of images that repeat another from which removing them is advised
+FEW = 64  # photos a calibration should be made of
+LISTED = 12  # ids written out
+
+
+def advice_of(facts: Mapping[str, Any], duplicates: Sequence[Any], hubs: Sequence[Any], lonely: Sequence[Any]) -> list:
+    """Sentences from the facts of a map (`PlaceMap.info`) and what the report found; none if all is well."""
+    name = facts.get("path") or "MAP"
+    return [
+        *_refit(facts, name),
+        *_duplicates(facts, duplicates, name),
+        *_calibrate(facts, hubs, name),
+        *_lonely(lonely),
+        *_verify(facts),
+    ]
+
+
+def _refit(facts: Mapping[str, Any], name: str) -> list[str]:
+    told = []
+    if facts["unseen_share"] > UNSEEN_LIMIT:
+        told.append(f"{facts['unseen_share']:.0%} of the images were not seen when the head was fitted")
+    whole = facts["images"] + facts["removed_images"]
+    if facts["removed_images"] > UNSEEN_LIMIT * max(whole, 1):
+        told.append(f"{facts['removed_images']} of {whole} images were removed, but still shape the head")
+    return [f"Refit: {' and '.join(told)}. Run: tfa refit {name}"] if told else []
+
+
+def _duplicates(facts: Mapping[str, Any], groups: Sequence[Any], name: str) -> list[str]:
+    repeated = [image["id"] for group in groups for image in group["images"][1:]]
+    if len(repeated) <= REPEATED * facts["images"]:
+        return []
+    shown = " ".join(map(str, repeated[:LISTED])) + (" …" if len(repeated) > LISTED else "")
+    return [
+        f"Remove duplicates: {len(repeated)} of {facts['images']} images nearly repeat another; they cost space and "
+        f"share the first ranks among themselves. If they show nothing of their own, run: tfa remove {name} {shown}"
+    ]
+
+
+def _calibrate(facts: Mapping[str, Any], hubs: Sequence[Any], name: str) -> list[str]:
+    made = facts["calibrations"]
+    if hubs and not any(one["decisions"].get("score_calibrated") for one in made):
+        most = hubs[0]
+        return [
+            f"Calibrate: {len(hubs)} {'image is' if len(hubs) == 1 else 'images are'} returned far more often than is "
+            f"usual (image {most['id']} by {most['returned_by']} others). Score calibration takes the usual level off "
+            f"every image; give {FEW} photos of the camera that asks: tfa calibrate {name} PHOTOS"
+        ]
+    if not made:
+        return [
+            "Calibrate if the photos that ask differ from the map's in camera, season or light: "
+            f"tfa calibrate {name} PHOTOS, with {FEW} unlabelled photos of that camera"
+        ]
+    few = [one for one in made if one["calibration"]["used"] < FEW]
+    return [
+        f"Calibrate again: {one['name']} is made of {one['calibration']['used']} photos, {FEW} are better. "
+        f"Run: tfa calibrate {name} PHOTOS --name {one['name']}"
+        for one in few
+    ]
+
+
+def _lonely(lonely: Sequence[Any]) -> list[str]:
+    if not lonely:
+        return []
+    shown = ", ".join(str(one["id"]) for one in lonely[:LISTED]) + (", …" if len(lonely) > LISTED else "")
+    return [f"Look at the images that nothing else resembles ({shown}): a gap in the map, or photos of no place"]
+
+
+def _verify(facts: Mapping[str, Any]) -> list[str]:
+    if facts["verification"] is not None:
+        return []
+    return ["Build with --verify: this map keeps no patches, so answers can neither be verified nor be called sure"]

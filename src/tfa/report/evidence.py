@@ -1,0 +1,97 @@
+"""What the decisions of a map rest on, in numbers that can be drawn."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tfa.maps import PlaceMap
+from tfa.maps.rows import answering_rows
+from tfa.scoring import GLOBAL, Rows, Scorer
+
+MOST_EIGENVALUES = 200
+MOST_PAIRS = 2000
+
+
+def evidence_of(place_map: PlaceMap) -> dict[str, Any]:
+    """Candidates, decisions and reasons of the head that saw the map's photos only; its spectrum; a sample of pairs.
+
+    The spectrum is null where the chosen head needs none, and so are similarities of a map of fewer than two photos.
+    """
+    head = place_map.state.database
+    made = head.decisions
+    chosen = {f"{made['assignment']}/{made['carrier']}"}
+    if made["admit_cls"]:
+        chosen.add(f"{made['assignment']}/adaptive+cls")
+    candidates = [
+        {"name": name, "support": numbers["support"], "agreement": list(numbers["agreement"]), "chosen": name in chosen}
+        for name, numbers in head.evidence["candidates"].items()
+    ]
+    return {
+        "candidates": candidates,
+        "decisions": made,
+        "reasons": head.evidence["reasons"],
+        "spectrum": spectrum_of(head.served.scorer),
+        "similarity": similarity_of(head.served.scorer, answering_rows(place_map)),
+    }
+
+
+def spectrum_of(scorer: Scorer) -> dict[str, Any] | None:
+    """Eigenvalues of the first vocabulary's residuals, the shaping γ with the most weight, and the spectral width."""
+    for number, side in enumerate(scorer.sides):
+        if side.geometry is None:
+            continue
+        shaped = [part for part in scorer.parts if part.side == number and part.gamma is not None]
+        strongest = max(shaped, key=lambda part: part.weight)
+        return {
+            "eigenvalues": side.geometry.eigenvalues[:MOST_EIGENVALUES].tolist(),
+            "rank": side.geometry.rank,
+            "gamma": strongest.gamma,
+            "participation": side.geometry.participation,
+        }
+    return None
+
+
+def similarity_of(scorer: Scorer, alive: np.ndarray, most: int = MOST_PAIRS) -> dict[str, list[float]] | None:
+    """Similarity of the same pairs of images: of their residuals as they are, and under the final head.
+
+    Half of the pairs are neighbours in the map's order, which often show one place; the others are drawn (seed 0).
+    """
+    rows, descriptors = _original(scorer, alive)
+    if len(rows) < 2:
+        return None
+    near = np.linspace(0, len(rows) - 2, min(most // 2, len(rows) - 1)).round().astype(np.int64)
+    drawn = np.random.default_rng(0).integers(0, len(rows), (2, most - len(near)))
+    drawn = drawn[:, drawn[0] != drawn[1]]
+    one, other = np.r_[near, drawn[0]], np.r_[near + 1, drawn[1]]
+    original = [float(descriptors(a) @ descriptors(b)) for a, b in zip(rows[one], rows[other], strict=True)]
+    final = np.zeros(len(one))
+    for part in scorer.parts:
+        for index, (a, b) in enumerate(zip(rows[one], rows[other], strict=True)):
+            final[index] += part.weight * float(_row(part.gallery, a) @ _row(part.gallery, b))
+    final += scorer.bias[rows[other]]
+    return {"original": original, "final": final.tolist()}
+
+
+def _original(scorer: Scorer, alive: np.ndarray) -> tuple[np.ndarray, Any]:
+    """Gallery rows whose residual descriptor the map keeps, and how to get it."""
+    for part in scorer.parts:
+        if part.side != GLOBAL and part.gamma is None:
+            return alive, partial(_row, part.gallery)
+    side = next(side for side in scorer.sides if side.geometry is not None)
+    geometry, anchors = side.geometry, side.anchors
+    assert geometry is not None
+    assert anchors is not None
+    place = {int(row): index for index, row in enumerate(geometry.anchors)}
+    rows = np.array([row for row in alive.tolist() if row in place], np.int64)
+    return rows, lambda row: _row((anchors,), place[int(row)])
+
+
+def _row(gallery: tuple[Rows, ...], row: int) -> np.ndarray:
+    for chunk in gallery:
+        if row < len(chunk):
+            return np.asarray(chunk[row : row + 1], np.float32)[0]
+        row -= len(chunk)
+    raise AssertionError("a row beyond the gallery")

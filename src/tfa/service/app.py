@@ -1,0 +1,79 @@
+"""The application: maps and settings in, an ASGI app out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import FileResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from tfa.maps import PlaceMap
+from tfa.service import problems, routes_calibrations, routes_images, routes_map, routes_query, routes_status
+from tfa.service.context import Service
+from tfa.service.guards import BodyLimit, OriginGuard
+from tfa.service.metrics import Measured
+from tfa.service.problems import problem
+from tfa.service.settings import ServiceSettings
+from tfa.version import __version__
+
+PAGE = Path(__file__).parent / "page"
+ABOUT = "Where was this photo taken? Maps of places, asked, edited and calibrated over HTTP."
+# The page runs its own scripts and no others, shows pictures it was given, and is framed by nobody.
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+def create_app(maps: Sequence[PlaceMap], settings: ServiceSettings | None = None) -> FastAPI:
+    """An app that serves saved maps; their encoders are loaded here. The first map is the default one."""
+    service = Service(maps, settings or ServiceSettings())
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        warming = asyncio.create_task(asyncio.to_thread(service.warm_up))
+        try:
+            yield
+        finally:
+            await asyncio.gather(warming, return_exceptions=True)
+            await asyncio.to_thread(service.close)
+
+    # The interactive documentation of FastAPI loads scripts from elsewhere; the description itself does not.
+    app = FastAPI(title="TFA", description=ABOUT, version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.state.service = service
+    for group in (routes_status, routes_map, routes_query, routes_images, routes_calibrations):
+        app.include_router(group.router)
+    problems.install(app, service.folders)
+    _add_page(app)
+
+    # The last added is the first to see a request.
+    app.add_middleware(BodyLimit, settings=service.settings)
+    if service.settings.cors:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(service.settings.cors),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["Authorization", "Content-Type"],
+        )
+    app.add_middleware(OriginGuard, settings=service.settings)
+    app.add_middleware(Measured, metrics=service.metrics)
+    return app
+
+
+def _add_page(app: FastAPI) -> None:
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        index = PAGE / "index.html"
+        if not index.is_file():
+            return problem(404, "this installation has no page; the service itself is described by /openapi.json")
+        return FileResponse(index, headers=PAGE_HEADERS)
+
+    if PAGE.is_dir():
+        app.mount("/static", StaticFiles(directory=PAGE), name="static")

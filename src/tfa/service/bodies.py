@@ -1,0 +1,113 @@
+"""Bodies with photos: a multipart form or JSON with base64, read into uploads and checked fields."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import ValidationError
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+
+from tfa.service.models import Given
+from tfa.service.problems import Refused, sentence_of
+from tfa.service.settings import ServiceSettings
+from tfa.service.uploads import Upload, from_base64, upload_of
+
+M = TypeVar("M", bound=Given)
+MAX_FIELDS = 16
+FIELD_BYTES = 1_000_000  # of a form field that is no photo: positions of a batch
+PHOTO_KEYS = ("image", "images")
+EXAMPLE = 'send an object such as {"image": "<base64>"}'
+
+
+def body_schema(model: type[Given], key: str, *, json_too: bool = True) -> dict[str, Any]:
+    """How OpenAPI tells of such a body; `key` is `image`, or `images` where several are taken."""
+    fields = model.model_json_schema()
+    properties, required = fields.get("properties", {}), fields.get("required", [])
+
+    def schema(photo: dict[str, Any]) -> dict[str, Any]:
+        shown = photo if key == "image" else {"type": "array", "items": photo}
+        return {
+            "schema": {"type": "object", "properties": {key: shown, **properties}, "required": [key, *required]},
+        }
+
+    content = {"multipart/form-data": schema({"type": "string", "format": "binary"})}
+    if json_too:
+        content["application/json"] = schema({"type": "string", "format": "byte", "description": "base64"})
+    return {"requestBody": {"required": True, "content": content}}
+
+
+async def read_photos(request: Request, model: type[M], settings: ServiceSettings) -> tuple[list[Upload], M]:
+    """Photos and fields of a request; refuses too many photos, other kinds of bodies and unknown fields."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        uploads, fields = await _from_form(request, settings)
+    elif kind == "application/json":
+        uploads, fields = await _from_json(request, settings)
+    else:
+        told = f"a body of type {kind!r}" if kind else "a body without a Content-Type"
+        raise Refused(415, f"{told} is not understood; send multipart/form-data with the photo, or application/json")
+    if not uploads:
+        raise Refused(422, "no photo was sent; send it as the form field 'image' (several: 'images')")
+    try:
+        return uploads, model.model_validate(fields)
+    except ValidationError as error:
+        raise Refused(422, sentence_of(error.errors())) from None
+
+
+async def read_photo(request: Request, model: type[M], settings: ServiceSettings) -> tuple[Upload, M]:
+    """As `read_photos`, for requests that take one."""
+    uploads, fields = await read_photos(request, model, settings)
+    if len(uploads) > 1:
+        raise Refused(422, f"{len(uploads)} photos were sent where one is asked for; use /v1/query/batch for several")
+    return uploads[0], fields
+
+
+def _too_many(settings: ServiceSettings) -> Refused:
+    return Refused(413, f"more than {settings.max_batch} photos in one request; send at most {settings.max_batch}")
+
+
+async def _from_form(request: Request, settings: ServiceSettings) -> tuple[list[Upload], dict[str, Any]]:
+    try:
+        form = await request.form(max_files=settings.max_batch + 1, max_fields=MAX_FIELDS, max_part_size=FIELD_BYTES)
+    except HTTPException as error:
+        if "many files" in str(error.detail):
+            raise _too_many(settings) from None
+        raise Refused(400, f"the form cannot be read: {error.detail}; send multipart/form-data") from None
+    uploads: list[Upload] = []
+    fields: dict[str, Any] = {}
+    try:
+        for key, value in form.multi_items():
+            if isinstance(value, UploadFile):
+                if key not in PHOTO_KEYS:
+                    raise Refused(422, f"the file field {key!r} is not known; send photos as 'image' or 'images'")
+                if len(uploads) >= settings.max_batch:
+                    raise _too_many(settings)
+                # One byte more than allowed tells that it is too large, and no more is read.
+                uploads.append(upload_of(value.filename, await value.read(settings.max_upload + 1), settings))
+            elif key in PHOTO_KEYS:
+                raise Refused(422, f"the form field {key!r} must be a file; in JSON it may be base64")
+            elif value != "":  # an empty field of a page's form is one that was left out
+                fields[key] = value
+    finally:
+        await form.close()
+    return uploads, fields
+
+
+async def _from_json(request: Request, settings: ServiceSettings) -> tuple[list[Upload], dict[str, Any]]:
+    try:
+        body = json.loads(await request.body())
+    except (ValueError, RecursionError):
+        raise Refused(400, f"the body is not JSON; {EXAMPLE}") from None
+    if not isinstance(body, dict):
+        raise Refused(422, f"the body is a JSON {type(body).__name__}; {EXAMPLE}")
+    texts = [body.pop("image")] if "image" in body else []
+    many = body.pop("images", [])
+    texts += many if isinstance(many, list) else [many]
+    if not all(isinstance(text, str) for text in texts):
+        raise Refused(422, "photos in JSON must be base64 text")
+    if len(texts) > settings.max_batch:
+        raise _too_many(settings)
+    return [from_base64(text, number, settings) for number, text in enumerate(texts)], body

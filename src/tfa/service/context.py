@@ -1,0 +1,137 @@
+"""The running service as routes see it, and what they share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from logging import getLogger
+from typing import Annotated, TypeVar
+from urllib.parse import quote
+
+from fastapi import Depends, Query, Request
+from PIL import Image
+
+from tfa.errors import BadMap
+from tfa.maps import PlaceMap
+from tfa.maps.records import ImageRecord
+from tfa.service.encoding import SharedEncoder
+from tfa.service.jobs import JobBoard
+from tfa.service.metrics import Metrics
+from tfa.service.photos import Copies
+from tfa.service.problems import Refused, busy
+from tfa.service.serving import ServedMap
+from tfa.service.settings import ServiceSettings
+from tfa.service.uploads import Upload, picture_of
+
+T = TypeVar("T")
+log = getLogger("tfa.service")
+DECODERS = 2  # photos decoded at once: each may take three bytes a pixel
+WORKERS = 2  # copies, explanations and evidence made at once
+
+
+class Service:
+    """Maps by name, the first of them the one that is asked when none is named."""
+
+    def __init__(self, maps: Sequence[PlaceMap], settings: ServiceSettings) -> None:
+        if not maps:
+            raise BadMap("there is no map to serve; give one or more")
+        self.settings, self.metrics, self.copies = settings, Metrics(), Copies()
+        self.folders = {str(m.path): m.path.name for m in maps if m.path is not None}
+        self.folders |= {str(m.path.resolve()): m.path.name for m in maps if m.path is not None}
+        self.jobs = JobBoard(self.folders)
+        self.ready = False
+        self.maps: dict[str, ServedMap] = {}
+        encoders: dict[str, SharedEncoder] = {}
+        for place_map in maps:
+            fingerprint = place_map.state.encoder["fingerprint"]
+            if fingerprint not in encoders:
+                encoders[fingerprint] = SharedEncoder(place_map.encoder)
+            served = ServedMap(place_map, encoders[fingerprint], settings, self.metrics)
+            if served.name in self.maps:
+                raise BadMap(f"two maps are called {served.name!r}; rename the folder of one of them")
+            self.maps[served.name] = served
+        self._encoders = list(encoders.values())
+        self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="tfa-decode")
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tfa-work")
+
+    def chosen(self, name: str | None) -> ServedMap:
+        if name is None:
+            return next(iter(self.maps.values()))
+        if name not in self.maps:
+            raise Refused(404, f"there is no map {name!r} here; this service has {', '.join(self.maps)}")
+        return self.maps[name]
+
+    def warm_up(self) -> None:
+        """Run every encoder once: the first run is slower than all others."""
+        try:
+            for encoder in self._encoders:
+                encoder.encode([encoder.prepare(Image.new("RGB", (64, 64)))])
+            self.ready = True
+        except Exception:
+            log.exception("an encoder does not run: the service will not be ready")
+
+    async def decoded(self, upload: Upload, encoder: SharedEncoder) -> Image.Image:
+        """The photo at the size the encoder reads; decoded in a thread, a few at a time."""
+        if not self.ready:
+            raise busy("the service is loading its encoder; ask again in a moment")
+
+        def decode() -> Image.Image:
+            return encoder.prepare(picture_of(upload, self.settings))
+
+        return await asyncio.get_running_loop().run_in_executor(self._decoders, decode)
+
+    async def work(self, call: Callable[[], T]) -> T:
+        """Run something slow in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._workers, call)
+
+    def close(self) -> None:
+        """Finish what was accepted, in order: jobs end in edits, edits and queries in answers."""
+        self.jobs.close()
+        for served in self.maps.values():
+            served.close()
+        for pool in (self._decoders, self._workers):
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def gauges(self) -> list[tuple[str, Mapping[str, str], float]]:
+        found: list[tuple[str, Mapping[str, str], float]] = []
+        for name, served in self.maps.items():
+            found.append(("tfa_queue_length", {"map": name}, len(served.batcher)))
+            found.append(("tfa_map_images", {"map": name}, len(served.current)))
+            found.append(("tfa_map_revision", {"map": name}, served.current.state.revision))
+        found += [("tfa_jobs", {"state": state}, number) for state, number in self.jobs.counts().items()]
+        return found
+
+
+def service_of(request: Request) -> Service:
+    found = request.app.state.service
+    assert isinstance(found, Service)
+    return found
+
+
+def chosen_map(
+    request: Request,
+    map: Annotated[str | None, Query(description="Which map; the first that is served if not given.")] = None,
+) -> ServedMap:
+    return service_of(request).chosen(map)
+
+
+Chosen = Annotated[ServedMap, Depends(chosen_map)]
+
+
+async def answer_of(future: Future[T]) -> T:
+    """Wait for another thread without holding this one."""
+    return await asyncio.wrap_future(future)
+
+
+def image_url(served: ServedMap, image_id: int) -> str:
+    """Relative to the service's own address, so that it holds behind a proxy with a prefix too."""
+    return f"v1/images/{image_id}/file?map={quote(served.name)}"
+
+
+def record_of(served: ServedMap, image_id: int) -> ImageRecord:
+    """An image that answers, by its id."""
+    found = next((record for record in served.current.images if record.id == image_id), None)
+    if found is None:
+        raise Refused(404, f"there is no image {image_id} in {served.name}; /v1/images lists those there are")
+    return found

@@ -1,0 +1,95 @@
+"""What is refused before a request reaches its route: bodies too large or too slow, and pages of other origins."""
+
+from __future__ import annotations
+
+from asyncio import get_running_loop, timeout_at
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tfa.service.problems import Refused, problem
+from tfa.service.settings import ServiceSettings, is_loopback
+
+MANY = ("/v1/query/batch", "/v1/images", "/v1/calibrations")  # routes that take several photos
+CHANGING = ("POST", "PUT", "PATCH", "DELETE")
+
+
+def megabytes(number: int) -> str:
+    return f"{number / 1e6:.3g} MB"
+
+
+class BodyLimit:
+    """Counts the bytes of a body as they arrive: a client may say another length than it sends, or none."""
+
+    def __init__(self, app: ASGIApp, settings: ServiceSettings) -> None:
+        self.app, self.settings = app, settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        many = scope["path"].rstrip("/") in MANY
+        limit = self.settings.many_bytes if many else self.settings.single_bytes
+        refusal = Refused(
+            413,
+            f"the request is larger than {megabytes(limit)}; a photo may have {megabytes(self.settings.max_upload)}"
+            f"{', send fewer photos at a time' if many else ', send a smaller one'}",
+        )
+        length = Headers(scope=scope).get("content-length", "")
+        if length.isdecimal() and int(length) > limit:
+            await problem(refusal.status, refusal.sentence)(scope, receive, send)
+            return
+        arrived, complete = 0, False
+        deadline = get_running_loop().time() + self.settings.body_seconds
+
+        async def counted() -> Message:
+            nonlocal arrived, complete
+            if complete:
+                return await receive()  # waits for the client to hang up
+            try:
+                async with timeout_at(deadline):
+                    message = await receive()
+            except TimeoutError:
+                seconds = f"{self.settings.body_seconds:g}"
+                raise Refused(408, f"the request did not arrive within {seconds} s; send it again") from None
+            arrived += len(message.get("body", b""))
+            complete = not message.get("more_body", False)
+            if arrived > limit:
+                raise refusal
+            return message
+
+        await self.app(scope, counted, send)
+
+
+class OriginGuard:
+    """Without tokens a browser is the way in: pages of other origins may not edit, nor point their name here."""
+
+    def __init__(self, app: ASGIApp, settings: ServiceSettings) -> None:
+        self.app, self.settings = app, settings
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sentence = self._objection(scope) if scope["type"] == "http" else None
+        if sentence is None:
+            await self.app(scope, receive, send)
+        else:
+            await problem(403, sentence)(scope, receive, send)
+
+    def _objection(self, scope: Scope) -> str | None:
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if self.settings.checks_host and not is_loopback(_name(host)):
+            return (
+                f"this service runs without tokens and answers to localhost only, not to {_name(host)!r}; "
+                "start it with --read-token, or with --open"
+            )
+        if origin is None or scope["method"] not in CHANGING or "*" in self.settings.cors:
+            return None
+        if origin in self.settings.cors or urlsplit(origin).netloc == host:
+            return None
+        return f"a page of {origin} may not send requests here; start the service with --cors {origin} to allow it"
+
+
+def _name(host: str) -> str:
+    """A Host header without its port."""
+    return urlsplit(f"//{host}").hostname or ""

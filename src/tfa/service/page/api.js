@@ -1,0 +1,115 @@
+// The service, as the page calls it: one place for the map's name, the token and errors.
+
+const TOKEN = "tfa-token";
+const MAP = "tfa-map";
+const BASE = new URL(".", document.baseURI);
+
+/** Events: "token-wanted" when the service refuses, "session" when token or map changed, "map-edited" after edits. */
+export const events = new EventTarget();
+export const tell = (name, detail) => events.dispatchEvent(new CustomEvent(name, { detail }));
+
+export class ServiceError extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export const token = () => sessionStorage.getItem(TOKEN) || "";
+export function setToken(value) {
+  if (value) sessionStorage.setItem(TOKEN, value);
+  else sessionStorage.removeItem(TOKEN);
+}
+
+export const chosenMap = () => sessionStorage.getItem(MAP) || "";
+export function chooseMap(name) {
+  if (name) sessionStorage.setItem(MAP, name);
+  else sessionStorage.removeItem(MAP);
+}
+
+const headers = () => (token() ? { Authorization: `Bearer ${token()}` } : {});
+
+function address(path, query = {}) {
+  const url = new URL(path, BASE);
+  for (const [name, value] of Object.entries(query)) {
+    if (value !== null && value !== undefined && value !== "") url.searchParams.set(name, value);
+  }
+  const ofOneMap = path !== "v1/maps";
+  if (ofOneMap && chosenMap() && !url.searchParams.has("map")) url.searchParams.set("map", chosenMap());
+  return url;
+}
+
+async function send(url, options) {
+  try {
+    return await fetch(url, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ServiceError("The service does not answer. Check that it still runs and that the network is there, then try again.", 0);
+  }
+}
+
+/** The service's own sentence where it gives one. */
+async function refusal(response) {
+  let told = null;
+  try {
+    told = (await response.json()).error;
+  } catch {
+    told = null; // not JSON: a proxy in between, perhaps
+  }
+  return typeof told === "string" && told ? told : `The service answered ${response.status} ${response.statusText}`.trim();
+}
+
+/** Would another token help? A token that may read but not edit gets a 403. */
+export const wantsToken = (status) => status === 401 || (status === 403 && token() !== "");
+
+/** Call a route and give its JSON; a refusal is thrown as a ServiceError. */
+export async function call(path, { method = "GET", query, form, json, signal } = {}) {
+  const options = { method, headers: headers(), signal };
+  if (form) options.body = form;
+  if (json !== undefined) {
+    options.body = JSON.stringify(json);
+    options.headers["Content-Type"] = "application/json";
+  }
+  const response = await send(address(path, query), options);
+  if (!response.ok) {
+    const error = new ServiceError(await refusal(response), response.status);
+    if (wantsToken(response.status)) tell("token-wanted", error);
+    throw error;
+  }
+  return response.json();
+}
+
+/** A form of files and fields; empty fields are left out, so that the service's defaults hold. */
+export function formOf(name, files, fields = {}) {
+  const form = new FormData();
+  for (const file of files) form.append(name, file, file.name || "photo.jpg");
+  for (const [key, value] of Object.entries(fields)) {
+    if (value !== null && value !== undefined && value !== "") form.append(key, String(value));
+  }
+  return form;
+}
+
+/**
+ * Put a photo of the map into an <img>. An <img> cannot send a token, so with one the photo is fetched here.
+ * Only addresses of this very service are followed.
+ */
+export async function showPhoto(image, path, size = 480) {
+  const missing = () => image.classList.add("missing"); // the alternative text is then seen
+  image.addEventListener("error", missing, { once: true });
+  const url = path ? address(path, { size }) : null;
+  if (!url || url.origin !== BASE.origin) return missing();
+  if (!token()) {
+    image.src = url;
+    return undefined;
+  }
+  try {
+    const response = await send(url, { headers: headers() });
+    if (!response.ok) return missing();
+    const local = URL.createObjectURL(await response.blob());
+    image.addEventListener("load", () => URL.revokeObjectURL(local), { once: true });
+    image.src = local;
+  } catch {
+    missing();
+  }
+  return undefined;
+}

@@ -1,0 +1,98 @@
+// Start: tabs, the chooser of maps, the token, and which part of the page is fresh.
+import { call, chooseMap, chosenMap, events, setToken, tell, token } from "./api.js";
+import { startAsking } from "./ask.js";
+import { startCalibrating } from "./calibrate.js";
+import { showDecisions } from "./decisions.js";
+import { alertIn, byId, count, make, say } from "./dom.js";
+import { refuseStrayDrops } from "./files.js";
+import { startMap } from "./photos.js";
+import { startTabs } from "./tabs.js";
+
+/** Calibrations are told by name, or as objects that have one. */
+const namesOf = (calibrations) => (calibrations || []).map((one) => (typeof one === "string" ? one : one.name));
+
+const views = { ask: startAsking(), map: startMap(), calibrate: startCalibrating(), decisions: { show: showDecisions } };
+const stale = new Set(Object.keys(views));
+let shown = "ask";
+let facts = null;
+
+/** A view is filled when it is first seen after something changed. */
+function freshen() {
+  if (!facts || !stale.has(shown)) return;
+  stale.delete(shown);
+  views[shown].show(facts);
+}
+
+async function loadFacts() {
+  const told = await call("v1/map");
+  facts = { ...told, calibrations: namesOf(told.calibrations), active: told.active_calibration ?? null };
+  const encoder = typeof facts.encoder === "object" && facts.encoder ? facts.encoder.id : facts.encoder;
+  const active = facts.active ? `calibrated to ${facts.active}` : "not calibrated";
+  say("map-name", facts.name || "");
+  say("map-facts", [count(facts.images, "photo"), encoder, active, `revision ${facts.revision}`].filter(Boolean).join(" · "));
+  const readOnly = facts.editable === false;
+  for (const note of document.querySelectorAll(".read-only")) note.hidden = !readOnly;
+  for (const id of ["add-box", "calibrate-form", "active"]) byId(id).hidden = readOnly;
+  document.title = facts.name ? `${facts.name} – place map` : "Place map";
+}
+
+async function loadMaps() {
+  const maps = await call("v1/maps");
+  const names = maps.map((one) => one.name);
+  if (!names.includes(chosenMap())) chooseMap(""); // served no longer
+  byId("map-select").replaceChildren(...maps.map((one) => make("option", { value: one.name }, `${one.name} (${count(one.images, "photo")})`)));
+  byId("map-select").value = chosenMap() || names[0] || "";
+  byId("map-chooser").hidden = maps.length < 2;
+}
+
+/** Everything anew: at the start, after a token, after another map was chosen, after an edit. */
+async function load() {
+  alertIn("start-alert", null);
+  try {
+    await loadMaps();
+    await loadFacts();
+  } catch (error) {
+    alertIn("start-alert", error);
+    return;
+  }
+  Object.keys(views).forEach((name) => stale.add(name));
+  freshen();
+}
+
+function startToken() {
+  const form = byId("token-form");
+  events.addEventListener("token-wanted", () => {
+    const first = form.hidden;
+    form.hidden = false;
+    byId("token-forget").hidden = !token();
+    if (first) byId("token").focus();
+  });
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    setToken(byId("token").value.trim());
+    byId("token").value = "";
+    form.hidden = true; // it comes back if the service refuses this one too
+    for (const id of ["map-alert", "calibrate-alert", "decisions-alert"]) alertIn(id, null);
+    await load();
+    tell("session");
+  });
+  byId("token-forget").addEventListener("click", () => {
+    setToken("");
+    form.hidden = true;
+    load();
+  });
+}
+
+byId("map-select").addEventListener("change", (event) => {
+  chooseMap(event.target.value);
+  tell("map-chosen");
+  load();
+});
+events.addEventListener("map-edited", load);
+refuseStrayDrops();
+startToken();
+startTabs((name) => {
+  shown = name;
+  freshen();
+});
+load();

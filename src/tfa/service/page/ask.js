@@ -1,0 +1,129 @@
+// The view that recognises a photo: the photo, its best matches, where they are, and why.
+import { call, events, formOf, showPhoto, wantsToken } from "./api.js";
+import { alertIn, bar, byId, count, make, number, positionInWords, say } from "./dom.js";
+import { fileZone, preview } from "./files.js";
+import { Plan } from "./plan.js";
+import { hideWhy, showWhy } from "./why.js";
+
+let photo = null; // the file that was asked last
+let hits = [];
+let refused = false; // was the last question refused for want of a token?
+let running = null; // of the question under way, so that a newer one can stop it
+let plan = null;
+
+const options = () => {
+  const form = byId("ask-options");
+  return Object.fromEntries(["k", "calibration", "min_confidence", "verify"].map((name) => [name, form.elements[name].value]));
+};
+
+/** The photo and its matches are there only with an answer; the plan always. */
+function showPlaces(answered) {
+  byId("own").hidden = !answered;
+  byId("matches").hidden = !answered;
+  byId("answer").classList.toggle("empty", !answered);
+}
+
+async function ask(file) {
+  photo = file;
+  running?.abort();
+  const mine = new AbortController();
+  running = mine;
+  alertIn("ask-alert", null);
+  hideWhy();
+  hits = [];
+  byId("hits").replaceChildren();
+  preview(byId("own-photo"), file);
+  say("own-name", file.name || "Your photo");
+  showPlaces(true);
+  say("ask-status", "Looking through the map…");
+  try {
+    const answer = await call("v1/query", { method: "POST", form: formOf("image", [file], options()), signal: mine.signal });
+    refused = false;
+    showAnswer(answer);
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    refused = wantsToken(error.status);
+    say("ask-status", "");
+    showPlaces(false);
+    alertIn("ask-alert", error);
+  }
+  plan.draw(hits);
+}
+
+function showAnswer(answer) {
+  hits = answer.hits;
+  const head = answer.calibration ? `calibrated to ${answer.calibration}` : "not calibrated";
+  const best = `confidence ${number(answer.confidence, 2)}`;
+  say("ask-status", hits.length
+    ? `${count(hits.length, "match", "matches")}, best ${best}, ${head}, ${number(answer.seconds, 2)} s.`
+    : `No match is confident enough: the best has ${best}. Lower the least confidence in the options to see it.`);
+  byId("hits").replaceChildren(...hits.map(hitCard));
+}
+
+function hitCard(hit, index) {
+  const image = make("img", { alt: `Map photo ${hit.image}` });
+  showPhoto(image, hit.image_url, 480);
+  const where = positionInWords(hit.position);
+  const verified = hit.matches === null || hit.matches === undefined
+    ? null : `${count(hit.matches, "patch", "patches")} in one arrangement`;
+  const why = make("button", { type: "button", "aria-label": `Why ${hit.image}?`, click: () => choose(hit, card) }, "Why?");
+  const [here, away] = [() => plan.point(hit.id), () => plan.point(null)];
+  const card = make("li", { class: "card hit", mouseenter: here, mouseleave: away, focusin: here, focusout: away },
+    image,
+    make("div", {},
+      make("h4", {}, make("span", { class: "rank", "aria-label": `Match ${index + 1}:` }, String(index + 1)), hit.image),
+      make("p", {}, `Score ${number(hit.score)} · confidence ${number(hit.confidence, 2)}`,
+        hit.sure ? make("span", { class: "sure" }, " · ✓ sure") : null),
+      bar(hit.confidence, `Confidence in ${hit.image}`, hit.sure ? "is-sure" : ""),
+      make("p", { class: "quiet" }, [verified, where].filter(Boolean).join(" · ")),
+      why));
+  return card;
+}
+
+function choose(hit, card) {
+  for (const other of byId("hits").children) other.classList.toggle("chosen-hit", other === card);
+  showWhy(photo, hit, options().calibration);
+}
+
+function forget() {
+  running?.abort();
+  photo = null;
+  hits = [];
+  hideWhy();
+  showPlaces(false);
+  say("ask-status", "");
+  alertIn("ask-alert", null);
+}
+
+/** Fill the choices that depend on the map; an answer that is shown stays. */
+async function show(facts) {
+  const select = byId("ask-options").elements.calibration;
+  const before = select.value;
+  const inUse = facts.active ? `in use (${facts.active})` : "in use (none)";
+  select.replaceChildren(make("option", { value: "" }, inUse),
+    ...facts.calibrations.map((name) => make("option", { value: name }, name)),
+    facts.calibrations.length ? make("option", { value: "none" }, "none") : "");
+  select.value = ["none", ...facts.calibrations].includes(before) ? before : "";
+  if (select.selectedIndex < 0) select.value = "";
+  try {
+    plan.take(await call("v1/positions"));
+    plan.draw(hits);
+  } catch (error) {
+    alertIn("ask-alert", error);
+  }
+}
+
+export function startAsking() {
+  plan = new Plan(byId("plan"), byId("plan-canvas"), byId("plan-words"));
+  fileZone(byId("ask-files"), {
+    title: "Choose a photo", hint: "or drop one here: the map says where it was taken", onFiles: ([file]) => ask(file),
+  });
+  byId("ask-options").addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (photo) ask(photo);
+    else alertIn("ask-alert", new Error("There is no photo yet. Choose one first."));
+  });
+  events.addEventListener("session", () => refused && photo && ask(photo));
+  events.addEventListener("map-chosen", forget);
+  return { show };
+}

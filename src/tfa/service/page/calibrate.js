@@ -1,0 +1,147 @@
+// The calibrate view: photos of a camera, the job's progress, and what the map decides differently.
+import { call, events, formOf, tell } from "./api.js";
+import { decisionRows, reasonList } from "./decisions.js";
+import { alertIn, byId, count, make, say, table } from "./dom.js";
+import { ChosenFiles, fileZone } from "./files.js";
+
+let chosen = null;
+let busy = false;
+
+const rest = (milliseconds) => new Promise((resolve) => { setTimeout(resolve, milliseconds); });
+
+function enable() {
+  byId("calibrate-send").disabled = busy || chosen.files.length === 0;
+}
+
+/** Ask after the job until it is over; more rarely the longer it takes. */
+async function finished(id) {
+  for (let pause = 200; ; pause = Math.min(pause * 1.4, 2000)) {
+    const job = await call(`v1/jobs/${encodeURIComponent(id)}`);
+    if (job.state === "failed") throw new Error(job.error || "The calibration failed and the service does not say why.");
+    const bar = byId("job-bar");
+    if (typeof job.progress === "number") bar.value = job.progress;
+    else bar.removeAttribute("value");
+    say("job-status", job.message || job.state);
+    if (job.state === "done") return job.result || {};
+    await rest(pause);
+  }
+}
+
+/** Decisions and reasons of the head that answers now. */
+async function decided() {
+  const facts = await call("v1/map");
+  return (facts.calibration_details || []).find((one) => one.name === facts.active_calibration) || facts;
+}
+
+async function calibrate(event) {
+  event.preventDefault();
+  const fields = byId("calibrate-form").elements;
+  const name = fields.name.value.trim();
+  alertIn("calibrate-alert", null);
+  busy = true;
+  enable();
+  byId("changes").hidden = true;
+  try {
+    const before = await decided();
+    byId("job-bar").value = 0;
+    byId("job").hidden = false;
+    say("job-status", `Sending ${count(chosen.files.length, "photo")}…`);
+    const form = formOf("images", chosen.files, { name, score: fields.score.value });
+    const { job } = await call("v1/calibrations", { method: "POST", form });
+    const result = await finished(job);
+    showChanges(name, before, { ...(await decided()), ...result });
+    say("job-status", `The map is calibrated to ${name}.`);
+    chosen.clear();
+    tell("map-edited");
+  } catch (error) {
+    say("job-status", "");
+    alertIn("calibrate-alert", error);
+  }
+  byId("job").hidden = true;
+  busy = false;
+  enable();
+}
+
+/** Decisions before and after in one table; what changed stands out, and says so in words too. */
+export function showChanges(name, before, after) {
+  const old = decisionRows(before.decisions);
+  const rows = decisionRows(after.decisions).map(([label, value], at) => {
+    const changed = value !== old[at][1];
+    return { cells: [label, old[at][1], changed ? `${value} (changed)` : value], changed };
+  });
+  const changes = rows.filter((row) => row.changed).length;
+  const skipped = (after.skipped || []).map((one) => `Skipped ${one.image}: ${one.reason}`);
+  const place = byId("changes");
+  place.replaceChildren(
+    make("h3", { id: "changes-title", tabindex: "-1" }, `What changed with ${name}`),
+    make("p", {}, changes ? `${count(changes, "decision")} changed.` : "No decision changed."),
+    table(["Decision", "Before", "After"], rows, "Decisions before and after"),
+    ...[...(after.notes || []), ...skipped].map((note) => make("p", { class: "quiet" }, note)),
+    make("h4", {}, "Why"), reasonList(after.reasons));
+  place.hidden = false;
+  byId("changes-title").focus();
+}
+
+async function use(event) {
+  event.preventDefault();
+  alertIn("calibrate-alert", null);
+  const name = byId("active-select").value || null;
+  try {
+    await call("v1/calibrations/active", { method: "POST", json: { name } });
+    say("job-status", name ? `The map answers as calibrated to ${name}.` : "The map answers without a calibration.");
+    tell("map-edited");
+  } catch (error) {
+    alertIn("calibrate-alert", error);
+  }
+}
+
+/** The scores that the map learns from its own queries, where the service was started to. */
+async function showSelf() {
+  const [words, reset] = [byId("self-calibration"), byId("self-reset")];
+  let told = null;
+  try {
+    told = await call("v1/self-calibration");
+  } catch {
+    told = null; // a service without it
+  }
+  const on = Boolean(told?.enabled);
+  words.hidden = !on;
+  reset.hidden = !on;
+  const since = told?.since ? ` since ${told.since}` : "";
+  if (on) words.textContent = `Self-calibration is on: it keeps ${told.kept} of ${told.seen} queries seen${since}.`;
+}
+
+async function resetSelf() {
+  alertIn("calibrate-alert", null);
+  try {
+    await call("v1/self-calibration/reset", { method: "POST" });
+    say("job-status", "The map forgot what it learnt from queries.");
+    await showSelf();
+  } catch (error) {
+    alertIn("calibrate-alert", error);
+  }
+}
+
+function show(facts) {
+  const select = byId("active-select");
+  select.replaceChildren(make("option", { value: "" }, "none"),
+    ...facts.calibrations.map((name) => make("option", { value: name }, name)));
+  select.value = facts.active || "";
+  showSelf();
+}
+
+export function startCalibrating() {
+  chosen = new ChosenFiles(byId("calibrate-list"), enable);
+  fileZone(byId("calibrate-files"), {
+    title: "Choose camera photos", hint: "or drop them here; a handful will do, 64 are better", multiple: true,
+    onFiles: (files) => chosen.add(files),
+  });
+  byId("calibrate-form").addEventListener("submit", calibrate);
+  byId("active-form").addEventListener("submit", use);
+  byId("self-reset").addEventListener("click", resetSelf);
+  events.addEventListener("map-chosen", () => {
+    byId("changes").hidden = true;
+    say("job-status", "");
+  });
+  return { show };
+}

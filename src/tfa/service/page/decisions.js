@@ -1,0 +1,139 @@
+// What the map decided, in its own words, and the evidence it looked at, drawn.
+import { call } from "./api.js";
+import { around, dots, frame, letters, line } from "./charts.js";
+import { alertIn, byId, make, makeSvg, number, table } from "./dom.js";
+
+const TITLES = {
+  assignment: "Assignment of patches to words", route: "Assignment of patches to words",
+  strengths: "Shaping and centring", carrier: "Kernel that compares photos", admit_cls: "Global token",
+  verification: "Verification of answers", score: "Calibration of scores",
+};
+
+const titleOf = (key) => TITLES[key] || key.replaceAll("_", " ").replace(/^./, (first) => first.toUpperCase());
+
+/** Decisions of a database-only or a calibrated head, in the same rows: [label, value]. */
+export function decisionRows(decisions) {
+  const of = decisions || {};
+  const strengths = of.strengths
+    ? Object.entries(of.strengths)
+    : [["", { c: of.c, beta: of.beta }]];
+  const each = (name) => strengths.map(([branch, value]) => `${number(value[name])}${strengths.length > 1 ? ` (${branch})` : ""}`).join(", ");
+  const route = of.route ?? of.assignment ?? "–";
+  const weight = typeof of.local_weight === "number" ? `, weight ${number(1 - of.local_weight, 2)}` : "";
+  return [
+    ["Assignment", route === "mixture" ? `hard and soft, soft with weight ${number(of.soft_weight, 2)}` : route],
+    ["Kernel", of.carrier ?? "–"],
+    ["Spectral shaping c", each("c")],
+    ["Centring β", each("beta")],
+    ["Global token", of.admit_cls ? `joins in${weight}` : "left out"],
+    ["Scores calibrated", of.score_calibrated ? "yes" : "no"],
+  ];
+}
+
+export function reasonList(reasons) {
+  return make("dl", {}, ...Object.entries(reasons || {}).flatMap(([key, reason]) => [
+    make("dt", {}, titleOf(key)), make("dd", {}, String(reason))]));
+}
+
+const card = (title, kind, ...children) => make("section", { class: `card ${kind}` }, make("h3", {}, title), ...children);
+
+/** Reasons and values of one head, side by side. */
+function headCards(decisions, reasons, whose) {
+  const rows = decisionRows(decisions).map((cells) => ({ cells }));
+  return make("div", { class: "two" },
+    card(`In words, ${whose}`, "", reasonList(reasons)),
+    card(`In numbers, ${whose}`, "", table(["Decision", "Value"], rows, `Decisions, ${whose}`)));
+}
+
+/** The evidence is that of the map's own photos; a calibration in use decides anew and is told first. */
+export async function showDecisions(facts) {
+  alertIn("decisions-alert", null);
+  const place = byId("decisions-body");
+  try {
+    const evidence = await call("v1/evidence");
+    const inUse = (facts.calibration_details || []).find((one) => one.name === facts.active);
+    place.replaceChildren(
+      inUse ? headCards(inUse.decisions, inUse.reasons, `calibrated to ${inUse.name}`) : "",
+      headCards(evidence.decisions, evidence.reasons, "from the map's own photos"),
+      make("div", { class: "two" },
+        card("Candidates: support against agreement", "tall", ...candidateChart(evidence.candidates || [])),
+        card("Spectrum and shaping", "", ...spectrumChart(evidence.spectrum)),
+        card("Original against final similarity", "", ...similarityChart(evidence.similarity))));
+  } catch (error) {
+    place.replaceChildren();
+    alertIn("decisions-alert", error);
+  }
+}
+
+const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.max(values.length, 1);
+
+function candidateChart(candidates) {
+  if (!candidates.length) return [make("p", {}, "This map keeps no candidates.")];
+  const points = candidates.map((one, at) => ({ ...one, x: one.support, y: mean(one.agreement), letter: String.fromCharCode(65 + (at % 26)) }));
+  const chart = frame({
+    title: "Support against agreement of each candidate; the table below has the numbers",
+    x: { range: around(points.map((point) => point.x), 0.12), label: "support: distinct images reached" },
+    y: { range: around(points.flatMap((point) => point.agreement), 0.12), label: "agreement of the vocabularies" },
+  });
+  for (const point of points) {
+    const [x, low, high] = [chart.X(point.x), chart.Y(Math.min(...point.agreement)), chart.Y(Math.max(...point.agreement))];
+    chart.node.append(makeSvg("path", { class: "reach", d: `M${x} ${low}V${high}` }));
+  }
+  for (const point of points) {
+    const place = { cx: chart.X(point.x), cy: chart.Y(point.y) };
+    chart.node.append(makeSvg("circle", { class: point.chosen ? "point chosen-point" : "point", ...place, r: 5 }));
+    if (point.chosen) chart.node.append(makeSvg("circle", { class: "ring", ...place, r: 8.5 }));
+  }
+  letters(chart, points);
+  const rows = points.map((point) => ({ cells: [
+    `${point.letter}  ${point.name}${point.chosen ? "  ✓ chosen" : ""}`,
+    number(point.support, 1), point.agreement.map((value) => number(value, 2)).join(" ")] }));
+  return [chart.node,
+    make("p", { class: "quiet" }, "A point is a candidate, its line the range over the pairs of vocabularies. The ring is what was chosen."),
+    table(["Candidate", "Support", "Agreement"], rows, "Candidates")];
+}
+
+function spectrumChart(spectrum) {
+  const values = (spectrum?.eigenvalues || []).filter((value) => value > 0);
+  if (values.length < 2) return [make("p", {}, "This map keeps no spectrum.")];
+  const first = values[0];
+  const plain = values.map((value) => value / first);
+  const gamma = typeof spectrum.gamma === "number" ? spectrum.gamma : 0;
+  // φ_γ scales a direction by λ^{-γ/2}: its variance λ becomes λ^{1-γ}.
+  const shaped = plain.map((value) => value ** (1 - gamma));
+  const places = values.map((_, at) => at + 1);
+  const low = Math.min(...plain, ...shaped);
+  const chart = frame({
+    title: "Variance of the directions, before and after shaping; the sentence below tells it",
+    x: { range: [1, values.length], label: "direction, by falling variance" },
+    y: { range: [Math.max(low * 0.7, 1e-12), 1.3], label: "variance against the first", log: true },
+  });
+  line(chart, places, plain, "one");
+  line(chart, places, shaped, "other");
+  const last = Math.min(10, values.length);
+  const width = typeof spectrum.participation === "number" ? `, spectral width ${number(spectrum.participation, 1)}` : "";
+  return [chart.node, make("p", { class: "quiet" },
+    `Solid: as it is. Dashed: shaped with γ = ${number(gamma)}${width}. `
+    + `Direction ${last} has ${number(100 * plain[last - 1], 1)} % of the first's variance, shaped ${number(100 * shaped[last - 1], 1)} %.`)];
+}
+
+function similarityChart(similarity) {
+  const xs = similarity?.original || [];
+  const ys = similarity?.final || [];
+  if (!xs.length) return [make("p", {}, "This map keeps no similarities.")];
+  const chart = frame({
+    title: "Original against final similarity of pairs of photos; the sentence below tells it",
+    x: { range: around(xs), label: "original similarity" },
+    y: { range: around(ys), label: "final similarity" },
+  });
+  dots(chart, xs, ys);
+  return [chart.node, make("p", { class: "quiet" },
+    `${xs.length} pairs of photos of the map. Their correlation is ${number(correlation(xs, ys), 2)}: 1 would leave every order as it was.`)];
+}
+
+export function correlation(xs, ys) {
+  const [a, b] = [mean(xs), mean(ys)];
+  const both = mean(xs.map((x, at) => (x - a) * (ys[at] - b)));
+  const spread = Math.sqrt(mean(xs.map((x) => (x - a) ** 2)) * mean(ys.map((y) => (y - b) ** 2)));
+  return spread > 0 ? both / spread : 0;
+}

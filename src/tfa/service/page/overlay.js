@@ -1,0 +1,136 @@
+// What is drawn over the two photos of the why view: contributions of the patches, marked patches, patch matches.
+
+const PLUS = [255, 154, 31]; // speaks for the match
+const MINUS = [58, 160, 255]; // speaks against it
+const VEIL = "rgb(0 0 0 / .3)"; // the photos step back, so that the heat is seen on bright ones too
+
+/** Patches come as row-major numbers or as [row, column]. */
+export const cellOf = (patch, columns) => (Array.isArray(patch) ? [patch[0], patch[1]] : [Math.floor(patch / columns), patch % columns]);
+
+/** Largest size of a contribution, over both photos: one scale, for they sum to the same score. */
+export function largest(...heats) {
+  return heats.flat(2).reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+}
+
+/** How many patches make up half of what speaks for the match. */
+export function halfCarriedBy(heat) {
+  const gains = heat.flat().filter((value) => value > 0).sort((a, b) => b - a);
+  const half = gains.reduce((sum, value) => sum + value, 0) / 2;
+  let sum = 0;
+  const at = gains.findIndex((value) => (sum += value) >= half);
+  return gains.length ? at + 1 : 0;
+}
+
+/** The heat as a picture of one pixel a patch. */
+function heatPicture(heat, most) {
+  const rows = heat.length;
+  const columns = rows ? heat[0].length : 0;
+  const small = document.createElement("canvas");
+  small.width = columns;
+  small.height = rows;
+  const brush = small.getContext("2d");
+  const pixels = brush.createImageData(columns, rows);
+  heat.flat().forEach((value, at) => {
+    const strength = most > 0 ? Math.abs(value) / most : 0;
+    pixels.data.set([...(value >= 0 ? PLUS : MINUS), Math.round(225 * strength)], 4 * at);
+  });
+  brush.putImageData(pixels, 0, 0);
+  return small;
+}
+
+/** Yellow at the top row over red to violet at the lowest, as in the pictures of `tfa explain`. */
+const rowColour = (row, rows) => `hsl(${60 - (165 * row) / Math.max(rows - 1, 1)} 95% 62%)`;
+
+export class Overlay {
+  constructor(canvas, left, right, why) {
+    Object.assign(this, { canvas, left, right, why, heat: true, lines: true, marked: null });
+    this.grids = [why.grid, why.image_grid || why.grid]; // of the query, of the map's photo
+    this.most = largest(why.query_heat, why.image_heat);
+    this.pictures = [heatPicture(why.query_heat, this.most), heatPicture(why.image_heat, this.most)];
+    this.watcher = new ResizeObserver(() => this.paint());
+    this.watcher.observe(canvas.parentElement);
+    for (const image of [left, right]) image.addEventListener("load", () => this.paint());
+  }
+
+  stop() {
+    this.watcher.disconnect();
+  }
+
+  /** Where a photo lies on the canvas. */
+  box(image) {
+    const [whole, own] = [this.canvas.getBoundingClientRect(), image.getBoundingClientRect()];
+    return { x: own.left - whole.left, y: own.top - whole.top, width: own.width, height: own.height };
+  }
+
+  cell(box, side, row, column) {
+    const [rows, columns] = this.grids[side];
+    const [width, height] = [box.width / columns, box.height / rows];
+    return { x: box.x + column * width, y: box.y + row * height, width, height };
+  }
+
+  paint() {
+    const size = this.canvas.getBoundingClientRect();
+    if (size.width < 2) return;
+    const sharp = window.devicePixelRatio || 1;
+    this.canvas.width = Math.round(size.width * sharp);
+    this.canvas.height = Math.round(size.height * sharp);
+    const brush = this.canvas.getContext("2d");
+    brush.scale(sharp, sharp);
+    const boxes = [this.box(this.left), this.box(this.right)];
+    boxes.forEach((box, side) => {
+      if (this.heat || this.marked) {
+        brush.fillStyle = VEIL;
+        brush.fillRect(box.x, box.y, box.width, box.height);
+      }
+      if (this.heat) {
+        brush.imageSmoothingEnabled = false; // the contribution of a patch belongs to all of it
+        brush.globalAlpha = this.marked ? 0.35 : 1;
+        brush.drawImage(this.pictures[side], box.x, box.y, box.width, box.height);
+        brush.globalAlpha = 1;
+      }
+    });
+    if (this.lines && !this.marked) this.paintLines(brush, boxes);
+    if (this.marked) {
+      this.paintMarks(brush, boxes[0], 0, this.marked.query_patches);
+      this.paintMarks(brush, boxes[1], 1, this.marked.image_patches);
+    }
+  }
+
+  paintLines(brush, boxes) {
+    const matches = this.why.matches || [];
+    const centre = (side, row, column) => {
+      const cell = this.cell(boxes[side], side, row, column);
+      return [cell.x + cell.width / 2, cell.y + cell.height / 2];
+    };
+    for (const [row, column, otherRow, otherColumn] of matches) {
+      const ends = [centre(0, row, column), centre(1, otherRow, otherColumn)];
+      for (const [colour, width] of [["rgb(0 0 0 / .55)", 3.5], [rowColour(row, this.why.grid[0]), 1.75]]) {
+        brush.strokeStyle = colour;
+        brush.lineWidth = width;
+        brush.beginPath();
+        brush.moveTo(...ends[0]);
+        brush.lineTo(...ends[1]);
+        brush.stroke();
+      }
+      brush.fillStyle = rowColour(row, this.why.grid[0]);
+      for (const end of ends) {
+        brush.beginPath();
+        brush.arc(...end, 3, 0, 2 * Math.PI);
+        brush.fill();
+      }
+    }
+  }
+
+  paintMarks(brush, box, side, patches) {
+    for (const patch of patches || []) {
+      const cell = this.cell(box, side, ...cellOf(patch, this.grids[side][1]));
+      brush.fillStyle = "rgb(255 255 255 / .25)";
+      brush.fillRect(cell.x, cell.y, cell.width, cell.height);
+      for (const [colour, width] of [["#000", 4], ["#ffe04d", 2]]) {
+        brush.strokeStyle = colour;
+        brush.lineWidth = width;
+        brush.strokeRect(cell.x + 1, cell.y + 1, cell.width - 2, cell.height - 2);
+      }
+    }
+  }
+}

@@ -1,0 +1,141 @@
+// The map view: its photos, page by page; adding and removing.
+import { call, events, formOf, showPhoto, tell } from "./api.js";
+import { alertIn, byId, count, make, positionInWords, say } from "./dom.js";
+import { ChosenFiles, fileZone } from "./files.js";
+
+const PAGE = 24;
+let offset = 0;
+let total = 0;
+let asked = 0; // of several lists under way only the last is shown
+let chosen = null;
+let editable = true;
+
+async function list() {
+  asked += 1;
+  const mine = asked;
+  try {
+    const found = await call("v1/images", { query: { offset, limit: PAGE, filter: byId("filter").value.trim() } });
+    if (mine !== asked) return;
+    total = found.total;
+    if (offset >= total && offset > 0) { // the last photo of the last page was removed
+      offset = Math.max(0, Math.floor((total - 1) / PAGE) * PAGE);
+      await list();
+      return;
+    }
+    byId("photos").replaceChildren(...found.images.map(photoCard));
+    const last = offset + found.images.length;
+    say("map-range", total ? `${offset + 1} to ${last} of ${total}` : "No photo has this in its name.");
+    byId("page-back").disabled = offset === 0;
+    byId("page-on").disabled = last >= total;
+  } catch (error) {
+    if (mine === asked) alertIn("map-alert", error);
+  }
+}
+
+function photoCard(record) {
+  const image = make("img", { alt: `Map photo ${record.image}`, loading: "lazy" });
+  showPhoto(image, record.image_url, 320);
+  const facts = [`id ${record.id}`, positionInWords(record.position), record.fitted ? null : "added after fitting"];
+  return make("li", { class: "card" }, image,
+    make("b", {}, record.image),
+    make("p", { class: "quiet" }, facts.filter(Boolean).join(" · ")),
+    editable ? removeButton(record) : null);
+}
+
+function removeButton(record) {
+  const label = `Remove ${record.image}`;
+  return make("button", { type: "button", class: "danger", "aria-label": label, click: () => remove(record) }, "Remove");
+}
+
+/** Ask in a dialog; resolves to true only if the person says yes. */
+function confirmed(title, words) {
+  const dialog = byId("confirm");
+  say("confirm-title", title);
+  say("confirm-words", words);
+  dialog.returnValue = "no"; // Escape leaves it so
+  dialog.showModal();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+  });
+}
+
+async function remove(record) {
+  alertIn("map-alert", null);
+  const sure = await confirmed(`Remove ${record.image}?`, "The map will no longer answer with this photo.");
+  if (!sure) return;
+  try {
+    await call(`v1/images/${encodeURIComponent(record.id)}`, { method: "DELETE" });
+    say("map-status", `Removed ${record.image}.`);
+    tell("map-edited"); // the list is read again with all else
+    byId("filter").focus(); // the button that had the focus goes away
+  } catch (error) {
+    alertIn("map-alert", error);
+  }
+}
+
+async function add() {
+  const files = chosen.files;
+  alertIn("map-alert", null);
+  byId("add-send").disabled = true;
+  say("map-status", `Adding ${count(files.length, "photo")}…`);
+  try {
+    const report = await call("v1/images", { method: "POST", form: formOf("images", files) });
+    chosen.clear();
+    say("map-status", addedInWords(report));
+    tell("map-edited");
+  } catch (error) {
+    say("map-status", "");
+    alertIn("map-alert", error);
+  }
+  byId("add-send").disabled = chosen.files.length === 0;
+}
+
+function addedInWords(report) {
+  const skipped = (report.skipped || []).map((one) => `${one.image}: ${one.reason}`);
+  return [`Added ${count(report.added.length, "photo")}.`,
+    skipped.length ? `Skipped ${skipped.join("; ")}.` : null, ...(report.notes || [])].filter(Boolean).join(" ");
+}
+
+function turn(step) {
+  offset = Math.max(0, offset + step);
+  list();
+}
+
+export function startMap() {
+  chosen = new ChosenFiles(byId("add-list"), (files) => {
+    byId("add-send").disabled = files.length === 0;
+    byId("add-send").textContent = files.length ? `Add ${count(files.length, "photo")}` : "Add photos";
+  });
+  fileZone(byId("add-files"), {
+    title: "Choose photos to add", hint: "or drop them here; positions are read from the photos",
+    multiple: true, onFiles: (files) => chosen.add(files),
+  });
+  byId("add-send").addEventListener("click", add);
+  byId("page-back").addEventListener("click", () => turn(-PAGE));
+  byId("page-on").addEventListener("click", () => turn(PAGE));
+  let waiting = 0;
+  const filter = () => {
+    offset = 0;
+    list();
+  };
+  byId("filter").addEventListener("input", () => { // wait until the typing rests
+    clearTimeout(waiting);
+    waiting = setTimeout(filter, 200);
+  });
+  byId("map-filter").addEventListener("submit", (event) => {
+    event.preventDefault();
+    filter();
+  });
+  events.addEventListener("map-chosen", () => {
+    offset = 0;
+    byId("filter").value = "";
+    say("map-status", "");
+  });
+  return {
+    show: (facts) => {
+      editable = facts.editable !== false;
+      alertIn("map-alert", null);
+      list();
+    },
+  };
+}

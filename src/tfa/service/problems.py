@@ -1,0 +1,110 @@
+"""Errors as clients see them: a status and one sentence in JSON, never a trace and no path of the server's disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from tfa.errors import (
+    BadCalibration,
+    BadMap,
+    BadTokens,
+    BadWeights,
+    MissingExtra,
+    TfaError,
+    UnknownImage,
+    WeightsMissing,
+)
+
+RETRY = {"Retry-After": "1"}
+DEFECT = "the service failed on this request; nothing was changed unless it said so before. Its log has the details"
+PARENTS = re.compile(r"(?<![\w/:.<])/(?:[^\s/;,()]+/)+")  # of an absolute path
+# The first that fits counts; any other TfaError is something the client gave.
+STATUSES: tuple[tuple[type[TfaError], int], ...] = (
+    (UnknownImage, 404),
+    (BadCalibration, 422),
+    (BadMap, 409),
+    (MissingExtra, 501),
+    (WeightsMissing, 500),
+    (BadWeights, 500),
+    (BadTokens, 500),
+)
+
+
+class Refused(Exception):
+    """A request that is not answered: why, what is allowed, and what to do."""
+
+    def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(sentence)
+        self.status, self.sentence, self.headers = status, sentence, dict(headers or {})
+
+
+def busy(sentence: str) -> Refused:
+    return Refused(503, sentence, RETRY)
+
+
+def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": sentence}, status, headers=dict(headers or {}))
+
+
+def status_of(error: TfaError) -> int:
+    return next((status for kind, status in STATUSES if isinstance(error, kind)), 422)
+
+
+def without_paths(sentence: str, folders: Mapping[str, str]) -> str:
+    """The sentence with the maps' folders replaced by their names, and without the folders of other files."""
+    for folder in sorted(folders, key=len, reverse=True):
+        sentence = sentence.replace(folder, folders[folder])
+    return PARENTS.sub("", sentence)  # of any other file its name is enough
+
+
+def sentence_of(errors: Any) -> str:
+    """What pydantic found, in one sentence."""
+    told = []
+    for error in errors:
+        place = ".".join(str(part) for part in error["loc"] if part not in ("body", "query", "path"))
+        allowed = str(error["msg"]).removeprefix("Value error, ")
+        told.append(f"{place or 'the request'}: {allowed[:1].lower()}{allowed[1:]}")
+    return f"the request cannot be understood: {'; '.join(told)}. /openapi.json describes it"
+
+
+def install(app: FastAPI, folders: Mapping[str, str]) -> None:
+    """Answer every kind of error in the same shape."""
+
+    async def refused(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, Refused)
+        return problem(error.status, error.sentence, error.headers)
+
+    async def ours(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, TfaError)
+        return problem(status_of(error), without_paths(str(error), folders))
+
+    async def invalid(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError | ValidationError)
+        return problem(422, sentence_of(error.errors()))
+
+    async def http(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        told = str(error.detail)
+        if error.status_code == 404:
+            told = f"there is nothing at {request.method} {request.url.path}; /openapi.json lists what there is"
+        elif error.status_code == 405:
+            told = f"{request.method} is not allowed for {request.url.path}; /openapi.json lists what is"
+        return problem(error.status_code, told, error.headers)
+
+    async def defect(_: Request, __: Exception) -> JSONResponse:
+        return problem(500, DEFECT)
+
+    app.add_exception_handler(Refused, refused)
+    app.add_exception_handler(TfaError, ours)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(ValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(Exception, defect)

@@ -1,0 +1,81 @@
+"""What the maps are: their names, decisions, evidence and positions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+
+from tfa.maps import PlaceMap
+from tfa.maps.state import DATABASE
+from tfa.service.auth import reader
+from tfa.service.context import Chosen, service_of
+from tfa.service.models import MapEntry, MapInfo, Positions
+from tfa.service.problems import Refused
+
+router = APIRouter(prefix="/v1", tags=["map"], dependencies=[Depends(reader)])
+
+
+@router.get("/maps", response_model=list[MapEntry])
+async def maps(request: Request) -> list[dict[str, Any]]:
+    """The maps of this service; the first answers where none is named."""
+    return [
+        {
+            "name": name,
+            "images": len(served.current),
+            "encoder": served.current.state.encoder["id"],
+            "path_name": served.path.name,
+        }
+        for name, served in service_of(request).maps.items()
+    ]
+
+
+@router.get("/map", response_model=MapInfo)
+async def map_info(request: Request, served: Chosen) -> dict[str, Any]:
+    """What a map holds, what was decided and why, and its calibrations."""
+    service, current = service_of(request), served.current
+    return {**told(current), "name": served.name, "editable": service.settings.editable}
+
+
+def told(place_map: PlaceMap) -> dict[str, Any]:
+    """`PlaceMap.info()` for the network: without paths of this machine and without the list of photos."""
+    info = place_map.info()
+    state = place_map.state
+    weights = info["encoder"]["weights"]
+    info["encoder"] = {**info["encoder"], "weights": None if weights is None else Path(weights).name}
+    kept = {key: value for key, value in info.items() if key not in ("path", "photos")}
+    return {
+        **kept,
+        "calibrations": place_map.calibrations,
+        "calibration_details": info["calibrations"],
+        "active_calibration": None if state.active == DATABASE else state.active,
+        "positions": info["positions"] > 0,
+        "placed_images": info["positions"],
+    }
+
+
+@router.get("/evidence")
+async def evidence(request: Request, served: Chosen) -> dict[str, Any]:
+    """What the decisions rest on: support and agreement of each candidate, the spectrum, similarities of pairs."""
+    try:
+        from tfa.report.evidence import evidence_of
+    except ImportError:
+        raise Refused(501, "this installation cannot tell a map's evidence; install a release with reports") from None
+    current = served.current
+    kept = served.evidence
+    if kept is None or kept[0] is not current:  # the same until an edit
+        kept = (current, await service_of(request).work(lambda: evidence_of(current)))
+        served.evidence = kept
+    return kept[1]
+
+
+@router.get("/positions", response_model=Positions)
+async def positions(served: Chosen) -> dict[str, Any]:
+    """Where the images were taken; of two kinds in one map the more frequent is told."""
+    placed = [(record.id, record.position) for record in served.current.images if record.position is not None]
+    globe = [(i, place.lon, place.lat) for i, place in placed if place.is_global]
+    plane = [(i, place.x, place.y) for i, place in placed if not place.is_global]
+    if not placed:
+        return {"kind": None, "points": []}
+    return {"kind": "latlon", "points": globe} if len(globe) >= len(plane) else {"kind": "xy", "points": plane}

@@ -1,0 +1,118 @@
+"""Photos that clients send: read from a form or from JSON, checked before they are decoded."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import re
+import unicodedata
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from PIL import Image, UnidentifiedImageError
+
+from tfa.errors import BadImage
+from tfa.images import image_extensions, open_image
+from tfa.service.guards import megabytes
+from tfa.service.problems import Refused
+from tfa.service.settings import ServiceSettings
+
+# What cameras, phones and screens write. Pillow reads many more, whose decoders fewer people have attacked.
+EXTENSIONS = {
+    "JPEG": ".jpg",
+    "MPO": ".jpg",
+    "PNG": ".png",
+    "WEBP": ".webp",
+    "TIFF": ".tif",
+    "BMP": ".bmp",
+    "GIF": ".gif",
+}
+ALLOWED = "JPEG, PNG, WebP, TIFF, BMP or GIF"
+LONGEST_NAME = 100
+
+
+@dataclass(frozen=True)
+class Upload:
+    """A photo as it arrived; `name` is what its sender calls it, made safe to be a file's name."""
+
+    name: str
+    content: bytes
+
+
+def safe_name(given: str | None) -> str:
+    """The last part of a name without anything a path or a shell could stumble on."""
+    name = unicodedata.normalize("NFC", given or "").replace("\\", "/").rsplit("/", 1)[-1]
+    name = re.sub(r"[^\w.@+-]+", "_", name).lstrip(".-_")
+    # Cut in bytes, as file systems count, and keep the ending.
+    stem, dot, ending = name.rpartition(".") if "." in name else (name, "", "")
+    ending = ending.encode()[:10].decode("utf-8", "ignore")
+    stem = stem.encode()[: LONGEST_NAME - len(ending.encode())].decode("utf-8", "ignore")
+    return f"{stem}{dot}{ending}" if stem else "photo"
+
+
+def upload_of(name: str | None, content: bytes, settings: ServiceSettings) -> Upload:
+    """Refuse what is empty or too large."""
+    upload = Upload(safe_name(name), content)
+    if not content:
+        raise Refused(422, f"{upload.name} is empty; send the bytes of a photo")
+    if len(content) > settings.max_upload:
+        raise Refused(413, _too_large(upload.name, settings))
+    return upload
+
+
+def _too_large(name: str, settings: ServiceSettings) -> str:
+    return f"{name} is larger than {megabytes(settings.max_upload)}, the most a photo may have; send a smaller copy"
+
+
+def from_base64(text: str, number: int, settings: ServiceSettings) -> Upload:
+    """A photo written in base64, with or without the head of a data URL."""
+    name = f"image {number + 1}"
+    if text.startswith("data:"):
+        text = text.partition(",")[2]
+    if len(text) > settings.max_upload * 4 // 3 + 4:
+        raise Refused(413, _too_large(name, settings))
+    try:
+        content = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise Refused(422, f"{name} is not base64; encode the bytes of the photo file, in one line") from None
+    return upload_of(name.replace(" ", "-"), content, settings)
+
+
+def format_of(upload: Upload, settings: ServiceSettings) -> str:
+    """Pillow's name of the photo's format; refuses other files and too many pixels, from the header alone."""
+    image_extensions()  # Pillow knows its formats by name only once all of them are registered
+    formats = [name for name in EXTENSIONS if name in Image.OPEN]  # MPO is found by the reader of JPEG
+    try:
+        with Image.open(io.BytesIO(upload.content), formats=formats) as image:
+            (width, height), kind = image.size, str(image.format)
+    except UnidentifiedImageError:
+        raise Refused(415, f"{upload.name} is no whole photo of a kind this service reads; send {ALLOWED}") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise Refused(413, _too_many(upload.name, "far", settings)) from None
+    except Exception:  # decoders of damaged headers raise whatever they stumble on
+        raise Refused(422, f"{upload.name} is damaged: its header cannot be read; send the whole file") from None
+    if width * height > settings.max_pixels:
+        raise Refused(413, _too_many(upload.name, f"{width} × {height},", settings))
+    return kind
+
+
+def _too_many(name: str, size: str, settings: ServiceSettings) -> str:
+    return f"{name} has too many pixels: {size} more than the {settings.max_pixels:,} allowed; send a smaller copy"
+
+
+def picture_of(upload: Upload, settings: ServiceSettings) -> Image.Image:
+    """The decoded photo, upright and in RGB; refuses what is no whole photo."""
+    format_of(upload, settings)
+    content = io.BytesIO(upload.content)
+    content.name = upload.name  # for the error message
+    try:
+        return open_image(content)
+    except BadImage as error:
+        raise Refused(422, f"{error}; it may be truncated, send the whole file") from None
+
+
+def file_name(upload: Upload, kind: str) -> str:
+    """The upload's name, with an ending that says what it is."""
+    known = PurePosixPath(upload.name).suffix.lower() in image_extensions()
+    return upload.name if known else f"{upload.name}{EXTENSIONS[kind]}"

@@ -1,0 +1,46 @@
+"""The benchmark of descriptors in small: what it times, tells and prints."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tfa.bench.speed import descriptors as benchmark
+from tfa.tokens import Tokens
+
+SMALL = {"images": 3, "patches": 12, "channels": 6, "words": 4}
+
+
+def test_a_small_run_tells_time_floor_and_ratio():
+    result = benchmark.run_descriptors_benchmark(**SMALL, repeats=2)
+    told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert {key: told[key] for key in SMALL} == SMALL
+    assert told["ratio"] == pytest.approx(told["seconds"] / told["floor"])
+    assert told["disk_bytes"] == 6 * 3 * 4 * (4 * 6 + 4)
+    (line,) = result.lines()
+    assert (line.seconds, line.floor, line.bar.allowed) == (result.seconds, result.floor, 1.5)
+    assert line.disk_bytes == result.disk_bytes
+    assert "6 descriptors of 3 images × 12 × 6 tokens" in str(result)
+    assert "their matrix products alone" in str(result)
+
+
+def test_all_six_are_described_at_once_in_every_run(monkeypatch):
+    asked, real = [], benchmark.describe
+    monkeypatch.setattr(
+        benchmark,
+        "describe",
+        lambda *given, **more: asked.append((len(given[0]), len(given[1]), given[2])) or real(*given, **more),
+    )
+    benchmark.run_descriptors_benchmark(**SMALL, repeats=2)
+    assert asked == [(1, 3, ("hard", "soft")), (3, 3, ("hard", "soft")), (3, 3, ("hard", "soft"))]  # the first warms up
+
+
+def test_the_floor_is_two_products_an_image(monkeypatch):
+    shapes, real = [], np.matmul
+    monkeypatch.setattr(benchmark, "TURN", 3)
+    products = benchmark._BareProducts(Tokens(np.ones((5, 12, 6), np.float16)), [np.ones((4, 6), np.float32)] * 3)
+    monkeypatch.setattr(benchmark.np, "matmul", lambda a, b, out: shapes.append(out.shape) or real(a, b, out=out))
+    for done in (0, 0, 3, 3, 5):
+        products.advance()
+        assert shapes == [(12, 12), (24, 6)] * done
+    assert products.seconds > 0

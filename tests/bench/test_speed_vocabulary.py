@@ -1,0 +1,52 @@
+"""The benchmark of vocabularies in small: what it times, tells and prints."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tfa.arrays import backend_for
+from tfa.bench.speed import vocabulary as benchmark
+from tfa.progress import SilentProgress
+from tfa.vocabulary import fit_vocabularies
+
+SMALL = {"patches": 300, "channels": 6, "words": 4}
+
+
+def test_a_small_run_tells_time_floor_and_ratio():
+    result = benchmark.run_vocabulary_benchmark(**SMALL, repeats=2)
+    told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert {key: told[key] for key in SMALL} == SMALL
+    assert told["ratio"] == pytest.approx(told["seconds"] / told["floor"])
+    assert told["patch_bytes"] == 300 * 6 * 4
+    assert len(told["iterations"]) == 3
+    assert min(told["iterations"]) >= 1
+    (line,) = result.lines()
+    assert (line.seconds, line.floor, line.bar.allowed) == (result.seconds, result.floor, 1.3)
+    assert "three vocabularies of 4 words, 300 × 6 patches" in str(result)
+    assert "products of as many iterations" in str(result)
+
+
+def test_every_iteration_has_its_bare_product(monkeypatch):
+    products, real = [], benchmark._product
+    monkeypatch.setattr(benchmark, "_product", lambda sample, words: products.append(len(words)) or real(sample, words))
+    sample = benchmark.made_up_patches(300, 6)
+    seconds, floor, iterations = benchmark._in_turn(sample, 4, SilentProgress())
+    assert iterations == [one.iterations for one in fit_vocabularies(sample, 4, backend_for("cpu"))]
+    assert products == [4 * sum(count > at for count in iterations) for at in range(max(iterations))]
+    assert seconds > 0
+    assert floor > 0
+
+
+def test_the_bare_product_has_every_patch(monkeypatch):
+    rows, real = [], np.matmul
+    monkeypatch.setattr(benchmark.np, "matmul", lambda a, b, out: rows.append(len(a)) or real(a, b, out=out))
+    benchmark._product(np.ones((2500, 3), np.float32), np.ones((6, 3), np.float32))
+    assert sum(rows) == 2500
+
+
+def test_made_up_patches_are_unit_vectors_that_fade_along_the_channels():
+    patches = benchmark.made_up_patches(3000, 32)
+    np.testing.assert_allclose(np.linalg.norm(patches, axis=1), 1, rtol=1e-5)
+    assert (patches[:, :4] ** 2).mean() > 3 * (patches[:, -4:] ** 2).mean()
+    np.testing.assert_array_equal(patches, benchmark.made_up_patches(3000, 32))

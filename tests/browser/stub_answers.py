@@ -1,0 +1,129 @@
+"""Made-up answers of a service, in the shapes of its contract: enough for every view of the page."""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+GRID = (8, 10)  # rows, columns of patches
+HOSTILE = '<img src=x onerror="document.title=1">.jpg'  # a name that must stay text
+
+
+@cache
+def street(seed: int, size: tuple[int, int] = (400, 300)) -> bytes:
+    """A small JPEG that looks a little like a street, another one for each seed."""
+    rng = np.random.default_rng(seed)
+    picture = Image.new("RGB", size, tuple(int(value) for value in rng.integers(150, 230, 3)))
+    brush = ImageDraw.Draw(picture)
+    brush.rectangle((0, 220, 400, 300), fill=(90, 90, 95))
+    left = 0
+    while left < size[0]:
+        width, top = int(rng.integers(40, 90)), int(rng.integers(30, 150))
+        brush.rectangle((left, top, left + width, 225), fill=tuple(int(value) for value in rng.integers(50, 200, 3)))
+        for row in range(top + 12, 205, 26):
+            for column in range(left + 8, left + width - 12, 20):
+                brush.rectangle((column, row, column + 9, row + 13), fill=(240, 225, 150))
+        left += width
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=80)
+    return file.getvalue()
+
+
+class StubMap:
+    """Photos of a made-up town along a loop, and a head that a calibration changes."""
+
+    def __init__(self, name: str, photos: int = 30, globe: bool = True) -> None:
+        self.name, self.globe, self.revision = name, globe, 1
+        self.photos = {i: {"image": f"street-{i:03d}.jpg", "seed": i, "fitted": True} for i in range(photos)}
+        self.photos[3]["image"] = HOSTILE
+        self.next_id = photos
+        self.calibrations: list[str] = []
+        self.active: str | None = None
+        self.editable = True
+
+    def position(self, key: int) -> dict[str, float]:
+        turn = 2 * np.pi * key / 30
+        east, north = 180 * np.cos(turn) + 9 * np.sin(7 * turn), 110 * np.sin(turn)
+        if not self.globe:
+            return {"x": float(east), "y": float(north)}
+        return {"lat": 52.5 + float(north) / 111_195, "lon": 13.3 + float(east) / 67_690}
+
+    def record(self, key: int) -> dict[str, Any]:
+        photo, url = self.photos[key], f"/v1/images/{key}/file?map={self.name}"
+        facts = {"id": key, "image": photo["image"], "fitted": photo["fitted"], "image_url": url}
+        return {**facts, "position": self.position(key)}
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "name": self.name, "revision": self.revision, "images": len(self.photos), "encoder": {"id": "fake@28"},
+            "calibrations": self.calibrations, "active_calibration": self.active, "positions": True,
+            "decisions": BEFORE, "reasons": REASONS, "editable": self.editable,
+            "calibration_details": [{"name": n, "decisions": AFTER, "reasons": REASONS} for n in self.calibrations],
+        }  # fmt: skip
+
+    def positions(self) -> dict[str, Any]:
+        first, second = ("lon", "lat") if self.globe else ("x", "y")
+        where = {key: self.position(key) for key in self.photos}
+        points = [[key, place[first], place[second]] for key, place in where.items()]
+        return {"kind": "latlon" if self.globe else "xy", "points": points}
+
+    def answer(self, k: int, min_confidence: float) -> dict[str, Any]:
+        hits = []
+        for rank, key in enumerate(list(self.photos)[2 : 2 + k]):
+            confidence = 0.97 * 0.62**rank
+            evidence = {"score": 0.81 - 0.07 * rank, "confidence": confidence, "sure": confidence > 0.9}
+            hits.append({**self.record(key), **evidence, "matches": max(12 - 4 * rank, 0)})
+        hits = hits if hits[0]["confidence"] >= min_confidence else []
+        return {"hits": hits, "confidence": 0.97, "calibration": self.active, "seconds": 0.012}
+
+    def why(self, key: int) -> dict[str, Any]:
+        rows, columns = GRID
+        down, right = np.mgrid[0:rows, 0:columns]
+        heat = 0.02 * np.exp(-((down - 3) ** 2 + (right - 4) ** 2) / 5) - 0.003 * (down > 6)
+        words = [
+            {"word": 7 * w + 3, "contribution": 0.12 * 0.7**w * (-1 if w == 4 else 1),
+             "query_patches": [20 + w, 31 + w], "image_patches": [21 + w]}
+            for w in range(6)
+        ]  # fmt: skip
+        matches = [[r, c, r, c + 1] for r, c in ((1, 2), (2, 3), (3, 4), (3, 6), (4, 1), (5, 5))]
+        parts = [{"name": "local", "contribution": 0.61}, {"name": "global token", "contribution": 0.2}]
+        return {
+            "id": key, "score": 0.81, "grid": [rows, columns], "query_heat": heat.tolist(),
+            "image_heat": np.roll(heat, 1, axis=1).tolist(), "words": words, "parts": parts, "matches": matches,
+            "image_url": self.record(key)["image_url"],
+        }  # fmt: skip
+
+    def evidence(self) -> dict[str, Any]:
+        rng = np.random.default_rng(0)
+        names = ["hard/original", "hard/partial", "hard/adaptive", "soft/original", "soft/partial", "soft/adaptive"]
+        support = [7.3, 8.0, 8.3, 6.0, 9.0, 9.0]
+        candidates = [
+            {"name": name, "support": support[i], "chosen": name == "soft/partial",
+             "agreement": (0.35 + 0.09 * i + 0.04 * rng.standard_normal(3)).tolist()}
+            for i, name in enumerate(names)
+        ]  # fmt: skip
+        eigenvalues = [0.3 / (1 + i) ** 1.2 for i in range(120)]
+        original = rng.uniform(0.2, 0.9, 400)
+        final = 0.9 * original**2 + 0.04 * rng.standard_normal(400)
+        return {
+            "candidates": candidates, "decisions": BEFORE, "reasons": REASONS,
+            "spectrum": {"eigenvalues": eigenvalues, "gamma": 0.5, "participation": 12.4},
+            "similarity": {"original": original.tolist(), "final": final.tolist()},
+        }  # fmt: skip
+
+
+BEFORE = {"assignment": "soft", "carrier": "partial", "admit_cls": True, "c": 0.25, "beta": 0.51}
+AFTER = {
+    "route": "soft", "carrier": "adaptive", "strengths": {"soft": {"c": 0.31, "beta": 0.18}}, "admit_cls": False,
+    "local_weight": 0.57, "score_calibrated": False, "soft_weight": 1.0,
+}  # fmt: skip
+REASONS = {
+    "assignment": "soft: hard reaches 8.3 distinct images, soft 9.0; hard is taken only if it covers more of the map",
+    "strengths": "spectral shaping c = 0.2500 and centring β = 0.5133: the energy of the halves correlates 0.64",
+    "carrier": "partial: it covers as much as the adaptive kernel and agrees more",
+    "admit_cls": "joins in: with it 9.3 distinct images, without 9.0",
+}

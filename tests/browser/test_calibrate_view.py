@@ -1,0 +1,58 @@
+"""The calibrate view: the job's progress, and what changed."""
+
+from __future__ import annotations
+
+from tests.browser.steps import choose, wait_for_text
+
+
+def test_a_calibration_shows_its_progress_and_what_changed(open_page, service, photos):
+    page = open_page(service.url, "#calibrate")
+    assert page.is_disabled("#calibrate-send")
+    choose(page, "calibrate-files", photos)
+    page.fill("#calibrate-form [name=name]", "phone")
+    page.click("#calibrate-send")
+    wait_for_text(page, "#job-status", "1 of 3 photos encoded")
+    assert 0.3 < page.eval_on_selector("#job-bar", "bar => bar.value") < 0.7
+    assert page.is_disabled("#calibrate-send")
+    wait_for_text(page, "#job-status", "The map is calibrated to phone.")
+    assert page.inner_text("#changes-title") == "What changed with phone"
+    rows = dict(row.split("\t", 1) for row in page.locator("#changes tbody tr").all_inner_texts())
+    assert rows["Kernel"] == "partial\tadaptive (changed)"
+    assert rows["Assignment"] == "soft\tsoft"
+    assert rows["Centring β"] == "0.510\t0.180 (changed)"
+    assert rows["Global token"] == "joins in\tleft out (changed)"
+    assert "4 decisions changed." in page.inner_text("#changes")
+    assert "3 photos are few" in page.inner_text("#changes")
+    wait_for_text(page, "#map-facts", "calibrated to phone")
+    sent = next(fields for method, path, fields in service.stub.calls if path == "/v1/calibrations")
+    assert sent == {"name": "phone"}  # whether scores are calibrated is left to the service
+
+
+def test_a_calibration_that_fails_says_why(open_page, service, photos):
+    service.stub.failing_job = "3 of 3 photos are in the map themselves; calibrate with photos the map does not hold"
+    page = open_page(service.url, "#calibrate")
+    choose(page, "calibrate-files", photos)
+    page.click("#calibrate-send")
+    wait_for_text(page, "#calibrate-alert", "3 of 3 photos are in the map themselves")
+    assert page.is_hidden("#changes")
+    assert page.is_hidden("#job")
+    assert page.is_enabled("#calibrate-send")  # the photos are kept
+
+
+def test_another_calibration_can_be_put_in_use(open_page, service):
+    town = service.stub.maps["town"]
+    town.calibrations, town.active = ["day", "night"], "day"
+    page = open_page(service.url, "#calibrate")
+    wait_for_text(page, "#map-facts", "calibrated to day")
+    assert page.input_value("#active-select") == "day"
+    page.select_option("#active-select", "night")
+    page.click("text=Use this one")
+    wait_for_text(page, "#map-facts", "calibrated to night")
+    page.select_option("#active-select", "")
+    page.click("text=Use this one")
+    wait_for_text(page, "#map-facts", "not calibrated")
+    assert town.active is None
+    page.click("#tab-ask")
+    page.click(".options summary")
+    choices = page.locator("[name=calibration] option").all_inner_texts()
+    assert choices == ["in use (none)", "day", "night", "none"]

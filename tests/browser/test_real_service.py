@@ -1,0 +1,125 @@
+"""The page against the real service: a small map, the fake encoder, all the way through."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.steps import IS_LOADED, ask, ask_why, choose, drawing, wait_for_text, wait_until
+from tests.fakes import FakeEncoder, random_image
+
+uvicorn = pytest.importorskip("uvicorn", reason="the service is an extra; pip install 'tfa-vpr[service]'")
+application = pytest.importorskip("tfa.service.app", reason="the service is an extra; pip install 'tfa-vpr[service]'")
+
+PHOTOS = 12
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A service of a map with positions; told are its address, its app and where its photos are."""
+    folder = tmp_path_factory.mktemp("real")
+    photos = folder / "photos"
+    photos.mkdir()
+    for number in range(PHOTOS):
+        random_image(number, (160, 120)).save(photos / f"{number:02d}.png")
+    lines = [f"{number:02d}.png,{52.5 + 0.0004 * number},{13.3 + 0.0003 * (number % 4)}" for number in range(PHOTOS)]
+    (folder / "where.csv").write_text("\n".join(["file,lat,lon", *lines]))
+
+    from tfa import PlaceMap
+
+    built = PlaceMap.build(photos, encoder=FakeEncoder(), positions=folder / "where.csv")
+    built.save(folder / "town.tfa")
+    served = PlaceMap.load(folder / "town.tfa", encoder=FakeEncoder())
+    server = uvicorn.Server(uvicorn.Config(application.create_app([served]), port=0, log_level="error", ws="none"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    end = time.monotonic() + 20
+    while not server.started:
+        assert thread.is_alive()
+        assert time.monotonic() < end, "the service did not start"
+        time.sleep(0.02)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield f"http://127.0.0.1:{port}/", photos, folder
+    server.should_exit = True
+    thread.join(20)
+
+
+def test_a_photo_of_the_map_is_found_and_explained(open_page, town):
+    url, photos, _ = town
+    page = open_page(url)
+    wait_for_text(page, "#map-facts", f"{PHOTOS} photos · fake@28")
+    wait_for_text(page, "#plan-words", f"{PHOTOS} positions of the map.")
+    ask_why(page, photos / "05.png")
+    best = page.locator(".hit").first.inner_text()
+    assert "05.png" in best
+    assert "52.50200°" in best
+    wait_until(page, f"[...document.querySelectorAll('.hit img')].every({IS_LOADED})")
+    assert drawing(page, ".pair canvas")[0] > 1000
+    assert page.locator(".words button").count() > 0
+    parts = [float(row.split("\t")[1]) for row in page.locator("#why table tbody tr").all_inner_texts()]
+    assert abs(sum(parts[:-1]) - parts[-1]) < 0.005  # rounded to three digits each
+
+
+def test_decisions_of_the_real_map_are_drawn(open_page, town):
+    page = open_page(town[0], "#decisions")
+    page.wait_for_selector(".chart")
+    assert page.locator(".chart").count() == 3
+    assert page.locator(".point").count() >= 6
+    assert page.locator(".ring").count() >= 1
+    assert "distinct images" in page.inner_text("#decisions dl")
+
+
+def test_a_photo_is_added_found_and_removed(open_page, town):
+    url, _, folder = town
+    new = folder / "new.png"
+    random_image(500, (160, 120)).save(new)
+    page = open_page(url, "#map")
+    page.click("#add-box summary")
+    choose(page, "add-files", new)
+    page.click("#add-send")
+    wait_for_text(page, "#map-status", "Added 1 photo.")
+    wait_for_text(page, "#map-facts", f"{PHOTOS + 1} photos")
+    page.click("#tab-ask")
+    ask(page, new)
+    assert "new" in page.locator(".hit").first.inner_text()
+    page.click("#tab-map")
+    page.fill("#filter", "new")
+    wait_for_text(page, "#map-range", "1 to 1 of 1")
+    wait_until(page, f"[...document.querySelectorAll('#photos img')].every({IS_LOADED})")
+    page.click("#photos button")
+    page.click("#confirm button.danger")
+    wait_for_text(page, "#map-facts", f"{PHOTOS} photos")
+    wait_for_text(page, "#map-range", "No photo has this in its name")
+
+
+def test_a_broken_photo_is_refused_in_words(open_page, town, tmp_path: Path):
+    page = open_page(town[0])
+    broken = tmp_path / "broken.jpg"
+    broken.write_bytes(b"\xff\xd8\xff\xe0 and no more")
+    ask(page, broken)
+    assert "broken" in page.inner_text("#ask-alert") or "photo" in page.inner_text("#ask-alert")
+    assert page.locator(".hit").count() == 0
+
+
+def test_a_calibration_runs_and_is_put_in_use(open_page, town):
+    url, photos, folder = town
+    camera = []
+    for number in range(6):
+        camera.append(folder / f"camera-{number}.png")
+        random_image(100 + number, (160, 120)).save(camera[-1])
+    page = open_page(url, "#calibrate")
+    choose(page, "calibrate-files", photos / "00.png")
+    page.click("#calibrate-send")
+    wait_for_text(page, "#calibrate-alert", "in the map")  # photos that the map holds cannot calibrate it
+    page.click("[aria-label='Leave out 00.png']")
+    choose(page, "calibrate-files", camera)
+    page.fill("#calibrate-form [name=name]", "phone")
+    page.click("#calibrate-send")
+    wait_for_text(page, "#job-status", "The map is calibrated to phone.")
+    assert page.locator("#changes tbody tr").count() == 6
+    wait_for_text(page, "#map-facts", "calibrated to phone")

@@ -1,0 +1,122 @@
+"""The view that recognises a photo: answer, plan, options, errors."""
+
+from __future__ import annotations
+
+from tests.browser.steps import IS_LOADED, ask, drawing, dropped, wait_for_text, wait_until
+from tests.browser.stub_answers import HOSTILE
+
+
+def test_a_photo_is_seen_beside_its_matches(open_page, service, photo):
+    page = open_page(service.url)
+    ask(page, photo)
+    wait_until(page, "document.querySelector('#own-photo').naturalWidth === 400")
+    assert page.inner_text("#own-name") == "asked.jpg"
+    assert page.locator(".hit").count() == 5
+    best = page.locator(".hit").first
+    assert "street-002.jpg" in best.inner_text()
+    assert "Score 0.810" in best.inner_text()
+    assert "✓ sure" in best.inner_text()
+    assert "52.50040°" in best.inner_text()
+    assert "sure" not in page.locator(".hit").nth(1).inner_text()
+    meter = best.get_by_role("meter")
+    assert float(meter.get_attribute("aria-valuenow")) == 0.97
+    page.wait_for_timeout(400)  # the bar grows
+    share = meter.evaluate("bar => bar.firstChild.getBoundingClientRect().width / bar.clientWidth")
+    assert abs(share - 0.97) < 0.01
+    wait_until(page, f"[...document.querySelectorAll('.hit img')].every({IS_LOADED})")
+    assert "5 matches, best confidence 0.97" in page.inner_text("#ask-status")
+    own, other = page.locator("#own").bounding_box(), best.bounding_box()
+    assert own["x"] + own["width"] <= other["x"]  # side by side
+
+
+def test_a_photo_can_be_dropped(open_page, service):
+    page = open_page(service.url)
+    dropped(page, ".drop", "dropped.jpg")
+    page.wait_for_selector(".hit")
+    assert page.inner_text("#own-name") == "dropped.jpg"
+
+
+def test_a_photo_dropped_beside_the_zone_does_not_replace_the_page(open_page, service):
+    page = open_page(service.url)
+    dropped(page, "h1", "stray.jpg")
+    assert page.url.startswith(service.url)
+    assert page.locator(".hit").count() == 0
+
+
+def test_what_the_service_says_stays_text(open_page, service, photo):
+    page = open_page(service.url)
+    ask(page, photo)
+    assert HOSTILE in page.locator(".hit").nth(1).inner_text()
+    page.click("#tab-map")
+    wait_for_text(page, "#photos b", HOSTILE)
+    assert page.locator("img[src=x]").count() == 0
+    assert page.title() == "town – place map"
+
+
+def test_the_plan_shows_all_positions_and_marks_the_matches(open_page, service, photo):
+    page = open_page(service.url)
+    wait_for_text(page, "#plan-words", "30 positions of the map.")
+    bare = drawing(page, "#plan-canvas")
+    ask(page, photo)
+    wait_for_text(page, "#plan-words", "numbered: the 5 matches")
+    assert "30 positions" in page.get_attribute("#plan-canvas", "aria-label")
+    marked = drawing(page, "#plan-canvas")
+    assert bare[0] > 300
+    assert marked != bare
+    page.hover(".hit >> nth=2")  # a match that is pointed at stands out
+    assert drawing(page, "#plan-canvas") != marked
+
+
+def test_the_plan_keeps_proportions_of_degrees_and_metres(open_page, service):
+    page = open_page(service.url)
+    found = page.evaluate(
+        """async () => {
+          const { project, roundLength } = await import('/static/plan.js');
+          const globe = project('latlon', [[1, 179.9999, 60], [2, -179.9999, 60], [3, 179.9999, 60.0001]]);
+          const flat = project('xy', [[1, 10, 20], [2, 13, 24]]);
+          return { globe, flat, round: [99, 100, 260, 0.7].map(roundLength) };
+        }"""
+    )
+    east, north = found["globe"][1]["x"], found["globe"][2]["y"]
+    assert abs(east - 11.12) < 0.01  # 0.0002° at 60° N, the short way over the date line
+    assert abs(north - 11.12) < 0.01  # 0.0001°
+    assert found["flat"][1] == {"id": 2, "x": 3, "y": 4}
+    assert found["round"] == [50, 100, 200, 0.5]
+
+
+def test_options_reach_the_service(open_page, service, photo):
+    page = open_page(service.url)
+    ask(page, photo)
+    page.click(".options summary")
+    page.fill("[name=k]", "3")
+    page.select_option("[name=verify]", "true")
+    page.click("text=Ask again")
+    wait_until(page, "document.querySelectorAll('.hit').length === 3")
+    sent = [fields for method, path, fields in service.stub.calls if path == "/v1/query"]
+    assert "verify" not in sent[0]  # as the map decided
+    assert sent[1]["k"] == "3"
+    assert sent[1]["verify"] == "true"
+    page.fill("[name=min_confidence]", "0.99")
+    page.click("text=Ask again")
+    wait_for_text(page, "#ask-status", "No match is confident enough: the best has confidence 0.97")
+
+
+def test_a_file_that_is_no_photo_gets_the_services_own_sentence(open_page, service, tmp_path, photo):
+    page = open_page(service.url)
+    bad = tmp_path / "notes.jpg"
+    bad.write_text("this is text")
+    ask(page, bad)
+    alert = page.locator("#ask-alert")
+    assert alert.get_attribute("role") == "alert"
+    assert alert.inner_text() == "notes.jpg is not a photo that can be read; send JPEG, PNG or WebP"
+    assert page.is_hidden("#own")
+    ask(page, photo)
+    assert page.is_hidden("#ask-alert")  # gone with the next answer
+
+
+def test_a_service_that_went_away_is_told(open_page, service, photo):
+    page = open_page(service.url)
+    wait_for_text(page, "#map-facts", "30 photos")
+    page.context.set_offline(True)
+    ask(page, photo)
+    assert "The service does not answer" in page.inner_text("#ask-alert")

@@ -1,0 +1,90 @@
+"""The why view: heat on both photos, words and their patches, lines between patches."""
+
+from __future__ import annotations
+
+from tests.browser.steps import ask, ask_why, drawing
+
+OVERLAY = ".pair canvas"
+
+
+def test_both_photos_carry_their_heat(open_page, service, photo):
+    page = open_page(service.url)
+    ask_why(page, photo)
+    assert page.inner_text("#why-title") == "Why street-002.jpg?"
+    assert page.evaluate("document.activeElement.id") == "why-title"  # the reader is taken there
+    assert "Score 0.810" in page.inner_text("#why")
+    assert "of the 80 patches of your photo carry half" in page.inner_text("#why")
+    assert "6 pairs of patches lie in one arrangement" in page.inner_text("#why")
+    colours = page.eval_on_selector(
+        OVERLAY,
+        """canvas => [...document.querySelectorAll('.pair img')].map(image => {
+          const [whole, own] = [canvas.getBoundingClientRect(), image.getBoundingClientRect()];
+          const at = (x, y) => [...canvas.getContext('2d').getImageData(
+            (own.left - whole.left + x * own.width) * canvas.width / whole.width,
+            (own.top - whole.top + y * own.height) * canvas.height / whole.height, 1, 1).data];
+          return { warm: at(0.48, 0.42), cold: at(0.03, 0.93), corner: at(0.97, 0.03) };
+        })""",
+    )
+    for side in colours:
+        assert side["warm"][0] > side["warm"][2] + 60  # orange: speaks for the match
+        assert side["cold"][2] > side["cold"][0]  # blue: against it
+        assert side["warm"][3] > side["corner"][3]  # strong where the contribution is
+
+
+def test_heat_and_lines_can_be_taken_off(open_page, service, photo):
+    page = open_page(service.url)
+    ask_why(page, photo)
+    page.wait_for_timeout(100)
+    full = drawing(page, OVERLAY)
+    page.uncheck("text=Patch matches")
+    heat = drawing(page, OVERLAY)
+    page.uncheck("text=Heat map")
+    nothing = drawing(page, OVERLAY)
+    page.check("text=Patch matches")
+    lines = drawing(page, OVERLAY)
+    assert full != heat
+    assert nothing == [0, 0]
+    assert 0 < lines[0] < heat[0]
+
+
+def test_a_word_shows_its_patches_by_pointer_and_by_focus(open_page, service, photo):
+    page = open_page(service.url)
+    ask_why(page, photo)
+    page.wait_for_timeout(100)
+    bare = drawing(page, OVERLAY)
+    words = page.locator(".words button")
+    assert words.count() == 6
+    assert "Word 3" in words.first.inner_text()
+    assert "+0.120" in words.first.inner_text()
+    assert "−0.029" in words.nth(4).inner_text()
+    words.first.hover()
+    pointed = drawing(page, OVERLAY)
+    page.mouse.move(2, 2)
+    assert drawing(page, OVERLAY) == bare
+    words.first.focus()
+    focused = drawing(page, OVERLAY)
+    words.nth(1).focus()
+    assert pointed == focused != bare
+    assert drawing(page, OVERLAY) not in (bare, focused)
+    page.keyboard.press("Enter")  # kept when the focus goes on
+    assert words.nth(1).get_attribute("aria-pressed") == "true"
+    kept = drawing(page, OVERLAY)
+    page.focus("#why-title")
+    assert drawing(page, OVERLAY) == kept
+
+
+def test_the_parts_add_up_in_a_table(open_page, service, photo):
+    page = open_page(service.url)
+    ask_why(page, photo)
+    rows = page.locator("#why table tbody tr").all_inner_texts()
+    assert [row.split("\t") for row in rows] == [["local", "0.610"], ["global token", "0.200"], ["Score", "0.810"]]
+
+
+def test_an_error_of_why_is_told_in_its_place(open_page, service, photo):
+    page = open_page(service.url)
+    ask(page, photo)
+    service.stub.read_token = "secret"
+    page.click(".hit:nth-child(1) button")
+    page.wait_for_selector("#why [role=alert]")
+    assert "this needs the read token" in page.inner_text("#why [role=alert]")
+    assert page.is_visible("#token-form")

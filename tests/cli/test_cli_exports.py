@@ -1,0 +1,78 @@
+"""`tfa pairs` and `tfa export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.fakes import FakeEncoder, random_image
+
+from tfa.config import HeadSpec
+from tfa.maps import PlaceMap
+
+
+@pytest.fixture
+def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlaceMap:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("tfa.maps.asking.load_encoder", lambda *_, **__: FakeEncoder())
+    for folder in ("images/db/a", "images/db/b", "images/query/day"):
+        Path(folder).mkdir(parents=True)
+    for number in range(8):
+        random_image(number).save(f"images/db/{'ab'[number % 2]}/{number}.png")
+    for number in (3, 6):
+        random_image(number, (64, 48)).save(f"images/query/day/q{number}.png")
+    built = PlaceMap.build("images/db", encoder=FakeEncoder(), spec=HeadSpec(words=4))
+    built.save("town.tfa")
+    return built
+
+
+def test_pairs_are_a_line_for_each_query_and_map_image(run, town):
+    result = run("pairs", "town.tfa", "images/query", "-o", "pairs.txt", "-k", 3, "-q")
+    assert result.exit_code == 0, result.stderr
+    assert "6 pairs of 2 photos" in result.stdout
+    lines = Path("pairs.txt").read_text().splitlines()
+    expected = []
+    for name in ("day/q3.png", "day/q6.png"):
+        for hit in town.query(f"images/query/{name}", k=3):
+            expected.append(f"{name} {Path(hit.image).relative_to(Path('images/db').resolve()).as_posix()}")
+    assert lines == expected
+    assert run("pairs", "town.tfa", "images/query", "-o", "p.txt", "-k", 1, "--root", "images", "-q").exit_code == 0
+    first = Path("p.txt").read_text().splitlines()[0]
+    assert first.split() == ["query/day/q3.png", f"db/{expected[0].split()[1]}"]
+
+
+def test_a_photo_that_cannot_be_read_leaves_the_others(run, town):
+    Path("images/query/day/bad.png").write_bytes(b"no picture")
+    result = run("pairs", "town.tfa", "images/query", "-o", "pairs.txt", "-k", 2, "-q")
+    assert result.exit_code == 1
+    assert "bad.png" in result.stderr
+    assert len(Path("pairs.txt").read_text().splitlines()) == 4
+
+
+def test_a_file_outside_the_root_is_an_error(run, town):
+    result = run("pairs", "town.tfa", "images/query", "-o", "pairs.txt", "--root", "images/query", "-q")
+    assert result.exit_code == 1
+    assert "--root" in result.stderr
+    assert not Path("pairs.txt").exists()
+
+
+@pytest.mark.parametrize(("kind", "package"), [("npz", "numpy"), ("faiss", "faiss"), ("onnx-head", "onnx")])
+def test_every_format_is_written(run, town, kind, package):
+    pytest.importorskip(package)
+    result = run("export", "town.tfa", "--format", kind, "-o", "new/file.out")
+    assert result.exit_code == 0, result.stderr
+    assert "numbers" in result.stdout
+    assert Path("new/file.out").stat().st_size > 300
+    if kind == "npz":
+        with np.load("new/file.out") as held:
+            assert held["vectors"].shape[0] == 8
+
+
+def test_what_cannot_be_exported_is_an_error(run, town):
+    assert run("export", "town.tfa", "--format", "csv", "-o", "x").exit_code == 2
+    assert "'night'" in run("export", "town.tfa", "-o", "x", "--calibration", "night").stderr
+    assert run("export", "town.tfa").exit_code == 2
+    assert "$ tfa export town.tfa --format npz" in run("export", "--help").stdout
+    assert "$ tfa pairs town.tfa" in run("pairs", "--help").stdout

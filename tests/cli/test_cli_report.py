@@ -1,0 +1,47 @@
+"""`tfa report`: the page, the summary, JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.fakes import FakeEncoder, random_image
+
+from tfa.config import HeadSpec
+from tfa.maps import PlaceMap
+
+
+@pytest.fixture
+def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
+    Path("photos").mkdir()
+    for number in range(8):
+        random_image(number).save(f"photos/{number}.png")
+    Path("photos/copy.png").write_bytes(Path("photos/2.png").read_bytes())
+    PlaceMap.build("photos", encoder=FakeEncoder(), spec=HeadSpec(words=4)).save("town.tfa")
+    return tmp_path
+
+
+def test_the_page_is_written_and_the_advice_printed(run, town):
+    result = run("report", "town.tfa", "-o", "new/report.html")
+    assert result.exit_code == 0, result.stderr
+    assert "9 images; " in result.stdout
+    assert "Remove duplicates" in result.stdout
+    assert "report: new/report.html" in result.stderr
+    assert Path("new/report.html").read_text("utf-8").startswith("<!doctype html>")
+
+
+def test_json_is_all_of_it_and_nothing_else(run, town):
+    told = json.loads(run("report", "town.tfa", "--json").stdout)
+    assert told["map"]["images"] == 9
+    assert ["2.png", "copy.png"] in [[image["image"] for image in group["images"]] for group in told["duplicates"]]
+    assert set(told["evidence"]) == {"candidates", "decisions", "reasons", "spectrum", "similarity"}
+    assert not Path("report.html").exists()
+
+
+def test_what_cannot_be_reported_is_an_error(run, town):
+    assert "no map at absent.tfa" in run("report", "absent.tfa").stderr
+    assert run("report", "town.tfa", "-o", "photos/2.png/report.html").exit_code == 1
+    assert "$ tfa report town.tfa -o report.html" in run("report", "--help").stdout

@@ -1,0 +1,146 @@
+"""`tfa serve` and `tfa bench serve` apart from what they call."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tfa.bench import serving
+from tfa.bench.serving import Latency, ServingBenchmark
+from tfa.cli import serve as verb
+from tfa.service import app, running
+
+
+@pytest.fixture
+def started(monkeypatch, folder):
+    """What would be served: settings, and how uvicorn would be run."""
+    seen = {}
+
+    def create_app(maps, settings):
+        seen.update(maps=maps, settings=settings)
+        return "app"
+
+    def run(made, listening, **options):
+        seen.update(address=running.address_of(listening), app=made, **options)
+
+    def opened(paths, **encoder):
+        seen.update(paths=paths, encoder=encoder)
+        return [type("Map", (list,), {"path": path})([1, 2]) for path in paths]
+
+    monkeypatch.setattr(app, "create_app", create_app)
+    monkeypatch.setattr(running, "run", run)
+    monkeypatch.setattr(verb, "opened_maps", opened)
+    return seen
+
+
+def test_a_map_is_served_on_this_machine_by_default(run, started):
+    result = run("serve", "town.tfa", "--port", "0")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.strip() == f"serving town (2 images) at {started['address']}"
+    assert started["address"].startswith("http://127.0.0.1:")
+    settings = started["settings"]
+    assert (settings.read_token, settings.edit_token, settings.cors) == (None, None, ())
+    assert (settings.max_upload, settings.self_calibrate) == (20_000_000, False)
+    assert started["access_log"] is False
+
+
+def test_options_reach_the_service(run, started, monkeypatch):
+    monkeypatch.setenv("TFA_EDIT_TOKEN", "from-the-environment")
+    result = run(
+        "serve", "town.tfa", "photos", "--port", 0, "--read-token", "r", "--cors", "https://a.example", "--cors",
+        "http://b.example", "--max-upload", "1.5 MB", "--max-pixels", 1000, "--max-batch", 3, "--self-calibrate",
+        "--threads", 2, "--access-log", "--quiet",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    settings = started["settings"]
+    assert (settings.read_token, settings.edit_token) == ("r", "from-the-environment")
+    assert settings.cors == ("https://a.example", "http://b.example")
+    assert (settings.max_upload, settings.max_pixels, settings.max_batch) == (1_500_000, 1000, 3)
+    assert settings.self_calibrate
+    assert started["paths"] == [Path("town.tfa"), Path("photos")]
+    assert started["encoder"]["threads"] == 2
+    assert started["access_log"] is True
+
+
+def test_other_machines_are_let_in_on_purpose_only(run, started):
+    result = run("serve", "town.tfa", "--host", "0.0.0.0", "--port", 0)
+    assert result.exit_code == 1
+    assert "0.0.0.0 can be reached from other machines" in result.stderr
+    assert "maps" not in started
+    assert run("serve", "town.tfa", "--host", "0.0.0.0", "--port", 0, "--open").exit_code == 0
+    closed = run("serve", "town.tfa", "--host", "0.0.0.0", "--port", 0, "--read-token", "r")
+    assert "edits are off" in closed.stderr
+
+
+def test_a_taken_port_is_told_before_anything_is_loaded(run, started):
+    with running.bound(running.ServiceSettings(port=0)) as taken:
+        taken.listen()
+        result = run("serve", "town.tfa", "--port", taken.getsockname()[1])
+    assert result.exit_code == 1
+    assert "cannot listen on 127.0.0.1:" in result.stderr
+    assert "maps" not in started
+
+
+def test_without_the_extra_it_says_what_to_install(run, folder, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("tfa.service")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    result = run("serve", "town.tfa")
+    assert result.exit_code == 1
+    assert "pip install 'tfa-vpr[service]'" in result.stderr
+
+
+@pytest.mark.parametrize(("text", "number"), [("20MB", 20_000_000), ("500", 500), ("1.5k", 1500), ("2 GB", 2 * 10**9)])
+def test_sizes(text, number):
+    assert verb.size(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-3MB", "3TB", "much"])
+def test_what_is_no_size_is_told(run, started, text):
+    result = run("serve", "town.tfa", "--max-upload", text)
+    assert result.exit_code == 2
+    assert "is no size" in result.stderr
+
+
+def benchmark(lost):
+    latency = Latency(10, 1.5, 2.5)
+    return ServingBenchmark(
+        images=5, encoder="e", clients=1, editors=1, threads=1, seconds=2.0, bare=latency, alone=latency,
+        queries=latency, edits=latency, errors=[], added=3, removed=1, lost=lost, machine="m",
+    )  # fmt: skip
+
+
+def test_bench_serve_prints_a_table_or_json(run, monkeypatch):
+    asked = {}
+
+    def measured(**given):
+        asked.update(given)
+        return benchmark([])
+
+    monkeypatch.setattr(serving, "run_serving_benchmark", measured)
+    result = run("bench", "serve", "--seconds", 2, "--clients", 3)
+    assert result.exit_code == 0, result.stderr
+    assert "after kill -9 and restart: 3 additions, 1 removals accepted, every one is there" in result.stdout
+    assert (asked["seconds"], asked["clients"], asked["editors"], asked["images"]) == (2.0, 3, 2, 200)
+    told = json.loads(run("bench", "serve", "--json").stdout)
+    assert (told["passed"], told["queries"]["p99"], told["queries_per_second"]) == (True, 2.5, 5.0)
+
+
+def test_bench_serve_fails_if_an_edit_is_lost(run, monkeypatch):
+    monkeypatch.setattr(serving, "run_serving_benchmark", lambda **_: benchmark(["image 2 was added and is gone"]))
+    result = run("bench", "serve")
+    assert result.exit_code == 1
+    assert "image 2 was added and is gone" in result.stdout
+
+
+def test_ctrl_c_is_the_usual_end(run, started, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "run", interrupted)
+    result = run("serve", "town.tfa", "--port", 0)
+    assert result.exit_code == 0
+    assert "stopped; accepted edits are on disk" in result.stdout

@@ -1,0 +1,64 @@
+"""Heads of every carrier and assignment as maps of the fake encoder."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.fakes import FakeEncoder, random_image
+from tfa.arrays import backend_for
+from tfa.cache import TokenCache
+from tfa.config import HeadSpec
+from tfa.head import assemble
+from tfa.maps import PlaceMap
+from tfa.pipeline import encode, fit
+from tfa.tokens import Tokens
+
+SPEC = HeadSpec(words=5)
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory):
+    """Photos with their tokens and a fitted head: 10 images of which two are copies."""
+    folder = tmp_path_factory.mktemp("exports")
+    (folder / "photos" / "north").mkdir(parents=True)
+    for number in range(9):
+        random_image(number).save(folder / "photos" / "north" / f"{number}.png")
+    (folder / "photos" / "copy.png").write_bytes((folder / "photos" / "north" / "4.png").read_bytes())
+    encoded = encode(sorted(folder.glob("photos/**/*.png")), FakeEncoder(), cache=TokenCache(folder / "tokens"))
+    return folder, encoded, fit(encoded.tokens, SPEC)
+
+
+@pytest.fixture
+def map_of(world):
+    """`map_of(carrier, assignment, admit, ensemble, storage)`."""
+
+    def made(carrier="adaptive", assignment="hard", admit=True, ensemble=False, storage="float16"):
+        folder, encoded, fitted = world
+        decisions = dataclasses.replace(
+            fitted.decisions, carrier=carrier, assignment=assignment, admit_cls=admit, c=0.4, beta=0.3
+        )
+        head = assemble(
+            SPEC, decisions, fitted.evidence, list(fitted.vocabularies), fitted.branches, encoded.tokens.cls,
+            backend_for("cpu"), "float32",
+        )  # fmt: skip
+        built = PlaceMap.from_head(head, encoded, FakeEncoder(), ensemble=ensemble, storage=storage)
+        built.cache = TokenCache(folder / "tokens")
+        return built
+
+    return made
+
+
+@pytest.fixture
+def queries():
+    return Tokens(*FakeEncoder().encode([random_image(number, (64, 48)) for number in range(20)]), grid=(4, 4))
+
+
+def scores_of(place_map, tokens, calibration=None):
+    """`q m` scores of the images that answer, in the order of their ids, through the map itself."""
+    order = {record.id: column for column, record in enumerate(place_map.images)}
+    scores = np.empty((len(tokens), len(order)), np.float32)
+    for row, hits in enumerate(place_map.query_tokens(tokens, k=len(order), calibration=calibration, verify=False)):
+        for hit in hits:
+            scores[row, order[hit.id]] = hit.score
+    return scores

@@ -1,0 +1,246 @@
+"""What a report finds in a map, and the page it writes."""
+
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.core.worlds import world
+from tfa.config import HeadSpec
+from tfa.maps import PlaceMap
+from tfa.maps.rows import answering_rows
+from tfa.pipeline import fit
+from tfa.report import advice_of, evidence_of, hubs_of, lonely_of, near_duplicates, report_of, write_report
+from tfa.report.evidence import similarity_of, spectrum_of
+from tfa.report.plots import Axis, bars, curves, scatter
+from tfa.report.resemblance import Resemblance, resemblance
+from tfa.scoring import compile_scorer
+
+
+def made(first, best=None, alike=(), images=None) -> Resemblance:
+    first = np.array(first)
+    columns = tuple(np.array(column) for column in zip(*alike, strict=True)) if alike else (np.zeros(0, int),) * 3
+    best = np.ones(len(first)) if best is None else np.array(best, float)
+    return Resemblance(np.arange(len(first)), images or len(first), first, best, columns)
+
+
+# --- resemblance -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_resemblance_is_that_of_the_compiled_vectors(seed):
+    scorer = fit(world(30, seed=seed), HeadSpec(words=6)).scorer(0)
+    alive = np.delete(np.arange(30), [4, 9])
+    found = resemblance(scorer, alive)
+    psi = compile_scorer(scorer).database[alive].astype(float)
+    centred = psi - psi.mean(axis=0)
+    unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
+    kernel, cosines = psi @ psi.T, unit @ unit.T
+    for scores in (kernel, cosines):
+        np.fill_diagonal(scores, -np.inf)
+    np.testing.assert_allclose(found.best, cosines.max(axis=1), atol=1e-4)
+    expected = np.argsort(-kernel, axis=1)[:, :5]
+    assert (found.first == expected).mean() > 0.98  # ties of the last digit aside
+    assert found.images == 28
+
+
+def test_copies_of_a_photo_hide_each_other_and_are_near_duplicates(town):
+    scorer = town.state.head.scorer
+    found = resemblance(scorer, answering_rows(town))
+    names = [Path(record.path).stem for record in town.images]
+    one, copy = names.index("05"), names.index("05copy")
+    assert copy not in found.first[one]
+    assert one not in found.first[copy]
+    groups = [[names[i] for i in group] for group in near_duplicates(found)]
+    assert ["03", "03a", "03b"] in groups
+    assert ["05", "05copy"] in groups
+    assert len(groups) == 2
+
+
+def test_a_large_map_asks_evenly_spaced_images():
+    scorer = fit(world(30), HeadSpec(words=6)).scorer(0)
+    found = resemblance(scorer, np.arange(30), most=7)
+    assert found.asked.tolist() == [0, 5, 10, 14, 19, 24, 29]
+    assert found.first.shape == (7, 5)
+
+
+def test_images_that_are_all_alike_have_no_cosine():
+    from tfa.tokens import Tokens
+
+    one = world(1)
+    tokens = Tokens(np.repeat(np.asarray(one.patches), 4, axis=0), np.repeat(one.cls, 4, axis=0))
+    found = resemblance(fit(tokens, HeadSpec(words=4)).scorer(0), np.arange(4))
+    assert near_duplicates(found) == [[0, 1, 2, 3]]
+    assert (found.first == -1).all()
+    assert lonely_of(found) == []
+    assert hubs_of(found) == []
+
+
+def test_groups_are_led_and_do_not_chain():
+    chain = [(0, 1, 0.97), (1, 2, 0.97), (2, 3, 0.97)]
+    assert near_duplicates(made([[0]] * 5, alike=chain)) == [[0, 1], [2, 3]]
+    assert near_duplicates(made([[0]] * 5)) == []
+
+
+def test_a_hub_is_returned_far_more_often_than_is_usual():
+    first = [[9, (i + 1) % 40, (i + 2) % 40, (i + 3) % 40, (i + 4) % 40] for i in range(40)]
+    assert [image for image, _ in hubs_of(made(first))] == [9]
+    assert hubs_of(made(first))[0][1] == 44
+    assert hubs_of(made([[1], [0]])) == []
+
+
+def test_a_lonely_image_is_unlike_all_and_nobodys_answer():
+    first = [[(i + 1) % 19] for i in range(20)]  # nobody returns image 19
+    best = np.r_[np.linspace(0.8, 0.9, 19), 0.2]
+    assert lonely_of(made(first, best)) == [(19, pytest.approx(0.2))]
+    assert lonely_of(made([[19]] * 20, best)) == []
+    assert lonely_of(made(np.zeros((0, 5), int), [])) == []
+
+
+# --- evidence ----------------------------------------------------------------------------------------------------
+
+
+def test_the_evidence_of_a_map_survives_the_disk(town):
+    told = evidence_of(town)
+    again = evidence_of(PlaceMap.load(town.path))
+    assert json.loads(json.dumps(told)) == json.loads(json.dumps(again))
+    chosen = {one["name"] for one in told["candidates"] if one["chosen"]}
+    made_ = told["decisions"]
+    assert f"{made_['assignment']}/{made_['carrier']}" in chosen
+    assert len(told["similarity"]["original"]) == len(told["similarity"]["final"]) <= 2000
+    assert set(told) == {"candidates", "decisions", "reasons", "spectrum", "similarity"}
+
+
+@pytest.mark.parametrize("carrier", ["original", "partial", "adaptive"])
+def test_the_spectrum_is_null_where_the_head_has_none(carrier):
+    from tfa.arrays import backend_for
+    from tfa.head import assemble
+
+    tokens = world()
+    fitted = fit(tokens, HeadSpec(words=6))
+    decisions = dataclasses.replace(fitted.decisions, carrier=carrier, c=0.5, beta=0.4)
+    head = assemble(
+        fitted.spec, decisions, fitted.evidence, list(fitted.vocabularies), fitted.branches, tokens.cls,
+        backend_for("cpu"), "float32",
+    )  # fmt: skip
+    scorer = head.scorer(0)
+    spectrum = spectrum_of(scorer)
+    assert (spectrum is None) == (carrier == "original")
+    if spectrum is not None:
+        assert spectrum["gamma"] == 0.5
+        assert spectrum["eigenvalues"] == sorted(spectrum["eigenvalues"], reverse=True)
+    alive = np.arange(len(tokens))
+    pairs = similarity_of(scorer, alive, most=40)
+    psi = compile_scorer(scorer).database
+    near = np.linspace(0, 22, 20).round().astype(int)  # half of the pairs: an image and the next
+    expected = (psi[near] * psi[near + 1]).sum(axis=1)
+    np.testing.assert_allclose(pairs["final"][:20], expected, atol=1e-5)
+    if carrier == "original" and not decisions.admit_cls:
+        assert pairs["final"] == pytest.approx(pairs["original"], abs=1e-5)
+    assert similarity_of(scorer, alive[:1]) is None
+
+
+# --- advice ------------------------------------------------------------------------------------------------------
+
+WELL = {
+    "path": "town.tfa", "images": 100, "removed_images": 0, "unseen_share": 0.0, "verification": {"admitted": True},
+    "calibrations": [{"name": "night", "calibration": {"used": 64}, "decisions": {"score_calibrated": True}}],
+}  # fmt: skip
+
+
+def test_a_map_that_is_well_gets_no_advice():
+    assert advice_of(WELL, [], [], []) == []
+
+
+def test_every_trouble_is_told_with_its_command():
+    image = {"id": 7, "image": "a.jpg", "path": "a.jpg"}
+    groups = [{"images": [image] * 8}]
+    hubs = [{**image, "returned_by": 60}]
+    assert "tfa refit town.tfa" in advice_of({**WELL, "unseen_share": 0.3}, [], [], [])[0]
+    assert "40 of 140" in advice_of({**WELL, "removed_images": 40}, [], [], [])[0]
+    assert "tfa remove town.tfa 7 7 7" in advice_of(WELL, groups, [], [])[0]
+    assert advice_of(WELL, [], hubs, []) == []  # its scores are calibrated
+    [told] = advice_of({**WELL, "calibrations": []}, [], hubs, [])
+    assert "image 7 by 60 others" in told
+    assert "tfa calibrate town.tfa" in told
+    [few] = advice_of({**WELL, "calibrations": [{**WELL["calibrations"][0], "calibration": {"used": 8}}]}, [], [], [])
+    assert "--name night" in few
+    assert "8 photos" in few
+    assert "(7)" in advice_of(WELL, [], [], [{**image, "cosine": 0.1}])[0]
+    assert "--verify" in advice_of({**WELL, "verification": None}, [], [], [])[0]
+
+
+# --- page --------------------------------------------------------------------------------------------------------
+
+
+class Checker(HTMLParser):
+    """Tags that are opened are closed, and nothing is fetched."""
+
+    VOID = frozenset({"meta", "img", "path", "circle", "rect", "polyline", "br"})
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.addresses, self.tags = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.addresses += [value for name, value in attrs if name in ("src", "href")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def test_the_page_is_one_file_that_needs_no_other(town, tmp_path):
+    report = report_of(town)
+    json.dumps(report, allow_nan=False)
+    write_report(tmp_path / "report.html", report)
+    text = (tmp_path / "report.html").read_text("utf-8")
+    checker = Checker()
+    checker.feed(text)
+    assert checker.open == []
+    assert checker.addresses
+    assert all(address.startswith("data:image/") for address in checker.addresses)
+    assert "http" not in re.sub(r"data:[^\"]*", "", text)
+    assert checker.tags.count("svg") >= 3
+    assert "prefers-color-scheme: dark" in text
+    assert "05copy.png" in text
+    for name in ("Advice", "Decisions", "Near duplicates", "Hubs"):
+        assert f"<h2>{name}</h2>" in text
+
+
+def test_names_are_escaped_and_lost_photos_are_said_to_be_gone(town, tmp_path):
+    report = report_of(town)
+    evil = {"id": 1, "image": "<script>.png", "path": str(tmp_path / "absent.png"), "returned_by": 9}
+    report = {**report, "hubs": [evil], "lonely": [], "duplicates": [], "advice": []}
+    write_report(tmp_path / "report.html", report)
+    text = (tmp_path / "report.html").read_text("utf-8")
+    assert "<script>" not in text
+    assert "&lt;script&gt;.png" in text
+    assert "photo is gone" in text
+    assert "Nothing to do" in text
+
+
+def test_plots_stand_equal_and_extreme_numbers():
+    for svg in (
+        scatter([(1.0, 1.0, "only", "dot")], "x", "y", "alt", labels=True),
+        scatter([(0.0, 0.0, "", "dot"), (0.0, 0.0, "", "dot")], "x", "y", "alt"),
+        curves([("a", [1.0, 0.1, 0.0], "line")], "x", "y", "alt"),
+        curves([("a", [1.0], "line")], "x", "y", "alt"),
+        bars([0, 3], "x", "y", "alt"),
+        bars([5], "x", "y", "alt"),
+    ):
+        assert "nan" not in svg
+        assert svg.count("<text") >= 3
+    axis = Axis.around([1e-6, 1.0], 0, 100, logarithmic=True)
+    assert axis(1e-3) == pytest.approx(50)
+    assert axis.ticks() == pytest.approx([10.0**p for p in range(-6, 1)])

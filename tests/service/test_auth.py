@@ -1,0 +1,148 @@
+"""Who may read, who may edit, and which pages may call."""
+
+from __future__ import annotations
+
+import hmac
+
+import pytest
+
+from tests.service.conftest import add, ask, ids, picture
+from tfa.errors import BadSpec
+from tfa.service import auth
+from tfa.service.settings import ServiceSettings, is_loopback
+
+READ, EDIT = {"Authorization": "Bearer read-me"}, {"Authorization": "Bearer edit-me"}
+TOKENS = {"read_token": "read-me", "edit_token": "edit-me"}
+
+
+def test_reading_needs_the_read_or_the_edit_token(serve):
+    client = serve(**TOKENS)
+    for path in ("/v1/maps", "/v1/map", "/v1/images", "/v1/positions", "/v1/images/3/file", "/metrics", "/v1/jobs/x"):
+        assert client.get(path).status_code == 401
+        assert client.get(path, headers={"Authorization": "Bearer wrong"}).status_code == 401
+        assert client.get(path, headers={"Authorization": "Basic cmVhZC1tZTo="}).status_code == 401
+        for token in (READ, EDIT):
+            assert client.get(path, headers=token).status_code in (200, 404)
+    refused = ask(client, picture(5))
+    assert refused.headers["www-authenticate"] == "Bearer"
+    assert refused.json()["error"].startswith("no token was given, and reading needs one; send the header")
+
+
+def test_editing_needs_the_edit_token(serve):
+    client = serve(**TOKENS)
+    photo = [("images", ("a.png", picture(40)))]
+    edits = [
+        ("POST", "/v1/images", {"files": photo}),
+        ("DELETE", "/v1/images/3", {}),
+        ("POST", "/v1/calibrations", {"files": photo}),
+        ("POST", "/v1/calibrations/active", {"json": {"name": None}}),
+        ("POST", "/v1/self-calibration/reset", {}),
+    ]
+    for method, path, sent in edits:
+        assert client.request(method, path, **sent).status_code == 401
+        forbidden = client.request(method, path, **sent, headers=READ)
+        assert forbidden.status_code == 403
+        assert forbidden.json()["error"] == "the read token may not edit; use the edit token"
+    client.headers.update(EDIT)
+    assert ids(client) == list(range(14))
+    assert add(client, ("a.png", picture(40))).status_code == 200
+
+
+def test_probes_and_the_page_need_no_token(serve):
+    client = serve(**TOKENS)
+    assert client.get("/healthz").json() == {"status": "ok"}
+    assert client.get("/readyz").json() == {"status": "ready"}
+    assert client.get("/").status_code in (200, 404)
+    assert client.get("/openapi.json").status_code == 200
+
+
+def test_with_a_read_token_alone_nobody_edits(serve):
+    client = serve(read_token="read-me")
+    client.headers.update(READ)
+    refused = client.delete("/v1/images/3")
+    assert refused.status_code == 403
+    assert "takes no edits" in refused.json()["error"]
+    assert client.get("/v1/map").json()["editable"] is False
+
+
+def test_with_an_edit_token_alone_anybody_reads(serve):
+    client = serve(edit_token="edit-me")
+    assert client.get("/v1/map").json()["editable"] is True
+    assert client.delete("/v1/images/3").status_code == 401
+    assert client.delete("/v1/images/3", headers=EDIT).status_code == 200
+
+
+def test_tokens_are_compared_in_constant_time(monkeypatch):
+    compared = []
+
+    def compare(one, other):
+        compared.append((one, other))
+        return hmac.compare_digest(one, other)
+
+    monkeypatch.setattr(auth, "hmac", type("H", (), {"compare_digest": staticmethod(compare)}))
+    settings = ServiceSettings(**TOKENS)
+    assert not auth.may_read(settings, "r")
+    assert not auth.may_edit(settings, "e" * 1000)
+    assert auth.may_read(settings, "edit-me")
+    assert len(compared) == 5  # reading compares with both tokens, whichever fits
+    assert {len(part) for pair in compared for part in pair} == {32}
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("127.0.0.1", True), ("127.8.9.1", True), ("localhost", True), ("::1", True), ("[::1]", True),
+        ("0.0.0.0", False), ("::", False), ("192.168.1.4", False), ("example.org", False), ("", False),
+        ("localhost.evil.org", False),
+    ],
+)  # fmt: skip
+def test_which_addresses_only_this_machine_reaches(host, local):
+    assert is_loopback(host) is local
+
+
+def test_other_machines_are_let_in_on_purpose_only():
+    with pytest.raises(BadSpec, match="give --read-token"):
+        ServiceSettings(host="0.0.0.0")
+    with pytest.raises(BadSpec, match="no read token was given"):
+        ServiceSettings(host="0.0.0.0", edit_token="x")
+    assert ServiceSettings(host="0.0.0.0", open=True).editable
+    assert not ServiceSettings(host="0.0.0.0", read_token="x").editable
+
+
+@pytest.mark.parametrize(
+    "given", [{"port": -1}, {"max_upload": 0}, {"max_pixels": 10**9}, {"read_token": " "}, {"cors": ("example.org",)}]
+)
+def test_settings_are_checked(given):
+    with pytest.raises(BadSpec):
+        ServiceSettings(**given)
+
+
+def test_an_open_service_answers_to_its_own_names_only(serve):
+    client = serve()
+    for name in ("evil.example", "evil.example:8000", "localhost.evil.example", "", "192.168.1.4"):
+        refused = client.get("/v1/map", headers={"Host": name})
+        assert refused.status_code == 403
+        assert "localhost only" in refused.json()["error"]
+    for name in ("localhost", "localhost:8000", "127.0.0.1:9", "[::1]:8000"):
+        assert client.get("/v1/map", headers={"Host": name}).status_code == 200
+    assert serve(**TOKENS).get("/v1/map", headers={**READ, "Host": "maps.example"}).status_code == 200
+
+
+def test_a_page_of_another_origin_changes_nothing(serve):
+    client = serve()
+    for origin in ("https://evil.example", "null", "http://localhost:1"):
+        refused = client.delete("/v1/images/3", headers={"Origin": origin})
+        assert refused.status_code == 403
+        assert f"a page of {origin} may not" in refused.json()["error"]
+    assert client.delete("/v1/images/3", headers={"Origin": "http://localhost"}).status_code == 200
+
+
+def test_cors_is_off_unless_asked_for(serve):
+    asked = {"Origin": "https://a.example", "Access-Control-Request-Method": "POST"}
+    closed = serve()
+    assert "access-control-allow-origin" not in closed.get("/v1/map", headers=asked).headers
+    assert closed.options("/v1/query", headers=asked).status_code in (400, 405)
+    client = serve(cors=("https://a.example",))
+    assert client.options("/v1/query", headers=asked).headers["access-control-allow-origin"] == "https://a.example"
+    assert client.delete("/v1/images/3", headers=asked).status_code == 200
+    assert client.delete("/v1/images/4", headers={"Origin": "https://b.example"}).status_code == 403

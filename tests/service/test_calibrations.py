@@ -1,0 +1,158 @@
+"""Calibrations over the network: a job, its progress, its result; and learning from queries."""
+
+from __future__ import annotations
+
+import threading
+import time
+from io import BytesIO
+
+import pytest
+
+from tests.fakes import FakeEncoder
+from tests.service.conftest import add, ask, ids, opened, picture
+from tfa.images import open_image
+from tfa.maps import PlaceMap
+from tfa.service import learning
+from tfa.service.jobs import JobBoard
+from tfa.tokens import Tokens
+
+
+def camera(count, first=0):
+    return [("images", (f"{place}.png", picture(place, 0.7))) for place in range(first, first + count)]
+
+
+def finished(client, job):
+    shares = []
+    while True:
+        told = client.get(f"/v1/jobs/{job}").json()
+        shares.append(told["progress"])
+        if told["state"] in ("done", "failed"):
+            assert shares == sorted(shares)
+            return told
+        time.sleep(0.01)
+
+
+def test_a_calibration_is_made_as_a_job_and_answers_when_it_is_done(client, town, tmp_path):
+    started = client.post("/v1/calibrations", files=camera(9), data={"name": "night", "score": "false"})
+    assert started.status_code == 202
+    told = finished(client, started.json()["job"])
+    assert (told["state"], told["progress"], told["error"]) == ("done", 1.0, None)
+    result = told["result"]
+    assert (result["name"], result["used"], result["skipped"], result["revision"]) == ("night", 9, [], 2)
+    facts = client.get("/v1/map").json()
+    assert (facts["calibrations"], facts["active_calibration"]) == (["night"], "night")
+    answer = ask(client, picture(5, 0.8), k=3).json()
+    assert answer["calibration"] == "night"
+    assert ask(client, picture(5, 0.8), calibration="none").json()["calibration"] is None
+
+    from_disk = opened(town).query(open_image(BytesIO(picture(5, 0.8))), k=3)
+    assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in from_disk]
+    assert client.post("/v1/calibrations/active", json={"name": None}).json() == {"active": None}
+    assert opened(town).state.active == "none"
+    assert client.post("/v1/calibrations/active", json={"name": "night"}).json() == {"active": "night"}
+    missing = client.post("/v1/calibrations/active", json={"name": "day"})
+    assert missing.status_code == 422
+    assert "there is no calibration 'day'" in missing.json()["error"]
+
+
+def test_edits_go_on_while_a_calibration_is_made(client, town, monkeypatch):
+    working, go = threading.Event(), threading.Event()
+    real = PlaceMap.calibrate
+
+    def slow(self, *args, **options):
+        working.set()
+        assert go.wait(10)
+        return real(self, *args, **options)
+
+    monkeypatch.setattr(PlaceMap, "calibrate", slow)
+    job = client.post("/v1/calibrations", files=camera(9), data={"name": "night"}).json()["job"]
+    assert working.wait(10)
+    assert client.get(f"/v1/jobs/{job}").json()["state"] == "running"
+    assert add(client, ("a.png", picture(40))).json()["added"] == [14]
+    client.delete("/v1/images/3")
+    go.set()
+    assert finished(client, job)["state"] == "done"
+    again = opened(town)
+    assert (again.calibrations, again.state.revision) == (["night"], 4)
+    assert [record.id for record in again.images] == ids(client) == [0, 1, 2, *range(4, 15)]
+    assert ask(client, picture(40), k=1).json()["hits"][0]["id"] == 14
+    head = again.state.chosen("night")
+    assert head.calibration["revision"] == 4
+    # What was added meanwhile is described as if it had been there before.
+    tokens = Tokens(*FakeEncoder().encode([open_image(BytesIO(picture(40)))]), grid=(4, 4))
+    for part, rows in zip(head.served.scorer.parts, head.served.rows_of(tokens), strict=True):
+        assert (part.gallery[-1][-1] == rows[0]).all()
+
+
+def test_what_cannot_calibrate_is_told(client):
+    for data, words in (({"name": "no/slash"}, "cannot name a calibration"), ({"name": "none"}, "cannot name")):
+        refused = client.post("/v1/calibrations", files=camera(2), data=data)
+        assert refused.status_code == 422
+        assert words in refused.json()["error"]
+    text = client.post("/v1/calibrations", files=[("images", ("a.txt", b"text"))])
+    assert text.status_code == 415
+    known = [("images", (f"{place}.png", picture(place))) for place in range(3)]
+    told = finished(client, client.post("/v1/calibrations", files=known).json()["job"])
+    assert (told["state"], told["result"]) == ("failed", None)
+    assert told["error"].startswith("3 of 3 photos are in the map themselves (first: 0.png)")
+    assert client.get("/v1/map").json()["calibrations"] == []
+    assert client.get("/v1/jobs/unknown").status_code == 404
+
+
+def test_a_defect_in_a_job_tells_no_trace(caplog):
+    board = JobBoard({})
+
+    def broken(progress):
+        raise ZeroDivisionError("secret")
+
+    job = board.start(broken)
+    board.close()
+    told = board.get(job.id)
+    assert told.state == "failed"
+    assert "secret" not in told.error
+    assert "ZeroDivisionError: secret" in caplog.text
+
+
+def test_a_service_that_stops_ends_its_jobs():
+    board, begun = JobBoard({}), threading.Event()
+
+    def endless(progress):
+        with progress.task("encoding", 10) as task:
+            while True:
+                begun.set()
+                task.advance(0)
+
+    job = board.start(endless)
+    assert begun.wait(10)
+    board.close()
+    assert board.get(job.id).error == "the service was stopped before the job was done; start it again"
+
+
+def test_by_default_nothing_is_learnt_from_queries(client):
+    ask(client, picture(5))
+    assert client.get("/v1/self-calibration").json() == {"enabled": False, "kept": 0, "seen": 0}
+    refused = client.post("/v1/self-calibration/reset")
+    assert refused.status_code == 409
+    assert "--self-calibrate" in refused.json()["error"]
+
+
+def test_a_map_that_was_asked_to_learns_keeps_and_forgets(serve, town, monkeypatch):
+    monkeypatch.setattr(learning, "LEARNT_EVERY", 1)
+    client = serve(self_calibrate=True)
+    files = [("images", (f"{place}.png", picture(place, 0.8))) for place in range(20)]
+    asked = client.post("/v1/query/batch", files=files, data={"k": 14}).json()["answers"]
+    told = client.get("/v1/self-calibration").json()
+    assert (told["enabled"], told["seen"], told["kept"]) == (True, 20, 20)
+    later = client.post("/v1/query/batch", files=files, data={"k": 14}).json()["answers"]
+    scores = [{hit["id"]: hit["score"] for hit in answers[0]["hits"]} for answers in (asked, later)]
+    assert scores[0] != pytest.approx(scores[1], abs=1e-6)
+    add(client, ("a.png", picture(40)))
+    assert ask(client, picture(40), k=1).json()["hits"][0]["id"] == 14
+    client.__exit__(None, None, None)  # what was learnt is saved at the end
+    assert [path.name for path in town.glob("self-*")] == ["self-calibration-none-r000000.safetensors"]
+    fresh = serve(self_calibrate=True)
+    assert fresh.get("/v1/self-calibration").json()["seen"] == 41
+    assert fresh.post("/v1/self-calibration/reset").json()["seen"] == 0
+    assert list(town.glob("self-*")) == []
+    plain = opened(town)
+    assert len(plain) == 15  # the files of learning are no files of the map

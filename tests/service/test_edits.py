@@ -1,0 +1,183 @@
+"""Edits are on disk before they are answered, seen by the next query, and hold up none."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+from tests.service.conftest import add, ask, ids, opened, picture
+from tfa.maps import format
+from tfa.service import editing, serving
+from tfa.service.routes_images import positions_of
+
+
+def test_an_added_photo_answers_the_next_query_and_is_on_disk(client, town):
+    told = add(client, ("new place.png", picture(40)), ("other.jpg", picture(41, kind="JPEG"))).json()
+    assert told["added"] == [14, 15]
+    assert (told["skipped"], told["revision"]) == ([], 2)
+    hit = ask(client, picture(40, 0.9), k=1).json()["hits"][0]
+    assert (hit["id"], hit["image"]) == (14, "new_place.png")
+    again = opened(town)
+    assert (len(again), again.state.revision) == (16, 2)
+    stored = Path(again.images[14].path)
+    assert stored.is_relative_to(town.resolve() / "photos")
+    assert stored.read_bytes() == picture(40)
+
+
+def test_the_map_is_as_if_added_on_this_machine(client, town, tmp_path):
+    other = opened(town)
+    (tmp_path / "n.png").write_bytes(picture(40))
+    other.path = None  # in memory only
+    other.add(tmp_path / "n.png")
+    add(client, ("n.png", picture(40)))
+    one, two = opened(town).state, other.state
+    for ours, theirs in zip(one.head.scorer.parts, two.head.scorer.parts, strict=True):
+        assert (ours.gallery[-1] == theirs.gallery[-1]).all()
+    assert (one.compact.chunks[-1] == two.compact.chunks[-1]).all()
+
+
+def test_a_photo_the_map_holds_is_skipped(client):
+    told = add(client, ("copy.png", picture(3)), ("a.png", picture(40)), ("b.png", picture(40))).json()
+    assert told["added"] == [14]
+    assert told["skipped"] == [
+        {"image": "copy.png", "reason": "the map already holds this photo as image 3"},
+        {"image": "b.png", "reason": "it is the same photo as a.png"},
+    ]
+    assert add(client, ("a.png", picture(40))).json()["revision"] == told["revision"]
+
+
+def test_a_bad_photo_among_good_ones_is_skipped_and_told(client):
+    told = add(client, ("a.png", picture(40)), ("bad.png", picture(41)[:200])).json()
+    assert told["added"] == [14]
+    assert told["skipped"][0]["image"] == "bad.png"
+    assert "truncated" in told["skipped"][0]["reason"]
+
+
+NAMES = {
+    "../../../etc/passwd": "passwd.png",
+    "..\\..\\windows\\a b?.png": "a_b_.png",
+    "/etc/cron.d/x.png": "x.png",
+    "...": "photo.png",
+    ".hidden.png": "hidden.png",
+    "x" * 300 + ".png": "x" * 97 + ".png",
+    "Straße.png": "Straße.png",
+}
+
+
+def test_no_name_leaves_the_folder_of_the_map(client, town):
+    told = add(client, *[(name, picture(40 + n)) for n, name in enumerate(NAMES)]).json()
+    paths = [Path(record.path) for record in opened(town).images[14:]]
+    assert told["added"] == list(range(14, 21))
+    assert [path.name for path in paths] == list(NAMES.values())
+    assert {path.parent.parent for path in paths} == {town.resolve() / "photos"}
+
+
+def test_positions_come_with_the_request_or_from_the_name(client):
+    places = json.dumps([{"x": 1.5, "y": -2}, None])
+    add(client, ("a.png", picture(40)), ("@3@4@.png", picture(41)), positions=places)
+    assert client.get("/v1/positions").json() == {"kind": "xy", "points": [[14, 1.5, -2.0], [15, 3.0, 4.0]]}
+    add(client, *[(f"{n}.png", picture(n)) for n in (50, 51, 52)], positions=json.dumps([{"lat": 1, "lon": 2}] * 3))
+    assert client.get("/v1/positions").json() == {"kind": "latlon", "points": [[n, 2.0, 1.0] for n in (16, 17, 18)]}
+    hit = ask(client, picture(40), k=1).json()["hits"][0]
+    assert hit["position"] == {"x": 1.5, "y": -2.0}
+
+
+BAD_POSITIONS = {
+    "not json": "not JSON",
+    "[]": "a list of 1",
+    '{"b.png": {"x": 1, "y": 2}}': "names 'b.png'",
+    '[{"lat": 99, "lon": 0}]': "lat is 99",
+    '[{"x": 1}]': "lat and lon, or x and y",
+    "[3]": "must be an object",
+}
+
+
+def test_bad_positions_are_told_and_nothing_is_added(client):
+    for positions, words in BAD_POSITIONS.items():
+        answer = add(client, ("a.png", picture(40)), positions=positions)
+        assert answer.status_code == 422
+        assert words in answer.json()["error"]
+    assert len(ids(client)) == 14
+
+
+def test_positions_may_be_named(client):
+    assert positions_of({"b": {"x": 1, "y": 2}}, ["a", "b"])[0] is None
+    assert positions_of({"b": {"x": 1, "y": 2}}, ["a", "b"])[1].x == 1
+
+
+def test_a_removed_image_answers_no_more(client, town):
+    told = client.delete("/v1/images/5").json()
+    assert (told["removed"], told["revision"]) == ([5], 2)
+    assert ask(client, picture(5), k=1).json()["hits"][0]["id"] != 5
+    assert 5 not in [record.id for record in opened(town).images]
+    again = client.delete("/v1/images/5")
+    assert again.status_code == 404
+    assert "there is no image 5" in again.json()["error"]
+    assert client.get("/v1/images/5/file").status_code == 404
+    assert add(client, ("five.png", picture(5))).json()["added"] == [14]  # and it may come back
+
+
+def test_queries_are_answered_while_an_edit_is_under_way(client, monkeypatch):
+    writing, go = threading.Event(), threading.Event()
+    real = format.write_addition
+
+    def slow(folder, state):
+        writing.set()
+        assert go.wait(10)
+        return real(folder, state)
+
+    monkeypatch.setattr(editing.format, "write_addition", slow)
+    answers = []
+    edit = threading.Thread(target=lambda: answers.append(add(client, ("a.png", picture(40)))))
+    edit.start()
+    assert writing.wait(10)
+    before = ask(client, picture(40), k=1).json()["hits"][0]["id"]
+    go.set()
+    edit.join()
+    assert before != 14
+    assert answers[0].json()["added"] == [14]
+    assert ask(client, picture(40), k=1).json()["hits"][0]["id"] == 14
+
+
+def test_an_edit_that_fails_leaves_the_map_and_its_folder_as_they_were(serve, town, monkeypatch):
+    client = serve(raises=False)
+
+    def full(folder, state):
+        raise OSError(28, "No space left on device", str(folder / "x"))
+
+    monkeypatch.setattr(editing.format, "write_addition", full)
+    answer = add(client, ("a.png", picture(40)))
+    assert answer.status_code == 500
+    assert answer.json() == {
+        "error": "the service failed on this request; nothing was changed unless it said so before. "
+        "Its log has the details"
+    }
+    assert ids(client) == list(range(14))
+    assert [path for path in (town / "photos").rglob("*") if path.is_file()] == []
+    monkeypatch.undo()
+    assert client.delete("/v1/images/0").status_code == 200
+
+
+def test_what_another_process_wrote_is_read_before_the_next_edit(client, town):
+    opened(town).remove([2])
+    assert client.delete("/v1/images/3").json()["revision"] == 3
+    assert ids(client) == [0, 1, *range(4, 14)]
+
+
+def test_a_map_that_another_process_edits_right_now_is_told(client, town):
+    with format.editing(town):
+        answer = client.delete("/v1/images/3")
+    assert answer.status_code == 409
+    assert answer.json()["error"] == "town.tfa is being edited by another process; try again when it is done"
+
+
+def test_many_small_additions_do_not_pile_up(client, town, monkeypatch):
+    monkeypatch.setattr(format, "MAX_SEGMENTS", 3)
+    monkeypatch.setattr(serving, "MAX_SEGMENTS", 3)
+    for place in range(40, 47):
+        assert add(client, (f"{place}.png", picture(place))).status_code == 200
+    served = client.app.state.service.maps["town"]
+    assert max(len(part.gallery) for part in served.current.state.head.scorer.parts) <= 3
+    assert ask(client, picture(41), k=1).json()["hits"][0]["id"] == 15
+    assert len(opened(town)) == 21

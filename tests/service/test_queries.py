@@ -1,0 +1,134 @@
+"""Asking a served map gives what asking the map gives."""
+
+from __future__ import annotations
+
+import base64
+import io
+import shutil
+import sys
+
+import pytest
+
+from tests.service.conftest import add, ask, opened, picture
+from tfa.images import open_image
+
+
+def local(town, place, light=0.8, **asked):
+    return opened(town).query(open_image(io.BytesIO(picture(place, light))), **asked)
+
+
+def test_a_query_is_answered_as_the_map_answers(client, town):
+    answer = ask(client, picture(5, 0.8), k=3).json()
+    hits = local(town, 5, k=3)
+    assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in hits]
+    assert [hit["score"] for hit in answer["hits"]] == pytest.approx([hit.score for hit in hits], abs=1e-5)
+    assert answer["confidence"] == answer["hits"][0]["confidence"] == hits[0].confidence
+    assert answer["calibration"] is None
+    assert answer["seconds"] > 0
+    best = answer["hits"][0]
+    assert (best["id"], best["image"]) == (5, "05.png")
+    assert best["image_url"] == "v1/images/5/file?map=town"
+    assert set(best) == {"id", "image", "score", "confidence", "sure", "matches", "position", "image_url"}
+
+
+@pytest.mark.parametrize("head", ["", "data:image/png;base64,"])
+def test_a_photo_may_be_base64_in_json(client, head):
+    text = head + base64.b64encode(picture(5, 0.8)).decode()
+    answer = client.post("/v1/query", json={"image": text, "k": 2, "verify": False}).json()
+    assert [hit["id"] for hit in answer["hits"]] == [
+        hit["id"] for hit in ask(client, picture(5, 0.8), k=2).json()["hits"]
+    ]
+
+
+def test_low_confidence_is_told_and_gives_no_hits(client):
+    unsure = ask(client, picture(99), min_confidence=1.0).json()
+    free = ask(client, picture(99)).json()
+    assert free["confidence"] < 1
+    assert (unsure["hits"], unsure["confidence"]) == ([], free["confidence"])
+
+
+def test_answers_can_be_verified(client, town):
+    answer = ask(client, picture(5, 0.8), verify="true").json()
+    assert [hit["matches"] for hit in answer["hits"]] == [hit.matches for hit in local(town, 5, verify=True)]
+    assert answer["hits"][0]["matches"] is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"k": "0"}, "k: input should be greater than or equal to 1"),
+        ({"k": "many"}, "k: input should be a valid integer"),
+        ({"min_confidence": "2"}, "less than or equal to 1"),
+        ({"calibration": "night"}, "there is no calibration 'night'"),
+        ({"kk": "3"}, "kk: extra inputs are not permitted"),
+    ],
+)
+def test_what_cannot_be_asked_is_told(client, fields, words):
+    answer = ask(client, picture(5), **fields)
+    assert answer.status_code == 422
+    assert words in answer.json()["error"]
+
+
+def test_an_empty_field_of_a_form_is_left_out(client):
+    assert ask(client, picture(5), calibration="", verify="").status_code == 200
+
+
+def test_a_batch_answers_each_photo_in_its_place(client):
+    photos = [("a.png", picture(3, 0.8)), ("bad.jpg", b"no photo"), ("b.png", picture(7, 0.8))]
+    answers = client.post("/v1/query/batch", files=[("images", one) for one in photos], data={"k": 1}).json()["answers"]
+    assert [answer["hits"][0]["id"] for answer in (answers[0], answers[2])] == [3, 7]
+    assert answers[1] == {
+        "error": "bad.jpg is no whole photo of a kind this service reads; send JPEG, PNG, WebP, TIFF, BMP or GIF"
+    }
+
+
+def test_a_batch_may_be_json(client):
+    texts = [base64.b64encode(picture(place)).decode() for place in (1, 2)]
+    answers = client.post("/v1/query/batch", json={"images": texts, "k": 1}).json()["answers"]
+    assert [answer["hits"][0]["id"] for answer in answers] == [1, 2]
+
+
+def test_several_maps_are_served_side_by_side(serve, town):
+    other = shutil.copytree(town, town.with_name("forest.tfa"))
+    trimmed = opened(other)
+    trimmed.remove([5])
+    client = serve(opened(town), opened(other))
+    assert [(one["name"], one["images"]) for one in client.get("/v1/maps").json()] == [("town", 14), ("forest", 13)]
+    assert ask(client, picture(5)).json()["hits"][0]["id"] == 5
+    assert ask(client, picture(5), map="town").json()["hits"][0]["id"] == 5
+    hit = ask(client, picture(5), map="forest").json()["hits"][0]
+    assert hit["id"] != 5
+    assert hit["image_url"].endswith("?map=forest")
+    missing = ask(client, picture(5), map="../town")
+    assert missing.status_code == 404
+    assert missing.json()["error"] == "there is no map '../town' here; this service has town, forest"
+
+
+def test_why_is_told_of_an_image_of_the_map(client):
+    pytest.importorskip("tfa.contributions")
+    files = {"image": ("a.png", picture(5, 0.8))}
+    why = client.post("/v1/why", files=files, data={"id": 5}).json()
+    assert (why["id"], why["image_url"]) == (5, "v1/images/5/file?map=town")
+    best = ask(client, picture(5, 0.8), k=1).json()["hits"][0]
+    assert why["score"] == pytest.approx(best["score"], rel=1e-4)
+    assert client.post("/v1/why", files=files, data={"id": 99}).status_code == 404
+    added = add(client, ("new.png", picture(40))).json()["added"][0]
+    assert client.post("/v1/why", files=files, data={"id": added}).json()["id"] == added
+
+
+def test_evidence_is_told(client):
+    pytest.importorskip("tfa.report.evidence")
+    told = client.get("/v1/evidence").json()
+    assert told["candidates"]
+    assert client.get("/v1/evidence").json() == told
+
+
+def test_without_their_modules_why_and_evidence_say_so(client, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tfa.contributions", None)
+    monkeypatch.delattr("tfa.contributions", raising=False)
+    monkeypatch.setitem(sys.modules, "tfa.report.evidence", None)
+    why = client.post("/v1/why", files={"image": ("a.png", picture(5))}, data={"id": 5})
+    evidence = client.get("/v1/evidence")
+    assert why.status_code == evidence.status_code == 501
+    assert "install" in why.json()["error"]
+    assert "install" in evidence.json()["error"]

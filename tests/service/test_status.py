@@ -1,0 +1,230 @@
+"""What the service tells of itself, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import threading
+
+import pytest
+from fastapi.testclient import TestClient
+
+from tests.browser.stub_service import POLICY
+from tests.fakes import FakeEncoder
+from tests.service.conftest import add, ask, opened, picture
+from tfa.cli.serve import opened_maps
+from tfa.errors import BadMap
+from tfa.maps import PlaceMap, asking
+from tfa.service.app import create_app
+from tfa.service.metrics import Metrics
+from tfa.service.problems import without_paths
+
+ROUTES = {
+    ("get", "/healthz"), ("get", "/readyz"), ("get", "/metrics"), ("get", "/v1/maps"), ("get", "/v1/map"),
+    ("get", "/v1/evidence"), ("get", "/v1/positions"), ("post", "/v1/query"), ("post", "/v1/query/batch"),
+    ("post", "/v1/why"), ("get", "/v1/images"), ("post", "/v1/images"), ("get", "/v1/images/{id}/file"),
+    ("delete", "/v1/images/{id}"), ("post", "/v1/calibrations"), ("post", "/v1/calibrations/active"),
+    ("get", "/v1/jobs/{id}"), ("get", "/v1/self-calibration"), ("post", "/v1/self-calibration/reset"),
+}  # fmt: skip
+
+
+def test_openapi_lists_and_describes_every_route(client):
+    described = client.get("/openapi.json").json()
+    operations = {(method, path): told for path, group in described["paths"].items() for method, told in group.items()}
+    assert set(operations) == ROUTES
+    assert all(told["description"] for told in operations.values())
+    query = operations["post", "/v1/query"]
+    assert query["security"] == [{"HTTPBearer": []}]
+    content = query["requestBody"]["content"]
+    assert set(content) == {"multipart/form-data", "application/json"}
+    assert set(content["multipart/form-data"]["schema"]["properties"]) == {
+        "image", "k", "calibration", "min_confidence", "verify",
+    }  # fmt: skip
+    for schema in described["components"]["schemas"].values():
+        assert schema["type"] == "object" or "enum" in schema or "items" in schema
+
+
+def test_the_map_is_told_without_paths_of_the_server(client, town):
+    facts = client.get("/v1/map").json()
+    info = opened(town).info()
+    assert facts["decisions"] == json.loads(json.dumps(info["decisions"]))
+    assert (facts["name"], facts["revision"], facts["images"]) == ("town", 1, 14)
+    assert (facts["calibrations"], facts["active_calibration"], facts["positions"]) == ([], None, False)
+    assert str(town.parent) not in json.dumps(facts)
+    assert "photos" not in facts
+    listed = client.get("/v1/images", params={"filter": "0"}).text
+    assert "town/" not in listed
+
+
+def test_images_are_listed_by_pages_and_filtered(client):
+    page = client.get("/v1/images", params={"offset": 4, "limit": 2}).json()
+    assert page["total"] == 14
+    assert [image["id"] for image in page["images"]] == [4, 5]
+    assert page["images"][0] == {
+        "id": 4, "image": "04.png", "digest": page["images"][0]["digest"], "fitted": True, "position": None,
+        "image_url": "v1/images/4/file?map=town",
+    }  # fmt: skip
+    assert [one["id"] for one in client.get("/v1/images", params={"filter": "1.PNG"}).json()["images"]] == [1, 11]
+    assert client.get("/v1/images", params={"limit": 5000}).status_code == 422
+    assert client.get("/v1/images", params={"offset": 99}).json()["images"] == []
+
+
+def test_a_photo_of_the_map_is_given_as_a_small_jpeg(client, built):
+    from io import BytesIO
+
+    from PIL import Image
+
+    answer = client.get("/v1/images/3/file", params={"size": 32})
+    assert answer.headers["content-type"] == "image/jpeg"
+    with Image.open(BytesIO(answer.content)) as image:
+        assert image.size == (32, 24)
+        assert not image.getexif()
+    assert client.get("/v1/images/3/file", params={"size": 32}).content == answer.content
+    assert client.get("/v1/images/3/file", params={"size": 9}).status_code == 422
+
+
+def test_only_the_photos_of_the_map_are_given(client, town):
+    for path in (
+        "..%2f..%2fetc%2fpasswd",
+        "../../map.json",
+        "%2e%2e/file",
+        "-1/file",
+        "99/file",
+        "map.json/file",
+    ):
+        answer = client.get(f"/v1/images/{path}")
+        assert answer.status_code in (404, 405, 422)
+    assert client.get("/static/../app.py").status_code == 404
+    assert client.get("/static/%2e%2e/app.py").status_code == 404
+    add(client, ("a.png", picture(40)))
+    stored = next((town / "photos").rglob("*.png"))
+    stored.write_bytes(picture(41))  # another photo lies there now
+    answer = client.get("/v1/images/14/file")
+    assert answer.status_code == 404
+    assert "no longer where the map found it" in answer.json()["error"]
+
+
+def test_an_uploaded_photo_moves_with_its_map(serve, town):
+    add(serve(), ("a.png", picture(40)))
+    moved = town.rename(town.with_name("moved.tfa"))
+    assert serve(opened(moved)).get("/v1/images/14/file").status_code == 200
+
+
+def test_metrics_count_requests_batches_and_sizes(client):
+    ask(client, picture(5))
+    add(client, ("a.png", picture(40)))
+    client.get("/v1/images/3/file")
+    client.get("/nowhere")
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    for line in (
+        'tfa_requests_total{method="POST",route="/v1/query",status="200"} 1',
+        'tfa_requests_total{method="GET",route="/v1/images/{id}/file",status="200"} 1',
+        'tfa_requests_total{method="GET",route="other",status="404"} 1',
+        'tfa_request_seconds_count{route="/v1/query"} 1',
+        'tfa_request_seconds_bucket{route="/v1/query",le="+Inf"} 1',
+        'tfa_edits_total{kind="add",map="town"} 1',
+        'tfa_batches_total{map="town"} 1',
+        'tfa_queue_length{map="town"} 0',
+        'tfa_map_images{map="town"} 15',
+        'tfa_map_revision{map="town"} 2',
+        'tfa_jobs{state="running"} 0',
+        "# TYPE tfa_request_seconds histogram",
+    ):
+        assert line in answer.text.splitlines()
+
+
+def test_buckets_add_up():
+    metrics = Metrics()
+    for seconds in (0.001, 0.02, 0.02, 99):
+        metrics.observe("tfa_request_seconds", seconds, route='a"b')
+    found = dict(re.findall(r'le="(\S+)"} (\d+)', metrics.text()))
+    assert (found["0.005"], found["0.01"], found["0.025"], found["30.0"], found["+Inf"]) == ("1", "1", "3", "3", "4")
+    assert 'route="a\\"b"' in metrics.text()
+
+
+def test_until_the_encoder_has_run_the_service_is_not_ready(town):
+    gate = threading.Event()
+
+    class Slow(FakeEncoder):
+        def encode(self, images):
+            assert gate.wait(10)
+            return super().encode(images)
+
+    with TestClient(create_app([opened(town, Slow())]), base_url="http://localhost") as client:
+        loading = client.get("/readyz")
+        refused = ask(client, picture(5))
+        assert client.get("/healthz").status_code == 200
+        gate.set()
+    assert (loading.status_code, loading.json()) == (503, {"status": "loading"})
+    assert refused.status_code == 503
+    assert refused.headers["retry-after"] == "1"
+
+
+def test_a_defect_tells_no_trace(serve, monkeypatch):
+    client = serve(raises=False)
+
+    def broken(self):
+        raise RuntimeError("secret of the house")
+
+    monkeypatch.setattr(PlaceMap, "info", broken)
+    answer = client.get("/v1/map")
+    assert answer.status_code == 500
+    assert answer.json()["error"].startswith("the service failed on this request")
+    assert "secret" not in answer.text
+
+
+def test_an_unknown_place_is_told_in_json(client):
+    for method, path, status in (("GET", "/nowhere", 404), ("PUT", "/v1/query", 405)):
+        answer = client.request(method, path)
+        assert answer.status_code == status
+        assert "/openapi.json lists what" in answer.json()["error"]
+
+
+def test_the_page_is_given_with_a_strict_policy(client):
+    answer = client.get("/")
+    if answer.status_code == 404:
+        pytest.skip("the page is not built")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert answer.headers["content-security-policy"] == POLICY  # the one the tests in the browser hold the page to
+
+
+def test_maps_must_be_saved_and_have_names_of_their_own(town, tmp_path):
+    with pytest.raises(BadMap, match="two maps are called 'town'"):
+        create_app([opened(town), opened(town)])
+    with pytest.raises(BadMap, match="only a saved map"):
+        create_app([PlaceMap(opened(town).state, encoder=FakeEncoder())])
+    with pytest.raises(BadMap, match="no map to serve"):
+        create_app([])
+
+
+def test_an_encoder_that_does_not_run_leaves_the_service_unready(town, caplog):
+    with TestClient(create_app([opened(town, FakeEncoder(fail_after=0))]), base_url="http://localhost") as client:
+        pass
+    assert client.app.state.service.ready is False
+    assert "the machine gave up" in caplog.text
+
+
+def test_maps_of_one_encoder_share_it(town, monkeypatch):
+    loaded = []
+
+    def load(name, **options):
+        loaded.append((name, options))
+        return FakeEncoder()
+
+    monkeypatch.setattr(asking, "load_encoder", load)
+    other = shutil.copytree(town, town.with_name("forest.tfa"))
+    one, two = opened_maps([town, other], weights=None, device="cpu", threads=2)
+    assert one.encoder is two.encoder
+    assert [name for name, _ in loaded] == ["fake@28"]
+    assert loaded[0][1]["threads"] == 2
+    service = create_app([one, two]).state.service
+    assert service.maps["town"].encoder is service.maps["forest"].encoder
+    service.close()
+
+
+def test_sentences_lose_their_folders():
+    given = "/srv/maps/town.tfa is damaged; /home/me/x.jpg is gone (see http://a.b/c/d)"
+    said = without_paths(given, {"/srv/maps/town.tfa": "town.tfa"})
+    assert said == "town.tfa is damaged; x.jpg is gone (see http://a.b/c/d)"
