@@ -56,7 +56,7 @@ class CoarseScorer:
         self.parts = [[coarse_rows(chunk) for chunk in part.gallery] for part in scorer.parts]
 
     def prepare(self) -> None:
-        """Pack the integers for few queries at a time; scores stay as they are."""
+        """Pack the integers for their kernel; scores stay as they are."""
         for chunks in self.parts:
             for chunk in chunks:
                 chunk.rows.prepare()

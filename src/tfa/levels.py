@@ -4,8 +4,8 @@
     ⟨query, row⟩ := unit · step · Σ Q_i L_i
 
 A sum of integers does not depend on the order it is added in. So a product is the same to the last bit whatever
-the batch, the kernel or the number of threads: int8 kernels serve one query, float32 matrix products serve many
-(float32 adds integers exactly below 2^24, and columns are taken in runs short enough to stay below it).
+the batch, the kernel or the number of threads: rows are packed for an int8 kernel where there is one, and until then
+float32 products serve (they add integers exactly below 2^24, and columns are taken in runs short enough for that).
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ FINE = 254  # parts that `fine` divides a step into
 EXACT = 1 << 24  # below it every integer is a float32
 RUN = 512  # columns of a float32 product
 ROWS = 512  # rows of it: a block of 1 MB stays in a cache
-FEW = 4  # queries up to which the int8 kernel is used
-SMALL = 256  # rows up to which it is not worth its packing
-PACKED_AFTER = 2  # asks of few queries after which rows are packed for them: a program that asks once need not wait
+SMALL = 256  # rows up to which the int8 kernel is not worth its packing
+PACKED_AFTER = 2  # asks after which rows are packed for it: a program that asks once need not wait
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,9 @@ class Levels:
 
     def inner(self, features: np.ndarray) -> np.ndarray:
         """⟨query, row⟩ `q m` of features `q D`, in the features' dtype."""
-        if len(features) <= FEW:
-            self._asked[0] += 1
-            if self._asked[0] > PACKED_AFTER:
-                self.prepare()
+        self._asked[0] += 1
+        if self._asked[0] > PACKED_AFTER:
+            self.prepare()
         planes = planes_of(features, BASE if self.fine is None else FINE_BASE)
         sums = self._sums("levels", self.levels, planes)
         if self.fine is not None:
@@ -91,15 +89,16 @@ class Levels:
     def _sums(self, name: str, levels: np.ndarray, planes: Planes) -> np.ndarray:
         """Σ Q_i L_i `q m`, integers in float64."""
         top = self.top if name == "levels" else TOP
-        if len(planes.unit) <= FEW and len(levels) > SMALL:
-            both, kernel = np.concatenate([planes.coarse, planes.rest]), self._kernels.get(name)
-            if kernel is not None and kernel.exact_for(both):
-                coarse, rest = np.split(kernel.sums(both), 2)
-                return coarse * planes.base + rest
+        kernel = self._kernels.get(name)
+        if kernel is not None:
+            both = np.concatenate([planes.coarse, planes.rest])
+            if kernel.exact_for(both):
+                sums = kernel.sums(both)
+                return sums[: len(planes.unit)] * planes.base + sums[len(planes.unit) :]
         return widened_sums(levels, planes, top)
 
     def prepare(self) -> None:
-        """Pack the rows for few queries at a time. It takes seconds for a large gallery and changes no product."""
+        """Pack the rows for the int8 kernel. It takes a second for a large gallery and changes no product."""
         if len(self) > SMALL and not self._kernels:
             self._kernels["levels"] = kernel_for(self.levels, self.top)
             if self.fine is not None:

@@ -7,15 +7,10 @@ exact integer. Where it is missing or not exact, there is no kernel and products
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import functools
 import threading
 import warnings
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +19,6 @@ EXACT = 1 << 24  # below it every integer is a float32, which the kernel answers
 # Columns of one packed piece, by the largest level: planes that are spread evenly then stay below 2^24.
 COLUMNS = {63: 12288, 127: 3072}
 PROBED = 64  # rows that the kernel is checked on
-ALONE = 64 << 20  # bytes of rows up to which one thread reads them: waiting for a second costs more on a busy machine
 _engine = threading.Lock()  # which kernels torch packs for is one setting of the process
 
 
@@ -48,43 +42,13 @@ class Kernel:
         import torch
 
         total = np.zeros((len(planes), self.rows))
-        with one_thread() if self.rows * self.width <= ALONE else contextlib.nullcontext():
-            for number, piece in enumerate(self.pieces):
-                columns = planes[:, number * self.columns : (number + 1) * self.columns]
-                # Two more columns, zero in the rows, whose entries make the kernel's scale 1 and its offset 63.
-                asked = np.empty((len(columns), columns.shape[1] + 2), np.float32)
-                asked[:, :-2], asked[:, -2], asked[:, -1] = columns, -63, 64
-                total += torch.ops.quantized.linear_dynamic(torch.from_numpy(asked), piece, True).numpy()
+        for number, piece in enumerate(self.pieces):
+            columns = planes[:, number * self.columns : (number + 1) * self.columns]
+            # Two more columns, zero in the rows, whose entries make the kernel's scale 1 and its offset 63.
+            asked = np.empty((len(columns), columns.shape[1] + 2), np.float32)
+            asked[:, :-2], asked[:, -2], asked[:, -1] = columns, -63, 64
+            total += torch.ops.quantized.linear_dynamic(torch.from_numpy(asked), piece, True).numpy()
         return total
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch on one thread, in this thread of the program only (`torch.set_num_threads` is also for threads to come)."""
-    import torch
-
-    openmp, before = _openmp(), torch.get_num_threads()
-    if openmp is None or before == 1:
-        yield
-        return
-    openmp.omp_set_num_threads(1)
-    try:
-        yield
-    finally:
-        openmp.omp_set_num_threads(before)
-
-
-@functools.cache
-def _openmp() -> Any:
-    """The OpenMP library that torch brings with it; None where it brings none."""
-    import torch
-
-    for file in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*")):
-        with contextlib.suppress(OSError, AttributeError):
-            library = ctypes.CDLL(str(file))
-            library.omp_set_num_threads.argtypes, library.omp_set_num_threads.restype = [ctypes.c_int], None
-            return library
-    return None
 
 
 def kernel_for(levels: np.ndarray, top: int) -> Kernel | None:

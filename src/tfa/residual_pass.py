@@ -40,7 +40,6 @@ class ImagePass:
 
     def _make_room(self, patches: int) -> None:
         self.unit = np.empty((patches, self.channels), self.dtype)
-        self.sorted = np.empty_like(self.unit)
         self.similarities = np.empty((patches, self.words), self.dtype)
         self.weights = np.empty_like(self.similarities)
 
@@ -84,13 +83,14 @@ class ImagePass:
 
     def _sum_by_word(self, unit: np.ndarray, nearest: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """The sum of the patches nearest to each word, and their number: a product would multiply mostly by zero."""
+        from scipy.sparse import csr_array
+
         labels = nearest.astype(np.min_scalar_type(self.words))  # a short type is sorted fast
-        ordered = np.take(unit, np.argsort(labels, kind="stable"), axis=0, out=self.sorted[: len(unit)], mode="clip")
+        order = np.argsort(labels, kind="stable").astype(np.int32)
         counts = np.bincount(labels, minlength=self.words)
-        stop = 0
-        for word, count in enumerate(counts.tolist()):
-            start, stop = stop, stop + count
-            np.add.reduce(ordered[start:stop], axis=0, out=sums[word])  # zero where no patch is
+        bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        chosen = csr_array((np.ones(len(unit), self.dtype), order, bounds), (self.words, len(unit)), copy=False)
+        sums[...] = chosen @ unit
         return counts
 
     def _write(

@@ -15,12 +15,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import BinaryIO
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from tfa.arrays import Array, Backend, Spill, l2, release, to_numpy
+from tfa.arrays import Array, Backend, Spill, in_threads, l2, release, to_numpy, usable_cores
 from tfa.progress import Progress, SilentProgress
 from tfa.residual_pass import ASSIGNMENTS, FAINT, HARD, ROUNDING, SOFT, ImagePass
 from tfa.tokens import Tokens
@@ -30,6 +31,7 @@ __all__ = [
     "hard_weights", "normalise_blocks", "remembering", "residual_blocks", "soft_weights",
 ]  # fmt: skip
 RELEASE_EVERY = 256  # images
+IMAGES_A_PASS = 4  # before threads are joined
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,8 @@ def describe(
     }
     released = 0
     if backend.torch_device is None:
-        done = _image_by_image(tokens, ImagePass(centers, assignments, temperature, dtype), kept)
+        passes = [ImagePass(centers, assignments, temperature, dtype) for _ in range(usable_cores())]
+        done = _image_by_image(tokens, passes, kept)
     else:
         done = _batch_by_batch(tokens, centers, assignments, temperature, backend, dtype, kept)
     with (progress or SilentProgress()).task("descriptors", len(tokens), "images") as task:
@@ -157,19 +160,37 @@ def describe(
     return kept
 
 
-def _image_by_image(tokens: Tokens, one: ImagePass, kept: Kept) -> Iterator[tuple[int, int]]:
-    """Fill `kept` on a CPU; yields the images done."""
-    room = np.empty((len(one.keys), one.words * one.channels), one.dtype)
+def _image_by_image(tokens: Tokens, passes: Sequence[ImagePass], kept: Kept) -> Iterator[tuple[int, int]]:
+    """Fill `kept` on a CPU, a few images at once, one by each pass; yields the images done.
+
+    Products of one thread each: the bits of a descriptor depend neither on its neighbours nor on the number of cores.
+    """
+    free = SimpleQueue[ImagePass]()
+    for one in passes:
+        free.put(one)
+    keys, several = list(kept), IMAGES_A_PASS * len(passes)
     with ExitStack() as stack:
-        files = {key: stack.enter_context(_file_of(kept[key].descriptors)) for key in one.keys}
-        for index in range(len(tokens)):
-            rows = [room[i] if files[key] else kept[key].descriptors[index] for i, key in enumerate(one.keys)]
-            if not one(tokens.patches[index], rows, [kept[key].mass[index] for key in one.keys]):
-                tokens.load(index, index + 1)  # tells which image has values that are not finite
-            for file, row in zip(files.values(), rows, strict=True):
+        files = {key: stack.enter_context(_file_of(kept[key].descriptors)) for key in keys}
+        width = next(iter(kept.values())).descriptors.shape[1]
+        room = np.empty((min(several, len(tokens)) if any(files.values()) else 0, len(keys), width), passes[0].dtype)
+
+        def written(index: int) -> bool:
+            row = room[index % several] if len(room) else [kept[key].descriptors[index] for key in keys]
+            one = free.get()
+            try:
+                return one(tokens.patches[index], row, [kept[key].mass[index] for key in keys])
+            finally:
+                free.put(one)
+
+        for start in range(0, len(tokens), several):
+            images = range(start, min(start + several, len(tokens)))
+            for index, finite in zip(images, in_threads(written, images, len(passes)), strict=True):
+                if not finite:
+                    tokens.load(index, index + 1)  # tells which image has values that are not finite
+            for number, file in enumerate(files.values()):
                 if file:
-                    file.write(row.data)
-            yield index, index + 1
+                    file.write(np.ascontiguousarray(room[: len(images), number]).data)
+            yield images.start, images.stop
 
 
 def _file_of(array: np.ndarray) -> AbstractContextManager[BinaryIO | None]:

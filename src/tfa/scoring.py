@@ -161,7 +161,7 @@ class Scorer:
         ]
 
     def prepare(self) -> None:
-        """Pack rows of integers for single queries; scores stay as they are."""
+        """Pack rows of integers for their kernel; scores stay as they are."""
         chunks = [chunk for part in self.parts for chunk in part.gallery]
         for rows in (*chunks, *(side.anchors for side in self.sides), *(side.directions for side in self.sides)):
             if isinstance(rows, Levels):

@@ -18,7 +18,7 @@ from tfa.levels import (
     to_seven_bits,
     widened_sums,
 )
-from tfa.levels_kernel import kernel_for, one_thread, widened
+from tfa.levels_kernel import kernel_for, widened
 
 RNG = np.random.default_rng(0)
 
@@ -53,9 +53,11 @@ def test_a_product_is_the_same_alone_in_a_batch_and_packed(top, fine):
     rows, queries = rounded(made(), top, fine=fine), made(20)
     together = rows.inner(queries)
     fresh = rows[:]
+    np.testing.assert_array_equal(fresh.inner(queries[:7]), together[:7])
     alone = np.concatenate([fresh.inner(query[None]) for query in queries])
     assert fresh._kernels  # packed after the first few
     np.testing.assert_array_equal(alone, together)
+    np.testing.assert_array_equal(fresh.inner(queries), together)
     np.testing.assert_array_equal(rows[::-1].inner(queries[::-1])[::-1, ::-1], together)
     # A query is rounded to 1/2016 of its largest entry, or to 1/8001 for fine rows.
     plain = queries.astype(np.float64) @ np.asarray(rows, np.float64).T
@@ -120,12 +122,3 @@ def test_half_precision_is_widened_exactly():
     rows = made(4, 6).astype(np.float16)
     rows.flags.writeable = False
     np.testing.assert_array_equal(widened(rows), rows.astype(np.float32))
-
-
-def test_one_thread_is_for_the_block_alone():
-    import torch
-
-    before = torch.get_num_threads()
-    with one_thread():
-        assert torch.get_num_threads() in (1, before)  # where torch brings no OpenMP of its own, nothing changes
-    assert torch.get_num_threads() == before

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.worlds import world
-from tfa import reference
+from tfa import reference, residuals
 from tfa.arrays import Spill, backend_for, to_numpy
 from tfa.errors import BadTokens
 from tfa.residuals import ASSIGNMENTS, describe, describe_batch, hard_weights, soft_weights
@@ -146,6 +146,17 @@ def test_a_value_that_is_not_finite_names_its_image(value):
     patches[2, 1, 0] = value
     with pytest.raises(BadTokens, match=r"image 2: .*non-finite"):
         described(Tokens(patches), unit_centers(), "soft", "float32")
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_descriptors_do_not_depend_on_the_number_of_cores(monkeypatch, cores):
+    tokens = Tokens(np.random.default_rng(6).normal(size=(19, 60, 24)))
+    centers = [np.ascontiguousarray(np.random.default_rng(s).normal(size=(8, 24))) for s in range(3)]
+    here = describe(tokens, centers, ASSIGNMENTS, 0.01, CPU)
+    monkeypatch.setattr(residuals, "usable_cores", lambda: cores)
+    for key, one in describe(tokens, centers, ASSIGNMENTS, 0.01, CPU).items():
+        np.testing.assert_array_equal(one.descriptors, here[key].descriptors)
+        np.testing.assert_array_equal(one.mass, here[key].mass)
 
 
 def test_no_image_has_no_descriptor():

@@ -59,13 +59,21 @@ def _levels(rng: np.random.Generator, shape: tuple[int, int], top: int) -> np.nd
     return rng.integers(-top, top + 1, shape, np.int8)
 
 
-def arrays_read(head: ServedHead) -> list[np.ndarray]:
-    """The large arrays that one question reads, each once."""
-    found: dict[int, np.ndarray] = {}
+def rows_read(head: ServedHead) -> list[Rows]:
+    """The rows that one question is multiplied with, each once."""
     sides = [rows for side in head.scorer.sides for rows in (side.anchors, side.directions)]
     vectors = [side.geometry.vectors for side in head.scorer.sides if side.geometry is not None]
-    for rows in (*sides, *vectors, *(chunk for part in head.scorer.parts for chunk in part.gallery)):
-        for array in (rows.levels, rows.fine) if isinstance(rows, Levels) else (rows,):
-            if array is not None and array.size:
-                found[id(array)] = array
-    return list(found.values())
+    every = (*sides, *vectors, *(chunk for part in head.scorer.parts for chunk in part.gallery))
+    return list({id(rows): rows for rows in every if rows is not None and rows.shape[1]}.values())
+
+
+def numbers_read(head: ServedHead) -> int:
+    return sum(rows.shape[0] * rows.shape[1] for rows in rows_read(head))
+
+
+def arrays_read(head: ServedHead) -> list[np.ndarray]:
+    """The arrays of these rows."""
+    arrays: list[np.ndarray | None] = []
+    for rows in rows_read(head):
+        arrays += [rows.levels, rows.fine] if isinstance(rows, Levels) else [rows]
+    return [array for array in arrays if array is not None]

@@ -33,13 +33,16 @@ def measure(call: Callable[[], Any], repeats: int = 1) -> Measured:
     return measure_in_turn({"only": call}, repeats)["only"]
 
 
-def measure_in_turn(calls: dict[str, Callable[[], Any]], repeats: int = 1) -> dict[str, Measured]:
-    """Every call `repeats` times, in turn, so that a busy machine slows them alike."""
+def measure_in_turn(
+    calls: dict[str, Callable[[], Any]], repeats: int = 1, before_each: Callable[[], Any] = lambda: None
+) -> dict[str, Measured]:
+    """Every call `repeats` times, in turn, so that a busy machine slows them alike; `before_each` is not timed."""
     seconds, peaks, results = dict.fromkeys(calls, math.inf), dict.fromkeys(calls, 0), dict.fromkeys(calls)
     known = resident("VmHWM") is not None and _forget_peak()
     for _ in range(repeats):
         for name, call in calls.items():
             results[name] = None  # the last result does not count against this one
+            before_each()
             _forget_peak()
             before, started = resident("VmRSS") or 0, time.perf_counter()
             results[name] = call()

@@ -12,7 +12,7 @@ import numpy as np
 from tfa.arrays import backend_for
 from tfa.bench.speed.fit import made_up_tokens
 from tfa.bench.speed.lines import COLUMNS, Bar, Line, cells, compared, told_bytes
-from tfa.bench.speed.made_maps import arrays_read, made_head
+from tfa.bench.speed.made_maps import arrays_read, made_head, numbers_read
 from tfa.bench.speed.measuring import measure_in_turn, thread_count
 from tfa.coarse import CoarseScorer
 from tfa.geometry import CARRIERS
@@ -23,6 +23,8 @@ from tfa.scoring import Part, Scorer, Side, top_k
 from tfa.tokens import Tokens
 
 K = 10
+CACHES = 96 << 20  # bytes read before each call: between two photos the encoder reads as much, and no cache keeps a map
+ROWS = 4096  # rows and columns of the float32 matrix whose products with a batch are timed, for as many numbers
 ONE_BAR, BATCH_BAR, SAME_BAR = Bar(1.5), Bar(8.0, at_least=True), Bar(1.0, at_least=True)
 
 
@@ -40,6 +42,7 @@ class QueryTime:
     floor: float  # reading `bytes_read`
     batch: int
     batch_seconds: float  # a query
+    batch_products: float  # a query: the products of a batch with as many float32 rows, and nothing else
     peak_bytes: int | None
 
     def lines(self) -> list[Line]:
@@ -47,7 +50,7 @@ class QueryTime:
         note = f"{told_bytes(self.bytes_read)} read; describing {1000 * self.describe_seconds:.2f} ms"
         one = compared(f"{name}, one query", self.seconds, self.floor, ONE_BAR, peak_bytes=self.peak_bytes, note=note)
         rest = compared(f"{name}, its descriptor known", self.rows_seconds, self.floor)
-        note = "the floor is the query alone"
+        note = f"the floor is the query alone; bare float32 products take {1000 * self.batch_products:.2f} ms"
         many = compared(f"{name}, a query of {self.batch}", self.batch_seconds, self.seconds, BATCH_BAR, note=note)
         return [one, rest, many]
 
@@ -136,8 +139,10 @@ def _timed(images: int, carrier: str, words: int, tokens: Tokens, repeats: int) 
             "rows": lambda: answered(scorer, known),
         }
         measure_in_turn(calls)  # thread pools and page tables warm up
-        found = measure_in_turn(calls, repeats)
-        many = measure_in_turn({"many": lambda: answered(scorer, tokens)}, max(repeats // 3, 1))["many"]
+        found = measure_in_turn(calls, repeats, before_each=np.ones(CACHES, np.uint8).sum)
+        asked, rows = np.ones((len(tokens), ROWS), np.float32), np.ones((ROWS, ROWS), np.float32)
+        calls = {"many": lambda: answered(scorer, tokens), "products": lambda: asked @ rows}
+        many = measure_in_turn(calls, max(repeats // 3, 1))
     size = sum(array.nbytes for array in arrays)
     return QueryTime(
         carrier=carrier,
@@ -149,7 +154,8 @@ def _timed(images: int, carrier: str, words: int, tokens: Tokens, repeats: int) 
         describe_seconds=found["describe"].seconds,
         floor=found["floor"].seconds,
         batch=len(tokens),
-        batch_seconds=many.seconds / len(tokens),
+        batch_seconds=many["many"].seconds / len(tokens),
+        batch_products=many["products"].seconds / len(tokens) * numbers_read(head) / ROWS**2,
         peak_bytes=found["one"].peak_bytes,
     )
 
