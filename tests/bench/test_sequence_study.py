@@ -1,12 +1,17 @@
 """Recall with and without the temporal filter and self-calibration, on made-up drives."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from tfa.bench.sequence_study import study_replay, study_sequence
+from tests.core.worlds import seen_again, world
+from tfa.bench.heads.contract import Photos
+from tfa.bench.sequence_study import scores_of, study_drive, study_replay, study_sequence, table_rows
+from tfa.config import HeadSpec
 from tfa.errors import BadSpec
+from tfa.pipeline import fit
 
 
 def drive(frames=60, seed=0):
@@ -61,16 +66,42 @@ def test_rows_and_queries_must_fit():
         study_sequence("made", scores, positives[:9])
 
 
-def test_scores_are_those_of_the_head_fitted_on_the_database():
-    from types import SimpleNamespace
-
-    from tests.core.worlds import seen_again, world
-    from tfa.bench.sequence_study import scores_of
-    from tfa.config import HeadSpec
-    from tfa.pipeline import fit
-
-    tokens, spec = world(), HeadSpec(words=6)
-    bench = SimpleNamespace(
-        database=SimpleNamespace(tokens=tokens), queries=SimpleNamespace(tokens=seen_again(tokens)), spec=spec
+def made_bench():
+    tokens = world()
+    return SimpleNamespace(
+        database=Photos(tokens, tuple(map(str, range(len(tokens))))),
+        queries=SimpleNamespace(tokens=seen_again(tokens)),
+        spec=HeadSpec(words=6),
+        encoder=SimpleNamespace(id="fake@28"),
+        truth=SimpleNamespace(name="made", title="Made", positives=[np.array([i]) for i in range(len(tokens))]),
     )
-    assert np.array_equal(scores_of(bench), fit(tokens, spec).scores(seen_again(tokens)))
+
+
+def test_scores_are_those_of_the_head_fitted_on_the_database():
+    bench = made_bench()
+    head = fit(bench.database.tokens, bench.spec)
+    scores = dict(scores_of(bench))
+    assert list(scores) == [0, 1, 2, "ensemble"]
+    for replica, rows in scores.items():
+        assert np.array_equal(rows, head.scores(bench.queries.tokens, replica))
+
+
+def test_a_drive_is_studied_with_every_replica():
+    bench = made_bench()
+    study = study_drive(bench)
+    scores = dict(scores_of(bench))
+    assert study.sequences[1] == study_sequence("made", scores[1], bench.truth.positives)
+    assert study.replays["ensemble"] == study_replay("made", scores["ensemble"], bench.truth.positives)
+    told = json.loads(json.dumps(study.to_dict()))
+    assert told["replay"]["added"]["fresh"] == study.replays["ensemble"].fresh
+    assert told["sequence"]["mean"]["single"] == pytest.approx(np.mean([study.sequences[s].single for s in (0, 1, 2)]))
+
+
+def test_tables_are_in_percent_with_a_row_for_the_mean_and_one_for_added_scores():
+    shares = {"single": 0.5, "filtered": 0.75, "lost": 0.125, "single_levelled": 0.6, "levelled": 1.0}
+    shares["levelled_lost"] = 0.0
+    told = [{"dataset": "made", "sequence": {"frames": 8, "mean": shares, "added": {**shares, "single": 0.25}}}]
+    assert table_rows(told, "sequence") == [
+        ("made", "8", "mean of three", "50.0", "75.0 (lost 12.5)", "60.0", "100.0 (lost 0.0)"),
+        ("made", "8", "scores added", "25.0", "75.0 (lost 12.5)", "60.0", "100.0 (lost 0.0)"),
+    ]

@@ -17,7 +17,7 @@ VERBS = [
     ["bench", "run"], ["bench", "heads"], ["bench", "datasets"], ["bench", "check"], ["bench", "score"],
     ["bench", "table"], ["bench", "results"], ["bench", "figures"], ["bench", "verification"], ["bench", "verify"],
     ["serve"], ["report"], ["pairs"], ["export"], ["bench", "confidence"], ["bench", "speed"],
-    ["bench", "performance"], ["bench", "serve"],
+    ["bench", "performance"], ["bench", "serve"], ["bench", "sequences"],
 ]  # fmt: skip
 
 

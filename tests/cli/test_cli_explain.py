@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from tests.fakes import FakeEncoder, random_image
 
-from tfa.cli.query import write_montage
+from tfa.cli.answers import write_montage
 from tfa.config import HeadSpec
 from tfa.errors import BadCalibration, BadSpec
 from tfa.maps import Hit, PlaceMap

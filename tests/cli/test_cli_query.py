@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tfa.cli.query import MONTAGE_ROWS, write_montage
+from tfa.cli.answers import MONTAGE_ROWS, write_montage
 
 
 def test_one_photo_gets_a_table_of_its_hits(run, stub, folder):
@@ -190,7 +190,9 @@ def test_a_sequence_is_filtered_in_the_order_of_names(run, stub, folder, monkeyp
     result = run("query", "town.tfa", "--sequence", "photos", "-k", 2, "--min-confidence", 0.05)
     assert result.exit_code == 0, result.stderr
     assert asked[0][0] == ["a.jpg", "b.jpg"]
-    assert asked[0][1] == {"k": 2, "min_confidence": 0.05, "calibration": None, "progress": True}
+    assert asked[0][1] == {
+        "k": 2, "min_confidence": 0.05, "calibration": None, "progress": True, "self_calibrate": True,
+    }  # fmt: skip
     assert "lost (probability 0.90)" in result.stdout
     told = json.loads(run("query", "town.tfa", "--sequence", "photos", "--json").stdout)
     assert [entry["lost"] for entry in told] == [0.0, 0.9]
@@ -200,3 +202,21 @@ def test_photos_or_a_sequence_are_asked_not_both(run, stub, folder):
     for given in (["near.jpg", "--sequence", "photos"], [], ["--sequence", "photos", "--verify"]):
         assert run("query", "town.tfa", *given).exit_code == 2
     assert run("query", "town.tfa", "--sequence", "near.jpg").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "on"), [((), True), (("--self-calibrate",), True), (("--no-self-calibrate",), False)]
+)
+def test_a_sequence_self_calibrates_unless_told_not_to(run, stub, folder, monkeypatch, words, on):
+    asked = []
+    monkeypatch.setattr("tfa.maps.following.query_sequence", lambda *photos, **given: asked.append(given) or [])
+    assert run("query", "town.tfa", "--sequence", "photos", *words).exit_code == 0
+    assert [given["self_calibrate"] for given in asked] == [on]
+
+
+@pytest.mark.parametrize("word", ["--self-calibrate", "--no-self-calibrate"])
+def test_photos_asked_one_by_one_are_not_self_calibrated(run, stub, folder, word):
+    done = run("query", "town.tfa", "near.jpg", word)
+    assert done.exit_code == 2
+    assert f"{word} is for --sequence" in done.stderr
+    assert stub.calls == []

@@ -12,6 +12,7 @@ from tfa.errors import BadSpec
 from tfa.images import open_image
 from tfa.maps.following import query_sequence, roads_of
 from tfa.positions import Position
+from tfa.self_calibration import Levelled
 from tfa.sequences import follow, roads_by_index, roads_by_position
 from tfa.tokens import Tokens
 
@@ -36,6 +37,23 @@ def test_frames_are_answered_by_the_filter(place_map, frames):
             assert answer.hits[0].score == pytest.approx(row[belief.best], abs=1e-5)
             assert len(answer.hits) == 3
     assert [answer.hits[0].id for answer in answers[4:]] == list(range(7, 12))
+
+
+def test_frames_are_self_calibrated_unless_that_is_switched_off(place_map, frames):
+    drive = (frames * 3)[:24]  # more than the 16 frames below which nothing is learnt
+    tokens = Tokens(*FakeEncoder().encode([open_image(frame) for frame in drive]))
+    scores = place_map.state.head.scorer.scores(tokens)
+    correct = Levelled()
+    levelled = np.stack([correct(row) for row in scores])
+    assert np.array_equal(levelled[:16], scores[:16])
+    assert not np.allclose(levelled[16:], scores[16:], atol=1e-3)
+    for answers, rows in (
+        (query_sequence(place_map, drive), levelled),
+        (query_sequence(place_map, drive, self_calibrate=False), scores),
+    ):
+        hits = [(number, answer.hits[0]) for number, answer in enumerate(answers) if answer.hits]
+        assert any(number >= 16 for number, _ in hits)
+        assert all(hit.score == pytest.approx(rows[number, hit.id], abs=1e-5) for number, hit in hits)
 
 
 def test_a_removed_image_is_no_state(place_map, frames):

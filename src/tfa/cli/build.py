@@ -30,9 +30,7 @@ def register(app: typer.Typer) -> None:
 def build(
     photos: options.Photos,
     out: Annotated[Path, typer.Option(metavar="NAME.tfa", help="The map to write, a folder.")],
-    encoder: Annotated[
-        str, typer.Option(help="name, name@size or name@size/layer-facet; see [bold]tfa encoders[/bold].")
-    ] = "dinov2-s14-focus",
+    encoder: options.Encoder = "dinov2-s14-focus",
     weights: options.Weights = None,
     positions: options.Positions = None,
     skip_bad: options.SkipBad = False,

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 from rich.text import Text
 
 PIPED_WIDTH = 160  # without a terminal rich assumes 80 columns, too few for a table with paths
@@ -50,6 +52,23 @@ def _titled(title: str, style: str, text: str) -> None:
 
 def print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=1, allow_nan=False))
+
+
+def delivered(value: Any, *, out: Path | None, json: bool) -> bool:
+    """Write a result to the file asked for, print it as JSON if asked; false if it is still to be shown."""
+    from tfa.storage import write_json
+
+    if out is not None:
+        write_json(out, value)
+        note(f"wrote {out}")
+    if json:
+        print_json(value)
+    return json
+
+
+def open_table() -> Table:
+    """A table without lines."""
+    return Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
 
 
 def printable(text: str) -> str:

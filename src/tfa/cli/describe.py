@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from tfa.cli.console import console, counted, say
+from tfa.cli.console import console, counted, open_table, say
 
 
 def show_map(info: Mapping[str, Any], *, scales: bool = False) -> None:
@@ -99,7 +99,7 @@ def show_evidence(evidence: Mapping[str, Any]) -> None:
             say(f"  {title}  {_shown(group)}")
             continue
         columns = list(dict.fromkeys(column for row in rows.values() for column in row))
-        table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+        table = open_table()
         table.add_column(f"  {title}", no_wrap=True)
         for column in columns:
             table.add_column(column.replace("_", " "))

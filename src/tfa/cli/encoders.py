@@ -6,10 +6,9 @@ import math
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from tfa.cli import options
-from tfa.cli.console import console, examples, print_json, say, wants_progress
+from tfa.cli.console import console, examples, open_table, print_json, say, wants_progress
 
 if TYPE_CHECKING:
     from tfa.encoders.catalogue import Card
@@ -30,7 +29,7 @@ def encoders(json: options.AsJson = False) -> None:
     if json:
         print_json(rows)
         return
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    table = open_table()
     for heading in ("encoder", "parameters", "patch", "size", "licence", "weights here"):
         numeric = heading in ("parameters", "patch", "size")
         table.add_column(heading, justify="right" if numeric else "left", no_wrap=heading != "licence")

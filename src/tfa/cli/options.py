@@ -18,6 +18,7 @@ Photos = Annotated[
     list[Path],
     typer.Argument(metavar="PHOTOS", exists=True, help="Photos, or folders searched for photos."),
 ]
+Encoder = Annotated[str, typer.Option(help="name, name@size or name@size/layer-facet; see [bold]tfa encoders[/bold].")]
 Weights = Annotated[
     Path | None,
     typer.Option(exists=True, dir_okay=False, help="Weights of the encoder: a safetensors or .pth file."),
@@ -48,6 +49,9 @@ Fast = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+JsonFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Also write the result there, as JSON.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Draw no progress bars.")]
 
 

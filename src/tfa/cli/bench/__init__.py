@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from tfa.cli.bench import confidence, datasets, figures, run, score, serve, speed, table, verification
+from tfa.cli.bench import confidence, datasets, figures, run, score, sequences, serve, speed, table, verification
 from tfa.cli.console import examples
 
-VERBS = (run, datasets, score, table, figures, verification, confidence, speed, serve)
+VERBS = (run, datasets, score, table, figures, verification, confidence, sequences, speed, serve)
 
 
 def register(app: typer.Typer) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from tfa.cli import options
 from tfa.cli.bench.run import named_folder
-from tfa.cli.console import console, examples, note, print_json, say, wants_progress
+from tfa.cli.console import console, delivered, examples, open_table, say, wants_progress
 
 if TYPE_CHECKING:
     from tfa.bench.confidence_study import ConfidenceStudy
@@ -35,13 +33,9 @@ def confidence(
         typer.Option(metavar="NAME=PATH", help="A dataset whose queries are asked too: photos from nowhere."),
     ] = None,
     heads: Annotated[str, typer.Option(metavar="NAME,NAME,…", help="Heads to ask.")] = "tfa-v-always,tfa-c64-v-always",
-    encoder: Annotated[
-        str, typer.Option(help="name, name@size or name@size/layer-facet; see [bold]tfa encoders[/bold].")
-    ] = "dinov2-s14-focus",
+    encoder: options.Encoder = "dinov2-s14-focus",
     weights: options.Weights = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Also write the result there, as JSON.")
-    ] = None,
+    out: options.JsonFile = None,
     device: options.Device = "cpu",
     threads: options.Threads = None,
     json: options.AsJson = False,
@@ -55,7 +49,6 @@ def confidence(
     from tfa.bench.running import prepare
     from tfa.encoders import load_encoder
     from tfa.progress import as_progress
-    from tfa.storage import write_json
 
     folders = [named_folder(text) for text in dataset]
     cards = head_cards([name.strip() for name in heads.split(",") if name.strip()])
@@ -76,12 +69,7 @@ def confidence(
         outside = None if other is None or other.truth.name == bench.truth.name else other
         studies += [study_confidence(bench, card, outside, shared=shared, progress=bars) for card in cards]
     told = [study.to_dict() for study in studies]
-    if out is not None:
-        write_json(out, told)
-        note(f"wrote {out}")
-    if json:
-        print_json(told)
-    else:
+    if not delivered(told, out=out, json=json):
         show(studies)
 
 
@@ -93,7 +81,7 @@ def show(studies: list[ConfidenceStudy]) -> None:
         "precision / answered (accepted from nowhere) in percent, of answers with at least that confidence",
         style="bold",
     )
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    table = open_table()
     for column in ("dataset", "head", "R@1", *(f"≥ {t}" for t in THRESHOLDS)):
         table.add_column(column, overflow="fold")
     for precision in PRECISIONS:

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from tfa.cli import options
-from tfa.cli.console import console, counted, examples, print_json, say, wants_progress
+from tfa.cli.console import console, counted, examples, open_table, print_json, say, wants_progress
 
 if TYPE_CHECKING:
     from tfa.bench.datasets.card import DatasetCard
@@ -57,7 +57,7 @@ def datasets(
 def card_table(cards: Iterable[DatasetCard]) -> Table:
     from tfa.bench.datasets.card import GROUPS
 
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    table = open_table()
     for heading in ("dataset", "group", "database", "queries", "layout", "protocol"):
         numeric = heading in ("database", "queries")
         table.add_column(heading, justify="right" if numeric else "left", no_wrap=True)

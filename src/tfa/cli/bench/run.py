@@ -51,9 +51,7 @@ def run(
     heads: Annotated[
         str, typer.Option(metavar="NAME,NAME,…", help="Heads and groups of [bold]tfa bench heads[/bold], or all.")
     ] = DEFAULT_HEADS,
-    encoder: Annotated[
-        str, typer.Option(help="name, name@size or name@size/layer-facet; see [bold]tfa encoders[/bold].")
-    ] = "dinov2-s14-focus",
+    encoder: options.Encoder = "dinov2-s14-focus",
     weights: options.Weights = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where records are kept.")] = Path("results"),
     positives: Annotated[

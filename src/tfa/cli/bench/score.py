@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from tfa.cli import options
-from tfa.cli.console import console, counted, examples, note, print_json, printable, say
+from tfa.cli.console import console, counted, examples, note, open_table, print_json, printable, say
 from tfa.errors import BadSpec
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ def _show(rows: Sequence[tuple[int, Scored]], against: str | None, differences: 
     compare = against is not None and any(row in differences for row, _ in rows)
     recalls = [f"R@{k}" for k in first.ks]
     numeric = [*recalls, "mAP", "PR area", "R at 99 % P", *([f"R@1 - {against}"] if compare else [])]
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    table = open_table()
     for column in ("head", "saw", *numeric):
         table.add_column(printable(column), justify="right" if column in numeric else "left", overflow="fold")
     for row, one in rows:

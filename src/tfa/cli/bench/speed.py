@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from tfa.cli import options
-from tfa.cli.console import console, examples, note, print_json, printable, say, wants_progress
+from tfa.cli.console import console, examples, note, open_table, print_json, printable, say, wants_progress
 
 if TYPE_CHECKING:
     from tfa.bench.speed.suite import Done
@@ -90,7 +89,7 @@ def show(done: Done) -> None:
 
     say(f"{SUITE[done.name].title} ({done.name})", style="bold")
     say(SUITE[done.name].floor)
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    table = open_table()
     for number, column in enumerate(COLUMNS):
         table.add_column(column, justify="right" if number else "left", overflow="fold")
     for line in done.lines:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from tfa.cli import options
 from tfa.cli.bench.run import named_folder
-from tfa.cli.console import console, examples, note, print_json, printable, say, wants_progress
+from tfa.cli.console import console, delivered, examples, open_table, printable, say, wants_progress
 
 if TYPE_CHECKING:
     from tfa.bench.verification_study import Study
@@ -42,13 +40,9 @@ def verification(
     queries: Annotated[
         int | None, typer.Option(min=1, help="Ask at most so many queries of each dataset, evenly spaced.")
     ] = None,
-    encoder: Annotated[
-        str, typer.Option(help="name, name@size or name@size/layer-facet; see [bold]tfa encoders[/bold].")
-    ] = "dinov2-s14-focus",
+    encoder: options.Encoder = "dinov2-s14-focus",
     weights: options.Weights = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Also write the result there, as JSON.")
-    ] = None,
+    out: options.JsonFile = None,
     device: options.Device = "cpu",
     threads: options.Threads = None,
     json: options.AsJson = False,
@@ -62,7 +56,6 @@ def verification(
     from tfa.bench.verification_study import check_halves, half_of, joined, study_dataset
     from tfa.encoders import load_encoder
     from tfa.progress import as_progress
-    from tfa.storage import write_json
 
     # What can be refused is refused before the work.
     folders = [named_folder(text) for text in dataset]
@@ -83,12 +76,7 @@ def verification(
         for card in cards:
             studied.append(study_dataset(bench, card, half_of(position), most=queries, shared=shared, progress=bars))
     studies = joined(studied, model.id)
-    told = [study.to_dict() for study in studies]
-    if out is not None:
-        write_json(out, told)
-        note(f"wrote {out}")
-    if json:
-        print_json(told)
+    if delivered([study.to_dict() for study in studies], out=out, json=json):
         return
     for study in studies:
         show(study)
@@ -104,7 +92,7 @@ def show(study: Study) -> None:
     say(f"Verification of {study.head}, {study.encoder}: R@1 in percent, first split and replica", style="bold")
     told = "; ".join(f"{half}: {', '.join(one.dataset for one in own)}" for half, own in shown)
     say(f"{told} (by their position on the command line: odd ones are for tuning, even ones confirm); * as built")
-    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    table = open_table()
     for column in ("factor", "variant"):
         table.add_column(column, overflow="fold")
     for half, own in shown:

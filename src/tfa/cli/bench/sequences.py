@@ -1,0 +1,82 @@
+"""`tfa bench sequences`: what the temporal filter and self-calibration do on drives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from tfa.cli import options
+from tfa.cli.bench.run import named_folder
+from tfa.cli.console import console, delivered, examples, open_table, printable, say, wants_progress
+
+
+def register(bench: typer.Typer) -> None:
+    bench.command(
+        epilog=examples(
+            "tfa bench sequences --dataset gardens-point=data/gardens_point --dataset nordland-540=data/nordland",
+            "tfa bench sequences --dataset drive=data/drive --out sequences.json",
+        )
+    )(sequences)
+
+
+def sequences(
+    dataset: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME=PATH",
+            help="A dataset and its folder, as for [bold]tfa bench run[/bold]; several. Its database and its queries "
+            "must be in driving order by their names: of other datasets the numbers mean nothing.",
+        ),
+    ],
+    encoder: options.Encoder = "dinov2-s14-focus",
+    weights: options.Weights = None,
+    out: options.JsonFile = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Replay drives: R@1 of single frames and of sequences, with and without self-calibration.
+
+    Of the database-only head, for which nothing of the queries is fitted; all three replicas.
+    """
+    from tfa.bench.datasets.loading import load_dataset
+    from tfa.bench.running import prepare
+    from tfa.bench.sequence_study import check_drive, study_drive
+    from tfa.encoders import load_encoder
+    from tfa.progress import as_progress
+
+    # What can be refused is refused before the work.
+    folders = [named_folder(text) for text in dataset]
+    if out is not None:
+        options.check_writable(out)
+    loaded = [load_dataset(name, path) for name, path in folders]
+    for data in loaded:
+        check_drive(data.card.name, len(data.queries))
+    bars = as_progress(wants_progress(quiet=quiet, json=json))
+    model = load_encoder(encoder, weights=weights, device=device, threads=threads)
+    told = [study_drive(prepare(data, model, progress=bars), device, bars).to_dict() for data in loaded]
+    if not delivered(told, out=out, json=json):
+        show(told)
+
+
+def show(told: Sequence[Mapping[str, Any]]) -> None:
+    """The two tables: whole drives, then their second halves."""
+    from tfa.bench.sequence_study import REPLAY_COLUMNS, SEQUENCE_COLUMNS, table_rows
+
+    say(f"Sequences, {told[0]['encoder']}: R@1 in percent (share of frames that are rather lost)", style="bold")
+    _print("frames", SEQUENCE_COLUMNS, table_rows(told, "sequence"))
+    say()
+    say("Replay: R@1 of the second half in percent, self-calibrated on the queries before", style="bold")
+    _print("queries", REPLAY_COLUMNS, table_rows(told, "replay"))
+
+
+def _print(asked: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = open_table()
+    for number, column in enumerate(("dataset", asked, "replicas", *columns)):
+        table.add_column(column, justify="left" if number in (0, 2) else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(printable, row))
+    console().print(table)

@@ -1,0 +1,83 @@
+"""`tfa bench sequences`: the whole way on a small drive."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tests.fakes import FakeEncoder, random_image
+
+import tfa.encoders
+from tfa.bench.sequence_study import table_rows
+
+FRAMES = 40
+
+
+@pytest.fixture
+def bench(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(tfa.encoders, "load_encoder", lambda name, **given: FakeEncoder())
+    return lambda *args: run("bench", "sequences", *args)
+
+
+def made_drive(root, frames=FRAMES):
+    for name in ("database", "queries"):
+        (root / name).mkdir(parents=True)
+    for place in range(frames):
+        random_image(place).save(root / "database" / f"d{place:02}.png")
+        random_image(place).point(lambda value: min(value + 6, 255)).save(root / "queries" / f"q{place:02}.png")
+    listed = {f"q{place:02}.png": [f"d{place:02}.png"] for place in range(frames)}
+    (root / "positives.json").write_text(json.dumps(listed))
+    return root
+
+
+def test_both_studies_of_every_dataset_are_told(bench, tmp_path):
+    drive, again = made_drive(tmp_path / "drive"), made_drive(tmp_path / "again")
+    done = bench(f"--dataset=drive={drive}", f"--dataset=again={again}", "--out", tmp_path / "told.json")
+    assert done.exit_code == 0, done.output
+    told = json.loads((tmp_path / "told.json").read_text("utf-8"))
+    assert [(one["dataset"], one["encoder"], one["images"]) for one in told] == [
+        ("drive", "fake@28", FRAMES),
+        ("again", "fake@28", FRAMES),
+    ]
+    assert told[0]["sequence"]["frames"] == FRAMES
+    assert told[0]["replay"]["frames"] == FRAMES // 2
+    assert str(tmp_path) not in json.dumps(told)  # what is committed names no folder
+    sequence, replay = done.stdout.split("Replay: ")
+    for text, name in ((sequence, "sequence"), (replay, "replay")):
+        rows = [" ".join(line.split()) for line in text.splitlines() if line.startswith(("drive", "again"))]
+        assert rows == [" ".join(row) for row in table_rows(told, name)]
+        assert len(rows) == 4
+
+
+def test_the_mean_is_that_of_the_three_replicas(bench, tmp_path):
+    done = bench(f"--dataset=drive={made_drive(tmp_path / 'drive')}", "--json")
+    assert done.exit_code == 0, done.output
+    [told] = json.loads(done.stdout)
+    for study in (told["sequence"], told["replay"]):
+        assert len(study["replicas"]) == 3
+        assert set(study["mean"]) == set(study["added"])
+        for share, mean in study["mean"].items():
+            assert mean == pytest.approx(np.mean([own[share] for own in study["replicas"]]))
+    assert told["sequence"]["mean"]["single"] > 0.9  # the queries are the database, a little brighter
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--dataset", "drive"), "give NAME=PATH"),
+        (("--dataset", "drive=DRIVE"), "drive has 1 queries; a drive needs at least 2"),
+        (("--dataset", "drive=DRIVE", "--out", "DRIVE/positives.json/told.json"), "is a file, not a folder"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_is_encoded(bench, tmp_path, monkeypatch, words, told):
+    drive = made_drive(tmp_path / "drive", frames=1)
+    monkeypatch.setattr(tfa.encoders, "load_encoder", lambda name, **given: pytest.fail("an encoder was loaded"))
+    done = bench(*(word.replace("DRIVE", str(drive)) for word in words))
+    assert done.exit_code != 0
+    assert told in " ".join(done.stderr.split())
+
+
+def test_the_help_says_that_order_matters(run):
+    assert "driving order" in " ".join(run("bench", "sequences", "--help").stdout.replace("│", " ").split())
