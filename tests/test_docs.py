@@ -129,3 +129,17 @@ def test_the_command_line_page_has_every_verb_and_option():
         options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
         assert [o.opts[0] for o in options if not re.search(rf"[`\[ ]{o.opts[0]}\b", told[verb])] == [], verb
     assert any(parameter.opts[0] == "--positions" for parameter in known["build"].params)
+
+
+@pytest.mark.parametrize("study", ["sequence", "replay"])
+def test_the_tables_of_sequences_are_those_the_command_printed(study):
+    from tfa.bench.sequence_study import REPLAY_COLUMNS, SEQUENCE_COLUMNS, table_rows
+
+    told = json.loads(page("sequences.json"))
+    columns = SEQUENCE_COLUMNS if study == "sequence" else REPLAY_COLUMNS
+    rows = table_rows(told, study)
+    assert len(rows) == 2 * len(told) > 0
+    text = page("exports.md").splitlines()
+    start = next(number for number, line in enumerate(text) if line.endswith(f" | {' | '.join(columns)} |"))
+    shown = [tuple(line.strip("| ").split(" | ")) for line in text[start + 2 : start + 2 + len(rows)]]
+    assert shown == rows

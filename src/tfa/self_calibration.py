@@ -6,8 +6,8 @@ The same level as in `score_calibration`, from a bounded sample of score rows. Ï
 (there it is that of the pseudo queries). Every query seen so far is as likely to be kept as any other: with `n` seen,
 the next replaces a kept one with probability size / (n + 1). The mean is given back, so that scores keep their scale.
 
-No label is used and no photo is kept. Off by default wherever it is offered: a head that changes with its queries is
-not the frozen head that is evaluated.
+No label is used and no photo is kept. Off by default where a map is served: a head that changes with its queries is
+not the frozen head that is evaluated. On by default for a sequence, which forgets it at its end.
 """
 
 from __future__ import annotations
