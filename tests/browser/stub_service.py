@@ -40,6 +40,7 @@ class StubService:
         self.read_token = self.edit_token = ""
         self.failing_job = ""  # the error of the next job, if it is to fail
         self.polls = 0
+        self.learns, self.seen = False, 0  # self-calibration, and the queries it saw
         self.calls: list[tuple[str, str, dict[str, Any]]] = []  # method, path, fields
 
     def second_map(self) -> None:
@@ -60,6 +61,7 @@ class StubService:
         if method == "GET":
             return self.read(place, path, query)
         if path == "/v1/query":
+            self.seen += 1
             return place.answer(int(fields.get("k", 5)), float(fields.get("min_confidence", 0)))
         if path == "/v1/why":
             return place.why(int(fields["id"]))
@@ -81,8 +83,14 @@ class StubService:
         if path in plain:
             return plain[path]()
         if path == "/v1/self-calibration":
-            return {"enabled": False, "kept": 0, "seen": 0, "since": None}
+            return self.learnt()
         raise Refused(404, f"{path} is not here")
+
+    def learnt(self) -> dict[str, Any]:
+        if not self.learns:
+            return {"enabled": False, "kept": 0, "seen": 0}
+        kept = min(self.seen, 512)
+        return {"enabled": True, "kept": kept, "seen": self.seen, "ready": kept >= 16, "needed": 16}
 
     def job(self, place: StubMap, name: str) -> dict[str, Any]:
         self.polls += 1
@@ -117,6 +125,9 @@ class StubService:
         if path == "/v1/calibrations/active":
             place.active = fields["name"]
             return {"active": place.active}
+        if path == "/v1/self-calibration/reset":
+            self.seen = 0
+            return self.learnt()
         raise Refused(404, f"{method} {path} is not here")
 
     def check(self, method: str, path: str, given: str) -> None:
@@ -198,5 +209,6 @@ def serve(service: StubService, port: int = 0) -> ThreadingHTTPServer:
 if __name__ == "__main__":
     shown = StubService()
     shown.second_map()
+    shown.learns = True
     print(f"http://127.0.0.1:{serve(shown, 8765).server_address[1]}/")
     threading.Event().wait()

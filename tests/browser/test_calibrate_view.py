@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.browser.steps import choose, wait_for_text
+from tests.browser.steps import ask, choose, wait_for_text
 
 
 def test_a_calibration_shows_its_progress_and_what_changed(open_page, service, photos):
@@ -56,3 +56,42 @@ def test_another_calibration_can_be_put_in_use(open_page, service):
     page.click(".options summary")
     choices = page.locator("[name=calibration] option").all_inner_texts()
     assert choices == ["in use (none)", "day", "night", "none"]
+
+
+def test_what_was_learnt_from_queries_is_told_and_forgotten(open_page, service, photo):
+    service.stub.learns, service.stub.edit_token = True, "edits"
+    page = open_page(service.url, "#calibrate")
+    wait_for_text(page, "#self-words", "0 queries seen, the scores of 0 kept. From 16 on, answers are corrected")
+    assert page.is_disabled("#self-reset")
+    page.click("#tab-ask")
+    ask(page, photo)
+    page.click("#tab-calibrate")  # told anew each time the tab is seen
+    wait_for_text(page, "#self-words", "1 query seen, the scores of 1 kept. From 16 on")
+    service.stub.seen = 600
+    page.click("#tab-map")
+    page.click("#tab-calibrate")
+    wait_for_text(page, "#self-words", "600 queries seen, the scores of 512 kept. Answers are corrected")
+    page.focus("#self-reset")
+    page.keyboard.press("Enter")
+    wait_for_text(page, "#calibrate-alert", "this needs the edit token")
+    assert service.stub.seen == 600
+    page.fill("#token", "edits")
+    page.click("text=Use token")
+    page.wait_for_selector("#token-form", state="hidden")
+    page.click("#self-reset")
+    wait_for_text(page, "#self-words", "0 queries seen")
+    assert "forgot what it learnt" in page.inner_text("#job-status")
+    assert service.stub.seen == 0
+
+
+def test_a_service_without_edits_tells_what_was_learnt_and_does_not_forget(open_page, service):
+    service.stub.maps["town"].editable, service.stub.learns = False, True
+    page = open_page(service.url, "#calibrate")
+    wait_for_text(page, "#self-words", "0 queries seen")
+    assert page.is_hidden("#self-reset")
+
+
+def test_a_service_that_learns_nothing_does_not_speak_of_it(open_page, service):
+    page = open_page(service.url, "#calibrate")
+    wait_for_text(page, "#map-facts", "30 photos")
+    assert page.is_hidden("#self")

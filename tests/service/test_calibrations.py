@@ -1,4 +1,4 @@
-"""Calibrations over the network: a job, its progress, its result; and learning from queries."""
+"""Calibrations over the network: a job, its progress, its result."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import threading
 import time
 from io import BytesIO
 
-import pytest
-
 from tests.fakes import FakeEncoder
 from tests.service.conftest import add, ask, ids, opened, picture
 from tfa.images import open_image
 from tfa.maps import PlaceMap
-from tfa.service import learning
 from tfa.service.jobs import JobBoard
 from tfa.tokens import Tokens
 
@@ -126,33 +123,3 @@ def test_a_service_that_stops_ends_its_jobs():
     assert begun.wait(10)
     board.close()
     assert board.get(job.id).error == "the service was stopped before the job was done; start it again"
-
-
-def test_by_default_nothing_is_learnt_from_queries(client):
-    ask(client, picture(5))
-    assert client.get("/v1/self-calibration").json() == {"enabled": False, "kept": 0, "seen": 0}
-    refused = client.post("/v1/self-calibration/reset")
-    assert refused.status_code == 409
-    assert "--self-calibrate" in refused.json()["error"]
-
-
-def test_a_map_that_was_asked_to_learns_keeps_and_forgets(serve, town, monkeypatch):
-    monkeypatch.setattr(learning, "LEARNT_EVERY", 1)
-    client = serve(self_calibrate=True)
-    files = [("images", (f"{place}.png", picture(place, 0.8))) for place in range(20)]
-    asked = client.post("/v1/query/batch", files=files, data={"k": 14}).json()["answers"]
-    told = client.get("/v1/self-calibration").json()
-    assert (told["enabled"], told["seen"], told["kept"]) == (True, 20, 20)
-    later = client.post("/v1/query/batch", files=files, data={"k": 14}).json()["answers"]
-    scores = [{hit["id"]: hit["score"] for hit in answers[0]["hits"]} for answers in (asked, later)]
-    assert scores[0] != pytest.approx(scores[1], abs=1e-6)
-    add(client, ("a.png", picture(40)))
-    assert ask(client, picture(40), k=1).json()["hits"][0]["id"] == 14
-    client.__exit__(None, None, None)  # what was learnt is saved at the end
-    assert [path.name for path in town.glob("self-*")] == ["self-calibration-none-r000000.safetensors"]
-    fresh = serve(self_calibrate=True)
-    assert fresh.get("/v1/self-calibration").json()["seen"] == 41
-    assert fresh.post("/v1/self-calibration/reset").json()["seen"] == 0
-    assert list(town.glob("self-*")) == []
-    plain = opened(town)
-    assert len(plain) == 15  # the files of learning are no files of the map

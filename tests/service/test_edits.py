@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from io import BytesIO
 from pathlib import Path
 
+import pytest
+
 from tests.service.conftest import add, ask, ids, opened, picture
-from tfa.maps import format
+from tfa.images import open_image
+from tfa.maps import PlaceMap, asking, format
 from tfa.service import editing, serving
 from tfa.service.routes_images import positions_of
 
@@ -175,9 +179,52 @@ def test_a_map_that_another_process_edits_right_now_is_told(client, town):
 def test_many_small_additions_do_not_pile_up(client, town, monkeypatch):
     monkeypatch.setattr(format, "MAX_SEGMENTS", 3)
     monkeypatch.setattr(serving, "MAX_SEGMENTS", 3)
+    served = client.app.state.service.maps["town"]
+    first = served.current.state.head.scorer.parts[0].gallery[0]
     for place in range(40, 47):
         assert add(client, (f"{place}.png", picture(place))).status_code == 200
-    served = client.app.state.service.maps["town"]
     assert max(len(part.gallery) for part in served.current.state.head.scorer.parts) <= 3
     assert ask(client, picture(41), k=1).json()["hits"][0]["id"] == 15
-    assert len(opened(town)) == 21
+    # What was not joined is the same array still: it need not be packed for queries again.
+    assert served.current.state.head.scorer.parts[0].gallery[0] is first
+    again = opened(town)
+    assert len(again) == 21
+    assert again.state.head_digest("none") == served.current.state.head_digest("none")
+    hits = again.query(open_image(BytesIO(picture(41))), k=3)
+    assert [hit["id"] for hit in ask(client, picture(41), k=3).json()["hits"]] == [hit.id for hit in hits]
+
+
+def test_a_map_is_packed_for_queries_before_it_is_ready_and_after_each_change(serve, town, monkeypatch):
+    packed = []
+    real = PlaceMap.prepare
+
+    def noted(self):
+        packed.append((self.state.revision, [head.name for head in self.state.heads]))
+        real(self)
+
+    monkeypatch.setattr(PlaceMap, "prepare", noted)
+    client = serve()
+    assert packed == [(1, ["none"])]
+    assert add(client, ("00.png", picture(0))).json()["added"] == []  # nothing changed: the map stays ready
+    assert packed == [(1, ["none"])]
+    add(client, ("a.png", picture(40)))
+    opened(town).refit(progress=False)
+    client.delete("/v1/images/3")
+    assert packed == [(1, ["none"]), (2, ["none"]), (4, ["none"])]
+    answer = ask(client, picture(5, 0.8), k=3).json()
+    from_disk = opened(town).query(open_image(BytesIO(picture(5, 0.8))), k=3)
+    assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in from_disk]
+
+
+def test_a_large_map_of_floats_answers_the_same_images_from_coarse_scores(serve, town, monkeypatch):
+    monkeypatch.setattr(asking, "COARSE_FROM", 2)
+    client = serve()
+    served = client.app.state.service.maps["town"]
+    assert set(served.current._coarse) == {"none"}
+    learning = serve(self_calibrate=True)  # learns from exact scores, so it makes no others
+    assert learning.app.state.service.maps["town"].current._coarse == {}
+    from_disk = opened(town).query(open_image(BytesIO(picture(5, 0.8))), k=5)
+    for one in (client, learning):
+        hits = ask(one, picture(5, 0.8), k=5).json()["hits"]
+        assert [hit["id"] for hit in hits] == [hit.id for hit in from_disk]
+        assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in from_disk], rel=1e-6)

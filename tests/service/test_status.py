@@ -10,7 +10,6 @@ import threading
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.browser.stub_service import POLICY
 from tests.fakes import FakeEncoder
 from tests.service.conftest import add, ask, opened, picture
 from tfa.cli.serve import opened_maps
@@ -180,14 +179,6 @@ def test_an_unknown_place_is_told_in_json(client):
         answer = client.request(method, path)
         assert answer.status_code == status
         assert "/openapi.json lists what" in answer.json()["error"]
-
-
-def test_the_page_is_given_with_a_strict_policy(client):
-    answer = client.get("/")
-    if answer.status_code == 404:
-        pytest.skip("the page is not built")
-    assert answer.headers["content-type"].startswith("text/html")
-    assert answer.headers["content-security-policy"] == POLICY  # the one the tests in the browser hold the page to
 
 
 def test_maps_must_be_saved_and_have_names_of_their_own(town, tmp_path):

@@ -122,6 +122,25 @@ def refitted(state: MapState, head: Head, images: Sequence[ImageRecord], verific
     return dataclasses.replace(fresh, next_id=state.next_id, revision=state.revision + 1)
 
 
+def with_arrays_of(fresh: MapState, older: MapState) -> MapState:
+    """`fresh`, read from the folder of `older` after its additions were joined: what was not is taken from `older`.
+
+    The arrays are equal; those of `older` may have been packed for queries, which takes seconds in a large map.
+    """
+    heads = []
+    for head, known in zip(fresh.heads, older.heads, strict=True):
+        scorer, old = head.served.scorer, known.served.scorer
+        if all(len(p.gallery[0]) == len(o.gallery[0]) for p, o in zip(scorer.parts, old.parts, strict=True)):
+            parts = [
+                dataclasses.replace(part, gallery=(same.gallery[0], *part.gallery[1:]))
+                for part, same in zip(scorer.parts, old.parts, strict=True)
+            ]
+            scorer = dataclasses.replace(scorer, sides=old.sides, parts=tuple(parts))
+            head = dataclasses.replace(head, served=dataclasses.replace(head.served, scorer=scorer))
+        heads.append(head)
+    return dataclasses.replace(fresh, heads=tuple(heads))
+
+
 def with_twins(state: MapState) -> MapState:
     """Photos with the same content tie to the last bit in every head, so that the first of them wins."""
     twins = twins_of(state.images)

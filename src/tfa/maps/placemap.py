@@ -158,7 +158,7 @@ class PlaceMap(AskableMap):
         )
         where = dict(zip(fresh, places, strict=True))
         records = records_of(encoded, where, first_id=self.state.next_id, fitted=False)
-        self._commit(with_images(self.state, encoded.tokens, records), format.write_addition)
+        self.commit(with_images(self.state, encoded.tokens, records), format.write_addition)
         skipped = [(str(path), reason) for path, reason in encoded.skipped]
         return EditReport([record.id for record in records], [], skipped, [*notes, *more, *self._advice()])
 
@@ -168,7 +168,7 @@ class PlaceMap(AskableMap):
         Their descriptors stay in the map, where they may carry the fitted geometry; only `refit` forgets them.
         """
         gone = sorted({find_record(self.images, photo).id for photo in photos})
-        self._commit(without_images(self.state, frozenset(gone)), format.commit)
+        self.commit(without_images(self.state, frozenset(gone)), format.commit)
         notes = ["removed photos no longer answer; their descriptors stay in the map until tfa refit"] if gone else []
         return EditReport([], gone, [], [*notes, *self._advice()])
 
@@ -183,7 +183,7 @@ class PlaceMap(AskableMap):
         head = fit(tokens, HeadSpec.from_dict(old.spec), device=device, progress=progress)
         spec = None if old.compact is None else old.compact.spec
         verification = fit_verification(head, tokens, spec, device, progress)
-        self._commit(refitted(old, head, self.images, verification), format.write_all)
+        self.commit(refitted(old, head, self.images, verification), format.write_all)
         self.notes += dropped_note(old, self.path)
 
     def calibrate(
@@ -213,15 +213,19 @@ class PlaceMap(AskableMap):
         fresh, notes = calibrated_state(
             self.state, chosen, name, budget, score, cache, lambda: self.encoder, device, progress
         )
-        self._commit(fresh, format.write_calibration)
+        self.commit(fresh, format.write_calibration)
         head = fresh.chosen(name)
         notes, reasons = [*chosen.notes, *notes], dict(head.evidence["reasons"])
         return CalibrationReport(
             name, len(chosen.digests), chosen.given, chosen.skipped, notes, dict(head.decisions), reasons
         )
 
-    def _commit(self, state: MapState, write: Callable[[Path, MapState], MapState]) -> None:
-        """Make `state` the map's, on disk first if it has a folder."""
+    def commit(self, state: MapState, write: Callable[[Path, MapState], MapState]) -> None:
+        """Make `state`, the next revision of this map's own, the map's; on disk first if it has a folder.
+
+        `write` is the writer of `tfa.maps.format` for what changed. Nothing is written, and the map stays as it is, if
+        another process holds the folder or has changed it.
+        """
         if self.path is not None:
             with format.editing(self.path, self.state.revision):
                 state = write(self.path, state)

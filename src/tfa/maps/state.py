@@ -13,6 +13,7 @@ from tfa.maps.header import VERSION
 from tfa.maps.records import ImageRecord
 from tfa.maps.served import ServedHead
 from tfa.retriever import Replica
+from tfa.storage import sha256_of_json
 
 DATABASE = "none"  # what the head without a calibration is called, wherever a calibration can be named
 
@@ -118,6 +119,14 @@ class MapState:
             f"there is no calibration {wanted!r}; the map has {names}, and {DATABASE!r} asks it without one. "
             "Make one with: tfa calibrate"
         )
+
+    def head_digest(self, name: str) -> str:
+        """What a head of a saved map is known by: the content of its file, and how the header reads it.
+
+        Edits leave it as it is. After a refit, or a calibration made again under its name, it is another.
+        """
+        file = next(entry for entry in self.files if entry["role"] == "head" and entry["head"] == name)
+        return sha256_of_json({"layout": self.chosen(name).served.layout(), "sha256": file["sha256"]})
 
     def with_calibration(self, head: NamedHead) -> MapState:
         """With a calibration, in place of an older one of that name; it answers from now on."""

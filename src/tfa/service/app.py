@@ -17,19 +17,13 @@ from tfa.service import problems, routes_calibrations, routes_images, routes_map
 from tfa.service.context import Service
 from tfa.service.guards import BodyLimit, OriginGuard
 from tfa.service.metrics import Measured
+from tfa.service.policy import Policy
 from tfa.service.problems import problem
 from tfa.service.settings import ServiceSettings
 from tfa.version import __version__
 
 PAGE = Path(__file__).parent / "page"
 ABOUT = "Where was this photo taken? Maps of places, asked, edited and calibrated over HTTP."
-# The page runs its own scripts and no others, shows pictures it was given, and is framed by nobody.
-PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-}
 
 
 def create_app(maps: Sequence[PlaceMap], settings: ServiceSettings | None = None) -> FastAPI:
@@ -64,6 +58,7 @@ def create_app(maps: Sequence[PlaceMap], settings: ServiceSettings | None = None
         )
     app.add_middleware(OriginGuard, settings=service.settings)
     app.add_middleware(Measured, metrics=service.metrics)
+    app.add_middleware(Policy)
     return app
 
 
@@ -73,7 +68,7 @@ def _add_page(app: FastAPI) -> None:
         index = PAGE / "index.html"
         if not index.is_file():
             return problem(404, "this installation has no page; the service itself is described by /openapi.json")
-        return FileResponse(index, headers=PAGE_HEADERS)
+        return FileResponse(index)
 
     if PAGE.is_dir():
         app.mount("/static", StaticFiles(directory=PAGE), name="static")

@@ -63,13 +63,15 @@ class Service:
         return self.maps[name]
 
     def warm_up(self) -> None:
-        """Run every encoder once: the first run is slower than all others."""
+        """Run every encoder once and pack every map: the first queries would be slower than all others."""
         try:
             for encoder in self._encoders:
                 encoder.encode([encoder.prepare(Image.new("RGB", (64, 64)))])
+            for served in self.maps.values():
+                served.prepare()
             self.ready = True
         except Exception:
-            log.exception("an encoder does not run: the service will not be ready")
+            log.exception("an encoder does not run, or a map cannot be read: the service will not be ready")
 
     async def decoded(self, upload: Upload, encoder: SharedEncoder) -> Image.Image:
         """The photo at the size the encoder reads; decoded in a thread, a few at a time."""

@@ -70,7 +70,7 @@ def _add(place_map: PlaceMap, fresh: dict[str, NewPhoto]) -> list[int]:
             places[path] = photo.position or position_from_name(path.name) or position_from_exif(path)
         encoded = EncodedImages(stored, list(fresh), tokens, [])
         records = records_of(encoded, places, first_id=place_map.state.next_id, fitted=False)
-        place_map._commit(with_images(place_map.state, tokens, records), format.write_addition)
+        place_map.commit(with_images(place_map.state, tokens, records), format.write_addition)
     except BaseException:
         named = {Path(record.path) for record in place_map.state.images}
         for path in stored:
@@ -110,7 +110,7 @@ def activate(name: str | None) -> Callable[[PlaceMap], str | None]:
         chosen = place_map.state.chosen(DATABASE if name is None else name).name
         if chosen != place_map.state.active:
             state = dataclasses.replace(place_map.state, active=chosen, revision=place_map.state.revision + 1)
-            place_map._commit(state, format.commit)
+            place_map.commit(state, format.commit)
         return None if chosen == DATABASE else chosen
 
     return change
@@ -133,6 +133,6 @@ def install_calibration(head: NamedHead, base: MapState) -> Callable[[PlaceMap],
             grown = dataclasses.replace(head, served=head.served.grown(head.served.rows_of(tokens)))
         facts: dict[str, Any] = {**(head.calibration or {}), "revision": state.revision + 1}
         grown = dataclasses.replace(grown, calibration=facts)
-        place_map._commit(state.with_calibration(grown), format.write_calibration)
+        place_map.commit(state.with_calibration(grown), format.write_calibration)
 
     return change

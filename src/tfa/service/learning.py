@@ -17,7 +17,7 @@ from tfa.errors import TfaError
 from tfa.maps import PlaceMap
 from tfa.maps.asking import AskableMap
 from tfa.maps.records import ImageRecord
-from tfa.maps.state import NamedHead
+from tfa.maps.state import MapState, NamedHead
 from tfa.scoring import Scorer
 from tfa.self_calibration import SelfCalibration
 from tfa.tokens import Tokens
@@ -25,6 +25,7 @@ from tfa.tokens import Tokens
 SIZE = 512  # queries kept of each head
 LEARNT_EVERY = 16  # queries: sorting the columns of a large map for each query would cost more than its answer
 SAVED_EVERY = 64  # queries
+FILES = "self-calibration-*.safetensors"
 log = getLogger("tfa.service")
 
 
@@ -75,6 +76,11 @@ class HeadLearner:
             self._saved_at = self.learner.seen
 
 
+def file_name(state: MapState, head: NamedHead) -> str:
+    """Of the file a head's learning is kept in. It names the head by its content: another head never reads it."""
+    return f"self-calibration-{head.name}-{state.head_digest(head.name)[:16]}.safetensors"
+
+
 def _loaded(path: Path) -> SelfCalibration:
     try:
         return SelfCalibration.load(path) if path.is_file() else SelfCalibration(SIZE)
@@ -95,38 +101,50 @@ class Learning:
         """The map with heads that learn; the same as long as the map is."""
         with self._lock:
             if self._listening is None or self._listening[0] is not current:
-                images = current.state.images
-                heads = [self._listener(head, images) for head in current.state.heads]
+                self._drop_stale(current.state)
+                heads = [self._listener(current.state, head) for head in current.state.heads]
                 state = dataclasses.replace(current.state, heads=tuple(heads))
                 self._listening = (current, AskableMap(state, current.path))
             return self._listening[1]
 
-    def _listener(self, head: NamedHead, images: Sequence[ImageRecord]) -> NamedHead:
+    def _listener(self, state: MapState, head: NamedHead) -> NamedHead:
         fields = {field.name: getattr(head.served.scorer, field.name) for field in dataclasses.fields(Scorer)}
-        scorer = ListeningScorer(**fields, listen=partial(self._listen, self._learner(head), images))
+        learner = self._learner(state, head)
+        scorer = ListeningScorer(**fields, listen=partial(self._listen, learner, state.images))
         return dataclasses.replace(head, served=dataclasses.replace(head.served, scorer=scorer))
 
     def _listen(self, learner: HeadLearner, images: Sequence[ImageRecord], raw: np.ndarray) -> np.ndarray:
         with self._lock:
             return learner.corrected(raw, images)
 
-    def _learner(self, head: NamedHead) -> HeadLearner:
-        # A calibration that is made again under its name is another head.
-        name = f"self-calibration-{head.name}-r{(head.calibration or {}).get('revision', 0):06d}.safetensors"
+    def _learner(self, state: MapState, head: NamedHead) -> HeadLearner:
+        name = file_name(state, head)
         if name not in self._heads:
             self._heads[name] = HeadLearner(self._folder / name)
         return self._heads[name]
 
-    def told(self, head: NamedHead) -> dict[str, Any]:
+    def _drop_stale(self, state: MapState) -> None:
+        """Forget what heads have learnt that the map no longer has: a fitted-again head gives other scores."""
+        wanted = {file_name(state, head) for head in state.heads}
+        self._heads = {name: learner for name, learner in self._heads.items() if name in wanted}
+        for path in self._folder.glob(FILES):
+            if path.name not in wanted:
+                log.warning(
+                    "%s was learnt of a head that %s no longer has; it is removed", path.name, self._folder.name
+                )
+                path.unlink(missing_ok=True)
+
+    def told(self, current: PlaceMap) -> dict[str, Any]:
+        """What the head that answers has learnt."""
         with self._lock:
-            return self._learner(head).learner.to_dict()
+            return self._learner(current.state, current.state.chosen()).learner.to_dict()
 
     def reset(self) -> None:
         """Forget what every head has learnt."""
         with self._lock:
             for learner in self._heads.values():
                 learner.reset()
-            for path in self._folder.glob("self-calibration-*.safetensors"):
+            for path in self._folder.glob(FILES):
                 path.unlink(missing_ok=True)
 
     def save(self) -> None:

@@ -22,6 +22,7 @@ from tfa.errors import (
     UnknownImage,
     WeightsMissing,
 )
+from tfa.service.policy import HEADERS
 
 RETRY = {"Retry-After": "1"}
 DEFECT = "the service failed on this request; nothing was changed unless it said so before. Its log has the details"
@@ -100,7 +101,7 @@ def install(app: FastAPI, folders: Mapping[str, str]) -> None:
         return problem(error.status_code, told, error.headers)
 
     async def defect(_: Request, __: Exception) -> JSONResponse:
-        return problem(500, DEFECT)
+        return problem(500, DEFECT, HEADERS)  # the one answer that no middleware of ours sees
 
     app.add_exception_handler(Refused, refused)
     app.add_exception_handler(TfaError, ours)

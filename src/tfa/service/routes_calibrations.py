@@ -126,17 +126,19 @@ async def set_active(served: Chosen, wanted: ActiveRequest) -> dict[str, Any]:
 
 
 @router.get("/self-calibration", response_model=SelfCalibrationState, dependencies=[Depends(reader)])
-async def self_calibration(served: Chosen) -> dict[str, Any]:
+async def self_calibration(request: Request, served: Chosen) -> dict[str, Any]:
     """What the active head has learnt from queries, where the service was started with --self-calibrate."""
-    if served.learning is None:
+    learning, current = served.learning, served.current
+    if learning is None:
         return {"enabled": False, "kept": 0, "seen": 0}
-    return {**served.learning.told(served.current.state.chosen()), "enabled": True}
+    # Telling the spread of the bias may mean to learn it anew: not in the thread that takes requests.
+    return {**await service_of(request).work(lambda: learning.told(current)), "enabled": True}
 
 
 @router.post("/self-calibration/reset", response_model=SelfCalibrationState, dependencies=[Depends(editor)])
-async def reset_self_calibration(served: Chosen) -> dict[str, Any]:
+async def reset_self_calibration(request: Request, served: Chosen) -> dict[str, Any]:
     """Forget what was learnt from queries."""
     if served.learning is None:
         raise Refused(409, "this service does not learn from queries; start it with --self-calibrate")
-    served.learning.reset()
-    return await self_calibration(served)
+    await service_of(request).work(served.learning.reset)
+    return await self_calibration(request, served)

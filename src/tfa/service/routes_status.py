@@ -21,7 +21,7 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz", response_model=Health, responses={503: {"model": Health, "description": "Still loading."}})
 async def readyz(request: Request) -> Response:
-    """Ready: maps are open and encoders have run once."""
+    """Ready: maps are open and packed for queries, and encoders have run once."""
     if service_of(request).ready:
         return JSONResponse({"status": "ready"})
     return JSONResponse({"status": "loading"}, 503, headers={"Retry-After": "1"})

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.asking import AskableMap
+from tfa.maps.building import with_arrays_of
 from tfa.maps.format import MAX_SEGMENTS
 from tfa.maps.header import read_header
 from tfa.service.batching import Batcher
@@ -59,6 +60,18 @@ class ServedMap:
         opened.cache = self._cache
         return opened
 
+    def prepare(self) -> None:
+        """Make ready for single queries, in turn with edits: the first ones would be slow otherwise."""
+        self._editor.submit(lambda: self._pack(self._current)).result()
+        self._asked()
+
+    def _pack(self, place_map: PlaceMap) -> None:
+        if self.learning is None:
+            place_map.prepare()
+        else:  # learning takes the exact score of every image: rows of integers are packed, no coarse ones are made
+            for head in place_map.state.heads:
+                head.served.scorer.prepare()
+
     # --- edits -------------------------------------------------------------------------------------------------
 
     def edit(self, kind: str, change: Callable[[PlaceMap], T]) -> Future[tuple[T, int]]:
@@ -78,7 +91,10 @@ class ServedMap:
             result = change(working)
             if working.state.revision != before:
                 self._metrics.count("tfa_edits_total", map=self.name, kind=kind)
-            self._current = self._tidy(working)
+            if working.state.revision != self._current.state.revision:
+                tidied = self._tidy(working)
+                self._pack(tidied)  # what stayed is packed already
+                self._current = tidied
             return result, working.state.revision
         finally:
             with self._lock:
@@ -105,7 +121,11 @@ class ServedMap:
         if pieces <= MAX_SEGMENTS:
             return edited
         fresh = self._reloaded()
-        return fresh if fresh.state.revision == edited.state.revision else edited
+        if fresh.state.revision != edited.state.revision:  # another process was faster; the next edit reads it
+            return edited
+        tidied = self._opened(with_arrays_of(fresh.state, edited.state))
+        tidied.notes = list(edited.notes)
+        return tidied
 
     def close(self) -> None:
         """Answer and write what was taken, take no more."""

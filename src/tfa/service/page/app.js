@@ -93,6 +93,7 @@ refuseStrayDrops();
 startToken();
 startTabs((name) => {
   shown = name;
+  if (facts && !stale.has(name)) views[name].seen?.(); // what changes without an edit of this page
   freshen();
 });
 load();

@@ -95,20 +95,21 @@ async function use(event) {
   }
 }
 
-/** The scores that the map learns from its own queries, where the service was started to. */
+/** What the map learnt from its own queries, where the service was started to; asked for each time the tab is seen. */
 async function showSelf() {
-  const [words, reset] = [byId("self-calibration"), byId("self-reset")];
   let told = null;
   try {
     told = await call("v1/self-calibration");
   } catch {
     told = null; // a service without it
   }
-  const on = Boolean(told?.enabled);
-  words.hidden = !on;
-  reset.hidden = !on;
-  const since = told?.since ? ` since ${told.since}` : "";
-  if (on) words.textContent = `Self-calibration is on: it keeps ${told.kept} of ${told.seen} queries seen${since}.`;
+  byId("self").hidden = !told?.enabled;
+  if (!told?.enabled) return;
+  const effect = told.ready
+    ? "Answers are corrected by what they taught."
+    : `From ${told.needed} on, answers are corrected by what they taught.`;
+  say("self-words", `${count(told.seen, "query", "queries")} seen, the scores of ${told.kept} kept. ${effect}`);
+  byId("self-reset").disabled = told.seen === 0;
 }
 
 async function resetSelf() {
@@ -127,6 +128,7 @@ function show(facts) {
   select.replaceChildren(make("option", { value: "" }, "none"),
     ...facts.calibrations.map((name) => make("option", { value: name }, name)));
   select.value = facts.active || "";
+  byId("self-reset").hidden = facts.editable === false;
   showSelf();
 }
 
@@ -143,5 +145,5 @@ export function startCalibrating() {
     byId("changes").hidden = true;
     say("job-status", "");
   });
-  return { show };
+  return { show, seen: showSelf };
 }
