@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import threading
 import time
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
@@ -128,6 +132,34 @@ def test_a_calibration_is_waited_for(served):
         client.calibrate([folder / "town" / f"0{place}.png" for place in range(3)], "day")
 
 
+def test_a_match_is_explained_and_evidence_told(served):
+    client, _, folder = served
+    dusk = photo(folder / "dusk.png", 5, light=0.8)
+    hit = client.query(dusk, k=1, calibration="none", verify=False)[0]
+    why = client.why(dusk, hit.id, calibration="none")
+    assert sum(part["contribution"] for part in why["parts"]) == pytest.approx(why["score"], rel=1e-4)
+    assert why["score"] == pytest.approx(hit.score, rel=1e-4)
+    assert any(one["chosen"] for one in client.evidence()["candidates"])
+
+
+def test_learning_is_told_and_reset_where_it_is_on(served):
+    client, _, _ = served
+    assert client.self_calibration()["enabled"] is False
+    with pytest.raises(ServiceError, match="--self-calibrate") as refusal:
+        client.reset_self_calibration()
+    assert refusal.value.status == 409
+
+
+@pytest.mark.parametrize("name", ["query", "query_many", "calibrate", "info"])
+def test_methods_take_what_those_of_the_map_take(name):
+    ours = inspect.signature(getattr(Client, name)).parameters
+    theirs = inspect.signature(getattr(PlaceMap, name)).parameters
+    for parameter in ours.values():
+        assert (parameter.kind, parameter.default) == (theirs[parameter.name].kind, theirs[parameter.name].default)
+    shared = [name for name in theirs if name in ours]
+    assert shared == list(ours)  # in the same order
+
+
 def test_refusals_come_with_their_sentence_and_status(served):
     client, _, _ = served
     with pytest.raises(ServiceError, match="no token was given") as refusal:
@@ -142,6 +174,21 @@ def test_refusals_come_with_their_sentence_and_status(served):
     with pytest.raises(ServiceError, match="is tfa serve running there") as silence:
         Client("http://127.0.0.1:9", timeout=2).info()
     assert silence.value.status is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/static/../app.py", "/static/..%2fapp.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "//etc/passwd",
+     "/../../etc/passwd", "/v1/images/../map.json", "/v1/images/..%2f..%2fmap.json/file", "/v1/images/3/file/../x"],
+)  # fmt: skip
+def test_no_path_leaves_the_page_or_the_map(served, path):
+    """As sent: other clients tidy a path before they send it."""
+    address = urlsplit(served[0].url)
+    connection = HTTPConnection(address.hostname, address.port, timeout=20)
+    connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
+    answer = connection.getresponse()
+    assert (answer.status, list(json.loads(answer.read()))) in [(404, ["error"]), (405, ["error"]), (422, ["error"])]
+    connection.close()
 
 
 def test_the_client_is_light_and_keeps_its_token_to_itself():

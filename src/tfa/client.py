@@ -14,7 +14,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import Request, urlopen
 
-from tfa.client_forms import Photo, batches, fields_of, form_of, photo_file
+from tfa.client_forms import Photo, batches, fields_of, form_of, hits_of, photo_file, sentence_of
 from tfa.errors import BadSpec, TfaError
 from tfa.progress import Progress, as_progress
 
@@ -59,7 +59,7 @@ class Client:
     ) -> list[Hit]:
         """The k most likely places of a photo: a path, its bytes, or a PIL image."""
         fields = fields_of(k=k, min_confidence=min_confidence, calibration=calibration, verify=verify)
-        return _hits(self._post("/v1/query", [photo_file(photo)], "image", fields))
+        return hits_of(self._post("/v1/query", [photo_file(photo)], "image", fields))
 
     def query_many(
         self,
@@ -91,7 +91,7 @@ class Client:
                     if "error" in one:
                         found.append(Answer(name, [], 0.0, one["error"]))
                     else:
-                        found.append(Answer(name, _hits(one), one["confidence"]))
+                        found.append(Answer(name, hits_of(one), one["confidence"]))
                 task.advance(len(some))
         return found
 
@@ -120,6 +120,19 @@ class Client:
     def image(self, image_id: int, size: int = 480) -> bytes:
         """A JPEG copy of one of the map's photos."""
         return self._send("GET", f"/v1/images/{image_id}/file", {"size": size})
+
+    def evidence(self) -> dict[str, Any]:
+        """What the decisions rest on: candidates, spectrum, similarities of pairs."""
+        return dict(self._call("GET", "/v1/evidence"))
+
+    def why(self, photo: Photo, image_id: int, calibration: str | None = None) -> dict[str, Any]:
+        """What carried the match of a photo with an image of the map: patches, words, parts of the score."""
+        fields = fields_of(id=image_id, calibration=calibration)
+        return dict(self._post("/v1/why", [photo_file(photo)], "image", fields))
+
+    def self_calibration(self) -> dict[str, Any]:
+        """What the map has learnt from its queries, if the service was started to."""
+        return dict(self._call("GET", "/v1/self-calibration"))
 
     # --- edit --------------------------------------------------------------------------------------------------
 
@@ -166,6 +179,10 @@ class Client:
         """Choose the calibration that answers when none is asked for; None for none."""
         active = self._call("POST", "/v1/calibrations/active", body=json.dumps({"name": name}).encode())["active"]
         return None if active is None else str(active)
+
+    def reset_self_calibration(self) -> dict[str, Any]:
+        """Let the map forget what it has learnt from its queries."""
+        return dict(self._call("POST", "/v1/self-calibration/reset"))
 
     def _finished(self, job: str, progress: Progress) -> dict[str, Any]:
         pause, shown = POLL_SECONDS[0], 0
@@ -219,31 +236,7 @@ class Client:
                 return bytes(answer.read())
         except HTTPError as error:
             with error:
-                raise ServiceError(_sentence(error), error.code) from None
+                raise ServiceError(sentence_of(error), error.code) from None
         except (URLError, OSError) as error:
             reason = getattr(error, "reason", None) or error
             raise ServiceError(f"{self.url} does not answer ({reason}); is tfa serve running there?") from None
-
-
-def _sentence(error: HTTPError) -> str:
-    try:
-        return str(json.loads(error.read())["error"])
-    except (ValueError, KeyError, TypeError):  # a proxy in between, perhaps
-        return f"the service answered {error.code} {error.reason}"
-
-
-def _hits(answer: dict[str, Any]) -> list[Hit]:
-    from tfa.maps import Hit
-    from tfa.positions import Position
-
-    return [
-        Hit(
-            one["id"],
-            one["image"],
-            one["score"],
-            one["confidence"],
-            None if one["position"] is None else Position.from_dict(one["position"]),
-            one["matches"],
-        )
-        for one in answer["hits"]
-    ]

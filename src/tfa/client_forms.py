@@ -1,14 +1,19 @@
-"""Photos of a client as files, and files as the body of a form."""
+"""Photos of a client as files, files as the body of a form, and answers as what they tell."""
 
 from __future__ import annotations
 
 import io
+import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
 
 from tfa.errors import BadImage
+
+if TYPE_CHECKING:
+    from tfa.maps import Hit
 
 Photo = Any  # a path, the bytes of a file, or a PIL image
 QUERY_BATCH = 16  # photos sent at a time
@@ -79,3 +84,29 @@ def fields_of(**given: Any) -> dict[str, str]:
     """Form fields of what was given; None is left out, so that the service's defaults hold."""
     shown = {key: value for key, value in given.items() if value is not None}
     return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in shown.items()}
+
+
+def sentence_of(error: HTTPError) -> str:
+    """The service's own words for a refusal."""
+    try:
+        return str(json.loads(error.read())["error"])
+    except (ValueError, KeyError, TypeError):  # a proxy in between, perhaps
+        return f"the service answered {error.code} {error.reason}"
+
+
+def hits_of(answer: dict[str, Any]) -> list[Hit]:
+    """The hits of one answer."""
+    from tfa.maps import Hit
+    from tfa.positions import Position
+
+    return [
+        Hit(
+            one["id"],
+            one["image"],
+            one["score"],
+            one["confidence"],
+            None if one["position"] is None else Position.from_dict(one["position"]),
+            one["matches"],
+        )
+        for one in answer["hits"]
+    ]

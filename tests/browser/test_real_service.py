@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +36,19 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     built = PlaceMap.build(photos, encoder=FakeEncoder(), positions=folder / "where.csv")
     built.save(folder / "town.tfa")
-    served = PlaceMap.load(folder / "town.tfa", encoder=FakeEncoder())
-    server = uvicorn.Server(uvicorn.Config(application.create_app([served]), port=0, log_level="error", ws="none"))
+    with running(folder / "town.tfa") as url:
+        yield url, photos, folder
+
+
+@contextmanager
+def running(path: Path, **settings: Any) -> Iterator[str]:
+    """A service of a map on a free port; told is its address."""
+    from tfa import PlaceMap
+    from tfa.service.settings import ServiceSettings
+
+    served = PlaceMap.load(path, encoder=FakeEncoder())
+    app = application.create_app([served], ServiceSettings(**settings))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     end = time.monotonic() + 20
@@ -44,7 +57,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         assert time.monotonic() < end, "the service did not start"
         time.sleep(0.02)
     port = server.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}/", photos, folder
+    yield f"http://127.0.0.1:{port}/"
     server.should_exit = True
     thread.join(20)
 
@@ -123,3 +136,26 @@ def test_a_calibration_runs_and_is_put_in_use(open_page, town):
     wait_for_text(page, "#job-status", "The map is calibrated to phone.")
     assert page.locator("#changes tbody tr").count() == 6
     wait_for_text(page, "#map-facts", "calibrated to phone")
+
+
+def test_a_map_that_learns_tells_so_and_forgets(open_page, town, tmp_path: Path):
+    from tfa import Client
+
+    own = shutil.copytree(town[2] / "town.tfa", tmp_path / "own.tfa")
+    with running(own, self_calibrate=True, edit_token="edits") as url:
+        page = open_page(url)
+        ask(page, town[1] / "05.png")
+        page.click("#tab-calibrate")
+        wait_for_text(page, "#self-words", "1 query seen, the scores of 1 kept. From 16 on, answers are corrected")
+        Client(url).query_many([random_image(number, (160, 120)) for number in range(20)])
+        page.click("#tab-map")
+        page.click("#tab-calibrate")
+        wait_for_text(page, "#self-words", "21 queries seen, the scores of 21 kept. Answers are corrected")
+        page.click("#self-reset")
+        wait_for_text(page, "#calibrate-alert", "edit token")
+        page.fill("#token", "edits")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#token-form", state="hidden")
+        page.click("#self-reset")
+        wait_for_text(page, "#self-words", "0 queries seen")
+    assert list(own.glob("self-*")) == []

@@ -71,8 +71,10 @@ def test_other_machines_are_let_in_on_purpose_only(run, started):
     assert "0.0.0.0 can be reached from other machines" in result.stderr
     assert "maps" not in started
     assert run("serve", "town.tfa", "--host", "0.0.0.0", "--port", 0, "--open").exit_code == 0
-    closed = run("serve", "town.tfa", "--host", "0.0.0.0", "--port", 0, "--read-token", "r")
-    assert "edits are off" in closed.stderr
+    for option in ("--read-token", "--token"):
+        closed = run("serve", "town.tfa", "--host", "0.0.0.0", "--port", 0, option, "r")
+        assert "edits are off" in closed.stderr
+        assert started["settings"].read_token == "r"
 
 
 def test_a_taken_port_is_told_before_anything_is_loaded(run, started):

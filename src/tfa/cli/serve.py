@@ -44,6 +44,8 @@ def serve(
     read_token: Annotated[
         str | None,
         typer.Option(
+            "--read-token",
+            "--token",
             envvar="TFA_READ_TOKEN",
             show_envvar=True,
             metavar="TOKEN",

@@ -114,7 +114,7 @@ function spectrumChart(spectrum) {
   const width = typeof spectrum.participation === "number" ? `, spectral width ${number(spectrum.participation, 1)}` : "";
   return [chart.node, make("p", { class: "quiet" },
     `Solid: as it is. Dashed: shaped with γ = ${number(gamma)}${width}. `
-    + `Direction ${last} has ${number(100 * plain[last - 1], 1)} % of the first's variance, shaped ${number(100 * shaped[last - 1], 1)} %.`)];
+    + `Direction ${last} has ${number(100 * plain[last - 1], 1)}\u00a0% of the first's variance, shaped ${number(100 * shaped[last - 1], 1)}\u00a0%.`)];
 }
 
 function similarityChart(similarity) {
