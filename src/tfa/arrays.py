@@ -84,7 +84,7 @@ def in_threads(call: Callable[[T], R], items: Sequence[T], threads: int | None =
     result do not depend on how many items there are.
     """
     count = min(len(items), threads or usable_cores())
-    with _ONE_THREAD_PRODUCTS:
+    with ONE_THREAD_PRODUCTS:
         if count < 2:
             return [call(item) for item in items]
         with ThreadPoolExecutor(count, thread_name_prefix="tfa") as pool:
@@ -137,7 +137,7 @@ class _SharedLimit:
                 lib.clear_controlling_thread()
 
 
-_ONE_THREAD_PRODUCTS = _SharedLimit()
+ONE_THREAD_PRODUCTS = _SharedLimit()
 
 
 class Spill:

@@ -19,22 +19,26 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from tfa.arrays import Array, Backend, to_numpy
+from tfa.arrays import ONE_THREAD_PRODUCTS, Array, Backend, to_numpy, usable_cores
 
 STOP_DECREASE = 1e-4  # ours: stop when the mean squared distance falls by less than this share of itself
 # Patches a thread looks at together. On a CPU the similarities of a block stay in the second-level cache until the
 # largest is found; a GPU wants work for all its cores at once.
 ROWS, DEVICE_ROWS = 1024, 65536
+TURN = 8  # blocks a thread takes at a time
 START_ROWS = 8192  # whose distances to the words drawn so far are summed together
 SUMMED_ROWS = 128  # patches gathered into the second-level cache and summed there, in the dtype of the patches
 
 
 class Threads:
-    """As many threads as matrix products may use, for the work between them."""
+    """As many threads as matrix products may use; inside, each of them multiplies on its own.
+
+    Products split among threads wait for each other, and round otherwise than those of one thread.
+    """
 
     def __init__(self, count: int | None = None) -> None:
         asked = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = usable_cores()
         self.count = count or (min(int(asked), cores) if asked.isdigit() and int(asked) > 0 else cores)
         self.pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
 
@@ -42,18 +46,28 @@ class Threads:
         list(map(call, parts) if self.pool is None or len(parts) < 2 else self.pool.map(call, parts))
 
     def __enter__(self) -> Threads:
+        ONE_THREAD_PRODUCTS.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
+        ONE_THREAD_PRODUCTS.__exit__(*error)
         if self.pool is not None:
             self.pool.shutdown()
 
 
-def squared_norms(x: Array) -> np.ndarray:
-    """‖x‖² of each row in float64, in blocks: `x * x` at once would be a second copy of the sample."""
-    xp, rows = array_namespace(x), rows_at_a_time(x)
-    blocks = [x[low : low + rows, :] for low in range(0, x.shape[0], rows)]
-    return np.concatenate([to_numpy(xp.sum(block * block, axis=1)) for block in blocks]).astype(np.float64)
+def squared_norms(x: Array, threads: Threads) -> np.ndarray:
+    """‖x‖² of each row, in float64."""
+    if not isinstance(x, np.ndarray):
+        xp = array_namespace(x)  # in blocks: `x * x` at once would be a second copy of the sample
+        blocks = [x[low : low + DEVICE_ROWS, :] for low in range(0, x.shape[0], DEVICE_ROWS)]
+        return np.concatenate([to_numpy(xp.sum(block * block, axis=1)) for block in blocks]).astype(np.float64)
+    squared = np.empty(len(x))
+
+    def block(low: int) -> None:
+        squared[low : low + START_ROWS] = np.vecdot(x[low : low + START_ROWS], x[low : low + START_ROWS])
+
+    threads.each(block, range(0, len(x), START_ROWS))
+    return squared
 
 
 def rows_at_a_time(x: Array) -> int:
@@ -127,7 +141,7 @@ class Lloyd:
     def __init__(self, x: Array, words: int, seeds: tuple[int, ...], backend: Backend, threads: Threads) -> None:
         self.x, self.xp, self.put, self.words, self.threads = x, array_namespace(x), backend.put, words, threads
         self.dtype = to_numpy(x[:1, :1]).dtype
-        self.squared = squared_norms(x)
+        self.squared = squared_norms(x, threads)
         start = Start(x, words, seeds, self.squared, threads)
         self.centers = to_numpy(start.draw()).astype(np.float64)  # s k d
         self.first: np.ndarray | None = start.labels
@@ -149,22 +163,21 @@ class Lloyd:
     def _assign(self) -> np.ndarray:
         """The nearest word of each patch `s n`, in the constructions still moving."""
         xp, x, each = self.xp, self.x, rows_at_a_time(self.x)
-        rows = each * self.threads.count
         flat = self.put(np.concatenate(self.centers[self.active]).astype(self.dtype))
         half = xp.sum(flat * flat, axis=1) / 2
-        closeness = xp.empty((min(rows, x.shape[0]), flat.shape[0]), dtype=x.dtype, device=x.device)
         labels = np.empty((len(self.active), x.shape[0]), self.labels.dtype)
-        for low in range(0, x.shape[0], rows):
-            block = x[low : low + rows, :]
-            xp.matmul(block, flat.T, out=closeness[: block.shape[0], :])
 
-            def choose(at: int, low: int = low, stop: int = block.shape[0]) -> None:
-                close = closeness[at : min(at + each, stop), :]
+        def choose(start: int) -> None:
+            closeness = xp.empty((min(each, x.shape[0]), flat.shape[0]), dtype=x.dtype, device=x.device)
+            for low in range(start, min(start + each * TURN, x.shape[0]), each):
+                block = x[low : low + each, :]
+                close = closeness[: block.shape[0], :]
+                xp.matmul(block, flat.T, out=close)
                 close -= half
                 nearest = xp.argmax(xp.reshape(close, (-1, len(self.active), self.words)), axis=2)
-                labels[:, low + at : low + at + close.shape[0]] = to_numpy(nearest).T
+                labels[:, low : low + each] = to_numpy(nearest).T
 
-            self.threads.each(choose, range(0, block.shape[0], each))
+        self.threads.each(choose, range(0, x.shape[0], each * TURN))
         return labels
 
     def _update(self, s: int, labels: np.ndarray) -> bool:

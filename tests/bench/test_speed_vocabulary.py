@@ -7,6 +7,7 @@ import pytest
 
 from tfa.arrays import backend_for
 from tfa.bench.speed import vocabulary as benchmark
+from tfa.lloyd import Threads
 from tfa.progress import SilentProgress
 from tfa.vocabulary import fit_vocabularies
 
@@ -29,7 +30,12 @@ def test_a_small_run_tells_time_floor_and_ratio():
 
 def test_every_iteration_has_its_bare_product(monkeypatch):
     products, real = [], benchmark._product
-    monkeypatch.setattr(benchmark, "_product", lambda sample, words: products.append(len(words)) or real(sample, words))
+
+    def counted(sample, words, threads):
+        products.append(len(words))
+        real(sample, words, threads)
+
+    monkeypatch.setattr(benchmark, "_product", counted)
     sample = benchmark.made_up_patches(300, 6)
     seconds, floor, iterations = benchmark._in_turn(sample, 4, SilentProgress())
     assert iterations == [one.iterations for one in fit_vocabularies(sample, 4, backend_for("cpu"))]
@@ -41,7 +47,8 @@ def test_every_iteration_has_its_bare_product(monkeypatch):
 def test_the_bare_product_has_every_patch(monkeypatch):
     rows, real = [], np.matmul
     monkeypatch.setattr(benchmark.np, "matmul", lambda a, b, out: rows.append(len(a)) or real(a, b, out=out))
-    benchmark._product(np.ones((2500, 3), np.float32), np.ones((6, 3), np.float32))
+    with Threads(2) as threads:
+        benchmark._product(np.ones((2500, 3), np.float32), np.ones((6, 3), np.float32), threads)
     assert sum(rows) == 2500
 
 

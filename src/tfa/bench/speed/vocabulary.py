@@ -11,7 +11,7 @@ import numpy as np
 from tfa.arrays import backend_for, l2
 from tfa.bench.speed.lines import Bar, Line, cells, compared, told_bytes
 from tfa.bench.speed.measuring import measure, thread_count
-from tfa.lloyd import ROWS, Lloyd, Threads
+from tfa.lloyd import ROWS, TURN, Lloyd, Threads
 from tfa.progress import Progress, as_progress
 from tfa.vocabulary import CONSTRUCTIONS, MAX_ITERATIONS
 
@@ -104,7 +104,7 @@ def _in_turn(sample: np.ndarray, words: int, progress: Progress) -> tuple[float,
             moving = lloyd.step()
             seconds += time.perf_counter() - started
             started = time.perf_counter()
-            _product(sample, centers)
+            _product(sample, centers, threads)
             floor += time.perf_counter() - started
             task.advance()
     return seconds, floor, lloyd.iterations
@@ -123,10 +123,13 @@ def made_up_patches(patches: int, channels: int) -> np.ndarray:
     return made
 
 
-def _product(sample: np.ndarray, words: np.ndarray) -> None:
+def _product(sample: np.ndarray, words: np.ndarray, threads: Threads) -> None:
     """Every patch with every word of the constructions that still move, block by block as an assignment has it."""
-    rows = ROWS * thread_count()
-    product = np.empty((rows, len(words)), sample.dtype)
-    for low in range(0, len(sample), rows):
-        block = sample[low : low + rows]
-        np.matmul(block, words.T, out=product[: len(block)])
+
+    def multiply(start: int) -> None:
+        product = np.empty((ROWS, len(words)), sample.dtype)
+        for low in range(start, min(start + ROWS * TURN, len(sample)), ROWS):
+            block = sample[low : low + ROWS]
+            np.matmul(block, words.T, out=product[: len(block)])
+
+    threads.each(multiply, range(0, len(sample), ROWS * TURN))
