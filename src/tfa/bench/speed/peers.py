@@ -241,5 +241,5 @@ def _line(row: PeerRow) -> Line:
     """Beside a peer that does the same where there is one, else a build beside the AnyLoc build."""
     ratio = row.of_peer if row.what in PEER_OF else None if row.what in NO_BUILDS else row.of_build
     floor = None if row.seconds is None or ratio is None else row.seconds / ratio
-    bar = HALF if row.what in (FIT, FIT_KINDER) else None
+    bar = HALF if row.what == FIT else None
     return Line(row.what, row.seconds, floor, ratio, bar, row.peak_bytes, note=row.note)
