@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
+from scipy.sparse import csr_array
 
 from tfa.arrays import ONE_THREAD_PRODUCTS, Array, Backend, to_numpy, usable_cores
 
@@ -27,7 +28,7 @@ STOP_DECREASE = 1e-4  # ours: stop when the mean squared distance falls by less 
 ROWS, DEVICE_ROWS = 1024, 65536
 TURN = 8  # blocks a thread takes at a time
 START_ROWS = 8192  # whose distances to the words drawn so far are summed together
-SUMMED_ROWS = 128  # patches gathered into the second-level cache and summed there, in the dtype of the patches
+MOVED_ROWS = 512  # patches summed together in their own dtype, before float64
 
 
 class Threads:
@@ -72,6 +73,15 @@ def squared_norms(x: Array, threads: Threads) -> np.ndarray:
 
 def rows_at_a_time(x: Array) -> int:
     return ROWS if isinstance(x, np.ndarray) else DEVICE_ROWS
+
+
+def moves(before: np.ndarray, after: np.ndarray, words: int, dtype: np.dtype) -> csr_array:
+    """`k p`: +1 where a patch goes, −1 where it comes from; `before` is k where it comes from nowhere."""
+    labels, signs = np.concatenate([after, before]), np.repeat([1, -1], len(after)).astype(dtype)
+    order = np.argsort(labels, kind="stable")
+    bounds = np.searchsorted(labels[order], np.arange(words + 1))
+    order = order[: bounds[-1]]
+    return csr_array((signs[order], order % len(after), bounds), (words, len(after)))
 
 
 class Start:
@@ -183,9 +193,7 @@ class Lloyd:
     def _update(self, s: int, labels: np.ndarray) -> bool:
         """Move the patches that changed their word, then the words; is the construction still moving?"""
         changed = np.flatnonzero(self.labels[s] != labels)
-        self.sums[s] += self._sums(changed, labels[changed])
-        if self.iterations[s]:
-            self.sums[s] -= self._sums(changed, self.labels[s, changed])
+        self.sums[s] += self._gain(changed, self.labels[s, changed], labels[changed])
         self.labels[s] = labels
         self.counts[s] = np.bincount(labels, minlength=self.words)
         before, after = self.distortion[s], self._mean_squared_distance(s)
@@ -196,32 +204,29 @@ class Lloyd:
             return False  # the same patches have the same means: every later iteration would repeat this one
         return bool(np.isinf(before) or before - after > STOP_DECREASE * before)
 
-    def _sums(self, rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """The sum of the patches `rows` of each label `k d`, in float64 over blocks summed in the patches' dtype."""
-        x, sums, each = (
-            self.x,
-            np.zeros_like(self.sums[0]),
-            SUMMED_ROWS if isinstance(self.x, np.ndarray) else DEVICE_ROWS,
-        )
-        order = np.argsort(labels, kind="stable")
-        bounds = np.searchsorted(labels[order], np.arange(self.words + 1))
+    def _gain(self, rows: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+        """What the sums of the words `k d` gain by patches that change their word, each read once.
 
-        def of_words(words: range) -> None:
-            gathered = np.empty((SUMMED_ROWS, x.shape[1]), self.dtype)
-            for word in words:
-                members = rows[order[bounds[word] : bounds[word + 1]]]
-                for low in range(0, len(members), each):
-                    some = members[low : low + each]
-                    # Not a product, which would multiply each patch by 63 zeros for a one.
-                    if isinstance(x, np.ndarray):
-                        # "clip" fills `out` as it reads; every index is within bounds.
-                        taken = np.take(x, some, axis=0, out=gathered[: len(some)], mode="clip")
-                        sums[word] += np.add.reduce(taken, axis=0)
-                    else:
-                        sums[word] += to_numpy(self.xp.sum(x[self.put(some), :], axis=0))
+        A sparse product, +1 at the new word and −1 at the old: a full one would multiply mostly by zero.
+        """
+        turns = range(0, len(rows), MOVED_ROWS * TURN)
+        gains = np.zeros((len(turns), *self.sums[0].shape))
 
-        self.threads.each(of_words, [range(part, self.words, self.threads.count) for part in range(self.threads.count)])
-        return sums
+        def turn(number: int) -> None:
+            start, room = turns[number], np.empty((MOVED_ROWS, self.x.shape[1]), self.dtype)
+            for low in range(start, min(start + MOVED_ROWS * TURN, len(rows)), MOVED_ROWS):
+                part = slice(low, low + MOVED_ROWS)
+                patches = self._gathered(rows[part], room)
+                gains[number] += moves(before[part], after[part], self.words, self.dtype) @ patches
+
+        self.threads.each(turn, range(len(turns)))
+        return gains.sum(axis=0)
+
+    def _gathered(self, rows: np.ndarray, room: np.ndarray) -> np.ndarray:
+        if not isinstance(self.x, np.ndarray):
+            return to_numpy(self.x[self.put(rows), :])
+        # "clip" fills `out` as it reads; every index is within bounds.
+        return np.take(self.x, rows, axis=0, out=room[: len(rows)], mode="clip")
 
     def _mean_squared_distance(self, s: int) -> float:
         """Of each patch to its word: Σ‖x‖² − 2 Σ ⟨S_k, c_k⟩ + Σ n_k ‖c_k‖² over the number of patches."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from tfa.vocabulary import unit_patches
 
@@ -83,8 +84,6 @@ class ImagePass:
 
     def _sum_by_word(self, unit: np.ndarray, nearest: np.ndarray, sums: np.ndarray) -> np.ndarray:
         """The sum of the patches nearest to each word, and their number: a product would multiply mostly by zero."""
-        from scipy.sparse import csr_array
-
         labels = nearest.astype(np.min_scalar_type(self.words))  # a short type is sorted fast
         order = np.argsort(labels, kind="stable").astype(np.int32)
         counts = np.bincount(labels, minlength=self.words)

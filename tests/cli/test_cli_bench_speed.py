@@ -16,7 +16,7 @@ def asked(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     calls = []
 
-    def run_each(names, size, progress):
+    def run_each(names, size, progress, *, alone):
         calls.append((names, size, progress))
         for name in names:
             lines = (compared("whole", 2.0, 1.0, Bar(1.3)), Line("[other]", note="not installed"))
@@ -64,7 +64,7 @@ def test_the_file_is_what_json_prints_and_becomes_the_page(run, asked, tmp_path)
 def test_what_was_measured_is_written_before_the_next_begins(run, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
-    def run_each(names, size, progress):
+    def run_each(names, size, progress, *, alone):
         yield suite.Done("fit", {}, (Line("whole", 1.0),))
         raise KeyboardInterrupt
 

@@ -129,7 +129,7 @@ def test_more_rows_than_a_block_are_all_assigned_and_summed(monkeypatch):
     patches = sample_patches(world(noise=0.5), 10_000, "float64")
     monkeypatch.setattr("tfa.lloyd.ROWS", 7)
     monkeypatch.setattr("tfa.lloyd.START_ROWS", 11)
-    monkeypatch.setattr("tfa.lloyd.SUMMED_ROWS", 3)
+    monkeypatch.setattr("tfa.lloyd.MOVED_ROWS", 3)
     for vocabulary in fit_vocabularies(patches, 6, CPU):
         np.testing.assert_allclose(vocabulary.centers, reference.kmeans(patches, 6, vocabulary.seed), atol=1e-12)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -209,24 +211,37 @@ def chosen(names: Sequence[str] = (), *, peers: bool = False) -> list[str]:
     return [name for name in SUITE if name in wanted or (peers and name == PEERS)]
 
 
-def run_each(names: Sequence[str], size: str = "full", progress: bool | Progress | None = None) -> Iterator[Done]:
-    """Run the benchmarks one after the other; each is given as soon as it is done."""
+def run_each(
+    names: Sequence[str], size: str = "full", progress: bool | Progress | None = None, *, alone: bool = False
+) -> Iterator[Done]:
+    """Run the benchmarks one after the other; each is given as soon as it is done.
+
+    `alone`: each in a process of its own. What another has left behind changes a time: memory that is already there is
+    not asked for again, threads that wait for work take a core from those that have some.
+    """
     if size not in SIZES:
         raise BadSpec(f"size={size!r} is unknown; use {' or '.join(SIZES)}")
     for name in names:
-        entry = SUITE[name]
-        settings = entry.small if size == "small" else entry.full
-        try:
-            measured = measure(partial(_function(entry), **settings, progress=progress))
-        except (MissingExtra, WeightsMissing) as error:  # the others still run
-            yield Done(name, settings, (Line(entry.title, note=str(error)),))
-            continue
-        result: HasLines = measured.result
-        lines = list(entry.lines(result))
-        # A benchmark that measures memory itself starts its peak again for each part, so only the others have a whole.
-        if measured.peak_bytes is not None and all(line.peak_bytes is None for line in lines):
-            lines.append(Line("the whole benchmark, with its made-up data", peak_bytes=measured.peak_bytes))
-        yield Done(name, settings, tuple(lines), result.to_dict())
+        if alone:
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+                yield process.submit(run_one, name, size, progress).result()
+        else:
+            yield run_one(name, size, progress)
+
+
+def run_one(name: str, size: str, progress: bool | Progress | None = None) -> Done:
+    entry = SUITE[name]
+    settings = entry.small if size == "small" else entry.full
+    try:
+        measured = measure(partial(_function(entry), **settings, progress=progress))
+    except (MissingExtra, WeightsMissing) as error:  # the others still run
+        return Done(name, settings, (Line(entry.title, note=str(error)),))
+    result: HasLines = measured.result
+    lines = list(entry.lines(result))
+    # A benchmark that measures memory itself starts its peak again for each part, so only the others have a whole.
+    if measured.peak_bytes is not None and all(line.peak_bytes is None for line in lines):
+        lines.append(Line("the whole benchmark, with its made-up data", peak_bytes=measured.peak_bytes))
+    return Done(name, settings, tuple(lines), result.to_dict())
 
 
 def _function(entry: Benchmark) -> Callable[..., Any]:

@@ -50,7 +50,7 @@ def speed(
         typer.Option("--peers", help="Also run AnyLoc's build, faiss and scikit-learn on the same tokens."),
     ] = False,
     size: Annotated[
-        Size, typer.Option(help="small: a minute in all, for trying out. full: what is reported.")
+        Size, typer.Option(help="small: minutes in all, for trying out. full: what is reported.")
     ] = Size.full,
     out: Annotated[
         Path | None,
@@ -69,7 +69,7 @@ def speed(
     if out is not None:
         options.check_writable(out)
     done: list[Done] = []
-    for one in run_each(wanted, size.value, wants_progress(quiet=quiet, json=json)):
+    for one in run_each(wanted, size.value, wants_progress(quiet=quiet, json=json), alone=True):
         done.append(one)
         if not json:
             show(one)
