@@ -138,7 +138,7 @@ def made_up(monkeypatch):
     monkeypatch.setitem(sys.modules, "tfa.bench.speed.made_up", module)
     floor = "The floor is nothing."
     one = suite.Benchmark(title="One thing", run="made_up:run", floor=floor, small={"ratio": 1.25}, full={"ratio": 1.5})
-    two = suite.Benchmark(title="Two things", run="made_up:lack", floor=floor, small={}, full={})
+    two = suite.Benchmark(title="Two things", run="made_up:lack", floor=floor, limits="No library.", small={}, full={})
     entries = {"one": one, "two": two}
     monkeypatch.setattr(suite, "SUITE", entries)
     monkeypatch.setattr("tfa.bench.speed.page.SUITE", entries)
@@ -167,7 +167,7 @@ def test_the_page_names_the_machine_and_what_is_asked_for(made_up):
     assert "| a \\| b | 3 s | 2 s | 1.50 | ≤ 1.3 | no | 1 MiB | – |" in page
     assert "| Two things (no openvino; install with pip install 'tfa-vpr[fast]') | – |" in page
     assert "in small" not in page
-    assert page.index("## One thing") < page.index("## Two things")
+    assert page.index("## One thing") < page.index("## Two things") < page.index("\n\nNo library.\n")
 
 
 def test_several_machines_are_numbered(made_up):

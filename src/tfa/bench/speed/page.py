@@ -100,6 +100,8 @@ def _section(name: str, results: Sequence[Result], machines: Sequence[str]) -> s
         parts.append(told[0].upper() + told[1:])
         rows = [list(cells(Line.from_dict(line))) for line in entry["lines"]]
         parts.append(_table(COLUMNS, rows, left=1).rstrip())
+    if name in SUITE and SUITE[name].limits:
+        parts.append(SUITE[name].limits)
     return "\n\n".join(parts)
 
 
