@@ -119,8 +119,8 @@ SUITE: dict[str, Benchmark] = {
         floor="The floor is the time of reading as many bytes from memory as the answer must read; caches are emptied "
         "before every call, as the encoder empties them between two photos.",
         limits="In a map of 1,000 images the descriptor of the query, whose 26 million multiplications no floor of "
-        "bytes knows of, takes longer than the rows. In a large map one query is answered at the speed of memory; of a batch "
-        "the products alone, in float32 and at the processor's full speed, take more than an eighth of that.",
+        "bytes knows of, takes longer than the rows. In a large map one query is answered at the speed of memory; of a "
+        "batch the products alone, in float32 and at the processor's full speed, take more than an eighth of that.",
         small={"sizes": (1000,), "repeats": 3},
         full={"sizes": (1000, 10_000)},
     ),
