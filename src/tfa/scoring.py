@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tfa.arrays import backend_for, l2, to_numpy
+from tfa.arrays import Spill, backend_for, l2, to_numpy
 from tfa.errors import BadTokens, ChannelMismatch
 from tfa.geometry import Geometry
 from tfa.levels import Levels
@@ -23,6 +23,7 @@ from tfa.residuals import describe
 from tfa.tokens import Tokens
 
 GLOBAL = -1  # the "side" of parts that compare global tokens
+IN_MEMORY = 64 << 20  # bytes of queries' descriptors that are not worth a file
 LEVELS_BLOCK = 64  # queries at a time where rows are integers: their products are exact, so nothing is padded
 
 
@@ -40,7 +41,13 @@ class Side:
     def features(self, tokens: Tokens, gammas: set[float | None], dtype: str) -> Features:
         """Descriptors (None) and φ_γ of the tokens' images, for the asked γ, and products with the anchors."""
         described = describe(
-            tokens, [self.centers], [self.assignment], self.temperature, backend_for("cpu"), dtype=dtype
+            tokens,
+            [self.centers],
+            [self.assignment],
+            self.temperature,
+            backend_for("cpu"),
+            dtype=dtype,
+            spill=Spill(IN_MEMORY),
         )
         descriptors = described[self.assignment, 0].descriptors
         features: dict[float | None, np.ndarray] = {None: descriptors}
