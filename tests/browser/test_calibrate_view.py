@@ -79,9 +79,9 @@ def test_what_was_learnt_from_queries_is_told_and_forgotten(open_page, service, 
     page.click("text=Use token")
     page.wait_for_selector("#token-form", state="hidden")
     page.click("#self-reset")
-    wait_for_text(page, "#self-words", "0 queries seen")
-    assert "forgot what it learnt" in page.inner_text("#job-status")
+    wait_for_text(page, "#job-status", "forgot what it learnt")
     assert service.stub.seen == 0
+    wait_for_text(page, "#self-words", "0 queries seen, the scores of 0 kept")
 
 
 def test_a_service_without_edits_tells_what_was_learnt_and_does_not_forget(open_page, service):
