@@ -31,6 +31,7 @@ check: $(VENV)/.installed browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/python -m pytest
 
 # Every head on the eight datasets below DATA: records in results/, the page docs/results.md.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from tfa.images import resize
-from tfa.storage import sha256_of_json
+from tfa.base.files import sha256_of_json
+from tfa.photos.images import resize
 
 
 class FakeEncoder:

@@ -11,10 +11,10 @@ import pytest
 import typer
 
 from tests.fakes import FakeEncoder, random_image
-from tfa.config import HeadSpec
+from tfa.base.config import HeadSpec
+from tfa.base.files import read_tensor_header
 from tfa.encoders import CATALOGUE
 from tfa.maps import PlaceMap
-from tfa.storage import read_tensor_header
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -133,7 +133,7 @@ def test_the_command_line_page_has_every_verb_and_option():
 
 @pytest.mark.parametrize("study", ["sequence", "replay"])
 def test_the_tables_of_sequences_are_those_the_command_printed(study):
-    from tfa.bench.sequence_study import REPLAY_COLUMNS, SEQUENCE_COLUMNS, table_rows
+    from tfa.bench.studies.sequences import REPLAY_COLUMNS, SEQUENCE_COLUMNS, table_rows
 
     told = json.loads(page("sequences.json"))
     columns = SEQUENCE_COLUMNS if study == "sequence" else REPLAY_COLUMNS

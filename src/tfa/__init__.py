@@ -14,36 +14,36 @@ from typing import TYPE_CHECKING, Any
 from tfa.version import __version__
 
 if TYPE_CHECKING:
-    from tfa.client import Client
-    from tfa.config import HeadSpec, VerifySpec
-    from tfa.dual import DualHead, fit_dual
+    from tfa.base.config import HeadSpec, VerifySpec
+    from tfa.base.tokens import Tokens
+    from tfa.client.client import Client
     from tfa.encoders import load_encoder
     from tfa.errors import TfaError
-    from tfa.head import Head
     from tfa.maps import Answer, CalibrationReport, EditReport, Hit, PlaceMap, Verified, verify
+    from tfa.method.dual_vocabulary import DualHead, fit_dual
+    from tfa.method.head import Head
+    from tfa.photos.positions import Position
     from tfa.pipeline import calibrate, encode, fit
-    from tfa.positions import Position
-    from tfa.tokens import Tokens
 
 _HOMES = {
     "Answer": "tfa.maps",
     "CalibrationReport": "tfa.maps",
     "Client": "tfa.client",
-    "DualHead": "tfa.dual",
+    "DualHead": "tfa.method.dual_vocabulary",
     "EditReport": "tfa.maps",
-    "Head": "tfa.head",
-    "HeadSpec": "tfa.config",
+    "Head": "tfa.method.head",
+    "HeadSpec": "tfa.base.config",
     "Hit": "tfa.maps",
     "PlaceMap": "tfa.maps",
-    "Position": "tfa.positions",
+    "Position": "tfa.photos.positions",
     "TfaError": "tfa.errors",
-    "Tokens": "tfa.tokens",
+    "Tokens": "tfa.base.tokens",
     "Verified": "tfa.maps",
-    "VerifySpec": "tfa.config",
+    "VerifySpec": "tfa.base.config",
     "calibrate": "tfa.pipeline",
     "encode": "tfa.pipeline",
     "fit": "tfa.pipeline",
-    "fit_dual": "tfa.dual",
+    "fit_dual": "tfa.method.dual_vocabulary",
     "load_encoder": "tfa.encoders",
     "verify": "tfa.maps",
 }

@@ -16,21 +16,22 @@ from typing import Any
 
 import numpy as np
 
-from tfa.arrays import Backend, Spill, backend_for
-from tfa.branches import Branch, DatabaseSplit, fit_branch
-from tfa.cache import EncodedImages, TokenCache
-from tfa.config import HeadSpec
-from tfa.controllers.database import decide
-from tfa.controllers.target import decide_for_target
-from tfa.controllers.target_reasons import of_score
+from tfa.base.backend import Backend, backend_for
+from tfa.base.config import HeadSpec
+from tfa.base.progress import Progress, SilentProgress, as_progress, tracked
+from tfa.base.spill import Spill
+from tfa.base.tokens import Tokens
 from tfa.encoders.protocol import Encoder
 from tfa.errors import BadSpec, BadTokens, FewPhotos
-from tfa.head import Head, assemble
-from tfa.images import find_images
-from tfa.progress import Progress, SilentProgress, as_progress, tracked
-from tfa.residuals import ASSIGNMENTS, SOFT, Described, describe
-from tfa.tokens import Tokens
-from tfa.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, given_vocabularies, sample_patches
+from tfa.method.branch import Branch, DatabaseSplit, fit_branch
+from tfa.method.controllers.database import decide
+from tfa.method.controllers.target import decide_for_target
+from tfa.method.controllers.target_reasons import of_score
+from tfa.method.head import Head, assemble
+from tfa.method.residuals import ASSIGNMENTS, SOFT, Described, describe
+from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, given_vocabularies, sample_patches
+from tfa.photos.images import find_images
+from tfa.photos.token_cache import EncodedImages, TokenCache
 
 FEW_PHOTOS = 8  # target photos below which calibration is warned about
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tfa.bench.plans import NO_CALIBRATION, Plan
+from tfa.bench.protocols import NO_CALIBRATION, Plan
 from tfa.bench.records import Record, Truth, record_path
 
 ENCODER = "fake-s8@32"

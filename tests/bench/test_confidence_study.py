@@ -9,13 +9,13 @@ import pytest
 
 from tests.bench.fields import town
 from tests.fakes import FakeEncoder
-from tfa.bench.confidence_study import ConfidenceStudy, study_confidence
+from tfa.base.config import HeadSpec
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos
 from tfa.bench.records import Truth
-from tfa.bench.running import Bench
-from tfa.config import HeadSpec
-from tfa.residuals import remembering
+from tfa.bench.run import Bench
+from tfa.bench.studies.confidence import ConfidenceStudy, study_confidence
+from tfa.method.residuals import remembering
 
 PLACES = 7
 

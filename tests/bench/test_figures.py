@@ -7,15 +7,15 @@ import pytest
 from PIL import ImageColor
 
 from tests.bench.figure_records import EVIDENCE, made_truth, write_photos, write_record, write_town
+from tfa.bench.array_json import BadRecord
 from tfa.bench.figures.curves import calibration_curves
-from tfa.bench.figures.evidence import evidence_of
+from tfa.bench.figures.evidence_plot import evidence_of
 from tfa.bench.figures.grids import HEADER, choose, draw_grid, spread_out
 from tfa.bench.figures.matrices import positives_in, standardised
-from tfa.bench.figures.studies import find_studies
-from tfa.bench.packing import BadRecord
-from tfa.bench.plans import FULL_QUERY, budget, cross_fit
+from tfa.bench.figures.record_groups import find_studies
+from tfa.bench.protocols import FULL_QUERY, budget, cross_fit
 from tfa.errors import BadSpec
-from tfa.montage import EDGE, FRAMES, GAP, GREY, LINE, TILE
+from tfa.explain.draw_montage import EDGE, FRAMES, GAP, GREY, LINE, TILE
 
 GREEN, RED, EMPTY = (ImageColor.getrgb(colour) for colour in (FRAMES["good"], FRAMES["bad"], GREY))
 PHOTO = (120, 120, 120)

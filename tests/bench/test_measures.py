@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
-from tfa.bench.measuring.measures import (
+from tfa.bench.metrics.measures import (
     average_precision,
     first_right,
     matches,

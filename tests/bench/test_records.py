@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.bench.made_records import NOTHING, made_record, made_truth, ranking, written
-from tfa.bench.packing import BadRecord, pack, unpack
+from tests.bench.synthetic_records import NOTHING, made_record, made_truth, ranking, written
+from tfa.bench.array_json import BadRecord, pack, unpack
 from tfa.bench.records import TRUTH_FILE, Record, Truth, find_records, record_path, truth_of
 
 TRUTH = made_truth([[0], [], [0, 3]], conditions={"day": [0, 1], "night": [2]})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tfa.bench.measuring import resampling
-from tfa.bench.measuring.resampling import interval, paired_difference
+from tfa.bench.metrics import resampling
+from tfa.bench.metrics.resampling import interval, paired_difference
 from tfa.errors import BadSpec
 
 

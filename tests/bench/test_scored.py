@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.bench.made_records import NOTHING, made_record, made_truth, named, ranking, written
-from tfa.bench.measuring.scored import paired, score, score_folder
-from tfa.bench.packing import BadRecord
+from tests.bench.synthetic_records import NOTHING, made_record, made_truth, named, ranking, written
+from tfa.bench.array_json import BadRecord
+from tfa.bench.metrics.scored import paired, score, score_folder
 from tfa.bench.records import TRUTH_FILE
 from tfa.errors import BadSpec
 
@@ -237,6 +237,6 @@ def test_records_without_their_dataset_file_cannot_be_scored(tmp_path: Path):
 
 def test_scoring_loads_no_model_and_no_plotting():
     heavy = "('torch', 'scipy', 'matplotlib')"
-    code = f"import sys, tfa.bench.measuring.scored; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, tfa.bench.metrics.scored; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.core.worlds import seen_again, world
+from tests.worlds import seen_again, world
+from tfa.base.config import HeadSpec
 from tfa.bench.heads.contract import Photos
-from tfa.bench.sequence_study import scores_of, study_drive, study_replay, study_sequence, table_rows
-from tfa.config import HeadSpec
+from tfa.bench.studies.sequences import scores_of, study_drive, study_replay, study_sequence, table_rows
 from tfa.errors import BadSpec
 from tfa.pipeline import fit
 

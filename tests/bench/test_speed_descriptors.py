@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from tfa.base.tokens import Tokens
 from tfa.bench.speed import descriptors as benchmark
-from tfa.tokens import Tokens
 
 SMALL = {"images": 3, "patches": 12, "channels": 6, "words": 4}
 

@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from tfa.base.config import HeadSpec
 from tfa.bench.speed import fit_growth, fit_sampled
 from tfa.bench.speed.fit import run_fit_benchmark
 from tfa.bench.speed.fit_growth import exponent, run_fit_growth_benchmark
 from tfa.bench.speed.fit_sampled import run_sampled_fit_benchmark
-from tfa.bench.speed.made_tokens import MadeTokens, made_tokens
-from tfa.config import HeadSpec
+from tfa.bench.speed.synthetic_tokens import MadeTokens, made_tokens
 from tfa.errors import BadSpec
 from tfa.pipeline import fit
 

@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
-from tfa.arrays import l2
-from tfa.bench.heads.anyloc import vlad
+from tfa.base.backend import l2
+from tfa.bench.heads.peers.anyloc import vlad
 from tfa.bench.speed import peer_builds, peers
 from tfa.bench.speed.fit import made_up_tokens
-from tfa.bench.speed.measuring import measure, measure_in_turn, resident, same_threads, thread_count
+from tfa.bench.speed.measure import measure, measure_in_turn, resident, same_threads, thread_count
 from tfa.errors import BadSpec
 
 SMALL = {"images": 12, "patches": 16, "channels": 8, "words": 4}

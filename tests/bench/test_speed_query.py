@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tfa.bench.speed.increment import run_increment_benchmark
-from tfa.bench.speed.made_maps import arrays_read, made_head
 from tfa.bench.speed.map_size import run_map_size_benchmark
 from tfa.bench.speed.query import run_query_benchmark
+from tfa.bench.speed.synthetic_maps import arrays_read, made_head
 from tfa.errors import BadSpec
 
 SHAPE = {"words": 4, "channels": 16}

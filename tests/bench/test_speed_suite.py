@@ -11,11 +11,11 @@ from types import ModuleType
 
 import pytest
 
+from tfa.base.files import BadFile, write_json
 from tfa.bench.speed import suite
-from tfa.bench.speed.lines import COLUMNS, Bar, Line, cells, compared, told_bytes, told_seconds
 from tfa.bench.speed.page import performance_page, read_results
+from tfa.bench.speed.result_line import COLUMNS, Bar, Line, cells, compared, told_bytes, told_seconds
 from tfa.errors import BadSpec, MissingExtra
-from tfa.storage import BadFile, write_json
 
 
 def test_a_ratio_is_time_over_floor_and_a_gain_is_floor_over_time():

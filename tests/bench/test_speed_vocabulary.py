@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from tfa.arrays import backend_for
+from tfa.base.backend import backend_for
+from tfa.base.progress import SilentProgress
 from tfa.bench.speed import vocabulary as benchmark
-from tfa.lloyd import Threads
-from tfa.progress import SilentProgress
-from tfa.vocabulary import fit_vocabularies
+from tfa.method.kmeans import Threads
+from tfa.method.vocabulary import fit_vocabularies
 
 SMALL = {"patches": 300, "channels": 6, "words": 4}
 

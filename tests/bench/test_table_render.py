@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 
-from tests.bench.made_cells import OWN, PAPERS, cell
-from tfa.bench.tables.layouts import layout
+from tests.bench.synthetic_cells import OWN, PAPERS, cell
 from tfa.bench.tables.render import comma_separated, escaped, latex, markdown, write_table
+from tfa.bench.tables.table_specs import layout
 
 
 def test_latex_prints_titles_as_they_are():

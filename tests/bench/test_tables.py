@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from tests.bench.made_cells import OWN, PAPERS, cell, elsewhere
-from tests.bench.made_records import made_record, made_truth, named, ranking, written
-from tfa.bench.tables.layouts import LAYOUTS, layout
+from tests.bench.synthetic_cells import OWN, PAPERS, cell, elsewhere
+from tests.bench.synthetic_records import made_record, made_truth, named, ranking, written
 from tfa.bench.tables.paper_figures import paper_table
 from tfa.bench.tables.render import latex, markdown
 from tfa.bench.tables.table import BEST, SECOND, NoTable, Number, Row, Shown, Table, ranked, read_cells
+from tfa.bench.tables.table_specs import LAYOUTS, layout
 
 
 def row_of(table: Table, *stubs: str) -> Row:
@@ -260,6 +260,6 @@ def test_cells_come_from_records(tmp_path):
 
 def test_tables_load_no_model():
     heavy = "{'torch', 'matplotlib', 'scipy', 'typer'}"
-    code = f"import sys, tfa.bench.tables.layouts, tfa.bench.tables.render\nprint({heavy} & set(sys.modules))"
+    code = f"import sys, tfa.bench.tables.table_specs, tfa.bench.tables.render\nprint({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

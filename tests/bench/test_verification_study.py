@@ -9,20 +9,21 @@ import pytest
 
 from tests.bench.fields import GRID, SHARED, SHIFT, town
 from tests.fakes import FakeEncoder
-from tfa import verification
-from tfa.arrays import l2
-from tfa.bench import arrangements, verification_study
-from tfa.bench.arrangements import Pair
+from tfa.base.backend import l2
+from tfa.base.config import HeadSpec
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos, Shared
-from tfa.bench.plans import Fold, Split
+from tfa.bench.protocols import Fold, Split
 from tfa.bench.records import Truth
-from tfa.bench.running import Bench
-from tfa.bench.verification_study import Studied, Study, answers, study_dataset, thinned
-from tfa.bench.verification_variants import BUILT, VARIANTS, Variant
-from tfa.config import HeadSpec
+from tfa.bench.run import Bench
+from tfa.bench.studies import match_geometries as arrangements
+from tfa.bench.studies import verification as verification_study
+from tfa.bench.studies.match_geometries import Pair
+from tfa.bench.studies.verification import Studied, Study, answers, study_dataset, thinned
+from tfa.bench.studies.verification_variants import BUILT, VARIANTS, Variant
 from tfa.errors import BadSpec
-from tfa.residuals import remembering
+from tfa.method.residuals import remembering
+from tfa.verification import matching
 
 PLACES = 7
 DATABASE, QUERIES = town(PLACES)
@@ -80,8 +81,8 @@ def test_the_default_is_the_verified_head(bench):
 @pytest.mark.parametrize(("query", "image"), [(0, 0), (0, 1), (3, 6), (2, 9)])
 def test_as_built_is_the_evidence_of_the_map(query, image):
     pair = pair_of(query, image)
-    assert arrangements.as_built(pair) == verification.evidence(pair.query, pair.candidate[None], GRID, GRID)[0]
-    built = arrangements.window_of(2 * verification.WINDOW + 1)
+    assert arrangements.as_built(pair) == matching.evidence(pair.query, pair.candidate[None], GRID, GRID)[0]
+    built = arrangements.window_of(2 * matching.WINDOW + 1)
     assert built(pair) == pytest.approx(arrangements.as_built(pair), rel=1e-5)
 
 
@@ -90,7 +91,7 @@ def test_votes_of_a_window_are_those_of_a_plain_loop(half):
     pair = pair_of(1, 3)
     ours, theirs = pair.mutual
     weights = np.random.default_rng(0).random(len(ours))
-    down, right = verification.displacements(ours, theirs, GRID, GRID)
+    down, right = matching.displacements(ours, theirs, GRID, GRID)
     sums = [
         weights[(abs(down - y) <= half) & (abs(right - x) <= half)].sum()
         for y in range(-GRID[0], GRID[0] + 1)
@@ -102,7 +103,7 @@ def test_votes_of_a_window_are_those_of_a_plain_loop(half):
 def test_shared_patches_are_counted_and_weighted():
     pair = pair_of(4, 8)
     ours, theirs = pair.mutual
-    moved = np.stack(verification.displacements(ours, theirs, GRID, GRID), axis=1) == SHIFT
+    moved = np.stack(matching.displacements(ours, theirs, GRID, GRID), axis=1) == SHIFT
     assert moved.all(axis=1).sum() == SHARED
     true = moved.all(axis=1)
     votes = pair.distinctiveness[ours]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import tfa.maps
 from tfa.errors import BadImage, BadMap
 from tfa.maps.records import CalibrationReport
-from tfa.positions import Position
+from tfa.photos.positions import Position
 
 
 @dataclass

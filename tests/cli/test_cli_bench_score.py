@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import typer
-from tests.bench.made_records import made_record, made_truth, named, ranking, written
+from tests.bench.synthetic_records import made_record, made_truth, named, ranking, written
 from typer.testing import CliRunner
 
 from tfa.cli.app import Shell

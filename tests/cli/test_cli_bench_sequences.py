@@ -9,7 +9,7 @@ import pytest
 from tests.fakes import FakeEncoder, random_image
 
 import tfa.encoders
-from tfa.bench.sequence_study import table_rows
+from tfa.bench.studies.sequences import table_rows
 
 FRAMES = 40
 

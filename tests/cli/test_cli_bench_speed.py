@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tfa.bench.speed import suite
-from tfa.bench.speed.lines import Bar, Line, compared
+from tfa.bench.speed.result_line import Bar, Line, compared
 
 
 @pytest.fixture

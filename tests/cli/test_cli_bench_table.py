@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import typer
-from tests.bench.made_records import made_record, made_truth, named, ranking, written
+from tests.bench.synthetic_records import made_record, made_truth, named, ranking, written
 from typer.testing import CliRunner
 
-from tfa.bench.tables.layouts import LAYOUTS
 from tfa.bench.tables.render import FORMATS
+from tfa.bench.tables.table_specs import LAYOUTS
 from tfa.cli.app import Shell
 from tfa.cli.bench import table as verb
 

@@ -9,8 +9,8 @@ from tests.fakes import FakeEncoder, random_image
 
 import tfa.bench.speed.verify
 import tfa.encoders
-from tfa.bench import arrangements
-from tfa.bench.verification_variants import VARIANTS
+from tfa.bench.studies import match_geometries as arrangements
+from tfa.bench.studies.verification_variants import VARIANTS
 
 PLACES = 7
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tfa.config import HeadSpec
+from tfa.base.config import HeadSpec
 
 
 def test_defaults_are_passed_on(run, stub, folder):

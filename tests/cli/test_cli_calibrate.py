@@ -78,7 +78,7 @@ def town(tmp_path, monkeypatch):
         photo(tmp_path / "town" / f"{place:02d}.png", place)
         photo(tmp_path / "camera" / f"{place:02d}.png", place, light=0.7)
     tfa.maps.PlaceMap.build(tmp_path / "town", encoder=FakeEncoder(), spec=SPEC).save(tmp_path / "town.tfa")
-    monkeypatch.setattr("tfa.maps.asking.load_encoder", lambda *_, **__: FakeEncoder())
+    monkeypatch.setattr("tfa.maps.query.load_encoder", lambda *_, **__: FakeEncoder())
     return tmp_path
 
 

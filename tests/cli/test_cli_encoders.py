@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tfa.encoders import embedded, weights
+from tfa.encoders import packaged_weights as embedded
+from tfa.encoders import weights
 from tfa.encoders.catalogue import CATALOGUE
 from tfa.errors import WeightsMissing
 

@@ -11,12 +11,12 @@ import pytest
 from PIL import Image
 from tests.fakes import FakeEncoder, random_image
 
-from tfa.cli.answers import write_montage
-from tfa.config import HeadSpec
+from tfa.base.config import HeadSpec
+from tfa.cli.show_answers import write_montage
 from tfa.errors import BadCalibration, BadSpec
+from tfa.explain.matches import Explanation, explain, view_in_words
 from tfa.maps import Hit, PlaceMap
-from tfa.maps.explaining import Explanation, explain, view_in_words
-from tfa.verification import Matches, match
+from tfa.verification.matching import Matches, match
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlaceMap:
     """A working folder with a map of eight photos, asked with the fake encoder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("tfa.maps.asking.load_encoder", lambda *_, **__: FakeEncoder())
+    monkeypatch.setattr("tfa.maps.query.load_encoder", lambda *_, **__: FakeEncoder())
     (tmp_path / "photos").mkdir()
     for number in range(8):
         random_image(number).save(f"photos/{number}.png")
@@ -78,8 +78,8 @@ def test_json_tells_all_of_it(run, town, rank):
 
 
 def town_tokens(photo: str):
-    from tfa.images import open_image
-    from tfa.tokens import Tokens
+    from tfa.base.tokens import Tokens
+    from tfa.photos.images import open_image
 
     return Tokens(*FakeEncoder().encode([open_image(photo)]))
 
@@ -115,7 +115,7 @@ def test_an_added_photo_and_a_removed_one_keep_rows_apart(town):
 
 def test_a_montage_counts_the_matches_of_verified_hits(town, monkeypatch):
     drawn = []
-    monkeypatch.setattr("tfa.montage.draw_montage", lambda rows, path: drawn.extend(rows))
+    monkeypatch.setattr("tfa.explain.draw_montage.draw_montage", lambda rows, path: drawn.extend(rows))
     for verify in (True, False):
         write_montage(Path("answer.png"), town.query_many(["near.png"], k=2, verify=verify), 0.0)
     hits = town.query("near.png", k=2, verify=True)
@@ -197,7 +197,7 @@ def test_help_shows_an_example(run):
 
 
 def test_the_picture_shows_what_patches_contributed(run, town):
-    from tfa.matches_drawing import draw_matches
+    from tfa.explain.draw_matches import draw_matches
 
     assert run("explain", "town.tfa", "near.png", "-o", "why.png").exit_code == 0
     found = explain(town, "near.png")

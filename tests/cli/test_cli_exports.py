@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.fakes import FakeEncoder, random_image
 
-from tfa.config import HeadSpec
+from tfa.base.config import HeadSpec
 from tfa.maps import PlaceMap
 
 
@@ -16,7 +16,7 @@ from tfa.maps import PlaceMap
 def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlaceMap:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("tfa.maps.asking.load_encoder", lambda *_, **__: FakeEncoder())
+    monkeypatch.setattr("tfa.maps.query.load_encoder", lambda *_, **__: FakeEncoder())
     for folder in ("images/db/a", "images/db/b", "images/query/day"):
         Path(folder).mkdir(parents=True)
     for number in range(8):

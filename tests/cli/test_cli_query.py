@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tfa.cli.answers import MONTAGE_ROWS, write_montage
+from tfa.cli.show_answers import MONTAGE_ROWS, write_montage
 
 
 def test_one_photo_gets_a_table_of_its_hits(run, stub, folder):
@@ -127,7 +127,7 @@ def test_the_montage_shows_queries_and_hits(run, stub, folder):
 
 def test_a_montage_of_very_many_photos_is_cut(stub, folder, monkeypatch, capsys):
     drawn = []
-    monkeypatch.setattr("tfa.montage.draw_montage", lambda rows, path: drawn.extend(rows))
+    monkeypatch.setattr("tfa.explain.draw_montage.draw_montage", lambda rows, path: drawn.extend(rows))
     answers = stub().query_many([Path("near.jpg")] * 59 + [Path("far.jpg")] * 3, 1, 0.5, False)
     write_montage(Path("answer.png"), answers, 0.5)
     assert len(drawn) == MONTAGE_ROWS
@@ -173,7 +173,7 @@ def test_no_candidates_is_a_usage_error(run, stub, folder):
 
 
 def test_a_sequence_is_filtered_in_the_order_of_names(run, stub, folder, monkeypatch):
-    from tfa.maps.following import FrameAnswer
+    from tfa.maps.sequence import FrameAnswer
 
     asked = []
 
@@ -186,7 +186,7 @@ def test_a_sequence_is_filtered_in_the_order_of_names(run, stub, folder, monkeyp
             for frame, lost in zip(frames, away, strict=True)
         ]
 
-    monkeypatch.setattr("tfa.maps.following.query_sequence", followed)
+    monkeypatch.setattr("tfa.maps.sequence.query_sequence", followed)
     result = run("query", "town.tfa", "--sequence", "photos", "-k", 2, "--min-confidence", 0.05)
     assert result.exit_code == 0, result.stderr
     assert asked[0][0] == ["a.jpg", "b.jpg"]
@@ -209,7 +209,7 @@ def test_photos_or_a_sequence_are_asked_not_both(run, stub, folder):
 )
 def test_a_sequence_self_calibrates_unless_told_not_to(run, stub, folder, monkeypatch, words, on):
     asked = []
-    monkeypatch.setattr("tfa.maps.following.query_sequence", lambda *photos, **given: asked.append(given) or [])
+    monkeypatch.setattr("tfa.maps.sequence.query_sequence", lambda *photos, **given: asked.append(given) or [])
     assert run("query", "town.tfa", "--sequence", "photos", *words).exit_code == 0
     assert [given["self_calibrate"] for given in asked] == [on]
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tfa.bench import serving
-from tfa.bench.serving import Latency, ServingBenchmark
+from tfa.bench.load_test import run as serving
+from tfa.bench.load_test.run import Latency, ServingBenchmark
 from tfa.cli import serve as verb
-from tfa.service import app, running
+from tfa.service import app
+from tfa.service import server as running
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ def town(tmp_path, monkeypatch):
         photo(tmp_path / "camera" / f"{place:02d}.png", place, light=0.7)
     for name, verify in (("town.tfa", True), ("plain.tfa", False)):
         PlaceMap.build(tmp_path / "town", encoder=FakeEncoder(), spec=SPEC, verify=verify).save(tmp_path / name)
-    monkeypatch.setattr("tfa.maps.asking.load_encoder", lambda *_, **__: FakeEncoder())
+    monkeypatch.setattr("tfa.maps.query.load_encoder", lambda *_, **__: FakeEncoder())
     return tmp_path
 
 

@@ -14,7 +14,7 @@ from tests.fakes import random_image
 from tfa.encoders import load_encoder
 from tfa.encoders.vit import build_model
 from tfa.errors import BadSpec
-from tfa.images import to_array
+from tfa.photos.images import to_array
 
 IMAGES = [random_image(seed) for seed in range(3)]
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from tests.fakes import FakeEncoder, random_image
-from tfa.arrays import backend_for
-from tfa.cache import TokenCache
-from tfa.config import HeadSpec
-from tfa.head import assemble
+from tfa.base.backend import backend_for
+from tfa.base.config import HeadSpec
+from tfa.base.tokens import Tokens
 from tfa.maps import PlaceMap
+from tfa.method.head import assemble
+from tfa.photos.token_cache import TokenCache
 from tfa.pipeline import encode, fit
-from tfa.tokens import Tokens
 
 SPEC = HeadSpec(words=5)
 

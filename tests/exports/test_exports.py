@@ -10,14 +10,14 @@ import pytest
 
 from tests.exports.conftest import scores_of
 from tests.fakes import random_image
-from tfa.contributions import why
+from tfa.base.tokens import Tokens
 from tfa.errors import MissingExtra, NoImages, TfaError
+from tfa.explain.why import why
 from tfa.exports import compiled_map, retrieval_pairs, write_faiss, write_npz, write_onnx_head, write_pairs
-from tfa.exports.pairs import common_folder, relative_name
+from tfa.exports.hloc_pairs import common_folder, relative_name
 from tfa.maps import Answer, Hit
+from tfa.method.compiled import Compiled
 from tfa.report import evidence_of, report_of
-from tfa.scoring import Compiled
-from tfa.tokens import Tokens
 
 KINDS = [(c, a) for c in ("original", "partial", "adaptive") for a in ("hard", "soft")]
 
@@ -135,7 +135,7 @@ def test_a_missing_package_says_how_to_get_it(map_of, tmp_path, monkeypatch, wri
 
 def test_a_graph_too_large_for_its_format_is_refused(map_of, tmp_path, monkeypatch):
     pytest.importorskip("onnx")
-    monkeypatch.setattr("tfa.exports.onnx_head.LARGEST", 100)
+    monkeypatch.setattr("tfa.exports.onnx_query_side.LARGEST", 100)
     with pytest.raises(TfaError, match="--format npz"):
         write_onnx_head(tmp_path / "head.onnx", compiled_map(map_of()))
 

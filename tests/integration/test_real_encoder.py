@@ -11,9 +11,9 @@ import pytest
 
 import tfa
 from tfa.bench.heads.contract import Photos
-from tfa.bench.heads.retrievers import RetrieverHead
+from tfa.bench.heads.own_heads import RetrieverHead
 from tfa.bench.heads.spectral import CONTROLS, under_control
-from tfa.bench.ranking import mean_recall
+from tfa.bench.rank import mean_recall
 from tfa.demo.run import run_demo
 from tfa.encoders import DEFAULT_ENCODER, load_encoder
 from tfa.errors import WeightsMissing

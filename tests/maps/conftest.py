@@ -11,11 +11,11 @@ from PIL import Image
 
 from tests.fakes import FakeEncoder
 from tfa import pipeline
-from tfa.cache import TokenCache
-from tfa.config import HeadSpec
-from tfa.images import open_image
+from tfa.base.config import HeadSpec
+from tfa.base.tokens import Tokens
 from tfa.maps import PlaceMap
-from tfa.tokens import Tokens
+from tfa.photos.images import open_image
+from tfa.photos.token_cache import TokenCache
 
 SPEC = HeadSpec(words=6)
 
@@ -102,7 +102,7 @@ import os, sys
 from pathlib import Path
 from tests.fakes import FakeEncoder
 from tfa.maps import PlaceMap
-from tfa import storage
+from tfa.base import files as storage
 real = os.replace
 def die(source, target):
     if Path(target).name == "map.json":

@@ -10,10 +10,11 @@ import pytest
 import tfa
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, hits, killed_before_the_header, mixture_with_cls, photo, reopened, scores
+from tfa.base.files import sha256_of_json
 from tfa.errors import BadMap
-from tfa.maps import PlaceMap, format
-from tfa.maps.telling import differences
-from tfa.storage import sha256_of_json
+from tfa.maps import PlaceMap
+from tfa.maps.folder import writer
+from tfa.maps.summary import differences
 
 # --- editing -----------------------------------------------------------------------------------------------------
 
@@ -48,12 +49,12 @@ def test_removing_writes_the_header_only_and_holds_for_every_head(saved, town, c
 
 def test_additions_are_joined_for_every_head(saved, camera, dusk, tmp_path, cache):
     editor = reopened(saved)
-    for i in range(format.MAX_SEGMENTS + 3):
+    for i in range(writer.MAX_SEGMENTS + 3):
         editor.add([photo(tmp_path / f"n{i}.png", 200 + i)])
         if i in (4, 9):
             editor.calibrate(camera, name=f"after-{i}")
     opened = reopened(saved)
-    assert len(opened) == 14 + format.MAX_SEGMENTS + 3
+    assert len(opened) == 14 + writer.MAX_SEGMENTS + 3
     for name in ("none", "after-4", "after-9"):
         np.testing.assert_allclose(scores(opened, [dusk], name), scores(editor, [dusk], name), rtol=1e-5)
         assert opened.query(tmp_path / "n4.png", k=1, calibration=name)[0].id == 18
@@ -152,7 +153,7 @@ def test_an_addition_keeps_the_files_of_every_head(saved, camera, tmp_path, cach
 def test_a_calibration_that_cannot_be_written_changes_nothing(saved, camera, dusk, cache, monkeypatch):
     editor = reopened(saved)
     with monkeypatch.context() as patch:
-        patch.setattr(format, "write_json", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        patch.setattr(writer, "write_json", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(OSError, match="disk full"):
             editor.calibrate(camera)
     assert editor.calibrations == reopened(saved).calibrations == []

@@ -9,10 +9,10 @@ import tfa
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, hits, mixture_with_cls, reopened, scores
 from tfa import pipeline
+from tfa.base.files import sha256_of_file
+from tfa.base.tokens import Tokens
 from tfa.errors import BadCalibration, BadImage, BadSpec, NoImages
 from tfa.maps import PlaceMap
-from tfa.storage import sha256_of_file
-from tfa.tokens import Tokens
 
 # --- asking ------------------------------------------------------------------------------------------------------
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import tfa
-from tfa.config import VerifySpec
+from tfa.base.config import VerifySpec
+from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
-from tfa.maps.compact import CompactTokens
-from tfa.tokens import Tokens
-from tfa.verification import quantised, restored
+from tfa.verification.compaction import quantised, restored
+from tfa.verification.patch_store import CompactTokens
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeEncoder, random_image
-from tfa.cache import TokenCache
-from tfa.config import HeadSpec
+from tfa.base.config import HeadSpec
+from tfa.base.files import sha256_of_json
 from tfa.encoders import model_of
 from tfa.errors import BadWeights
 from tfa.maps import PlaceMap
-from tfa.storage import sha256_of_json
+from tfa.photos.token_cache import TokenCache
 
 
 class OtherArithmetic(FakeEncoder):

@@ -8,15 +8,16 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, killed_before_the_header, photo, reopened
-from tfa import storage
+from tfa.base import files as storage
 from tfa.errors import BadMap, TfaError, UnknownImage
-from tfa.maps import PlaceMap, format
+from tfa.maps import PlaceMap
+from tfa.maps.folder import writer
 
 
 def scores(place_map, town):
     encoder = FakeEncoder()
-    from tfa.images import open_image
-    from tfa.tokens import Tokens
+    from tfa.base.tokens import Tokens
+    from tfa.photos.images import open_image
 
     return place_map.state.head.scorer.scores(Tokens(*encoder.encode([open_image(p) for p in sorted(town.iterdir())])))
 
@@ -157,12 +158,12 @@ def test_added_rows_are_those_a_query_would_have(saved, town, tmp_path, cache):
 
 def test_many_small_additions_are_joined(saved, tmp_path, cache):
     editor = reopened(saved)
-    for i in range(format.MAX_SEGMENTS + 3):
+    for i in range(writer.MAX_SEGMENTS + 3):
         editor.add([photo(tmp_path / f"n{i}.png", 200 + i)])
     opened = reopened(saved)
-    assert len(opened) == 14 + format.MAX_SEGMENTS + 3
-    assert len(list(saved.glob("gallery-*"))) <= format.MAX_SEGMENTS
-    for i in (0, format.MAX_SEGMENTS, format.MAX_SEGMENTS + 2):
+    assert len(opened) == 14 + writer.MAX_SEGMENTS + 3
+    assert len(list(saved.glob("gallery-*"))) <= writer.MAX_SEGMENTS
+    for i in (0, writer.MAX_SEGMENTS, writer.MAX_SEGMENTS + 2):
         assert opened.query(tmp_path / f"n{i}.png", k=1)[0].id == 14 + i
     opened.save(tmp_path / "copy.tfa")
     assert reopened(tmp_path / "copy.tfa").query(tmp_path / "n4.png", k=1)[0].id == 18
@@ -219,7 +220,7 @@ def test_refit_after_the_cache_was_lost(saved, town, tmp_path, monkeypatch, cach
 
 def test_a_failed_edit_leaves_the_map_as_it_was(saved, tmp_path, monkeypatch, cache):
     editor = reopened(saved)
-    monkeypatch.setattr(format, "write_json", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(writer, "write_json", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         editor.add([photo(tmp_path / "x.png", 70)])
     assert len(editor) == 14
@@ -242,7 +243,7 @@ def test_all_map_errors_are_of_one_tree():
 def test_overwriting_is_one_step_too(place_map, saved, town, cache, monkeypatch):
     other = PlaceMap.build([town / f"{i:02d}.png" for i in range(5)], encoder=FakeEncoder(), spec=SPEC)
     with monkeypatch.context() as patch:
-        patch.setattr(format, "write_json", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+        patch.setattr(writer, "write_json", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(OSError, match="disk full"):
             other.save(saved, overwrite=True)
     assert len(reopened(saved)) == 14
@@ -259,7 +260,7 @@ def test_a_damaged_map_can_be_overwritten(place_map, saved):
 
 def test_an_edit_under_way_is_not_disturbed(saved):
     one = reopened(saved)
-    with format.editing(saved), pytest.raises(BadMap, match="being edited"):
+    with writer.editing(saved), pytest.raises(BadMap, match="being edited"):
         one.remove([0])
     assert one.remove([0]).removed == [0]
 

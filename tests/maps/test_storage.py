@@ -7,13 +7,14 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
-from tfa.bench.speed.made_maps import made_head
-from tfa.bench.speed.made_states import MadeEncoder, made_state
+from tfa.base.tokens import Tokens
+from tfa.bench.speed.synthetic_maps import made_head
+from tfa.bench.speed.synthetic_states import MadeEncoder, made_state
 from tfa.errors import BadMap, BadSpec
-from tfa.images import open_image
-from tfa.levels import Levels
-from tfa.maps import PlaceMap, asking
-from tfa.tokens import Tokens
+from tfa.maps import PlaceMap
+from tfa.maps import query as asking
+from tfa.photos.images import open_image
+from tfa.search.quantised_rows import Levels
 
 
 @pytest.fixture

@@ -9,13 +9,15 @@ import pytest
 import tfa
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, reopened
-from tfa.config import VerifySpec
+from tfa.base.config import VerifySpec
+from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
-from tfa.images import open_image
 from tfa.maps import PlaceMap
-from tfa.maps.records import SURE, Hit, confidences
-from tfa.tokens import Tokens
-from tfa.verification import leads, margins, match, ordering, verified_confidence
+from tfa.maps.confidence import SURE, confidences, verified_confidence
+from tfa.maps.records import Hit
+from tfa.photos.images import open_image
+from tfa.verification.matching import match
+from tfa.verification.reranking import leads, margins, ordering
 
 
 def tokens_of(photos):

@@ -10,9 +10,10 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, hits, photo, reopened
 from tests.test_docs import page
+from tfa.base.files import read_tensor_header, sha256_of_json
 from tfa.errors import BadMap, BadSpec
-from tfa.maps import PlaceMap, format
-from tfa.storage import read_tensor_header, sha256_of_json
+from tfa.maps import PlaceMap
+from tfa.maps.folder import writer
 
 
 def verified(place_map, query, calibration=None):
@@ -28,7 +29,7 @@ def test_a_verified_map_survives_the_disk(place_map, saved, dusk):
 
 def test_added_photos_are_verified_and_additions_are_joined(saved, tmp_path, cache):
     editor = reopened(saved)
-    count = format.MAX_SEGMENTS + 3
+    count = writer.MAX_SEGMENTS + 3
     for i in range(count):
         editor.add([photo(tmp_path / f"n{i}.png", 200 + i)])
     opened = reopened(saved)

@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from tests.fakes import FakeEncoder
-from tfa.cache import TokenCache
-from tfa.config import HeadSpec
+from tfa.base.config import HeadSpec
 from tfa.maps import PlaceMap
+from tfa.photos.token_cache import TokenCache
 
 
 def photo(path: Path, seed: int, other: int | None = None, share: float = 0.0) -> Path:

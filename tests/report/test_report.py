@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.core.worlds import world
-from tfa.config import HeadSpec
+from tests.worlds import world
+from tfa.base.config import HeadSpec
 from tfa.maps import PlaceMap
 from tfa.maps.rows import answering_rows
+from tfa.method.compiled import compile_scorer
 from tfa.pipeline import fit
 from tfa.report import advice_of, evidence_of, hubs_of, lonely_of, near_duplicates, report_of, write_report
 from tfa.report.evidence import similarity_of, spectrum_of
+from tfa.report.neighbours import Resemblance, resemblance
 from tfa.report.plots import Axis, bars, curves, scatter
-from tfa.report.resemblance import Resemblance, resemblance
-from tfa.scoring import compile_scorer
 
 
 def made(first, best=None, alike=(), images=None) -> Resemblance:
@@ -69,7 +69,7 @@ def test_a_large_map_asks_evenly_spaced_images():
 
 
 def test_images_that_are_all_alike_have_no_cosine():
-    from tfa.tokens import Tokens
+    from tfa.base.tokens import Tokens
 
     one = world(1)
     tokens = Tokens(np.repeat(np.asarray(one.patches), 4, axis=0), np.repeat(one.cls, 4, axis=0))
@@ -117,8 +117,8 @@ def test_the_evidence_of_a_map_survives_the_disk(town):
 
 @pytest.mark.parametrize("carrier", ["original", "partial", "adaptive"])
 def test_the_spectrum_is_null_where_the_head_has_none(carrier):
-    from tfa.arrays import backend_for
-    from tfa.head import assemble
+    from tfa.base.backend import backend_for
+    from tfa.method.head import assemble
 
     tokens = world()
     fitted = fit(tokens, HeadSpec(words=6))

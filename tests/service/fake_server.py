@@ -7,7 +7,7 @@ import sys
 from tests.fakes import FakeEncoder
 from tfa.maps import PlaceMap
 from tfa.service.app import create_app
-from tfa.service.running import address_of, bound, run
+from tfa.service.server import address_of, bound, run
 from tfa.service.settings import ServiceSettings
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ from io import BytesIO
 
 from tests.fakes import FakeEncoder
 from tests.service.conftest import add, ask, ids, opened, picture
-from tfa.images import open_image
+from tfa.base.tokens import Tokens
 from tfa.maps import PlaceMap
+from tfa.photos.images import open_image
 from tfa.service.jobs import JobBoard
-from tfa.tokens import Tokens
 
 
 def camera(count, first=0):

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.service.conftest import add, ask, ids, opened, picture
-from tfa.images import open_image
-from tfa.maps import PlaceMap, asking, format
-from tfa.service import editing, serving
-from tfa.service.routes_images import positions_of
+from tfa.maps import PlaceMap
+from tfa.maps import query as asking
+from tfa.maps.folder import writer
+from tfa.photos.images import open_image
+from tfa.service import edits as editing
+from tfa.service import live_map as serving
+from tfa.service.routes.images import positions_of
 
 
 def test_an_added_photo_answers_the_next_query_and_is_on_disk(client, town):
@@ -124,14 +127,14 @@ def test_a_removed_image_answers_no_more(client, town):
 
 def test_queries_are_answered_while_an_edit_is_under_way(client, monkeypatch):
     writing, go = threading.Event(), threading.Event()
-    real = format.write_addition
+    real = writer.write_addition
 
     def slow(folder, state):
         writing.set()
         assert go.wait(10)
         return real(folder, state)
 
-    monkeypatch.setattr(editing.format, "write_addition", slow)
+    monkeypatch.setattr(editing.writer, "write_addition", slow)
     answers = []
     edit = threading.Thread(target=lambda: answers.append(add(client, ("a.png", picture(40)))))
     edit.start()
@@ -150,7 +153,7 @@ def test_an_edit_that_fails_leaves_the_map_and_its_folder_as_they_were(serve, to
     def full(folder, state):
         raise OSError(28, "No space left on device", str(folder / "x"))
 
-    monkeypatch.setattr(editing.format, "write_addition", full)
+    monkeypatch.setattr(editing.writer, "write_addition", full)
     answer = add(client, ("a.png", picture(40)))
     assert answer.status_code == 500
     assert answer.json() == {
@@ -170,14 +173,14 @@ def test_what_another_process_wrote_is_read_before_the_next_edit(client, town):
 
 
 def test_a_map_that_another_process_edits_right_now_is_told(client, town):
-    with format.editing(town):
+    with writer.editing(town):
         answer = client.delete("/v1/images/3")
     assert answer.status_code == 409
     assert answer.json()["error"] == "town.tfa is being edited by another process; try again when it is done"
 
 
 def test_many_small_additions_do_not_pile_up(client, town, monkeypatch):
-    monkeypatch.setattr(format, "MAX_SEGMENTS", 3)
+    monkeypatch.setattr(writer, "MAX_SEGMENTS", 3)
     monkeypatch.setattr(serving, "MAX_SEGMENTS", 3)
     served = client.app.state.service.maps["town"]
     first = served.current.state.head.scorer.parts[0].gallery[0]

@@ -11,12 +11,12 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
 from tests.service.conftest import opened
-from tfa.bench import serving
-from tfa.bench.serving_child import Child, NotServing
-from tfa.bench.serving_load import made_up_photo
-from tfa.cache import TokenCache
-from tfa.client import Client
+from tfa.bench.load_test import run as serving
+from tfa.bench.load_test.child import Child, NotServing
+from tfa.bench.load_test.clients import made_up_photo
+from tfa.client.client import Client
 from tfa.maps import PlaceMap
+from tfa.photos.token_cache import TokenCache
 
 
 def fake_command(place_map: Path) -> list[str]:

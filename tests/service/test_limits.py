@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.service.conftest import add, ask, picture
-from tfa.service.guards import BodyLimit
+from tfa.service.middleware import BodyLimit
 from tfa.service.problems import Refused
 from tfa.service.settings import ServiceSettings
 from tfa.service.uploads import Upload, safe_name, upload_of

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tests.service.conftest import add, ask, opened, picture
-from tfa.images import open_image
+from tfa.photos.images import open_image
 
 
 def local(town, place, light=0.8, **asked):
@@ -105,7 +105,7 @@ def test_several_maps_are_served_side_by_side(serve, town):
 
 
 def test_why_is_told_of_an_image_of_the_map(client):
-    pytest.importorskip("tfa.contributions")
+    pytest.importorskip("tfa.explain.why")
     files = {"image": ("a.png", picture(5, 0.8))}
     why = client.post("/v1/why", files=files, data={"id": 5}).json()
     assert (why["id"], why["image_url"]) == (5, "v1/images/5/file?map=town")
@@ -124,8 +124,8 @@ def test_evidence_is_told(client):
 
 
 def test_without_their_modules_why_and_evidence_say_so(client, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tfa.contributions", None)
-    monkeypatch.delattr("tfa.contributions", raising=False)
+    monkeypatch.setitem(sys.modules, "tfa.explain.why", None)
+    monkeypatch.delattr("tfa.explain.why", raising=False)
     monkeypatch.setitem(sys.modules, "tfa.report.evidence", None)
     why = client.post("/v1/why", files={"image": ("a.png", picture(5))}, data={"id": 5})
     evidence = client.get("/v1/evidence")

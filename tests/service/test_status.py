@@ -14,7 +14,8 @@ from tests.fakes import FakeEncoder
 from tests.service.conftest import add, ask, opened, picture
 from tfa.cli.serve import opened_maps
 from tfa.errors import BadMap
-from tfa.maps import PlaceMap, asking
+from tfa.maps import PlaceMap
+from tfa.maps import query as asking
 from tfa.service.app import create_app
 from tfa.service.metrics import Metrics
 from tfa.service.problems import without_paths

@@ -1,0 +1,1 @@
+"""Heads and datasets → rankings, numbers, tables and figures. The only room that sees labels."""

@@ -17,8 +17,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from tfa.bench.packing import BadRecord, array_digest, pack, unpack
-from tfa.storage import sha256_of_json, write_json
+from tfa.base.files import sha256_of_json, write_json
+from tfa.bench.array_json import BadRecord, array_digest, pack, unpack
 
 FORMAT, VERSION = "tfa-record", 1
 TRUTH_FORMAT = "tfa-dataset"

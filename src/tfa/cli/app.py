@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from tfa.cli import bench, build, calibrate, demo, edit, encoders, explain, export, info, query, report, serve
+from tfa.cli import add_remove_refit as edit
+from tfa.cli import bench, build, calibrate, demo, encoders, explain, export, info, query, report, serve
 from tfa.cli.console import console, examples, show_error
 from tfa.errors import TfaError
 from tfa.version import __version__
@@ -55,7 +56,7 @@ def _explained(error: Exception) -> str:
 
 
 def _show_interruption() -> None:
-    from tfa.storage import cache_folder
+    from tfa.base.files import cache_folder
 
     console(stderr=True).print(
         f"\nstopped. Saved maps are as they were; photos encoded so far are kept in {cache_folder()}, "

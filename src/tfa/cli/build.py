@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from tfa.base.config import HeadSpec
 from tfa.cli import options
 from tfa.cli.console import examples, print_json, say, show_notes, wants_progress
-from tfa.cli.describe import show_map
-from tfa.config import HeadSpec
+from tfa.cli.show_map import show_map
 from tfa.errors import TfaError
 
 HELP = {field.name: field.metadata["help"] for field in dataclasses.fields(HeadSpec)}
@@ -64,13 +64,13 @@ def build(
     Each photo is encoded once and kept in a cache: a stopped build goes on where it was.
     """
     from tfa.maps import PlaceMap
-    from tfa.maps.building import check_storage
+    from tfa.maps.state_changes import check_storage
 
     # What can be refused is refused before the work, not after an hour of it.
     check_out(out, force=force)
     check_storage(storage)
     if positions is not None:
-        from tfa.positions import read_positions_csv
+        from tfa.photos.positions import read_positions_csv
 
         read_positions_csv(positions)
 

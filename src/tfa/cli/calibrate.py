@@ -8,7 +8,7 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import examples, print_json, say, show_notes, wants_progress
-from tfa.cli.describe import show_calibration
+from tfa.cli.show_map import show_calibration
 
 
 def register(app: typer.Typer) -> None:

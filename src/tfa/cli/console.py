@@ -56,7 +56,7 @@ def print_json(value: Any) -> None:
 
 def delivered(value: Any, *, out: Path | None, json: bool) -> bool:
     """Write a result to the file asked for, print it as JSON if asked; false if it is still to be shown."""
-    from tfa.storage import write_json
+    from tfa.base.files import write_json
 
     if out is not None:
         write_json(out, value)

@@ -44,7 +44,7 @@ def encoders(json: options.AsJson = False) -> None:
 
 
 def facts(card: Card) -> dict[str, Any]:
-    from tfa.encoders.names import expected_shapes
+    from tfa.encoders.weight_names import expected_shapes
 
     return {
         "name": card.name,
@@ -63,7 +63,7 @@ def facts(card: Card) -> dict[str, Any]:
 def weights_here(card: Card) -> str | None:
     """The file that holds the weights of `card` on this machine, without asking any network."""
     if card.hub is None:
-        from tfa.encoders.embedded import embedded_path
+        from tfa.encoders.packaged_weights import embedded_path
 
         path = embedded_path()
         return str(path) if path.is_file() else None
@@ -85,7 +85,7 @@ def get(
     quiet: options.Quiet = False,
 ) -> None:
     """Fetch the weights of an encoder once, so that later work needs no network."""
-    from tfa.encoders.identity import parse_encoder
+    from tfa.encoders.encoder_name import parse_encoder
 
     card = parse_encoder(name).card  # a size or layer after the name does no harm: the weights are the same
 

@@ -53,8 +53,8 @@ def explain(
     if out is not None:
         options.check_writable(out)
 
+    from tfa.explain.matches import explain as explained
     from tfa.maps import PlaceMap
-    from tfa.maps.explaining import explain as explained
 
     place_map = PlaceMap.load(map)
     place_map.use_encoder(
@@ -70,7 +70,7 @@ def explain(
 
 
 def show(explanation: Any) -> None:
-    from tfa.maps.explaining import view_in_words
+    from tfa.explain.matches import view_in_words
 
     hit = explanation.hit
     say(explanation.query, style="bold")
@@ -86,8 +86,8 @@ def contributions(place_map: Any, explanation: Any, calibration: str | None) -> 
     """What each patch of the query and of the answer contributed; None, with a note, if the answer's photo is lost."""
     import numpy as np
 
-    from tfa.contributions import why
     from tfa.errors import BadMap
+    from tfa.explain.why import why
 
     try:
         told = why(place_map, explanation.tokens, explanation.hit.id, calibration)
@@ -98,7 +98,7 @@ def contributions(place_map: Any, explanation: Any, calibration: str | None) -> 
 
 
 def draw(explanation: Any, out: Path, heats: list[Any] | None = None) -> None:
-    from tfa.matches_drawing import draw_matches
+    from tfa.explain.draw_matches import draw_matches
 
     answer, grid = Path(explanation.hit.image), explanation.grid
     draw_matches(Path(explanation.query), answer, explanation.matches, grid, grid, out, heats)

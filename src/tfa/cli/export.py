@@ -66,7 +66,7 @@ def pairs(
     options.check_writable(out)
 
     from tfa.cli.query import expanded
-    from tfa.exports.pairs import common_folder, retrieval_pairs, write_pairs
+    from tfa.exports.hloc_pairs import common_folder, retrieval_pairs, write_pairs
     from tfa.maps import PlaceMap
 
     place_map, asked = PlaceMap.load(map), expanded(photos)

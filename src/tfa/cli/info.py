@@ -6,7 +6,7 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.console import examples, print_json, say, show_notes
-from tfa.cli.describe import show_calibration, show_evidence, show_map, with_verification
+from tfa.cli.show_map import show_calibration, show_evidence, show_map, with_verification
 
 
 def register(app: typer.Typer) -> None:

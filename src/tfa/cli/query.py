@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from tfa.base.config import VerifySpec
 from tfa.cli import options
-from tfa.cli.answers import entry, show, write_montage
 from tfa.cli.console import examples, print_json, show_error, wants_progress
-from tfa.config import VerifySpec
+from tfa.cli.show_answers import entry, show, write_montage
 
 CANDIDATES_HELP = VerifySpec.__dataclass_fields__["candidates"].metadata["help"].capitalize()
 
@@ -113,7 +113,7 @@ def query(
     asked = expanded([sequence] if sequence else photos or [])
     common: dict[str, Any] = {"min_confidence": min_confidence, "calibration": calibration, "progress": progress}
     if sequence is not None:
-        from tfa.maps.following import query_sequence
+        from tfa.maps.sequence import query_sequence
 
         answers: Sequence[Any] = query_sequence(
             place_map, asked, k=k, self_calibrate=self_calibrate is not False, **common
@@ -155,6 +155,6 @@ def check_asked(
 
 def expanded(photos: Sequence[Path]) -> list[Path]:
     """Folders replaced by the photos in them; a missing file stays, to be reported with its answer."""
-    from tfa.images import find_images
+    from tfa.photos.images import find_images
 
     return [photo for given in photos for photo in (find_images(given) if given.is_dir() else [given])]

@@ -91,7 +91,7 @@ def serve(
     """
     try:
         from tfa.service.app import create_app
-        from tfa.service.running import address_of, bound, run
+        from tfa.service.server import address_of, bound, run
         from tfa.service.settings import ServiceSettings
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tfa"):

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
+from tfa.base.files import write_atomically
 from tfa.demo.props import Tree, tree_quads
 from tfa.demo.render import Camera, Quad, Scene, Texture, draw_scene
 from tfa.demo.textures import Colour, asphalt, grass, plain
 from tfa.demo.weather import CLEAR_DAY, WET_DUSK, Weather, develop, fill_sky, light_table, paint_sky, save_options
 from tfa.errors import BadSpec
-from tfa.storage import write_atomically
 
 CROPS: tuple[Colour, ...] = ((178, 156, 84), (112, 138, 62), (136, 104, 70), (150, 164, 78), (92, 118, 56))
 OVERSAMPLE = 2

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
+from tfa.base.files import write_text
 from tfa.bench.figures.page import PAGE
 from tfa.errors import TfaError
-from tfa.storage import write_text
 
 MEDIA = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
 

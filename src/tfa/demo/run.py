@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tfa.base.progress import Progress, as_progress
 from tfa.bench.heads.contract import Photos
-from tfa.bench.heads.retrievers import RetrieverHead
+from tfa.bench.heads.own_heads import RetrieverHead
 from tfa.bench.heads.spectral import CONTROLS, under_control
-from tfa.bench.ranking import mean_recall
-from tfa.cache import EncodedImages
-from tfa.controllers.decisions import Decisions
-from tfa.demo.closer import look_closer
+from tfa.bench.rank import mean_recall
+from tfa.demo.answers_explained import look_closer
 from tfa.demo.report import Decision, SummaryRow, write_report
 from tfa.demo.town import Town, render_town
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
-from tfa.head import Head
+from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, matches_line
 from tfa.maps import Answer, PlaceMap
-from tfa.montage import MontageRow, MontageTile, draw_montage, matches_line
+from tfa.method.controllers.decisions import Decisions
+from tfa.method.head import Head
+from tfa.photos.positions import find_positions
+from tfa.photos.token_cache import EncodedImages
 from tfa.pipeline import encode, fit
-from tfa.positions import find_positions
-from tfa.progress import Progress, as_progress
 
 KS = (1, 5)
 SHOWN = {

@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
+from tfa.base.files import write_atomically, write_json, write_text
+from tfa.base.progress import Progress, as_progress, tracked
 from tfa.demo.ground import ground_quads
 from tfa.demo.houses import House, house_quads, plan_houses
 from tfa.demo.props import Tree, furniture_quads, parked_cars, plan_trees, tree_quads
@@ -29,10 +31,8 @@ from tfa.demo.weather import (
     light_table,
     paint_sky,
     save_options,
-)  # fmt: skip
+)
 from tfa.errors import BadSpec
-from tfa.progress import Progress, as_progress, tracked
-from tfa.storage import write_atomically, write_json, write_text
 
 SPACING = 7.0  # metres between references, unless the whole tour is covered more densely
 RADIUS = 12.0  # a reference this near along the route shows the same place

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tfa.base.progress import Progress
 from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER, Card, find_card
-from tfa.encoders.identity import EncoderId, parse_encoder
+from tfa.encoders.encoder_name import EncoderId, parse_encoder
 from tfa.encoders.protocol import Encoder, model_of
 from tfa.errors import BadSpec
-from tfa.progress import Progress
 
 __all__ = [
     "CATALOGUE",
@@ -50,7 +50,7 @@ def load_encoder(
 
     import torch
 
-    from tfa.encoders.fast import FastEncoder, onnxruntime
+    from tfa.encoders.int8.encoder import FastEncoder, onnxruntime
     from tfa.encoders.vit import VitEncoder, checked_device
     from tfa.encoders.weights import resolve_weights
 

@@ -15,13 +15,13 @@ import torch
 import transformers
 from PIL import Image
 
+from tfa.base.files import sha256_of_json
 from tfa.encoders.catalogue import Card
-from tfa.encoders.identity import EncoderId
-from tfa.encoders.names import block_name
+from tfa.encoders.encoder_name import EncoderId
+from tfa.encoders.weight_names import block_name
 from tfa.encoders.weights import Weights
 from tfa.errors import BadSpec, MissingExtra
-from tfa.images import resize, to_array
-from tfa.storage import sha256_of_json
+from tfa.photos.images import resize, to_array
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfa.base.progress import Progress
 from tfa.encoders.catalogue import DEFAULT_ENCODER, Card
-from tfa.encoders.embedded import get_embedded_weights
-from tfa.encoders.names import check_weights, to_module_names
+from tfa.encoders.packaged_weights import get_embedded_weights
+from tfa.encoders.weight_names import check_weights, to_module_names
 from tfa.errors import BadWeights, WeightsMissing
-from tfa.progress import Progress
 
 if TYPE_CHECKING:
     import torch

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from tfa.base.files import write_atomically
 from tfa.errors import NoImages
 from tfa.maps import PlaceMap
 from tfa.maps.rows import answering_rows
-from tfa.scoring import Scorer, compile_scorer
-from tfa.storage import write_atomically
+from tfa.method.compiled import compile_scorer
+from tfa.method.scorer import Scorer
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class CompiledMap:
     vectors: np.ndarray  # m D, float32
     bias: np.ndarray  # m, float32
     images: tuple[str, ...]  # paths
-    scorer: Scorer  # the query side: `tfa.scoring.Compiled(scorer, …).query(tokens)` is Ψ(q)
+    scorer: Scorer  # the query side: `tfa.method.scorer.Compiled(scorer, …).query(tokens)` is Ψ(q)
     about: dict[str, Any]  # where it comes from
 
     @property

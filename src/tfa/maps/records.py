@@ -5,12 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from tfa.evidence import EPSILON
-from tfa.positions import Position
-
-SURE = 0.9  # verified answers at least as confident were right in 95 % or more on every dataset tried (ours)
+from tfa.maps.confidence import SURE
+from tfa.photos.positions import Position
 
 
 @dataclass(frozen=True)
@@ -92,20 +88,3 @@ class CalibrationReport:
     notes: list[str]
     decisions: dict[str, Any]
     reasons: dict[str, str]
-
-
-def standardised(scores: np.ndarray, ranked: np.ndarray) -> np.ndarray:
-    """z-scores `q k` of the ranked images in their rows of scores `q m`."""
-    scores = np.ascontiguousarray(scores, np.float64)  # sums must not depend on how the rows lie in memory
-    mean, spread = scores.mean(axis=1, keepdims=True), scores.std(axis=1, keepdims=True)
-    return (np.take_along_axis(scores, ranked, axis=1) - mean) / (spread + EPSILON)
-
-
-def confidences(scores: np.ndarray, ranked: np.ndarray, peaks: np.ndarray) -> np.ndarray:
-    """Confidence of the ranked images of each row `q k`, without labels (ours).
-
-    The z-score of an image's score in its row, placed among the top-1 z-scores of the map's own images when
-    each is asked for with itself hidden. `peaks` are those z-scores, sorted.
-    """
-    # A map without a single usable pseudo query (all images identical) can be sure of nothing.
-    return np.searchsorted(peaks, standardised(scores, ranked), side="right") / max(len(peaks), 1)

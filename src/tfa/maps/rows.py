@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfa.maps.asking import AskableMap
+from tfa.maps.query import AskableMap
 
 
 def answering_rows(place_map: AskableMap) -> np.ndarray:

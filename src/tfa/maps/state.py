@@ -6,14 +6,13 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from tfa.base.files import sha256_of_json
 from tfa.errors import BadCalibration
-from tfa.head import Head
-from tfa.maps.compact import CompactTokens
-from tfa.maps.header import VERSION
+from tfa.maps.folder.header import VERSION
 from tfa.maps.records import ImageRecord
-from tfa.maps.served import ServedHead
-from tfa.retriever import Replica
-from tfa.storage import sha256_of_json
+from tfa.maps.stored_head import ServedHead
+from tfa.method.head import Head, Replica
+from tfa.verification.patch_store import CompactTokens
 
 DATABASE = "none"  # what the head without a calibration is called, wherever a calibration can be named
 

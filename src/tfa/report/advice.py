@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfa.maps.placemap import UNSEEN_LIMIT
+from tfa.maps.place_map import UNSEEN_LIMIT
 
 REPEATED = 0.05  # share of images that repeat another from which removing them is advised
 FEW = 64  # photos a calibration should be made of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfa.report.resemblance import KEPT_ALIKE, Resemblance
+from tfa.report.neighbours import KEPT_ALIKE, Resemblance
 
 # Cosine from which two images count as near duplicates: a photo saved anew has 0.95, the next frame of a video 0.5.
 NEAR = 0.9

@@ -9,7 +9,8 @@ import numpy as np
 
 from tfa.maps import PlaceMap
 from tfa.maps.rows import answering_rows
-from tfa.scoring import GLOBAL, Rows, Scorer
+from tfa.method.scorer import GLOBAL, Scorer
+from tfa.search.gallery import Rows
 
 MOST_EIGENVALUES = 200
 MOST_PAIRS = 2000

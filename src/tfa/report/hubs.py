@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfa.evidence.support import NOBODY
-from tfa.report.resemblance import NEIGHBOURS, Resemblance
+from tfa.method.evidence.support import NOBODY
+from tfa.report.neighbours import NEIGHBOURS, Resemblance
 
 HUB = 4.0  # times as often among the first answers as an image is on average
 OUTLYING = 3.0  # robust deviations below the usual likeness

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from tfa.base.files import write_text
 from tfa.bench.figures.page import PAGE
 from tfa.errors import BadImage
-from tfa.images import open_image
+from tfa.photos.images import open_image
 from tfa.report.plots import bars, curves, scatter
 from tfa.report.style import STYLE
-from tfa.storage import write_text
 
 SHOWN = 12  # groups, hubs and lonely images shown
 IN_GROUP = 6

@@ -13,12 +13,17 @@ from fastapi.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from tfa.maps import PlaceMap
-from tfa.service import problems, routes_calibrations, routes_images, routes_map, routes_query, routes_status
+from tfa.service import problems
 from tfa.service.context import Service
-from tfa.service.guards import BodyLimit, OriginGuard
 from tfa.service.metrics import Measured
-from tfa.service.policy import Policy
+from tfa.service.middleware import BodyLimit, OriginGuard
 from tfa.service.problems import problem
+from tfa.service.response_headers import Policy
+from tfa.service.routes import calibrations as routes_calibrations
+from tfa.service.routes import images as routes_images
+from tfa.service.routes import map as routes_map
+from tfa.service.routes import query as routes_query
+from tfa.service.routes import status as routes_status
 from tfa.service.settings import ServiceSettings
 from tfa.version import __version__
 

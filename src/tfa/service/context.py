@@ -15,13 +15,13 @@ from PIL import Image
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.records import ImageRecord
-from tfa.service.encoding import SharedEncoder
 from tfa.service.jobs import JobBoard
+from tfa.service.live_map import ServedMap
 from tfa.service.metrics import Metrics
-from tfa.service.photos import Copies
+from tfa.service.photo_files import Copies
 from tfa.service.problems import Refused, busy
-from tfa.service.serving import ServedMap
 from tfa.service.settings import ServiceSettings
+from tfa.service.shared_encoder import SharedEncoder
 from tfa.service.uploads import Upload, picture_of
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from logging import getLogger
 from typing import Any
 
+from tfa.base.progress import Progress, Task
 from tfa.errors import TfaError
-from tfa.progress import Progress, Task
 from tfa.service.problems import DEFECT, Refused, busy, without_paths
 
 REMEMBERED = 100  # jobs that can be asked for after they ended

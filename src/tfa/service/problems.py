@@ -22,7 +22,7 @@ from tfa.errors import (
     UnknownImage,
     WeightsMissing,
 )
-from tfa.service.policy import HEADERS
+from tfa.service.response_headers import HEADERS
 
 RETRY = {"Retry-After": "1"}
 DEFECT = "the service failed on this request; nothing was changed unless it said so before. Its log has the details"

@@ -13,8 +13,8 @@ from pathlib import PurePosixPath
 from PIL import Image, UnidentifiedImageError
 
 from tfa.errors import BadImage
-from tfa.images import image_extensions, open_image
-from tfa.service.guards import megabytes
+from tfa.photos.images import image_extensions, open_image
+from tfa.service.middleware import megabytes
 from tfa.service.problems import Refused
 from tfa.service.settings import ServiceSettings
 

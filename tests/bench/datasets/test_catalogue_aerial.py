@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tfa.bench.datasets.card import cards
-from tfa.bench.datasets.loading import layout_of
+from tfa.bench.datasets.load import layout_of
 
 SEASONS = ("business-campus", "city-loop", "countryside", "office-loop", "old-town", "parking-garage")
 ROWS = {

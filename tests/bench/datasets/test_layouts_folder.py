@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.bench.datasets.trees import picture, pictures
-from tfa.bench.datasets.found import BadDataset
+from tfa.bench.datasets.files import BadDataset
 from tfa.bench.datasets.layouts import folder
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfa.bench.datasets.found import BadDataset
+from tfa.bench.datasets.files import BadDataset
 from tfa.bench.datasets.layouts import identity, sues
 
 

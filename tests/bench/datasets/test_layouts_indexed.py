@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfa.bench.datasets.found import BadDataset
+from tfa.bench.datasets.files import BadDataset
 from tfa.bench.datasets.layouts import gt_matches, gt_npy, vpair
-from tfa.bench.datasets.layouts.lines import natural_order
+from tfa.bench.datasets.layouts.text_tables import natural_order
 
 HEADER = "query_ind,top_1_ref_ind,top_2_ref_ind,top_3_ref_ind,top_4_ref_ind,top_5_ref_ind\n"
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.bench.datasets.trees import picture, pictures, python2_pairs, ragged, save_objects, utm, with_npy_header
-from tfa.bench.datasets.found import BadDataset
+from tfa.bench.datasets.files import BadDataset
 from tfa.bench.datasets.layouts import dvgl, gsv_cities, gsv_lists, msls, pairs, vpr_bench
 
 

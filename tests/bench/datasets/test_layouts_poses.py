@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfa.bench.datasets.found import BadDataset
+from tfa.bench.datasets.files import BadDataset
 from tfa.bench.datasets.layouts import camera, poses_4seasons, robotcar, uav_visloc
 from tfa.bench.datasets.layouts.earth import earth_points, east_and_north
 from tfa.bench.datasets.layouts.pose_files import read_centres

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import numpy as np
 
-from tests.core.worlds import world
+from tests.worlds import world
 from tfa.bench.heads.contract import HeadCard
 
 TOKENS = world(images=6, patches=14, channels=5)

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.core.worlds import seen_again, world
+from tests.worlds import seen_again, world
 from tfa import pipeline
+from tfa.base.config import HeadSpec
 from tfa.bench.heads.ablations import ABLATIONS, calibrate_by, fit_by
 from tfa.bench.heads.spectral import CONTROLS, under_control
-from tfa.config import HeadSpec
-from tfa.controllers.rules import METHOD
 from tfa.errors import BadSpec
-from tfa.evidence import Candidate
+from tfa.method.controllers.rules import METHOD
+from tfa.method.evidence import Candidate
 
 
 def candidate(support, agreement):

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests.bench.heads.plain import TOKENS, card, unit, unit_patches
-from tests.core.worlds import world
-from tfa.bench.heads import anyloc
+from tests.worlds import world
 from tfa.bench.heads.contract import ONLY, Photos, Shared
+from tfa.bench.heads.peers import anyloc
 from tfa.bench.heads.token_passes import content_order
 from tfa.errors import BadSpec, ChannelMismatch
-from tfa.vocabulary import sample_patches
+from tfa.method.vocabulary import sample_patches
 
 
 def plain_cosine_kmeans(patches, words, seed):

@@ -7,15 +7,17 @@ import json
 import numpy as np
 import pytest
 
-from tests.core import worlds
+from tests import worlds
 from tfa import pipeline
-from tfa.bench.heads import ablations, anyloc, pooled, ria, spectral, tfvpr
+from tfa.base.config import HeadSpec
+from tfa.base.tokens import Tokens
+from tfa.bench.heads import ablations, spectral
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Shared
-from tfa.config import HeadSpec
+from tfa.bench.heads.peers import anyloc, pooled, ria, tfvpr
 from tfa.errors import BadTokens
-from tfa.scoring import QUERY_BLOCK, top_k
-from tfa.tokens import Tokens
+from tfa.search.gallery import QUERY_BLOCK
+from tfa.search.ties import top_k
 
 MODULES = [anyloc, pooled, tfvpr, ria]
 OWN = ("tfa", "tfa-ensemble", "tfa-c64", "tfa-c64+", "tfa-fullq", "dual", "dual-c64", "dual-c64+", "dual-crossfit")

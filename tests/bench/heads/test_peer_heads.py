@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tests.bench.heads.plain import TOKENS, card, unit, unit_patches
-from tests.core.worlds import seen_again, world
-from tfa.bench.heads import pooled, ria, tfvpr
+from tests.worlds import seen_again, world
+from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import ONLY, Photos, Shared
+from tfa.bench.heads.peers import pooled, ria, tfvpr
 from tfa.bench.heads.token_passes import content_order, joined, random_start
 from tfa.errors import BadTokens, ChannelMismatch
-from tfa.tokens import Tokens
-from tfa.vocabulary import sample_patches
+from tfa.method.vocabulary import sample_patches
 
 # Pooling
 

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from transformers import SamConfig, SamModel
 
 from tests.fakes import random_image
-from tfa.bench.heads import sam_weights
-from tfa.bench.heads.sam import (
+from tfa.bench.heads.peers import sam_weights
+from tfa.bench.heads.peers.sam import (
     MEAN,
     STD,
     Asking,
@@ -99,7 +99,7 @@ def test_the_published_numbers_are_the_defaults(tiny):
 
 
 def test_a_file_and_a_folder_of_one_model_are_the_same(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr("tfa.bench.heads.sam.sized_config", lambda model: tiny_config())
+    monkeypatch.setattr("tfa.bench.heads.peers.sam.sized_config", lambda model: tiny_config())
     state = sam_weights.build(tiny_config(), tiny, "tiny")[0].state_dict()
     save_file({key: tensor.clone() for key, tensor in state.items()}, tmp_path / "sam.safetensors")
     torch.save({"model": state}, tmp_path / "sam.pth")

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.fakes import random_image
-from tfa.bench.heads.segments import Superpixels, cells_of, centroids, neighbourhoods, super_segments
+from tfa.bench.heads.peers.segments import Superpixels, cells_of, centroids, neighbourhoods, super_segments
 from tfa.errors import MissingExtra
 
 

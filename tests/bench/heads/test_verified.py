@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 
 from tests.bench.fields import town
-from tfa import verification
-from tfa.admission import VerificationEvidence
-from tfa.bench import patch_pairs
+from tfa.base.config import HeadSpec, VerifySpec
+from tfa.base.tokens import Tokens
 from tfa.bench.heads.catalogue import GROUPS, head_card
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.heads.verified import VerifiedHead, first_candidates, lifted, standardised, verified
-from tfa.bench.patch_pairs import PatchPairs
-from tfa.bench.tables.layouts import _kind
-from tfa.config import HeadSpec, VerifySpec
+from tfa.bench.studies import patch_pairs
+from tfa.bench.studies.patch_pairs import PatchPairs
+from tfa.bench.tables.table_specs import _kind
 from tfa.errors import BadSpec, BadTokens
-from tfa.evidence import Candidate
-from tfa.residuals import remembering
-from tfa.scoring import top_k
-from tfa.tokens import Tokens
+from tfa.method.evidence import Candidate
+from tfa.method.residuals import remembering
+from tfa.search.ties import top_k
+from tfa.verification import compaction, matching, reranking
+from tfa.verification.admission import VerificationEvidence
 
 DATABASE, QUERIES = town(places=14)  # 28 images: 20 are candidates, 8 are not
 SPEC = HeadSpec(words=4)
@@ -44,13 +44,13 @@ def plain_order(row: np.ndarray, query: np.ndarray, database: list[np.ndarray], 
     ranked = sorted(range(len(row)), key=lambda i: (-row[i], i))
     score, own = {}, {}
     for image in ranked[:count]:
-        votes = verification.evidence(query, database[image][None], DATABASE.grid, DATABASE.grid)
+        votes = matching.evidence(query, database[image][None], DATABASE.grid, DATABASE.grid)
         z = (row[image] - row.mean()) / (row.std() + 1e-12)
-        score[image] = verification.fused(np.array([z]), votes)[0]
+        score[image] = reranking.fused(np.array([z]), votes)[0]
         own[image] = votes[0]
     first, winner = ranked[0], max(score, key=lambda i: (score[i], -i))
-    alike = verification.evidence(database[winner], database[first][None], DATABASE.grid, DATABASE.grid)[0]
-    if winner != first and alike > verification.ONE_PLACE * own[winner]:
+    alike = matching.evidence(database[winner], database[first][None], DATABASE.grid, DATABASE.grid)[0]
+    if winner != first and alike > reranking.ONE_PLACE * own[winner]:
         score[first] = np.inf
     return sorted(score, key=lambda i: (-score[i], i)) + ranked[count:]
 
@@ -60,8 +60,8 @@ def test_the_ranking_is_the_fused_one_and_then_the_old_one(always):
     ranked = top_k(always.scores(Photos(QUERIES), "1"), len(DATABASE))[0]
     compact = always.pairs.compaction.compact
     queries = [compact(QUERIES.patches[i]) for i in range(len(QUERIES))]
-    levels = [verification.quantised(compact(DATABASE.patches[i])) for i in range(len(DATABASE))]
-    database = [verification.restored(level) for level in levels]
+    levels = [compaction.quantised(compact(DATABASE.patches[i])) for i in range(len(DATABASE))]
+    database = [compaction.restored(level) for level in levels]
     for row, query, order in zip(base, queries, ranked, strict=True):
         assert order.tolist() == plain_order(row, query, database, VerifySpec().candidates)
 
@@ -122,7 +122,7 @@ def test_rows_do_not_depend_on_each_other(always):
 
 def test_what_is_remembered_is_what_is_found_anew_and_no_pair_is_matched_twice(always, monkeypatch):
     fresh = always.scores(Photos(QUERIES), "0")
-    matched, real = [], verification.evidence
+    matched, real = [], matching.evidence
     monkeypatch.setattr(
         patch_pairs,
         "evidence",

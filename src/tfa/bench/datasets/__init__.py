@@ -1,0 +1,1 @@
+"""A folder of a public dataset → images, queries and positives."""

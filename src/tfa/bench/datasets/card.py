@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from tfa.config import HeadSpec
+from tfa.base.config import HeadSpec
 from tfa.errors import BadSpec, TfaError
 
 GROUPS = ("Urban / ground", "Condition shift", "Driving", "Indoor", "Aerial / cross-view", "Other")

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tfa.bench.datasets.found import BadDataset
+from tfa.bench.datasets.files import BadDataset
 from tfa.bench.datasets.layouts.earth import earth_points
 from tfa.bench.datasets.layouts.indexed import checked_indices
-from tfa.positions import find_positions
+from tfa.photos.positions import find_positions
 
 
 def same_frame(database: int, queries: int, tolerance: int) -> tuple[np.ndarray, ...]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfa.bench.figures.plotting import BELOW, COLOURS, FAINT, LINES, MARKS, dress, new_figure, save
-from tfa.bench.figures.studies import Study
-from tfa.bench.measuring.estimates import Scored
+from tfa.bench.figures.record_groups import Study
+from tfa.bench.metrics.estimates import Scored
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

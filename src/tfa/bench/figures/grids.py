@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from tfa.bench.figures.studies import BestAnswers, Study
+from tfa.base.files import write_atomically
+from tfa.bench.figures.record_groups import BestAnswers, Study
 from tfa.bench.records import Truth
 from tfa.errors import BadSpec
-from tfa.montage import EDGE, GAP, INK, PAPER, TILE, TITLE, MontageRow, MontageTile, compose, elide
-from tfa.storage import write_atomically
+from tfa.explain.draw_montage import EDGE, GAP, INK, PAPER, TILE, TITLE, MontageRow, MontageTile, compose, elide
 
 ROWS = 6
 PARTS = 3  # rows come from each third of the queries

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfa.bench.figures.plotting import FAINT, dress, new_figure, save
-from tfa.bench.figures.studies import Study
+from tfa.bench.figures.record_groups import Study
 from tfa.bench.records import Truth
 
 LIMIT = 3.0  # colours end at three standard deviations

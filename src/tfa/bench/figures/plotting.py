@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfa.base.files import write_atomically
 from tfa.errors import MissingExtra
-from tfa.storage import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from tfa.bench.figures import parts
+from tfa.base.files import write_text
+from tfa.bench.figures import sections as parts
 from tfa.bench.figures.grids import ROWS
 from tfa.bench.figures.page import Picture, Section, TableRow, render
-from tfa.bench.figures.studies import REFERENCE, Study, find_studies
-from tfa.bench.measuring.estimates import Estimate, Scored
+from tfa.bench.figures.record_groups import REFERENCE, Study, find_studies
+from tfa.bench.metrics.estimates import Estimate, Scored
 from tfa.errors import BadSpec
-from tfa.storage import write_text
 
 REPORT = "report.html"
 

@@ -10,18 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfa import pipeline
-from tfa.arrays import backend_for
+from tfa.base.backend import backend_for
+from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Fit, HeadCard, Photos, Shared
-from tfa.bench.heads.retrievers import RetrieverHead, fitted_tfa
-from tfa.bench.plans import FULL_QUERY, NO_CALIBRATION
-from tfa.controllers.database import decide
-from tfa.controllers.rules import METHOD, Rules
-from tfa.controllers.target import decide_for_target
-from tfa.evidence import Candidate
-from tfa.head import Head, assemble
-from tfa.residuals import ASSIGNMENTS, HARD, SOFT, describe
-from tfa.retriever import Retriever
-from tfa.tokens import Tokens
+from tfa.bench.heads.own_heads import RetrieverHead, fitted_tfa
+from tfa.bench.protocols import FULL_QUERY, NO_CALIBRATION
+from tfa.method.controllers.database import decide
+from tfa.method.controllers.rules import METHOD, Rules
+from tfa.method.controllers.target import decide_for_target
+from tfa.method.evidence import Candidate
+from tfa.method.head import Head, Retriever, assemble
+from tfa.method.residuals import ASSIGNMENTS, HARD, SOFT, describe
 
 
 def carrier_by_support(original: Candidate, partial: Candidate, adaptive: Candidate) -> str:

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfa.bench.heads import ablations, anyloc, pooled, ria, segvlad, spectral, tfvpr
+from tfa.bench.heads import ablations, spectral
 from tfa.bench.heads.contract import HeadCard
-from tfa.bench.heads.retrievers import BUDGETS, retriever_card
+from tfa.bench.heads.own_heads import BUDGETS, retriever_card
+from tfa.bench.heads.peers import anyloc, pooled, ria, segvlad, tfvpr
 from tfa.bench.heads.verified import verified_card
 from tfa.errors import BadSpec
 

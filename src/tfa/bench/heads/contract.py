@@ -13,10 +13,10 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from tfa.bench.plans import NO_CALIBRATION, Plan
-from tfa.config import HeadSpec
-from tfa.progress import Progress, SilentProgress
-from tfa.tokens import Tokens
+from tfa.base.config import HeadSpec
+from tfa.base.progress import Progress, SilentProgress
+from tfa.base.tokens import Tokens
+from tfa.bench.protocols import NO_CALIBRATION, Plan
 
 ONLY = "only"  # the replica of a head that has no seed
 T = TypeVar("T")

@@ -11,13 +11,13 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tfa.arrays import backend_for
+from tfa.base.backend import backend_for
 from tfa.bench.heads.contract import Fit, HeadCard
-from tfa.bench.heads.retrievers import RetrieverHead, fitted_tfa
-from tfa.controllers.decisions import Decisions
+from tfa.bench.heads.own_heads import RetrieverHead, fitted_tfa
 from tfa.errors import BadSpec
-from tfa.head import Head, assemble
-from tfa.residuals import ASSIGNMENTS
+from tfa.method.controllers.decisions import Decisions
+from tfa.method.head import Head, assemble
+from tfa.method.residuals import ASSIGNMENTS
 
 
 @dataclass(frozen=True)

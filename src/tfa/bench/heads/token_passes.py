@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tfa.arrays import l2
+from tfa.base.backend import l2
+from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
-from tfa.tokens import Tokens
 
 DescribeImage = Callable[[np.ndarray, int], np.ndarray]  # unit patches n d and the image's index → its vector
 

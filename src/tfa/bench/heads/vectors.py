@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.arrays import Spill, release
+from tfa.base.progress import Progress
+from tfa.base.spill import Spill, release
+from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Photos
-from tfa.progress import Progress
-from tfa.scoring import QUERY_BLOCK, find_twins, inner, padded
-from tfa.tokens import Tokens
+from tfa.method.scorer import padded
+from tfa.search.gallery import QUERY_BLOCK, inner
+from tfa.search.ties import find_twins
 
 IMAGES_AT_ONCE = 256
 IN_MEMORY_BYTES = 64 << 20  # a gallery larger than this lies in a mapped temporary file

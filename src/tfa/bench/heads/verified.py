@@ -14,8 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from tfa import verification
-from tfa.admission import (
+from tfa.base.backend import backend_for
+from tfa.base.config import VerifySpec
+from tfa.base.progress import Progress
+from tfa.base.tokens import Tokens
+from tfa.bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
+from tfa.bench.heads.own_heads import OURS, RetrieverHead, retriever_card
+from tfa.bench.studies.patch_pairs import PatchPairs
+from tfa.maps import confidence
+from tfa.method.evidence import EPSILON
+from tfa.method.head import ENSEMBLE, Head
+from tfa.method.vocabulary import CONSTRUCTIONS
+from tfa.verification import matching, reranking
+from tfa.verification.admission import (
     VerificationEvidence,
     evenly_spaced,
     judge,
@@ -24,17 +35,6 @@ from tfa.admission import (
     remembering,
     shortlist,
 )
-from tfa.arrays import backend_for
-from tfa.bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
-from tfa.bench.heads.retrievers import OURS, RetrieverHead, retriever_card
-from tfa.bench.patch_pairs import PatchPairs
-from tfa.config import VerifySpec
-from tfa.evidence import EPSILON
-from tfa.head import Head
-from tfa.progress import Progress
-from tfa.retriever import ENSEMBLE
-from tfa.tokens import Tokens
-from tfa.vocabulary import CONSTRUCTIONS
 
 _NAME = re.compile(r"(.+)-v(-always)?")
 
@@ -136,11 +136,11 @@ def verified(
         if not len(candidates):
             continue
         z = standardised(result[index])[candidates]
-        order = verification.ordering(z, evidence, partial(pairs.between, candidates))
+        order = reranking.ordering(z, evidence, partial(pairs.between, candidates))
         best = int(order.argmax())
         below = 0.5 if peaks is None else np.searchsorted(peaks, z[best], side="right") / max(len(peaks), 1)
-        lead, margin = verification.leads(evidence)[best], verification.margins(order)[best]
-        sure[index] = verification.verified_confidence(np.asarray(below), lead, margin)
+        lead, margin = reranking.leads(evidence)[best], reranking.margins(order)[best]
+        sure[index] = confidence.verified_confidence(np.asarray(below), lead, margin)
         result[index] = lifted(result[index], candidates, order)
     return result, sure
 
@@ -179,7 +179,7 @@ def verified_card(name: str) -> HeadCard | None:
     if match is None or base is None:
         return None
     always = bool(match[2])
-    settings = {"always": always, "window": 2 * verification.WINDOW + 1, **VerifySpec().to_dict()}
+    settings = {"always": always, "window": 2 * matching.WINDOW + 1, **VerifySpec().to_dict()}
     return dataclasses.replace(
         base,
         name=name,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.arrays import l2
+from tfa.base.backend import l2
 
 CHANNELS_AT_ONCE = 2048  # in float64
 ROUNDING = 1e-10  # directions with a smaller share of all the energy are rounding of the rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tfa.bench.speed.lines import HasLines, Line, compared
+from tfa.bench.speed.result_line import HasLines, Line, compared
 
 
 def own_lines(result: HasLines) -> Sequence[Line]:

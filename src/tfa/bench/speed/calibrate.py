@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from tfa import pipeline
+from tfa.base.config import HeadSpec
+from tfa.base.progress import Progress
+from tfa.base.tokens import Tokens
 from tfa.bench.speed.fit import made_up_tokens, tokens_of_photos
-from tfa.config import HeadSpec
 from tfa.errors import BadSpec
-from tfa.head import Head
-from tfa.progress import Progress
-from tfa.tokens import Tokens
+from tfa.method.head import Head
 
 WARM_UP = 8  # images
 

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from tfa.arrays import backend_for, in_threads, l2
+from tfa.base.backend import backend_for, l2
+from tfa.base.config import HeadSpec
+from tfa.base.progress import Progress, SilentProgress, as_progress, tracked
+from tfa.base.threads import in_threads
+from tfa.base.tokens import Tokens
 from tfa.bench.speed.fit import made_up_tokens
-from tfa.bench.speed.lines import Bar, Line, cells, compared
-from tfa.bench.speed.measuring import measure, thread_count
-from tfa.config import HeadSpec
-from tfa.progress import Progress, SilentProgress, as_progress, tracked
-from tfa.residuals import ASSIGNMENTS, describe
-from tfa.tokens import Tokens
-from tfa.vocabulary import CONSTRUCTIONS
+from tfa.bench.speed.measure import measure, thread_count
+from tfa.bench.speed.result_line import Bar, Line, cells, compared
+from tfa.method.residuals import ASSIGNMENTS, describe
+from tfa.method.vocabulary import CONSTRUCTIONS
 
 BAR = Bar(1.5)
 TURN = 16  # images

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from tfa.bench.speed.lines import Bar, Line, cells, compared
-from tfa.bench.speed.measuring import Measured, measure_in_turn, same_threads
-from tfa.bench.surroundings import processor
-from tfa.cache import TokenCache
+from tfa.base.files import sha256_of_json
+from tfa.base.progress import Progress, as_progress
+from tfa.bench.provenance import processor
+from tfa.bench.speed.measure import Measured, measure_in_turn, same_threads
+from tfa.bench.speed.result_line import Bar, Line, cells, compared
 from tfa.encoders import Encoder, parse_encoder
-from tfa.images import resize
-from tfa.progress import Progress, as_progress
-from tfa.storage import sha256_of_json
+from tfa.photos.images import resize
+from tfa.photos.token_cache import TokenCache
 
 if TYPE_CHECKING:
     from tfa.encoders.weights import Weights
@@ -136,7 +136,7 @@ def run_encoding_benchmark(
 
 
 def _architecture(name: str, batches: Sequence[int], threads: int, repeats: int) -> list[ArchitectureSpeed]:
-    from tfa.encoders.fast import FastEncoder
+    from tfa.encoders.int8.encoder import FastEncoder
     from tfa.encoders.vit import VitEncoder
 
     identity = parse_encoder(name)
@@ -228,7 +228,7 @@ def random_weights(name: str) -> Weights:
     """Weights of an encoder's shapes that keep numbers in range: norms near 1, linear layers small."""
     import torch
 
-    from tfa.encoders.names import expected_shapes
+    from tfa.encoders.weight_names import expected_shapes
     from tfa.encoders.weights import Weights
 
     generator = torch.Generator().manual_seed(0)

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from tfa.arrays import backend_for
-from tfa.config import HeadSpec
-from tfa.geometry import inner_products
-from tfa.head import Head
+from tfa.base.backend import backend_for
+from tfa.base.config import HeadSpec
+from tfa.base.progress import Progress, as_progress
+from tfa.base.tokens import Tokens
+from tfa.method.gram import inner_products
+from tfa.method.head import Head
+from tfa.method.residuals import ASSIGNMENTS, describe
+from tfa.method.vocabulary import fit_vocabularies, sample_patches
 from tfa.pipeline import encode, fit
-from tfa.progress import Progress, as_progress
-from tfa.residuals import ASSIGNMENTS, describe
-from tfa.tokens import Tokens
-from tfa.vocabulary import fit_vocabularies, sample_patches
 
 
 @dataclass(frozen=True)

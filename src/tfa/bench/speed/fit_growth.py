@@ -17,17 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from tfa.arrays import Spill, backend_for, release
-from tfa.bench.speed.lines import Bar, Line, compared
-from tfa.bench.speed.made_tokens import made_tokens
-from tfa.bench.speed.measuring import measure, resident, thread_count
-from tfa.config import HeadSpec
+from tfa.base.backend import backend_for
+from tfa.base.config import HeadSpec
+from tfa.base.progress import Progress, as_progress, tracked
+from tfa.base.spill import Spill, release
+from tfa.bench.speed.measure import measure, resident, thread_count
+from tfa.bench.speed.result_line import Bar, Line, compared
+from tfa.bench.speed.synthetic_tokens import made_tokens
 from tfa.errors import BadSpec
-from tfa.head import Head
+from tfa.method.head import Head
+from tfa.method.residuals import ASSIGNMENTS, HARD, Described, describe
+from tfa.method.vocabulary import fit_vocabularies, sample_patches
 from tfa.pipeline import fit, fit_described
-from tfa.progress import Progress, as_progress, tracked
-from tfa.residuals import ASSIGNMENTS, HARD, Described, describe
-from tfa.vocabulary import fit_vocabularies, sample_patches
 
 FIT = Bar(1.3)
 WARM_UP = 8  # images

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tfa.base.config import HeadSpec
+from tfa.base.progress import Progress, as_progress, tracked
 from tfa.bench.speed.fit_growth import FitSize, exponent, fit_size
-from tfa.bench.speed.lines import Line
-from tfa.bench.speed.made_tokens import made_tokens
-from tfa.bench.speed.measuring import thread_count
-from tfa.config import HeadSpec
+from tfa.bench.speed.measure import thread_count
+from tfa.bench.speed.result_line import Line
+from tfa.bench.speed.synthetic_tokens import made_tokens
 from tfa.errors import BadSpec
 from tfa.pipeline import fit
-from tfa.progress import Progress, as_progress, tracked
 
 MIB = 2**20
 WARM_UP = 8  # images

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from tfa.base.progress import Progress, as_progress
 from tfa.bench.speed.fit import made_up_tokens
-from tfa.bench.speed.lines import COLUMNS, Bar, Line, cells, compared
-from tfa.bench.speed.made_maps import made_head
-from tfa.bench.speed.made_states import MadeEncoder, made_state
-from tfa.bench.speed.measuring import thread_count
+from tfa.bench.speed.measure import thread_count
+from tfa.bench.speed.result_line import COLUMNS, Bar, Line, cells, compared
+from tfa.bench.speed.synthetic_maps import made_head
+from tfa.bench.speed.synthetic_states import MadeEncoder, made_state
 from tfa.bench.speed.verify import squarest
-from tfa.cache import TokenCache
 from tfa.maps import PlaceMap
-from tfa.maps.served import INTEGERS
-from tfa.progress import Progress, as_progress
+from tfa.maps.stored_head import INTEGERS
+from tfa.photos.token_cache import TokenCache
 
 ALLOWED = 0.050  # seconds beside the encode
 

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tfa.bench.speed.lines import Bar, Line, told_bytes
-from tfa.bench.speed.made_maps import made_head
-from tfa.bench.speed.made_states import made_state
-from tfa.geometry import CARRIERS
-from tfa.maps import format
-from tfa.maps.served import INTEGERS, STORAGES
-from tfa.progress import Progress, as_progress
+from tfa.base.progress import Progress, as_progress
+from tfa.bench.speed.result_line import Bar, Line, told_bytes
+from tfa.bench.speed.synthetic_maps import made_head
+from tfa.bench.speed.synthetic_states import made_state
+from tfa.maps.folder import writer
+from tfa.maps.stored_head import INTEGERS, STORAGES
+from tfa.method.carriers import CARRIERS
 
 BAR = Bar(4.0, at_least=True)
 
@@ -89,7 +89,7 @@ def run_map_size_benchmark(
                 for storage in storages:
                     head = made_head(images, carrier, words=words, channels=channels, storage=storage)
                     with tempfile.TemporaryDirectory(prefix="tfa-size-") as folder:
-                        format.write_new(Path(folder) / "made.tfa", made_state(head), overwrite=False)
+                        writer.write_new(Path(folder) / "made.tfa", made_state(head), overwrite=False)
                         disk = sum(file.stat().st_size for file in (Path(folder) / "made.tfa").iterdir())
                     found.append(MapSize(carrier, storage, images, disk, 4 * words * channels))
                     task.advance()

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfa.bench.speed.lines import COLUMNS, Line, cells, told_bytes
+from tfa.base.files import BadFile
+from tfa.bench.speed.result_line import COLUMNS, Line, cells, told_bytes
 from tfa.bench.speed.suite import FORMAT, SUITE, VERSION
-from tfa.storage import BadFile
 
 Result = Mapping[str, Any]
 

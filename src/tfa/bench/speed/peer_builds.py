@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.arrays import l2
+from tfa.base.backend import l2
 
 SEED = 0
 FAISS_ITERATIONS = 25  # faiss's own default; its k-means does not stop early

@@ -12,20 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from tfa.arrays import backend_for
+from tfa.base.backend import backend_for
+from tfa.base.config import HeadSpec
+from tfa.base.progress import Progress, as_progress
+from tfa.base.tokens import Tokens
 from tfa.bench.speed import peer_builds
 from tfa.bench.speed.fit import made_up_tokens, tokens_of_photos
-from tfa.bench.speed.lines import Bar, Line
-from tfa.bench.speed.measuring import Measured, measure, measure_in_turn, same_threads, thread_count
-from tfa.config import HeadSpec
+from tfa.bench.speed.measure import Measured, measure, measure_in_turn, same_threads, thread_count
+from tfa.bench.speed.result_line import Bar, Line
 from tfa.errors import BadSpec
-from tfa.geometry import fit_geometry, inner_products
+from tfa.method.gram import inner_products
+from tfa.method.residuals import HARD
+from tfa.method.scorer import Part, Scorer
+from tfa.method.spectrum import fit_geometry
+from tfa.method.vocabulary import sample_patches
 from tfa.pipeline import fit
-from tfa.progress import Progress, as_progress
-from tfa.residuals import HARD
-from tfa.scoring import QUERY_BLOCK, Part, Scorer, top_k
-from tfa.tokens import Tokens
-from tfa.vocabulary import sample_patches
+from tfa.search.gallery import QUERY_BLOCK
+from tfa.search.ties import top_k
 
 FIT = "TFA, whole database-only fit"
 WORDS, RESIDUALS = "AnyLoc, k-means (fast-pytorch-kmeans)", "AnyLoc, residuals"

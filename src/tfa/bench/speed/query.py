@@ -9,18 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from tfa.arrays import backend_for
+from tfa.base.backend import backend_for
+from tfa.base.progress import Progress, as_progress
+from tfa.base.tokens import Tokens
 from tfa.bench.speed.fit import made_up_tokens
-from tfa.bench.speed.lines import COLUMNS, Bar, Line, cells, compared, told_bytes
-from tfa.bench.speed.made_maps import arrays_read, made_head, numbers_read
-from tfa.bench.speed.measuring import measure_in_turn, thread_count
-from tfa.coarse import CoarseScorer
-from tfa.geometry import CARRIERS
-from tfa.maps.served import INTEGERS
-from tfa.progress import Progress, as_progress
-from tfa.residuals import describe, remembering
-from tfa.scoring import Part, Scorer, Side, top_k
-from tfa.tokens import Tokens
+from tfa.bench.speed.measure import measure_in_turn, thread_count
+from tfa.bench.speed.result_line import COLUMNS, Bar, Line, cells, compared, told_bytes
+from tfa.bench.speed.synthetic_maps import arrays_read, made_head, numbers_read
+from tfa.maps.stored_head import INTEGERS
+from tfa.method.carriers import CARRIERS
+from tfa.method.residuals import describe, remembering
+from tfa.method.scorer import Part, Scorer, Side
+from tfa.search.bounded import CoarseScorer
+from tfa.search.ties import top_k
 
 K = 10
 CACHES = 96 << 20  # bytes read before each call: between two photos the encoder reads as much, and no cache keeps a map

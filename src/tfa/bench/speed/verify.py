@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from tfa.base.config import VerifySpec
+from tfa.base.progress import Progress, as_progress
+from tfa.base.tokens import Tokens
 from tfa.bench.speed.calibrate import seen_again
 from tfa.bench.speed.fit import made_up_tokens
-from tfa.config import VerifySpec
-from tfa.maps.compact import CompactTokens
-from tfa.progress import Progress, as_progress
-from tfa.tokens import Tokens
+from tfa.verification.patch_store import CompactTokens
 
 REPEATS = 5  # of each measurement; the shortest counts, the others were disturbed
 

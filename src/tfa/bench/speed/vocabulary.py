@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tfa.arrays import backend_for, l2
-from tfa.bench.speed.lines import Bar, Line, cells, compared, told_bytes
-from tfa.bench.speed.measuring import measure, thread_count
-from tfa.lloyd import ROWS, TURN, Lloyd, Threads
-from tfa.progress import Progress, as_progress
-from tfa.vocabulary import CONSTRUCTIONS, MAX_ITERATIONS
+from tfa.base.backend import backend_for, l2
+from tfa.base.progress import Progress, as_progress
+from tfa.bench.speed.measure import measure, thread_count
+from tfa.bench.speed.result_line import Bar, Line, cells, compared, told_bytes
+from tfa.method.kmeans import ROWS, TURN, Lloyd, Threads
+from tfa.method.vocabulary import CONSTRUCTIONS, MAX_ITERATIONS
 
 BAR = Bar(1.3)
 THINGS = 400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tfa.bench.measuring.estimates import Scored
+from tfa.bench.metrics.estimates import Scored
 
 BASES = ("tfa", "tfa-c64", "tfa-c64+", "dual-c64")
 

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tfa.bench.measuring.estimates import Scored
-from tfa.bench.measuring.resampling import Paired
-from tfa.bench.measuring.scored import paired
+from tfa.bench.metrics.estimates import Scored
+from tfa.bench.metrics.resampling import Paired
+from tfa.bench.metrics.scored import paired
 from tfa.bench.tables.admissions import admissions
-from tfa.bench.tables.layouts import LAYOUTS, layout
 from tfa.bench.tables.paper_figures import BACKBONES
 from tfa.bench.tables.render import markdown
 from tfa.bench.tables.table import NoTable, cells, read_scored
+from tfa.bench.tables.table_specs import LAYOUTS, layout
 from tfa.encoders.catalogue import CATALOGUE
 
 OWN = ("tfa", "tfa-c64", "tfa-c64+", "dual-c64")  # heads whose differences from the peers are told

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 
+from tfa.base.files import write_atomically
 from tfa.bench.tables.table import (
     BEST,
     MISSING,
@@ -21,7 +22,6 @@ from tfa.bench.tables.table import (
     Table,
     raised,
 )
-from tfa.storage import write_atomically
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",

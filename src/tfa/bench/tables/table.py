@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfa.bench.datasets.card import cards
-from tfa.bench.measuring.scored import KS, score
+from tfa.bench.metrics.scored import KS, score
 from tfa.bench.records import Record, Truth, find_records, truth_of
 from tfa.bench.tables.paper_figures import Figure, row_named
 from tfa.errors import TfaError
 
 if TYPE_CHECKING:
-    from tfa.bench.measuring.estimates import Scored
+    from tfa.bench.metrics.estimates import Scored
 
 OTHER = "Other"
 MISSING = "–"

@@ -11,7 +11,7 @@ from tfa.cli.bench.run import named_folder
 from tfa.cli.console import console, delivered, examples, open_table, say, wants_progress
 
 if TYPE_CHECKING:
-    from tfa.bench.confidence_study import ConfidenceStudy
+    from tfa.bench.studies.confidence import ConfidenceStudy
 
 
 def register(bench: typer.Typer) -> None:
@@ -42,13 +42,13 @@ def confidence(
     quiet: options.Quiet = False,
 ) -> None:
     """Of answers accepted by their confidence, how many are right? First split, all replicas."""
-    from tfa.bench.confidence_study import study_confidence
-    from tfa.bench.datasets.loading import load_dataset
+    from tfa.base.progress import as_progress
+    from tfa.bench.datasets.load import load_dataset
     from tfa.bench.heads.catalogue import head_cards
     from tfa.bench.heads.contract import Shared
-    from tfa.bench.running import prepare
+    from tfa.bench.run import prepare
+    from tfa.bench.studies.confidence import study_confidence
     from tfa.encoders import load_encoder
-    from tfa.progress import as_progress
 
     folders = [named_folder(text) for text in dataset]
     cards = head_cards([name.strip() for name in heads.split(",") if name.strip()])
@@ -75,7 +75,7 @@ def confidence(
 
 def show(studies: list[ConfidenceStudy]) -> None:
     """A row for each head on each dataset: precision / share answered (photos from nowhere accepted)."""
-    from tfa.bench.confidence_study import PRECISIONS, THRESHOLDS
+    from tfa.bench.studies.confidence import PRECISIONS, THRESHOLDS
 
     say(
         "precision / answered (accepted from nowhere) in percent, of answers with at least that confidence",

@@ -14,7 +14,7 @@ from tfa.cli.console import console, counted, examples, open_table, print_json, 
 
 if TYPE_CHECKING:
     from tfa.bench.datasets.card import DatasetCard
-    from tfa.bench.datasets.checking import Finding
+    from tfa.bench.datasets.check import Finding
 
 STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
 
@@ -105,8 +105,8 @@ def check(
     quiet: options.Quiet = False,
 ) -> None:
     """Tell everything that is wrong with a copy of a dataset. Exits with 1 if something is."""
-    from tfa.bench.datasets.checking import check_dataset
-    from tfa.progress import RichProgress, SilentProgress
+    from tfa.base.progress import RichProgress, SilentProgress
+    from tfa.bench.datasets.check import check_dataset
 
     progress = RichProgress() if wants_progress(quiet=quiet, json=json) else SilentProgress()
     findings = check_dataset(dataset, path, positives=positives, deep=deep, progress=progress)

@@ -13,7 +13,7 @@ from tfa.cli.console import console, counted, examples, note, print_json, say, w
 
 if TYPE_CHECKING:
     from tfa.bench.heads.contract import HeadCard
-    from tfa.bench.running import Ran
+    from tfa.bench.run import Ran
 
 DEFAULT_HEADS = "anyloc,tfvpr,ria,tfa,tfa-c64"
 
@@ -85,9 +85,9 @@ def run(
 
     A record that exists is kept; a run that was interrupted goes on where it stopped.
     """
-    from tfa.bench.datasets.loading import load_dataset
+    from tfa.bench.datasets.load import load_dataset
     from tfa.bench.heads.catalogue import Supplied, head_cards
-    from tfa.bench.running import prepare, run_heads
+    from tfa.bench.run import prepare, run_heads
     from tfa.encoders import load_encoder
 
     # What can be refused is refused before the work.
@@ -126,7 +126,7 @@ def _tell(ran: Ran) -> None:
 
 
 def _report(done: list[Ran], out: Path, encoder: str, *, json: bool) -> None:
-    from tfa.bench.measuring.scored import KS, score_folder
+    from tfa.bench.metrics.scored import KS, score_folder
     from tfa.cli.bench.score import show_scores
 
     asked = [ran for ran in done if ran.outcome != "skipped"]

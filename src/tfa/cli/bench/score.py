@@ -14,8 +14,8 @@ from tfa.cli.console import console, counted, examples, note, open_table, print_
 from tfa.errors import BadSpec
 
 if TYPE_CHECKING:
-    from tfa.bench.measuring.estimates import Estimate, Scored
-    from tfa.bench.measuring.resampling import Paired
+    from tfa.bench.metrics.estimates import Estimate, Scored
+    from tfa.bench.metrics.resampling import Paired
 
     Differences = dict[int, Paired]  # number of a row → its difference to the head compared with
 
@@ -70,7 +70,7 @@ def score(
     json: options.AsJson = False,
 ) -> None:
     """Score recorded rankings: recall, mean average precision, precision against recall. No model is loaded."""
-    from tfa.bench.measuring.scored import score_folder
+    from tfa.bench.metrics.scored import score_folder
 
     heads = [*head, against] if head and against else head
     scored = score_folder(
@@ -97,7 +97,7 @@ def show_scores(scored: Sequence[Scored], against: str | None = None, difference
 
 def compared(scored: Sequence[Scored], against: str) -> Differences:
     """Each row against the head of that name under the same dataset and encoder, where there is one."""
-    from tfa.bench.measuring.scored import paired
+    from tfa.bench.metrics.scored import paired
 
     others = {(one.dataset, one.encoder): one for one in scored if one.head == against}
     if not others:
@@ -145,7 +145,7 @@ def _show(rows: Sequence[tuple[int, Scored]], against: str | None, differences: 
 
 
 def _queries(scored: Sequence[Scored]) -> str:
-    from tfa.bench.measuring.scored import UNANSWERABLE
+    from tfa.bench.metrics.scored import UNANSWERABLE
 
     told = counted(scored[0].queries, "query").replace("querys", "queries")
     without = max(one.without_positives for one in scored)  # a head with a budget is asked fewer

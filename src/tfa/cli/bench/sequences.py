@@ -42,11 +42,11 @@ def sequences(
 
     Of the database-only head, for which nothing of the queries is fitted; all three replicas.
     """
-    from tfa.bench.datasets.loading import load_dataset
-    from tfa.bench.running import prepare
-    from tfa.bench.sequence_study import check_drive, study_drive
+    from tfa.base.progress import as_progress
+    from tfa.bench.datasets.load import load_dataset
+    from tfa.bench.run import prepare
+    from tfa.bench.studies.sequences import check_drive, study_drive
     from tfa.encoders import load_encoder
-    from tfa.progress import as_progress
 
     # What can be refused is refused before the work.
     folders = [named_folder(text) for text in dataset]
@@ -64,7 +64,7 @@ def sequences(
 
 def show(told: Sequence[Mapping[str, Any]]) -> None:
     """The two tables: whole drives, then their second halves."""
-    from tfa.bench.sequence_study import REPLAY_COLUMNS, SEQUENCE_COLUMNS, table_rows
+    from tfa.bench.studies.sequences import REPLAY_COLUMNS, SEQUENCE_COLUMNS, table_rows
 
     say(f"Sequences, {told[0]['encoder']}: R@1 in percent (share of frames that are rather lost)", style="bold")
     _print("frames", SEQUENCE_COLUMNS, table_rows(told, "sequence"))

@@ -27,7 +27,7 @@ def serve(
 
     The exit code is 1 if a request failed or an accepted edit is lost.
     """
-    from tfa.bench.serving import run_serving_benchmark
+    from tfa.bench.load_test.run import run_serving_benchmark
 
     result = run_serving_benchmark(
         seconds=seconds,

@@ -62,8 +62,8 @@ def speed(
     quiet: options.Quiet = False,
 ) -> None:
     """Time every stage against its floor, both in this run: the least time its unavoidable work takes here."""
+    from tfa.base.files import write_json
     from tfa.bench.speed.suite import SpeedRun, chosen, run_each
-    from tfa.storage import write_json
 
     wanted = chosen(names or (), peers=peers)
     if out is not None:
@@ -84,7 +84,7 @@ def speed(
 
 
 def show(done: Done) -> None:
-    from tfa.bench.speed.lines import COLUMNS, cells
+    from tfa.bench.speed.result_line import COLUMNS, cells
     from tfa.bench.speed.suite import SUITE
 
     say(f"{SUITE[done.name].title} ({done.name})", style="bold")
@@ -108,8 +108,8 @@ def performance(
     ] = None,
 ) -> None:
     """Write recorded speeds as one Markdown page, the machine named. Nothing is timed."""
+    from tfa.base.files import write_text
     from tfa.bench.speed.page import performance_page, read_results
-    from tfa.storage import write_text
 
     if out is not None:
         options.check_writable(out)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Name(StrEnum):
-    """The layouts of tfa.bench.tables.layouts, and all of them."""
+    """The layouts of tfa.bench.tables.table_specs, and all of them."""
 
     primary = "primary"
     aerial = "aerial"
@@ -85,8 +85,8 @@ def table(
 
 def _tables(name: Name, records: Path, encoder: str | None, *, paper: bool, both: bool) -> list[Table]:
     """The table asked for; of `all`, those the records have something for."""
-    from tfa.bench.tables.layouts import LAYOUTS, layout
     from tfa.bench.tables.table import NoTable, read_cells
+    from tfa.bench.tables.table_specs import LAYOUTS, layout
 
     cells = read_cells(records, encoder=encoder)
     if name is not Name.all:
@@ -118,8 +118,8 @@ def results(
     ] = "make results DATA=data",
 ) -> None:
     """Write every table of a folder of records as one Markdown page, and say where TFA is below a peer."""
+    from tfa.base.files import write_text
     from tfa.bench.tables.page import results_page
-    from tfa.storage import write_text
 
     if out is not None:
         options.check_writable(out)

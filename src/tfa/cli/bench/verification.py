@@ -11,7 +11,7 @@ from tfa.cli.bench.run import named_folder
 from tfa.cli.console import console, delivered, examples, open_table, printable, say, wants_progress
 
 if TYPE_CHECKING:
-    from tfa.bench.verification_study import Study
+    from tfa.bench.studies.verification import Study
 
 BASE_HEAD = "tfa-c64+"
 
@@ -49,13 +49,13 @@ def verification(
     quiet: options.Quiet = False,
 ) -> None:
     """Compare ways to verify candidates, one factor changed at a time: R@1 of the first split and replica."""
-    from tfa.bench.datasets.loading import load_dataset
+    from tfa.base.progress import as_progress
+    from tfa.bench.datasets.load import load_dataset
     from tfa.bench.heads.catalogue import head_cards
     from tfa.bench.heads.contract import Shared
-    from tfa.bench.running import prepare
-    from tfa.bench.verification_study import check_halves, half_of, joined, study_dataset
+    from tfa.bench.run import prepare
+    from tfa.bench.studies.verification import check_halves, half_of, joined, study_dataset
     from tfa.encoders import load_encoder
-    from tfa.progress import as_progress
 
     # What can be refused is refused before the work.
     folders = [named_folder(text) for text in dataset]
@@ -84,8 +84,8 @@ def verification(
 
 def show(study: Study) -> None:
     """Variants down, datasets across, the mean of each half at the end."""
-    from tfa.bench.verification_study import HALVES
-    from tfa.bench.verification_variants import BUILT, VARIANTS
+    from tfa.bench.studies.verification import HALVES
+    from tfa.bench.studies.verification_variants import BUILT, VARIANTS
 
     halves = {half: [one for one in study.datasets if one.half == half] for half in HALVES}
     shown = [(half, own) for half, own in halves.items() if own]

@@ -1,0 +1,1 @@
+"""One file a layout: how a public dataset lies on disk."""

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.found import BadDataset, Found, images_in, within
-from tfa.bench.datasets.layouts.lines import bad_line, lines_of, numbers, split_fields
+from tfa.bench.datasets.files import BadDataset, Found, images_in, within
 from tfa.bench.datasets.layouts.poses import angles_between
+from tfa.bench.datasets.layouts.text_tables import bad_line, lines_of, numbers, split_fields
 
 _LINES = 9  # intrinsics (3), distortion, rotation (3), centre, size of the image
 

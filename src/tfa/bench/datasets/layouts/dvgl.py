@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.found import BadDataset, Found, images_in, within
-from tfa.bench.datasets.layouts.lines import natural_order
+from tfa.bench.datasets.files import BadDataset, Found, images_in, within
+from tfa.bench.datasets.layouts.text_tables import natural_order
 from tfa.bench.datasets.matching import same_frame
-from tfa.positions import position_from_name
+from tfa.photos.positions import position_from_name
 
 GALLERIES = ("database", "gallery")
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.found import BadDataset, Found, images_in, within
-from tfa.bench.datasets.layouts.lines import natural_order
+from tfa.bench.datasets.files import BadDataset, Found, images_in, within
+from tfa.bench.datasets.layouts.text_tables import natural_order
 from tfa.bench.datasets.matching import by_name, listed_positives, metric_points, same_frame
 
 POSITIVES, POSITIONS = "positives.json", "positions.csv"

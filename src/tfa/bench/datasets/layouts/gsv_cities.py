@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tfa.bench.datasets.found import BadDataset, Found, images_in, same_labels
+from tfa.bench.datasets.files import BadDataset, Found, images_in, same_labels
 from tfa.bench.datasets.matching import by_name, listed_positives, read_positives
 
 POSITIVES, QUERIES = "positives.json", "queries.txt"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.found import BadDataset, Found
-from tfa.bench.datasets.layouts.pickled import load_object_array
+from tfa.bench.datasets.files import BadDataset, Found
+from tfa.bench.datasets.layouts.safe_pickle import load_object_array
 from tfa.bench.datasets.matching import index_rows
 
 SUFFIXES = ("dbImages", "qImages", "gt")

@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tfa.bench.datasets.found import Found, images_in
+from tfa.bench.datasets.files import Found, images_in
 from tfa.bench.datasets.layouts.indexed import checked_indices, in_query_order
-from tfa.bench.datasets.layouts.lines import bad_line, natural_order, read_table
+from tfa.bench.datasets.layouts.text_tables import bad_line, natural_order, read_table
 
 
 def load(

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.found import BadDataset, Found, images_in
+from tfa.bench.datasets.files import BadDataset, Found, images_in
 from tfa.bench.datasets.layouts.indexed import checked_indices, in_query_order
-from tfa.bench.datasets.layouts.lines import natural_order
-from tfa.bench.datasets.layouts.pickled import load_object_array
+from tfa.bench.datasets.layouts.safe_pickle import load_object_array
+from tfa.bench.datasets.layouts.text_tables import natural_order
 
 
 def load(

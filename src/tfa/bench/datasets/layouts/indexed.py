@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.bench.datasets.found import BadDataset
+from tfa.bench.datasets.files import BadDataset
 
 
 def checked_indices(values: Any, images: int, where: str) -> np.ndarray:

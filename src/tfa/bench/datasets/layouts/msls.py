@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.found import BadDataset, Found
+from tfa.bench.datasets.files import BadDataset, Found
 from tfa.bench.datasets.layouts.gsv_lists import find_list, listed_images, missing_lists
-from tfa.bench.datasets.layouts.pickled import load_object_array
+from tfa.bench.datasets.layouts.safe_pickle import load_object_array
 from tfa.bench.datasets.matching import index_rows
 
 SUFFIXES = ("dbImages", "qImages", "qIdx", "pIdx")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tfa.bench.datasets.found import BadDataset, Found, images_in, same_labels
+from tfa.bench.datasets.files import BadDataset, Found, images_in, same_labels
 
 
 def load(root: Path, *, database: str = "new", queries: str = "old") -> Found:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.found import BadDataset
-from tfa.bench.datasets.layouts.lines import bad_line, numbers
+from tfa.bench.datasets.files import BadDataset
 from tfa.bench.datasets.layouts.poses import rotation
+from tfa.bench.datasets.layouts.text_tables import bad_line, numbers
 
 
 def read_centres(path: Path) -> dict[str, np.ndarray]:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.found import BadDataset, Found, images_in, within
-from tfa.bench.datasets.layouts.lines import bad_line, lines_of, numbers, split_fields
+from tfa.bench.datasets.files import BadDataset, Found, images_in, within
 from tfa.bench.datasets.layouts.poses import apply, inverse, motion, rotation
+from tfa.bench.datasets.layouts.text_tables import bad_line, lines_of, numbers, split_fields
 
 _MOTIONS = ("transform_S_AS", "transform_w_gpsw", "transform_e_gpsw")
 _SCALE = "GNSS scale"

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from tfa.bench.datasets.found import BadDataset, Found, images_in, within
+from tfa.bench.datasets.files import BadDataset, Found, images_in, within
 from tfa.bench.datasets.layouts.pose_files import read_centres
 from tfa.bench.datasets.matching import by_name, listed_positives, read_positives
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.found import BadDataset, Found, images_in, same_labels
+from tfa.bench.datasets.files import BadDataset, Found, images_in, same_labels
 from tfa.bench.datasets.layouts.identity import labelled_images
-from tfa.bench.datasets.layouts.lines import bad_line, lines_of
+from tfa.bench.datasets.layouts.text_tables import bad_line, lines_of
 
 
 def load(

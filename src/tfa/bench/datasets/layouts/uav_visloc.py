@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.found import BadDataset, Found, images_in, within
+from tfa.bench.datasets.files import BadDataset, Found, images_in, within
 from tfa.bench.datasets.layouts.earth import earth_points, east_and_north
-from tfa.bench.datasets.layouts.lines import Table, bad_line, read_table
+from tfa.bench.datasets.layouts.text_tables import Table, bad_line, read_table
 
 
 def load(root: Path, *, maps: Sequence[str] = (), radius: float = 100.0, coverage: bool = False) -> Found:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tfa.bench.datasets.found import Found, images_in
+from tfa.bench.datasets.files import Found, images_in
 from tfa.bench.datasets.layouts.gt_npy import read_positives
-from tfa.bench.datasets.layouts.lines import natural_order
+from tfa.bench.datasets.layouts.text_tables import natural_order
 
 
 def load(root: Path, *, distractors: bool = False) -> Found:

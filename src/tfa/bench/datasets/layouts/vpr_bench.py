@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from tfa.bench.datasets.found import BadDataset, Found, images_in
-from tfa.bench.datasets.layouts.lines import natural_order
-from tfa.bench.datasets.layouts.pickled import load_object_array
+from tfa.bench.datasets.files import BadDataset, Found, images_in
+from tfa.bench.datasets.layouts.safe_pickle import load_object_array
+from tfa.bench.datasets.layouts.text_tables import natural_order
 from tfa.bench.datasets.matching import index_rows, same_frame
 
 TRUTH = "ground_truth_new.npy"

@@ -1,0 +1,1 @@
+"""The ground floor: configuration, progress, files, arrays, tokens. Imports nothing of the package but its errors."""

@@ -1,0 +1,205 @@
+"""From a name and a folder to a dataset: its card says which layout reads the folder, and what it must find."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from tfa.bench.datasets.card import DatasetCard, cards, nearest_card
+from tfa.bench.datasets.files import BadDataset, Found
+from tfa.bench.datasets.matching import by_name, listed_positives
+from tfa.bench.records import Truth
+
+POSITIVES, POSITIONS = "positives.json", "positions.csv"
+OWN_RADIUS = 25.0  # metres: of a dataset of the user's own that comes with positions only; the field's usual radius
+
+# A literal catalogue; a layout is imported when it is asked for.
+LAYOUTS: dict[str, str] = {
+    "camera": "tfa.bench.datasets.layouts.camera",
+    "dvgl": "tfa.bench.datasets.layouts.dvgl",
+    "folder": "tfa.bench.datasets.layouts.folder",
+    "gsv_cities": "tfa.bench.datasets.layouts.gsv_cities",
+    "gsv_lists": "tfa.bench.datasets.layouts.gsv_lists",
+    "gt_matches": "tfa.bench.datasets.layouts.gt_matches",
+    "gt_npy": "tfa.bench.datasets.layouts.gt_npy",
+    "identity": "tfa.bench.datasets.layouts.identity",
+    "msls": "tfa.bench.datasets.layouts.msls",
+    "pairs": "tfa.bench.datasets.layouts.pairs",
+    "poses_4seasons": "tfa.bench.datasets.layouts.poses_4seasons",
+    "robotcar": "tfa.bench.datasets.layouts.robotcar",
+    "sues": "tfa.bench.datasets.layouts.sues",
+    "uav_visloc": "tfa.bench.datasets.layouts.uav_visloc",
+    "vpair": "tfa.bench.datasets.layouts.vpair",
+    "vpr_bench": "tfa.bench.datasets.layouts.vpr_bench",
+}
+_TAKE_POSITIVES = ("folder", "gsv_cities", "robotcar")  # layouts with an option that names the user's positives
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images and positives of one dataset on this machine."""
+
+    card: DatasetCard
+    root: Path
+    database: tuple[Path, ...]
+    queries: tuple[Path, ...]
+    positives: tuple[np.ndarray, ...]  # of each query, indices into database
+    conditions: Mapping[str, np.ndarray]  # name → indices of its queries; {} where there are none
+    notes: tuple[str, ...]
+
+    def truth(self) -> Truth:
+        """What answers are judged by, with names that hold on another machine too."""
+        below = [[path.relative_to(self.root).as_posix() for path in paths] for paths in (self.database, self.queries)]
+        return Truth(
+            name=self.card.name,
+            title=self.card.title,
+            database=tuple(below[0]),
+            queries=tuple(below[1]),
+            positives=self.positives,
+            conditions=self.conditions,
+            rule=self.card.positives,
+        )
+
+
+def load_dataset(name: str, root: Path, *, positives: Path | None = None) -> Dataset:
+    """The dataset `name` from its folder. `positives` is a JSON file that takes the place of the layout's rule.
+
+    A name that no card has is a dataset of the user's own, read with the layout "folder".
+    """
+    card, notes = card_for(name, root, positives)
+    reading = plan_reading(card, root, positives)
+    found = reading.load(root)
+    if reading.listed is not None and (positives is not None or not card.public or reading.layout != "folder"):
+        card = replace(card, positives=f"as listed by the user in {reading.listed.name}")
+    check_found(card, found, root)
+    return Dataset(
+        card, root, found.database, found.queries, found.positives, found.conditions,
+        (*notes, *reading.notes, *found.notes, *without_positives(found)),
+    )  # fmt: skip
+
+
+def card_for(name: str, root: Path, positives: Path | None = None) -> tuple[DatasetCard, tuple[str, ...]]:
+    """The card of a name, or one made up for the user's own folder; and notes."""
+    known = cards().get(name)
+    if known is not None:
+        return known, ()
+    near = nearest_card(name)
+    if not has_folders(root):
+        meant = f"; did you mean {near}? List them with: tfa bench datasets" if near else ""
+        raise BadDataset(
+            f"there is no card {name!r}{meant}. A dataset of your own needs {root}/database and {root}/queries "
+            f"with {root}/{POSITIVES} or {root}/{POSITIONS}"
+        )
+    options: dict[str, object] = {}
+    rule = f"as listed in {positives.name if positives else POSITIVES}"
+    if positives is None and not (root / POSITIVES).is_file() and (root / POSITIONS).is_file():
+        options, rule = {"radius": OWN_RADIUS}, f"at most {OWN_RADIUS:g} m away by {POSITIONS}"
+    card = DatasetCard(
+        name=name, title=name, layout="folder", options=options, positives=rule, group="Other",
+        citation="none", licence="unknown", get="a folder of the user's own",
+    )  # fmt: skip
+    hint = f"; if {near} is meant, its counts were not checked" if near else ""
+    return card, (f"{name} is in no card: read as a folder of your own{hint}",)
+
+
+def has_folders(root: Path) -> bool:
+    return all((root / name).is_dir() for name in ("database", "queries"))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a folder is read: a layout, its options, and the user's own positives where there are any."""
+
+    layout: str
+    options: Mapping[str, Any]
+    listed: Path | None = None
+    notes: tuple[str, ...] = ()
+
+    def load(self, root: Path) -> Found:
+        found: Found = layout_of(self.layout).load(root, **self.options)
+        if self.listed is None or self.layout in _TAKE_POSITIVES:
+            return found
+        names = by_name(found.database, root), by_name(found.queries, root)
+        return replace(found, positives=listed_positives(self.listed, *names, len(found.queries)))
+
+
+def plan_reading(card: DatasetCard, root: Path, positives: Path | None) -> Reading:
+    """Which layout reads the folder, and by which positives."""
+    if positives is not None and not positives.is_file():
+        raise BadDataset(f"{positives} does not exist; it must list the database images of each query as JSON")
+    own = root / POSITIVES
+    generic = has_folders(root) and (own.is_file() or positives is not None)
+    used = generic or not card.public or card.layout in _TAKE_POSITIVES
+    listed = positives or (own if own.is_file() and used else None)
+    given = {"positives": str(positives.absolute())} if positives is not None else {}
+    if card.layout in _TAKE_POSITIVES and not (generic and card.layout != "folder"):
+        return Reading(card.layout, {**card.options, **given}, listed)
+    if generic and listed is not None:
+        note = f"database/, queries/ and {listed.name} are there: read with the layout folder, not {card.layout}"
+        return Reading("folder", given, listed, (note,))
+    if not card.public and listed is None:
+        note = f"protocol not public: positives are by a rule of ours ({card.positives}), unless {own} lists yours"
+        return Reading(card.layout, card.options, None, (note,))
+    return Reading(card.layout, card.options, listed)
+
+
+def layout_of(name: str) -> ModuleType:
+    if name not in LAYOUTS:
+        raise BadDataset(f"there is no layout {name!r}; layouts are {', '.join(LAYOUTS)}")
+    return import_module(LAYOUTS[name])
+
+
+def check_found(card: DatasetCard, found: Found, root: Path) -> None:
+    """Counts as declared, positives and conditions within range, every image below the folder and only once."""
+    problems = count_problems(card, found)
+    if problems:
+        raise BadDataset(f"{root}: {'; '.join(problems)}")
+    if len(found.positives) != len(found.queries):
+        raise BadDataset(f"{root}: positives of {len(found.positives):,} queries, there are {len(found.queries):,}")
+    for what, images in (("database", found.database), ("queries", found.queries)):
+        if len(set(images)) != len(images):
+            raise BadDataset(f"{root}: the {what} name an image twice; remove the repeated line from the list")
+    lists = [("positives", row, len(found.database)) for row in found.positives]
+    lists += [(f"condition {name}", own, len(found.queries)) for name, own in found.conditions.items()]
+    for what, row, size in lists:
+        if len(row) and not 0 <= row.min() <= row.max() < size:
+            raise BadDataset(f"{root}: {what} name image {row.max()}, there are 0 to {size - 1}")
+
+
+def count_problems(card: DatasetCard, found: Found) -> list[str]:
+    """What differs from the numbers of images the card declares."""
+    pairs = [
+        ("database images", card.counts.database, len(found.database)),
+        ("queries", card.counts.queries, len(found.queries)),
+    ]
+    pairs += [
+        (f"queries of {name}", declared, len(found.conditions.get(name, ())))
+        for name, declared in card.counts.conditions.items()
+        if found.conditions
+    ]
+    wrong = [
+        f"{card.name} declares {declared:,} {what}, found {held:,}"
+        for what, declared, held in pairs
+        if declared is not None and declared != held
+    ]
+    return [*wrong[:-1], wrong[-1] + _sibling(card, found)] if wrong else []
+
+
+def _sibling(card: DatasetCard, found: Found) -> str:
+    """A hint at a card with the counts that were found."""
+    held = (len(found.database), len(found.queries))
+    others = [other for other in cards().values() if other.name != card.name]
+    same = [other.name for other in others if (other.counts.database, other.counts.queries) == held]
+    return f" (these are the counts of {' and of '.join(same)})" if same else ""
+
+
+def without_positives(found: Found) -> tuple[str, ...]:
+    bare = sum(1 for row in found.positives if len(row) == 0)
+    said = any("without positives" in note for note in found.notes)
+    return (f"queries without positives: {bare:,}; they count as misses",) if bare and not said else ()

@@ -1,0 +1,136 @@
+"""Heads of this package in the benchmark's terms: TFA and the dual-vocabulary system, calibrated or not.
+
+Every head of one database shares one fit. The names say what happens after it:
+
+    tfa  dual                 as fitted on the database
+    tfa-c64  dual-c64         calibrated on 64 unlabelled queries, the others are asked (any number)
+    tfa-fullq  dual-fullq     calibrated on all queries
+    tfa-crossfit              each half of the queries asked of a head calibrated on the other
+    …+                        with robust score calibration (ours, beyond the paper)
+    …-ensemble                the three replicas' scores added, not averaged recalls (ours)
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfa import pipeline
+from tfa.base.tokens import Tokens
+from tfa.bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
+from tfa.bench.protocols import FULL_QUERY, NO_CALIBRATION, Plan, budget, cross_fit
+from tfa.errors import FewPhotos
+from tfa.method.dual_vocabulary import DualHead, fit_dual
+from tfa.method.head import ENSEMBLE, Head, Replica, Retriever
+from tfa.method.vocabulary import CONSTRUCTIONS
+
+Calibrate = Callable[[Any, Tokens], Retriever]  # a fitted head and target tokens in, a calibrated one out
+BUDGETS = (8, 16, 32, 64, 128, 256)
+OURS = "ours, beyond the paper"
+
+
+@dataclass(frozen=True)
+class RetrieverHead:
+    """A fitted head of the package, and how it is calibrated."""
+
+    retriever: Retriever
+    asked: tuple[Replica, ...] = CONSTRUCTIONS
+    how: Calibrate | None = None
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        return tuple(str(replica) for replica in self.asked)
+
+    @property
+    def saw(self) -> str:
+        return str(self.retriever.saw)  # type: ignore[attr-defined]
+
+    @property
+    def decisions(self) -> dict[str, Any]:
+        """What it decided, with the evidence of every candidate where there is some."""
+        told = dict(self.retriever.decisions.to_dict())  # type: ignore[attr-defined]
+        if isinstance(self.retriever, Head):
+            candidates = self.retriever.evidence.candidates
+            told["candidates"] = {name: candidate.to_dict() for name, candidate in candidates.items()}
+        return told
+
+    def scores(self, queries: Photos, replica: str) -> np.ndarray:
+        return self.retriever.scores(queries.tokens, ENSEMBLE if replica == ENSEMBLE else int(replica))
+
+    def calibrate(self, target: Photos) -> Fitted:
+        assert self.how is not None, "a head without a calibration was given a plan that calibrates"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FewPhotos)  # a budget of 4 is the benchmark's own choice
+            return RetrieverHead(self.how(self.retriever, target.tokens), self.asked)
+
+
+def fitted_tfa(database: Photos, shared: Shared) -> Head:
+    """The database-only head, fitted once for all heads that stand on it."""
+    make = lambda: pipeline.fit(database.tokens, shared.spec, device=shared.device, progress=shared.progress)  # noqa: E731
+    return shared.once("tfa", make)
+
+
+def fitted_dual(database: Photos, shared: Shared) -> DualHead:
+    make = lambda: fit_dual(  # noqa: E731
+        database.tokens, spec=shared.spec, device=shared.device, progress=shared.progress
+    )
+    return shared.once("dual", make)
+
+
+def _calibrate_tfa(head: Head, target: Tokens) -> Retriever:
+    return pipeline.calibrate(head, target)
+
+
+def _calibrate_tfa_scores(head: Head, target: Tokens) -> Retriever:
+    return pipeline.calibrate(head, target, score=True)
+
+
+def _calibrate_dual(head: DualHead, target: Tokens) -> Retriever:
+    return head.calibrate(target)
+
+
+def _calibrate_dual_robustly(head: DualHead, target: Tokens) -> Retriever:
+    return head.calibrate(target, robust=True)
+
+
+_SYSTEMS: Mapping[str, tuple[str, Callable[[Photos, Shared], Retriever], Calibrate, Calibrate]] = {
+    "tfa": ("TFA", fitted_tfa, _calibrate_tfa, _calibrate_tfa_scores),
+    "dual": ("TFA dual", fitted_dual, _calibrate_dual, _calibrate_dual_robustly),
+}
+_PLANS: Mapping[str, tuple[str, Plan]] = {
+    "": ("", NO_CALIBRATION),
+    "-fullq": ("-FullQ", FULL_QUERY),
+    "-crossfit": ("-FullQ (cross-fit)", cross_fit()),
+    "-crossfit-contiguous": ("-FullQ (cross-fit, contiguous halves)", cross_fit("contiguous")),
+}
+_NAME = re.compile(r"(tfa|dual)(-c([1-9][0-9]{0,5})|-fullq|-crossfit|-crossfit-contiguous)?(\+)?(-ensemble)?")
+
+
+def retriever_card(name: str) -> HeadCard | None:
+    """The card of a name of the family above; None if it is not one."""
+    match = _NAME.fullmatch(name)
+    if match is None or (match[4] and not match[2]):  # nothing to calibrate scores on
+        return None
+    title, fit, plain, scored = _SYSTEMS[match[1]]
+    suffix, plan = (f"-C{match[3]}", budget(int(match[3]))) if match[3] else _PLANS[match[2] or ""]
+    asked: tuple[Replica, ...] = (ENSEMBLE,) if match[5] else CONSTRUCTIONS
+    how = None if not plan.calibrates else scored if match[4] else plain
+    return HeadCard(
+        name=name,
+        title=title + suffix + ("+" if match[4] else "") + (" ensemble" if match[5] else ""),
+        sees="target" if plan.calibrates else "database",
+        fit=_fit(fit, asked, how),
+        plan=plan,
+        settings={"system": match[1], "score_calibration": bool(match[4]), "ensemble": bool(match[5])},
+        note=OURS if match[4] or match[5] else "",
+        own_budgets=match[1] == "dual",
+    )
+
+
+def _fit(fit: Callable[[Photos, Shared], Retriever], asked: tuple[Replica, ...], how: Calibrate | None) -> Fit:
+    return lambda database, shared: RetrieverHead(fit(database, shared), asked, how)

@@ -1,0 +1,1 @@
+"""The training-free systems of others, written from their papers."""

@@ -1,0 +1,158 @@
+"""SAM's automatic masks: a grid of points is asked for masks, and those it is sure of are kept.
+
+Weights come from a file or folder on this machine; nothing is downloaded and nothing in them is executed.
+Preparation and suppression of overlapping boxes are our own code, so that no vision library is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from tfa.bench.heads.peers.sam_weights import build, folder_config, size_of, sized_config
+from tfa.bench.heads.peers.segments import reduced
+from tfa.photos.images import resize
+
+if TYPE_CHECKING:
+    import torch
+
+MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+ENLARGE_AT_ONCE = 16  # masks of 1024 × 1024 logits in memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """How masks are asked for and which are kept: the published defaults of the automatic mask generator."""
+
+    points_per_side: int = 32
+    points_per_batch: int = 64
+    least_iou: float = 0.88  # what the model predicts of its own mask
+    least_stability: float = 0.95  # area above +offset ÷ area above −offset
+    stability_offset: float = 1.0
+    most_overlap: float = 0.7  # intersection over union of boxes
+    longest: int = 640  # ours: larger photos are first reduced to the size the published head works at
+    reduction: int = 2  # masks are made on the half-resolution image
+
+
+class SamSegmenter:
+    """SAM of one size, its weights, and how it is asked. A saved folder's own config says its size."""
+
+    def __init__(
+        self, weights: Path, model: str = "vit-h", *, device: str = "cpu", asking: Asking | None = None
+    ) -> None:
+        self.device = "cpu" if device == "torch" else device
+        self.asking = asking or Asking()
+        config = folder_config(weights) if weights.is_dir() else sized_config(model)
+        self.model_name = model if not weights.is_dir() else size_of(config)
+        built, self.sha256 = build(config, weights, self.model_name)
+        self._sam = built.to(self.device)
+        self.side = int(config.vision_config.image_size)
+
+    @property
+    def name(self) -> str:
+        return f"SAM {self.model_name}"
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return {"segmenter": self.name, "weights": self.sha256, **asdict(self.asking)}
+
+    def segment(self, image: Image.Image) -> np.ndarray:
+        """Boolean masks `s h w` at the reduced resolution, most confident first; none if it is sure of none."""
+        import torch
+
+        image = reduced(image, self.asking.longest)
+        size = tuple(max(round(length / self.asking.reduction), 1) for length in image.size)
+        image = resize(image, (size[0], size[1]))
+        pixels, inside = prepare(image, self.side)
+        masks, ious, boxes = [], [], []
+        with torch.inference_mode():
+            embedded = self._sam.get_image_embeddings(torch.from_numpy(pixels)[None].to(self.device))
+            points = grid_points(self.asking.points_per_side, inside)
+            for low in range(0, len(points), self.asking.points_per_batch):
+                logits, iou = self._ask(embedded, points[low : low + self.asking.points_per_batch])
+                for start in range(0, len(logits), ENLARGE_AT_ONCE):
+                    chunk = slice(start, start + ENLARGE_AT_ONCE)
+                    large = enlarge(logits[chunk], self.side, inside, image.size).cpu().numpy()
+                    sure = stability(large, self.asking.stability_offset) >= self.asking.least_stability
+                    kept = large[sure] > 0
+                    masks.append(kept)
+                    ious.append(iou[chunk][sure])
+                    boxes.append(boxes_of(kept))
+        if not masks:
+            return np.zeros((0, image.height, image.width), dtype=bool)
+        best = suppress(np.concatenate(boxes), np.concatenate(ious), self.asking.most_overlap)
+        return np.concatenate(masks)[best]
+
+    def _ask(self, embedded: torch.Tensor, points: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
+        """Three masks for each point, those with a good predicted IoU: logits `s h w` and IoUs `s`."""
+        import torch
+
+        asked = torch.from_numpy(points).to(self.device)[None, :, None, :]
+        answer = self._sam(image_embeddings=embedded, input_points=asked, multimask_output=True)
+        iou = answer.iou_scores[0].flatten()
+        good = iou >= self.asking.least_iou
+        return answer.pred_masks[0].flatten(0, 1)[good], iou[good].cpu().numpy()
+
+
+def prepare(image: Image.Image, side: int) -> tuple[np.ndarray, tuple[int, int]]:
+    """float32 `3 side side`, the image in its upper left corner, and its (width, height) there."""
+    scale = side / max(image.size)
+    inside = (max(int(image.width * scale + 0.5), 1), max(int(image.height * scale + 0.5), 1))
+    pixels = (np.asarray(resize(image, inside), np.float32) - np.array(MEAN, np.float32)) / np.array(STD, np.float32)
+    padded = np.zeros((3, side, side), np.float32)  # zero is the mean colour
+    padded[:, : inside[1], : inside[0]] = pixels.transpose(2, 0, 1)
+    return padded, inside
+
+
+def grid_points(per_side: int, size: tuple[int, int]) -> np.ndarray:
+    """Points (x, y) at the middles of a grid over (width, height), row by row, `p 2`."""
+    middles = (np.arange(per_side) + 0.5) / per_side
+    x, y = np.meshgrid(middles * size[0], middles * size[1])
+    return np.stack([x.ravel(), y.ravel()], axis=1).astype(np.float32)
+
+
+def enlarge(logits: torch.Tensor, side: int, inside: tuple[int, int], size: tuple[int, int]) -> torch.Tensor:
+    """Logits `s h w` of the padded square → logits at the image's own (width, height)."""
+    from torch.nn.functional import interpolate
+
+    square = interpolate(logits[:, None], (side, side), mode="bilinear", align_corners=False)
+    own = square[..., : inside[1], : inside[0]]
+    return interpolate(own, (size[1], size[0]), mode="bilinear", align_corners=False)[:, 0]
+
+
+def stability(logits: np.ndarray, offset: float) -> np.ndarray:
+    """How little a mask `s h w` changes with its threshold: |logit > offset| / |logit > −offset|, 0 if empty."""
+    inner = (logits > offset).sum(axis=(1, 2))
+    outer = (logits > -offset).sum(axis=(1, 2))
+    return inner / np.maximum(outer, 1)
+
+
+def boxes_of(masks: np.ndarray) -> np.ndarray:
+    """First and last column and row of each mask, `s 4` as (left, top, right, bottom); zeros if it is empty."""
+    columns, rows = np.any(masks, axis=1), np.any(masks, axis=2)
+    left, top = columns.argmax(axis=1), rows.argmax(axis=1)
+    right = columns.shape[1] - 1 - columns[:, ::-1].argmax(axis=1)
+    bottom = rows.shape[1] - 1 - rows[:, ::-1].argmax(axis=1)
+    boxes = np.stack([left, top, right, bottom], axis=1).astype(np.float64)
+    return np.where(np.any(columns, axis=1)[:, None], boxes, 0)
+
+
+def suppress(boxes: np.ndarray, scores: np.ndarray, most_overlap: float) -> np.ndarray:
+    """Indices of boxes `s 4` by falling score, without those that overlap a better one by more than allowed."""
+    area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    waiting = np.argsort(-scores, kind="stable")  # equal scores: the first point wins
+    kept = []
+    while len(waiting):
+        best, waiting = waiting[0], waiting[1:]
+        kept.append(best)
+        low = np.maximum(boxes[best, :2], boxes[waiting, :2])
+        high = np.minimum(boxes[best, 2:], boxes[waiting, 2:])
+        shared = (high - low).clip(min=0).prod(axis=1)
+        # Without division: two boxes of no area (lines one pixel wide) do not suppress each other.
+        waiting = waiting[shared <= most_overlap * (area[best] + area[waiting] - shared)]
+    return np.array(kept, dtype=np.int64)

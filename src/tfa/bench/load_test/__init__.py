@@ -1,0 +1,1 @@
+"""A service under load: clients, edits, a kill, and what is there afterwards."""

@@ -1,0 +1,1 @@
+"""Rankings and positives → recall, its interval and the other measures. No torch."""

@@ -1,0 +1,261 @@
+"""The second loop: records in, numbers out. No model, no images, no torch.
+
+A recall is averaged over the queries of a split (with conditions: over the queries of each, then over the
+conditions), then over the replicas, then over the splits; the deviation is that of the splits.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfa.bench.array_json import BadRecord
+from tfa.bench.metrics.estimates import UNANSWERABLE, Acceptance, Estimate, Scored
+from tfa.bench.metrics.measures import (
+    average_precision,
+    first_right,
+    mean_and_deviation,
+    mean_of_known,
+    precision_recall,
+)
+from tfa.bench.metrics.resampling import Paired, interval, paired_difference
+from tfa.bench.records import Record, Truth, find_records, truth_of
+from tfa.errors import BadSpec
+
+__all__ = ["KS", "UNANSWERABLE", "Acceptance", "Estimate", "Scored", "paired", "score", "score_folder"]
+
+KS = (1, 5, 10, 20)
+
+
+def score(
+    record: Record,
+    truth: Truth,
+    *,
+    ks: Sequence[int] = KS,
+    unanswerable: str = "miss",
+    precision_depth: int | None = None,
+) -> Scored:
+    """Judge the rankings of a record by the positives of its dataset.
+
+    Average precision is over the first `precision_depth` places (all that are recorded if it is not given):
+    records of unlike depth can be compared only at the smaller one.
+    """
+    ks = tuple(dict.fromkeys(int(k) for k in ks))
+    _check_asked(record, ks, unanswerable)
+    fingerprint = _check_truth(record, truth)
+    places = min(precision_depth or record.depth, record.depth)
+    values = _values(record, truth, ks, unanswerable, places)
+    asked = ~np.isnan(values[..., 0]).all(axis=(1, 2))
+    if not asked.any():
+        raise BadRecord(
+            f"{_where(record)}: no query asked has positives; count such queries as misses, do not skip them"
+        )
+    strata = tuple(truth.conditions.values())
+    groups = strata or (np.arange(len(values)),)
+    means = np.stack([mean_of_known(values[own]) for own in groups])  # groups splits replicas measures
+    by_split = mean_of_known(mean_of_known(means), axis=1)
+    by_condition = dict(zip(truth.conditions, mean_of_known(means, axis=2), strict=False))
+    per_query = mean_of_known(values[..., 0], axis=(1, 2))
+    refused = _refusal(record, truth, places)
+    return Scored(
+        **_described(record),
+        truth=fingerprint,
+        ks=ks,
+        unanswerable=unanswerable,
+        asked=int(asked.sum()),
+        without_positives=sum(not len(truth.positives[query]) for query in _ever_asked(record)),
+        recalls=_recalls(by_split, ks),
+        splits=tuple(tuple(row) for row in by_split[:, 1:-1].tolist()),
+        # A condition none of whose queries was asked has no recall.
+        conditions={name: _recalls(own, ks) for name, own in by_condition.items() if not np.isnan(own[:, 0]).all()},
+        interval=interval(per_query, strata),
+        mean_average_precision=_estimate(by_split[:, -1]) if refused is None else None,
+        refused=refused,
+        acceptance=_acceptance(values[..., 0], record.confidence),
+        per_query=per_query,
+        strata=strata,
+    )
+
+
+def paired(one: Scored, other: Scored) -> Paired:
+    """Difference in recall at 1 over the queries both were asked: `one` minus `other`."""
+    if one.truth != other.truth:
+        raise BadRecord(
+            f"{one.head} on {one.dataset} and {other.head} on {other.dataset} were judged by different positives; "
+            "compare heads of one dataset"
+        )
+    if one.unanswerable != other.unanswerable:
+        raise BadSpec(f"unanswerable={one.unanswerable!r} and {other.unanswerable!r} cannot be compared; score alike")
+    return paired_difference(one.per_query, other.per_query, one.strata)
+
+
+def score_folder(
+    results: Path,
+    *,
+    ks: Sequence[int] = KS,
+    unanswerable: str = "miss",
+    datasets: Collection[str] | None = None,
+    heads: Collection[str] | None = None,
+    encoder: str | None = None,
+) -> list[Scored]:
+    """Score the records below a folder, all or those named; in the order of dataset, encoder and head."""
+    given = {"dataset": datasets, "head": heads, "encoder": None if encoder is None else [encoder]}
+    wanted = {kind: names for kind, names in given.items() if names}
+    paths = find_records(results)
+    if not paths:
+        raise BadRecord(f"{results} holds no records; write some with tfa bench run --out {results}")
+    if wanted:
+        paths = _chosen(paths, wanted)
+    truths: dict[Path, Truth] = {}
+    scored = []
+    for path in paths:
+        folder = path.parent.parent
+        record = Record.read(path)
+        if folder not in truths:
+            truths[folder] = truth_of(path)
+        scored.append(score(record, truths[folder], ks=ks, unanswerable=unanswerable))
+    return sorted(scored, key=lambda one: (one.dataset, one.encoder, one.head))
+
+
+def _values(record: Record, truth: Truth, ks: Sequence[int], unanswerable: str, places: int) -> np.ndarray:
+    """`q splits replicas measures`: hit at 1, hit at each k, average precision; nan where a query does not count."""
+    values = np.full((*record.rankings.shape[:3], len(ks) + 2), np.nan)
+    answerable = np.array([len(right) > 0 for right in truth.positives])
+    for split in range(len(record.folds)):
+        own = record.evaluated(split)
+        if unanswerable == "skip":
+            own = own[answerable[own]]
+        ranked, right = record.rankings[own, split], [truth.positives[query] for query in own]
+        values[own, split, :, :-1] = first_right(ranked, right)[..., None] < np.array([1, *ks])
+        values[own, split, :, -1] = average_precision(ranked[..., :places], right, record.nothing)
+    return values
+
+
+def _acceptance(hits: np.ndarray, confidence: np.ndarray) -> Acceptance:
+    """Of hits at 1 and confidences `q splits replicas`: every replica and split has thresholds of its own."""
+    _, splits, replicas = hits.shape
+    numbers = np.full((splits, replicas, 3), np.nan)
+    drawn: dict[str, list[float]] = {}
+    for split, replica in np.ndindex(splits, replicas):
+        known = ~np.isnan(hits[:, split, replica])
+        if not known.any():
+            continue
+        curve = precision_recall(hits[known, split, replica] == 1, confidence[known, split, replica])
+        numbers[split, replica] = curve.area, curve.recall_at_precision(0.99), curve.recall_at_precision(1.0)
+        drawn = drawn or curve.drawn()
+    area, at_99, at_100 = (_estimate(column) for column in mean_of_known(numbers, axis=1).T)
+    return Acceptance(area, at_99, at_100, drawn)
+
+
+def _recalls(by_split: np.ndarray, ks: Sequence[int]) -> dict[int, Estimate]:
+    return {k: _estimate(column) for k, column in zip(ks, by_split[:, 1:-1].T, strict=True)}
+
+
+def _estimate(by_split: np.ndarray) -> Estimate:
+    mean, sd = mean_and_deviation(by_split)
+    return Estimate(float(mean), float(sd))
+
+
+def _described(record: Record) -> dict[str, Any]:
+    return {
+        "dataset": record.dataset["name"],
+        "dataset_title": record.dataset["title"],
+        "database": record.dataset["database"],
+        "queries": record.dataset["queries"],
+        "encoder": record.encoder["id"],
+        "head": record.name,
+        "title": record.head["title"],
+        "sees": record.head["sees"],
+        "note": record.head.get("note") or "",
+        "plan": record.plan["name"],
+        "seeds": record.seeds,
+        "replicas": record.replicas,
+        "depth": record.depth,
+        "decisions": tuple(tuple(_told_fold(fold) for fold in folds) for folds in record.folds),
+        "timings": record.timings,
+    }
+
+
+def _told_fold(fold: Mapping[str, Any]) -> dict[str, Any]:
+    counts = {key: len(fold[key]) for key in ("calibration", "evaluated")}
+    return {"condition": fold.get("condition"), **counts, "decisions": dict(fold["decisions"])}
+
+
+def _ever_asked(record: Record) -> np.ndarray:
+    return np.unique(np.concatenate([record.evaluated(split) for split in range(len(record.folds))]))
+
+
+def _refusal(record: Record, truth: Truth, places: int) -> str | None:
+    most = max(len(truth.positives[query]) for query in _ever_asked(record))
+    if most <= places:
+        return None
+    return f"a query has {most} positives and rankings end at {places}"
+
+
+def _where(record: Record) -> str:
+    return f"record of {record.name} on {record.dataset['name']}"
+
+
+def _check_asked(record: Record, ks: Sequence[int], unanswerable: str) -> None:
+    if unanswerable not in UNANSWERABLE:
+        raise BadSpec(f"unanswerable={unanswerable!r} is unknown; use {' or '.join(map(repr, UNANSWERABLE))}")
+    if not ks or min(ks) < 1:
+        raise BadSpec(f"ks={list(ks)} is out of range: give at least one k, each at least 1")
+    if max(ks) > record.depth:
+        raise BadSpec(
+            f"{_where(record)}: rankings are {record.depth} deep, recall at {max(ks)} needs {max(ks)}; "
+            f"ask for k up to {record.depth}, or run the head again with deeper rankings"
+        )
+
+
+def _check_truth(record: Record, truth: Truth) -> str:
+    """The fingerprint of a truth that is the record's own."""
+    fingerprint = truth.fingerprint
+    if record.dataset["fingerprint"] != fingerprint:
+        raise BadRecord(
+            f"{_where(record)} was written for other images or positives (fingerprint "
+            f"{record.dataset['fingerprint'][:12]}, dataset.json has {fingerprint[:12]}); restore the "
+            "dataset.json it was written beside, or run the head again"
+        )
+    expected = (len(truth.queries), len(record.folds), len(record.replicas))
+    if record.rankings.shape[:3] != expected or record.confidence.shape != expected:
+        raise BadRecord(
+            f"{_where(record)} holds rankings {record.rankings.shape} and confidences "
+            f"{record.confidence.shape}, expected {expected} (queries, splits, replicas); run it again"
+        )
+    return fingerprint
+
+
+def _chosen(paths: Sequence[Path], wanted: Mapping[str, Collection[str]]) -> list[Path]:
+    """Files whose record is of the datasets, heads and encoders named; a name without a record is an error."""
+    names = {path: _names(path) for path in paths}
+    for kind, asked in wanted.items():
+        there = sorted({told[kind] for told in names.values()})
+        for name in asked:
+            if name not in there:
+                near = difflib.get_close_matches(name, there, 1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise BadRecord(f"there is no record of {kind} {name!r}; there are {', '.join(there)}{hint}")
+    chosen = [path for path, told in names.items() if all(told[kind] in asked for kind, asked in wanted.items())]
+    if not chosen:
+        asked_for = ", ".join(f"{kind} {' or '.join(asked)}" for kind, asked in wanted.items())
+        raise BadRecord(f"there are records of each of these, but none of all together: {asked_for}")
+    return chosen
+
+
+def _names(path: Path) -> dict[str, str]:
+    """Dataset, encoder and head of a record file, without unpacking its arrays."""
+    try:
+        values = json.loads(path.read_text("utf-8"))
+        return {
+            "dataset": values["dataset"]["name"],
+            "encoder": values["encoder"]["id"],
+            "head": values["head"]["name"],
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        raise BadRecord(f"{path} is not a whole record; remove it or run its head again") from None

@@ -1,0 +1,107 @@
+"""Asking a head: the first places of each query's ranking, and how far the best answer stands out of its row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfa.base.progress import Progress, SilentProgress
+from tfa.bench.heads.contract import Confident, Fitted, Photos
+from tfa.bench.metrics.measures import Positives, recall_at
+from tfa.bench.protocols import Fold, Split
+from tfa.method.evidence import row_facts
+from tfa.search.ties import top_k
+
+QUERIES_AT_ONCE = 256  # rows of scores `q m` in memory
+SAMPLE = 64  # queries and database images of the piece of the score matrix that a record keeps
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the queries were answered in one split. Queries that were not asked have `nothing` and nan."""
+
+    replicas: tuple[str, ...]
+    folds: tuple[Mapping[str, Any], ...]
+    rankings: np.ndarray  # queries replicas depth
+    confidence: np.ndarray  # queries replicas
+
+
+def index_type(images: int) -> np.dtype:
+    """The smallest type of a database index, its largest value left for `nothing`."""
+    return next(kind for kind in map(np.dtype, ("u1", "u2", "u4")) if images < np.iinfo(kind).max)
+
+
+def asked_split(
+    split: Split,
+    heads: Sequence[Fitted],
+    queries: Photos,
+    images: int,
+    depth: int,
+    progress: Progress | None = None,
+) -> Answers:
+    """Each fold's head is asked its queries, under every replica."""
+    replicas, kind = heads[0].replicas, index_type(images)
+    rankings = np.full((len(queries), len(replicas), min(depth, images)), np.iinfo(kind).max, kind)
+    confidence = np.full((len(queries), len(replicas)), np.nan, np.float32)
+    with (progress or SilentProgress()).task("asking", len(split.evaluated) * len(replicas), "queries") as task:
+        for fold, head in zip(split.folds, heads, strict=True):
+            for column, replica in enumerate(replicas):
+                for start in range(0, len(fold.evaluated), QUERIES_AT_ONCE):
+                    rows = fold.evaluated[start : start + QUERIES_AT_ONCE]
+                    scores, sure = scored(head, queries.select(rows), replica)
+                    rankings[rows, column], peak = ranked(scores, depth, kind)
+                    confidence[rows, column] = peak if sure is None else sure
+                    task.advance(len(rows))
+    folds = tuple(_told(fold, head) for fold, head in zip(split.folds, heads, strict=True))
+    return Answers(replicas, folds, rankings, confidence)
+
+
+def scored(head: Fitted, queries: Photos, replica: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """`q m`, and the head's own confidence `q` if it has one."""
+    if isinstance(head, Confident):
+        return head.scores_and_confidence(queries, replica)
+    return head.scores(queries, replica), None
+
+
+def mean_recall(head: Fitted, queries: Photos, positives: Positives, ks: Sequence[int]) -> list[float]:
+    """Recall of each replica over all queries, averaged: what the paper reports of a head that is not calibrated."""
+    everyone = Split(None, (Fold(np.arange(0), np.arange(len(queries))),))
+    images = head.scores(queries.select(slice(0, 1)), head.replicas[0]).shape[1]
+    answers = asked_split(everyone, [head], queries, images, max(ks))
+    rows = [recall_at(answers.rankings[:, replica], positives, ks) for replica in range(len(head.replicas))]
+    return [float(value) for value in np.mean(rows, axis=0)]
+
+
+def ranked(scores: np.ndarray, depth: int, kind: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """The best `depth` images of each row, ties to the smaller index, and the z-score of the best.
+
+    A row of nothing but equal scores ranks nothing: by the tie rule a constant scorer would otherwise be right
+    wherever image 0 is. A score that is not a number is below all others.
+    """
+    scores = np.where(np.isnan(scores), -np.inf, scores)
+    first = top_k(scores, depth)[0].astype(kind)
+    flat = (scores == scores[:, :1]).all(axis=1) & (scores.shape[1] > 1)
+    first[flat] = np.iinfo(kind).max
+    finite = np.where(np.isfinite(scores), scores, np.nan)
+    peak = row_facts(np.nan_to_num(finite, nan=0.0).astype(np.float64)).peak
+    return first, np.where(flat, 0.0, peak).astype(np.float32)
+
+
+def score_sample(head: Fitted, queries: Photos, images: int) -> dict[str, Any]:
+    """Scores of evenly spaced queries against evenly spaced database images, for a picture of the whole."""
+    rows = np.unique(np.linspace(0, len(queries) - 1, min(SAMPLE, len(queries))).astype(np.int64))
+    columns = np.unique(np.linspace(0, images - 1, min(SAMPLE, images)).astype(np.int64))
+    scores = head.scores(queries.select(rows), head.replicas[0])[:, columns]
+    return {"queries": rows.tolist(), "database": columns.tolist(), "scores": np.nan_to_num(scores).astype(np.float16)}
+
+
+def _told(fold: Fold, head: Fitted) -> dict[str, Any]:
+    return {
+        "calibration": fold.calibration,
+        "evaluated": fold.evaluated,
+        "condition": fold.condition,
+        "decisions": dict(getattr(head, "decisions", {})),
+    }

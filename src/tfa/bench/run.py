@@ -1,0 +1,248 @@
+"""The first loop: encode a dataset once, ask every head, write its rankings. Nothing is scored here.
+
+A head's record is written when it is complete; a finished split of an unfinished head is kept beside it. A run
+that is interrupted continues where it stopped, and a record that exists is never made again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfa.base.config import HeadSpec
+from tfa.base.files import sha256_of_json
+from tfa.base.progress import Progress, as_progress, tracked
+from tfa.bench.datasets.load import Dataset
+from tfa.bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Shared
+from tfa.bench.partial_records import Parts
+from tfa.bench.protocols import Plan, Split
+from tfa.bench.provenance import hardware, versions
+from tfa.bench.rank import asked_split, score_sample
+from tfa.bench.records import TRUTH_FILE, Record, Truth, record_path
+from tfa.encoders.protocol import Encoder
+from tfa.errors import BadSpec
+from tfa.method.residuals import remembering
+from tfa.photos.token_cache import TokenCache
+
+DEPTH = 100  # places of a ranking that are kept
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What became of one head on one dataset."""
+
+    dataset: str
+    head: str
+    outcome: str  # "written" | "kept" | "same" | "skipped"
+    path: Path | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A dataset under an encoder, ready to be asked."""
+
+    dataset: Dataset
+    truth: Truth
+    encoder: Encoder
+    database: Photos
+    queries: Photos
+    images: str  # digest of all image files
+    spec: HeadSpec
+
+
+def prepare(
+    dataset: Dataset, encoder: Encoder, *, cache: TokenCache | None = None, progress: bool | Progress | None = None
+) -> Bench:
+    """Encode the images of a dataset (what the cache knows is not computed again)."""
+    cache, bars = cache or TokenCache(), as_progress(progress)
+    database = cache.encode(dataset.database, encoder, progress=bars)
+    queries = cache.encode(dataset.queries, encoder, progress=bars)
+    return Bench(
+        dataset,
+        dataset.truth(),
+        encoder,
+        Photos(database.tokens, tuple(database.paths)),
+        Photos(remembering(queries.tokens), tuple(queries.paths)),
+        sha256_of_json([database.digests, queries.digests]),
+        dataclasses.replace(HeadSpec(), **dataset.card.spec),
+    )
+
+
+def run_heads(
+    bench: Bench,
+    cards: Sequence[HeadCard],
+    results: Path,
+    *,
+    depth: int = DEPTH,
+    split_depth: int | None = None,
+    again: bool = False,
+    device: str = "cpu",
+    progress: bool | Progress | None = None,
+    tell: Callable[[Ran], None] = lambda ran: None,
+) -> list[Ran]:
+    """Records of all heads on one dataset. `again` makes existing ones once more and compares.
+
+    `depth` places of a ranking are kept; of a plan with several splits `split_depth`, if it is given.
+    """
+    if min(depth, split_depth or depth) < 1:
+        raise BadSpec(f"depth={min(depth, split_depth or depth)} is out of range: must be at least 1")
+    bars = as_progress(progress)
+    keep_truth(bench.truth, results)
+    shared = Shared(spec=bench.spec, device=device, progress=bars)
+    done = []
+    for card in cards:
+        kept = (split_depth or depth) if card.plan.count > 1 else depth
+        done.append(run_head(bench, card, results, shared, depth=kept, again=again, progress=bars))
+        tell(done[-1])
+    return done
+
+
+def keep_truth(truth: Truth, results: Path) -> None:
+    """Write what answers are judged by, or check that it is what earlier records were made with."""
+    folder = results / truth.name
+    if not (folder / TRUTH_FILE).exists():
+        truth.write(folder)
+    elif Truth.read(folder).fingerprint != truth.fingerprint:
+        raise BadSpec(
+            f"{folder} holds records of another copy of {truth.name} (other images or positives); "
+            "write to another folder with --out, or remove it"
+        )
+
+
+def run_head(
+    bench: Bench, card: HeadCard, results: Path, shared: Shared, *, depth: int, again: bool, progress: Progress
+) -> Ran:
+    path = record_path(results, bench.truth.name, bench.encoder.id, card.name)
+    plan = card.plan
+    if card.own_budgets and bench.dataset.card.conditions_specific:
+        plan = dataclasses.replace(plan, specific=True)
+    inputs = _inputs(bench, card, plan, depth)
+    known = Record.read(path) if path.exists() else None
+    if known is not None and known.inputs != inputs:
+        differs = [key for key in inputs if inputs[key] != known.inputs.get(key)]
+        raise BadSpec(
+            f"{path} was made of other inputs ({', '.join(differs)}); records are never overwritten: "
+            "remove it, or write to another folder with --out"
+        )
+    if known is not None and not again:
+        return Ran(bench.truth.name, card.name, "kept", path)
+    try:
+        splits = plan.splits(len(bench.queries), bench.truth.conditions)
+    except BadSpec as error:
+        return Ran(bench.truth.name, card.name, "skipped", None, str(error))
+    record = make_record(bench, card, splits, inputs, shared, Parts(path, inputs), progress)
+    if known is None:
+        record.write(path)
+        Parts(path, inputs).clear()
+        return Ran(bench.truth.name, card.name, "written", path)
+    Parts(path, inputs).clear()
+    if record.identity != known.identity:
+        raise BadSpec(f"{path} does not come out the same a second time; its inputs are the same, its answers are not")
+    return Ran(bench.truth.name, card.name, "same", path)
+
+
+def make_record(
+    bench: Bench,
+    card: HeadCard,
+    splits: Sequence[Split],
+    inputs: dict[str, Any],
+    shared: Shared,
+    parts: Parts,
+    progress: Progress,
+) -> Record:
+    """Fit, calibrate for each split, ask, and put the answers together."""
+    clock = _Clock()
+    first: Fitted | None = None
+    with clock.of("fit"):
+        fitted = card.fit(bench.database, shared)
+    answered = []
+    several = len(splits) > 1
+    # One bar at a time: of the splits where there are several, else of the queries.
+    of_queries = None if several else progress
+    for number, split in enumerate(tracked(splits, len(splits), card.name, progress, "splits") if several else splits):
+        answers = parts.read(number) if several else None
+        if answers is None or number == 0:  # the first split also gives the piece of the score matrix
+            with clock.of("calibrate"):
+                heads = [calibrated(fitted, bench.queries, fold.calibration) for fold in split.folds]
+            first = first or heads[0]
+            with clock.of("ask"):
+                answers = asked_split(split, heads, bench.queries, len(bench.database), inputs["depth"], of_queries)
+            if several:
+                parts.write(number, answers)
+        answered.append(answers)
+    assert first is not None
+    return Record(
+        dataset=inputs["dataset"],
+        encoder=inputs["encoder"],
+        head=inputs["head"],
+        plan=inputs["plan"],
+        versions=versions(),
+        hardware=hardware(shared.device),
+        replicas=answered[0].replicas,
+        seeds=tuple(split.seed for split in splits),
+        folds=tuple(answers.folds for answers in answered),
+        rankings=np.stack([answers.rankings for answers in answered], axis=1),
+        confidence=np.stack([answers.confidence for answers in answered], axis=1),
+        sample=score_sample(first, bench.queries, len(bench.database)),
+        timings=clock.seconds,
+    )
+
+
+def calibrated(fitted: Fitted, queries: Photos, chosen: np.ndarray) -> Fitted:
+    if not len(chosen):
+        return fitted
+    assert isinstance(fitted, Calibratable), "a plan that calibrates needs a head that can"
+    return fitted.calibrate(queries.select(chosen))
+
+
+def _inputs(bench: Bench, card: HeadCard, plan: Plan, depth: int) -> dict[str, Any]:
+    """Everything a record follows from."""
+    truth = bench.truth
+    return {
+        "dataset": {
+            "name": truth.name,
+            "title": truth.title,
+            "database": len(truth.database),
+            "queries": len(truth.queries),
+            "fingerprint": truth.fingerprint,
+            "images": bench.images,
+        },
+        "encoder": {
+            "id": bench.encoder.id,
+            "fingerprint": bench.encoder.fingerprint,
+            "grid": list(bench.encoder.grid),
+        },
+        "head": {
+            "name": card.name,
+            "title": card.title,
+            "sees": card.sees,
+            "note": card.note,
+            "settings": dict(card.settings),
+            "spec": bench.spec.to_dict(),
+        },
+        "plan": plan.to_dict(),
+        "depth": min(depth, len(truth.database)),
+    }
+
+
+class _Clock:
+    """Seconds spent in each kind of work."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started

@@ -1,0 +1,50 @@
+"""A made-up map around a made-up head, and an encoder that gives made-up tokens: what editing a large map needs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tfa.maps.records import ImageRecord
+from tfa.maps.state import DATABASE, MapState, NamedHead
+from tfa.maps.stored_head import ServedHead
+
+WHY = {"assignment": "made up", "strengths": "made up", "admit_cls": "made up", "carrier": "made up"}
+
+
+class MadeEncoder:
+    """Gives every photo the same tokens, at once: what is left of an edit is the map's own time."""
+
+    id: str = "made-up"
+    fingerprint: str = hashlib.sha256(b"made up").hexdigest()
+    global_channels: int | None = None
+    notes: tuple[str, ...] = ()
+    device: str = "cpu"
+
+    def __init__(self, patches: np.ndarray, grid: tuple[int, int]) -> None:
+        self.patches, self.grid, self.channels = patches, grid, int(patches.shape[1])
+
+    def encode(self, images: Sequence[Any]) -> tuple[np.ndarray, np.ndarray | None]:
+        return np.repeat(self.patches[None], len(images), axis=0), None
+
+
+def made_state(head: ServedHead, encoder: MadeEncoder | None = None) -> MapState:
+    """The first state of a map of that head, with records as long as those of real photos."""
+    images = len(head.scorer.bias)
+    records = []
+    for number in range(images):
+        digest = hashlib.sha256(number.to_bytes(8, "little")).hexdigest()
+        records.append(ImageRecord(number, f"/photos/of/a/town/{number:08d}.jpg", digest, True))
+    facts = {
+        "id": MadeEncoder.id,
+        "fingerprint": MadeEncoder.fingerprint,
+        "channels": head.scorer.sides[0].centers.shape[1],
+        "global_channels": None,
+        "grid": [1, 1] if encoder is None else list(encoder.grid),
+        "weights": None,
+    }
+    named = NamedHead(DATABASE, head, {}, {"reasons": WHY}, "database", 0)
+    return MapState(facts, {}, (named,), records, next_id=images)

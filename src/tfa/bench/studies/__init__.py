@@ -1,0 +1,1 @@
+"""Experiments on real data that are not rows of the tables."""

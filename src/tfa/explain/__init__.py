@@ -1,0 +1,1 @@
+"""A map and an answer → why: patches, words and matches, and the drawing of each."""

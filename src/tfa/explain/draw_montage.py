@@ -1,0 +1,158 @@
+"""One picture of many answers: a row for each query, the query left, its hits to the right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+from tfa.base.files import write_atomically
+from tfa.errors import TfaError
+
+Mark = Literal["good", "bad", "none"]
+Box = tuple[int, int, int, int]
+
+FORMATS: dict[str, dict[str, Any]] = {
+    ".png": {"format": "PNG"},
+    ".jpg": {"format": "JPEG", "quality": 88},
+    ".jpeg": {"format": "JPEG", "quality": 88},
+}
+FRAMES: dict[str, str] = {"good": "#2e9e5b", "bad": "#d1453b", "none": "#9aa1a9"}
+PAPER, INK, FAINT, GREY = "#ffffff", "#1c2126", "#5a636c", "#c9ced3"
+
+TILE = (240, 180)
+GAP, EDGE, FRAME = 12, 18, 4
+TITLE, CAPTION = 15, 13  # letter heights, pixels
+LINE = 17
+
+
+@dataclass(frozen=True)
+class MontageTile:
+    """One hit. `image` may be missing from the disk, or unknown (None): a grey tile stands for it."""
+
+    image: Path | None
+    caption_lines: list[str] = field(default_factory=list)
+    mark: Mark = "none"
+
+
+@dataclass(frozen=True)
+class MontageRow:
+    """One query and its hits, best first."""
+
+    query: Path
+    title: str
+    tiles: list[MontageTile]
+
+
+def draw_montage(answers: Sequence[MontageRow], path: Path, *, columns: int | None = None) -> None:
+    """Draw `answers` to a PNG or JPEG file, at most `columns` hits a row (all of them by default)."""
+    path = Path(path)
+    options = picture_options(path, "a montage")
+    if columns is not None and columns < 1:
+        raise TfaError(f"a montage needs at least one hit a row; columns={columns} was given")
+    if not answers:
+        raise TfaError(f"there are no answers to draw in {path.name}; query at least one photo")
+    image = compose(answers, columns)
+    write_atomically(path, lambda temporary: image.save(temporary, **options))
+
+
+def matches_line(count: int | None) -> list[str]:
+    """The caption of a hit whose patches were compared; none of another."""
+    return [] if count is None else [f"{count} consistent match{'' if count == 1 else 'es'}"]
+
+
+def picture_options(path: Path, what: str) -> dict[str, Any]:
+    """How Pillow saves `what` to a file of that name."""
+    options = FORMATS.get(path.suffix.lower())
+    if options is None:
+        raise TfaError(f"{what} cannot be written to {path.name}: the name must end in {', '.join(FORMATS)}")
+    return options
+
+
+def compose(answers: Sequence[MontageRow], columns: int | None = None) -> Image.Image:
+    """The montage as a picture."""
+    shown = [row.tiles[:columns] for row in answers]
+    most = max(len(tiles) for tiles in shown)
+    lines = [max([1, *(len(tile.caption_lines) for tile in tiles)]) for tiles in shown]
+    heights = [LINE + 8 + TILE[1] + 6 + LINE * n for n in lines]
+    # The query stands a little apart from its hits.
+    width = 2 * EDGE + TILE[0] + (GAP + most * (TILE[0] + GAP) if most else 0)
+    sheet = Image.new("RGB", (width, 2 * EDGE + sum(heights) + 2 * GAP * (len(answers) - 1)), PAPER)
+    pen = ImageDraw.Draw(sheet)
+    top = EDGE
+    for row, tiles, height in zip(answers, shown, heights, strict=True):
+        _draw_row(sheet, pen, row, tiles, top, width)
+        top += height + 2 * GAP
+        if top < sheet.height:
+            pen.line([(EDGE, top - GAP), (width - EDGE, top - GAP)], fill="#e3e6e9", width=1)
+    return sheet
+
+
+def _draw_row(
+    sheet: Image.Image, pen: ImageDraw.ImageDraw, row: MontageRow, tiles: list[MontageTile], top: int, width: int
+) -> None:
+    title = elide(row.title, width - 2 * EDGE, TITLE)
+    pen.text((EDGE, top), title, font=_font(TITLE), fill=INK)
+    top += LINE + 8
+    _paste(sheet, pen, row.query, (EDGE, top), "#3a6ea5")
+    pen.text((EDGE, top + TILE[1] + 5), elide(row.query.name, TILE[0], CAPTION), font=_font(CAPTION), fill=INK)
+    left = EDGE + TILE[0] + 2 * GAP
+    for tile in tiles:
+        _paste(sheet, pen, tile.image, (left, top), FRAMES[tile.mark])
+        for number, line in enumerate(tile.caption_lines):
+            at = (left, top + TILE[1] + 5 + number * LINE)
+            pen.text(at, elide(line, TILE[0], CAPTION), font=_font(CAPTION), fill=FAINT if number else INK)
+        left += TILE[0] + GAP
+
+
+def _paste(sheet: Image.Image, pen: ImageDraw.ImageDraw, path: Path | None, at: tuple[int, int], frame: str) -> None:
+    """A photo within its coloured frame, or the name of the one that is not there."""
+    x, y = at
+    inner = (TILE[0] - 2 * FRAME, TILE[1] - 2 * FRAME)
+    pen.rectangle((x, y, x + TILE[0] - 1, y + TILE[1] - 1), fill=frame)
+    photo = _open(path, inner)
+    if photo is not None:
+        sheet.paste(photo, (x + FRAME, y + FRAME))
+        return
+    pen.rectangle((x + FRAME, y + FRAME, x + TILE[0] - FRAME - 1, y + TILE[1] - FRAME - 1), fill=GREY)
+    name = "no photo" if path is None else path.name
+    words = [elide(name, inner[0] - 12, CAPTION)] + (["cannot be read"] if path is not None else [])
+    for number, text in enumerate(words):
+        centre = (x + TILE[0] / 2, y + TILE[1] / 2 + (number - (len(words) - 1) / 2) * LINE)
+        pen.text(centre, text, font=_font(CAPTION), fill=INK, anchor="mm")
+
+
+def _open(path: Path | None, size: tuple[int, int]) -> Image.Image | None:
+    """The photo upright, cropped to the tile about its centre; None if it is missing or broken."""
+    if path is None:
+        return None
+    try:
+        with Image.open(path) as photo:
+            photo.draft("RGB", (2 * size[0], 2 * size[1]))  # a JPEG decodes at a fraction of its size
+            upright = ImageOps.exif_transpose(photo).convert("RGB")
+            return ImageOps.fit(upright, size, Image.Resampling.LANCZOS)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None  # Pillow reports broken files by all of these; the answer itself is still worth showing
+
+
+def elide(text: str, width: int, size: int) -> str:
+    """`text` cut in its middle to fit `width` pixels: the end of a file name tells as much as its start."""
+    text = " ".join(text.split())  # a line break would be drawn over the row below
+    font = _font(size)
+    if font.getlength(text) <= width:
+        return text
+    keep = len(text) - 1
+    while keep > 2 and font.getlength(_cut(text, keep)) > width:
+        keep -= 1
+    return _cut(text, keep)
+
+
+def _cut(text: str, keep: int) -> str:
+    return text[: (keep + 1) // 2] + "…" + text[len(text) - keep // 2 :]
+
+
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size=size)

@@ -1,0 +1,127 @@
+"""Why a photo matched an image of a map: what its patches and visual words contributed to the score, exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tfa.base.progress import SilentProgress
+from tfa.base.tokens import Tokens
+from tfa.errors import BadTokens, UnknownImage
+from tfa.explain.attribution import Attribution, attribute
+from tfa.maps import PlaceMap
+from tfa.maps.lookup import tokens_of
+from tfa.method.scorer import GLOBAL, Part, Scorer
+from tfa.photos.token_cache import TokenCache
+from tfa.verification.matching import match
+
+WORDS = 12  # words told of
+LOST = "ask why of another image"
+
+
+def why(
+    place_map: PlaceMap, query_tokens: Tokens, image_id: int, calibration: str | None = None, words: int = WORDS
+) -> dict[str, Any]:
+    """What carried the score of one query with the image of that id.
+
+    The heat maps hold signed contributions of patches, `rows × columns` each; either adds up to the local parts of the
+    score. The image's own tokens come from the token cache, or from its file if that has not changed.
+    """
+    if len(query_tokens) != 1:
+        raise BadTokens(f"one photo is explained at a time; {len(query_tokens)} were given")
+    rows = [row for row, record in enumerate(place_map.state.images) if record.id == image_id]
+    if not rows or image_id in place_map.state.removed:
+        raise UnknownImage(f"there is no image {image_id} in the map; tfa info --json lists the ids that are")
+    image = image_tokens(place_map, rows[0])
+    head = place_map.state.chosen(calibration)
+    scorer = head.served.scorer
+    scorer._check(query_tokens)
+    found = attribute(scorer, query_tokens, image, rows[0])
+    grids = [grid_of(place_map, tokens) for tokens in (query_tokens, image)]
+    heats = [found.patches(of).reshape(grid) for of, grid in zip(("query", "image"), grids, strict=True)]
+    return {
+        "id": image_id,
+        "score": found.score,
+        "grid": list(grids[0]),
+        "image_grid": list(grids[1]),
+        "query_heat": heats[0].tolist(),
+        "image_heat": heats[1].tolist(),
+        "words": _words(found, words),
+        "parts": _parts(scorer, found),
+        "matches": _matches(place_map, query_tokens, rows[0], grids[0]),
+    }
+
+
+def image_tokens(place_map: PlaceMap, row: int) -> Tokens:
+    """Tokens of the image in that row, a clear error if its photo is gone or changed."""
+    facts = place_map.state.encoder
+    cache = place_map.cache or TokenCache()
+    records = [place_map.state.images[row]]
+    return tokens_of(
+        records, facts["fingerprint"], cache, lambda: place_map.encoder, SilentProgress(), LOST, facts["grid"]
+    )
+
+
+def grid_of(place_map: PlaceMap, tokens: Tokens) -> tuple[int, int]:
+    """How the patches lie: as the tokens say, as the encoder's, or in one row where neither fits."""
+    if tokens.grid is not None:
+        return tokens.grid
+    rows, columns = place_map.state.encoder["grid"]
+    count = int(tokens.counts[0])
+    return (rows, columns) if rows * columns == count else (1, count)
+
+
+def _words(found: Attribution, most: int) -> list[dict[str, Any]]:
+    """The words that contributed most, either way, with the patches nearest to them."""
+    ours, theirs = found.words("query"), found.words("image")
+    sides = {one.part.member: one.part.side for one in reversed(found.parts) if one.part.side != GLOBAL}
+    flat = [(member, word, float(value)) for member, values in ours.items() for word, value in enumerate(values)]
+    flat.sort(key=lambda entry: (-abs(entry[2]), entry[0], entry[1]))
+    told = []
+    for member, word, value in flat[:most]:
+        in_query, in_image = (np.flatnonzero(near == word).tolist() for near in found.nearest[sides[member]])
+        told.append(
+            {
+                "word": word,
+                "vocabulary": member,
+                "contribution": value,
+                "image_contribution": float(theirs[member][word]),
+                "query_patches": in_query,
+                "image_patches": in_image,
+            }
+        )
+    return told
+
+
+def _parts(scorer: Scorer, found: Attribution) -> list[dict[str, Any]]:
+    """Every summand of the score; they add up to it."""
+    several = len({part.member for part in scorer.parts}) > 1
+    told = [
+        {"name": part_name(scorer, one.part, several), "contribution": one.contribution, "weight": one.part.weight}
+        for one in found.parts
+    ]
+    if found.bias:
+        told.append({"name": "usual level of the image", "contribution": found.bias, "weight": 1.0})
+    return told
+
+
+def part_name(scorer: Scorer, part: Part, several: bool = False) -> str:
+    """A part in words; `several` vocabularies are told apart."""
+    which = f", vocabulary {part.member + 1}" if several else ""
+    if part.side == GLOBAL:
+        return f"global token{which}"
+    kinds = {None: "original residuals", 0.0: "centred residuals"}
+    shape = kinds.get(part.gamma, f"shaped residuals (γ = {part.gamma or 0.0:.2f})")
+    return f"{scorer.sides[part.side].assignment} words, {shape}{which}"
+
+
+def _matches(place_map: PlaceMap, query: Tokens, row: int, grid: tuple[int, int]) -> list[list[int]]:
+    """Consistent patch matches as [row, column, row, column] of query and image; none without compact tokens."""
+    compact = place_map.state.compact
+    if compact is None or compact.grid_of(query) is None:
+        return []
+    found = match(compact.query(query)[0], compact.rows(np.array([row]))[0], grid, compact.grid)
+    ours = np.divmod(found.ours[found.consistent], grid[1])
+    theirs = np.divmod(found.theirs[found.consistent], compact.grid[1])
+    return np.stack([*ours, *theirs], axis=-1).tolist()

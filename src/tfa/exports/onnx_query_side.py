@@ -1,0 +1,143 @@
+"""The query side of a head as an ONNX graph: tokens in, Ψ out. It follows `residuals` and `geometry` step by step.
+
+patches `b n d` (and global `b g` where the head uses it) → vector `b D`;   score = vector · vectors_d + bias_d
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfa.base.files import write_atomically
+from tfa.errors import MissingExtra, TfaError
+from tfa.exports.onnx_graph import Graph
+from tfa.exports.vectors import CompiledMap
+from tfa.method.residuals import HARD
+from tfa.method.scorer import GLOBAL, Part, Scorer, Side
+from tfa.method.spectrum import Geometry
+from tfa.search.gallery import Rows
+from tfa.search.quantised_rows import Levels
+
+LARGEST = 2_000_000_000  # bytes; a protobuf message cannot hold more
+
+
+def write_onnx_head(path: Path, compiled: CompiledMap) -> None:
+    """Write the graph. Any number of photos and of patches may be asked at once."""
+    try:
+        import onnx  # noqa: F401
+    except ImportError:
+        raise MissingExtra("an ONNX graph needs onnx; install with: pip install 'tfa-vpr[export]'") from None
+    size = sum(map(_bytes, compiled.scorer.sides))
+    if size > LARGEST:
+        raise TfaError(
+            f"the query side holds {size / 1e9:.1f} GB, an ONNX file at most {LARGEST / 1e9:.0f}; fit the map with "
+            "fewer anchors (pca_sample), or export it with --format npz and describe queries with tfa"
+        )
+    content = head_model(compiled.scorer, compiled.about).SerializeToString()
+
+    def write(temporary: Path) -> None:
+        temporary.write_bytes(content)
+
+    write_atomically(Path(path), write)
+
+
+def head_model(scorer: Scorer, about: Mapping[str, Any]) -> Any:
+    """The model in memory (`onnx.ModelProto`)."""
+    graph = Graph()
+    patches = graph.input("patches", ["photos", "patches", scorer.sides[0].centers.shape[1]])
+    unit = graph.unit(patches)
+    features: dict[tuple[int, float | None], str] = {}
+    for number, side in enumerate(scorer.sides):
+        gammas = sorted({part.gamma for part in scorer.parts if part.side == number and part.gamma is not None})
+        descriptor = _descriptor(graph, side, unit)
+        features[number, None] = descriptor
+        if gammas:
+            assert side.anchors is not None
+            geometry = side.geometry_in_floats()
+            coordinates = _coordinates(graph, geometry, _floats(side.anchors), descriptor)
+            for gamma in gammas:
+                features[number, gamma] = _shaped(graph, geometry, coordinates, gamma)
+    tokens = _global_input(graph, scorer.parts)
+    if tokens is not None:
+        features[GLOBAL, None] = graph.unit(tokens)
+    scaled = [_scaled(graph, features[part.side, part.gamma], part.weight) for part in scorer.parts]
+    width = sum(part.width for part in scorer.parts)
+    graph.output(graph.add("Concat", *scaled, axis=1), "vector", ["photos", width])
+    return graph.model("tfa head", {key: str(value) for key, value in about.items()})
+
+
+def _bytes(side: Side) -> int:
+    """Of the constants of a side; integers are written as the float32 they stand for."""
+    held: list[Rows] = [side.centers]
+    if side.geometry is not None and side.anchors is not None:
+        held += [side.anchors, side.geometry.vectors if side.directions is None else side.directions]
+    return sum(4 * len(one) * one.shape[1] if isinstance(one, Levels) else one.nbytes for one in held)
+
+
+def _floats(rows: Rows) -> np.ndarray:
+    return np.asarray(rows, np.float32) if isinstance(rows, Levels) else rows
+
+
+def _global_input(graph: Graph, parts: Sequence[Part]) -> str | None:
+    widths = {part.width for part in parts if part.side == GLOBAL}
+    return graph.input("global", ["photos", widths.pop()]) if widths else None
+
+
+def _scaled(graph: Graph, feature: str, weight: float) -> str:
+    return feature if weight == 1 else graph.add("Mul", feature, graph.constant(np.float32(np.sqrt(weight))))
+
+
+def _descriptor(graph: Graph, side: Side, unit: str) -> str:
+    """v = L2 [ L2( Σ_i w_ik (p̃_i − c_k) ) ]_k, as `residuals.normalise_blocks` has it."""
+    words, channels = side.centers.shape
+    centers = np.asarray(side.centers, np.float32)
+    similarities = graph.add("MatMul", unit, graph.constant(np.ascontiguousarray(centers.T)))
+    weights = _weights(graph, side, similarities)
+    total = graph.add("Unsqueeze", graph.total(weights, 1), graph.axes(2))  # b k 1
+    summed = graph.add("MatMul", graph.add("Transpose", weights, perm=[0, 2, 1]), unit)
+    blocks = graph.add("Sub", summed, graph.add("Mul", total, graph.constant(centers)))
+    norm = graph.norm(blocks)
+    # What rounding leaves of a patch that equals its word is no block: see residuals.residual_blocks.
+    rounding = graph.add("Mul", total, graph.constant(np.float32(16 * np.finfo(np.float32).eps)))
+    filled = graph.add("Greater", norm, rounding)
+    one, zero = graph.constant(np.float32(1)), graph.constant(np.float32(0))
+    blocks = graph.add("Where", filled, blocks, zero)
+    blocks = graph.add("Div", blocks, graph.add("Where", filled, norm, one))
+    count = graph.add("Sqrt", graph.total(graph.add("Where", filled, one, zero), 1, keep=True))  # b 1 1
+    blocks = graph.add("Div", blocks, graph.add("Max", count, one))  # no filled block: 0 stays 0
+    return graph.add("Reshape", blocks, graph.constant(np.array([0, words * channels], np.int64)))
+
+
+def _weights(graph: Graph, side: Side, similarities: str) -> str:
+    """`b n k`; soft ones relative to each word's largest in the photo, in logarithms: see residuals.soft_weights."""
+    if side.assignment == HARD:
+        nearest = graph.add("ArgMax", similarities, axis=-1, keepdims=0, select_last_index=0)
+        depth = graph.constant(np.array(len(side.centers), np.int64))
+        return graph.add("OneHot", nearest, depth, graph.constant(np.array([0, 1], np.float32)), axis=-1)
+    logits = graph.add("Div", similarities, graph.constant(np.float32(side.temperature)))
+    logarithms = graph.add("LogSoftmax", logits, axis=-1)
+    largest = graph.add("ReduceMax", logarithms, graph.axes(1), keepdims=1)
+    return graph.add("Exp", graph.add("Sub", logarithms, largest))
+
+
+def _coordinates(graph: Graph, geometry: Geometry, anchors: np.ndarray, descriptor: str) -> str:
+    """z = η^{-1/2} Eᵀ (k − mean(k) − g + m), k the products with the anchors."""
+    products = graph.add("Gemm", descriptor, graph.wide(anchors), transB=1)
+    mean = graph.add("ReduceMean", products, graph.axes(1), keepdims=1)
+    # In the order of geometry.coordinates: float32 sums depend on it in their last digits.
+    centred = graph.add("Sub", products, mean)
+    centred = graph.add("Sub", centred, graph.constant(np.asarray(geometry.anchor_means, np.float32)))
+    centred = graph.add("Add", centred, graph.constant(np.float32(geometry.grand_mean)))
+    projected = graph.add("MatMul", centred, graph.wide(geometry.vectors))
+    return graph.add("Div", projected, graph.constant(np.sqrt(geometry.eta).astype(np.float32)))
+
+
+def _shaped(graph: Graph, geometry: Geometry, coordinates: str, gamma: float) -> str:
+    """φ_γ."""
+    if gamma == 0:
+        return graph.unit(coordinates)
+    power = (geometry.eigenvalues ** (-gamma / 2)).astype(np.float32)
+    return graph.unit(graph.add("Mul", coordinates, graph.constant(power)))

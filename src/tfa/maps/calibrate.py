@@ -1,0 +1,205 @@
+"""Calibrating a map: which photos, the head they calibrate, and what a map keeps of it.
+
+A map keeps what answering needs, and calibration needs more: descriptors of both assignments under all three
+vocabularies. So the database-only head is fitted again, from the token cache, on the photos it was fitted on.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfa import pipeline
+from tfa.base.config import HeadSpec
+from tfa.base.files import sha256_of_file
+from tfa.base.progress import Progress
+from tfa.base.tokens import Tokens
+from tfa.encoders import Encoder
+from tfa.errors import BadCalibration, BadImage, BadSpec, FewPhotos, NoImages
+from tfa.maps.lookup import tokens_of, unique_files
+from tfa.maps.records import ImageRecord
+from tfa.maps.state import DATABASE, MapState, NamedHead
+from tfa.maps.verification import judge_calibration
+from tfa.method.head import Head
+from tfa.photos.images import open_image
+from tfa.photos.token_cache import EncodedImages, TokenCache
+
+FEWEST = 2  # photos below which a calibration is refused
+SCORE_FROM = 16  # photos from which scores are calibrated too, unless the caller decides
+NAME = re.compile(r"[A-Za-z0-9_-]+")
+FEW_NOTE = (
+    "{used} photos are few, give 64 if you can: with 8 (C8), its smallest budget, the paper's dual-vocabulary system "
+    "has 62.29 ± 1.66 % R@1 on VPAIR where 64 (C64) give it 76.29 ± 0.39 %; on SPED 87.48 ± 0.48 % and 91.01 ± 0.69 %"
+)
+LOST = (
+    "take them out for good with tfa remove and tfa refit "
+    "(a calibration needs every photo the map was fitted on, removed ones too)"
+)
+
+
+@dataclass(frozen=True)
+class ChosenPhotos:
+    """The photos a calibration is made of."""
+
+    given: int  # files that were named or found
+    digests: list[str]
+    tokens: Tokens
+    skipped: list[tuple[str, str]]
+    notes: list[str]
+
+
+def check_request(state: MapState, name: str, budget: int) -> None:
+    """Refuse a name or a budget before any work."""
+    if not NAME.fullmatch(name) or name == DATABASE:
+        raise BadSpec(
+            f"{name!r} cannot name a calibration; use letters, digits, - and _, but not {DATABASE!r}, "
+            "which asks for no calibration"
+        )
+    for head in state.calibrations:
+        if head.name != name and head.name.lower() == name.lower():  # their files would be one on some systems
+            raise BadSpec(f"{name!r} and the calibration {head.name!r} differ by case only; choose another name")
+    if budget < FEWEST:
+        raise BadSpec(f"budget={budget} is out of range: must be at least {FEWEST}")
+
+
+def choose_photos(
+    paths: Sequence[Path],
+    state: MapState,
+    budget: int,
+    skip_bad: bool,
+    encode: Callable[[list[Path]], EncodedImages],
+) -> ChosenPhotos:
+    """Take at most `budget` of the photos, each content once and none of the map; only those taken are encoded."""
+    paths = unique_files(paths)
+    content: dict[str, Path] = {}
+    for path in paths:
+        content.setdefault(_content(path), path)
+    _refuse_known(content, state.images)
+    files, notes = list(content.values()), []
+    skipped: list[tuple[str, str]] = []
+    if len(files) < len(paths):
+        notes.append(f"photos that repeat another one and do not count: {len(paths) - len(files)}")
+    if len(files) > budget and skip_bad:  # the budget is drawn from photos that can be read
+        files, skipped = _readable(files)
+    if len(files) > budget:
+        drawn = np.sort(np.random.default_rng(0).permutation(len(files))[:budget])
+        notes.append(f"{len(files)} photos are more than the budget: {budget} were drawn, always the same (seed 0)")
+        files = [files[i] for i in drawn]
+    encoded = encode(files) if files else EncodedImages([], [], Tokens(np.empty((0, 1, 1))), [])
+    skipped += [(str(path), reason) for path, reason in encoded.skipped]
+    used = len(encoded.paths)
+    if used < FEWEST:
+        raise NoImages(f"a calibration needs at least {FEWEST} photos; of {len(paths)} given, {used} can be used")
+    if used < pipeline.FEW_PHOTOS:
+        notes.append(FEW_NOTE.format(used=used))
+    return ChosenPhotos(len(paths), encoded.digests, encoded.tokens, skipped, notes)
+
+
+def _readable(files: Sequence[Path]) -> tuple[list[Path], list[tuple[str, str]]]:
+    good, bad = [], []
+    for file in files:
+        try:
+            open_image(file)
+            good.append(file)
+        except (BadImage, OSError) as error:
+            bad.append((str(file), str(error)))
+    return good, bad
+
+
+def _content(path: Path) -> str:
+    try:
+        return sha256_of_file(path)
+    except OSError:
+        return str(path)  # encoding will tell what is wrong with it
+
+
+def _refuse_known(content: dict[str, Path], images: Sequence[ImageRecord]) -> None:
+    digests = {record.digest for record in images}
+    known = [path for digest, path in content.items() if digest in digests]
+    if known:
+        raise BadCalibration(
+            f"{len(known)} of {len(content)} photos are in the map themselves (first: {known[0]}); calibrate with "
+            "photos of the camera that will ask, which the map does not hold (a removed photo stays until tfa refit)"
+        )
+
+
+def calibrated_state(
+    state: MapState,
+    photos: ChosenPhotos,
+    name: str,
+    budget: int,
+    score: bool | None,
+    cache: TokenCache,
+    encoder: Callable[[], Encoder],
+    device: str,
+    progress: Progress,
+) -> tuple[MapState, list[str]]:
+    """The state with the calibration, and notes on how it came about."""
+    fitted = [record for record in state.images if record.fitted]
+    added = state.images[len(fitted) :]
+    assert not any(record.fitted for record in added), "fitted images come first"
+
+    def tokens(records: Sequence[ImageRecord]) -> Tokens:
+        return tokens_of(records, state.encoder["fingerprint"], cache, encoder, progress, LOST)
+
+    database, more = tokens(fitted), tokens(added) if added else None  # before the long work: they may be missing
+    head = pipeline.fit(database, HeadSpec.from_dict(state.spec), device=device, progress=progress)
+    notes = rebuilt_notes(state.database, head)
+    used = len(photos.digests)
+    score = used >= SCORE_FROM if score is None else score
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewPhotos)  # the notes tell it, with numbers
+        tuned = pipeline.calibrate(head, photos.tokens, score=score, device=device, progress=progress)
+    facts = {
+        "given": photos.given,
+        "used": used,
+        "budget": budget,
+        "score": score,
+        "digests": list(photos.digests),
+        "revision": state.revision + 1,
+    }
+    verification = judge_calibration(tuned, photos.tokens, state.compact, progress)
+    named = NamedHead.of(name, tuned, state.database.replica, state.head.storage, facts, verification)
+    if more is not None:
+        named = replace(named, served=named.served.grown(named.served.rows_of(more)))
+    if any(old.name == name for old in state.calibrations):
+        notes.append(f"the older calibration {name!r} is replaced")
+    return state.with_calibration(named), notes
+
+
+def rebuilt_notes(stored: NamedHead, head: Head) -> list[str]:
+    """Does the head that was fitted again equal the one the map serves? Says so if not."""
+    again = head.decisions.to_dict()
+    differing = [key for key, value in stored.decisions.items() if not _alike(value, again.get(key))]
+    pairs = zip(stored.served.scorer.sides, head.scorer(stored.replica).sides, strict=False)
+    if not all(a.centers.shape == b.centers.shape and np.allclose(a.centers, b.centers, atol=1e-4) for a, b in pairs):
+        differing.append("words")
+    if not differing:
+        return []
+    return [
+        f"the head was fitted again for the calibration and came out differently ({', '.join(differing)}): another "
+        "release, device or vocabulary made the map. The calibration stands on the new fit; tfa refit makes both one"
+    ]
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Equal up to what another BLAS or device changes in the last digits."""
+    if isinstance(a, str | bool) or isinstance(b, str | bool) or a is None or b is None:
+        return bool(a == b)
+    return np.shape(a) == np.shape(b) and bool(np.allclose(a, b, rtol=1e-3, atol=1e-6))
+
+
+def dropped_note(state: MapState, path: Path | None) -> list[str]:
+    """What to say when a new head replaces the one that the calibrations were made of."""
+    names = [head.name for head in state.calibrations]
+    if not names:
+        return []
+    commands = ", ".join(f"tfa calibrate {path or 'MAP'} PHOTOS --name {name}" for name in names)
+    which = f"calibration {names[0]} is" if len(names) == 1 else f"calibrations {', '.join(names)} are"
+    return [f"{which} dropped, being of the old head; calibrate again with: {commands}"]

@@ -1,0 +1,1 @@
+"""A map as a folder of files: its header, its reader, its writer."""

@@ -1,0 +1,75 @@
+"""A map read from its folder: every file checked against the header that names it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tfa.base.files import BadFile, map_tensors
+from tfa.errors import BadMap
+from tfa.maps.folder.header import check_file, read_header
+from tfa.maps.records import ImageRecord
+from tfa.maps.state import DATABASE, MapState, NamedHead
+from tfa.maps.stored_head import ServedHead
+from tfa.verification.patch_store import CompactTokens
+
+
+def read(folder: Path, *, verify: bool = True) -> MapState:
+    """A map with its arrays memory-mapped. `verify` compares every file with its sha256."""
+    header = read_header(folder)
+    for entry in header["files"]:
+        check_file(folder / entry["name"], entry, verify)
+    try:
+        heads = tuple(_read_head(folder, header, entry) for entry in header["heads"])
+        lists = [folder / entry["name"] for entry in header["files"] if entry["role"] == "images"]
+        images = [ImageRecord.from_dict(record) for file in lists for record in json.loads(file.read_text("utf-8"))]
+        for head in heads:
+            scorer = head.served.scorer
+            rows = {len(scorer.bias), *(sum(map(len, part.gallery)) for part in scorer.parts)}
+            if rows != {len(images)}:
+                raise BadMap(f"{folder} is damaged: {len(images)} images, but {sorted(rows)} gallery rows")
+        compact = _read_compact(folder, header)
+        if compact is not None and len(compact) != len(images):
+            raise BadMap(f"{folder} is damaged: {len(images)} images, but {len(compact)} rows of compact tokens")
+        state = MapState(
+            encoder=header["encoder"],
+            spec=header["spec"],
+            heads=heads,
+            images=images,
+            active=header["active"],
+            removed=frozenset(header["removed"]),
+            next_id=header["next_id"],
+            revision=header["revision"],
+            segments=tuple(header["segments"]),
+            files=tuple(header["files"]),
+            compact=compact,
+            version=header["format_version"],
+        )
+        names = [head.name for head in heads]
+        if names[0] != DATABASE or len(set(names)) != len(names) or state.active not in names:
+            raise BadMap(f"{folder} is damaged: heads {names}, active {state.active!r}; build it again")
+    except (BadFile, KeyError, IndexError, ValueError, TypeError) as error:
+        raise BadMap(f"{folder} is damaged ({error}); build it again") from None
+    return state
+
+
+def _read_head(folder: Path, header: dict[str, Any], entry: dict[str, Any]) -> NamedHead:
+    """One head from its entry in the header and the files that are its own."""
+    arrays: dict[str, list[Any]] = {"head": [], "gallery": []}
+    for file in header["files"]:
+        if file["head"] == entry["name"]:
+            arrays[file["role"]].append(map_tensors(folder / file["name"])[0])
+    return NamedHead.from_dict(entry, ServedHead.from_tensors(entry["layout"], arrays["head"][0], arrays["gallery"]))
+
+
+def _read_compact(folder: Path, header: dict[str, Any]) -> CompactTokens | None:
+    """The compact tokens, if the map has them."""
+    entry = header["verification"] if header["format_version"] > 1 else None
+    if entry is None:
+        return None
+    arrays: dict[str, list[Any]] = {"compaction": [], "tokens": []}
+    for file in header["files"]:
+        if file["role"] in arrays:
+            arrays[file["role"]].append(map_tensors(folder / file["name"])[0])
+    return CompactTokens.from_tensors(entry, arrays["compaction"][0], arrays["tokens"])

@@ -1,0 +1,178 @@
+"""The folder `NAME.tfa`: a JSON header that names every other file with its size and sha256.
+
+The header is replaced last and in one step, so a reader sees the map before an edit or after it, never
+between. Files carry the revision that wrote them; what no header names any more is deleted after the switch.
+docs/format.md describes it byte for byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tfa.base.files import sha256_of_file, sha256_of_json, sync_folder, write_json, write_tensors
+from tfa.errors import BadMap
+from tfa.maps.folder.header import FORMAT, HEADER, VERSION, is_map, read_header
+from tfa.maps.state import DATABASE, MapState, NamedHead
+from tfa.version import __version__
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: edits there are checked by revision only
+    fcntl = None  # type: ignore[assignment]
+
+
+MAX_SEGMENTS = 16  # with more, an addition also joins what was added before into one file
+OURS = re.compile(
+    r"\.?((head|gallery|images|tokens|compaction)-([A-Za-z0-9_-]+-)?r\d+|map\.json)\."
+)  # names of files we may delete
+
+
+def write_new(path: Path, state: MapState, *, overwrite: bool) -> MapState:
+    """Write a whole map: a new one beside `path` and then renamed there, a new revision over an old one."""
+    path = Path(path)
+    if path.exists() and not overwrite:
+        raise BadMap(f"{path} exists; choose another name, or overwrite it on purpose")
+    if path.exists() and not is_map(path):
+        raise BadMap(f"{path} exists and is not a map; it is not overwritten")
+    if path.exists():
+        with editing(path):
+            return write_all(path, replace(state, revision=_last_revision(path) + 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        written = write_all(folder, state)
+        os.chmod(folder, 0o755)  # mkdtemp makes folders private; a map may be shared
+        os.replace(folder, path)
+        sync_folder(path.parent)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return written
+
+
+def _last_revision(folder: Path) -> int:
+    """From the names of the files, so that a damaged map can be overwritten too."""
+    tags = [re.search(r"-r(\d+)\.", file.name) for file in folder.iterdir()]
+    return max((int(tag[1]) for tag in tags if tag), default=0)
+
+
+@contextlib.contextmanager
+def editing(folder: Path, revision: int | None = None) -> Iterator[None]:
+    """Hold the map for an edit of `revision`. Whoever holds or has changed it already is not overwritten."""
+    with contextlib.ExitStack() as stack:
+        if fcntl is not None:
+            handle = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, handle)  # closing gives the lock back, and so does the end of the process
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BadMap(f"{folder} is being edited by another process; try again when it is done") from None
+        if revision is not None and int(read_header(folder)["revision"]) != revision:
+            raise BadMap(f"{folder} was changed by another process since it was loaded; load it again")
+        yield
+
+
+def write_all(folder: Path, state: MapState) -> MapState:
+    """Every head with one gallery file, one list of images, and compact tokens if it has them; then the header."""
+    rows = len(state.images)
+    files = [_head(folder, state, head) for head in state.heads]
+    if state.compact is not None:
+        files.append(_shared(folder, state, "compaction", state.compact.compaction_tensors()))
+    files += _segment(folder, state, 0)
+    return commit(folder, replace(state, files=tuple(files), segments=(rows,)))
+
+
+def write_addition(folder: Path, state: MapState) -> MapState:
+    """A file per head, and of compact tokens, for the rows that are in no file yet; the rest is not touched."""
+    files, segments = state.files, state.segments
+    if len(segments) >= MAX_SEGMENTS:  # keep the heads and the first segment, join the additions
+        first: dict[tuple[str, str | None], dict[str, Any]] = {}
+        for entry in files:
+            first.setdefault((entry["role"], entry["head"]), entry)
+        files, segments = tuple(first.values()), segments[:1]
+    first_row = sum(segments)
+    files = (*files, *_segment(folder, state, first_row))
+    return commit(folder, replace(state, files=files, segments=(*segments, len(state.images) - first_row)))
+
+
+def write_calibration(folder: Path, state: MapState) -> MapState:
+    """The files of the newest head, its rows in the segments there are; the rest of the map is not touched."""
+    head, start = state.heads[-1], 0
+    files = [entry for entry in state.files if entry["head"] != head.name]
+    files.append(_head(folder, state, head))
+    for number, rows in enumerate(state.segments):
+        files.append(_gallery(folder, state, head, start, start + rows, suffix=f"-{number}" if number else ""))
+        start += rows
+    return commit(folder, replace(state, files=tuple(files)))
+
+
+def _segment(folder: Path, state: MapState, first_row: int) -> list[dict[str, Any]]:
+    """Image records, every head's gallery rows and compact tokens from `first_row` on."""
+    records, rows = folder / f"images-r{state.revision:06d}.json", len(state.images)
+    write_json(records, [record.to_dict() for record in state.images[first_row:]])
+    files = [_gallery(folder, state, head, first_row, rows) for head in state.heads]
+    if state.compact is not None:
+        files.append(_shared(folder, state, "tokens", state.compact.patch_tensors(first_row, rows)))
+    return [*files, _entry(records, "images", None)]
+
+
+def _head(folder: Path, state: MapState, head: NamedHead) -> dict[str, Any]:
+    return _tensors(folder, state, head, "head", head.served.head_tensors())
+
+
+def _gallery(folder: Path, state: MapState, head: NamedHead, start: int, stop: int, suffix: str = "") -> dict[str, Any]:
+    return _tensors(folder, state, head, "gallery", head.served.gallery_tensors(start, stop), suffix)
+
+
+def _tensors(
+    folder: Path, state: MapState, head: NamedHead, role: str, tensors: dict[str, Any], suffix: str = ""
+) -> dict[str, Any]:
+    name = "" if head.name == DATABASE else f"{head.name}{suffix}-"
+    path = folder / f"{role}-{name}r{state.revision:06d}.safetensors"
+    write_tensors(path, tensors, {"format": FORMAT, "role": role})
+    return _entry(path, role, head.name)
+
+
+def _shared(folder: Path, state: MapState, role: str, tensors: dict[str, Any]) -> dict[str, Any]:
+    """A file that belongs to no head."""
+    path = folder / f"{role}-r{state.revision:06d}.safetensors"
+    write_tensors(path, tensors, {"format": FORMAT, "role": role})
+    return _entry(path, role, None)
+
+
+def _entry(path: Path, role: str, head: str | None) -> dict[str, Any]:
+    size, digest = path.stat().st_size, sha256_of_file(path)
+    return {"name": path.name, "role": role, "head": head, "bytes": size, "sha256": digest}
+
+
+def commit(folder: Path, state: MapState) -> MapState:
+    """Make the state of `folder` this one: replace the header, then delete what it does not name."""
+    header = {
+        "format": FORMAT,
+        "format_version": VERSION,
+        "tfa_version": __version__,
+        "revision": state.revision,
+        "encoder": state.encoder,
+        "spec": state.spec,
+        "verification": None if state.compact is None else state.compact.to_dict(),
+        "heads": [head.to_dict() for head in state.heads],
+        "active": state.active,
+        "segments": list(state.segments),
+        "removed": sorted(state.removed),
+        "next_id": state.next_id,
+        "files": list(state.files),
+    }
+    write_json(folder / HEADER, {**header, "digest": sha256_of_json(header)})
+    named = {HEADER, *(entry["name"] for entry in state.files)}
+    for file in folder.iterdir():  # old revisions, and what a killed writer left
+        if file.name not in named and OURS.match(file.name):
+            file.unlink(missing_ok=True)
+    return replace(state, version=VERSION)

@@ -1,0 +1,246 @@
+"""The place map: a fitted head with its photos, saved, edited and asked. It holds no arithmetic of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfa.base.config import HeadSpec, VerifySpec
+from tfa.base.progress import Progress, as_progress
+from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
+from tfa.errors import NoImages
+from tfa.maps.calibrate import calibrated_state, check_request, choose_photos, dropped_note
+from tfa.maps.folder import reader, writer
+from tfa.maps.lookup import find_record, tokens_of, unique_files
+from tfa.maps.query import QUERY_BATCH, AskableMap
+from tfa.maps.records import CalibrationReport, EditReport
+from tfa.maps.state import MapState
+from tfa.maps.state_changes import (
+    check_storage,
+    encoder_facts,
+    new_state,
+    records_of,
+    refitted,
+    with_images,
+    without_images,
+)
+from tfa.maps.summary import facts_of, unseen_share
+from tfa.maps.verification import fit_verification, wanted_spec
+from tfa.method.head import ENSEMBLE, Head, Replica
+from tfa.photos.images import find_images
+from tfa.photos.positions import Position, find_positions
+from tfa.photos.token_cache import EncodedImages, TokenCache
+from tfa.pipeline import encode, fit
+
+UNSEEN_LIMIT = 0.2  # share of images not seen at fitting from which a refit is advised
+
+
+class PlaceMap(AskableMap):
+    """A searchable map of places. Build it from photos, or load it from a `NAME.tfa` folder.
+
+    Once saved or loaded, `add`, `remove`, `refit` and `calibrate` also write to the folder, each in one atomic step.
+    """
+
+    # --- build, save, load -------------------------------------------------------------------------------------
+
+    @classmethod
+    def build(
+        cls,
+        photos: Any,
+        *,
+        encoder: str | Encoder = DEFAULT_ENCODER,
+        weights: str | Path | None = None,
+        positions: str | Path | None = None,
+        skip_bad: bool = False,
+        spec: HeadSpec | None = None,
+        ensemble: bool = False,
+        storage: str = "float16",
+        verify: bool | VerifySpec = True,
+        device: str = "cpu",
+        threads: int | None = None,
+        fast: bool = False,
+        batch_size: int = QUERY_BATCH,
+        cache: TokenCache | None = None,
+        progress: bool | Progress | None = None,
+    ) -> PlaceMap:
+        """Photos → encoder → head → map. `photos` is a folder, a file or a list of them.
+
+        `fast` encodes in 8-bit integers, as `load_encoder` says.
+        `verify` also keeps what verifying answers needs (ours, beyond the paper) and decides whether it is used.
+        """
+        check_storage(storage)
+        progress = as_progress(progress)
+        paths = find_images(photos)
+        root = Path(photos) if isinstance(photos, (str, Path)) and Path(photos).is_dir() else None
+        csv = None if positions is None else Path(positions)
+        places, notes = find_positions(paths, root, csv)  # before the long work: a bad CSV should not cost an hour
+        if isinstance(encoder, str):
+            encoder = load_encoder(
+                encoder, weights=weights, device=device, threads=threads, fast=fast, progress=progress
+            )
+        encoded = encode(paths, encoder, cache=cache, skip_bad=skip_bad, batch_size=batch_size, progress=progress)
+        if len(encoded.paths) < 2:
+            raise NoImages(f"a map needs at least 2 photos, {photos} gave {len(encoded.paths)}")
+        head = fit(encoded.tokens, spec, device=device, progress=progress)
+        where = dict(zip(paths, places, strict=True))
+        built = cls.from_head(
+            head, encoded, encoder, where, weights=weights, ensemble=ensemble, storage=storage, verify=verify,
+            device=device, progress=progress,
+        )  # fmt: skip
+        built.cache = cache
+        built.notes += notes
+        return built
+
+    @classmethod
+    def from_head(
+        cls,
+        head: Head,
+        encoded: EncodedImages,
+        encoder: Encoder,
+        places: Mapping[Path, Position | None] | None = None,
+        *,
+        weights: str | Path | None = None,
+        ensemble: bool = False,
+        storage: str = "float16",
+        verify: bool | VerifySpec = False,
+        device: str = "cpu",
+        progress: bool | Progress | None = None,
+    ) -> PlaceMap:
+        """A map of the images a head was fitted on, with what answering needs of the head.
+
+        `verify` is as for `build`, but off if not given: the map then answers as the head does.
+        """
+        check_storage(storage)
+        records = records_of(encoded, places or {}, first_id=0, fitted=True)
+        replica: Replica = ENSEMBLE if ensemble else 0
+        verification = fit_verification(head, encoded.tokens, wanted_spec(verify), device, progress)
+        facts = encoder_facts(encoder, weights)
+        made = cls(new_state(head, replica, storage, records, facts, verification), encoder=encoder)
+        made.notes = [*encoder.notes, *verification.notes]
+        made.skipped = [(str(path), reason) for path, reason in encoded.skipped]
+        return made
+
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
+        """Write the map as a folder; from then on edits are written there too."""
+        self._take(writer.write_new(Path(path), self.state, overwrite=overwrite))
+        self.path = Path(path)
+
+    @classmethod
+    def load(cls, path: str | Path, verify: bool = True, encoder: Encoder | None = None) -> PlaceMap:
+        """Open a saved map; its arrays are mapped, not read. `encoder` is used instead of loading the map's own."""
+        return cls(reader.read(Path(path), verify=verify), Path(path), encoder)
+
+    # --- edit --------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        photos: Any,
+        *,
+        positions: str | Path | None = None,
+        skip_bad: bool = False,
+        batch_size: int = QUERY_BATCH,
+        progress: bool | Progress | None = None,
+    ) -> EditReport:
+        """Add photos without fitting again: the frozen vocabulary and geometry describe them."""
+        paths, known = find_images(photos), {record.path for record in self.images}
+        fresh = [path for path in unique_files(paths) if str(path.resolve()) not in known]
+        known_before = len(paths) - len(fresh)
+        notes = [f"already in the map and left as they are: {known_before}"] if known_before else []
+        if not fresh:
+            return EditReport(notes=notes)
+        places, more = find_positions(fresh, None, None if positions is None else Path(positions))
+        encoded = encode(
+            fresh, self.encoder, cache=self.cache, skip_bad=skip_bad, batch_size=batch_size, progress=progress
+        )
+        where = dict(zip(fresh, places, strict=True))
+        records = records_of(encoded, where, first_id=self.state.next_id, fitted=False)
+        self.commit(with_images(self.state, encoded.tokens, records), writer.write_addition)
+        skipped = [(str(path), reason) for path, reason in encoded.skipped]
+        return EditReport([record.id for record in records], [], skipped, [*notes, *more, *self._advice()])
+
+    def remove(self, photos: Sequence[str | Path | int]) -> EditReport:
+        """Take photos (paths or ids) out of the answers.
+
+        Their descriptors stay in the map, where they may carry the fitted geometry; only `refit` forgets them.
+        """
+        gone = sorted({find_record(self.images, photo).id for photo in photos})
+        self.commit(without_images(self.state, frozenset(gone)), writer.commit)
+        notes = ["removed photos no longer answer; their descriptors stay in the map until tfa refit"] if gone else []
+        return EditReport([], gone, [], [*notes, *self._advice()])
+
+    def refit(self, device: str = "cpu", progress: bool | Progress | None = None) -> None:
+        """Fit a new head on the photos now in the map, from the token cache; ids and positions stay."""
+        if len(self) < 2:
+            raise NoImages(f"refit needs at least 2 photos, the map has {len(self)}")
+        progress, old = as_progress(progress), self.state
+        cache = self.cache or TokenCache()
+        facts, grid = old.encoder, old.encoder["grid"]
+        tokens = tokens_of(self.images, facts["fingerprint"], cache, lambda: self.encoder, progress, grid=grid)
+        head = fit(tokens, HeadSpec.from_dict(old.spec), device=device, progress=progress)
+        spec = None if old.compact is None else old.compact.spec
+        verification = fit_verification(head, tokens, spec, device, progress)
+        self.commit(refitted(old, head, self.images, verification), writer.write_all)
+        self.notes += dropped_note(old, self.path)
+
+    def calibrate(
+        self,
+        photos: Any,
+        name: str = "target",
+        *,
+        budget: int = 64,
+        score: bool | None = None,
+        skip_bad: bool = False,
+        batch_size: int = QUERY_BATCH,
+        device: str = "cpu",
+        progress: bool | Progress | None = False,
+    ) -> CalibrationReport:
+        """Calibrate the map for a camera, from unlabelled photos of it that the map does not hold.
+
+        The calibration is kept beside the database-only head and answers from now on. `score` also calibrates
+        scores, an image's bias each (None: from 16 photos on).
+        """
+        check_request(self.state, name, budget)
+        progress, cache = as_progress(progress), self.cache or TokenCache()
+
+        def encoded(paths: list[Path]) -> EncodedImages:
+            return encode(paths, self.encoder, cache=cache, skip_bad=skip_bad, batch_size=batch_size, progress=progress)
+
+        chosen = choose_photos(find_images(photos), self.state, budget, skip_bad, encoded)
+        fresh, notes = calibrated_state(
+            self.state, chosen, name, budget, score, cache, lambda: self.encoder, device, progress
+        )
+        self.commit(fresh, writer.write_calibration)
+        head = fresh.chosen(name)
+        notes, reasons = [*chosen.notes, *notes], dict(head.evidence["reasons"])
+        return CalibrationReport(
+            name, len(chosen.digests), chosen.given, chosen.skipped, notes, dict(head.decisions), reasons
+        )
+
+    def commit(self, state: MapState, write: Callable[[Path, MapState], MapState]) -> None:
+        """Make `state`, the next revision of this map's own, the map's; on disk first if it has a folder.
+
+        `write` is the function of `maps.folder.writer` for what changed. Nothing is written, and the map stays as it
+        is, if another process holds the folder or has changed it.
+        """
+        if self.path is not None:
+            with writer.editing(self.path, self.state.revision):
+                state = write(self.path, state)
+        self._take(state)
+
+    # --- tell --------------------------------------------------------------------------------------------------
+
+    @property
+    def unseen_share(self) -> float:
+        """Share of the photos in the map that the head was not fitted on."""
+        return unseen_share(self.images)
+
+    def _advice(self) -> list[str]:
+        if self.unseen_share <= UNSEEN_LIMIT:
+            return []
+        share = f"{self.unseen_share:.0%}"
+        return [f"{share} of the photos were not seen when the head was fitted; fit again with: tfa refit"]
+
+    def info(self) -> dict[str, Any]:
+        """The map in JSON: what it holds, what was decided and why."""
+        return {**facts_of(self.state, self.images, self.path), "notes": [*self.notes, *self._advice()]}

@@ -1,0 +1,128 @@
+"""Every change of a map's state: a new map, images in and out, a refit."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfa.base.tokens import Tokens
+from tfa.encoders import Encoder, model_of
+from tfa.errors import BadSpec
+from tfa.maps.records import ImageRecord
+from tfa.maps.state import DATABASE, MapState, NamedHead
+from tfa.maps.stored_head import STORAGES
+from tfa.maps.verification import FittedVerification
+from tfa.method.head import Head, Replica
+from tfa.photos.positions import Position
+from tfa.photos.token_cache import EncodedImages
+
+
+def new_state(
+    head: Head,
+    replica: Replica,
+    storage: str,
+    records: list[ImageRecord],
+    encoder: dict[str, Any],
+    verification: FittedVerification | None = None,
+) -> MapState:
+    """The first state of a map whose head was just fitted on the images of `records`."""
+    verification = verification or FittedVerification()
+    return MapState(
+        encoder=encoder,
+        spec=head.spec.to_dict(),
+        heads=(NamedHead.of(DATABASE, head, replica, storage, verification=verification.decision),),
+        images=records,
+        next_id=max((record.id for record in records), default=-1) + 1,
+        compact=verification.compact,
+    )
+
+
+def encoder_facts(encoder: Encoder, weights: str | Path | None) -> dict[str, Any]:
+    """What a map remembers of its encoder; `weights` is where it found them, if a file was named."""
+    return {
+        "id": encoder.id,
+        "fingerprint": model_of(encoder),
+        "channels": encoder.channels,
+        "global_channels": encoder.global_channels,
+        "grid": list(encoder.grid),
+        "weights": None if weights is None else str(Path(weights).resolve()),
+    }
+
+
+def records_of(
+    encoded: EncodedImages, places: Mapping[Path, Position | None], *, first_id: int, fitted: bool
+) -> list[ImageRecord]:
+    return [
+        ImageRecord(first_id + n, str(path.resolve()), digest, fitted, places.get(path))
+        for n, (path, digest) in enumerate(zip(encoded.paths, encoded.digests, strict=True))
+    ]
+
+
+def with_images(state: MapState, tokens: Tokens, records: list[ImageRecord]) -> MapState:
+    """The state with more images, described by the frozen vocabulary, geometry and compaction."""
+    grown = [dataclasses.replace(h, served=h.served.grown(h.served.rows_of(tokens))) for h in state.heads]
+    return dataclasses.replace(
+        state,
+        heads=tuple(grown),
+        images=[*state.images, *records],
+        next_id=state.next_id + len(records),
+        revision=state.revision + 1,
+        compact=None if state.compact is None else state.compact.grown(tokens),
+    )
+
+
+def without_images(state: MapState, ids: frozenset[int]) -> MapState:
+    """The state whose answers leave `ids` out. Their rows stay: they may carry the geometry."""
+    return dataclasses.replace(state, removed=state.removed | ids, revision=state.revision + 1)
+
+
+def refitted(state: MapState, head: Head, images: Sequence[ImageRecord], verification: FittedVerification) -> MapState:
+    """The state after fitting `head` on `images`, which keep their ids. Calibrations were of the old head."""
+    records = [dataclasses.replace(record, fitted=True) for record in images]
+    fresh = new_state(head, state.database.replica, state.head.storage, records, state.encoder, verification)
+    return dataclasses.replace(fresh, next_id=state.next_id, revision=state.revision + 1)
+
+
+def with_arrays_of(fresh: MapState, older: MapState) -> MapState:
+    """`fresh`, read from the folder of `older` after its additions were joined: what was not is taken from `older`.
+
+    The arrays are equal; those of `older` may have been packed for queries, which takes seconds in a large map.
+    """
+    heads = []
+    for head, known in zip(fresh.heads, older.heads, strict=True):
+        scorer, old = head.served.scorer, known.served.scorer
+        if all(len(p.gallery[0]) == len(o.gallery[0]) for p, o in zip(scorer.parts, old.parts, strict=True)):
+            parts = [
+                dataclasses.replace(part, gallery=(same.gallery[0], *part.gallery[1:]))
+                for part, same in zip(scorer.parts, old.parts, strict=True)
+            ]
+            scorer = dataclasses.replace(scorer, sides=old.sides, parts=tuple(parts))
+            head = dataclasses.replace(head, served=dataclasses.replace(head.served, scorer=scorer))
+        heads.append(head)
+    return dataclasses.replace(fresh, heads=tuple(heads))
+
+
+def with_twins(state: MapState) -> MapState:
+    """Photos with the same content tie to the last bit in every head, so that the first of them wins."""
+    twins = twins_of(state.images)
+    served = [
+        dataclasses.replace(h.served, scorer=dataclasses.replace(h.served.scorer, twins=twins)) for h in state.heads
+    ]
+    heads = [dataclasses.replace(h, served=s) for h, s in zip(state.heads, served, strict=True)]
+    return dataclasses.replace(state, heads=tuple(heads))
+
+
+def twins_of(images: Sequence[ImageRecord]) -> np.ndarray | None:
+    """For each gallery row the first row of the same file content; None if all differ."""
+    first: dict[str, int] = {}
+    rows = np.array([first.setdefault(record.digest, row) for row, record in enumerate(images)], dtype=np.int64)
+    return None if len(first) == len(images) else rows
+
+
+def check_storage(storage: str) -> None:
+    if storage not in STORAGES:
+        raise BadSpec(f"storage={storage!r} is unknown; use {', '.join(STORAGES[:-1])} or {STORAGES[-1]}")

@@ -1,0 +1,192 @@
+"""Verification in a map: fitted with the head, admitted without labels, and applied to the head's best images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tfa.base.backend import backend_for
+from tfa.base.config import VerifySpec
+from tfa.base.progress import Progress, as_progress
+from tfa.base.tokens import Tokens
+from tfa.errors import BadSpec, BadTokens, ChannelMismatch
+from tfa.maps.confidence import standardised
+from tfa.maps.state import NamedHead
+from tfa.method.head import Head
+from tfa.search.ties import top_k
+from tfa.verification.admission import judge_on_database, judge_on_target
+from tfa.verification.patch_store import CompactTokens, Grid, why_not
+from tfa.verification.reranking import leads, margins, ordering
+
+AT_ONCE = 64  # photos whose compact patches are in memory
+UNVERIFIED = -1  # the matches of an image that was no candidate
+
+
+@dataclass(frozen=True)
+class FittedVerification:
+    """What a map keeps for verification; empty, with a note that says why, where it cannot be."""
+
+    compact: CompactTokens | None = None
+    decision: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def wanted_spec(verify: bool | VerifySpec) -> VerifySpec | None:
+    """`verify` as it is given to a build: yes, no, or with settings."""
+    return verify if isinstance(verify, VerifySpec) else VerifySpec() if verify else None
+
+
+def fit_verification(
+    head: Head,
+    tokens: Tokens,
+    spec: VerifySpec | None,
+    device: str = "cpu",
+    progress: bool | Progress | None = None,
+) -> FittedVerification:
+    """Compact tokens of the images a head was fitted on, what chance reaches, and whether it is admitted."""
+    if spec is None:
+        return FittedVerification()
+    hindrance = why_not(tokens)
+    if hindrance is not None:
+        return FittedVerification(notes=(f"built without verification: {hindrance}",))
+    compact = CompactTokens.fit(tokens, spec)
+
+    judged = judge_on_database(head, compact.among, spec, backend_for(device), as_progress(progress))
+    return FittedVerification(compact, judged.to_dict())
+
+
+def judge_calibration(
+    head: Head, photos: Tokens, compact: CompactTokens | None, progress: Progress | None = None
+) -> dict[str, Any] | None:
+    """The decision of a calibrated head, from its photos; the head's database is the first rows of `compact`."""
+    grid = None if compact is None else compact.grid_of(photos)
+    if compact is None or grid is None:
+        return None
+    queries = [compact.query(photos.select([row]))[0] for row in range(len(photos))]
+
+    def evidence(row: int, images: np.ndarray) -> np.ndarray:
+        return compact.evidence(queries[row], grid, images)
+
+    return judge_on_target(head, photos, evidence, compact.among, compact.spec, progress).to_dict()
+
+
+@dataclass(frozen=True)
+class Question:
+    """How photos are asked for."""
+
+    k: int = 5
+    calibration: str | None = None
+    verify: bool | None = None  # None: as admitted
+    candidates: int | None = None  # None: as the map was built
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """How the answers of one question are verified."""
+
+    compact: CompactTokens
+    candidates: int
+    grid: Grid  # of the photos asked
+
+
+def wanted_candidates(question: Question, head: NamedHead, compact: CompactTokens | None) -> int | None:
+    """How many images are to be verified; None if none are."""
+    if question.candidates is not None and question.candidates < 1:
+        raise BadSpec(f"candidates={question.candidates} is out of range: must be at least 1")
+    if compact is None and question.verify:
+        raise BadSpec("this map holds no compact tokens to verify answers with; build it with --verify (verify=True)")
+    wanted = head.verifies if question.verify is None else question.verify
+    return (question.candidates or compact.spec.candidates) if compact is not None and wanted else None
+
+
+def verifier_for(tokens: Tokens, question: Question, head: NamedHead, compact: CompactTokens | None) -> Verifier | None:
+    """What verifies the answers of these photos, if they are to be verified and can be."""
+    candidates = wanted_candidates(question, head, compact)
+    if candidates is None or compact is None:
+        return None
+    grid = compact.grid_of(tokens)
+    if grid is None and question.verify:
+        raise BadTokens(f"query tokens: {why_not(tokens)}; give it: Tokens(patches, grid=(rows, columns))")
+    return None if grid is None else Verifier(compact, candidates, grid)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Images of each query in their new order, best first."""
+
+    indices: np.ndarray  # q k
+    evidence: np.ndarray  # q k: what orders them beside their scores; 0 where it was no candidate
+    lead: np.ndarray  # q k: how far the evidence stands out of that of all candidates
+    margin: np.ndarray  # q k: how far the image is above the best other
+    matches: np.ndarray  # q k: number of consistent matches; UNVERIFIED where it was no candidate
+
+
+def reranked(
+    scores: np.ndarray,
+    tokens: Tokens,
+    k: int,
+    verifier: Verifier,
+    gallery_rows: np.ndarray,
+    progress: Progress | None = None,
+) -> Verified:
+    """The k best columns of scores `q m`, candidates first by their fused score.
+
+    `gallery_rows` are the rows of the columns in the compact tokens. What is no candidate follows in its old order.
+    """
+    ranked, _ = top_k(scores, max(k, verifier.candidates))
+    count = min(verifier.candidates, ranked.shape[1])
+    evidence, lead, margin = np.zeros((3, *ranked.shape))
+    matches = np.full(ranked.shape, UNVERIFIED, np.int64)
+    z = standardised(scores, ranked[:, :count])
+    compact, bars = verifier.compact, as_progress(progress)
+    with bars.task("verification", len(tokens), "photos") as task:
+        for start in range(0, len(tokens), AT_ONCE):
+            rows = range(start, min(start + AT_ONCE, len(tokens)))
+            queries = [compact.query(tokens.select([row]))[0] for row in rows]
+            candidates = [gallery_rows[ranked[row, :count]] for row in rows]
+            for row, images, found in zip(
+                rows, candidates, compact.matches_of_each(queries, verifier.grid, candidates), strict=True
+            ):
+                strength = np.array([one.evidence for one in found], np.float64)
+                standing = ordering(z[row], strength, partial(compact.between, images))
+                order = np.argsort(-standing, kind="stable")  # of equals the head's first
+                ranked[row, :count], evidence[row, :count] = ranked[row, :count][order], strength[order]
+                lead[row, :count], margin[row, :count] = leads(strength)[order], margins(standing)[order]
+                matches[row, :count] = np.array([one.count for one in found], np.int64)[order]
+            task.advance(len(rows))
+    return Verified(*(table[:, :k] for table in (ranked, evidence, lead, margin, matches)))
+
+
+def verify(
+    query_tokens: Tokens,
+    database_tokens: Tokens,
+    scores: np.ndarray | None = None,
+    *,
+    spec: VerifySpec | None = None,
+    progress: bool | Progress | None = None,
+) -> Verified:
+    """Order the best database images of each query by spatially consistent patch matches (ours, beyond the paper).
+
+    `scores` are those of a head, `q m`: their best `spec.candidates` are verified. Without scores every database
+    image is a candidate and evidence alone decides. Both tokens need a grid.
+    """
+    spec = spec or VerifySpec()
+    if query_tokens.channels != database_tokens.channels:
+        raise ChannelMismatch(
+            f"query tokens have {query_tokens.channels} channels, database tokens {database_tokens.channels}; "
+            "encode both with one encoder"
+        )
+    compact = CompactTokens.fit(database_tokens, spec)
+    grid = compact.grid_of(query_tokens)
+    if grid is None:
+        raise BadTokens(f"query tokens: {why_not(query_tokens)}; give it: Tokens(patches, grid=(rows, columns))")
+    shape = (len(query_tokens), len(database_tokens))
+    known = np.zeros(shape) if scores is None else np.asarray(scores)
+    if known.shape != shape:
+        raise BadTokens(f"scores have shape {known.shape}, must be (queries, database images) = {shape}")
+    count = min(shape[1] if scores is None else spec.candidates, shape[1])
+    verifier = Verifier(compact, count, grid)
+    return reranked(known, query_tokens, count, verifier, np.arange(shape[1]), as_progress(progress))

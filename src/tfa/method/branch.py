@@ -1,0 +1,216 @@
+"""A branch: one assignment under one construction, fitted to the database, with what its evidence needs.
+
+Six branches (two assignments, three constructions) are the raw material of every controller. They are fitted
+one at a time; what is large is spilled to disk, so memory does not grow with their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tfa.base.backend import Backend, to_numpy
+from tfa.base.config import HeadSpec
+from tfa.base.spill import Spill, release
+from tfa.method.carriers import KernelTerm
+from tfa.method.evidence import Mask
+from tfa.method.gram import cross_products, inner_products
+from tfa.method.residuals import HARD, Described
+from tfa.method.spectrum import Geometry, fit_geometry
+
+ROW_BLOCK = 512  # rows computed on at a time, at most
+BLOCK_BYTES = 4 << 20  # of float64 in a block of rows, so that the steps of a computation find it in the cache
+ScoreBlock = Callable[[int, int], np.ndarray]  # scores `p m` of pseudo queries start to stop
+
+
+@dataclass(frozen=True)
+class DatabaseSplit:
+    """Which database images play which part; the same for all branches."""
+
+    images: int
+    anchors: np.ndarray  # the PCA is fitted on these
+    pseudo: np.ndarray  # these are retrieved against the whole database
+    halves: tuple[np.ndarray, np.ndarray]
+
+    @classmethod
+    def of(cls, images: int, spec: HeadSpec) -> DatabaseSplit:
+        shuffled = np.random.default_rng(0).permutation(images)
+        sampled = images > spec.max_pca
+        return cls(
+            images=images,
+            anchors=np.sort(shuffled[: spec.pca_sample]) if sampled else np.arange(images),
+            pseudo=np.sort(shuffled[: spec.max_pseudo]) if images > spec.max_pseudo else np.arange(images),
+            halves=(shuffled[0::2], shuffled[1::2]),
+        )
+
+    @cached_property
+    def probes(self) -> np.ndarray:
+        """The images whose products with the whole database are needed: anchors and pseudo queries."""
+        return np.union1d(self.anchors, self.pseudo)
+
+
+@dataclass(frozen=True)
+class Branch:
+    assignment: str
+    construction: int
+    centers: np.ndarray  # k d
+    described: Described
+    split: DatabaseSplit
+    products: np.ndarray  # p m, float64, of the probes with the database
+    geometry: Geometry
+    mask: Mask
+    half_displacement: float  # ‖μ_0 − μ_1‖ / ‖μ‖
+    projected: np.ndarray | None = None  # m r, float64: coordinates of the database, where not all are anchors
+
+    def coordinates(self, rows: slice | np.ndarray) -> np.ndarray:
+        """PCA coordinates `m r` of some database images, float64."""
+        return self.geometry.anchor_coordinates(rows) if self.projected is None else self.projected[rows]
+
+    def features(self, gamma: float | None, dtype: str = "float64", spill: Spill | None = None) -> np.ndarray:
+        """What a kernel term compares: descriptors (None) or φ_γ of the database, `m D`."""
+        if gamma is None:
+            return self.described.descriptors
+        shape = (self.split.images, self.geometry.rank)
+        features = np.empty(shape, dtype) if spill is None else spill.empty(shape, dtype)
+        for start, stop in row_blocks(*shape):  # blocks: the steps between are as large as the result
+            features[start:stop] = self.geometry.shaped(self.coordinates(slice(start, stop)), gamma)
+            release(features)
+            self.release()
+        return features
+
+    def half_energies(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean squared coordinate on each axis, over each half of the database."""
+        share = np.zeros((2, self.split.images))  # of each image in the mean of its half
+        for half, members in enumerate(self.split.halves):
+            share[half, members] = 1 / max(len(members), 1)
+        energies = np.zeros((2, self.geometry.rank))
+        for start, stop in row_blocks(self.split.images, self.geometry.rank):
+            coordinates = self.coordinates(slice(start, stop))
+            energies += share[:, start:stop] @ (coordinates * coordinates)
+            self.release()
+        return energies[0], energies[1]
+
+    def kernel_among(
+        self, terms: Sequence[KernelTerm], one: np.ndarray, other: np.ndarray, backend: Backend
+    ) -> np.ndarray:
+        """The kernel of database images `one` with database images `other`, float64."""
+        total = np.zeros((len(one), len(other)))
+        for term in terms:
+            if term.gamma is not None:
+                features = self.features(term.gamma)
+                left = backend.put(features[one])
+                right = left if other is one else backend.put(features[other])  # X Xᵀ is half the work
+                similarity = to_numpy(left @ right.T)
+            elif len(self.split.probes) == self.split.images:
+                similarity = self.products[np.ix_(one, other)]
+            else:
+                similarity = cross_products(self.described.descriptors[one], self.described.descriptors[other], backend)
+            total += term.weight * similarity
+        return total
+
+    def release(self) -> None:
+        """Give back the resident pages of what was spilled."""
+        for array in (self.described.descriptors, self.products, self.geometry.vectors, self.projected):
+            if array is not None:
+                release(array)
+
+
+def fit_branch(
+    assignment: str,
+    construction: int,
+    centers: np.ndarray,
+    described: Described,
+    split: DatabaseSplit,
+    spec: HeadSpec,
+    backend: Backend,
+    spill: Spill,
+) -> Branch:
+    """Products, geometry and duplicates of one assignment and construction."""
+    descriptors = described.descriptors
+    if len(split.probes) == split.images:
+        # A word no patch chose is a block of zeros. A soft block is never zero, though its norm may be too small.
+        filled = described.mass > 0 if assignment == HARD else None
+        products = inner_products(descriptors, None, backend, filled=filled)
+        whole = len(split.anchors) == split.images
+        gram = products if whole else products[backend.put(split.anchors), :][:, backend.put(split.anchors)]
+        kept = spill.keep(to_numpy(products))  # before the decomposition, which overwrites and needs the memory
+        del products
+    else:
+        kept = spill.empty((len(split.probes), split.images), np.float64)
+        inner_products(descriptors, split.probes, backend, out=kept)
+        gram = backend.put(kept[np.ix_(np.searchsorted(split.probes, split.anchors), split.anchors)])
+    release(descriptors)
+    geometry = _spilled(fit_geometry(gram, descriptors.shape[1], spec.max_rank, split.anchors), spill)
+    del gram
+    norms, displacement = _norms_and_displacement(descriptors, kept, split)
+    branch = Branch(
+        assignment=assignment,
+        construction=construction,
+        centers=centers,
+        described=described,
+        split=split,
+        products=kept,
+        geometry=geometry,
+        mask=_duplicates(kept, norms, split),
+        # ‖μ‖² = m
+        half_displacement=displacement / max(np.sqrt(max(geometry.grand_mean, 0.0)), 1e-30),
+        projected=None if len(split.anchors) == split.images else _projected(geometry, kept, split, spill),
+    )
+    branch.release()
+    return branch
+
+
+def _projected(geometry: Geometry, products: np.ndarray, split: DatabaseSplit, spill: Spill) -> np.ndarray:
+    """Coordinates `m r` of the whole database from its products with the anchors: computed once, asked for often."""
+    projected = spill.empty((split.images, geometry.rank), np.float64)
+    anchors = np.searchsorted(split.probes, split.anchors)
+    for low in range(0, split.images, ROW_BLOCK):
+        with_anchors = np.ascontiguousarray(products[anchors, low : low + ROW_BLOCK].T)
+        projected[low : low + ROW_BLOCK] = geometry.coordinates(with_anchors)
+        release(products)
+        release(projected)
+    return projected
+
+
+def _spilled(geometry: Geometry, spill: Spill) -> Geometry:
+    return Geometry(**{**geometry.__dict__, "vectors": spill.keep(geometry.vectors)})
+
+
+def _norms_and_displacement(
+    descriptors: np.ndarray, products: np.ndarray, split: DatabaseSplit
+) -> tuple[np.ndarray, float]:
+    """Float64 norms of the descriptors, and ‖μ_0 − μ_1‖ of the database's halves.
+
+    With w = ±1/|D_h|, ‖μ_0 − μ_1‖² = wᵀGw; where only some rows of G exist it is summed over the descriptors.
+    """
+    weights = np.empty(split.images)
+    for half, sign in zip(split.halves, (1.0, -1.0), strict=True):
+        weights[half] = sign / max(len(half), 1)
+    if len(split.probes) == split.images:
+        squared = float(weights @ products @ weights)
+        return np.sqrt(np.diagonal(products).clip(min=0)), float(np.sqrt(max(squared, 0.0)))
+    norms, difference = np.empty(split.images), np.zeros(descriptors.shape[1])
+    for low in range(0, split.images, ROW_BLOCK):
+        block = np.asarray(descriptors[low : low + ROW_BLOCK], dtype=np.float64)
+        norms[low : low + ROW_BLOCK] = np.sqrt((block * block).sum(axis=1))
+        difference += weights[low : low + ROW_BLOCK] @ block
+        release(descriptors)
+    return norms, float(np.linalg.norm(difference))
+
+
+def _duplicates(products: np.ndarray, norms: np.ndarray, split: DatabaseSplit) -> Mask:
+    rows = np.searchsorted(split.probes, split.pseudo)
+    masks = []
+    for start, stop in row_blocks(len(rows), split.images):
+        masks.append(Mask.of_duplicates(products[rows[start:stop]], split.pseudo[start:stop], norms, start))
+        release(products)
+    return Mask(np.concatenate([m.rows for m in masks]), np.concatenate([m.columns for m in masks]))
+
+
+def row_blocks(count: int, width: int = 1) -> Iterator[tuple[int, int]]:
+    """Start and stop of blocks of rows, fewer where rows of `width` numbers are long."""
+    rows = max(1, min(ROW_BLOCK, BLOCK_BYTES // (8 * max(width, 1))))
+    return ((start, min(start + rows, count)) for start in range(0, count, rows))

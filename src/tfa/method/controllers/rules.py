@@ -1,0 +1,64 @@
+"""The rules that turn evidence into decisions, each a function of the numbers alone.
+
+`Rules()` is the method. An ablation replaces one of them and leaves the evidence and everything else as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tfa.method.controllers.target_decisions import MIXTURE, GlobalEvidence, RouteEvidence
+from tfa.method.evidence import Candidate
+from tfa.method.residuals import HARD, SOFT
+
+
+def choose_assignment(hard: Candidate, soft: Candidate) -> str:
+    return HARD if hard.beats(soft) else SOFT
+
+
+def joins_in(fused: Candidate, local: Candidate) -> bool:
+    """The global token joins in where the fused score covers more without agreeing less in every pair."""
+    return fused.beats(local)
+
+
+def choose_carrier(original: Candidate, partial: Candidate, adaptive: Candidate) -> str:
+    """The first rule that applies; an exact tie in support keeps the adaptive kernel."""
+    if partial.support <= original.support and partial.gain_over(original) < 0:
+        return "original"
+    widened_in_vain = adaptive.support > partial.support and adaptive.gain_over(partial) < 0
+    if partial.support > adaptive.support or widened_in_vain:
+        return "partial"
+    return "adaptive"
+
+
+def choose_route(evidence: RouteEvidence) -> str:
+    """Hard deletes evidence, so it needs both views, or lost capacity with both views leaning its way."""
+    if evidence.interval_A[1] < 0 and evidence.interval_G[1] < 0:
+        return HARD
+    if evidence.interval_capacity[1] < 0 and evidence.m_A < 0 and evidence.m_G < 0:
+        return HARD
+    if evidence.interval_A[0] > 0:
+        return MIXTURE
+    return SOFT
+
+
+def admits(token: GlobalEvidence) -> bool:
+    """Quality with retention, or complementary where nothing collapses."""
+    quality = token.cls.Q >= token.local.Q and token.r_T >= 1
+    complements = all(value < 0 for value in token.corr)
+    return quality or (complements and min(token.r_C, token.r_T, token.r_J) >= 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """One rule for each decision: the first three on database evidence, `carrier` on target evidence too."""
+
+    assignment: Callable[[Candidate, Candidate], str] = choose_assignment  # hard, soft
+    global_token: Callable[[Candidate, Candidate], bool] = joins_in  # fused, local
+    carrier: Callable[[Candidate, Candidate, Candidate], str] = choose_carrier  # original, partial, adaptive
+    route: Callable[[RouteEvidence], str] = choose_route
+    target_token: Callable[[GlobalEvidence], bool] = admits
+
+
+METHOD = Rules()

@@ -1,0 +1,227 @@
+"""The target-calibrated controller (TFA-C64, any budget, full-query): a few unlabelled target photos decide.
+
+Vocabularies and PCA stay the database's. What the target photos say is always compared with what the database's
+own pseudo queries reach, so that a hard map and an easy one are judged alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tfa.base.backend import Backend
+from tfa.base.progress import Progress, SilentProgress
+from tfa.method.branch import Branch
+from tfa.method.carriers import CARRIERS, carrier_terms
+from tfa.method.controllers import target_reasons
+from tfa.method.controllers.decisions import SpectralStrengths
+from tfa.method.controllers.rules import METHOD, Rules
+from tfa.method.controllers.target_decisions import MIXTURE, RouteEvidence, TargetDecisions, TargetEvidence
+from tfa.method.controllers.target_global_token import judge_global_token
+from tfa.method.controllers.target_kernels import (
+    BranchKernel,
+    Kernel,
+    MixedKernel,
+    TargetBranch,
+    VectorKernel,
+    pseudo_view,
+    target_view,
+)
+from tfa.method.evidence import (
+    EPSILON,
+    Candidate,
+    Mask,
+    Subsamples,
+    bootstrap_interval,
+    correlation,
+    information,
+    joint_scores,
+    relation_terms,
+)
+from tfa.method.pseudo_queries import median_spread, pseudo_facts
+from tfa.method.residuals import ASSIGNMENTS, HARD, SOFT, Described
+from tfa.method.vocabulary import CONSTRUCTIONS
+
+Branches = Mapping[tuple[str, int], Branch]
+Targets = Mapping[tuple[str, int], TargetBranch]
+
+
+def decide_for_target(
+    branches: Branches,
+    described: Mapping[tuple[str, int], Described],
+    cls: np.ndarray | None,
+    target_cls: np.ndarray | None,
+    backend: Backend,
+    progress: Progress | None = None,
+    rules: Rules = METHOD,
+) -> tuple[TargetDecisions, TargetEvidence]:
+    """All decisions, in the method's order: route, strengths, carrier, global token."""
+    with (progress or SilentProgress()).task("calibration", 4) as task:
+        targets = {key: TargetBranch.of(branches[key], described[key], backend) for key in branches}
+        task.advance()
+        counted = counted_pseudo(branches)
+        samples = Subsamples.draw(len(targets[SOFT, 0].products), int(counted.sum()))
+        route_evidence = judge_route(targets, samples, counted, backend)
+        route = rules.route(route_evidence)
+        soft_weight = {HARD: 0.0, SOFT: 1.0}.get(route, mixture_weight(route_evidence.m_A))
+        weights = {HARD: 1 - soft_weight, SOFT: soft_weight} if route == MIXTURE else {route: 1.0}
+        task.advance()
+
+        strengths = {a: target_strengths([targets[a, s] for s in CONSTRUCTIONS]) for a in weights}
+        kernels = {
+            m: [local_kernel(targets, weights, strengths, m, s, backend) for s in CONSTRUCTIONS] for m in CARRIERS
+        }
+        scores = {m: [kernel.target_scores() for kernel in kernels[m]] for m in CARRIERS}
+        candidates = {m: Candidate.of(m, np.stack([rows.argmax(axis=1) for rows in scores[m]])) for m in CARRIERS}
+        carrier = rules.carrier(candidates["original"], candidates["partial"], candidates["adaptive"])
+        task.advance()
+
+        masks = [united([branches[a, s].mask for a in weights]) for s in CONSTRUCTIONS]
+        pseudo = branches[SOFT, 0].split.pseudo
+        facts = [
+            pseudo_facts(k.pseudo_block(), len(pseudo), m) for k, m in zip(kernels["adaptive"], masks, strict=True)
+        ]
+        sigma_local = tuple(median_spread(rows) for rows in facts)
+        sigma_cls: tuple[float, ...] = (0.0, 0.0, 0.0)
+        token = None
+        if cls is not None and target_cls is not None:
+            similar = VectorKernel(cls, target_cls, pseudo)
+            cls_facts = [pseudo_facts(similar.pseudo_block(), len(pseudo), mask) for mask in masks]
+            sigma_cls = tuple(median_spread(rows) for rows in cls_facts)
+            token = judge_global_token(
+                kernels["adaptive"], scores["adaptive"], facts, similar, cls_facts, masks, pseudo, counted, samples
+            )
+        scaled = min(sigma_local) > 0 and min(sigma_cls) > 0  # ours: a zero scale refuses admission
+        admit = token is not None and scaled and rules.target_token(token)
+        task.advance()
+    decisions = TargetDecisions(
+        route=route,
+        soft_weight=soft_weight,
+        strengths={a: {"c": strengths[a].c, "beta": strengths[a].beta} for a in weights},
+        carrier=carrier,
+        admit_cls=admit,
+        local_weight=0.5 if token is None else local_share(token.local.Q, token.cls.Q),
+        sigma_local=sigma_local,
+        sigma_cls=sigma_cls,
+    )
+    words = {
+        "route": target_reasons.of_route(route, soft_weight, route_evidence),
+        "strengths": target_reasons.of_strengths(strengths),
+        "carrier": target_reasons.of_carrier(carrier, candidates),
+        "admit_cls": target_reasons.of_global_token(token, admit, scaled),
+    }
+    # Reasons are those of the method's rules; a decision made by another rule is not explained by them.
+    told = words if rules == METHOD else {}
+    count = len(targets[SOFT, 0].products)
+    evidence = TargetEvidence(count, int(counted.sum()), route_evidence, strengths, candidates, token, told)
+    return decisions, evidence
+
+
+def counted_pseudo(branches: Branches) -> np.ndarray:
+    """Which pseudo queries count: those with something left to answer in every branch."""
+    split = branches[SOFT, 0].split
+    counted = np.ones(len(split.pseudo), dtype=bool)
+    for branch in branches.values():
+        counted &= np.bincount(branch.mask.rows, minlength=len(counted)) < split.images
+    return counted
+
+
+def united(masks: list[Mask]) -> Mask:
+    return masks[0].union(*masks[1:])
+
+
+# --- route -----------------------------------------------------------------------------------------------------
+
+
+def judge_route(targets: Targets, samples: Subsamples, counted: np.ndarray, backend: Backend) -> RouteEvidence:
+    """Capacity of both assignments, and their relation in the views of anchor mass (A) and whole descriptors (G)."""
+    original = carrier_terms("original")
+    images = targets[SOFT, 0].branch.split.images
+    per_image, reference = {}, {}
+    relation: dict[tuple[str, str], np.ndarray] = {}
+    for assignment in ASSIGNMENTS:
+        tops, pseudo_tops = [], []
+        joint: dict[str, list[np.ndarray]] = {"A": [], "G": []}
+        for s in CONSTRUCTIONS:
+            target = targets[assignment, s]
+            branch, pseudo = target.branch, target.branch.split.pseudo
+            views: dict[str, Kernel] = {
+                "A": VectorKernel(branch.described.mass, target.described.mass, pseudo),
+                "G": BranchKernel(target, original, backend),
+            }
+            for name, kernel in views.items():
+                joint[name].append(branch_relation(kernel, pseudo, branch.mask, counted, images, samples))
+            tops.append(target.products.argmax(axis=1))
+            pseudo_tops.append(pseudo_facts(views["G"].pseudo_block(), len(pseudo), branch.mask).top)
+            branch.release()
+        per_image[assignment] = information(np.stack(tops), images)
+        reference[assignment] = (
+            float(information(np.stack(pseudo_tops)[:, counted], images).mean()) if counted.any() else 0.0
+        )
+        for name, values in joint.items():
+            relation[assignment, name] = np.mean(values, axis=0)
+    gain = {name: relation[SOFT, name] - relation[HARD, name] for name in ("A", "G")}
+    mean = {a: float(per_image[a].mean()) for a in ASSIGNMENTS}
+    return RouteEvidence(
+        information_target=mean,
+        information_database=reference,
+        capacity={a: mean[a] / (reference[a] + EPSILON) for a in ASSIGNMENTS},
+        interval_capacity=bootstrap_interval(per_image[SOFT], per_image[HARD], reference[SOFT], reference[HARD]),
+        m_A=float(np.median(gain["A"])),
+        m_G=float(np.median(gain["G"])),
+        interval_A=_interval(gain["A"]),
+        interval_G=_interval(gain["G"]),
+    )
+
+
+def branch_relation(
+    kernel: Kernel, pseudo: np.ndarray, mask: Mask, counted: np.ndarray, images: int, samples: Subsamples
+) -> np.ndarray:
+    """J of each subsample under one kernel."""
+    target = relation_terms(target_view(kernel, kernel.target_scores()), samples.target)
+    reference = relation_terms(pseudo_view(kernel, pseudo, mask, counted, images), samples.pseudo)
+    return joint_scores(target, reference)
+
+
+def _interval(values: np.ndarray) -> tuple[float, float]:
+    low, high = np.percentile(values, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def mixture_weight(m_A: float) -> float:
+    """w_S = sin²(π(δ+1)/4), δ = clip(m_A, −1, 1): equal shares when the views see no difference."""
+    return float(np.sin(np.pi * (np.clip(m_A, -1, 1) + 1) / 4) ** 2)
+
+
+# --- strengths and kernels -------------------------------------------------------------------------------------
+
+
+def target_strengths(targets: list[TargetBranch]) -> SpectralStrengths:
+    """c and β of one assignment, from how far the target photos keep the database's spectral energy and mean."""
+    return SpectralStrengths.of(
+        [correlation(*target.energies()) for target in targets],
+        [target.branch.geometry.participation for target in targets],
+        [target.displacement() for target in targets],
+    )
+
+
+def local_kernel(
+    targets: Targets,
+    weights: Mapping[str, float],
+    strengths: Mapping[str, SpectralStrengths],
+    carrier: str,
+    construction: int,
+    backend: Backend,
+) -> Kernel:
+    """The local score of one carrier; under mixture every carrier is mixed."""
+    made: list[tuple[float, Kernel]] = [
+        (w, BranchKernel(targets[a, construction], carrier_terms(carrier, strengths[a].c, strengths[a].beta), backend))
+        for a, w in weights.items()
+    ]
+    return made[0][1] if len(made) == 1 else MixedKernel(made)
+
+
+def local_share(local: float, cls: float) -> float:
+    """Q_l / (Q_l + Q_g); ½ if both are zero."""
+    return local / (local + cls) if local + cls > 0 else 0.5

@@ -1,0 +1,222 @@
+"""Two vocabularies for one map: a small one from elsewhere (or of the map), and the map's own.
+
+    x_b(q, d) = S_P(q, d) / σ_b          branch b ∈ {source, map}: soft, partial whitening, unit row spread
+    score     = Σ_b x_b(q, d)                                            uncalibrated
+    score     = Σ_b x_b(q, d) − log mean_{q'} exp x_b(q', d)             calibrated on target photos q'
+
+What the calibration subtracts is a constant of the database image, so a dual head too is one vector and a bias
+per image. The paper names target-score calibration without defining it: this definition is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfa.base.backend import Backend, backend_for, l2, to_numpy
+from tfa.base.config import HeadSpec
+from tfa.base.progress import Progress, as_progress, tracked
+from tfa.base.spill import Spill, release
+from tfa.base.tokens import Tokens
+from tfa.encoders.released_words import checked_words, load_vocabulary
+from tfa.errors import BadSpec, BadTokens
+from tfa.method.branch import Branch, DatabaseSplit, fit_branch
+from tfa.method.carriers import carrier_terms
+from tfa.method.controllers.decisions import Listed
+from tfa.method.head import ENSEMBLE, Replica, Retriever
+from tfa.method.pseudo_queries import PseudoScores, median_spread, pseudo_facts
+from tfa.method.residuals import SOFT, describe
+from tfa.method.score_calibration import calibrated
+from tfa.method.scorer import Part, Scorer, Side, joined
+from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, sample_patches
+from tfa.search.ties import find_twins
+
+SOURCE, MAP = "source", "map"
+BRANCHES = (SOURCE, MAP)
+CARRIER = "partial"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DualDecisions(Listed):
+    """What a dual head was made with. It decides nothing: assignment, carrier and weights are fixed."""
+
+    source: str  # where the source words come from: "given" or "database"
+    source_words: int
+    words: int
+    sigma_source: tuple[float, ...]  # median row spread of S_P in each construction
+    sigma_map: tuple[float, ...]
+    calibration: str = "none"  # "none" | "log mean exp" | "robust"
+    calibration_images: int = 0
+    assignment: str = SOFT
+    carrier: str = CARRIER
+
+
+@dataclass(frozen=True)
+class DualHead(Retriever):
+    """A fitted retriever of two vocabularies, with the interface of `Head`. Immutable."""
+
+    spec: HeadSpec  # its `words` are the map vocabulary's
+    decisions: DualDecisions
+    vocabularies: Mapping[str, tuple[Vocabulary, ...]]  # of each branch, three constructions
+    members: Mapping[tuple[str, int], Scorer]  # x_b of each branch and construction, never calibrated
+    scorers: Mapping[Replica, Scorer]
+    saw: str = "database"
+
+    def calibrate(self, target: Tokens, *, robust: bool = False) -> DualHead:
+        """The head with the level of each database image among unlabelled target photos taken off.
+
+        The level is log mean exp of the branch's column; `robust` leaves out its largest entries, as
+        `score_calibration.robust_level` does. An earlier calibration is replaced, not added to.
+        """
+        if not isinstance(target, Tokens) or len(target) < 2:
+            given = f"{len(target)} images" if isinstance(target, Tokens) else type(target).__name__
+            raise BadTokens(f"calibration takes tfa.Tokens of at least 2 images, got {given}")
+        # A given source vocabulary is the same scorer in all constructions, and is calibrated once.
+        fresh = {id(member): _levelled(member, target, robust) for member in self.members.values()}
+        members = {key: fresh[id(member)] for key, member in self.members.items()}
+        decisions = replace(
+            self.decisions,
+            calibration="robust" if robust else "log mean exp",
+            calibration_images=len(target),
+        )
+        return replace(self, decisions=decisions, scorers=_replicas(members), saw="target")
+
+
+def fit_dual(
+    tokens: Tokens,
+    source: str | Path | Any | None = None,
+    *,
+    source_words: int = 32,
+    words: int | None = None,
+    spec: HeadSpec | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    progress: bool | Progress | None = None,
+) -> DualHead:
+    """Database tokens and a source vocabulary → an uncalibrated dual head.
+
+    `source` is a vocabulary file or an array (words, channels), of any number of words; its rows are
+    normalised. Without one, `source_words` words are fitted to the database. `words` of the map vocabulary are
+    those of `spec` (64) if not given.
+    """
+    if not isinstance(tokens, Tokens):
+        raise BadTokens(f"fit_dual takes tfa.Tokens, got {type(tokens).__name__}; wrap it: tfa.Tokens(patches)")
+    if len(tokens) < 2:
+        raise BadTokens(f"{len(tokens)} images are too few to fit a head on; give at least 2")
+    if dtype not in ("float32", "float64"):
+        raise BadSpec(f"dtype={dtype!r} is unknown; use float32 or float64")
+    spec = spec or HeadSpec()
+    spec = spec if words is None else replace(spec, words=words)
+    sizes = {SOURCE: replace(spec, words=source_words).words, MAP: spec.words}  # HeadSpec checks both
+    backend, bars = backend_for(device), as_progress(progress)
+
+    # Words: both vocabularies from one sample of the database's patches, or the source's from outside.
+    given = None if source is None else _given(source, tokens.channels)
+    patches = sample_patches(tokens, spec.max_patches, dtype)
+    vocabularies = {
+        name: (given,)
+        if name == SOURCE and given is not None
+        else tuple(fit_vocabularies(patches, sizes[name], backend, progress=bars))
+        for name in BRANCHES
+    }
+    del patches
+
+    # Branches: descriptors, spectrum and spread of each vocabulary, and the scorer they make.
+    split = DatabaseSplit.of(len(tokens), spec)
+    members: dict[tuple[str, int], Scorer] = {}
+    sigma: dict[str, tuple[float, ...]] = {}
+    for name, fitted in vocabularies.items():
+        made = _fit_members(tokens, fitted, split, spec, backend, dtype, bars)
+        every = made if len(made) == len(CONSTRUCTIONS) else made * len(CONSTRUCTIONS)
+        sigma[name] = tuple(spread for spread, _ in every)
+        members.update({(name, s): scorer for s, (_, scorer) in enumerate(every)})
+        vocabularies[name] = fitted if len(fitted) == len(CONSTRUCTIONS) else fitted * len(CONSTRUCTIONS)
+    decisions = DualDecisions(
+        source="database" if given is None else "given",
+        source_words=len(vocabularies[SOURCE][0].centers),
+        words=spec.words,
+        sigma_source=sigma[SOURCE],
+        sigma_map=sigma[MAP],
+    )
+    return DualHead(spec, decisions, vocabularies, members, _replicas(members))
+
+
+def _given(source: Any, channels: int) -> Vocabulary:
+    """Unit words from a file or an array."""
+    is_file = isinstance(source, (str, Path))
+    origin = str(source) if is_file else "the source vocabulary"
+    words = load_vocabulary(source) if is_file else checked_words(to_numpy(source), origin)
+    if words.shape[1] != channels:
+        raise BadSpec(
+            f"{origin} has words of {words.shape[1]} channels, the tokens have {channels}; "
+            "use the vocabulary of the encoder the tokens come from"
+        )
+    return Vocabulary(l2(words), None, 0, float("nan"), saw="nothing")
+
+
+def _fit_members(
+    tokens: Tokens,
+    vocabularies: Sequence[Vocabulary],
+    split: DatabaseSplit,
+    spec: HeadSpec,
+    backend: Backend,
+    dtype: str,
+    progress: Progress,
+) -> list[tuple[float, Scorer]]:
+    """σ_b and the scorer of x_b under each vocabulary."""
+    spill = Spill()
+    centers = [vocabulary.centers for vocabulary in vocabularies]
+    described = describe(
+        tokens, centers, [SOFT], spec.temperature, backend, dtype=dtype, spill=spill, progress=progress
+    )
+    made = []
+    for s, words in tracked(enumerate(centers), len(centers), "spectra", progress):
+        branch = fit_branch(SOFT, s, words, described[SOFT, s], split, spec, backend, spill)
+        pseudo = PseudoScores(branch, carrier_terms(CARRIER), backend)
+        sigma = median_spread(pseudo_facts(pseudo.block, len(split.pseudo), branch.mask))
+        made.append((sigma, _member(branch, sigma, spec, dtype, spill)))
+    return made
+
+
+def _member(branch: Branch, sigma: float, spec: HeadSpec, dtype: str, spill: Spill) -> Scorer:
+    """x_b = S_P / σ_b as a scorer. Scores without any spread stay as they are (ours): nothing to scale them by."""
+    descriptors = branch.described.descriptors
+    everything = len(branch.split.anchors) == branch.split.images
+    side = Side(
+        SOFT,
+        branch.centers,
+        spec.temperature,
+        branch.geometry,
+        descriptors if everything else descriptors[branch.split.anchors],
+    )
+    terms = carrier_terms(CARRIER)
+    galleries = [branch.features(term.gamma, dtype, spill) for term in terms]
+    parts = tuple(
+        Part(term.weight / (sigma or 1.0), 0, term.gamma, (gallery,))
+        for term, gallery in zip(terms, galleries, strict=True)
+    )
+    scorer = Scorer((side,), parts, np.zeros(len(descriptors)), find_twins(descriptors), dtype)
+    for gallery in galleries:
+        release(gallery)
+    branch.release()
+    return scorer
+
+
+def _levelled(member: Scorer, target: Tokens, robust: bool) -> Scorer:
+    if robust:
+        return calibrated(member, 1.0, target)  # x has unit spread already
+    scores = member.scores(target).astype(np.float64)
+    return replace(member, bias=member.bias - (np.logaddexp.reduce(scores, axis=0) - np.log(len(scores))))
+
+
+def _replicas(members: Mapping[tuple[str, int], Scorer]) -> dict[Replica, Scorer]:
+    """The two branches of each construction added, and for the ensemble all six."""
+    pairs = [[members[name, s] for name in BRANCHES] for s in CONSTRUCTIONS]
+    scorers: dict[Replica, Scorer] = {s: joined(pair) for s, pair in enumerate(pairs)}
+    # Six members, not three sums: each branch keeps its own level for images that join later.
+    scorers[ENSEMBLE] = joined([member for pair in pairs for member in pair])
+    return scorers

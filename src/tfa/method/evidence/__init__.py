@@ -1,0 +1,47 @@
+"""Unlabelled evidence: what rankings and spectra say of a retriever, without any label. Pure statistics.
+
+`support` judges coverage and reproducibility together; `information` and `relation` judge how much of the
+database's behaviour survives on target photos.
+"""
+
+from tfa.method.evidence.information import bootstrap_interval, extreme_support, information
+from tfa.method.evidence.relation import RelationTerms, Subsamples, View, joint_scores, relation_terms
+from tfa.method.evidence.support import (
+    EPSILON,
+    NOBODY,
+    PAIRS,
+    SAME,
+    Candidate,
+    Mask,
+    RowFacts,
+    agreement,
+    correlation,
+    dispersion_penalised,
+    row_facts,
+    row_tops,
+    support,
+)
+
+__all__ = [
+    "EPSILON",
+    "NOBODY",
+    "PAIRS",
+    "SAME",
+    "Candidate",
+    "Mask",
+    "RelationTerms",
+    "RowFacts",
+    "Subsamples",
+    "View",
+    "agreement",
+    "bootstrap_interval",
+    "correlation",
+    "dispersion_penalised",
+    "extreme_support",
+    "information",
+    "joint_scores",
+    "relation_terms",
+    "row_facts",
+    "row_tops",
+    "support",
+]

@@ -1,0 +1,185 @@
+"""Pseudo queries: database images asked against their own database, with themselves and their duplicates masked out.
+
+Their scores are the only evidence there is before a real query comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfa.base.backend import Array, Backend, l2, to_numpy
+from tfa.base.spill import Spill, release
+from tfa.method.branch import Branch, DatabaseSplit, ScoreBlock, row_blocks
+from tfa.method.carriers import KernelTerm
+from tfa.method.evidence import Mask, RowFacts, row_facts, row_tops
+
+
+class PseudoScores:
+    """Scores of the pseudo queries of one branch under a kernel, in float64, computed for the rows asked for."""
+
+    def __init__(self, branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -> None:
+        self.branch, self.terms, self.backend = branch, terms, backend
+        self.rows = np.searchsorted(branch.split.probes, branch.split.pseudo)
+        self.shaped = {t.gamma: backend.put(branch.features(t.gamma)) for t in terms if t.gamma is not None}
+
+    def block(self, start: int, stop: int) -> np.ndarray:
+        """`p m` scores of pseudo queries start to stop."""
+        pseudo = self.branch.split.pseudo[start:stop]
+        total = np.zeros((len(pseudo), self.branch.split.images))
+        for term in self.terms:
+            if term.gamma is None:
+                similarity = self.branch.products[self.rows[start:stop]]
+                release(self.branch.products)  # what was copied need not stay resident
+            else:
+                features = self.shaped[term.gamma]
+                similarity = to_numpy(features[self.backend.put(pseudo), :] @ features.T)
+            total += term.weight * similarity
+        return total
+
+
+def pseudo_facts(block: ScoreBlock, count: int, mask: Mask | None, width: int = 1) -> RowFacts:
+    """Row facts of `count` pseudo queries whose scores `block(start, stop)` gives; of wide rows fewer at a time."""
+    facts = []
+    for start, stop in row_blocks(count, width):
+        facts.append(row_facts(block(start, stop), None if mask is None else mask.within(start, stop)))
+    return RowFacts.join(facts)
+
+
+def median_spread(facts: RowFacts) -> float:
+    """σ: median over pseudo queries of a row's spread, so that scores of unlike scale can be added."""
+    counted = facts.top >= 0
+    return float(np.median(facts.spread[counted])) if counted.any() else 0.0
+
+
+GALLERY_BLOCK = 1024  # database images scored at a time
+
+
+def every_score(branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -> ScoreBlock:
+    """Scores `p m` of a branch under a kernel, float64; a block is a copy the caller may overwrite."""
+    split = branch.split
+    rows = np.searchsorted(split.probes, split.pseudo)
+    plain = sum(term.weight for term in terms if term.gamma is None)
+    spectral = [term for term in terms if term.gamma is not None]
+    if not spectral:
+        return PseudoScores(branch, terms, backend).block
+    symmetric = branch.projected is None and len(split.pseudo) == split.images
+    total = (_symmetric if symmetric else _by_gallery)(branch, spectral, backend)
+
+    def block(start: int, stop: int) -> np.ndarray:
+        scores = np.array(total[start:stop])
+        if plain:
+            scores += plain * branch.products[rows[start:stop]]
+        for array in (total, branch.products):
+            if isinstance(array, np.memmap):
+                release(array)  # a row is read once
+        return scores
+
+    return block
+
+
+def _symmetric(branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -> np.ndarray:
+    total = None
+    for term in terms:
+        assert term.gamma is not None
+        kernel = _centred(branch) if term.gamma == 0 else None
+        if kernel is None:
+            scaled = backend.put(branch.geometry.scaled(branch.coordinates(slice(None)), term.gamma))
+            kernel = to_numpy(scaled @ scaled.T)
+        norms = np.sqrt(np.diagonal(kernel).clip(min=0))
+        inverse = np.sqrt(term.weight) / np.where(norms > 0, norms, 1.0)  # L2(0) = 0
+        for start, stop in row_blocks(*kernel.shape):
+            kernel[start:stop] *= inverse[start:stop, None] * inverse
+        total = kernel if total is None else np.add(total, kernel, out=total)
+    assert total is not None
+    return total
+
+
+def _centred(branch: Branch) -> np.ndarray | None:
+    """B Bᵀ at γ = 0 without a product: it is G_c, if every direction was kept (and there is one)."""
+    geometry, products = branch.geometry, branch.products
+    if not geometry.complete or geometry.rank == 0:
+        return None
+    kernel = np.empty(products.shape)
+    for start, stop in row_blocks(*products.shape):
+        np.subtract(products[start:stop], geometry.anchor_means[start:stop, None], out=kernel[start:stop])
+        kernel[start:stop] -= geometry.anchor_means - geometry.grand_mean
+    return kernel
+
+
+def _by_gallery(branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -> np.ndarray:
+    """A block of the database at a time, so that neither its features nor the scores need be in memory."""
+    split = branch.split
+    total = empty_scores(split)
+    asked = _features(branch, split.pseudo, terms, backend)
+    for low in range(0, split.images, GALLERY_BLOCK):
+        images = slice(low, min(low + GALLERY_BLOCK, split.images))
+        total[:, images] = to_numpy(asked @ _features(branch, images, terms, backend).T)
+        branch.release()
+        release(total)
+    return total
+
+
+def _features(branch: Branch, rows: slice | np.ndarray, terms: Sequence[KernelTerm], backend: Backend) -> Array:
+    """√weight · φ_γ of all terms side by side: their inner product is the sum of the terms."""
+    coordinates = branch.coordinates(rows)
+    parts = [np.sqrt(term.weight) * branch.geometry.shaped(coordinates, term.gamma) for term in terms]  # type: ignore[arg-type]
+    return backend.put(np.concatenate(parts, axis=1))
+
+
+def empty_scores(split: DatabaseSplit) -> np.ndarray:
+    """Room for `p m` scores: in memory where the PCA of all images needs more anyway, mapped where it is sampled."""
+    shape = (len(split.pseudo), split.images)
+    return np.empty(shape) if len(split.anchors) == split.images else Spill().empty(shape, np.float64)
+
+
+def every_cosine(cls: np.ndarray, split: DatabaseSplit) -> ScoreBlock:
+    """Cosines `p m` of the pseudo queries' global tokens with the database's, float64, computed once."""
+    unit = l2(np.asarray(cls, dtype=np.float64))
+    total = empty_scores(split)
+    if len(total) == split.images:
+        np.matmul(unit, unit.T, out=total)
+    else:
+        for low in range(0, len(unit), GALLERY_BLOCK):
+            total[:, low : low + GALLERY_BLOCK] = unit[split.pseudo] @ unit[low : low + GALLERY_BLOCK].T
+            release(total)
+
+    def block(start: int, stop: int) -> np.ndarray:
+        scores = np.array(total[start:stop])
+        release(total)
+        return scores
+
+    return block
+
+
+def pseudo_tops(block: ScoreBlock, mask: Mask, count: int, width: int) -> np.ndarray:
+    """The top-1 of each pseudo query, itself and its duplicates left out."""
+    return np.concatenate(
+        [row_tops(block(start, stop), mask.within(start, stop)) for start, stop in row_blocks(count, width)]
+    )
+
+
+def mixed(weighted: Sequence[tuple[float, ScoreBlock]]) -> ScoreBlock:
+    """Σ weight · scores, block by block; one block of weight 1 is passed on as it is."""
+    if len(weighted) == 1 and weighted[0][0] == 1:
+        return weighted[0][1]
+
+    def block(start: int, stop: int) -> np.ndarray:
+        return np.sum([weight * scores(start, stop) for weight, scores in weighted], axis=0)
+
+    return block
+
+
+def fused(
+    local: ScoreBlock, similar: ScoreBlock, local_weight: float, sigma_local: float, sigma_cls: float
+) -> ScoreBlock:
+    """w·S/σ_local + (1 − w)·S_cls/σ_cls, block by block."""
+    one, other = local_weight / sigma_local, (1 - local_weight) / sigma_cls
+    return lambda start, stop: one * local(start, stop) + other * similar(start, stop)
+
+
+def global_similarities(cls: np.ndarray, pseudo: np.ndarray) -> ScoreBlock:
+    """Cosines of the pseudo queries' global tokens with the database's, block by block."""
+    unit = l2(np.asarray(cls, dtype=np.float64))
+    return lambda start, stop: unit[pseudo[start:stop]] @ unit.T

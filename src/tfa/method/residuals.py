@@ -1,0 +1,268 @@
+"""Residual descriptors (VLAD): what the patches of an image add to each visual word.
+
+    v = L2 [ L2( Σ_i w_ik (p̃_i − c_k) ) ]_k        hard: w_ik = 1 at argmax_k ⟨p̃_i, c_k⟩
+                                                    soft: w_ik = softmax_k ⟨p̃_i, c_k⟩ / τ
+
+All constructions and assignments come out of one pass over the tokens. Each image is computed on its own
+(same matrix shapes whatever the batch), so a descriptor never depends on its neighbours in a batch. On a CPU the pass
+is `residual_pass`; the functions here are the same formulas for batches on any device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import BinaryIO
+
+import numpy as np
+from array_api_compat import array_namespace, device
+
+from tfa.base.backend import Array, Backend, l2, to_numpy
+from tfa.base.progress import Progress, SilentProgress
+from tfa.base.spill import Spill, release
+from tfa.base.threads import in_threads, usable_cores
+from tfa.base.tokens import Tokens
+from tfa.method.residuals_cpu import ASSIGNMENTS, FAINT, HARD, ROUNDING, SOFT, ImagePass
+
+__all__ = [
+    "ASSIGNMENTS", "FAINT", "HARD", "SOFT", "Described", "DescriptorMemory", "describe", "describe_batch",
+    "hard_weights", "normalise_blocks", "remembering", "residual_blocks", "soft_weights",
+]  # fmt: skip
+RELEASE_EVERY = 256  # images
+IMAGES_A_PASS = 4  # before threads are joined
+
+
+@dataclass(frozen=True)
+class Described:
+    """Descriptors of a set of images under one assignment and one vocabulary."""
+
+    descriptors: np.ndarray  # b k·d
+    mass: np.ndarray  # b k: norm of each residual block before it was normalised
+
+
+Kept = dict[tuple[str, int], Described]
+
+
+def hard_weights(similarities: Array) -> Array:
+    """One at the most similar word (the first of equals), zero elsewhere. `… k` → `… k`."""
+    xp = array_namespace(similarities)
+    nearest = xp.argmax(similarities, axis=-1)
+    kinds = xp.arange(similarities.shape[-1], device=device(similarities))
+    return xp.astype(nearest[..., None] == kinds, similarities.dtype)
+
+
+def soft_weights(similarities: Array, temperature: float) -> tuple[Array, Array]:
+    """Softmax over words `b n k`, relative to each word's largest weight in the image, and that weight `b 1 k`.
+
+    A word far from every patch of an image has weights such as e^-60 or e^-120. Float32 squares the first to
+    zero and flushes the second, although block normalisation brings any weight back to one. Relative weights
+    keep their digits; the largest weight restores the true block norm.
+    """
+    xp = array_namespace(similarities)
+    logits = similarities / temperature
+    logits = logits - xp.max(logits, axis=-1, keepdims=True)
+    weights = xp.exp(logits)
+    total = xp.sum(weights, axis=-1, keepdims=True)
+    weights = weights / total
+    largest = xp.max(weights, axis=-2, keepdims=True)
+    weights = weights / xp.where(largest > 0, largest, xp.ones_like(largest))
+    faint = np.flatnonzero((to_numpy(largest) < FAINT).any(axis=(1, 2)))
+    for image in faint.tolist():
+        log_weights = logits[image] - xp.log(total[image])
+        log_largest = xp.max(log_weights, axis=-2, keepdims=True)
+        weights[image] = xp.exp(log_weights - log_largest)
+        largest[image] = xp.exp(log_largest)
+    return weights, largest
+
+
+def residual_blocks(patches: Array, weights: Array, centers: Array) -> Array:
+    """`Σ_i w_ik (p̃_i − c_k)` for unit patches `b n d`, weights `b n k`, centers `k d` → `b k d`."""
+    xp = array_namespace(patches)
+    total = xp.sum(weights, axis=-2)[..., None]  # b k 1
+    blocks = xp.matrix_transpose(weights) @ patches - total * centers
+    # A patch that equals its word leaves only rounding, which normalisation would blow up to a unit vector.
+    rounding = ROUNDING * xp.finfo(patches.dtype).eps * total
+    norm = xp.sqrt(xp.sum(blocks * blocks, axis=-1, keepdims=True))
+    return xp.where(norm > rounding, blocks, xp.zeros_like(blocks))
+
+
+def normalise_blocks(blocks: Array) -> tuple[Array, Array]:
+    """Blocks `b k d` → descriptors `b k·d` (L2 per block, then L2) and block norms `b k`."""
+    xp = array_namespace(blocks)
+    norms = xp.sqrt(xp.sum(blocks * blocks, axis=-1))
+    unit = blocks / xp.where(norms > 0, norms, xp.ones_like(norms))[..., None]
+    # Every non-empty block has norm 1, so the norm of the whole is the root of their number.
+    filled = xp.sqrt(xp.sum(xp.astype(norms > 0, blocks.dtype), axis=-1))
+    unit = unit / xp.where(filled > 0, filled, xp.ones_like(filled))[..., None, None]
+    return xp.reshape(unit, (blocks.shape[0], -1)), norms
+
+
+def describe_batch(
+    patches: Array, centers: Sequence[Array], assignments: Sequence[str], temperature: float
+) -> dict[tuple[str, int], tuple[Array, Array]]:
+    """Descriptors and block norms of patches `b n d`, for each assignment and each vocabulary `k d`."""
+    xp = array_namespace(patches)
+    unit = l2(patches)
+    described = {}
+    for construction, words in enumerate(centers):
+        similarities = unit @ words.T  # b n k
+        for assignment in assignments:
+            if assignment == HARD:
+                blocks, scale = residual_blocks(unit, hard_weights(similarities), words), None
+            else:
+                weights, scale = soft_weights(similarities, temperature)
+                blocks = residual_blocks(unit, weights, words)
+            descriptors, norms = normalise_blocks(blocks)
+            if scale is not None:
+                norms = norms * xp.reshape(scale, norms.shape)
+            described[assignment, construction] = (descriptors, norms)
+    return described
+
+
+def describe(
+    tokens: Tokens,
+    centers: Sequence[np.ndarray],
+    assignments: Sequence[str],
+    temperature: float,
+    backend: Backend,
+    *,
+    dtype: str = "float32",
+    spill: Spill | None = None,
+    progress: Progress | None = None,
+) -> dict[tuple[str, int], Described]:
+    """Descriptors of all images under every assignment and vocabulary, in one pass over the tokens."""
+    if tokens.memory is not None:
+        return tokens.memory.described(tokens.rows, centers, assignments, temperature, backend, dtype)
+    spill = spill or Spill()
+    words, channels = centers[0].shape
+    kept = {
+        (assignment, construction): Described(
+            spill.empty((len(tokens), words * channels), dtype), np.empty((len(tokens), words), dtype)
+        )
+        for assignment in assignments
+        for construction in range(len(centers))
+    }
+    released = 0
+    if backend.torch_device is None:
+        passes = [ImagePass(centers, assignments, temperature, dtype) for _ in range(usable_cores())]
+        done = _image_by_image(tokens, passes, kept)
+    else:
+        done = _batch_by_batch(tokens, centers, assignments, temperature, backend, dtype, kept)
+    with (progress or SilentProgress()).task("descriptors", len(tokens), "images") as task:
+        for start, stop in done:
+            task.advance(stop - start)
+            if stop - released >= RELEASE_EVERY:
+                released = stop
+                _release(kept)
+    _release(kept)
+    return kept
+
+
+def _image_by_image(tokens: Tokens, passes: Sequence[ImagePass], kept: Kept) -> Iterator[tuple[int, int]]:
+    """Fill `kept` on a CPU, a few images at once, one by each pass; yields the images done.
+
+    Products of one thread each: the bits of a descriptor depend neither on its neighbours nor on the number of cores.
+    """
+    free = SimpleQueue[ImagePass]()
+    for one in passes:
+        free.put(one)
+    keys, several = list(kept), IMAGES_A_PASS * len(passes)
+    with ExitStack() as stack:
+        files = {key: stack.enter_context(_file_of(kept[key].descriptors)) for key in keys}
+        width = next(iter(kept.values())).descriptors.shape[1]
+        room = np.empty((min(several, len(tokens)) if any(files.values()) else 0, len(keys), width), passes[0].dtype)
+
+        def written(index: int) -> bool:
+            row = room[index % several] if len(room) else [kept[key].descriptors[index] for key in keys]
+            one = free.get()
+            try:
+                return one(tokens.patches[index], row, [kept[key].mass[index] for key in keys])
+            finally:
+                free.put(one)
+
+        for start in range(0, len(tokens), several):
+            images = range(start, min(start + several, len(tokens)))
+            for index, finite in zip(images, in_threads(written, images, len(passes)), strict=True):
+                if not finite:
+                    tokens.load(index, index + 1)  # tells which image has values that are not finite
+            for number, file in enumerate(files.values()):
+                if file:
+                    file.write(np.ascontiguousarray(room[: len(images), number]).data)
+            yield images.start, images.stop
+
+
+def _file_of(array: np.ndarray) -> AbstractContextManager[BinaryIO | None]:
+    """The file of a mapped array. To fill it by its pages costs a third of the products; by writing, little."""
+    return Path(str(array.filename)).open("r+b") if isinstance(array, np.memmap) else nullcontext()
+
+
+def _batch_by_batch(
+    tokens: Tokens,
+    centers: Sequence[np.ndarray],
+    assignments: Sequence[str],
+    temperature: float,
+    backend: Backend,
+    dtype: str,
+    kept: Kept,
+) -> Iterator[tuple[int, int]]:
+    """Fill `kept` on another device; yields the images done."""
+    on_device = [backend.put(center, dtype) for center in centers]
+    for batch in tokens.batches():
+        patches = backend.put(batch.patches, dtype)
+        for key, (descriptors, norms) in describe_batch(patches, on_device, assignments, temperature).items():
+            kept[key].descriptors[batch.start : batch.stop] = to_numpy(descriptors)
+            kept[key].mass[batch.start : batch.stop] = to_numpy(norms)
+        yield batch.start, batch.stop
+
+
+def remembering(tokens: Tokens) -> Tokens:
+    """The same tokens, whose descriptors are computed once whatever selections of them are described."""
+    remembered = tokens.select(slice(None))
+    remembered.memory, remembered.rows = DescriptorMemory(tokens), np.arange(len(tokens))
+    return remembered
+
+
+class DescriptorMemory:
+    """Descriptors of a set of images under each vocabulary and assignment asked for so far.
+
+    A benchmark asks the same queries of one head after another: a descriptor depends on the image, the words and
+    the assignment alone (not on its batch, to the last bit), so every selection is rows of the same array.
+    """
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens
+        self.spill = Spill()
+        self.kept: dict[tuple[bytes, str, float, str], Described] = {}
+
+    def described(
+        self,
+        rows: np.ndarray,
+        centers: Sequence[np.ndarray],
+        assignments: Sequence[str],
+        temperature: float,
+        backend: Backend,
+        dtype: str,
+    ) -> dict[tuple[str, int], Described]:
+        chosen = {}
+        for construction, words in enumerate(centers):
+            digest = hashlib.blake2b(np.ascontiguousarray(words).tobytes()).digest()
+            for assignment in assignments:
+                key = (digest, assignment, temperature, dtype)
+                if key not in self.kept:
+                    made = describe(
+                        self.tokens, [words], [assignment], temperature, backend, dtype=dtype, spill=self.spill
+                    )
+                    self.kept[key] = made[assignment, 0]
+                every = self.kept[key]
+                chosen[assignment, construction] = Described(np.array(every.descriptors[rows]), every.mass[rows])
+        return chosen
+
+
+def _release(kept: dict[tuple[str, int], Described]) -> None:
+    """Pages written to a mapped file need not stay resident."""
+    for described in kept.values():
+        release(described.descriptors)

@@ -1,0 +1,60 @@
+"""Robust score calibration (ours, beyond the paper): each database image loses its usual level on target photos.
+
+    x = S/σ,   score(q, d) = x(q, d) − b_d,   b_d = log mean exp of x(·, d) over target photos, trimmed
+
+A constant per database image: the calibrated score is still one inner product and a bias.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tfa.base.tokens import Tokens
+from tfa.method.scorer import Scorer, padded
+from tfa.search.gallery import QUERY_BLOCK, inner
+
+TRIMMED = 0.05  # share of the largest entries of a column that do not count
+
+
+def calibrated(scorer: Scorer, sigma: float, target: Tokens) -> Scorer:
+    """The scorer scaled by 1/σ, less the level of each database image over the target photos."""
+    parts = tuple(replace(part, weight=part.weight / sigma) for part in scorer.parts)
+    scaled = replace(scorer, parts=parts, bias=scorer.bias / sigma)
+    features = target_features(scaled, target)
+    return replace(scaled, calibrators=features, bias=scaled.bias - robust_level(scaled.scores_of(features)))
+
+
+def target_features(scorer: Scorer, target: Tokens) -> tuple[np.ndarray, ...]:
+    """Features `c D` of the target photos for each part, computed in the blocks scores are computed in."""
+    blocks = []
+    for start in range(0, len(target), QUERY_BLOCK):
+        tokens, count = padded(target, start)
+        blocks.append([features[:count] for features in scorer.query_features(tokens)])
+    return tuple(np.concatenate(features) for features in zip(*blocks, strict=True))
+
+
+def robust_level(scores: np.ndarray) -> np.ndarray:
+    """b_d `m`: log mean exp of each column over target rows `c m`, without its ⌈5 %⌉ largest entries.
+
+    Dropping the largest keeps a place from being punished because a target photo happens to show it.
+    """
+    rows = len(scores)
+    kept = np.sort(scores.astype(np.float64), axis=0)[: rows - math.ceil(TRIMMED * rows)]
+    top = kept[-1]  # log mean exp = top + log mean exp(x − top): no overflow
+    return top + np.log(np.exp(kept - top).mean(axis=0))
+
+
+def bias_of_rows(scorer: Scorer, rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Bias of images that join the gallery with feature rows `m D` per part."""
+    bias = np.zeros(len(rows[0]))
+    if scorer.calibrators is None:
+        return bias
+    for member in sorted({part.member for part in scorer.parts}):
+        chosen = [i for i, part in enumerate(scorer.parts) if part.member == member]
+        scores = sum(scorer.parts[i].weight * inner(scorer.calibrators[i], rows[i]) for i in chosen)
+        bias -= robust_level(np.asarray(scores))
+    return bias

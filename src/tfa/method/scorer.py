@@ -1,0 +1,221 @@
+"""Scoring: a fitted head is a sum of weighted inner products, so it is one vector per image.
+
+    score(q, d) = Σ_t weight_t · ⟨f_t(q), f_t(d)⟩ + b_d = ⟨Ψ(q), Ψ(d)⟩ + b_d,   Ψ = ⊕_t √weight_t · f_t
+
+A `Side` turns tokens into the features of one assignment and vocabulary; a `Part` is one term with its gallery.
+The head in memory and the map on disk score through the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tfa.base.backend import backend_for, l2
+from tfa.base.spill import Spill
+from tfa.base.tokens import Tokens
+from tfa.errors import BadTokens, ChannelMismatch
+from tfa.method.residuals import describe
+from tfa.method.spectrum import Geometry
+from tfa.search.gallery import QUERY_BLOCK, Rows, inner, lone_products, query_blocks
+from tfa.search.quantised_rows import Levels
+from tfa.search.ties import find_twins
+
+GLOBAL = -1  # the "side" of parts that compare global tokens
+IN_MEMORY = 64 << 20  # bytes of queries' descriptors that are not worth a file
+LEVELS_BLOCK = 64  # queries at a time where rows are integers: their products are exact, so nothing is padded
+
+
+@dataclass(frozen=True)
+class Side:
+    """How a query is described under one assignment and vocabulary."""
+
+    assignment: str
+    centers: np.ndarray  # k d
+    temperature: float
+    geometry: Geometry | None = None  # None when no part needs coordinates
+    anchors: Rows | None = None  # a k·d: descriptors that carry the geometry
+    directions: Levels | None = None  # r a: Eᵀ in integers, where rows are; the geometry then has no vectors
+
+    def features(self, tokens: Tokens, gammas: set[float | None], dtype: str) -> Features:
+        """Descriptors (None) and φ_γ of the tokens' images, for the asked γ, and products with the anchors."""
+        described = describe(
+            tokens,
+            [self.centers],
+            [self.assignment],
+            self.temperature,
+            backend_for("cpu"),
+            dtype=dtype,
+            spill=Spill(IN_MEMORY),
+        )
+        descriptors = described[self.assignment, 0].descriptors
+        features: dict[float | None, np.ndarray] = {None: descriptors}
+        shaped = [gamma for gamma in gammas if gamma is not None]
+        if not shaped:
+            return Features(features)
+        assert self.geometry is not None
+        assert self.anchors is not None
+        products, coordinates = [], []
+        for block in query_blocks(descriptors, self.anchors):
+            products.append(inner(block, self.anchors))
+            coordinates.append(self._coordinates(products[-1]))
+        z, count = np.concatenate(coordinates), len(descriptors)
+        for gamma in shaped:
+            features[gamma] = self.geometry.shaped(z, gamma)[:count]
+        return Features(features, np.concatenate(products)[:count])
+
+    def _coordinates(self, products: np.ndarray) -> np.ndarray:
+        """`geometry.coordinates`, or the same with integers for E."""
+        assert self.geometry is not None
+        if self.directions is None:
+            return self.geometry.coordinates(products)
+        means = self.geometry.anchor_means.astype(products.dtype)
+        centred = (
+            products - products.mean(axis=1, keepdims=True) - means + products.dtype.type(self.geometry.grand_mean)
+        )
+        return self.directions.inner(centred) / np.sqrt(self.geometry.eta).astype(products.dtype)
+
+    def geometry_in_floats(self) -> Geometry:
+        """The geometry with its E, also where that is kept as integers."""
+        assert self.geometry is not None
+        if self.directions is None:
+            return self.geometry
+        return replace(self.geometry, vectors=np.asarray(self.directions, np.float32).T)
+
+
+@dataclass(frozen=True)
+class Features:
+    """What one side makes of queries."""
+
+    by_gamma: dict[float | None, np.ndarray]  # q D each
+    with_anchors: np.ndarray | None = None  # q a: products of the descriptors with the anchors, if they were needed
+
+
+@dataclass(frozen=True)
+class Part:
+    """One term of the score: weight · ⟨f(q), f(d)⟩ over the gallery."""
+
+    weight: float
+    side: int  # index of a Side, or GLOBAL
+    gamma: float | None  # None: the descriptor itself (or the global token)
+    gallery: tuple[Rows, ...]  # m D, in chunks of rows: a map grows by chunks, a head has one
+    member: int = 0  # which replica of an ensemble it belongs to
+
+    @property
+    def width(self) -> int:
+        return self.gallery[0].shape[1]
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Tokens in, scores against a gallery out."""
+
+    sides: tuple[Side, ...]
+    parts: tuple[Part, ...]
+    bias: np.ndarray  # m
+    twins: np.ndarray | None = None  # m: index of the first image with the very same tokens
+    dtype: str = "float32"
+    # Features of the calibration images, one array `c D` per part, where scores were calibrated: an image that
+    # joins the gallery later gets its bias from them.
+    calibrators: tuple[np.ndarray, ...] | None = None
+
+    def scores(self, tokens: Tokens) -> np.ndarray:
+        """`q m` scores."""
+        self._check(tokens)
+        rows = [
+            self._block(tokens.select(slice(start, start + LEVELS_BLOCK)))
+            for start in range(0, len(tokens), LEVELS_BLOCK)
+        ]
+        return np.concatenate(rows) if rows else np.empty((0, len(self.bias)), self.dtype)
+
+    def _block(self, tokens: Tokens) -> np.ndarray:
+        sides = self._sides(tokens)
+        known = {
+            id(side.anchors): found.with_anchors
+            for side, found in zip(self.sides, sides, strict=True)
+            if found.with_anchors is not None
+        }
+        return self.scores_of(self._parts(tokens, sides), known)
+
+    def scores_of(self, query_features: Sequence[np.ndarray], known: dict[int, np.ndarray] | None = None) -> np.ndarray:
+        """`q m` scores of queries whose feature of each part is given; `known` are products with a chunk, by its id."""
+        count = len(query_features[0])
+        total = np.zeros((count, len(self.bias)), self.dtype)
+        for part, features in zip(self.parts, query_features, strict=True):
+            similarity = np.concatenate([lone_products(features, chunk, known or {}) for chunk in part.gallery], axis=1)
+            total += similarity if part.weight == 1 else np.dtype(self.dtype).type(part.weight) * similarity
+        total += self.bias.astype(self.dtype)
+        if self.twins is not None:
+            total = total[:, self.twins]  # twins tie to the last bit, so the smaller index wins
+        return total
+
+    def query_features(self, tokens: Tokens) -> list[np.ndarray]:
+        """The query's feature of each part, `q D` each."""
+        return self._parts(tokens, self._sides(tokens))
+
+    def _sides(self, tokens: Tokens) -> list[Features]:
+        gammas: list[set[float | None]] = [set() for _ in self.sides]
+        for part in self.parts:
+            if part.side != GLOBAL:
+                gammas[part.side].add(part.gamma)
+        return [side.features(tokens, asked, self.dtype) for side, asked in zip(self.sides, gammas, strict=True)]
+
+    def _parts(self, tokens: Tokens, sides: Sequence[Features]) -> list[np.ndarray]:
+        return [
+            l2(np.asarray(tokens.cls, self.dtype)) if part.side == GLOBAL else sides[part.side].by_gamma[part.gamma]
+            for part in self.parts
+        ]
+
+    def prepare(self) -> None:
+        """Pack rows of integers for their kernel; scores stay as they are."""
+        chunks = [chunk for part in self.parts for chunk in part.gallery]
+        for rows in (*chunks, *(side.anchors for side in self.sides), *(side.directions for side in self.sides)):
+            if isinstance(rows, Levels):
+                rows.prepare()
+
+    def _check(self, tokens: Tokens) -> None:
+        channels = self.sides[0].centers.shape[1]
+        if len(tokens) and tokens.channels != channels:
+            raise ChannelMismatch(
+                f"query tokens have {tokens.channels} channels, this head was fitted on {channels}; "
+                "encode the query with the encoder of the database"
+            )
+        for part in self.parts:
+            if part.side == GLOBAL and len(tokens):
+                width = part.width
+                if tokens.cls is None:
+                    raise BadTokens("this head compares global tokens and the query has none; give cls")
+                if tokens.cls.shape[1] != width:
+                    raise ChannelMismatch(f"global tokens have {tokens.cls.shape[1]} channels, must have {width}")
+
+
+def joined(scorers: Sequence[Scorer]) -> Scorer:
+    """The sum of several scorers over one gallery, as one scorer."""
+    parts: list[Part] = []
+    sides: list[Side] = []
+    calibrators: list[np.ndarray] = []
+    for member, scorer in enumerate(scorers):
+        for part in scorer.parts:
+            side = part.side if part.side == GLOBAL else part.side + len(sides)
+            parts.append(replace(part, side=side, member=member))
+        sides.extend(scorer.sides)
+        calibrators.extend(scorer.calibrators or ())
+    bias = np.sum([scorer.bias for scorer in scorers], axis=0)
+    return Scorer(
+        tuple(sides), tuple(parts), bias, _common_twins(scorers), scorers[0].dtype, tuple(calibrators) or None
+    )
+
+
+def _common_twins(scorers: Sequence[Scorer]) -> np.ndarray | None:
+    """Images are twins of the sum only if they are twins in every scorer."""
+    if any(scorer.twins is None for scorer in scorers):
+        return None
+    return find_twins(np.stack([scorer.twins for scorer in scorers if scorer.twins is not None], axis=1))
+
+
+def padded(tokens: Tokens, start: int) -> tuple[Tokens, int]:
+    """The block of queries at `start`, filled up with its first query, and how many of it are real."""
+    count = min(QUERY_BLOCK, len(tokens) - start)
+    return tokens.select(np.r_[np.arange(start, start + count), np.full(QUERY_BLOCK - count, start)]), count

@@ -1,0 +1,167 @@
+"""Self-calibration (ours, beyond the paper): robust score calibration kept fresh from the queries a map is asked.
+
+    b_d = σ · log mean exp of x(·, d) over kept queries, without the ⌈5 %⌉ largest,  x = S/σ,  score = S − b_d + mean b
+
+The same level as in `score_calibration`, from a bounded sample of score rows. σ is the median spread of the kept rows
+(there it is that of the pseudo queries). Every query seen so far is as likely to be kept as any other: with `n` seen,
+the next replaces a kept one with probability size / (n + 1). The mean is given back, so that scores keep their scale.
+
+No label is used and no photo is kept. Off by default where a map is served: a head that changes with its queries is
+not the frozen head that is evaluated. On by default for a sequence, which forgets it at its end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfa.base.files import BadFile, map_tensors, write_tensors
+from tfa.errors import BadSpec
+from tfa.method.score_calibration import robust_level
+
+FEWEST = 16  # rows below which nothing is learnt, as many as score calibration asks for
+REFRESHED_EVERY = 8  # frames of a sequence: the level of a column changes little with one row of many
+KIND = "tfa self-calibration 1"
+
+
+class SelfCalibration:
+    """A reservoir of score rows, and the bias of each image that follows. Columns are known by the ids of images."""
+
+    def __init__(self, size: int = 256, seed: int = 0) -> None:
+        if size < FEWEST:
+            raise BadSpec(f"size={size} is out of range: a self-calibration keeps at least {FEWEST} rows")
+        self.size, self.seed = int(size), int(seed)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every query."""
+        self.seen = 0
+        self._ids = np.zeros(0, np.int64)
+        # size m, of which `kept` rows count; nan where the image was not in the map yet. Whole from the start, since
+        # growing it would copy it for every query; rows not yet written take no memory.
+        self._table = np.empty((self.size, 0), np.float32)
+        self.kept = 0
+        self._bias: np.ndarray | None = None
+
+    @property
+    def _rows(self) -> np.ndarray:
+        """`r m`: the kept rows."""
+        return self._table[: self.kept]
+
+    def observe(self, rows: np.ndarray, ids: Sequence[int] | np.ndarray | None = None) -> None:
+        """Take note of the scores `q m` of queries, as they are without this calibration.
+
+        `ids` name the columns (0, 1, … if not given). Images that are gone are forgotten; of a new one nothing is known
+        from earlier queries.
+        """
+        rows = np.atleast_2d(np.asarray(rows, np.float32))
+        columns = np.arange(rows.shape[1]) if ids is None else np.asarray(ids, np.int64)
+        if len(columns) != rows.shape[1]:
+            raise BadSpec(f"{len(columns)} ids for scores of {rows.shape[1]} images; give one for each column")
+        self.set_images(columns)
+        for row in rows[np.isfinite(rows).all(axis=1)]:
+            self._keep(row)
+
+    def set_images(self, ids: Sequence[int] | np.ndarray) -> None:
+        """The map's images changed: columns follow, in the order of `ids`."""
+        ids = np.asarray(ids, np.int64)
+        if np.array_equal(ids, self._ids):
+            return
+        place = {int(image): column for column, image in enumerate(self._ids)}
+        source = np.array([place.get(int(image), -1) for image in ids], np.int64)
+        table = np.empty((self.size, len(ids)), np.float32)
+        table[: self.kept] = np.nan
+        table[: self.kept, source >= 0] = self._rows[:, source[source >= 0]]
+        self._ids, self._table, self._bias = ids, table, None
+
+    def _keep(self, row: np.ndarray) -> None:
+        """One step of reservoir sampling, the same for the same seed and number of the query."""
+        self.seen += 1
+        if self.kept < self.size:
+            place, self.kept = self.kept, self.kept + 1
+        else:
+            place = int(np.random.default_rng([self.seed, self.seen]).integers(self.seen))
+        if place < self.size:
+            self._table[place], self._bias = row, None
+
+    def bias(self) -> np.ndarray | None:
+        """What is to be added to the score of each image `m`; None before there are enough queries.
+
+        An image that too few of the kept queries were asked of has the mean level, 0.
+        """
+        if self.kept < FEWEST:
+            return None
+        if self._bias is None:
+            self._bias = self._learnt()
+        return self._bias.copy()
+
+    def _learnt(self) -> np.ndarray:
+        known = np.isfinite(self._rows)
+        spread = np.nanstd(self._rows, axis=1) if known.any() else np.zeros(1)
+        sigma = float(np.median(spread)) or 1.0  # all scores equal: nothing to scale
+        level = np.full(self._rows.shape[1], np.nan)
+        whole = known.all(axis=0)
+        if whole.any():
+            level[whole] = robust_level(self._rows[:, whole] / sigma)
+        for column in np.flatnonzero(~whole & (known.sum(axis=0) >= FEWEST)):
+            level[column] = robust_level(self._rows[known[:, column], column][:, None] / sigma)[0]
+        learnt = np.isfinite(level)
+        mean = float(level[learnt].mean()) if learnt.any() else 0.0
+        return np.where(learnt, sigma * (mean - level), 0.0)
+
+    # --- tell and keep -------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """What it has seen and learnt, without the rows."""
+        bias = self.bias()
+        return {
+            "size": self.size,
+            "seed": self.seed,
+            "seen": self.seen,
+            "kept": self.kept,
+            "images": len(self._ids),
+            "ready": bias is not None,
+            "needed": FEWEST,
+            "bias_spread": None if bias is None or not len(bias) else float(bias.std()),
+        }
+
+    def save(self, path: Path) -> None:
+        """Write it whole, as safetensors."""
+        facts = {"size": self.size, "seed": self.seed, "seen": self.seen}
+        tensors: dict[str, np.ndarray] = {"ids": self._ids, "rows": self._rows}
+        write_tensors(Path(path), tensors, {"kind": KIND, "facts": json.dumps(facts)})
+
+    @classmethod
+    def load(cls, path: Path) -> SelfCalibration:
+        tensors, metadata = map_tensors(Path(path))
+        if metadata.get("kind") != KIND or not {"ids", "rows"} <= set(tensors):
+            raise BadFile(f"{path} is no self-calibration of this release; remove it to start anew")
+        facts = json.loads(metadata["facts"])
+        made = cls(facts["size"], facts["seed"])
+        ids, rows = np.array(tensors["ids"]), tensors["rows"]
+        if rows.shape != (min(facts["seen"], made.size), len(ids)):
+            raise BadFile(f"{path} holds rows of shape {rows.shape}, which do not fit its {len(ids)} images")
+        made.set_images(ids)
+        made.seen, made.kept = facts["seen"], len(rows)
+        made._table[: made.kept] = rows
+        return made
+
+
+class Levelled:
+    """Scores of consecutive frames, each corrected by what the frames before it teach; a frame never by itself."""
+
+    def __init__(self, learner: SelfCalibration | None = None, every: int = REFRESHED_EVERY) -> None:
+        self.learner, self.every = learner or SelfCalibration(), every
+        self._bias: np.ndarray | None = None
+        self._learnt_at = -every
+
+    def __call__(self, row: np.ndarray) -> np.ndarray:
+        """The scores `m` of the next frame."""
+        if self.learner.seen - self._learnt_at >= self.every:
+            self._bias, self._learnt_at = self.learner.bias(), self.learner.seen
+        self.learner.observe(row)
+        return row if self._bias is None else row + self._bias

@@ -1,0 +1,224 @@
+"""The token cache: an image is encoded once, whatever it is called and however often a run is killed.
+
+The key of its tokens: the encoder's fingerprint (identity, preprocessing, weights) and the file's sha256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections import deque
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from tfa.base.files import cache_folder, sha256_of_file
+from tfa.base.progress import Progress, Task, as_progress, tracked
+from tfa.base.tokens import Tokens
+from tfa.encoders.protocol import Encoder
+from tfa.errors import BadImage, BadTokens, NoImages
+from tfa.photos.images import open_image
+from tfa.photos.token_shards import MappedTokens, Shelf
+
+SHARD_IMAGES = 32  # a kill costs at most the encoding of so many images
+DECODERS = 2  # threads; Pillow decodes and resizes without the interpreter's lock
+
+Encoded = tuple[np.ndarray, np.ndarray | None]  # patches n d, global token d_g
+Picture = Image.Image | BadImage  # a thread hands over its errors; who asked for them decides
+
+
+@dataclass(frozen=True)
+class EncodedImages:
+    """Images with their tokens, in the order given, without those that were skipped."""
+
+    paths: list[Path]
+    digests: list[str]
+    tokens: Tokens
+    skipped: list[tuple[Path, str]]
+
+
+class TokenCache:
+    """Tokens on disk under `folder`, by default in the user's cache folder."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = cache_folder() / "tokens" if folder is None else Path(folder)
+        self._shelves: dict[str, Shelf] = {}
+
+    def missing(self, encoder_fingerprint: str, digests: Sequence[str]) -> list[int]:
+        """Positions of the images that are not in the cache."""
+        entries = self._shelf(encoder_fingerprint).entries()
+        return [index for index, digest in enumerate(digests) if digest not in entries]
+
+    def tokens(
+        self,
+        encoder_fingerprint: str,
+        digests: Sequence[str],
+        names: Sequence[str] | None = None,
+        grid: tuple[int, int] | None = None,
+    ) -> Tokens:
+        """Tokens of images that are in the cache; patches stay on disk until they are touched."""
+        entries = self._shelf(encoder_fingerprint).entries()
+        absent = [index for index, digest in enumerate(digests) if digest not in entries]
+        if absent:
+            first = digests[absent[0]] if names is None else names[absent[0]]
+            raise BadTokens(
+                f"{len(absent)} of {len(digests)} images are not in the token cache {self.folder}, "
+                f"the first is {first}; encode them again"
+            )
+        patches = MappedTokens([entries[digest] for digest in digests])
+        return Tokens(patches, patches.global_tokens(), names=names, grid=grid)
+
+    def encode(
+        self,
+        paths: Sequence[Path],
+        encoder: Encoder,
+        *,
+        skip_bad: bool = False,
+        batch_size: int = 8,
+        progress: bool | Progress | None = None,
+    ) -> EncodedImages:
+        """Tokens of image files: from the cache where it has them, from `encoder` for the rest.
+
+        A broken image raises BadImage, after what was encoded before it is safe in the cache; with `skip_bad`
+        it is left out and listed. Memory holds three batches of images and one shard of tokens.
+        """
+        listener = as_progress(progress)
+        paths = [Path(path) for path in paths]
+        shelf = self._shelf(encoder.fingerprint)
+        shelf.tidy()
+        bad = _BadImages(skip_bad)
+        digests = [_digest(path, bad) for path in tracked(paths, len(paths), "reading", listener, "images")]
+        known = shelf.entries()
+        work: dict[str, Path] = {}  # a picture stored twice is encoded once, under its first name
+        for digest, path in zip(digests, paths, strict=True):
+            if digest not in known and digest not in bad.reasons:
+                work.setdefault(digest, path)
+        with listener.task("encoding", len(work), "images") as task:
+            _encode(work, encoder, shelf, max(batch_size, 1), bad, task)
+        good = [index for index, digest in enumerate(digests) if digest not in bad.reasons]
+        skipped = [(p, bad.reasons[d]) for p, d in zip(paths, digests, strict=True) if d in bad.reasons]
+        if not good:
+            first = f"all {len(paths)} images are broken; the first: {skipped[0][1]}" if skipped else ""
+            raise NoImages(first or "no image was given to encode")
+        paths, digests = [paths[index] for index in good], [digests[index] for index in good]
+        tokens = self.tokens(encoder.fingerprint, digests, [str(path) for path in paths], encoder.grid)
+        return EncodedImages(paths, digests, tokens, skipped)
+
+    def _shelf(self, fingerprint: str) -> Shelf:
+        if fingerprint not in self._shelves:
+            self._shelves[fingerprint] = Shelf(self.folder / fingerprint[:32], fingerprint)
+        return self._shelves[fingerprint]
+
+
+class _BadImages:
+    """Broken images: the first stops the run, unless they are to be skipped; then their reasons are kept."""
+
+    def __init__(self, skip: bool) -> None:
+        self._skip = skip
+        self.reasons: dict[str, str] = {}  # by digest, or by path where a file cannot even be read
+
+    def add(self, key: str, reason: str) -> None:
+        if not self._skip:
+            advice = "mend or remove it, or use --skip-bad (skip_bad=True) to leave such images out"
+            raise BadImage(f"{reason}; {advice}")
+        self.reasons[key] = reason
+
+
+def _digest(path: Path, bad: _BadImages) -> str:
+    try:
+        return sha256_of_file(path)
+    except OSError as error:
+        bad.add(str(path), f"{path} cannot be read: {error.strerror}")
+        return str(path)
+
+
+def _encode(
+    work: dict[str, Path], encoder: Encoder, shelf: Shelf, batch_size: int, bad: _BadImages, task: Task
+) -> None:
+    """Encode the images of `work` and put them on the shelf."""
+    metadata = {"encoder": encoder.id, "grid": "x".join(map(str, encoder.grid))}
+    ready: dict[str, Encoded] = {}
+    with closing(_decoded(work, encoder, batch_size)) as batches:
+        try:
+            for batch in batches:
+                for digest, image in batch.items():
+                    if isinstance(image, BadImage):
+                        bad.add(digest, str(image))
+                images = {digest: image for digest, image in batch.items() if isinstance(image, Image.Image)}
+                ready |= _encode_batch(images, encoder, work)
+                if len(ready) >= SHARD_IMAGES:
+                    shelf.write(ready, metadata)
+                    ready = {}
+                task.advance(len(batch))
+        finally:  # also on Ctrl-C, a broken image, or an encoder that gives up
+            if ready:
+                shelf.write(ready, metadata)
+
+
+def _encode_batch(images: dict[str, Image.Image], encoder: Encoder, paths: dict[str, Path]) -> dict[str, Encoded]:
+    if not images:
+        return {}
+    patches, cls = encoder.encode(list(images.values()))
+    patches = np.asarray(patches, np.float16)
+    cls = None if cls is None else np.asarray(cls, np.float16)
+    shape = (len(images), encoder.grid[0] * encoder.grid[1], encoder.channels)
+    if patches.shape != shape:
+        raise BadTokens(f"{encoder.id} gave patches of shape {patches.shape}, its attributes promise {shape}")
+    for index, digest in enumerate(images):
+        if not (_finite(patches[index]) and (cls is None or _finite(cls[index]))):
+            raise BadTokens(
+                f"{paths[digest]}: {encoder.id} gives tokens that are not finite in float16; "
+                "choose another layer, or check the weights"
+            )
+    return {digest: (patches[i], None if cls is None else cls[i]) for i, digest in enumerate(images)}
+
+
+def _finite(tokens: np.ndarray) -> bool:
+    """np.isfinite takes numbers of float16 one by one; all exponent bits set is what it looks for."""
+    exponent = np.uint16(0x7C00)
+    return bool((tokens.view(np.uint16) & exponent).max(initial=0) < exponent)
+
+
+def _decoded(work: dict[str, Path], encoder: Encoder, batch_size: int) -> Generator[dict[str, Picture], None, None]:
+    """Batches of pictures in the order given; while the encoder works on one, threads decode the next two."""
+    items = iter(work.items())
+    with ThreadPoolExecutor(DECODERS, thread_name_prefix="tfa-decode") as pool:
+
+        def submitted(count: int) -> list[tuple[str, Future[Picture]]]:
+            return [(digest, pool.submit(_open, digest, path, encoder)) for digest, path in islice(items, count)]
+
+        ahead = deque(submitted(2 * batch_size))  # two, because one does not last while a shard is synced
+        try:
+            while ahead:
+                batch: dict[str, Picture] = {}
+                for _ in range(min(batch_size, len(ahead))):
+                    digest, picture = ahead.popleft()
+                    batch[digest] = picture.result()
+                    ahead += submitted(1)  # no thread waits for the rest of a batch
+                yield batch
+                batch.clear()  # whoever asked is done with it: its pictures need not wait for the next batch
+        finally:
+            for _, picture in ahead:  # nobody wants them after an error
+                picture.cancel()
+
+
+def _open(digest: str, path: Path, encoder: Encoder) -> Picture:
+    try:
+        content = io.BytesIO(path.read_bytes())
+        if hashlib.sha256(content.getbuffer()).hexdigest() != digest:
+            return BadImage(f"{path} changed while it was being read")
+        content.name = str(path)  # for the error message
+        image = open_image(content)
+    except OSError as error:
+        return BadImage(f"{path} cannot be read: {error.strerror}")
+    except BadImage as error:
+        return error
+    # At the encoder's size at once, so that a batch of large photos does not fill the memory.
+    prepare = getattr(encoder, "prepare", None)
+    return image if prepare is None else prepare(image)

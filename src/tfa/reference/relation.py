@@ -1,0 +1,193 @@
+"""Information and relation of calibration images, written plainly: the statistics of `tfa.reference.target`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfa.reference.database import l2
+
+EPS = 1e-12
+ASSIGNMENTS = ("hard", "soft")
+CARRIERS = ("original", "partial", "adaptive")
+RESAMPLES, SUBSAMPLES, LARGEST = 1000, 200, 512
+
+Sets = dict[str, list[np.ndarray]]  # assignment -> one array per construction
+Replica = dict[str, np.ndarray]  # assignment -> its array in one construction
+Interval = tuple[float, float]
+Draws = list[tuple[np.ndarray, np.ndarray]]  # calibration rows, pseudo rows
+
+
+def at(sets: Sets, s: int) -> Replica:
+    return {a: xs[s] for a, xs in sets.items()}
+
+
+def interval(x: Iterable[float]) -> Interval:
+    low, high = np.percentile(np.array(list(x)), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def pearson(x: np.ndarray, y: np.ndarray) -> float:
+    """Correlation; undefined counts as 0."""
+    if len(x) < 2:
+        return 0.0
+    with np.errstate(invalid="ignore", divide="ignore"):
+        r = np.corrcoef(x, y)[0, 1]
+    return float(r) if np.isfinite(r) else 0.0
+
+
+def as_float64(sets: Sets) -> Sets:
+    return {a: [x.astype(np.float64) for x in xs] for a, xs in sets.items()}
+
+
+def unit(sets: Sets) -> Sets:
+    return {a: [l2(x) for x in xs] for a, xs in sets.items()}
+
+
+def best(scores: Iterable[np.ndarray]) -> np.ndarray:
+    """Top-1 of every row in every construction, `s q`; ties to the smaller index."""
+    return np.stack([s.argmax(axis=1) for s in scores])
+
+
+# --- Information -----------------------------------------------------------------------------------------
+
+
+def information(top: np.ndarray, gallery: int) -> np.ndarray:
+    """I(q) = Σ_j p(j|q) log(p(j|q) / (p(j)+ε)) / log min(N_q, N), from top-1 images `s q`."""
+    constructions, images = top.shape
+    given = np.zeros((images, gallery))  # p(j|q): the share of constructions with top-1 j
+    for s in range(constructions):
+        for q in range(images):
+            given[q, top[s, q]] += 1
+    given /= constructions
+    pooled = given.mean(axis=0)  # p(j)
+    value = []
+    for p in given:
+        seen = p > 0  # 0 log 0 = 0
+        value.append((p[seen] * np.log(p[seen] / (pooled[seen] + EPS))).sum() / math.log(min(images, gallery)))
+    return np.array(value)
+
+
+def retention(target: float, database: float) -> float:
+    """C = mean I^q / (mean I^d + ε)."""
+    return target / (database + EPS)
+
+
+def capacity_bootstrap(target: dict[str, np.ndarray], database: dict[str, float]) -> Interval:
+    """CI_C of log((C_S+ε)/(C_H+ε)): images resampled in pairs, their I and the database reference held fixed."""
+    rng, images = np.random.default_rng(0), len(target["hard"])
+    statistic = []
+    for _ in range(RESAMPLES):
+        drawn = rng.integers(0, images, images)
+        c = {a: retention(max(float(target[a][drawn].mean()), 0.0), database[a]) for a in ASSIGNMENTS}
+        statistic.append(math.log((c["soft"] + EPS) / (c["hard"] + EPS)))
+    return interval(statistic)
+
+
+def capacity_evidence(database: Sets, target: Sets, may: Sets) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+    """I(q) of the calibration images and mean I of the masked pseudo queries, top-1 under S_0."""
+    of_target, of_database = {}, {}
+    for a in ASSIGNMENTS:
+        gallery = len(database[a][0])
+        scores = [q @ d.T for q, d in zip(target[a], database[a], strict=True)]
+        masked = [np.where(m, d @ d.T, -np.inf) for d, m in zip(database[a], may[a], strict=True)]
+        of_target[a] = information(best(scores), gallery)
+        of_database[a] = float(information(best(masked), gallery).mean())
+    return of_target, of_database
+
+
+# --- Relation --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one kernel says about some images: their scores, and the Grams the relation terms are taken from."""
+
+    scores: np.ndarray  # T, images × database; a masked entry is −inf
+    rows: np.ndarray  # kernel among the images
+    gallery: np.ndarray  # kernel among the database images
+
+    @property
+    def top(self) -> np.ndarray:
+        return self.scores.argmax(axis=1)
+
+    @property
+    def unmasked(self) -> np.ndarray:
+        return self.scores > -np.inf
+
+
+def pseudo(gallery: np.ndarray, may: np.ndarray) -> Seen:
+    """The database images as their own queries, each without itself and its duplicates."""
+    return Seen(np.where(may, gallery, -np.inf), gallery, gallery)
+
+
+def centred(gram: np.ndarray) -> np.ndarray:
+    """K_c = H K H, H = I − 11ᵀ/n."""
+    out = gram - gram.mean(axis=0, keepdims=True) - gram.mean(axis=1, keepdims=True) + gram.mean()
+    # The Gram of equal vectors is constant and centres to 0 but for rounding, which must not pass for structure.
+    return np.zeros_like(out) if np.linalg.norm(out) <= 1e-13 * np.linalg.norm(gram) else out
+
+
+def cka(one: np.ndarray, other: np.ndarray) -> float:
+    """⟨K_c, K'_c⟩ / (‖K_c‖ ‖K'_c‖) of centred Grams; 0 if one of them is 0."""
+    norms = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float((one * other).sum()) / norms if norms > 0 else 0.0
+
+
+def effective_rank(gram: np.ndarray) -> float:
+    """r = tr(K_c)² / (‖K_c‖_F² + ε)."""
+    return float(np.trace(gram) ** 2 / ((gram**2).sum() + EPS))
+
+
+def terms(seen: Seen, drawn: np.ndarray) -> tuple[float, float, float, float]:
+    """κ, M, F, P of the rows `drawn`."""
+    match = seen.top[drawn]
+    query_gram = centred(seen.rows[np.ix_(drawn, drawn)])
+    match_gram = centred(seen.gallery[np.ix_(match, match)])
+    # rank of row q in column t(q), among the drawn rows alone
+    rank = np.array([1 + (seen.scores[drawn, t] > seen.scores[q, t]).sum() for q, t in zip(drawn, match, strict=True)])
+    r_q, r_m = effective_rank(query_gram), effective_rank(match_gram)
+    preserved = min(r_q, r_m) / max(r_q, r_m) if max(r_q, r_m) > 0 else 0.0
+    return max(0.0, cka(query_gram, match_gram)), float((1 / rank).mean()), float((rank == 1).mean()), preserved
+
+
+def unit_ratio(x: float, reference: float) -> float:
+    """u(x; x^d) = clip(x / (x^d+ε), 0, 1)."""
+    return float(np.clip(x / (reference + EPS), 0, 1))
+
+
+def joint(found: tuple[float, ...], reference: tuple[float, ...]) -> float:
+    """J = [u(κ) u(M) u(F)]^{1/3} u(P)."""
+    alignment, reciprocal, mutual, preserved = (unit_ratio(x, d) for x, d in zip(found, reference, strict=True))
+    return (alignment * reciprocal * mutual) ** (1 / 3) * preserved
+
+
+def subsamples(images: int, pseudo_queries: int) -> Draws:
+    """The fixed draws that serve both assignments, both views and both branches."""
+    rng, size = np.random.default_rng(0), min(max(2, math.ceil(0.8 * images)), LARGEST, images)
+    drawn = []
+    for _ in range(SUBSAMPLES):
+        i = rng.choice(images, size, replace=False)
+        j = rng.choice(pseudo_queries, min(size, pseudo_queries), replace=False)
+        drawn.append((i, j))
+    return drawn
+
+
+def relation(target: list[Seen], reference: list[Seen], draws: Draws) -> np.ndarray:
+    """J of every draw, the mean over constructions."""
+    return np.array(
+        [np.mean([joint(terms(t, i), terms(d, j)) for t, d in zip(target, reference, strict=True)]) for i, j in draws]
+    )
+
+
+def soft_minus_hard(target: Sets, database: Sets, may: Sets, draws: Draws) -> np.ndarray:
+    """J_S − J_H of every draw in a view given by unit vectors: scores and Grams are their cosines."""
+    j = {}
+    for a in ASSIGNMENTS:
+        found = [Seen(q @ d.T, q @ q.T, d @ d.T) for q, d in zip(target[a], database[a], strict=True)]
+        reference = [pseudo(d @ d.T, m) for d, m in zip(database[a], may[a], strict=True)]
+        j[a] = relation(found, reference, draws)
+    return j["soft"] - j["hard"]

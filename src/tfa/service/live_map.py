@@ -1,0 +1,137 @@
+"""A served map: queries read one immutable map, edits make the next one and then put it in its place."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tfa.errors import BadMap
+from tfa.maps import PlaceMap
+from tfa.maps.folder.header import read_header
+from tfa.maps.folder.writer import MAX_SEGMENTS
+from tfa.maps.query import AskableMap
+from tfa.maps.state_changes import with_arrays_of
+from tfa.service.metrics import Metrics
+from tfa.service.problems import busy
+from tfa.service.query_queue import Batcher
+from tfa.service.self_calibration import Learning
+from tfa.service.settings import ServiceSettings
+from tfa.service.shared_encoder import SharedEncoder
+
+T = TypeVar("T")
+
+
+class ServedMap:
+    """One map of the service.
+
+    `current` is never changed in place. An edit works on a `PlaceMap` of its own, in the map's one editing thread,
+    which writes to disk; only then do queries see it. Queries wait for no edit, edits wait for each other.
+    """
+
+    def __init__(
+        self, place_map: PlaceMap, encoder: SharedEncoder, settings: ServiceSettings, metrics: Metrics
+    ) -> None:
+        if place_map.path is None:
+            raise BadMap("only a saved map can be served: edits must survive; save it first")
+        self.path: Path = place_map.path
+        self.name, self.encoder = place_map.path.stem, encoder
+        self._settings, self._metrics, self._cache = settings, metrics, place_map.cache
+        self._current = self._opened(place_map.state)
+        self._current.notes = list(place_map.notes)
+        self.learning = Learning(self.path) if settings.self_calibrate else None
+        self.batcher = Batcher(self.name, self._asked, encoder, settings, metrics)
+        self._editor = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-edits-{self.name}")
+        self._waiting, self._lock, self._closed = 0, threading.Lock(), False
+        self.evidence: tuple[PlaceMap, dict[str, Any]] | None = None  # as last told, and of which map
+
+    @property
+    def current(self) -> PlaceMap:
+        """The map as it is now. Whoever needs it twice keeps it: the next call may give another."""
+        return self._current
+
+    def _asked(self) -> AskableMap:
+        return self._current if self.learning is None else self.learning.listening(self._current)
+
+    def _opened(self, state: Any) -> PlaceMap:
+        opened = PlaceMap(state, self.path, self.encoder)
+        opened.cache = self._cache
+        return opened
+
+    def prepare(self) -> None:
+        """Make ready for single queries, in turn with edits: the first ones would be slow otherwise."""
+        self._editor.submit(lambda: self._pack(self._current)).result()
+        self._asked()
+
+    def _pack(self, place_map: PlaceMap) -> None:
+        if self.learning is None:
+            place_map.prepare()
+        else:  # learning takes the exact score of every image: rows of integers are packed, no coarse ones are made
+            for head in place_map.state.heads:
+                head.served.scorer.prepare()
+
+    # --- edits -------------------------------------------------------------------------------------------------
+
+    def edit(self, kind: str, change: Callable[[PlaceMap], T]) -> Future[tuple[T, int]]:
+        """Run `change` on a map of its own, in turn; its answer and the revision that queries see from then on."""
+        with self._lock:
+            if self._closed:
+                raise busy("the service is stopping; send the edit again when it is back")
+            if self._waiting >= self._settings.max_waiting:
+                raise busy(f"{self._waiting} edits wait already; send this one again in a moment")
+            self._waiting += 1
+            return self._editor.submit(self._edit, kind, change)
+
+    def _edit(self, kind: str, change: Callable[[PlaceMap], T]) -> tuple[T, int]:
+        try:
+            working = self._latest()
+            before = working.state.revision
+            result = change(working)
+            if working.state.revision != before:
+                self._metrics.count("tfa_edits_total", map=self.name, kind=kind)
+            if working.state.revision != self._current.state.revision:
+                tidied = self._tidy(working)
+                self._pack(tidied)  # what stayed is packed already
+                self._current = tidied
+            return result, working.state.revision
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def _latest(self) -> PlaceMap:
+        """A map to edit: as queries see it, or as another process has left it on disk since."""
+        if int(read_header(self.path)["revision"]) != self._current.state.revision:
+            return self._reloaded()
+        working = self._opened(self._current.state)
+        working.notes = list(self._current.notes)
+        return working
+
+    def _reloaded(self) -> PlaceMap:
+        fresh = PlaceMap.load(self.path, verify=False, encoder=self.encoder)
+        if fresh.state.encoder["fingerprint"] != self.encoder.fingerprint:
+            raise BadMap(f"{self.path} was built again with another encoder; start the service again")
+        fresh.cache = self._cache
+        return fresh
+
+    def _tidy(self, edited: PlaceMap) -> PlaceMap:
+        """Read the map anew once it has grown by many small pieces: on disk they were joined."""
+        pieces = max(len(part.gallery) for part in edited.state.head.scorer.parts)
+        if pieces <= MAX_SEGMENTS:
+            return edited
+        fresh = self._reloaded()
+        if fresh.state.revision != edited.state.revision:  # another process was faster; the next edit reads it
+            return edited
+        tidied = self._opened(with_arrays_of(fresh.state, edited.state))
+        tidied.notes = list(edited.notes)
+        return tidied
+
+    def close(self) -> None:
+        """Answer and write what was taken, take no more."""
+        with self._lock:
+            self._closed = True
+        self._editor.shutdown(wait=True)
+        self.batcher.close()
+        if self.learning is not None:
+            self.learning.save()

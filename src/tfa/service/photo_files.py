@@ -1,0 +1,98 @@
+"""Photos on disk: uploads kept in a folder of the map, and small copies of the map's own photos for looking at."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import threading
+from collections import OrderedDict
+from pathlib import Path
+
+from PIL import Image
+
+from tfa.base.files import sync_folder, write_atomically
+from tfa.errors import BadImage
+from tfa.maps.records import ImageRecord
+from tfa.photos.images import open_image
+from tfa.service.problems import Refused
+
+FOLDER = "photos"
+SMALLEST, LARGEST = 32, 2048  # pixels of the longer side of a copy
+KEPT_BYTES = 64_000_000  # of copies in memory
+QUALITY = 85
+
+
+def store(map_folder: Path, name: str, digest: str, content: bytes) -> Path:
+    """Write a photo to the map's own folder, under its content and its name; it is safe on disk on return."""
+    folder = map_folder / FOLDER / digest[:16]
+    path = folder / name
+    if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+        write_atomically(path, lambda temporary: _write(temporary, content))
+        for parent in (folder.parent, map_folder):
+            sync_folder(parent)
+    return path
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def discard(map_folder: Path, path: Path) -> None:
+    """Take back what `store` wrote for an edit that did not come about."""
+    if path.is_relative_to(map_folder / FOLDER):
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the same content may be there under another name
+            path.parent.rmdir()
+
+
+def file_of(record: ImageRecord, map_folder: Path | None) -> bytes:
+    """The file a map's image was made of. It must be that file still: whatever else lies there is not given out."""
+    path = Path(record.path)
+    places = [path]
+    if map_folder is not None and path.parent.parent.name == FOLDER:  # an upload moves with its map
+        places.append(map_folder / FOLDER / path.parent.name / path.name)
+    for place in places:
+        try:
+            content = place.read_bytes() if place.is_file() else b""
+        except OSError:
+            continue
+        if hashlib.sha256(content).hexdigest() == record.digest:
+            return content
+    raise Refused(
+        404,
+        f"the photo of image {record.id} ({path.name}) is no longer where the map found it; the map answers without",
+    )
+
+
+class Copies:
+    """JPEG copies of the map's photos, the last used of them in memory."""
+
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+        self._lock = threading.Lock()
+        self._made: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._bytes, self._kept_bytes = 0, kept_bytes
+
+    def of(self, record: ImageRecord, map_folder: Path | None, size: int) -> bytes:
+        """A JPEG whose longer side has at most `size` pixels."""
+        key = (record.digest, min(max(size, SMALLEST), LARGEST))
+        with self._lock:
+            if key in self._made:
+                self._made.move_to_end(key)
+                return self._made[key]
+        try:
+            picture = open_image(io.BytesIO(file_of(record, map_folder)))
+        except BadImage:
+            raise Refused(404, f"the photo of image {record.id} cannot be opened any more") from None
+        picture.thumbnail((key[1], key[1]), Image.Resampling.LANCZOS)
+        written = io.BytesIO()
+        picture.save(written, "JPEG", quality=QUALITY)  # pixels alone: no EXIF, no position of the photographer
+        self._keep(key, written.getvalue())
+        return written.getvalue()
+
+    def _keep(self, key: tuple[str, int], content: bytes) -> None:
+        with self._lock:
+            self._bytes += len(content) - len(self._made.pop(key, b""))
+            self._made[key] = content
+            while self._bytes > self._kept_bytes and len(self._made) > 1:
+                self._bytes -= len(self._made.popitem(last=False)[1])

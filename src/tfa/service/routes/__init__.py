@@ -1,0 +1,1 @@
+"""One file a resource of the HTTP interface."""

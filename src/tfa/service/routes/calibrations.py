@@ -1,0 +1,144 @@
+"""Calibrations: made from photos of a camera as a job, chosen, and learnt from queries where asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+
+from tfa.base.progress import Progress
+from tfa.maps import CalibrationReport, PlaceMap
+from tfa.maps.calibrate import check_request
+from tfa.maps.summary import differences
+from tfa.service.auth import editor, reader
+from tfa.service.bodies import body_schema, read_photos
+from tfa.service.context import Chosen, answer_of, service_of
+from tfa.service.edits import activate, install_calibration
+from tfa.service.live_map import ServedMap
+from tfa.service.models import (
+    Active,
+    ActiveRequest,
+    CalibrationFields,
+    JobModel,
+    JobStarted,
+    Problem,
+    SelfCalibrationState,
+)
+from tfa.service.problems import Refused
+from tfa.service.uploads import Upload, file_name, format_of
+
+router = APIRouter(prefix="/v1", tags=["calibration"], responses={401: {"model": Problem}})
+BUDGET = 64  # photos a calibration is made of at most
+
+
+@router.post(
+    "/calibrations",
+    status_code=202,
+    response_model=JobStarted,
+    dependencies=[Depends(editor)],
+    openapi_extra=body_schema(CalibrationFields, "images"),
+    responses={status: {"model": Problem} for status in (403, 413, 415, 422, 503)},
+)
+async def calibrate(request: Request, served: Chosen) -> dict[str, Any]:
+    """Calibrate the map for a camera, from photos of it that the map does not hold.
+
+    Takes a while: poll the job. The calibration answers as soon as it is done; edits need not wait for it.
+    """
+    service = service_of(request)
+    uploads, fields = await read_photos(request, CalibrationFields, service.settings)
+    check_request(served.current.state, fields.name, BUDGET)
+    for upload in uploads:  # their pixels are counted now, the job decodes them
+        format_of(upload, service.settings)
+    folder = Path(tempfile.mkdtemp(prefix="tfa-calibration-"))
+    try:
+        files = await service.work(lambda: _written(uploads, folder, request))
+        job = service.jobs.start(_calibration(served, files, folder, fields))
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return {"job": job.id}
+
+
+def _written(uploads: list[Upload], folder: Path, request: Request) -> list[Path]:
+    files = []
+    for number, upload in enumerate(uploads):
+        kind = format_of(upload, service_of(request).settings)
+        files.append(folder / f"{number:03d}" / file_name(upload, kind))
+        files[-1].parent.mkdir()
+        files[-1].write_bytes(upload.content)
+    return files
+
+
+def _calibration(
+    served: ServedMap, files: list[Path], folder: Path, fields: CalibrationFields
+) -> Callable[[Progress], dict[str, Any]]:
+    """The job: calibrate a map apart, then put the new head into the map as it is by then."""
+
+    def work(progress: Progress) -> dict[str, Any]:
+        try:
+            base = served.current
+            apart = PlaceMap(base.state, encoder=served.encoder)  # without a folder: nothing is written yet
+            apart.cache = base.cache
+            report = apart.calibrate(
+                files, fields.name, budget=BUDGET, score=fields.score, skip_bad=True, batch_size=1, progress=progress
+            )
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        head = apart.state.chosen(fields.name)
+        _, revision = served.edit("calibrate", install_calibration(head, base.state)).result()
+        return _reported(report, base, revision)
+
+    return work
+
+
+def _reported(report: CalibrationReport, base: PlaceMap, revision: int) -> dict[str, Any]:
+    told = dataclasses.asdict(report)
+    skipped = [{"image": Path(image).name, "reason": _nameless(reason, image)} for image, reason in report.skipped]
+    return {
+        **told,
+        "skipped": skipped,
+        "differences": differences(base.state.database.decisions, report.decisions),
+        "revision": revision,
+    }
+
+
+def _nameless(reason: str, file: str) -> str:
+    """A reason without the folder the upload was written to."""
+    return reason.replace(str(Path(file).parent) + "/", "")
+
+
+@router.get("/jobs/{id}", response_model=JobModel, dependencies=[Depends(reader)])
+async def job(request: Request, id: str) -> dict[str, Any]:
+    """How far a job has come, and its result when it is done."""
+    return dataclasses.asdict(service_of(request).jobs.get(id))
+
+
+@router.post("/calibrations/active", response_model=Active, dependencies=[Depends(editor)])
+async def set_active(served: Chosen, wanted: ActiveRequest) -> dict[str, Any]:
+    """Choose the calibration that answers when none is asked for."""
+    active, _ = await answer_of(served.edit("activate", activate(wanted.name)))
+    return {"active": active}
+
+
+@router.get("/self-calibration", response_model=SelfCalibrationState, dependencies=[Depends(reader)])
+async def self_calibration(request: Request, served: Chosen) -> dict[str, Any]:
+    """What the active head has learnt from queries, where the service was started with --self-calibrate."""
+    learning, current = served.learning, served.current
+    if learning is None:
+        return {"enabled": False, "kept": 0, "seen": 0}
+    # Telling the spread of the bias may mean to learn it anew: not in the thread that takes requests.
+    return {**await service_of(request).work(lambda: learning.told(current)), "enabled": True}
+
+
+@router.post("/self-calibration/reset", response_model=SelfCalibrationState, dependencies=[Depends(editor)])
+async def reset_self_calibration(request: Request, served: Chosen) -> dict[str, Any]:
+    """Forget what was learnt from queries."""
+    if served.learning is None:
+        raise Refused(409, "this service does not learn from queries; start it with --self-calibrate")
+    await service_of(request).work(served.learning.reset)
+    return await self_calibration(request, served)

@@ -1,0 +1,128 @@
+"""The images of a map: listed, looked at, added and removed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import Response
+
+from tfa.errors import BadPositions
+from tfa.photos.positions import Position
+from tfa.service.auth import editor, reader
+from tfa.service.bodies import body_schema, read_photos
+from tfa.service.context import Chosen, Service, answer_of, image_url, record_of, service_of
+from tfa.service.edits import NewPhoto, add_photos, remove_images
+from tfa.service.live_map import ServedMap
+from tfa.service.models import Added, AddFields, ImageList, Problem, Removed
+from tfa.service.photo_files import LARGEST, SMALLEST
+from tfa.service.problems import Refused
+from tfa.service.uploads import Upload, file_name, format_of
+
+router = APIRouter(prefix="/v1/images", tags=["images"], responses={401: {"model": Problem}, 404: {"model": Problem}})
+
+
+@router.get("", response_model=ImageList, dependencies=[Depends(reader)])
+async def list_images(
+    served: Chosen,
+    offset: Annotated[int, Query(ge=0)] = 0,
+    limit: Annotated[int, Query(ge=0, le=1000)] = 100,
+    filter: Annotated[str, Query(description="Text that the file name must contain; case does not matter.")] = "",
+) -> dict[str, Any]:
+    """The images that answer, in the order they came in."""
+    wanted = filter.casefold()
+    found = [record for record in served.current.images if not wanted or wanted in Path(record.path).name.casefold()]
+    return {
+        "total": len(found),
+        "images": [
+            {**record.to_dict(), "image": Path(record.path).name, "image_url": image_url(served, record.id)}
+            for record in found[offset : offset + limit]
+        ],
+    }
+
+
+@router.get(
+    "/{id}/file",
+    dependencies=[Depends(reader)],
+    response_class=Response,
+    responses={200: {"content": {"image/jpeg": {}}, "description": "A copy of the photo."}},
+)
+async def image_file(
+    request: Request, served: Chosen, id: int, size: Annotated[int, Query(ge=SMALLEST, le=LARGEST)] = 480
+) -> Response:
+    """A JPEG copy of one of the map's own photos, its longer side at most `size` pixels, without its EXIF data."""
+    service, record = service_of(request), record_of(served, id)
+    copy = await service.work(lambda: service.copies.of(record, served.path, size))
+    return Response(copy, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+
+
+@router.post(
+    "",
+    response_model=Added,
+    dependencies=[Depends(editor)],
+    openapi_extra=body_schema(AddFields, "images"),
+    responses={status: {"model": Problem} for status in (403, 409, 413, 415, 422, 503)},
+)
+async def add_images(request: Request, served: Chosen) -> dict[str, Any]:
+    """Add photos. They are on disk and visible to the next query when the answer comes.
+
+    They are described by the head as it was fitted. A photo that cannot be read, or that the map holds, is skipped.
+    """
+    service = service_of(request)
+    uploads, fields = await read_photos(request, AddFields, service.settings)
+    places = positions_of(fields.positions, [upload.name for upload in uploads])
+    photos: list[NewPhoto] = []
+    skipped: list[tuple[str, str]] = []
+    for upload, place in zip(uploads, places, strict=True):
+        try:
+            photos.append(await _new_photo(service, served, upload, place))
+        except Refused as refusal:
+            if refusal.status == 503 or len(uploads) == 1:
+                raise
+            skipped.append((upload.name, refusal.sentence))
+    report, revision = await answer_of(served.edit("add", add_photos(photos)))
+    told = [{"image": image, "reason": reason} for image, reason in [*skipped, *report.skipped]]
+    return {"added": report.added, "skipped": told, "notes": report.notes, "revision": revision}
+
+
+async def _new_photo(service: Service, served: ServedMap, upload: Upload, place: Position | None) -> NewPhoto:
+    image = await service.decoded(upload, served.encoder)
+    name = file_name(upload, format_of(upload, service.settings))
+    return NewPhoto(name, upload.content, image, place)
+
+
+def positions_of(given: Any, names: Sequence[str]) -> list[Position | None]:
+    """The position of each photo: from a list in their order, or from an object by file name; JSON or its text."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            raise BadPositions('positions is not JSON; write [{"lat": 52.5, "lon": 13.4}, null]') from None
+    if given is None:
+        return [None] * len(names)
+    if isinstance(given, dict):
+        strange = sorted(set(given) - set(names))
+        if strange:
+            raise BadPositions(f"positions names {strange[0]!r}, which is no photo of this request: {', '.join(names)}")
+        given = [given.get(name) for name in names]
+    if not isinstance(given, list) or len(given) != len(names):
+        raise BadPositions(f"positions must be a list of {len(names)}, one for each photo, or an object by file name")
+    if not all(place is None or isinstance(place, dict) for place in given):
+        raise BadPositions("each position must be an object with lat and lon, or x and y, or null")
+    return [None if place is None else Position.from_dict(place) for place in given]
+
+
+@router.delete(
+    "/{id}",
+    response_model=Removed,
+    dependencies=[Depends(editor)],
+    responses={status: {"model": Problem} for status in (403, 409, 503)},
+)
+async def remove_image(served: Chosen, id: int) -> dict[str, Any]:
+    """Take an image out of the answers. Its descriptors stay in the map until `tfa refit`, its file stays too."""
+    record_of(served, id)
+    report, revision = await answer_of(served.edit("remove", remove_images([id])))
+    return {"removed": report.removed, "notes": report.notes, "revision": revision}

@@ -1,0 +1,253 @@
+"""Admission of verification (ours, beyond the paper): is it used? Decided without labels.
+
+    without    the top-1 of each asked photo under the head, in each construction
+    with       the top-1 of the same candidates by their verified order
+    told       the share of photos with more evidence among their candidates than among as many images after them
+
+    admitted   if agreement is not lowered in every pair of constructions,
+               the map is covered as widely: U_with ≥ U_without − √changed,
+               and evidence and head tell the same images from others: told > ½ + 1 / (2 √photos)
+
+The photos asked are the map's own, each with itself hidden, or those of a calibration. Of 64 photos nearly all have
+distinct answers, with and without: their number moves by chance. Each photo whose answer changes can move it by
+one, so that is about √changed; a rule that runs into hubs loses far more. Evidence that is noise widens coverage
+and, because constructions share it, raises agreement: therefore the last condition, a sign test with a margin of
+one standard error. The evidence of a pair of photos does not depend on the construction and is computed once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfa.base.backend import Backend
+from tfa.base.config import VerifySpec
+from tfa.base.progress import Progress, SilentProgress, tracked
+from tfa.base.tokens import Tokens
+from tfa.method.branch import ScoreBlock
+from tfa.method.evidence import EPSILON, NOBODY, Candidate, Mask
+from tfa.method.head import Head, final_scores
+from tfa.method.pseudo_queries import median_spread, pseudo_facts
+from tfa.method.vocabulary import CONSTRUCTIONS
+from tfa.search.ties import top_k
+from tfa.verification.reranking import Between, ordering
+
+PairEvidence = Callable[[int, np.ndarray], np.ndarray]  # (asked row, database images `c`) → evidence `c`
+
+
+@dataclass(frozen=True)
+class VerificationEvidence:
+    """What was measured, and what follows."""
+
+    without: Candidate
+    verified: Candidate
+    changed: float  # photos whose answer changes, mean over constructions
+    told: float  # share of photos whose candidates have more evidence than the images after them
+    rows: int  # photos asked
+    asked: str  # what they are, in words
+
+    @property
+    def agrees(self) -> bool:
+        return self.verified.gain_over(self.without) >= 0
+
+    @property
+    def covers(self) -> bool:
+        return self.verified.support >= self.without.support - math.sqrt(self.changed)
+
+    @property
+    def tells(self) -> bool:
+        return self.rows > 0 and self.told > 0.5 + 0.5 / math.sqrt(self.rows)
+
+    @property
+    def admitted(self) -> bool:
+        return self.agrees and self.covers and self.tells
+
+    @property
+    def reason(self) -> str:
+        numbers = (
+            f"with it {self.verified.support:.1f} distinct images, without {self.without.support:.1f}, "
+            f"over {self.rows} {self.asked} of which {self.changed:.0f} change their answer"
+        )
+        told = f"{self.told:.0%} have more evidence among their candidates than after them"
+        change = f"largest change {self.verified.gain_over(self.without):+.3f}"
+        if not self.tells:
+            return f"not used: only {told}, over {self.rows} {self.asked}; it must be clearly more than half"
+        if not self.covers:
+            return f"not used: {numbers}; it covers less of the map than chance explains"
+        if not self.agrees:
+            return f"not used: {numbers}, but the vocabularies agree less in every pair ({change})"
+        return f"used: {numbers}; {told}, and agreement is not lowered in every pair ({change})"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "admitted": self.admitted,
+            "without": self.without.to_dict(),
+            "with": self.verified.to_dict(),
+            "changed": self.changed,
+            "told": self.told,
+            "rows": self.rows,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """The best images of each asked row under one construction, best first."""
+
+    images: np.ndarray  # p c; NOBODY where a row has fewer that it may answer
+    standardised: np.ndarray  # p c: z-scores among all it may answer
+
+    def row(self, index: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """At most `count` images of a row and their z-scores."""
+        images, standardised = self.images[index, :count], self.standardised[index, :count]
+        return images[images != NOBODY], standardised[images != NOBODY]
+
+
+def shortlist(scores: np.ndarray, masked: tuple[np.ndarray, np.ndarray] | None, depth: int) -> Shortlist:
+    """From scores `p m` and the (row, column) pairs that may not be answered."""
+    free = np.ones(scores.shape, bool)
+    if masked is not None:
+        free[masked] = False
+    count = np.maximum(free.sum(axis=1, keepdims=True), 1)
+    mean = np.where(free, scores, 0.0).sum(axis=1, keepdims=True) / count
+    centred = np.where(free, scores - mean, 0.0)
+    spread = np.sqrt((centred * centred).sum(axis=1, keepdims=True) / count)
+    ranked, best = top_k(np.where(free, scores, -np.inf), depth)
+    return Shortlist(np.where(np.isneginf(best), NOBODY, ranked), (best - mean) / (spread + EPSILON))
+
+
+def judge(
+    shortlists: Sequence[Shortlist],
+    evidence: PairEvidence,
+    among: PairEvidence,
+    candidates: int,
+    asked: str,
+    progress: Progress | None = None,
+) -> VerificationEvidence:
+    """Do the same candidates in their verified order retrieve better in all constructions together?
+
+    `among` is the evidence of a database image with others. Shortlists are twice as long as the candidates.
+    """
+    rows = len(shortlists[0].images)
+    without = np.full((len(shortlists), rows), NOBODY)
+    verified = without.copy()
+    own, others = np.zeros(rows), np.full(rows, np.nan)
+    for row in tracked(range(rows), rows, "verification", progress or SilentProgress(), "photos"):
+        for s, ranking in enumerate(shortlists):
+            images, standardised = ranking.row(row, candidates)
+            if len(images):
+                found = evidence(row, images)
+                order = ordering(standardised, found, _between(images, among))
+                without[s, row], verified[s, row] = images[0], images[order.argmax()]  # of equals the head's first
+        own[row], others[row] = _nearer_and_farther(shortlists[0].row(row, 2 * candidates)[0], row, evidence)
+    known = ~np.isnan(others)
+    changed = float((without != verified).sum(axis=1).mean())
+    return VerificationEvidence(
+        without=Candidate.of("without", without),
+        verified=Candidate.of("with", verified),
+        changed=changed,
+        told=float((own > others)[known].mean()) if known.any() else 0.0,
+        rows=rows,
+        asked=asked,
+    )
+
+
+def _between(images: np.ndarray, among: PairEvidence) -> Between:
+    return lambda one, other: float(among(int(images[one]), images[[other]])[0])
+
+
+def _nearer_and_farther(images: np.ndarray, row: int, evidence: PairEvidence) -> tuple[float, float]:
+    """The largest evidence of the first half of a ranking, and of the second: mostly other places, so chance.
+
+    NaN if there is no second half.
+    """
+    half = (len(images) + 1) // 2
+    if half == len(images):
+        return 0.0, math.nan
+    found = evidence(row, images)
+    return float(found[:half].max()), float(found[half:].max())
+
+
+def judge_on_database(
+    head: Head,
+    among: PairEvidence,
+    spec: VerifySpec,
+    backend: Backend,
+    progress: Progress | None = None,
+) -> VerificationEvidence:
+    """The decision from the database alone.
+
+    `among` gives the evidence of a database image, by its index, with others.
+    """
+    pseudo = next(iter(head.branches.values())).split.pseudo
+    chosen = evenly_spaced(len(pseudo), spec.max_pseudo)
+    lists = [_pseudo_shortlist(head, s, chosen, 2 * spec.candidates, backend) for s in CONSTRUCTIONS]
+    known = remembering(among)
+    return judge(
+        lists,
+        lambda row, images: known(int(pseudo[chosen[row]]), images),
+        known,
+        spec.candidates,
+        "pseudo queries",
+        progress,
+    )
+
+
+def judge_on_target(
+    head: Head,
+    target: Tokens,
+    evidence: PairEvidence,
+    among: PairEvidence,
+    spec: VerifySpec,
+    progress: Progress | None = None,
+) -> VerificationEvidence:
+    """The decision from calibration photos; `evidence` is that of a photo with images of the database."""
+    lists = [shortlist(head.scores(target, s).astype(np.float64), None, 2 * spec.candidates) for s in CONSTRUCTIONS]
+    known = remembering(evidence), remembering(among)
+    return judge(lists, *known, spec.candidates, "calibration photos", progress)
+
+
+def evenly_spaced(count: int, most: int) -> np.ndarray:
+    """At most `most` of the numbers 0 to count − 1, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
+
+
+def remembering(evidence: PairEvidence) -> PairEvidence:
+    """The same function, which computes a pair once."""
+    known: dict[tuple[int, int], float] = {}
+
+    def remembered(row: int, images: np.ndarray) -> np.ndarray:
+        fresh = np.array([image for image in images if (row, int(image)) not in known], np.int64)
+        if len(fresh):
+            known.update({(row, int(i)): float(e) for i, e in zip(fresh, evidence(row, fresh), strict=True)})
+        return np.array([known[row, int(image)] for image in images], np.float64)
+
+    return remembered
+
+
+def _pseudo_shortlist(head: Head, construction: int, chosen: np.ndarray, depth: int, backend: Backend) -> Shortlist:
+    """Of the pseudo queries `chosen` under the decided head, itself and its duplicates hidden."""
+    used = [(weight, head.branches[a, construction]) for a, weight in head.decisions.branch_weights.items()]
+    block, mask = final_scores(used, head.decisions, head.cls, backend)
+    block = _with_bias(head, construction, block, mask)
+    lists = []
+    for run in np.split(chosen, np.flatnonzero(np.diff(chosen) != 1) + 1):  # rows next to each other in one product
+        start, stop = int(run[0]), int(run[-1]) + 1
+        lists.append(shortlist(block(start, stop), mask.within(start, stop), depth))
+    for _, branch in used:
+        branch.release()
+    return Shortlist(np.concatenate([x.images for x in lists]), np.concatenate([x.standardised for x in lists]))
+
+
+def _with_bias(head: Head, construction: int, block: ScoreBlock, mask: Mask) -> ScoreBlock:
+    """Where scores were calibrated: S/σ + b, as `head.assemble` has it."""
+    bias = head.scorers[construction].bias
+    if not bias.any():
+        return block
+    count = len(next(iter(head.branches.values())).split.pseudo)
+    sigma = median_spread(pseudo_facts(block, count, mask)) or 1.0
+    return lambda start, stop: block(start, stop) / sigma + bias

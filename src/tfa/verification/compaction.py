@@ -1,0 +1,62 @@
+"""Compaction: the patches of a map in 128 numbers of a byte each, for matching.
+
+y = L2( λ^(−1/4) Uᵀ(p̃ − μ) )        PCA of the map's unit patches, partial whitening, 128 of d
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfa.base.backend import l2
+
+LEVELS = 127  # of int8
+RANK_FLOOR = 1e-9  # directions with a smaller share of the largest variance are rounding
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """How patches of a map are kept small."""
+
+    mean: np.ndarray  # d
+    projection: np.ndarray  # d r: directions scaled by λ^(−1/4)
+
+    @property
+    def dimensions(self) -> int:
+        return int(self.projection.shape[1])
+
+    def compact(self, patches: np.ndarray) -> np.ndarray:
+        """Patches `… n d` → unit rows `… n r` in float32."""
+        # ⟨L2(p) − μ, u⟩ = ⟨p, u⟩/‖p‖ − ⟨μ, u⟩: the small side of the product is scaled, not the large one.
+        rows = patches.astype(np.float32, copy=False)
+        norm = np.sqrt(np.einsum("...d,...d->...", rows, rows))[..., None]
+        return l2(rows @ self.projection / np.where(norm > 0, norm, 1) - self.mean @ self.projection)
+
+
+def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
+    """From unit patches `t d` of the map."""
+    rows = patches.astype(np.float64)
+    mean = rows.mean(axis=0)
+    covariance = (rows - mean).T @ (rows - mean) / len(rows)
+    variance, directions = np.linalg.eigh(covariance)
+    variance, directions = variance[::-1], directions[:, ::-1]
+    kept = variance[:dimensions] > RANK_FLOOR * max(float(variance[0]), 0.0)
+    kept[0] = True  # patches that are all alike have no direction; one keeps the shapes
+    variance, directions = variance[:dimensions][kept], directions[:, :dimensions][:, kept]
+    scale = np.where(variance > 0, variance, 1.0) ** -0.25
+    # In the order of rows, as files have it: products of other layouts differ in their last bits.
+    return Compaction(mean.astype(np.float32), np.ascontiguousarray(directions * scale, np.float32))
+
+
+def quantised(rows: np.ndarray) -> np.ndarray:
+    """Unit rows `… r` as int8, each scaled by its own largest entry: `restored` makes it unit again."""
+    largest = np.abs(rows).max(axis=-1, keepdims=True)
+    return np.rint(rows * (LEVELS / np.where(largest > 0, largest, 1.0))).astype(np.int8)
+
+
+def restored(levels: np.ndarray) -> np.ndarray:
+    rows = levels.astype(np.float32)
+    squared = np.einsum("...r,...r->...", rows, rows)[..., None]
+    rows *= 1 / np.sqrt(np.where(squared > 0, squared, 1))  # in place: a candidate's rows are most of what is read
+    return rows

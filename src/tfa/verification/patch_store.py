@@ -1,0 +1,166 @@
+"""Compact tokens: what verification needs of every image of a map, a byte for each number kept of a patch.
+
+Rows stand as the gallery's do. On disk they are memory-mapped, and only rows that are asked for are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tfa.base.config import VerifySpec
+from tfa.base.spill import Spill
+from tfa.base.threads import in_threads
+from tfa.base.tokens import Tokens
+from tfa.errors import BadTokens
+from tfa.method.vocabulary import sample_patches
+from tfa.verification.compaction import Compaction, fit_compaction, quantised, restored
+from tfa.verification.matching import Matches, evidence, matches
+
+Tensors = Mapping[str, np.ndarray]
+Grid = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class CompactTokens:
+    """The patches of a map's images, projected and rounded to int8."""
+
+    compaction: Compaction
+    grid: Grid  # rows, columns of patches
+    chunks: tuple[np.ndarray, ...]  # int8 `rows n r` each: a map grows by chunks
+    spec: VerifySpec
+
+    @classmethod
+    def fit(cls, tokens: Tokens, spec: VerifySpec | None = None) -> CompactTokens:
+        """Fitted on a sample of the images' own patches (ours)."""
+        spec = spec or VerifySpec()
+        patches = sample_patches(tokens, spec.max_patches)
+        return cls.of(tokens, fit_compaction(patches, spec.dimensions), spec)
+
+    @classmethod
+    def of(cls, tokens: Tokens, compaction: Compaction, spec: VerifySpec | None = None) -> CompactTokens:
+        """Of images whose patches all lie on one known grid."""
+        if tokens.grid is None:
+            raise BadTokens(f"{why_not(tokens)}; give it: Tokens(patches, grid=(rows, columns))")
+        empty = cls(compaction, tokens.grid, (), spec or VerifySpec())
+        return empty.grown(tokens)
+
+    def grown(self, tokens: Tokens) -> CompactTokens:
+        """With one more chunk of images."""
+        rows, columns = self.grid
+        if tokens.grid not in (None, self.grid) or (tokens.counts != rows * columns).any():
+            raise BadTokens(
+                f"new images do not have the map's grid of {rows} × {columns} patches; "
+                "encode them with the encoder of the map"
+            )
+        # A large map's chunk lies in a temporary file until it is saved.
+        chunk = Spill().empty((len(tokens), rows * columns, self.compaction.dimensions), np.int8)
+        for batch in tokens.batches():
+            chunk[batch.start : batch.stop] = quantised(self.compaction.compact(batch.patches))
+        return replace(self, chunks=(*self.chunks, chunk))
+
+    def __len__(self) -> int:
+        return sum(map(len, self.chunks))
+
+    @property
+    def bytes_per_image(self) -> int:
+        return self.grid[0] * self.grid[1] * self.compaction.dimensions
+
+    def rows(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
+        """Unit patches `c n r` of some images, float32; no other row is touched."""
+        indices = np.asarray(indices, np.int64)
+        levels = np.empty((len(indices), self.grid[0] * self.grid[1], self.compaction.dimensions), np.int8)
+        start = 0
+        for chunk in self.chunks:
+            here = np.flatnonzero((indices >= start) & (indices < start + len(chunk)))
+            if len(here):
+                levels[here] = chunk[indices[here] - start]
+            start += len(chunk)
+        return restored(levels)
+
+    def query(self, tokens: Tokens) -> np.ndarray:
+        """Unit patches `q n r` of photos to compare, not rounded."""
+        patches = tokens.load(0, len(tokens))
+        return self.compaction.compact(patches)
+
+    def grid_of(self, tokens: Tokens) -> Grid | None:
+        """How the patches of photos to compare lie: as they say, else as the map's if there are as many."""
+        if tokens.grid is None and (tokens.counts == self.grid[0] * self.grid[1]).all():
+            return self.grid
+        return tokens.grid
+
+    def evidence(self, query: np.ndarray, grid: Grid, indices: np.ndarray) -> np.ndarray:
+        """Evidence `c` of a photo's compact patches `n r` with some images."""
+        return evidence(query, self.rows(indices), grid, self.grid)
+
+    def among(self, image: int, others: np.ndarray) -> np.ndarray:
+        """Evidence `c` of an image with others of the map."""
+        return self.evidence(self.rows([image])[0], self.grid, others)
+
+    def between(self, images: np.ndarray, one: int, other: int) -> float:
+        """Evidence of two of some images with each other."""
+        return float(self.among(int(images[one]), images[[other]])[0])
+
+    def matches(self, query: np.ndarray, grid: Grid, indices: np.ndarray) -> list[Matches]:
+        """The same, match by match."""
+        return matches(query, self.rows(indices), grid, self.grid)
+
+    def matches_of_each(
+        self, queries: Sequence[np.ndarray], grid: Grid, indices: Sequence[np.ndarray], threads: int | None = None
+    ) -> list[list[Matches]]:
+        """Of several photos, each with images of its own. Threads take a photo each.
+
+        A single photo is compared by products that are shared among threads: switching between the two ways costs
+        more than it saves, because the library's own threads keep waiting for work.
+        """
+        if len(queries) == 1:
+            return [self.matches(queries[0], grid, indices[0])]
+        return in_threads(
+            lambda one: self.matches(one[0], grid, one[1]), list(zip(queries, indices, strict=True)), threads
+        )
+
+    # --- files ---------------------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the header says of it."""
+        return {"spec": self.spec.to_dict(), "grid": list(self.grid)}
+
+    def compaction_tensors(self) -> dict[str, np.ndarray]:
+        return {"mean": self.compaction.mean, "projection": self.compaction.projection}
+
+    def patch_tensors(self, start: int, stop: int) -> dict[str, np.ndarray]:
+        """Rows `start` to `stop`."""
+        chunks, row = [], 0
+        for chunk in self.chunks:
+            low, high = max(start - row, 0), min(stop - row, len(chunk))
+            if low < high:
+                chunks.append(chunk if (low, high) == (0, len(chunk)) else chunk[low:high])
+            row += len(chunk)
+        return {"patches": chunks[0] if len(chunks) == 1 else np.concatenate(chunks)}
+
+    @classmethod
+    def from_tensors(cls, entry: dict[str, Any], head: Tensors, galleries: Sequence[Tensors]) -> CompactTokens:
+        compaction = Compaction(head["mean"], head["projection"])
+        grid = (int(entry["grid"][0]), int(entry["grid"][1]))
+        made = cls(
+            compaction=compaction,
+            grid=grid,
+            chunks=tuple(gallery["patches"] for gallery in galleries),
+            spec=VerifySpec.from_dict(entry["spec"]),
+        )
+        shape = (grid[0] * grid[1], compaction.dimensions)
+        if any(chunk.dtype != np.int8 or chunk.shape[1:] != shape for chunk in made.chunks):
+            raise ValueError(f"compact tokens must be int8 of {shape[0]} patches × {shape[1]} numbers")
+        return made
+
+
+def why_not(tokens: Tokens) -> str | None:
+    """Why the arrangement of patches cannot be compared; None if it can."""
+    if tokens.grid is not None:
+        return None
+    if len(np.unique(tokens.counts)) > 1:
+        return "the images differ in their number of patches"
+    return "how the patches of an image lie is not known"

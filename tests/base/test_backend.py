@@ -1,0 +1,70 @@
+"""Calls in threads: their results, and the thread count of the process's matrix products."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from tfa.base.threads import in_threads
+
+PATIENCE = 30  # seconds: a slow machine is no failure
+
+
+def blas_threads() -> list[int]:
+    """Of numpy's own library: others, loaded by other tests, have other users."""
+    return [pool["num_threads"] for pool in threadpool_info() if "numpy" in pool["filepath"]]
+
+
+@pytest.fixture
+def two_threads():
+    """Products of two threads, also where the environment allows one."""
+    before = blas_threads()
+    set_elsewhere(2)
+    yield blas_threads()
+    set_elsewhere(before[0] if before else None)
+
+
+def set_elsewhere(count: int | None) -> None:
+    """In a thread that ends, and so leaves the count to others."""
+    setter = threading.Thread(target=threadpool_limits, kwargs={"limits": count, "user_api": "blas"})
+    setter.start()
+    setter.join(PATIENCE)
+
+
+@pytest.mark.parametrize("threads", [1, 3, None])
+def test_results_keep_the_order_of_the_items(two_threads, threads):
+    assert in_threads(lambda item: item * item, range(5), threads) == [0, 1, 4, 9, 16]
+    assert in_threads(lambda item: item, [], threads) == []
+    assert blas_threads() == two_threads
+
+
+@pytest.mark.parametrize("first_out", [0, 1])
+def test_overlapping_calls_leave_the_thread_count_as_it_was(two_threads, first_out):
+    inside = [threading.Event(), threading.Event()]
+    leave = [threading.Event(), threading.Event()]
+
+    def stay(number: int) -> None:
+        inside[number].set()
+        assert leave[number].wait(PATIENCE)
+
+    callers = [threading.Thread(target=in_threads, args=(stay, [number])) for number in (0, 1)]
+    for caller, entered in zip(callers, inside, strict=True):  # one after the other
+        caller.start()
+        assert entered.wait(PATIENCE)
+    told = []
+    for number in (first_out, 1 - first_out):
+        told += blas_threads()
+        leave[number].set()
+        callers[number].join(PATIENCE)
+    assert set(told) <= {1}  # as long as anyone is inside
+    assert blas_threads() == two_threads
+
+
+def test_nested_and_failing_calls_leave_it_too(two_threads):
+    assert in_threads(lambda item: sum(in_threads(lambda other: item * other, [1, 2])), [3, 4]) == [9, 12]
+    assert blas_threads() == two_threads
+    with pytest.raises(ZeroDivisionError):
+        in_threads(lambda item: 1 // item, [1, 0])
+    assert blas_threads() == two_threads

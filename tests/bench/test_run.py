@@ -1,0 +1,288 @@
+"""The first loop on a small folder of pictures: records, their order, interruption, repetition."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from tests.fakes import FakeEncoder, random_image
+from tfa.bench.datasets.load import load_dataset
+from tfa.bench.heads.catalogue import head_card
+from tfa.bench.heads.contract import HeadCard, Photos
+from tfa.bench.metrics.scored import score
+from tfa.bench.protocols import FULL_QUERY, NO_CALIBRATION, budget, cross_fit
+from tfa.bench.records import Record, Truth, find_records
+from tfa.bench.run import prepare, run_heads
+from tfa.errors import BadSpec
+from tfa.photos.token_cache import TokenCache
+
+PLACES, EXTRA = 10, 2
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    """Ten places, seen again a little brighter; two further database images."""
+    root = tmp_path / "town"
+    for name in ("database", "queries"):
+        (root / name).mkdir(parents=True)
+    for place in range(PLACES + EXTRA):
+        random_image(place).save(root / "database" / f"d{place:02}.png")
+    for place in range(PLACES):
+        picture = random_image(place).point(lambda value: min(value + 4, 255))
+        picture.save(root / "queries" / f"q{place:02}.png")
+    positives = {f"q{place:02}.png": [f"d{place:02}.png"] for place in range(PLACES)}
+    (root / "positives.json").write_text(json.dumps(positives))
+    return load_dataset("town", root)
+
+
+@pytest.fixture
+def bench(dataset, tmp_path):
+    return prepare(dataset, FakeEncoder(), cache=TokenCache(tmp_path / "cache"))
+
+
+class Rigged:
+    """Right for every query of which the head was calibrated on fewer than `skill`, under replica 0 and 1."""
+
+    replicas = ("0", "1")
+    saw = "target"
+
+    def __init__(self, images, seen=()):
+        self.images, self.seen, self.asked = images, list(seen), []
+        self.decisions = {"seen": self.seen}
+
+    def scores(self, queries, replica):
+        numbers = numbers_of(queries)
+        self.asked += numbers
+        scores = np.zeros((len(numbers), self.images))
+        scores[:, -1] = 1
+        scores[range(len(numbers)), numbers] = 2 if replica == "0" else 0.5
+        return scores
+
+    def calibrate(self, target):
+        return Rigged(self.images, numbers_of(target))
+
+
+def numbers_of(photos):
+    return [int(path.stem[1:]) for path in photos.paths]
+
+
+def rigged(plan, log=None, name="rigged"):
+    def fit(database, shared):
+        if log is not None:
+            log.append("fit")
+        return Rigged(len(database))
+
+    return HeadCard(name=name, title="Rigged", sees="target", fit=fit, plan=plan, settings={"skill": 2})
+
+
+def only_record(results):
+    [path] = find_records(results)
+    return Record.read(path), Truth.read(path.parent.parent)
+
+
+def test_rankings_of_every_query_replica_and_split(bench, tmp_path):
+    [ran] = run_heads(bench, [rigged(budget(3, splits=4))], tmp_path / "results", depth=5)
+    assert ran.outcome == "written"
+    record, truth = only_record(tmp_path / "results")
+    assert record.rankings.shape == (PLACES, 4, 2, 5)
+    for split in range(4):
+        drawn = np.random.default_rng(split).permutation(PLACES)[:3]
+        [fold] = record.folds[split]
+        assert fold["calibration"].tolist() == drawn.tolist() == fold["decisions"]["seen"]
+        rest = np.setdiff1d(np.arange(PLACES), drawn)
+        assert record.evaluated(split).tolist() == rest.tolist()
+        assert (record.rankings[rest, split, 0, 0] == rest).all()
+        assert (record.rankings[rest, split, 1, 0] == PLACES + EXTRA - 1).all()
+        assert (record.rankings[rest, split, 1, 1] == rest).all()
+        assert (record.rankings[drawn, split] == record.nothing).all()
+        assert np.isnan(record.confidence[drawn, split]).all()
+        assert (record.confidence[rest, split] > 0).all()
+    assert truth.positives[3].tolist() == [3]
+    assert score(record, truth, ks=(1, 2)).recalls[1].mean == pytest.approx(0.5)
+    assert score(record, truth, ks=(1, 2)).recalls[2].mean == 1
+
+
+def test_depth_is_at_most_the_database(bench, tmp_path):
+    run_heads(bench, [rigged(NO_CALIBRATION)], tmp_path / "results", depth=100)
+    assert only_record(tmp_path / "results")[0].depth == PLACES + EXTRA
+
+
+def test_cross_fit_asks_each_query_of_the_other_half(bench, tmp_path):
+    run_heads(bench, [rigged(cross_fit())], tmp_path / "results")
+    record, _ = only_record(tmp_path / "results")
+    even, odd = record.folds[0]
+    assert even["decisions"]["seen"] == [1, 3, 5, 7, 9]
+    assert odd["evaluated"].tolist() == [1, 3, 5, 7, 9]
+    assert record.evaluated(0).tolist() == list(range(PLACES))
+
+
+def test_full_query_sees_everyone(bench, tmp_path):
+    run_heads(bench, [rigged(FULL_QUERY)], tmp_path / "results")
+    record, _ = only_record(tmp_path / "results")
+    assert record.folds[0][0]["decisions"]["seen"] == list(range(PLACES))
+
+
+def test_a_record_says_what_it_was_made_of(bench, tmp_path):
+    run_heads(bench, [rigged(budget(3, splits=2))], tmp_path / "results", depth=4)
+    record, truth = only_record(tmp_path / "results")
+    assert record.encoder == {"id": "fake@28", "fingerprint": bench.encoder.fingerprint, "grid": [4, 4]}
+    assert record.dataset["fingerprint"] == truth.fingerprint
+    assert record.head["settings"] == {"skill": 2}
+    assert record.head["spec"]["words"] == 64
+    assert record.plan["n"] == 3
+    assert record.seeds == (0, 1)
+    assert {"tfa", "numpy", "python"} <= set(record.versions)
+    assert record.hardware["cores"] >= 1
+    assert {"fit", "calibrate", "ask"} == set(record.timings)
+    assert record.sample["scores"].shape == (PLACES, PLACES + EXTRA)
+
+
+def test_what_exists_is_kept_and_nothing_is_fitted(bench, tmp_path):
+    log = []
+    for expected in ("written", "kept"):
+        [ran] = run_heads(bench, [rigged(budget(3), log)], tmp_path / "results")
+        assert ran.outcome == expected
+    assert log == ["fit"]
+
+
+def test_two_runs_give_identical_records_but_for_timings(bench, tmp_path):
+    cards = [head_card(name) for name in ("tfa", "tfa-c4", "dual-c4", "hard-partial", "tfa-no-cls")]
+    contents = []
+    for folder in ("one", "two"):
+        run_heads(bench, cards, tmp_path / folder)
+        values = [json.loads(path.read_text()) for path in find_records(tmp_path / folder)]
+        assert len(values) == len(cards)
+        assert all(value.pop("timings") for value in values)
+        contents.append(values)
+    assert contents[0] == contents[1]
+
+
+def test_again_compares_and_changes_nothing(bench, tmp_path):
+    run_heads(bench, [rigged(budget(3))], tmp_path / "results")
+    [path] = find_records(tmp_path / "results")
+    before = path.read_bytes()
+    [ran] = run_heads(bench, [rigged(budget(3))], tmp_path / "results", again=True)
+    assert ran.outcome == "same"
+    assert path.read_bytes() == before
+
+
+def test_again_tells_answers_that_changed(bench, tmp_path):
+    run_heads(bench, [rigged(NO_CALIBRATION)], tmp_path / "results")
+
+    class Other(Rigged):
+        def scores(self, queries, replica):
+            return -super().scores(queries, replica)
+
+    other = dataclasses.replace(rigged(NO_CALIBRATION), fit=lambda database, shared: Other(len(database)))
+    with pytest.raises(BadSpec, match="does not come out the same"):
+        run_heads(bench, [other], tmp_path / "results", again=True)
+
+
+def test_a_record_of_other_inputs_is_refused_by_name(bench, tmp_path):
+    run_heads(bench, [rigged(NO_CALIBRATION)], tmp_path / "results", depth=5)
+    with pytest.raises(BadSpec, match=r"other inputs \(depth\).*never overwritten"):
+        run_heads(bench, [rigged(NO_CALIBRATION)], tmp_path / "results", depth=6)
+
+
+def test_records_of_another_copy_are_refused(bench, dataset, tmp_path):
+    run_heads(bench, [rigged(NO_CALIBRATION)], tmp_path / "results")
+    moved = dataclasses.replace(bench, truth=dataclasses.replace(bench.truth, positives=bench.truth.positives[::-1]))
+    with pytest.raises(BadSpec, match="another copy of town"):
+        run_heads(moved, [rigged(NO_CALIBRATION)], tmp_path / "results")
+
+
+class Stops(Rigged):
+    """Gives up after two splits."""
+
+    made = 0
+
+    def calibrate(self, target):
+        Stops.made += 1
+        if Stops.made > 2:
+            raise KeyboardInterrupt
+        return Rigged(self.images, numbers_of(target))
+
+
+def test_an_interrupted_run_continues_where_it_stopped(bench, tmp_path):
+    Stops.made = 0
+    card = rigged(budget(3, splits=4))
+    stopping = dataclasses.replace(card, fit=lambda database, shared: Stops(len(database)))
+    with pytest.raises(KeyboardInterrupt):
+        run_heads(bench, [rigged(NO_CALIBRATION, name="first"), stopping], tmp_path / "results")
+    assert [path.name for path in find_records(tmp_path / "results")] == ["first.json"]
+    calibrated = []
+
+    class Counting(Rigged):
+        def calibrate(self, target):
+            calibrated.append(numbers_of(target))
+            return super().calibrate(target)
+
+    counting = dataclasses.replace(card, fit=lambda database, shared: Counting(len(database)))
+    first, second = run_heads(bench, [rigged(NO_CALIBRATION, name="first"), counting], tmp_path / "results")
+    assert (first.outcome, second.outcome) == ("kept", "written")
+    # Split 0 is asked again for its piece of the score matrix; split 1 was finished.
+    drawn = [np.random.default_rng(split).permutation(PLACES)[:3].tolist() for split in range(4)]
+    assert calibrated == [drawn[0], drawn[2], drawn[3]]
+    run_heads(bench, [card], tmp_path / "whole")
+    resumed, whole = (Record.read(next(iter((tmp_path / f).rglob("rigged.json")))) for f in ("results", "whole"))
+    assert resumed.identity == whole.identity
+    assert not list((tmp_path / "results").rglob(".*"))
+
+
+def test_parts_of_other_inputs_are_not_used(bench, tmp_path):
+    Stops.made = 0
+    stopping = dataclasses.replace(rigged(budget(3, splits=4)), fit=lambda database, shared: Stops(len(database)))
+    with pytest.raises(KeyboardInterrupt):
+        run_heads(bench, [stopping], tmp_path / "results", depth=5)
+    run_heads(bench, [rigged(budget(3, splits=4))], tmp_path / "results", depth=7)
+    assert only_record(tmp_path / "results")[0].depth == 7
+
+
+def test_a_budget_larger_than_the_queries_is_skipped_with_its_reason(bench, tmp_path):
+    told = []
+    ran = run_heads(bench, [rigged(budget(64)), rigged(NO_CALIBRATION, name="b")], tmp_path / "r", tell=told.append)
+    assert [one.outcome for one in ran] == ["skipped", "written"]
+    assert "64 of 10 queries" in ran[0].reason
+    assert told == ran
+
+
+def test_a_constant_scorer_ranks_nothing(bench, tmp_path):
+    class Constant(Rigged):
+        def scores(self, queries, replica):
+            return np.full((len(queries), self.images), 0.25)
+
+    card = dataclasses.replace(rigged(NO_CALIBRATION), fit=lambda database, shared: Constant(len(database)))
+    run_heads(bench, [card], tmp_path / "results")
+    record, truth = only_record(tmp_path / "results")
+    assert (record.rankings == record.nothing).all()
+    assert score(record, truth, ks=(1, 5)).recalls[5].mean == 0
+
+
+def test_ties_go_to_the_smaller_index(bench, tmp_path):
+    class Tied(Rigged):
+        def scores(self, queries, replica):
+            return np.tile(np.repeat([1.0, 2.0], [3, self.images - 3]), (len(queries), 1))
+
+    card = dataclasses.replace(rigged(NO_CALIBRATION), fit=lambda database, shared: Tied(len(database)))
+    run_heads(bench, [card], tmp_path / "results", depth=4)
+    record, _ = only_record(tmp_path / "results")
+    assert (record.rankings == np.array([3, 4, 5, 6])).all()
+
+
+def test_the_memory_of_descriptors_changes_no_score(bench):
+    plain = Photos(bench.queries.tokens.memory.tokens, bench.queries.paths)
+    head = head_card("tfa-c4").fit(bench.database, shared=_shared())
+    remembered = head.calibrate(bench.queries.select([0, 3, 5, 7]))
+    afresh = head.calibrate(plain.select([0, 3, 5, 7]))
+    for replica in head.replicas:
+        some = [8, 1, 2]
+        np.testing.assert_array_equal(
+            remembered.scores(bench.queries.select(some), replica), afresh.scores(plain.select(some), replica)
+        )
+
+
+def _shared():
+    from tfa.bench.heads.contract import Shared
+
+    return Shared()

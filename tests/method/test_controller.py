@@ -1,0 +1,66 @@
+"""Every branch of every rule of the database-only controller, on evidence made for it."""
+
+import pytest
+
+from tfa.method.controllers import reasons
+from tfa.method.controllers.decisions import Decisions
+from tfa.method.controllers.rules import choose_assignment, choose_carrier
+from tfa.method.evidence import Candidate
+
+EVEN = (0.5, 0.5, 0.5)
+LESS = (0.4, 0.4, 0.4)
+MIXED = (0.4, 0.6, 0.4)
+
+
+def rule(support, agreement=EVEN):
+    return Candidate("rule", support, agreement)
+
+
+@pytest.mark.parametrize(
+    ("hard", "soft", "chosen"),
+    [
+        (rule(12), rule(10), "hard"),
+        (rule(12, MIXED), rule(10), "hard"),
+        (rule(12, LESS), rule(10), "soft"),
+        (rule(10), rule(10), "soft"),
+        (rule(9), rule(10), "soft"),
+    ],
+)
+def test_assignment(hard, soft, chosen):
+    assert choose_assignment(hard, soft) == chosen
+    assert reasons.of_assignment(hard, soft).startswith(chosen)
+
+
+@pytest.mark.parametrize(
+    ("original", "partial", "adaptive", "chosen", "because"),
+    [
+        (rule(10), rule(10, LESS), rule(20), "original", "covers no more"),
+        (rule(10), rule(9, LESS), rule(9), "original", "covers no more"),
+        (rule(10), rule(9, MIXED), rule(8), "partial", "covers more of the map than"),
+        (rule(10), rule(12), rule(11), "partial", "covers more of the map than"),
+        (rule(10), rule(12), rule(13, LESS), "partial", "agrees less in every pair"),
+        (rule(10), rule(12), rule(13, MIXED), "adaptive", "covers more and does not"),
+        (rule(10), rule(12), rule(12, LESS), "adaptive", "tie"),
+        (rule(10), rule(9, MIXED), rule(9), "adaptive", "tie"),
+    ],
+)
+def test_carrier(original, partial, adaptive, chosen, because):
+    assert choose_carrier(original, partial, adaptive) == chosen
+    words = reasons.of_carrier(chosen, original, partial, adaptive)
+    assert words.startswith(chosen)
+    assert because in words
+
+
+def test_global_token_reasons():
+    assert "joins in" in reasons.of_global_token(True, rule(12), rule(10))
+    assert "must cover more" in reasons.of_global_token(True, rule(10), rule(10))
+    assert "agree less" in reasons.of_global_token(True, rule(12, LESS), rule(10))
+    assert "do not vary" in reasons.of_global_token(True, None, rule(10))
+
+
+def test_decisions_survive_json():
+    made = Decisions(
+        assignment="soft", carrier="partial", admit_cls=True, c=0.1, beta=0.2,
+        sigma_local=(1.0, 2.0, 3.0), sigma_cls=(0.1, 0.2, 0.3),
+    )  # fmt: skip
+    assert Decisions.from_dict(made.to_dict()) == made

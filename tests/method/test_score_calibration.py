@@ -1,0 +1,53 @@
+"""Robust score calibration: the level of a column, and biases of images that come later."""
+
+import numpy as np
+import pytest
+
+from tests.worlds import seen_again, world
+from tfa.base.config import HeadSpec
+from tfa.method.compiled import compile_scorer
+from tfa.method.score_calibration import bias_of_rows, calibrated, robust_level
+from tfa.method.scorer import joined
+from tfa.pipeline import fit
+
+
+def test_level_by_hand():
+    # Five rows: ⌈5 % of 5⌉ = 1 largest entry of each column is dropped.
+    scores = np.array([[0.0, 9], [0, 1], [0, 1], [0, 1], [7, 1]])
+    np.testing.assert_allclose(robust_level(scores), [0, 1])
+    np.testing.assert_allclose(robust_level(np.array([[1.0], [3.0]])), [1])
+    many = np.random.default_rng(0).normal(size=(64, 3))
+    expected = np.log(np.exp(np.sort(many, axis=0)[:60]).mean(axis=0))
+    np.testing.assert_allclose(robust_level(many), expected)
+
+
+def test_no_overflow():
+    assert np.isfinite(robust_level(np.full((20, 2), 1e4))).all()
+
+
+def test_a_hub_is_biased_more_than_a_place_one_photo_shows():
+    scores = np.zeros((64, 3))
+    scores[:, 0] = 3.0  # a hub: every photo likes it
+    scores[5, 1] = 9.0  # a place that one calibration photo shows
+    level = robust_level(scores)
+    assert level[0] > level[1] + 2
+    assert level[1] == pytest.approx(level[2])
+
+
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_calibrated_scores_are_the_formula_and_compile(ensemble):
+    database, target, queries = world(20), seen_again(world(20), 3), seen_again(world(20), 4)
+    head = fit(database, HeadSpec(words=6), dtype="float64")
+    sigma = [1.5, 2.0, 0.7]
+    members = [calibrated(head.scorer(s), sigma[s], target) for s in range(3)]
+    scorer = joined(members) if ensemble else members[0]
+    expected = sum(
+        head.scores(queries, s) / sigma[s] - robust_level(head.scores(target, s) / sigma[s])
+        for s in (range(3) if ensemble else [0])
+    )
+    np.testing.assert_allclose(scorer.scores(queries), expected, atol=1e-9)
+    compiled = compile_scorer(scorer)
+    np.testing.assert_allclose(compiled.query(queries) @ compiled.database.T + compiled.bias, expected, atol=1e-9)
+    # An image of the database, added again, gets the bias it has.
+    rows = [part.gallery[0][4:9] for part in scorer.parts]
+    np.testing.assert_allclose(bias_of_rows(scorer, rows), scorer.bias[4:9], atol=1e-9)

@@ -1,0 +1,283 @@
+"""The target-calibrated controller against its plain statement, and every branch of every rule."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from tests.worlds import seen_again, world
+from tfa.base.config import HeadSpec
+from tfa.base.tokens import Tokens
+from tfa.errors import BadTokens, ChannelMismatch, FewPhotos
+from tfa.method.controllers import target_reasons
+from tfa.method.controllers.rules import admits, choose_route
+from tfa.method.controllers.target import local_share, mixture_weight
+from tfa.method.controllers.target_decisions import BranchQuality, GlobalEvidence, RouteEvidence, TargetDecisions
+from tfa.method.evidence import View, extreme_support, information, relation_terms
+from tfa.pipeline import calibrate, fit
+from tfa.reference import database as reference
+from tfa.reference import target as reference_target
+
+SPEC = HeadSpec(words=6)
+
+
+def described(tokens, head):
+    both = {}
+    for assignment in ("hard", "soft"):
+        rows = [
+            [reference.residual_descriptor(p, v.centers.astype(np.float64), assignment, 0.01) for p in tokens.patches]
+            for v in head.vocabularies
+        ]
+        both[assignment] = ([np.stack([r[0] for r in s]) for s in rows], [np.stack([r[1] for r in s]) for s in rows])
+    return {a: both[a][0] for a in both}, {a: both[a][1] for a in both}
+
+
+CASES = [  # seed, noise of the database, noise and size of the target, with a global token
+    (0, 0.2, 0.15, 12, True),
+    (1, 0.5, 0.6, 16, True),
+    (2, 0.9, 0.3, 9, False),
+    (3, 0.3, 1.2, 20, True),
+    (5, 0.7, 0.1, 14, True),
+    (8, 0.25, 2.5, 24, True),
+]
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype", "device"),
+    [(case, "float64", "cpu") for case in CASES]
+    + [(CASES[0], "float32", "cpu"), (CASES[3], "float32", "cpu"), (CASES[1], "float64", "torch")],
+)
+def test_equals_the_plain_formulas(case, dtype, device):
+    tolerance = 1e-9 if dtype == "float64" else 2e-4
+    seed, noise, target_noise, size, has_cls = case
+    database = world(26, seed=seed, noise=noise)
+    target = seen_again(database, seed + 50, target_noise).select(np.random.default_rng(seed).permutation(26)[:size])
+    if not has_cls:
+        database, target = (Tokens([np.asarray(p) for p in t.patches]) for t in (database, target))
+    head = fit(database, SPEC, dtype=dtype, device=device)
+    made = calibrate(head, target, device=device)
+    plain = reference_target.calibrate(*described(database, head), *described(target, head), database.cls, target.cls)
+    d, e = made.decisions, made.evidence
+    assert (d.route, d.carrier, d.admit_cls) == (plain.route, plain.carrier, plain.admit_cls)
+    assert d.soft_weight == pytest.approx(plain.soft_weight, abs=tolerance)
+    assert set(d.strengths) == set(plain.strengths)
+    for a, (c, beta) in plain.strengths.items():
+        assert d.strengths[a]["c"] == pytest.approx(c, abs=tolerance)
+        assert d.strengths[a]["beta"] == pytest.approx(beta, abs=tolerance)
+    assert e.route.m_A == pytest.approx(plain.relation_median["A"], abs=tolerance)
+    assert e.route.m_G == pytest.approx(plain.relation_median["G"], abs=tolerance)
+    np.testing.assert_allclose(e.route.interval_A, plain.relation_interval["A"], atol=tolerance)
+    np.testing.assert_allclose(e.route.interval_G, plain.relation_interval["G"], atol=tolerance)
+    np.testing.assert_allclose(e.route.interval_capacity, plain.capacity_interval, atol=tolerance)
+    for a in ("hard", "soft"):
+        assert e.route.capacity[a] == pytest.approx(plain.capacity[a], abs=tolerance)
+        assert e.route.information_database[a] == pytest.approx(plain.information_database[a], abs=tolerance)
+    np.testing.assert_allclose(d.sigma_local, plain.sigma_local, rtol=max(tolerance, 1e-9))
+    if has_cls:
+        np.testing.assert_allclose(d.sigma_cls, plain.sigma_cls, rtol=1e-6)
+        token = e.global_token
+        for name, ours in (("l", token.local), ("g", token.cls)):
+            for letter in "BJHQT":
+                assert getattr(ours, letter) == pytest.approx(getattr(plain, letter)[name], abs=tolerance), letter
+        assert d.local_weight == pytest.approx(plain.local_weight, abs=tolerance)
+        np.testing.assert_allclose(token.corr, plain.corr, atol=tolerance)
+        for ratio in ("r_T", "r_C", "r_J"):
+            assert getattr(token, ratio) == pytest.approx(
+                getattr(plain, ratio), rel=1e-3 if dtype == "float32" else 1e-8
+            )
+    queries = seen_again(database, seed + 99, target_noise)
+    v, _ = described(queries, head)
+    for s in range(3):
+        expected = plain.scores({a: v[a][s] for a in v}, queries.cls, s)
+        np.testing.assert_allclose(made.scores(queries, s), expected, atol=max(tolerance * 10, 1e-9))
+        compiled = made.compile(s)
+        again = compiled.query(queries) @ compiled.database.T + compiled.bias
+        np.testing.assert_allclose(again, expected, atol=max(tolerance * 10, 1e-9))
+
+
+def test_the_frozen_head_never_sees_a_later_query():
+    database = world(30)
+    made = calibrate(fit(database, SPEC), seen_again(database, 4).select(range(12)), score=True)
+    queries = seen_again(database, 9, 0.4)
+    together = made.scores(queries)
+    order = np.random.default_rng(1).permutation(30)
+    np.testing.assert_array_equal(made.scores(queries.select(order)), together[order])
+    np.testing.assert_array_equal(np.concatenate([made.scores(queries.select([i])) for i in order]), together[order])
+    np.testing.assert_array_equal(made.scores(queries), together)
+
+
+def test_calibration_says_what_it_saw_and_why():
+    database = world(24)
+    made = calibrate(fit(database, SPEC), seen_again(database).select(range(10)), score=True)
+    assert made.saw == "target"
+    facts = json.loads(json.dumps(made.evidence.to_dict()))
+    assert {"m_A", "m_G", "interval_A", "interval_G", "interval_capacity", "capacity"} <= set(facts)
+    assert set(facts["global_token"]["local"]) == {"B", "J", "H", "Q", "T"}
+    assert {"route", "strengths", "carrier", "admit_cls", "score"} == set(facts["reasons"])
+    assert TargetDecisions.from_dict(json.loads(json.dumps(made.decisions.to_dict()))) == made.decisions
+
+
+def test_score_calibration_on_the_very_queries_does_not_lower_recall():
+    database, queries = world(40, noise=0.5), seen_again(world(40, noise=0.5), 3, 0.8)
+    head = fit(database, SPEC)
+    plain = calibrate(head, queries)
+    scored = calibrate(head, queries, score=True)
+
+    def recall(made):
+        return np.mean([(made.search(queries, 1, s)[0][:, 0] == np.arange(40)).mean() for s in range(3)])
+
+    assert recall(scored) >= recall(plain) - 0.01
+    total = sum(scored.scores(queries, s) for s in range(3))
+    np.testing.assert_allclose(scored.scores(queries, "ensemble"), total, atol=1e-3)
+
+
+def test_bad_targets():
+    head = fit(world(), SPEC)
+    with pytest.raises(BadTokens, match="at least 2"):
+        calibrate(head, world(1))
+    with pytest.raises(ChannelMismatch, match="4 channels"):
+        calibrate(head, Tokens(np.ones((9, 3, 4))))
+    with pytest.raises(ChannelMismatch, match="global tokens"):
+        calibrate(head, Tokens(np.asarray(world(9).patches), np.ones((9, 3))))
+    with pytest.warns(FewPhotos, match="5 target photos"):
+        calibrate(head, world(5))
+
+
+def test_a_target_without_global_tokens_leaves_them_out():
+    head = fit(world(), SPEC)
+    made = calibrate(head, Tokens(np.asarray(seen_again(world()).patches)))
+    assert not made.decisions.admit_cls
+    assert made.evidence.global_token is None
+
+
+# --- rules on constructed evidence -------------------------------------------------------------------------------
+
+
+def route_of(a, g, capacity=(-1, 1), m_A=0.0, m_G=0.0):
+    return RouteEvidence({}, {}, {}, capacity, m_A, m_G, a, g)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "route", "because"),
+    [
+        (route_of((-2, -1), (-2, -1)), "hard", "both views"),
+        (route_of((-2, 1), (-2, 1), (-3, -1), -0.1, -0.1), "hard", "less information"),
+        (route_of((-2, 1), (-2, 1), (-3, -1), -0.1, 0.1), "soft", "nothing speaks"),
+        (route_of((-2, 1), (-2, 1), (-3, -1), 0.1, -0.1), "soft", "nothing speaks"),
+        (route_of((-2, -1), (-2, 1)), "soft", "nothing speaks"),
+        (route_of((0.1, 1), (-2, 1)), "mixture", "favours soft"),
+        (route_of((0, 1), (0, 1)), "soft", "nothing speaks"),
+    ],
+)
+def test_route(evidence, route, because):
+    assert choose_route(evidence) == route
+    assert because in target_reasons.of_route(route, 0.5, evidence)
+
+
+def test_mixture_weight():
+    assert mixture_weight(0) == pytest.approx(0.5)
+    assert (mixture_weight(5), mixture_weight(-5)) == (pytest.approx(1), pytest.approx(0, abs=1e-15))
+    assert mixture_weight(0.5) == pytest.approx(np.sin(np.pi * 1.5 / 4) ** 2)
+
+
+def token_of(q_local, q_cls, r_T, r_C=0.5, r_J=0.5, corr=(0.1, -0.1, -0.1)):
+    quality = BranchQuality(1, 1, 1, q_local, 1)
+    return GlobalEvidence(quality, dataclasses.replace(quality, Q=q_cls), r_T, r_C, r_J, corr)
+
+
+@pytest.mark.parametrize(
+    ("token", "admitted", "because"),
+    [
+        (token_of(0.5, 0.5, 1.0), True, "joins in: quality"),
+        (token_of(0.5, 0.6, 0.99), False, "stands out less"),
+        (token_of(0.5, 0.4, 1.5), False, "left out: quality"),
+        (token_of(0.5, 0.4, 1.0, 1.0, 1.0, (-0.1, -0.2, -0.3)), True, "complements"),
+        (token_of(0.5, 0.4, 1.0, 1.0, 1.0, (-0.1, 0.0, -0.3)), False, "left out"),
+        (token_of(0.5, 0.4, 1.0, 0.9, 1.0, (-0.1, -0.2, -0.3)), False, "left out"),
+        (token_of(0.5, 0.4, 0.9, 1.0, 1.0, (-0.1, -0.2, -0.3)), False, "left out"),
+        (token_of(0.5, 0.4, 1.0, 1.0, 0.9, (-0.1, -0.2, -0.3)), False, "left out"),
+    ],
+)
+def test_admission(token, admitted, because):
+    assert admits(token) == admitted
+    assert because in target_reasons.of_global_token(token, admitted, True)
+
+
+def test_shares_and_other_reasons():
+    assert local_share(0.6, 0.2) == pytest.approx(0.75)
+    assert local_share(0, 0) == 0.5
+    assert "no global token" in target_reasons.of_global_token(None, False, True)
+    assert "do not vary" in target_reasons.of_global_token(token_of(1, 1, 1), False, False)
+
+
+def test_mixture_weighs_both_branches():
+    database = world(24)
+    head = fit(database, SPEC, dtype="float64")
+    from tfa.base.backend import backend_for
+    from tfa.method.head import assemble
+
+    made = calibrate(head, seen_again(database).select(range(12)))
+    strengths = {"hard": {"c": 0.3, "beta": 0.2}, "soft": {"c": 0.1, "beta": 0.4}}
+    mixture = dataclasses.replace(
+        made.decisions, route="mixture", soft_weight=0.3, strengths=strengths, carrier="adaptive", admit_cls=False
+    )
+    queries = seen_again(database, 7)
+    scores = {}
+    for name, decisions in {
+        "mixture": mixture,
+        "hard": dataclasses.replace(mixture, route="hard"),
+        "soft": dataclasses.replace(mixture, route="soft"),
+    }.items():
+        build = (head.spec, decisions, made.evidence, head.vocabularies, head.branches, head.cls)
+        scores[name] = assemble(*build, backend_for("cpu"), "float64").scores(queries)
+    np.testing.assert_allclose(scores["mixture"], 0.7 * scores["hard"] + 0.3 * scores["soft"], atol=1e-12)
+
+
+def test_zero_strengths_give_the_original_score():
+    database = world(24)
+    head = fit(database, SPEC, dtype="float64")
+    from tfa.base.backend import backend_for
+    from tfa.method.head import assemble
+
+    made = calibrate(head, seen_again(database).select(range(12)))
+    plain = dataclasses.replace(
+        made.decisions, route="soft", soft_weight=1.0, carrier="adaptive", admit_cls=False,
+        strengths={"soft": {"c": 0.0, "beta": 0.0}},
+    )  # fmt: skip
+    build = (made.evidence, head.vocabularies, head.branches, head.cls, backend_for("cpu"), "float64")
+    adaptive = assemble(head.spec, plain, *build).scores(database)
+    original = assemble(head.spec, dataclasses.replace(plain, carrier="original"), *build).scores(database)
+    np.testing.assert_array_equal(adaptive, original)
+
+
+# --- invariants of the statistics --------------------------------------------------------------------------------
+
+
+def test_a_collapsed_retriever_has_no_information():
+    np.testing.assert_allclose(information(np.full((3, 10), 4), 20), 0, atol=1e-9)
+    perfect = information(np.tile(np.arange(10), (3, 1)), 20)
+    np.testing.assert_allclose(perfect, 1, atol=1e-9)
+
+
+def test_relation_of_a_retriever_that_answers_itself_is_perfect():
+    rng = np.random.default_rng(0)
+    x = reference.l2(rng.normal(size=(12, 5)))
+    gram = x @ x.T
+    terms = relation_terms(View(gram, gram, gram), np.stack([rng.choice(12, 8, replace=False) for _ in range(5)]))
+    for values in (terms.alignment, terms.reciprocal_rank, terms.mutual, terms.rank_preservation):
+        np.testing.assert_allclose(values, 1, atol=1e-9)
+
+
+def test_relation_of_a_collapsed_retriever_is_nothing():
+    x = reference.l2(np.random.default_rng(0).normal(size=(12, 5)))
+    gram = x @ x.T
+    collapsed = View(gram, np.full((12, 12), gram[3, 3]), np.repeat(gram[:, 3:4], 12, axis=1))
+    terms = relation_terms(collapsed, np.arange(12)[None, :])
+    assert (terms.alignment[0], terms.rank_preservation[0]) == (0, 0)
+    assert terms.mutual[0] == pytest.approx(1 / 12)
+
+
+def test_extreme_support():
+    assert extreme_support(np.tile(np.arange(8), (3, 1)), 20) == pytest.approx(1)
+    assert extreme_support(np.zeros((3, 8), int), 20) == pytest.approx(np.sqrt(1 / 8 / 8))

@@ -1,0 +1,181 @@
+"""Which files are images, and what is seen in them."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.fakes import random_image
+from tfa.errors import BadImage, NoImages
+from tfa.photos.images import find_images, image_extensions, open_image, to_array
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def test_a_folder_is_walked_in_order(tmp_path: Path) -> None:
+    touch(tmp_path, "b.JPG", "a/z.png", "a/.hidden.png", ".git/x.png", "a.jpg", "notes.txt", "a/clip.mpg", "c/d/e.webp")
+    found = [path.relative_to(tmp_path).as_posix() for path in find_images(tmp_path)]
+    assert found == ["a.jpg", "a/z.png", "b.JPG", "c/d/e.webp"]
+    assert find_images(str(tmp_path)) == find_images(tmp_path)
+
+
+def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    touch(tmp_path, "photos/a.png", "far/b.png")
+    os.symlink(tmp_path / "far", tmp_path / "photos/near")
+    os.symlink(tmp_path / "photos", tmp_path / "far/back")
+    found = [path.relative_to(tmp_path).as_posix() for path in find_images(tmp_path / "photos")]
+    assert found == ["photos/a.png", "photos/near/b.png"]
+
+
+def test_files_that_are_named_are_taken(tmp_path: Path) -> None:
+    touch(tmp_path, "photo.upload", "more/b.png", "more/a.png")
+    named = tmp_path / "photo.upload"
+    assert find_images(named) == [named]
+    assert find_images([named, tmp_path / "more", named]) == [
+        named, tmp_path / "more/a.png", tmp_path / "more/b.png", named,
+    ]  # fmt: skip
+
+
+def test_nothing_to_work_on_is_an_error(tmp_path: Path) -> None:
+    touch(tmp_path, "empty/notes.txt")
+    for source, says in (
+        (tmp_path / "none", "does not exist"),
+        (tmp_path / "empty", "holds no image"),
+        ([], "no image"),
+    ):
+        with pytest.raises(NoImages, match=says):
+            find_images(source)
+    with pytest.raises(NoImages, match="holds no image"):
+        find_images([tmp_path / "empty"])
+
+
+def test_extensions_are_those_of_pictures() -> None:
+    assert {".jpg", ".jpeg", ".png", ".webp", ".tif", ".bmp", ".ppm"} <= image_extensions()
+    assert not {".mpg", ".h5", ".pdf", ".eps", ".txt"} & image_extensions()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".tif"])
+def test_exif_orientation_is_applied(orientation: int, suffix: str, tmp_path: Path) -> None:
+    upright = np.zeros((32, 48, 3), np.uint8)
+    upright[:16, :24] = (255, 0, 0)
+    upright[:16, 24:] = (0, 255, 0)
+    upright[16:, :24] = (0, 0, 255)
+    stored = {  # how a camera stores the upright picture, by the definition of the tag
+        1: upright, 2: upright[:, ::-1], 3: upright[::-1, ::-1], 4: upright[::-1],
+        5: upright.swapaxes(0, 1), 6: np.rot90(upright), 7: np.rot90(upright, 2).swapaxes(0, 1),
+        8: np.rot90(upright, -1),
+    }[orientation]  # fmt: skip
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / f"photo{suffix}"
+    Image.fromarray(np.ascontiguousarray(stored)).save(path, exif=exif, **({"quality": 95} if suffix == ".jpg" else {}))
+    seen = np.asarray(open_image(path)).astype(int)
+    assert seen.shape == upright.shape
+    for y, x in ((8, 12), (8, 36), (24, 12), (24, 36)):
+        assert np.abs(seen[y, x] - upright[y, x]).max() < 40
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+def test_sixteen_bits_are_scaled(suffix: str, tmp_path: Path) -> None:
+    ramp = np.linspace(0, 65535, 256).round().astype(np.uint16).reshape(16, 16)
+    Image.fromarray(ramp).save(tmp_path / f"deep{suffix}")
+    seen = np.asarray(open_image(tmp_path / f"deep{suffix}"))
+    np.testing.assert_array_equal(seen, np.repeat(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), 3, axis=2))
+    Image.fromarray(ramp // 100).save(tmp_path / f"dark{suffix}")  # a dark picture stays dark
+    assert np.asarray(open_image(tmp_path / f"dark{suffix}")).max() == 3
+
+
+def test_floats_are_scaled_by_their_range(tmp_path: Path) -> None:
+    for top, brightest in ((1.0, 255), (0.5, 128), (255.0, 255), (1000.0, 4), (1e6, 255)):
+        grey = np.linspace(0, top, 64, dtype=np.float32).reshape(8, 8)
+        Image.fromarray(grey).save(tmp_path / "f.tif")
+        assert np.asarray(open_image(tmp_path / "f.tif")).max() == brightest
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA", "CMYK", "YCbCr"])
+def test_every_mode_becomes_rgb(mode: str, tmp_path: Path) -> None:
+    path = tmp_path / ("x.tif" if mode in ("CMYK", "YCbCr", "LA") else "x.png")
+    random_image(0).convert(mode).save(path)
+    image = open_image(path)
+    assert image.mode == "RGB"
+    assert image.size == (40, 30)
+
+
+def test_alpha_is_dropped_not_painted(tmp_path: Path) -> None:
+    picture = Image.new("RGBA", (8, 8), (10, 200, 30, 0))
+    picture.save(tmp_path / "clear.png")
+    assert open_image(tmp_path / "clear.png").getpixel((3, 3)) == (10, 200, 30)
+    palette = Image.new("P", (8, 8), 1)
+    palette.putpalette([0, 0, 0, 10, 200, 30])
+    palette.save(tmp_path / "palette.png", transparency=bytes([255, 0]))
+    assert open_image(tmp_path / "palette.png").getpixel((3, 3)) == (10, 200, 30)
+
+
+def jpeg() -> bytes:
+    content = io.BytesIO()
+    random_image(0, (200, 150)).save(content, "jpeg")
+    return content.getvalue()
+
+
+def bomb() -> bytes:
+    """A PNG that promises 40,000 × 40,000 pixels."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", 40_000, 40_000, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(b"", "not an image"), (b"just text", "not an image"), (jpeg()[:-2000], "truncated"), (bomb(), "too large")],
+)
+def test_broken_files_are_named_with_the_reason(content: bytes, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "broken.jpg"
+    path.write_bytes(content)
+    with pytest.raises(BadImage, match=says) as caught:
+        open_image(path)
+    assert str(path) in str(caught.value)
+    with pytest.raises(BadImage, match=says):
+        open_image(io.BytesIO(content))
+
+
+def test_a_missing_file_or_a_folder_is_no_image(tmp_path: Path) -> None:
+    with pytest.raises(BadImage, match=r"none\.png cannot be opened: it does not exist"):
+        open_image(tmp_path / "none.png")
+    with pytest.raises(BadImage, match=str(tmp_path)):
+        open_image(tmp_path)
+
+
+def test_open_files_are_read(tmp_path: Path) -> None:
+    assert open_image(io.BytesIO(jpeg())).size == (200, 150)
+
+
+def test_arrays_are_normalised_channels_first() -> None:
+    image = Image.new("RGB", (10, 20), (255, 0, 51))
+    array = to_array(image, (6, 4), (0.5, 0.5, 0.0), (0.5, 0.25, 0.2))
+    assert array.shape == (3, 4, 6)
+    assert array.dtype == np.float32
+    assert array.flags.c_contiguous
+    np.testing.assert_allclose(array[:, 2, 3], [1.0, -2.0, 1.0], rtol=1e-6)
+
+
+def test_shrinking_does_not_alias() -> None:
+    stripes = np.zeros((64, 64, 3), np.uint8)
+    stripes[:, ::2] = 255
+    array = to_array(Image.fromarray(stripes), (8, 8), (0, 0, 0), (1, 1, 1))
+    assert np.abs(array - 0.5).max() < 0.05

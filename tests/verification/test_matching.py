@@ -1,0 +1,228 @@
+"""Verification against plain loops: compaction, mutual matches, votes, evidence."""
+
+import numpy as np
+import pytest
+
+from tfa.base.backend import l2
+from tfa.maps.confidence import verified_confidence
+from tfa.verification import compaction, matching, reranking
+from tfa.verification.compaction import Compaction, fit_compaction, quantised, restored
+from tfa.verification.matching import (
+    Matches,
+    displacements,
+    evidence,
+    match,
+    matches,
+    mutual,
+    nearest,
+    strongest_windows,
+)
+from tfa.verification.reranking import fused, leads, margins, ordering
+
+GRID = (8, 9)
+
+
+def unit(*shape, seed=0):
+    return l2(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+
+
+# --- compaction --------------------------------------------------------------------------------------------------
+
+
+def test_compaction_keeps_the_largest_directions_and_whitens_them_partly():
+    rng = np.random.default_rng(0)
+    patches = l2(rng.normal(size=(4000, 6)) * np.array([5, 4, 3, 0.1, 0.1, 0.1]))
+    compaction = fit_compaction(patches, 3)
+    assert compaction.dimensions == 3
+    projected = (patches - patches.mean(axis=0)) @ compaction.projection
+    variance = np.linalg.eigvalsh(np.cov(patches.T, bias=True))[::-1]
+    # λ^(−1/4) on a direction of variance λ leaves variance √λ.
+    np.testing.assert_allclose(projected.var(axis=0), np.sqrt(variance[:3]), rtol=1e-3)
+    rows = compaction.compact(patches[:10].reshape(2, 5, 6))
+    assert rows.shape == (2, 5, 3)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=-1), 1, atol=1e-5)
+
+
+def test_compaction_has_no_more_directions_than_the_patches():
+    flat = l2(np.random.default_rng(0).normal(size=(50, 2)) @ np.random.default_rng(1).normal(size=(2, 7)))
+    assert fit_compaction(flat, 128).dimensions == 2
+    alike = np.tile(l2(np.ones((1, 5))), (9, 1))
+    compaction = fit_compaction(alike, 4)
+    assert compaction.dimensions == 1
+    assert np.isfinite(compaction.compact(alike)).all()
+
+
+def test_rounding_moves_an_entry_by_less_than_a_level():
+    rows = unit(40, 128)
+    levels = quantised(rows)
+    assert levels.dtype == np.int8
+    assert (np.abs(levels).max(axis=1) == compaction.LEVELS).all()
+    largest = np.abs(rows).max(axis=1, keepdims=True)
+    assert (np.abs(levels * (largest / compaction.LEVELS) - rows) <= 0.501 * largest / compaction.LEVELS).all()
+    np.testing.assert_allclose(np.linalg.norm(restored(levels), axis=1), 1, atol=1e-6)
+    assert ((restored(levels) * rows).sum(axis=1) > 0.9995).all()
+    assert not restored(quantised(np.zeros((1, 3)))).any()  # a patch without direction has none afterwards
+
+
+# --- matches -----------------------------------------------------------------------------------------------------
+
+
+def matched(similarities):
+    """Rows, columns and distinctiveness of the mutual matches of one pair."""
+    best, highest, second, columns = nearest(similarities.copy())  # it overwrites what it is given
+    candidate, ours = mutual(best[None], highest[None], columns[None])
+    assert not candidate.any()
+    return ours, best[ours], (highest - second)[ours]
+
+
+def test_mutual_matches_are_those_of_two_loops():
+    similarities = np.random.default_rng(3).normal(size=(30, 25))
+    pairs = [
+        (i, int(similarities[i].argmax()))
+        for i in range(30)
+        if int(similarities[:, similarities[i].argmax()].argmax()) == i
+    ]
+    second = [np.sort(similarities[i])[-2] for i, _ in pairs]
+    ours, theirs, distinct = matched(similarities)
+    assert list(zip(ours, theirs, strict=True)) == pairs
+    np.testing.assert_allclose(distinct, [similarities[pair] - s for pair, s in zip(pairs, second, strict=True)])
+
+
+def test_of_equal_patches_the_first_is_matched():
+    rows = unit(3, 5)
+    similarities = np.stack([rows[0], rows[0], rows[1]]) @ np.stack([rows[2], rows[1], rows[0], rows[0]]).T
+    ours, theirs, distinct = matched(similarities)
+    assert (ours.tolist(), theirs.tolist()) == ([0, 2], [2, 1])
+    assert distinct[0] == 0 < distinct[1]  # what is there twice tells nothing
+
+
+def test_displacements_are_counted_in_cells_of_each_grid():
+    down, right = displacements(np.array([0, 5]), np.array([7, 0]), (2, 3), (3, 4))
+    assert (down.tolist(), right.tolist()) == ([1, -1], [3, -2])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_strongest_window_is_that_of_all_loops(seed):
+    rng = np.random.default_rng(seed)
+    reach, window = (5, 7), matching.WINDOW
+    down, right, weights = rng.integers(-5, 6, 20), rng.integers(-7, 8, 20), rng.integers(1, 4, 20)
+    votes = {
+        (y, x): int(weights[(np.abs(down - y) <= window) & (np.abs(right - x) <= window)].sum())
+        for y in range(-5, 6)
+        for x in range(-7, 8)
+    }
+    # Two candidates with the same votes, and one without any between them.
+    whose = np.repeat([0, 2], 20)
+    moved = (np.tile(down, 2), np.tile(right, 2))
+    found = np.stack(strongest_windows(whose, moved, np.tile(weights / 8, 2), reach, 3), axis=1)
+    assert found[0].tolist() == found[2].tolist()
+    assert tuple(found[0]) == next(place for place, count in votes.items() if count == max(votes.values()))
+
+
+def test_no_match_gives_no_evidence():
+    nothing = np.empty(0, np.int64)
+    assert len(strongest_windows(nothing, (nothing, nothing), np.empty(0), (3, 3), 4)[0]) == 4
+    none = Matches(nothing, nothing, np.empty(0), np.empty(0, bool))
+    assert (none.count, none.evidence) == (0, 0.0)
+
+
+def shifted(photo, down, right, seed=9):
+    """The photo's patches moved on the grid; what comes into view is new."""
+    fresh = unit(*GRID, photo.shape[-1], seed=seed)
+    rows, columns = GRID
+    source = photo.reshape(*GRID, -1)
+    fresh[max(down, 0) : rows + min(down, 0), max(right, 0) : columns + min(right, 0)] = source[
+        max(-down, 0) : rows + min(-down, 0), max(-right, 0) : columns + min(-right, 0)
+    ]
+    return fresh.reshape(rows * columns, -1)
+
+
+@pytest.mark.parametrize(("down", "right"), [(0, 0), (2, 0), (0, -3), (-1, 4)])
+def test_the_matches_of_a_shifted_photo_are_its_overlap(down, right):
+    photo = unit(72, 64)
+    other = shifted(photo, down, right)
+    found = match(photo, other, GRID, GRID)
+    overlap = (8 - abs(down)) * (9 - abs(right))
+    moved = displacements(found.ours, found.theirs, GRID, GRID)
+    true = (moved[0] == down) & (moved[1] == right)
+    assert true.sum() == overlap
+    assert found.consistent[true].all()
+    assert overlap <= found.count <= len(found.ours)  # what is new may match by chance and move alike too
+    assert found.distinct[true].min() > found.distinct[~true].max(initial=0)
+    assert match(photo, photo, GRID, GRID).count == 72
+
+
+def test_evidence_is_that_of_the_matches_of_each_candidate():
+    photo = unit(72, 16)
+    candidates = np.stack([unit(72, 16, seed=s) for s in (1, 2, 3)] + [shifted(photo, 1, 1)])
+    counts = evidence(photo, candidates, GRID, GRID)
+    np.testing.assert_allclose(counts, [match(photo, candidate, GRID, GRID).evidence for candidate in candidates])
+    assert counts[3] > counts[:3].max()
+    assert evidence(photo, candidates[:0], GRID, GRID).tolist() == []
+    for together, candidate in zip(matches(photo, candidates, GRID, GRID), candidates, strict=True):
+        alone = match(photo, candidate, GRID, GRID)
+        for part in ("ours", "theirs", "distinct", "consistent"):
+            np.testing.assert_array_equal(getattr(together, part), getattr(alone, part))
+
+
+def test_photos_of_unlike_grids_are_compared():
+    large = unit(8, 9, 32)
+    part = np.ascontiguousarray(large[2:7, 3:8]).reshape(25, 32)  # the same scene, seen by a smaller grid
+    found = match(part, large.reshape(72, 32), (5, 5), GRID)
+    assert found.count == 25
+    assert displacements(found.ours, found.theirs, (5, 5), GRID)[0].tolist() == [2] * 25
+
+
+# --- what evidence is used for -----------------------------------------------------------------------------------
+
+
+def test_more_evidence_and_a_higher_score_are_both_better():
+    base = fused(np.zeros(1), np.array([20]))[0]
+    assert fused(np.zeros(1), np.array([200]))[0] > base
+    assert fused(np.ones(1), np.array([20]))[0] >= base
+
+
+def test_the_head_chooses_among_images_of_one_place():
+    z, votes, asked = np.array([3.0, 2.0, 1.0]), np.array([1.0, 4.0, 0.5]), []
+
+    def between(one, other):
+        asked.append((one, other))
+        return alike
+
+    alike = reranking.ONE_PLACE * 4.0
+    np.testing.assert_array_equal(ordering(z, votes, between), fused(z, votes))  # no more than the bar
+    alike = np.nextafter(reranking.ONE_PLACE * 4.0, 99)
+    order = ordering(z, votes, between)
+    assert order.argsort()[::-1].tolist() == [0, 1, 2]
+    assert order[0] > fused(z, votes).max()
+    np.testing.assert_array_equal(order[1:], fused(z, votes)[1:])
+    assert asked == [(1, 0)] * 2
+    # Where the head's first wins anyway nothing is asked; its copies stay equal to it; nothing is ordered too.
+    assert ordering(z, votes[[1, 0, 2]], between).argmax() == 0
+    twins = ordering(z[[0, 0, 1]], votes[[0, 0, 1]], between)
+    assert twins[0] == twins[1] > twins[2]
+    assert ordering(z[:0], votes[:0], between).tolist() == []
+    assert len(asked) == 3
+
+
+def test_leads_and_margins_by_hand():
+    np.testing.assert_allclose(leads(np.array([1.0, 4.0, 9.0])), [-1, 0, 1])
+    np.testing.assert_allclose(margins(np.array([1.0, 5.0, 3.0])), [-4, 2, -2])
+    np.testing.assert_allclose(margins(np.array([5.0, 5.0])), [0, 0])
+    assert margins(np.array([5.0])).tolist() == [0]
+
+
+def test_confidence_grows_with_all_that_speaks_for_an_answer():
+    usual = verified_confidence(np.array(0.5), np.array(0.3), np.array(1.0))
+    assert usual == pytest.approx(1 / (1 + np.exp(1 - 0.9 - 0.5 - 0.25)))
+    for more in ((0.9, 0.3, 1.0), (0.5, 0.6, 1.0), (0.5, 0.3, 2.0)):
+        assert verified_confidence(*map(np.array, more)) > usual
+    beyond = [verified_confidence(np.array(0.5), np.array(lead), np.array(1.0)) for lead in (1.0, 1.5)]
+    assert beyond[0] == beyond[1]
+    extremes = verified_confidence(np.array([0, 1]), np.array([-9.0, 99]), np.array([-99.0, 99]))
+    assert ((extremes >= 0) & (extremes <= 1)).all()
+
+
+def test_a_compaction_is_what_its_arrays_are():
+    compaction = Compaction(np.zeros(3, np.float32), np.eye(3, 2, dtype=np.float32))
+    np.testing.assert_allclose(compaction.compact(np.array([[3.0, 4.0, 0.0]])), [[0.6, 0.8]], atol=1e-6)
