@@ -1,4 +1,4 @@
-"""`tfa bench`: one file a verb."""
+"""The verbs of `tfa bench`, one file each."""
 
 from __future__ import annotations
 
