@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 
 from tfa.base.config import HeadSpec
-from tfa.base.spill import Spill, release
+from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
 from tfa.method import branch as branches
 from tfa.method import gram as geometry
@@ -49,24 +49,3 @@ def test_memory_of_a_sampled_fit_does_not_grow_with_the_map(monkeypatch):
     # a descriptor 512. What stays are block norms (six rows of 32 bytes), scores' bias and bookkeeping.
     assert peaks[1200] - peaks[300] < 900 * 1500
     assert 900 * 6 * (480 + 480 + 512) > 5 * 900 * 1500
-
-
-def test_a_spilled_array_is_the_array_and_outlives_its_spill():
-    spill = Spill(spill_bytes=100)
-    small, large = spill.keep(np.arange(5.0)), spill.keep(np.arange(100.0).reshape(10, 10))
-    assert not isinstance(small, np.memmap)
-    assert isinstance(large, np.memmap)
-    del spill
-    release(large)
-    release(small)
-    np.testing.assert_array_equal(large, np.arange(100.0).reshape(10, 10))
-
-
-def test_released_pages_keep_what_was_written():
-    array = Spill(spill_bytes=0).empty((1000, 1000), np.float32)
-    array[:] = 7
-    release(array)
-    assert (array == 7).all()
-    array[3] = 8
-    release(array[2:5])
-    assert (array[3] == 8).all()

@@ -10,7 +10,7 @@ from tfa.base.backend import backend_for, to_numpy
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
 from tfa.method.kmeans import Lloyd, Start, Threads, squared_norms
-from tfa.method.vocabulary import fit_vocabularies, given_vocabularies, sample_patches, unit_patches, widen
+from tfa.method.vocabulary import fit_vocabularies, given_vocabularies, sample_patches, unit_patches
 from tfa.reference import database as reference
 
 CPU = backend_for("cpu")
@@ -169,18 +169,6 @@ def test_the_patches_are_not_copied():
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < patches.nbytes / 2
-
-
-def test_every_half_is_widened_exactly():
-    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
-    finite = np.isfinite(halves)
-    wide = np.empty(2**16, np.float32)
-    widen(halves, wide)
-    np.testing.assert_array_equal(wide[finite].view(np.int32), halves[finite].astype(np.float32).view(np.int32))
-    assert (np.abs(wide[~finite]) >= 2**16).all()
-    double = np.empty(finite.sum())
-    widen(halves[finite], double)
-    np.testing.assert_array_equal(double, halves[finite].astype(np.float64))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tfa.search import quantised_rows as module
-from tfa.search.int8_kernel import kernel_for, widened
+from tfa.search.int8_kernel import kernel_for
 from tfa.search.quantised_rows import (
     SEVEN_TOP,
     TOP,
@@ -116,9 +116,3 @@ def test_stored_rows_are_slices_and_joints_of_one_another():
     np.testing.assert_array_equal(stored.inner(queries), rows.inner(queries))
     joint = joined_levels([rows[:4], stored[4:]])
     np.testing.assert_array_equal(joint.inner(queries), rows.inner(queries))
-
-
-def test_half_precision_is_widened_exactly():
-    rows = made(4, 6).astype(np.float16)
-    rows.flags.writeable = False
-    np.testing.assert_array_equal(widened(rows), rows.astype(np.float32))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import mmap
 import tempfile
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,8 @@ class Spill:
             folder = tempfile.TemporaryDirectory(prefix="tfa-spill-")
             self._folder = folder.name
             weakref.finalize(self, folder.cleanup)
-        _, name = tempfile.mkstemp(dir=self._folder, suffix=".bin")
-        Path(name).unlink()  # a new, sparse file
-        mapped = np.memmap(name, dtype, "w+", shape=shape)
+        with tempfile.NamedTemporaryFile(dir=self._folder, suffix=".bin", delete=False) as file:
+            mapped = np.memmap(file, dtype, "w+", shape=shape)
         mapped.spill = self  # type: ignore[attr-defined]  # the file lives as long as an array that needs it
         return mapped
 

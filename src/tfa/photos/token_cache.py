@@ -19,6 +19,7 @@ import numpy as np
 from PIL import Image
 
 from tfa.base.files import cache_folder, sha256_of_file
+from tfa.base.half import all_finite
 from tfa.base.progress import Progress, Task, as_progress, tracked
 from tfa.base.tokens import Tokens
 from tfa.encoders.protocol import Encoder
@@ -171,18 +172,12 @@ def _encode_batch(images: dict[str, Image.Image], encoder: Encoder, paths: dict[
     if patches.shape != shape:
         raise BadTokens(f"{encoder.id} gave patches of shape {patches.shape}, its attributes promise {shape}")
     for index, digest in enumerate(images):
-        if not (_finite(patches[index]) and (cls is None or _finite(cls[index]))):
+        if not (all_finite(patches[index]) and (cls is None or all_finite(cls[index]))):
             raise BadTokens(
                 f"{paths[digest]}: {encoder.id} gives tokens that are not finite in float16; "
                 "choose another layer, or check the weights"
             )
     return {digest: (patches[i], None if cls is None else cls[i]) for i, digest in enumerate(images)}
-
-
-def _finite(tokens: np.ndarray) -> bool:
-    """np.isfinite takes numbers of float16 one by one; all exponent bits set is what it looks for."""
-    exponent = np.uint16(0x7C00)
-    return bool((tokens.view(np.uint16) & exponent).max(initial=0) < exponent)
 
 
 def _decoded(work: dict[str, Path], encoder: Encoder, batch_size: int) -> Generator[dict[str, Picture], None, None]:

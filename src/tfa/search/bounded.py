@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tfa.base.half import widened
 from tfa.base.tokens import Tokens
 from tfa.method.scorer import Part, Scorer
 from tfa.search.gallery import Rows
-from tfa.search.int8_kernel import widened
 from tfa.search.quantised_rows import BASE, ROWS, Levels, planes_of, rounded
 
 # Beyond the two terms: float32 holds a coarse product, and the score it is compared with, to 2^-24 of itself.
@@ -39,7 +39,7 @@ class CoarseRows:
         """int8 rows of a chunk, a block of rows at a time."""
         blocks, lost, norms = [], np.empty(len(chunk)), np.empty(len(chunk))
         for start in range(0, len(chunk), ROWS):
-            exact = _wide(chunk[start : start + ROWS])
+            exact = widened(chunk[start : start + ROWS])
             block = rounded(exact)
             near = np.asarray(block)
             lost[start : start + ROWS] = np.linalg.norm(exact - near, axis=1)
@@ -114,13 +114,9 @@ def _gathered(part: Part, rows: np.ndarray) -> np.ndarray:
     for chunk in part.gallery:
         here = np.flatnonzero((rows >= start) & (rows < start + len(chunk)))
         if len(here):
-            found[here] = _wide(np.asarray(chunk[rows[here] - start]))
+            found[here] = widened(np.asarray(chunk[rows[here] - start]))
         start += len(chunk)
     return found
-
-
-def _wide(rows: np.ndarray) -> np.ndarray:
-    return widened(rows) if rows.dtype == np.float16 else np.asarray(rows, np.float32)
 
 
 # A chunk that an edit leaves in place is not rounded again: its integers live as long as it does.

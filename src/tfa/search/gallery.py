@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfa.search.int8_kernel import widened
+from tfa.base.half import widened
 from tfa.search.quantised_rows import Levels
 
 # Queries are scored in blocks of this many, the last one padded: matrix products then have the same shape for
@@ -42,8 +42,6 @@ def inner(features: np.ndarray, gallery: Rows) -> np.ndarray:
     products = np.empty((len(gallery), len(features)), features.dtype)
     for low in range(0, len(gallery), GALLERY_BLOCK):
         rows = gallery[low : low + GALLERY_BLOCK]
-        wide = (
-            widened(rows) if rows.dtype == np.float16 and features.dtype == np.float32 else rows.astype(features.dtype)
-        )
+        wide = widened(rows) if features.dtype == np.float32 else rows.astype(features.dtype)
         products[low : low + GALLERY_BLOCK] = wide @ features.T
     return products.T

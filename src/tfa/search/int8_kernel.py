@@ -89,12 +89,3 @@ def _is_exact(kernel: Kernel, levels: np.ndarray) -> bool:
     planes[1, :256] = np.where(levels[chosen[0], :256] < 0, -63, 63)  # products of one sign: where 16 bits would fail
     plain = planes.astype(np.float64) @ levels[chosen].astype(np.float64).T
     return not kernel.exact_for(planes) or bool((kernel.sums(planes)[:, chosen] == plain).all())
-
-
-def widened(rows: np.ndarray) -> np.ndarray:
-    """float16 rows in float32. numpy converts one number at a time where it was built without F16C."""
-    import torch
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # rows of a mapped file are read-only, and are only read
-        return torch.from_numpy(rows).float().numpy()
