@@ -1,15 +1,21 @@
-# Two commands do all the set-up on a fresh machine with Python 3.11+ and pip:
-#   make demo    renders a small town, maps it, recognises places in it
-#   make test    runs the tests
+# Each of these does all the set-up on a fresh machine with Python 3.11+ and pip:
+#   make demo        renders a small town, maps it, recognises places in it
+#   make check       everything a change must pass, as CI runs it
+#   make test        the tests alone
+#   make test-fast   without those that need a browser, a killed process or real weights
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+
+# Worker processes of the tests. The tests of one file stay in one of them and share what the file sets up.
+WORKERS ?= 2
+PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 # Datasets of docs/results.md, below the folder DATA: name=folder
 RESULTS_OF := sped=sped nordland-540=nordland gardens-point=gardens_point_day_day campus-loop=campus_loop \
               corridor=corridor berlin-kudamm=berlin_kudamm berlin-a100=berlin_a100 aerial-seneca=aerial_seneca
 
-.PHONY: demo browser test check results clean
+.PHONY: demo browser lint test test-fast check results clean
 
 # The stamp is remade whenever the dependencies change.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -20,19 +26,23 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed
 	$(BIN)/tfa demo --out demo-out
 
-# The page is tested in a real Chromium: found, or installed, or told that there is none.
+# The page is tested in a real Chromium: the one there is, or one installed now. Without any, those tests are skipped.
 browser: $(VENV)/.installed
 	@$(BIN)/python -m tests.browser.find_browser --install
 
-test: $(VENV)/.installed browser
-	$(BIN)/python -m pytest
-
-check: $(VENV)/.installed browser
+lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest
+
+test: $(VENV)/.installed browser
+	$(PYTEST)
+
+test-fast: $(VENV)/.installed
+	$(PYTEST) -m "not browser and not kill and not encoder"
+
+check: lint test
 
 # Every head on the eight datasets below DATA: records in results/, the page docs/results.md.
 results: $(VENV)/.installed

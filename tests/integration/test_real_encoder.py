@@ -19,6 +19,8 @@ from tfa.encoders import DEFAULT_ENCODER, load_encoder
 from tfa.errors import WeightsMissing
 from tfa.maps import PlaceMap
 
+pytestmark = pytest.mark.encoder
+
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):

@@ -161,6 +161,7 @@ def test_a_calibration_that_cannot_be_written_changes_nothing(saved, camera, dus
     assert reopened(saved).calibrations == ["target"]
 
 
+@pytest.mark.kill
 @pytest.mark.parametrize("edit", ["calibrate", "add"])
 def test_a_kill_before_the_header_is_replaced_changes_nothing(saved, camera, dusk, cache, tmp_path, edit):
     editor = reopened(saved)

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, killed_before_the_header, photo, reopened
 from tfa.base import files as storage
-from tfa.errors import BadMap, TfaError, UnknownImage
+from tfa.errors import BadMap, UnknownImage
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
 
@@ -227,6 +227,7 @@ def test_a_failed_edit_leaves_the_map_as_it_was(saved, tmp_path, monkeypatch, ca
     assert len(reopened(saved)) == 14
 
 
+@pytest.mark.kill
 def test_a_kill_before_the_header_is_replaced_changes_nothing(saved, tmp_path, cache):
     new = photo(tmp_path / "x.png", 70)
     assert killed_before_the_header(saved, "opened.add([sys.argv[2]])", new) == -9
@@ -234,10 +235,6 @@ def test_a_kill_before_the_header_is_replaced_changes_nothing(saved, tmp_path, c
     assert len(opened) == 14
     assert opened.add([new]).added == [14]  # and the next edit works
     assert len(reopened(saved)) == 15
-
-
-def test_all_map_errors_are_of_one_tree():
-    assert issubclass(BadMap, TfaError)
 
 
 def test_overwriting_is_one_step_too(place_map, saved, town, cache, monkeypatch):

@@ -128,6 +128,7 @@ def test_resuming_after_the_encoder_gave_up(photos: list[Path]) -> None:
     np.testing.assert_array_equal(found.tokens.load(0, 10), FakeEncoder().encode([open_image(p) for p in photos])[0])
 
 
+@pytest.mark.kill
 def test_resuming_after_a_kill(photos: list[Path], tmp_path: Path) -> None:
     """SIGKILL while the seventh image is encoded: the shard of the first four is there, whole."""
     code = f"""

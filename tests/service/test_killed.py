@@ -18,6 +18,8 @@ from tfa.client.client import Client
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
 
+pytestmark = pytest.mark.kill
+
 
 def fake_command(place_map: Path) -> list[str]:
     return [sys.executable, "-m", "tests.service.fake_server", str(place_map)]
