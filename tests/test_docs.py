@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,14 +34,19 @@ def blocks() -> list:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Where examples run: eight photos and a map of them, calibrated."""
+    """Where examples run: eight photos, a calibrated map of them, and a quick encoder in place of the default one."""
     monkeypatch.chdir(tmp_path)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("tfa.") and hasattr(module, "load_encoder"):
+            monkeypatch.setattr(module, "load_encoder", lambda *_, **__: FakeEncoder())
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
     (tmp_path / "photos").mkdir()
     for number in range(8):
         random_image(number).save(tmp_path / "photos" / f"{number}.png")
     built = PlaceMap.build(tmp_path / "photos", encoder=FakeEncoder(), spec=HeadSpec(words=4))
     built.save(tmp_path / "town.tfa")
+    for number, name in enumerate(("photo.jpg", "new.jpg"), start=50):
+        random_image(number).save(tmp_path / name)
     for number in range(100, 108):
         random_image(number).save(tmp_path / f"camera{number}.png")
     built.calibrate(sorted(tmp_path.glob("camera*.png")), name="night", score=True)
