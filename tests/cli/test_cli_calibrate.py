@@ -101,3 +101,22 @@ def test_a_real_map_is_calibrated_asked_and_told(run, town):
     assert "14 of 14 photos are in the map themselves" in result.stderr
     result = run("refit", "town.tfa", "-q")
     assert "calibration night is dropped" in result.stderr
+
+
+def test_a_calibration_is_activated_and_dropped_without_photos(run, town):
+    for name in ("night", "fog"):
+        assert run("calibrate", "town.tfa", "camera", "--name", name, "-q").exit_code == 0
+    told = run("calibrate", "town.tfa", "--activate", "none")
+    assert told.stdout.strip() == "the map has night, fog; none answers where none is named"
+    assert json.loads(run("calibrate", "town.tfa", "--activate", "fog", "--json").stdout)["active"] == "fog"
+    dropped = json.loads(run("calibrate", "town.tfa", "--drop", "fog", "--json").stdout)
+    assert dropped == {"active": "none", "calibrations": ["night"]}
+    missing = run("calibrate", "town.tfa", "--drop", "fog")
+    assert (missing.exit_code, "there is no calibration 'fog'" in missing.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("options", [(), ("camera", "--activate", "none"), ("--activate", "none", "--drop", "night")])
+def test_photos_and_the_choice_of_a_calibration_exclude_each_other(run, town, options):
+    result = run("calibrate", "town.tfa", *options)
+    assert result.exit_code == 2
+    assert "give photos to calibrate with, or one of --activate" in result.stderr

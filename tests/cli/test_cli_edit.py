@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 
 def test_info_gives_decisions_with_numbers_and_reasons(run, stub, folder):
     result = run("info", "town.tfa")
@@ -63,3 +65,10 @@ def test_refit_says_what_changed(run, stub, folder):
 def test_refit_fits_where_it_is_told(run, stub, folder):
     assert run("refit", "town.tfa", "--device", "cuda").exit_code == 0
     assert stub.given("refit")["device"] == "cuda"
+
+
+@pytest.mark.parametrize("verb", [("add", "town.tfa", "near.jpg"), ("refit", "town.tfa")])
+@pytest.mark.parametrize("fast", [True, False])
+def test_edits_may_encode_in_integers(run, stub, folder, verb, fast):
+    assert run(*verb, *(["--fast"] if fast else [])).exit_code == 0
+    assert stub.given("use_encoder")["fast"] is fast

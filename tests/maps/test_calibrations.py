@@ -7,11 +7,11 @@ import pytest
 
 import tfa
 from tests.fakes import FakeEncoder
-from tests.maps.conftest import SPEC, hits, mixture_with_cls, reopened, scores
+from tests.maps.conftest import SPEC, hits, mixture_with_cls, photo, reopened, scores
 from tfa import pipeline
 from tfa.base.files import sha256_of_file
 from tfa.base.tokens import Tokens
-from tfa.errors import BadCalibration, BadImage, BadSpec, NoImages
+from tfa.errors import BadCalibration, BadImage, BadMap, BadSpec, NoImages
 from tfa.maps import PlaceMap
 
 # --- asking ------------------------------------------------------------------------------------------------------
@@ -175,3 +175,52 @@ def test_broken_photos_stop_or_are_skipped(place_map, camera, budget):
     report = place_map.calibrate(camera, skip_bad=True, budget=budget)
     assert report.used == min(19, budget)
     assert [Path(file).name for file, _ in report.skipped] == ["05.png"]
+
+
+def test_another_calibration_is_activated_for_good(saved, camera, dusk, cache):
+    place_map = reopened(saved, cache)
+    place_map.calibrate(camera, "night")
+    place_map.calibrate(camera, "day", score=False)
+    assert (place_map.activate("night"), reopened(saved).state.active) == ("night", "night")
+    assert hits(reopened(saved), dusk) == hits(reopened(saved), dusk, "night")
+    revision = place_map.state.revision
+    assert place_map.activate("night") == "night"
+    assert place_map.state.revision == revision  # nothing changed, nothing is written
+    assert (place_map.activate(None), reopened(saved).state.active) == (None, "none")
+    with pytest.raises(BadCalibration, match="there is no calibration 'fog'"):
+        place_map.activate("fog")
+
+
+def test_a_dropped_calibration_leaves_nothing_behind(saved, camera, dusk, cache):
+    place_map = reopened(saved, cache)
+    before = hits(place_map, dusk)
+    place_map.calibrate(camera, "night")
+    place_map.calibrate(camera, "day")
+    place_map.activate("night")
+    place_map.drop_calibration("day")
+    assert (place_map.calibrations, place_map.state.active) == (["night"], "night")
+    place_map.drop_calibration("night")
+    again = reopened(saved)
+    assert (again.calibrations, again.state.active) == ([], "none")
+    assert hits(again, dusk) == before
+    assert {entry["head"] for entry in again.state.files} == {"none", None}
+    for name in ("none", "night"):
+        with pytest.raises(BadCalibration):
+            place_map.drop_calibration(name)
+
+
+def test_a_calibration_made_in_a_copy_is_adopted_after_an_edit(saved, camera, dusk, tmp_path, cache):
+    place_map, copy = reopened(saved, cache), PlaceMap(reopened(saved).state, encoder=FakeEncoder())
+    copy.cache = cache
+    copy.calibrate(camera, "night")
+    place_map.add(photo(tmp_path / "new.png", 40))
+    place_map.adopt_calibration(copy, "night")
+    again = reopened(saved)
+    assert (again.calibrations, again.state.active, len(again)) == (["night"], "night", 15)
+    other = PlaceMap(reopened(saved).state, encoder=FakeEncoder())  # without a folder
+    other.cache = cache
+    other.calibrate(camera, "night")
+    assert hits(again, dusk) == hits(other, dusk)
+    place_map.refit()
+    with pytest.raises(BadMap, match="fitted again while it was calibrated"):
+        place_map.adopt_calibration(copy, "night")

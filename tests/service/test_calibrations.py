@@ -50,6 +50,9 @@ def test_a_calibration_is_made_as_a_job_and_answers_when_it_is_done(client, town
     missing = client.post("/v1/calibrations/active", json={"name": "day"})
     assert missing.status_code == 422
     assert "there is no calibration 'day'" in missing.json()["error"]
+    assert client.delete("/v1/calibrations/night").json() == {"dropped": "night", "revision": 5}
+    assert (opened(town).calibrations, opened(town).state.active) == ([], "none")
+    assert client.delete("/v1/calibrations/night").status_code == 422
 
 
 def test_edits_go_on_while_a_calibration_is_made(client, town, monkeypatch):

@@ -14,7 +14,6 @@ from tfa.maps import PlaceMap
 from tfa.maps import query as asking
 from tfa.maps.folder import writer
 from tfa.photos.images import open_image
-from tfa.service import edits as editing
 from tfa.service import live_map as serving
 from tfa.service.routes.images import positions_of
 
@@ -134,7 +133,7 @@ def test_queries_are_answered_while_an_edit_is_under_way(client, monkeypatch):
         assert go.wait(10)
         return real(folder, state)
 
-    monkeypatch.setattr(editing.writer, "write_addition", slow)
+    monkeypatch.setattr(writer, "write_addition", slow)
     answers = []
     edit = threading.Thread(target=lambda: answers.append(add(client, ("a.png", picture(40)))))
     edit.start()
@@ -153,7 +152,7 @@ def test_an_edit_that_fails_leaves_the_map_and_its_folder_as_they_were(serve, to
     def full(folder, state):
         raise OSError(28, "No space left on device", str(folder / "x"))
 
-    monkeypatch.setattr(editing.writer, "write_addition", full)
+    monkeypatch.setattr(writer, "write_addition", full)
     answer = add(client, ("a.png", picture(40)))
     assert answer.status_code == 500
     assert answer.json() == {

@@ -25,6 +25,7 @@ def add(
     weights: options.Weights = None,
     device: options.Device = "cpu",
     threads: options.Threads = None,
+    fast: options.Fast = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -33,7 +34,7 @@ def add(
 
     place_map = PlaceMap.load(map)
     progress = wants_progress(quiet=quiet, json=json)
-    place_map.use_encoder(weights=weights, device=device, threads=threads, progress=progress)
+    place_map.use_encoder(weights=weights, device=device, threads=threads, fast=fast, progress=progress)
     report = place_map.add(photos, positions=positions, skip_bad=skip_bad, progress=progress)
     _show_edit(report, place_map, json=json)
 
@@ -61,6 +62,7 @@ def refit(
     weights: options.Weights = None,
     device: options.Device = "cpu",
     threads: options.Threads = None,
+    fast: options.Fast = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -70,7 +72,7 @@ def refit(
     place_map = PlaceMap.load(map)
     before = place_map.info()
     progress = wants_progress(quiet=quiet, json=json)
-    place_map.use_encoder(weights=weights, device=device, threads=threads, progress=progress)
+    place_map.use_encoder(weights=weights, device=device, threads=threads, fast=fast, progress=progress)
     place_map.refit(device=device, progress=progress)
     after = place_map.info()
     show_notes(place_map.notes)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -18,13 +19,17 @@ def register(app: typer.Typer) -> None:
             "tfa calibrate town.tfa night-walk/ --name night",
             "tfa query town.tfa photo.jpg --calibration night",
             "tfa query town.tfa photo.jpg --calibration none",
+            "tfa calibrate town.tfa --activate none",
+            "tfa calibrate town.tfa --drop night",
         )
     )(calibrate)
 
 
 def calibrate(
     map: options.MapPath,
-    photos: options.Photos,
+    photos: Annotated[
+        list[Path] | None, typer.Argument(metavar="PHOTOS", exists=True, help="Photos, or folders searched for photos.")
+    ] = None,
     name: Annotated[str, typer.Option(help="Name of the calibration; one of that name is replaced.")] = "target",
     budget: Annotated[int, typer.Option(min=2, help="Photos to use at most; of more, so many are drawn.")] = 64,
     score: Annotated[
@@ -33,6 +38,13 @@ def calibrate(
             "--score/--no-score",
             help="Calibrate scores too: take off each image's usual level. On from 16 photos if not given.",
         ),
+    ] = None,
+    activate: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|none", help="Without photos: let this calibration of the map answer from now on."),
+    ] = None,
+    drop: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Without photos: take this calibration out of the map for good.")
     ] = None,
     skip_bad: options.SkipBad = False,
     weights: options.Weights = None,
@@ -49,7 +61,12 @@ def calibrate(
     """
     from tfa.maps import PlaceMap
 
+    if [bool(photos), activate is not None, drop is not None].count(True) != 1:
+        raise typer.BadParameter("give photos to calibrate with, or one of --activate NAME and --drop NAME")
     place_map = PlaceMap.load(map)
+    if not photos:
+        _change(place_map, activate, drop, json=json)
+        return
     progress = wants_progress(quiet=quiet, json=json)
     place_map.use_encoder(weights=weights, device=device, threads=threads, fast=fast, progress=progress)
     report = place_map.calibrate(
@@ -64,3 +81,16 @@ def calibrate(
     say(f"calibrated {map} as {report.name}", style="bold green")
     show_calibration(entry)
     say(f"it answers from now on; without it: tfa query {map} PHOTO --calibration none")
+
+
+def _change(place_map: Any, activate: str | None, drop: str | None, *, json: bool) -> None:
+    """Choose among the calibrations there are, or drop one."""
+    if drop is not None:
+        place_map.drop_calibration(drop)
+    else:
+        place_map.activate(activate)
+    active, names = place_map.state.active, place_map.calibrations
+    if json:
+        print_json({"active": active, "calibrations": names})
+        return
+    say(f"the map has {', '.join(names) or 'no calibration'}; {active} answers where none is named", style="bold green")

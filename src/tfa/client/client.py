@@ -180,6 +180,10 @@ class Client:
         active = self._call("POST", "/v1/calibrations/active", body=json.dumps({"name": name}).encode())["active"]
         return None if active is None else str(active)
 
+    def drop_calibration(self, name: str) -> None:
+        """Take a calibration out of the map for good."""
+        self._call("DELETE", f"/v1/calibrations/{quote(name, safe='')}")
+
     def reset_self_calibration(self) -> dict[str, Any]:
         """Let the map forget what it has learnt from its queries."""
         return dict(self._call("POST", "/v1/self-calibration/reset"))

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tfa.base.config import HeadSpec, VerifySpec
-from tfa.base.progress import Progress, as_progress
+from tfa.base.progress import Progress, SilentProgress, as_progress
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
-from tfa.errors import NoImages
-from tfa.maps.calibrate import calibrated_state, check_request, choose_photos, dropped_note
+from tfa.errors import BadMap, NoImages
+from tfa.maps.calibrate import LOST, calibrated_state, check_request, choose_photos, dropped_note
 from tfa.maps.folder import reader, writer
 from tfa.maps.lookup import find_record, tokens_of, unique_files
 from tfa.maps.query import QUERY_BATCH, AskableMap
 from tfa.maps.records import CalibrationReport, EditReport
-from tfa.maps.state import MapState
+from tfa.maps.state import DATABASE, MapState
 from tfa.maps.state_changes import (
     check_storage,
     encoder_facts,
@@ -153,11 +154,15 @@ class PlaceMap(AskableMap):
         encoded = encode(
             fresh, self.encoder, cache=self.cache, skip_bad=skip_bad, batch_size=batch_size, progress=progress
         )
-        where = dict(zip(fresh, places, strict=True))
-        records = records_of(encoded, where, first_id=self.state.next_id, fitted=False)
-        self.commit(with_images(self.state, encoded.tokens, records), writer.write_addition)
+        report = self.add_encoded(encoded, dict(zip(fresh, places, strict=True)))
+        return replace(report, notes=[*notes, *more, *report.notes])
+
+    def add_encoded(self, encoded: EncodedImages, places: Mapping[Path, Position | None]) -> EditReport:
+        """Add photos that were encoded elsewhere, by the map's encoder."""
+        records = records_of(encoded, places, first_id=self.state.next_id, fitted=False)
+        self._commit(with_images(self.state, encoded.tokens, records), writer.write_addition)
         skipped = [(str(path), reason) for path, reason in encoded.skipped]
-        return EditReport([record.id for record in records], [], skipped, [*notes, *more, *self._advice()])
+        return EditReport([record.id for record in records], [], skipped, self._advice())
 
     def remove(self, photos: Sequence[str | Path | int]) -> EditReport:
         """Take photos (paths or ids) out of the answers.
@@ -165,7 +170,7 @@ class PlaceMap(AskableMap):
         Their descriptors stay in the map, where they may carry the fitted geometry; only `refit` forgets them.
         """
         gone = sorted({find_record(self.images, photo).id for photo in photos})
-        self.commit(without_images(self.state, frozenset(gone)), writer.commit)
+        self._commit(without_images(self.state, frozenset(gone)), writer.commit)
         notes = ["removed photos no longer answer; their descriptors stay in the map until tfa refit"] if gone else []
         return EditReport([], gone, [], [*notes, *self._advice()])
 
@@ -180,7 +185,7 @@ class PlaceMap(AskableMap):
         head = fit(tokens, HeadSpec.from_dict(old.spec), device=device, progress=progress)
         spec = None if old.compact is None else old.compact.spec
         verification = fit_verification(head, tokens, spec, device, progress)
-        self.commit(refitted(old, head, self.images, verification), writer.write_all)
+        self._commit(refitted(old, head, self.images, verification), writer.write_all)
         self.notes += dropped_note(old, self.path)
 
     def calibrate(
@@ -210,14 +215,40 @@ class PlaceMap(AskableMap):
         fresh, notes = calibrated_state(
             self.state, chosen, name, budget, score, cache, lambda: self.encoder, device, progress
         )
-        self.commit(fresh, writer.write_calibration)
+        self._commit(fresh, writer.write_calibration)
         head = fresh.chosen(name)
         notes, reasons = [*chosen.notes, *notes], dict(head.evidence["reasons"])
         return CalibrationReport(
             name, len(chosen.digests), chosen.given, chosen.skipped, notes, dict(head.decisions), reasons
         )
 
-    def commit(self, state: MapState, write: Callable[[Path, MapState], MapState]) -> None:
+    def activate(self, name: str | None) -> str | None:
+        """Let the calibration of that name answer where a query names none; None lets the database-only head answer."""
+        state = self.state.with_active(DATABASE if name is None else name)
+        if state is not self.state:
+            self._commit(state, writer.commit)
+        return None if state.active == DATABASE else state.active
+
+    def drop_calibration(self, name: str) -> None:
+        """Take a calibration out of the map for good; if it was the active one, the database-only head answers."""
+        self._commit(self.state.without_calibration(name), writer.commit)
+
+    def adopt_calibration(self, other: PlaceMap, name: str) -> None:
+        """Take over a calibration that was made in a copy of this saved map, at this revision or an earlier one.
+
+        Images that were added since are described by it now.
+        """
+        head, known = other.state.chosen(name), other.state.images
+        if self.state.head_digest(DATABASE) != other.state.head_digest(DATABASE):
+            raise BadMap("the map was fitted again while it was calibrated; calibrate it again")
+        if added := self.state.images[len(known) :]:
+            cache, fingerprint = self.cache or TokenCache(), self.state.encoder["fingerprint"]
+            tokens = tokens_of(added, fingerprint, cache, lambda: self.encoder, SilentProgress(), LOST)
+            head = replace(head, served=head.served.grown(head.served.rows_of(tokens)))
+        head = replace(head, calibration={**(head.calibration or {}), "revision": self.state.revision + 1})
+        self._commit(self.state.with_calibration(head), writer.write_calibration)
+
+    def _commit(self, state: MapState, write: Callable[[Path, MapState], MapState]) -> None:
         """Make `state`, the next revision of this map's own, the map's; on disk first if it has a folder.
 
         `write` is the function of `maps.folder.writer` for what changed. Nothing is written, and the map stays as it

@@ -131,3 +131,22 @@ class MapState:
         """With a calibration, in place of an older one of that name; it answers from now on."""
         kept = [old for old in self.heads if old.name != head.name]
         return dataclasses.replace(self, heads=(*kept, head), active=head.name, revision=self.revision + 1)
+
+    def with_active(self, name: str) -> MapState:
+        """With the head of that name answering where none is named; the same state if it does already."""
+        if self.chosen(name).name == self.active:
+            return self
+        return dataclasses.replace(self, active=name, revision=self.revision + 1)
+
+    def without_calibration(self, name: str) -> MapState:
+        """Without the calibration of that name and its files."""
+        if name == DATABASE:
+            raise BadCalibration(f"{DATABASE!r} is the head without a calibration, which every map keeps")
+        gone = self.chosen(name).name
+        return dataclasses.replace(
+            self,
+            heads=tuple(head for head in self.heads if head.name != gone),
+            files=tuple(entry for entry in self.files if entry["head"] != gone),
+            active=DATABASE if self.active == gone else self.active,
+            revision=self.revision + 1,
+        )

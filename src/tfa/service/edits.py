@@ -1,4 +1,4 @@
-"""The edits of a served map: each takes the map it may change and is on disk when it returns."""
+"""Uploads as an edit: stored in the map's folder, encoded one by one, added; on disk when it returns."""
 
 from __future__ import annotations
 
@@ -7,23 +7,15 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from tfa.base.progress import SilentProgress
 from tfa.base.tokens import Tokens
-from tfa.errors import BadMap, BadSpec, BadTokens
+from tfa.errors import BadTokens
 from tfa.maps import EditReport, PlaceMap
-from tfa.maps.calibrate import LOST
-from tfa.maps.folder import writer
-from tfa.maps.lookup import tokens_of
-from tfa.maps.place_map import UNSEEN_LIMIT
-from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.state_changes import records_of, with_images
 from tfa.photos.positions import Position, position_from_exif, position_from_name
-from tfa.photos.token_cache import EncodedImages, TokenCache
+from tfa.photos.token_cache import EncodedImages
 from tfa.service.photo_files import discard, store
 
 
@@ -54,13 +46,13 @@ def add_photos(photos: Sequence[NewPhoto]) -> Callable[[PlaceMap], EditReport]:
                 fresh[digest] = photo
         if not fresh:
             return EditReport(skipped=skipped)
-        added = _add(place_map, fresh)
-        return EditReport(added, [], skipped, _advice(place_map))
+        report = _add(place_map, fresh)
+        return dataclasses.replace(report, skipped=skipped)
 
     return change
 
 
-def _add(place_map: PlaceMap, fresh: dict[str, NewPhoto]) -> list[int]:
+def _add(place_map: PlaceMap, fresh: dict[str, NewPhoto]) -> EditReport:
     folder, stored = place_map.path, list[Path]()
     assert folder is not None
     tokens = _encoded([photo.image for photo in fresh.values()], place_map)
@@ -70,16 +62,13 @@ def _add(place_map: PlaceMap, fresh: dict[str, NewPhoto]) -> list[int]:
             path = store(folder, photo.name, digest, photo.content)
             stored.append(path)
             places[path] = photo.position or position_from_name(path.name) or position_from_exif(path)
-        encoded = EncodedImages(stored, list(fresh), tokens, [])
-        records = records_of(encoded, places, first_id=place_map.state.next_id, fitted=False)
-        place_map.commit(with_images(place_map.state, tokens, records), writer.write_addition)
+        return place_map.add_encoded(EncodedImages(stored, list(fresh), tokens, []), places)
     except BaseException:
         named = {Path(record.path) for record in place_map.state.images}
         for path in stored:
             if path.resolve() not in named:  # an image that was removed may still be kept there
                 discard(folder, path)
         raise
-    return [record.id for record in records]
 
 
 def _encoded(images: Sequence[Image.Image], place_map: PlaceMap) -> Tokens:
@@ -91,50 +80,3 @@ def _encoded(images: Sequence[Image.Image], place_map: PlaceMap) -> Tokens:
     if not np.isfinite(patches).all():
         raise BadTokens(f"{encoder.id} gives tokens that are not finite for one of these photos; leave it out")
     return Tokens(patches, cls, grid=encoder.grid)
-
-
-def _advice(place_map: PlaceMap) -> list[str]:
-    if place_map.unseen_share <= UNSEEN_LIMIT:
-        return []
-    return [f"{place_map.unseen_share:.0%} of the photos were not seen when the head was fitted; advised: tfa refit"]
-
-
-def remove_images(ids: Sequence[int]) -> Callable[[PlaceMap], EditReport]:
-    return lambda place_map: place_map.remove(list(ids))
-
-
-def activate(name: str | None) -> Callable[[PlaceMap], str | None]:
-    """Let the calibration of that name answer when none is asked for; None lets the map answer without."""
-
-    def change(place_map: PlaceMap) -> str | None:
-        if name == "":
-            raise BadSpec("name is empty; give the name of a calibration, or null for none")
-        chosen = place_map.state.chosen(DATABASE if name is None else name).name
-        if chosen != place_map.state.active:
-            state = dataclasses.replace(place_map.state, active=chosen, revision=place_map.state.revision + 1)
-            place_map.commit(state, writer.commit)
-        return None if chosen == DATABASE else chosen
-
-    return change
-
-
-def install_calibration(head: NamedHead, base: MapState) -> Callable[[PlaceMap], None]:
-    """Put in a head that was calibrated on `base`, an earlier state of the map.
-
-    Images that were added meanwhile are described by it now, so that no edit has to wait for a calibration.
-    """
-
-    def change(place_map: PlaceMap) -> None:
-        state, grown = place_map.state, head
-        if state.images[: len(base.images)] != base.images:
-            raise BadMap("the map was fitted again while it was calibrated; calibrate it again")
-        missing = state.images[len(base.images) :]
-        if missing:
-            cache, fingerprint = place_map.cache or TokenCache(), state.encoder["fingerprint"]
-            tokens = tokens_of(missing, fingerprint, cache, lambda: place_map.encoder, SilentProgress(), LOST)
-            grown = dataclasses.replace(head, served=head.served.grown(head.served.rows_of(tokens)))
-        facts: dict[str, Any] = {**(head.calibration or {}), "revision": state.revision + 1}
-        grown = dataclasses.replace(grown, calibration=facts)
-        place_map.commit(state.with_calibration(grown), writer.write_calibration)
-
-    return change

@@ -164,6 +164,11 @@ class Active(BaseModel):
     active: str | None
 
 
+class Dropped(BaseModel):
+    dropped: Annotated[str, Field(description="The calibration that the map no longer has.")]
+    revision: int
+
+
 class SelfCalibrationState(BaseModel):
     """More fields tell what was learnt."""
 

@@ -18,12 +18,12 @@ from tfa.maps.summary import differences
 from tfa.service.auth import editor, reader
 from tfa.service.bodies import body_schema, read_photos
 from tfa.service.context import Chosen, answer_of, service_of
-from tfa.service.edits import activate, install_calibration
 from tfa.service.live_map import ServedMap
 from tfa.service.models import (
     Active,
     ActiveRequest,
     CalibrationFields,
+    Dropped,
     JobModel,
     JobStarted,
     Problem,
@@ -89,8 +89,7 @@ def _calibration(
             )
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        head = apart.state.chosen(fields.name)
-        _, revision = served.edit("calibrate", install_calibration(head, base.state)).result()
+        _, revision = served.edit("calibrate", lambda current: current.adopt_calibration(apart, fields.name)).result()
         return _reported(report, base, revision)
 
     return work
@@ -121,8 +120,20 @@ async def job(request: Request, id: str) -> dict[str, Any]:
 @router.post("/calibrations/active", response_model=Active, dependencies=[Depends(editor)])
 async def set_active(served: Chosen, wanted: ActiveRequest) -> dict[str, Any]:
     """Choose the calibration that answers when none is asked for."""
-    active, _ = await answer_of(served.edit("activate", activate(wanted.name)))
+    active, _ = await answer_of(served.edit("activate", lambda current: current.activate(wanted.name)))
     return {"active": active}
+
+
+@router.delete(
+    "/calibrations/{name}",
+    response_model=Dropped,
+    dependencies=[Depends(editor)],
+    responses={status: {"model": Problem} for status in (403, 409, 422, 503)},
+)
+async def drop(served: Chosen, name: str) -> dict[str, Any]:
+    """Take a calibration out of the map for good; if it was the active one, the map answers without."""
+    _, revision = await answer_of(served.edit("drop", lambda current: current.drop_calibration(name)))
+    return {"dropped": name, "revision": revision}
 
 
 @router.get("/self-calibration", response_model=SelfCalibrationState, dependencies=[Depends(reader)])

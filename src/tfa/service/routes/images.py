@@ -15,7 +15,7 @@ from tfa.photos.positions import Position
 from tfa.service.auth import editor, reader
 from tfa.service.bodies import body_schema, read_photos
 from tfa.service.context import Chosen, Service, answer_of, image_url, record_of, service_of
-from tfa.service.edits import NewPhoto, add_photos, remove_images
+from tfa.service.edits import NewPhoto, add_photos
 from tfa.service.live_map import ServedMap
 from tfa.service.models import Added, AddFields, ImageList, Problem, Removed
 from tfa.service.photo_files import LARGEST, SMALLEST
@@ -124,5 +124,5 @@ def positions_of(given: Any, names: Sequence[str]) -> list[Position | None]:
 async def remove_image(served: Chosen, id: int) -> dict[str, Any]:
     """Take an image out of the answers. Its descriptors stay in the map until `tfa refit`, its file stays too."""
     record_of(served, id)
-    report, revision = await answer_of(served.edit("remove", remove_images([id])))
+    report, revision = await answer_of(served.edit("remove", lambda current: current.remove([id])))
     return {"removed": report.removed, "notes": report.notes, "revision": revision}
