@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import re
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
+import tfa
 from tests.fakes import FakeEncoder, random_image
 from tfa.base.config import HeadSpec
 from tfa.base.files import read_tensor_header
@@ -108,6 +110,28 @@ def test_the_format_page_names_every_field_and_tensor(folder):
 def test_the_method_page_names_every_setting():
     rows = [f"| `{field.name}` | {field.default} |" for field in dataclasses.fields(HeadSpec)]
     assert [row for row in rows if row not in page("method.md")] == []
+
+
+def resolved(name: str) -> object:
+    """The module, or the attribute of one, that a dotted name below `tfa` means."""
+    found: object = tfa
+    for depth, part in enumerate(name.split("."), start=1):
+        if not hasattr(found, part):
+            importlib.import_module(".".join(("tfa", *name.split(".")[:depth])))  # which sets it
+        found = getattr(found, part)
+    return found
+
+
+@pytest.mark.parametrize("page", [ROOT / "docs" / "method.md"], ids=lambda page: page.name)
+def test_names_of_the_code_exist(page):
+    text = page.read_text("utf-8")
+    rooms = "|".join(sorted(folder.parent.name for folder in (ROOT / "src" / "tfa").glob("*/__init__.py")))
+    names = set(re.findall(rf"`((?:{rooms}|pipeline)\.(?!py`)[\w.]+)`", text))
+    for name in names:
+        assert resolved(name) is not None
+    files = set(re.findall(r"`((?:tests|src)/[\w/]+\.py)`", text))
+    assert names | files
+    assert [file for file in files if not (ROOT / file).exists()] == []
 
 
 def test_the_encoders_page_tells_every_card():
