@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tfa.demo.report import CloserLook, Decision, SummaryRow, write_report
+from tfa.demo.report import MatchPicture, write_report
 from tfa.errors import TfaError
+from tfa.report.html import Decision, TableRow
 
 VOID = {"meta", "img", "br"}
 
@@ -50,13 +51,14 @@ def report(tmp_path: Path) -> Path:
     write_report(
         tmp_path / "report.html",
         title="A <town> & its map",
-        summary_rows=[
-            SummaryRow("hard VLAD <b>", {1: 80.0, 5: 95.6}, "database"),
-            SummaryRow("TFA", {1: 91.12, 5: 95.6}, "database"),
+        recalls=[
+            TableRow("hard VLAD <b>", {"R@1": (80.0, None), "R@5": (95.6, None)}, {"fitted on": "<img src=x>"}),
+            TableRow("TFA", {"R@1": (91.12, 0.25), "R@5": (95.6, None)}, {"fitted on": "database"}, "<i>tfa"),
+            TableRow("one more", {"R@5": (90.0, None)}, {"fitted on": "database"}),
         ],
-        decisions=[Decision("assignment", "soft", 'c < 0.5 & "steady"', {"c": 0.123456, "<img src=x>": "hard"})],
-        montage_path=tmp_path / "montage.png",
-        notes=["<script>alert(1)</script>"],
+        decisions=[Decision("assignment", "soft", 'c < 0.5 & "steady"')],
+        montage=tmp_path / "montage.png",
+        intro=["<script>alert(1)</script>"],
     )
     return tmp_path / "report.html"
 
@@ -69,6 +71,7 @@ def test_every_text_is_escaped(report: Path) -> None:
         "hard VLAD <b>",
         'c < 0.5 & "steady"',
         "<img src=x>",
+        "<i>tfa",
         "<script>alert(1)</script>",
     ):
         assert words in text
@@ -87,50 +90,50 @@ def test_nothing_is_fetched_from_outside(report: Path) -> None:
 
 def test_numbers_and_the_best_of_each_column(report: Path) -> None:
     page = report.read_text(encoding="utf-8")
-    assert re.findall(r"<th class=\"n\">(R@\d)</th>", page) == ["R@1", "R@5"]
+    assert re.findall(r"<th scope=\"col\" class=\"n\">(R@\d)</th>", page) == ["R@1", "R@5"]
     assert '<td class="n">80.0</td>' in page
-    assert '<td class="n"><b>91.1</b></td>' in page
+    assert '<td class="n"><b>91.1</b> <small>± 0.2</small></td>' in page
+    assert '<td class="n">–</td><td class="n">90.0</td>' in page
     assert page.count("<b>95.6</b>") == 2
-    assert "0.1235" in page
     assert "prefers-color-scheme: dark" in page
     assert "width=device-width" in page
 
 
 def test_parts_may_be_absent(tmp_path: Path) -> None:
-    write_report(tmp_path / "r.html", title="t", summary_rows=[], decisions=[], montage_path=None, notes=[])
+    write_report(tmp_path / "r.html", title="t", recalls=[], decisions=[], montage=None)
     assert [tag for tag, _ in read(tmp_path / "r.html").tags if tag in ("table", "dl", "img")] == []
 
 
 def test_a_montage_that_cannot_be_embedded_is_refused(tmp_path: Path) -> None:
-    parts = {"title": "t", "summary_rows": [], "decisions": [], "notes": []}
-    with pytest.raises(TfaError, match="draw the montage"):
-        write_report(tmp_path / "r.html", montage_path=tmp_path / "gone.png", **parts)
+    parts = {"title": "t", "recalls": [], "decisions": []}
+    with pytest.raises(TfaError, match=r"gone\.png is missing; draw it"):
+        write_report(tmp_path / "r.html", montage=tmp_path / "gone.png", **parts)
     with pytest.raises(TfaError, match="must end in"):
-        write_report(tmp_path / "r.html", montage_path=tmp_path / "a.svg", **parts)
+        write_report(tmp_path / "r.html", montage=tmp_path / "a.svg", **parts)
     assert not (tmp_path / "r.html").exists()
 
 
-def test_looking_closer_shows_each_picture_with_its_words(tmp_path: Path) -> None:
+def test_matching_patches_are_shown_with_their_words(tmp_path: Path) -> None:
     Image.new("RGB", (40, 30), "#336699").save(tmp_path / "a.png")
-    looks = [
-        CloserLook(tmp_path / "a.png", "The surest right answer", "37 of 112 <mutual> matches"),
-        CloserLook(tmp_path / "a.png", 'A "wrong" answer', "another place"),
+    drawn = [
+        MatchPicture(tmp_path / "a.png", "The surest right answer", "37 of 112 <mutual> matches"),
+        MatchPicture(tmp_path / "a.png", 'A "wrong" answer', "another place"),
     ]
-    parts = {"title": "t", "summary_rows": [], "decisions": [], "montage_path": None}
-    write_report(tmp_path / "r.html", closer=looks, **parts)
+    parts = {"title": "t", "recalls": [], "decisions": [], "montage": None}
+    write_report(tmp_path / "r.html", matches=drawn, **parts)
     reader = read(tmp_path / "r.html")
     pictures = [attrs for tag, attrs in reader.tags if tag == "img"]
     assert [picture["alt"] for picture in pictures] == ["The surest right answer", 'A "wrong" answer']
     assert all(str(picture["src"]).startswith("data:image/png;base64,") for picture in pictures)
     text = " ".join(reader.text)
-    assert "Looking closer" in text
+    assert "Matching patches" in text
     assert "37 of 112 <mutual> matches" in text
     write_report(tmp_path / "r.html", **parts)
-    assert "Looking closer" not in (tmp_path / "r.html").read_text("utf-8")
+    assert "Matching patches" not in (tmp_path / "r.html").read_text("utf-8")
 
 
-def test_a_closer_look_without_its_picture_is_refused(tmp_path: Path) -> None:
-    parts = {"title": "t", "summary_rows": [], "decisions": [], "montage_path": None}
-    with pytest.raises(TfaError, match="draw the matches"):
-        write_report(tmp_path / "r.html", closer=[CloserLook(tmp_path / "gone.png", "a", "b")], **parts)
+def test_matches_without_their_picture_are_refused(tmp_path: Path) -> None:
+    parts = {"title": "t", "recalls": [], "decisions": [], "montage": None}
+    with pytest.raises(TfaError, match=r"gone\.png is missing; draw it"):
+        write_report(tmp_path / "r.html", matches=[MatchPicture(tmp_path / "gone.png", "a", "b")], **parts)
     assert not (tmp_path / "r.html").exists()

@@ -17,7 +17,8 @@ from tfa.exports import compiled_map, retrieval_pairs, write_faiss, write_npz, w
 from tfa.exports.hloc_pairs import common_folder, relative_name
 from tfa.maps import Answer, Hit
 from tfa.method.compiled import Compiled
-from tfa.report import evidence_of, report_of
+from tfa.report.collect import report_of
+from tfa.report.evidence import evidence_of
 
 KINDS = [(c, a) for c in ("original", "partial", "adaptive") for a in ("hard", "soft")]
 

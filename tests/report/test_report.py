@@ -15,9 +15,13 @@ from tfa.maps import PlaceMap
 from tfa.maps.rows import answering_rows
 from tfa.method.compiled import compile_scorer
 from tfa.pipeline import fit
-from tfa.report import advice_of, evidence_of, hubs_of, lonely_of, near_duplicates, report_of, write_report
-from tfa.report.evidence import similarity_of, spectrum_of
+from tfa.report.advice import advice_of
+from tfa.report.collect import report_of
+from tfa.report.duplicates import near_duplicates
+from tfa.report.evidence import evidence_of, similarity_of, spectrum_of
+from tfa.report.hubs import hubs_of, lonely_of
 from tfa.report.neighbours import Resemblance, resemblance
+from tfa.report.page import write_report
 from tfa.report.plots import Axis, bars, curves, scatter
 
 
@@ -218,7 +222,7 @@ def test_the_page_is_one_file_that_needs_no_other(town, tmp_path):
         assert f"<h2>{name}</h2>" in text
 
 
-def test_names_are_escaped_and_lost_photos_are_said_to_be_gone(town, tmp_path):
+def test_names_are_escaped_and_missing_photos_are_named(town, tmp_path):
     report = report_of(town)
     evil = {"id": 1, "image": "<script>.png", "path": str(tmp_path / "absent.png"), "returned_by": 9}
     report = {**report, "hubs": [evil], "lonely": [], "duplicates": [], "advice": []}
@@ -226,7 +230,7 @@ def test_names_are_escaped_and_lost_photos_are_said_to_be_gone(town, tmp_path):
     text = (tmp_path / "report.html").read_text("utf-8")
     assert "<script>" not in text
     assert "&lt;script&gt;.png" in text
-    assert "photo is gone" in text
+    assert "photo is missing" in text
     assert "Nothing to do" in text
 
 

@@ -33,7 +33,8 @@ def report(
         options.check_writable(out)
 
     from tfa.maps import PlaceMap
-    from tfa.report import report_of, write_report
+    from tfa.report.collect import report_of
+    from tfa.report.page import write_report
 
     told = report_of(PlaceMap.load(map))
     if json:

@@ -13,8 +13,8 @@ from tfa.bench.heads.contract import Photos
 from tfa.bench.heads.own_heads import RetrieverHead
 from tfa.bench.heads.spectral import CONTROLS, under_control
 from tfa.bench.rank import mean_recall
-from tfa.demo.answers_explained import look_closer
-from tfa.demo.report import Decision, SummaryRow, write_report
+from tfa.demo.match_pictures import draw_match_pictures
+from tfa.demo.report import write_report
 from tfa.demo.town import Town, render_town
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, matches_line
@@ -24,6 +24,7 @@ from tfa.method.head import Head
 from tfa.photos.positions import find_positions
 from tfa.photos.token_cache import EncodedImages
 from tfa.pipeline import encode, fit
+from tfa.report.html import Decision, TableRow
 
 KS = (1, 5)
 SHOWN = {
@@ -129,18 +130,22 @@ def _draw(out: Path, town: Town, place_map: PlaceMap, result: DemoResult, head: 
     write_report(
         out / "report.html",
         title="TFA demo: a town seen twice",
-        notes=[
+        intro=[
             f"{result.references} reference photos of a rendered town on a clear day, {result.queries} queries from a "
             "second drive in other light and weather. Recall is the mean over three vocabularies.",
             "The references alone made every decision: no label, no query and no training.",
         ],
-        summary_rows=[
-            SummaryRow(method, {k: 100 * v for k, v in zip(KS, values, strict=True)}, "references")
+        recalls=[
+            TableRow(
+                method,
+                {f"R@{k}": (100 * v, None) for k, v in zip(KS, values, strict=True)},
+                {"fitted on": "references"},
+            )
             for method, values in result.recalls.items()
         ],
         decisions=decisions,
-        montage_path=out / "montage.png",
-        closer=look_closer(out, town, place_map, answers),
+        montage=out / "montage.png",
+        matches=draw_match_pictures(out, town, place_map, answers),
     )
 
 

@@ -1,4 +1,4 @@
-"""Everything the report tells of a map, as JSON."""
+"""Everything the report says about a map, as JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def report_of(place_map: PlaceMap) -> dict[str, Any]:
         "tfa": __version__,
         "map": facts,
         "evidence": evidence_of(place_map),
-        "asked": len(found.asked),
+        "queries": len(found.asked),
         "answers": NEIGHBOURS,
         "returned_by": answers(found).tolist(),
         "near": NEAR,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+
+from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 560, 340
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 46
@@ -49,15 +50,15 @@ class Axis:
 
 def scatter(
     points: Sequence[tuple[float, float, str, str]], x_name: str, y_name: str, alt: str, *, labels: bool = False
-) -> str:
-    """Points as (x, y, label, class); a label is written beside its point or told when pointed at."""
+) -> Markup:
+    """Points as (x, y, label, class); a label is written beside its point or shown when pointed at."""
     across, down = _axes([p[0] for p in points], [p[1] for p in points])
     drawn: list[str] = []
     written: list[tuple[float, float]] = []
     for x, y, label, kind in points:
         spot = f'cx="{across(x):.1f}" cy="{down(y):.1f}"'
-        told = f"<title>{escape(label)}</title>" if label else ""
-        drawn.append(f'<circle class="{kind}" {spot} r="{6 if labels else 2.5}">{told}</circle>')
+        hint = f"<title>{escape(label)}</title>" if label else ""
+        drawn.append(f'<circle class="{kind}" {spot} r="{6 if labels else 2.5}">{hint}</circle>')
         if labels:
             right = across(x) < WIDTH * 0.7
             height = _free_height(across(x), down(y) + 4, written)
@@ -76,7 +77,7 @@ def _free_height(x: float, y: float, written: list[tuple[float, float]]) -> floa
 
 def curves(
     lines: Sequence[tuple[str, Sequence[float], str]], x_name: str, y_name: str, alt: str, *, logarithmic: bool = True
-) -> str:
+) -> Markup:
     """Lines as (name, values over 1, 2, …, class), on logarithmic axes."""
     values = [value for _, line, _ in lines for value in line if value > 0 or not logarithmic]
     longest = max(len(line) for _, line, _ in lines)
@@ -91,7 +92,7 @@ def curves(
     return _framed(drawn, across, down, x_name, y_name, alt)
 
 
-def bars(counts: Sequence[int], x_name: str, y_name: str, alt: str) -> str:
+def bars(counts: Sequence[int], x_name: str, y_name: str, alt: str) -> Markup:
     """How many (a bar) have 0, 1, 2, … of something."""
     across = Axis(-0.5, max(len(counts), 2) - 0.5, LEFT, WIDTH - RIGHT)
     down = Axis(0, max([*counts, 1]) * 1.05, HEIGHT - BOTTOM, TOP)
@@ -112,20 +113,19 @@ def _axes(xs: Sequence[float], ys: Sequence[float], *, logarithmic: bool = False
     )
 
 
-def _framed(drawn: Sequence[str], across: Axis, down: Axis, x_name: str, y_name: str, alt: str) -> str:
+def _framed(drawn: Sequence[str], across: Axis, down: Axis, x_name: str, y_name: str, alt: str) -> Markup:
     lines = [f'<path class="axis" d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>']
-    told: Callable[[float], str] = lambda value: f"{value:.3g}"  # noqa: E731
     for value in across.ticks():
-        lines.append(_text(across(value), HEIGHT - BOTTOM + 18, told(value), "middle"))
+        lines.append(_text(across(value), HEIGHT - BOTTOM + 18, f"{value:.3g}", "middle"))
     for value in down.ticks():
         lines.append(f'<path class="grid" d="M{LEFT} {down(value):.1f}H{WIDTH - RIGHT}"/>')
-        lines.append(_text(LEFT - 6, down(value) + 4, told(value), "end"))
+        lines.append(_text(LEFT - 6, down(value) + 4, f"{value:.3g}", "end"))
     lines.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_name, "middle"))
     middle = (TOP + HEIGHT - BOTTOM) / 2
     turned = f'transform="rotate(-90 14 {middle})"'
     lines.append(f'<text x="14" y="{middle}" text-anchor="middle" {turned}>{escape(y_name)}</text>')
     body = "\n".join([*lines, *drawn])
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(alt)}">\n{body}\n</svg>'
+    return Markup(f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(alt)}">\n{body}\n</svg>')
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:

@@ -8,10 +8,11 @@ from pathlib import Path
 from tfa.base.files import write_text
 from tfa.bench.figures import sections as parts
 from tfa.bench.figures.grids import ROWS
-from tfa.bench.figures.page import Picture, Section, TableRow, render
+from tfa.bench.figures.page import Picture, Section, figures_page
 from tfa.bench.figures.record_groups import REFERENCE, Study, find_studies
 from tfa.bench.metrics.estimates import Estimate, Scored
 from tfa.errors import BadSpec
+from tfa.report.html import Table, TableRow
 
 REPORT = "report.html"
 
@@ -39,7 +40,7 @@ def write_figures(
         f"{_counted(len({study.encoder for study in studies}), 'encoder')}. A record holds what a head answered to "
         "every query; all numbers here are computed from the answers.",
     ]
-    page = render("Place recognition: figures from records", intro, sections)
+    page = figures_page("Place recognition: figures from records", intro, sections)
     write_text(out / REPORT, page)
     pictures = [
         part.file for s in sections for content in s.parts.values() for part in content if isinstance(part, Picture)
@@ -64,11 +65,11 @@ def _section(study: Study, out: Path, photos: Mapping[str, Path], reference: str
     unanswerable = sum(not len(right) for right in truth.positives)
     if unanswerable:
         facts.append(f"{unanswerable:,} queries have no true place in the database; they count as misses.")
-    tables = {"Recall": [_row(s, {f"R@{k}": v for k, v in s.recalls.items()}) for s in study.scored.values()]}
+    tables = {"Recall": Table([_row(s, {f"R@{k}": v for k, v in s.recalls.items()}) for s in study.scored.values()])}
     if truth.conditions:
         facts.append(f"Recall is averaged over the queries of each condition, then over {', '.join(truth.conditions)}.")
         by_condition = [_row(s, {name: v[1] for name, v in s.conditions.items()}) for s in study.scored.values()]
-        tables["R@1 by condition"] = by_condition
+        tables["R@1 by condition"] = Table(by_condition)
     drawn = {
         "Calibration": parts.calibration(study, folder),
         "Confidence": parts.confidence(study, folder, reference),
@@ -83,9 +84,9 @@ def _section(study: Study, out: Path, photos: Mapping[str, Path], reference: str
 def _row(scored: Scored, numbers: Mapping[str, Estimate]) -> TableRow:
     splits = len(scored.seeds)
     protocol = scored.plan if splits == 1 else f"{scored.plan}, {splits} splits"
-    told = {name: (100 * v.mean, 100 * v.sd if splits > 1 else None) for name, v in numbers.items()}
+    percent = {name: (100 * v.mean, 100 * v.sd if splits > 1 else None) for name, v in numbers.items()}
     title = scored.title + (f" ({scored.note})" if scored.note else "")
-    return TableRow(scored.head, title, protocol, scored.sees, told)
+    return TableRow(title, percent, {"protocol": protocol, "sees": scored.sees}, scored.head)
 
 
 def _counted(number: int, noun: str) -> str:

@@ -1,11 +1,11 @@
-"""The demo looks closer at two answers: where their patches were found."""
+"""Two answers of the demo in detail: which patches of query and reference match."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfa.demo.report import CloserLook
+from tfa.demo.report import MatchPicture
 from tfa.demo.town import Town
 from tfa.explain.draw_matches import caption_of, draw_matches
 from tfa.explain.matches import explain, view_in_words
@@ -14,27 +14,29 @@ from tfa.maps import Answer, PlaceMap
 PICTURES = {True: "matches-right.png", False: "matches-wrong.png"}
 
 
-def look_closer(out: Path, town: Town, place_map: PlaceMap, answers: Sequence[Answer]) -> list[CloserLook]:
+def draw_match_pictures(out: Path, town: Town, place_map: PlaceMap, answers: Sequence[Answer]) -> list[MatchPicture]:
     """Draw the surest right answer and the surest wrong one, as far as there are such; none without compact tokens."""
-    looks = []
+    pictures = []
     for right, name in PICTURES.items():
         (out / name).unlink(missing_ok=True)  # of an earlier run
         of_kind = [answer for answer in answers if answer.hits and is_right(answer, town) == right]
         if of_kind and place_map.state.compact is not None:
-            looks.append(_look(max(of_kind, key=lambda answer: answer.confidence), right, place_map, out / name))
-    return looks
+            pictures.append(
+                _draw_answer(max(of_kind, key=lambda answer: answer.confidence), right, place_map, out / name)
+            )
+    return pictures
 
 
 def is_right(answer: Answer, town: Town) -> bool:
     return Path(answer.hits[0].image).name in town.positives[Path(answer.query).name]
 
 
-def _look(answer: Answer, right: bool, place_map: PlaceMap, picture: Path) -> CloserLook:
+def _draw_answer(answer: Answer, right: bool, place_map: PlaceMap, picture: Path) -> MatchPicture:
     found = explain(place_map, Path(answer.query))
     draw_matches(Path(found.query), Path(found.hit.image), found.matches, found.grid, found.grid, picture)
     title = "The surest right answer" if right else "A wrong answer, the surest of them"
     verdict = "shows the same place as" if right else "does not show the place of"
-    return CloserLook(
+    return MatchPicture(
         picture,
         title,
         f"{Path(found.query).name} {verdict} {Path(found.hit.image).name}. Confidence {found.hit.confidence:.2f}; "

@@ -1,0 +1,84 @@
+"""The skeleton of every report: one HTML file that needs nothing but itself, readable in light and dark.
+
+A report is a jinja2 template that extends `templates/base.html`. Every text is escaped, every picture embedded.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from PIL import Image
+
+from tfa.errors import TfaError
+
+TEMPLATES = Path(__file__).parent / "templates"
+MEDIA = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
+PHOTO_QUALITY = 85
+
+
+class Decision(NamedTuple):
+    """One thing that was decided: what, and why in a sentence."""
+
+    name: str
+    choice: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A method: its numbers in percent by column, each a mean and its deviation (None where there is none)."""
+
+    title: str
+    numbers: Mapping[str, tuple[float, float | None]]
+    notes: Mapping[str, str]  # further columns, of text
+    name: str = ""  # what the command line calls the method
+
+
+@dataclass(frozen=True)
+class Table:
+    """Methods down, numbers across; the best of each column stands out."""
+
+    rows: Sequence[TableRow]
+    columns: list[str] = field(init=False)
+    best: dict[str, str] = field(init=False)  # as printed: two equal figures are both best
+
+    def __post_init__(self) -> None:
+        columns = list(dict.fromkeys(column for row in self.rows for column in row.numbers))
+        best = {c: f"{max(row.numbers[c][0] for row in self.rows if c in row.numbers):.1f}" for c in columns}
+        object.__setattr__(self, "columns", columns)
+        object.__setattr__(self, "best", best)
+
+
+def render(template: Path, **values: Any) -> str:
+    """The page of a template; `values` must hold all that it and the skeleton (`title`, `intro`) name."""
+    environment = Environment(
+        loader=FileSystemLoader([template.parent, TEMPLATES]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"embedded": embedded, "as_jpeg": lambda path: embedded(Image.open(path))}
+    return environment.get_template(template.name).render(values)
+
+
+def embedded(picture: Path | Image.Image) -> str:
+    """A picture as an address that holds it: a file as it is, a PIL image as JPEG."""
+    if isinstance(picture, Image.Image):
+        held = io.BytesIO()
+        picture.convert("RGB").save(held, format="JPEG", quality=PHOTO_QUALITY)
+        media, content = "image/jpeg", held.getvalue()
+    else:
+        if picture.suffix.lower() not in MEDIA:
+            raise TfaError(f"{picture.name} cannot be embedded in a report: its name must end in {', '.join(MEDIA)}")
+        if not picture.is_file():
+            raise TfaError(f"{picture} is missing; draw it before the report, or write the report without it")
+        media, content = MEDIA[picture.suffix.lower()], picture.read_bytes()
+    return f"data:{media};base64,{base64.b64encode(content).decode('ascii')}"

@@ -1,0 +1,55 @@
+"""The skeleton that every report extends: all its files come with the package, all texts are escaped."""
+
+import importlib.resources
+import re
+from pathlib import Path
+
+import pytest
+from jinja2 import UndefinedError
+from PIL import Image
+
+from tfa.errors import TfaError
+from tfa.report.html import Decision, Table, embedded, render
+
+REPORTS = {"tfa.report": "map.html", "tfa.bench.figures": "figures.html", "tfa.demo": "demo.html"}
+SHARED = {"base.html", "macros.html", "style.css"}
+
+
+@pytest.mark.parametrize(("package", "report"), REPORTS.items())
+def test_a_report_extends_the_skeleton_and_all_it_names_comes_with_the_package(package, report):
+    template = (importlib.resources.files(package) / "templates" / report).read_text("utf-8")
+    shared = importlib.resources.files("tfa.report") / "templates"
+    assert template.startswith('{% extends "base.html" %}')
+    assert set(re.findall(r'"([a-z]+\.(?:html|css))"', template)) <= SHARED
+    assert {file.name for file in shared.iterdir()} == SHARED | {"map.html"}
+    assert "<style" not in template
+    assert "| safe" not in template  # nothing is left unescaped
+
+
+def test_a_page_escapes_its_texts_and_misses_no_value(tmp_path):
+    template = tmp_path / "page.html"
+    template.write_text(
+        '{% extends "base.html" %}{% import "macros.html" as macros %}'
+        "{% block body %}{{ macros.decisions(decisions) }}{% endblock %}"
+    )
+    page = render(template, title="<b>", intro=["a & b"], decisions=[Decision("<i>", '"', "</dd>")])
+    assert "<title>&lt;b&gt;</title>" in page
+    assert "<p>a &amp; b</p>" in page
+    assert "<dt>&lt;i&gt;: <b>&#34;</b></dt><dd>&lt;/dd&gt;</dd>" in page
+    assert "prefers-color-scheme: dark" in page
+    with pytest.raises(UndefinedError):
+        render(template, title="t", intro=[])
+
+
+def test_pictures_are_embedded_as_files_or_as_jpeg(tmp_path):
+    Image.new("RGBA", (4, 3), "#336699").save(tmp_path / "a.png")
+    assert embedded(tmp_path / "a.png").startswith("data:image/png;base64,iVBOR")
+    with Image.open(tmp_path / "a.png") as picture:
+        assert embedded(picture).startswith("data:image/jpeg;base64,/9j/")
+    for name, message in (("b.png", "is missing"), ("c.svg", "must end in")):
+        with pytest.raises(TfaError, match=message):
+            embedded(Path(tmp_path / name))
+
+
+def test_a_table_without_rows_has_no_columns():
+    assert Table([]).columns == []
