@@ -100,7 +100,7 @@ def test_the_format_page_names_every_field_and_tensor(folder):
     for head in header["heads"]:
         names |= {*head, *head["decisions"], *(head["calibration"] or {})}
         names |= {f"sides[S].{key}" for key in head["layout"]["sides"][0]}
-        names |= {f"parts[P].{key}" for key in head["layout"]["parts"][0]}
+        names |= {f"terms[P].{key}" for key in head["layout"]["terms"][0]}
     names |= set(header["heads"][0]["evidence"])
     assert metadata == {"format": "tfa-map", "role": "head"}
     text = page("format.md")

@@ -81,7 +81,7 @@ def hits(place_map, query, calibration=None):
 
 def scores(place_map, photos, calibration=None):
     tokens = Tokens(*FakeEncoder().encode([open_image(p) for p in photos]))
-    return place_map.state.chosen(calibration).served.scorer.scores(tokens)
+    return place_map.state.chosen(calibration).stored.scorer.scores(tokens)
 
 
 def mixture_with_cls(monkeypatch):

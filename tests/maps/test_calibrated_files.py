@@ -32,7 +32,7 @@ def test_a_photo_added_before_or_after_calibrating_has_the_same_row(place_map, c
     for opened in (after, reopened(tmp_path / "a.tfa"), reopened(tmp_path / "b.tfa")):
         assert hits(opened, dusk) == hits(before, dusk)
         assert hits(opened, new)[0]["id"] == 14
-        assert opened.state.chosen().served.scorer.bias[14] != 0
+        assert opened.state.chosen().stored.scorer.bias[14] != 0
 
 
 def test_removing_writes_the_header_only_and_holds_for_every_head(saved, town, camera, cache):
@@ -131,10 +131,10 @@ def test_the_global_token_is_stored_once_in_an_ensemble(town, camera, dusk, cach
     opened = reopened(tmp_path / "m.tfa")
     for place_map in (built, opened):
         for head in place_map.state.heads:
-            parts = [part for part in head.served.scorer.parts if part.side == -1]
+            parts = [part for part in head.stored.scorer.terms if part.side == -1]
             assert len(parts) == 3
             assert all(part.gallery[chunk] is parts[0].gallery[chunk] for part in parts for chunk in (0, 1))
-    layout = opened.state.chosen().served.layout()["parts"]
+    layout = opened.state.chosen().stored.layout()["terms"]
     assert [entry["same_as"] is None for entry in layout if entry["side"] == -1] == [True, False, False]
     for name in ("none", "target"):
         assert hits(opened, dusk, name) == hits(built, dusk, name)

@@ -14,7 +14,7 @@ from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
 from tfa.maps import query as asking
 from tfa.photos.images import open_image
-from tfa.search.quantised_rows import Levels
+from tfa.search.quantised_rows import QuantisedRows
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_map_of_integers_survives_the_disk_and_edits(town, cache, queries, tmp
     made.save(tmp_path / "m.tfa")
     opened = reopened(tmp_path / "m.tfa", cache)
     scorer = opened.state.head.scorer
-    assert all(isinstance(part.gallery[0], Levels) for part in scorer.parts)
+    assert all(isinstance(part.gallery[0], QuantisedRows) for part in scorer.terms)
     np.testing.assert_array_equal(scorer.scores(queries), made.state.head.scorer.scores(queries))
     for number in range(18):  # more than there are segments
         opened.add([photo(tmp_path / f"n{number}.png", 100 + number)])
@@ -61,7 +61,7 @@ def test_a_calibration_of_a_map_of_integers(town, cache, camera, tmp_path, queri
     made.calibrate(camera, "night")
     made.add([photo(tmp_path / "more.png", 70)])
     again = reopened(tmp_path / "m.tfa", cache)
-    scores = [one.state.chosen("night").served.scorer.scores(queries) for one in (made, again)]
+    scores = [one.state.chosen("night").stored.scorer.scores(queries) for one in (made, again)]
     np.testing.assert_array_equal(scores[0], scores[1])
     assert again.query(tmp_path / "more.png", k=1)[0].id == 14
 

@@ -317,7 +317,7 @@ def test_twins_of_one_construction_only_are_no_twins_of_the_ensemble():
         fitted.spec, decisions, fitted.evidence, list(fitted.vocabularies), fitted.branches, None,
         backend_for("cpu"), "float64",
     )  # fmt: skip
-    assert head.scorer(0).twins is not None
+    assert head.scorer(0).duplicates is not None
     queries = Tokens(patches)
     np.testing.assert_allclose(
         head.scores(queries, "ensemble"), sum(head.scores(queries, s) for s in range(3)), atol=1e-12

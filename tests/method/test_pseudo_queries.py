@@ -12,7 +12,7 @@ from tfa.base.spill import Spill
 from tfa.method import pseudo_queries as pseudo_scores
 from tfa.method.branch import DatabaseSplit, fit_branch
 from tfa.method.carriers import CARRIERS, carrier_terms
-from tfa.method.head import twins_of
+from tfa.method.head import duplicates_of
 from tfa.method.pseudo_queries import (
     PseudoScores,
     every_cosine,
@@ -24,7 +24,7 @@ from tfa.method.pseudo_queries import (
 from tfa.method.residuals import describe
 from tfa.pipeline import fit
 from tfa.reference import database as reference
-from tfa.search.ties import find_twins
+from tfa.search.ties import find_duplicates
 
 WHOLE = HeadSpec(words=5)
 SPECS = {
@@ -123,14 +123,14 @@ def test_twins_are_found_without_reading_every_number(monkeypatch):
     v[25, 1] += 1  # differs where nobody looks first
     other = rng.normal(size=(40, 3))
     other[[9, 20]] = other[[4, 11]]
-    np.testing.assert_array_equal(twins_of(v), find_twins(v))
-    np.testing.assert_array_equal(twins_of(v, None, other), find_twins(v, other))
-    assert twins_of(v)[[4, 9, 31, 20, 5, 25]].tolist() == [4, 4, 4, 11, 5, 25]
-    assert twins_of(v[:4]) is None
-    assert twins_of(np.array([[0.0, 1.0], [2.0, 1.0], [-0.0, 1.0]])).tolist() == [0, 1, 0]  # blank is blank
+    np.testing.assert_array_equal(duplicates_of(v), find_duplicates(v))
+    np.testing.assert_array_equal(duplicates_of(v, None, other), find_duplicates(v, other))
+    assert duplicates_of(v)[[4, 9, 31, 20, 5, 25]].tolist() == [4, 4, 4, 11, 5, 25]
+    assert duplicates_of(v[:4]) is None
+    assert duplicates_of(np.array([[0.0, 1.0], [2.0, 1.0], [-0.0, 1.0]])).tolist() == [0, 1, 0]  # blank is blank
     read = []
-    monkeypatch.setattr("tfa.method.head.find_twins", lambda *rows: read.append(len(rows[0])))
-    twins_of(v[:30])
+    monkeypatch.setattr("tfa.method.head.find_duplicates", lambda *rows: read.append(len(rows[0])))
+    duplicates_of(v[:30])
     assert sorted(read) == [2, 2, 2]
 
 

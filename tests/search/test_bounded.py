@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from tfa.method.scorer import Part, Scorer, Side
-from tfa.search.bounded import CoarseScorer, coarse_rows
+from tfa.method.scorer import QuerySide, Scorer, ScoreTerm
+from tfa.search.bounded import BoundedScorer, bounded_rows
 from tfa.search.ties import top_k
 
 K = 10
 CENTERS = np.eye(4, dtype=np.float32)
-SIDE = Side("soft", CENTERS, 0.01)
+SIDE = QuerySide("soft", CENTERS, 0.01)
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
@@ -43,29 +43,29 @@ def one_large_entry(rng):
 WORLDS = [random, clustered, duplicated, nearly_tied, one_large_entry]
 
 
-def scorer(*galleries, bias=None, twins=None, weights=None, dtype="float32"):
+def scorer(*galleries, bias=None, duplicates=None, weights=None, dtype="float32"):
     parts = tuple(
-        Part(weight, 0, None, tuple(np.array_split(gallery.astype(dtype), 3)))
+        ScoreTerm(weight, 0, None, tuple(np.array_split(gallery.astype(dtype), 3)))
         for gallery, weight in zip(galleries, weights or [1.0] * len(galleries), strict=True)
     )
-    return Scorer((SIDE,), parts, np.zeros(len(galleries[0])) if bias is None else bias, twins)
+    return Scorer((SIDE,), parts, np.zeros(len(galleries[0])) if bias is None else bias, duplicates)
 
 
 def exhaustive(one, features, alive=None):
     """Scores from every row in float64, then in float32: rows that differ by less tie."""
     total = np.zeros((len(features[0]), len(one.bias))) + one.bias
-    for part, asked in zip(one.parts, features, strict=True):
+    for part, asked in zip(one.terms, features, strict=True):
         rows = np.concatenate([np.asarray(chunk, np.float64) for chunk in part.gallery])
         for query in range(len(asked)):
             total[query] += part.weight * (rows * asked[query]).sum(axis=1)
     total = total.astype(np.float32)
-    total = total if one.twins is None else total[:, one.twins]
+    total = total if one.duplicates is None else total[:, one.duplicates]
     return total if alive is None else total[:, alive]
 
 
 def same_best(one, features, alive=None, k=K):
     columns = slice(None) if alive is None else alive
-    found = CoarseScorer(one).scores_of(features, k, alive)[:, columns]
+    found = BoundedScorer(one).scores_of(features, k, alive)[:, columns]
     indices, best = top_k(found, k)
     expected = exhaustive(one, features, alive)
     np.testing.assert_array_equal(indices, top_k(expected, k)[0])
@@ -91,10 +91,10 @@ def test_the_best_are_those_of_an_exhaustive_search(world, dtype):
 def test_several_parts_with_weights_biases_twins_and_removed_images():
     rng = np.random.default_rng(2)
     first, second = random(rng), random(rng, width=24)
-    twins = np.arange(700)
-    twins[500:520] = twins[100:120]
+    duplicates = np.arange(700)
+    duplicates[500:520] = duplicates[100:120]
     alive = np.sort(rng.permutation(700)[:600])
-    one = scorer(first, second, bias=rng.normal(0, 0.3, 700), twins=twins, weights=[3.0, 0.7])
+    one = scorer(first, second, bias=rng.normal(0, 0.3, 700), duplicates=duplicates, weights=[3.0, 0.7])
     same_best(one, [random(rng, 12), random(rng, 12, 24)], alive)
 
 
@@ -107,12 +107,12 @@ def test_any_number_of_best(k):
 def test_bounds_hold_and_few_rows_are_scored_again(monkeypatch):
     rng = np.random.default_rng(4)
     one, queries = scorer(random(rng)), random(rng, 20)
-    coarse = CoarseScorer(one)
+    coarse = BoundedScorer(one)
     scores, bound = coarse.bounded([queries])
     assert (np.abs(scores - exhaustive(one, [queries])) <= bound).all()
-    counted, exact = [], CoarseScorer._exact
+    counted, exact = [], BoundedScorer._exact
     monkeypatch.setattr(
-        CoarseScorer, "_exact", lambda self, f, images: counted.append(len(images)) or exact(self, f, images)
+        BoundedScorer, "_exact", lambda self, f, images: counted.append(len(images)) or exact(self, f, images)
     )
     coarse.scores_of([queries], K)
     assert 20 * K <= sum(counted) < 20 * 100
@@ -120,7 +120,7 @@ def test_bounds_hold_and_few_rows_are_scored_again(monkeypatch):
 
 def test_an_answer_does_not_depend_on_what_it_is_asked_with():
     rng = np.random.default_rng(5)
-    coarse, queries = CoarseScorer(scorer(clustered(rng))), random(rng, 9)
+    coarse, queries = BoundedScorer(scorer(clustered(rng))), random(rng, 9)
     together = coarse.scores_of([queries], K)
     coarse.prepare()
     alone = np.concatenate([coarse.scores_of([query[None]], K) for query in queries])
@@ -129,11 +129,11 @@ def test_an_answer_does_not_depend_on_what_it_is_asked_with():
 
 def test_no_images_and_no_queries():
     rng = np.random.default_rng(6)
-    coarse = CoarseScorer(scorer(random(rng)))
+    coarse = BoundedScorer(scorer(random(rng)))
     assert coarse.scores_of([random(rng, 2)], K, np.empty(0, np.int64)).shape == (2, 700)
     assert coarse.scores_of([np.empty((0, 64), np.float32)], K).shape == (0, 700)
 
 
 def test_rows_are_rounded_once_for_as_long_as_they_live():
     rows = random(np.random.default_rng(7))
-    assert coarse_rows(rows) is coarse_rows(rows)
+    assert bounded_rows(rows) is bounded_rows(rows)

@@ -11,9 +11,9 @@ from tfa.search.int8_kernel import kernel_for
 from tfa.search.quantised_rows import (
     SEVEN_TOP,
     TOP,
-    Levels,
+    QuantisedRows,
     from_seven_bits,
-    joined_levels,
+    joined_rows,
     planes_of,
     rounded,
     to_seven_bits,
@@ -80,7 +80,7 @@ def test_sums_are_those_of_the_integers():
 
 @pytest.mark.parametrize("width", [600, 12288, 13000])
 def test_the_largest_sums_are_exact_too(width):
-    rows = Levels(np.full((300, width), TOP, np.int8), np.ones(300, np.float32), width)
+    rows = QuantisedRows(np.full((300, width), TOP, np.int8), np.ones(300, np.float32), width)
     flat = np.ones((1, width), np.float32)
     rows.prepare()
     expected = np.float32(width * TOP)
@@ -108,11 +108,11 @@ def test_seven_bits_give_the_levels_back(levels):
 
 def test_stored_rows_are_slices_and_joints_of_one_another():
     rows = rounded(made(9, 21), SEVEN_TOP)
-    stored = Levels(rows.packed, rows.step, 21, SEVEN_TOP)
+    stored = QuantisedRows(rows.packed, rows.step, 21, SEVEN_TOP)
     assert stored.stored.nbytes == 9 * 19
     assert len(stored) == 9
     assert stored.shape == (9, 21)
     queries = made(2, 21)
     np.testing.assert_array_equal(stored.inner(queries), rows.inner(queries))
-    joint = joined_levels([rows[:4], stored[4:]])
+    joint = joined_rows([rows[:4], stored[4:]])
     np.testing.assert_array_equal(joint.inner(queries), rows.inner(queries))

@@ -80,7 +80,7 @@ def test_edits_go_on_while_a_calibration_is_made(client, town, monkeypatch):
     assert head.calibration["revision"] == 4
     # What was added meanwhile is described as if it had been there before.
     tokens = Tokens(*FakeEncoder().encode([open_image(BytesIO(picture(40)))]), grid=(4, 4))
-    for part, rows in zip(head.served.scorer.parts, head.served.rows_of(tokens), strict=True):
+    for part, rows in zip(head.stored.scorer.terms, head.stored.rows_of(tokens), strict=True):
         assert (part.gallery[-1][-1] == rows[0]).all()
 
 

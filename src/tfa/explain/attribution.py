@@ -22,7 +22,7 @@ import numpy as np
 from tfa.base.backend import l2
 from tfa.base.tokens import Tokens
 from tfa.method.residuals import HARD, hard_weights, residual_blocks, soft_weights
-from tfa.method.scorer import GLOBAL, Part, Scorer, Side, padded
+from tfa.method.scorer import GLOBAL, QuerySide, Scorer, ScoreTerm, padded
 from tfa.search.gallery import Rows
 
 ANCHOR_BLOCK = 128  # anchors widened to float64 at a time
@@ -38,7 +38,7 @@ class Pieces:
     centers: np.ndarray  # k d
 
     @classmethod
-    def of(cls, patches: np.ndarray, side: Side, dtype: str) -> Pieces:
+    def of(cls, patches: np.ndarray, side: QuerySide, dtype: str) -> Pieces:
         """Of patches `n d`. Weights are computed in the scorer's dtype, so that ties fall as they do there."""
         unit = l2(np.asarray(patches, dtype))[None]
         centers = np.asarray(side.centers, dtype)
@@ -79,10 +79,10 @@ class Pieces:
 
 
 @dataclass(frozen=True)
-class PartShares:
+class TermShares:
     """One part of a score, and what words and patches of either photo have in it."""
 
-    part: Part
+    part: ScoreTerm
     contribution: float  # weight · ⟨f(q), f(d)⟩
     query: np.ndarray | None = None  # n k, adds up to the contribution; None for the global token
     image: np.ndarray | None = None
@@ -93,7 +93,7 @@ class PartShares:
 class Attribution:
     """The score of a query and one image of a gallery, taken apart."""
 
-    parts: tuple[PartShares, ...]
+    parts: tuple[TermShares, ...]
     bias: float
     nearest: dict[int, tuple[np.ndarray, np.ndarray]]  # of each side: the word of the query's and image's patches
 
@@ -120,25 +120,25 @@ class Attribution:
             found[part.member] = found.get(part.member, 0.0) + table.sum(axis=0)
         return found
 
-    def _tables(self, of: str) -> list[tuple[Part, np.ndarray]]:
+    def _tables(self, of: str) -> list[tuple[ScoreTerm, np.ndarray]]:
         return [(one.part, getattr(one, of)) for one in self.parts if one.query is not None]
 
 
 def attribute(scorer: Scorer, query: Tokens, image: Tokens, row: int) -> Attribution:
     """Take apart the score of a query (one photo) with gallery row `row`, whose own tokens are `image`."""
-    row = row if scorer.twins is None else int(scorer.twins[row])
+    row = row if scorer.duplicates is None else int(scorer.duplicates[row])
     features = [feature[0].astype(np.float64) for feature in scorer.query_features(padded(query, 0)[0])]
-    rows = [_gallery_row(part, row) for part in scorer.parts]
+    rows = [_gallery_row(part, row) for part in scorer.terms]
     photos = [tokens.load(0, 1)[0] for tokens in (query, image)]
-    shares: list[PartShares | None] = [None] * len(scorer.parts)
+    shares: list[TermShares | None] = [None] * len(scorer.terms)
     nearest: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-    for index, (part, ours, theirs) in enumerate(zip(scorer.parts, features, rows, strict=True)):
-        shares[index] = PartShares(part, part.weight * float(ours @ theirs))
+    for index, (part, ours, theirs) in enumerate(zip(scorer.terms, features, rows, strict=True)):
+        shares[index] = TermShares(part, part.weight * float(ours @ theirs))
     for number, side in enumerate(scorer.sides):
         pieces = [Pieces.of(patches, side, scorer.dtype) for patches in photos]
         nearest[number] = (pieces[0].nearest, pieces[1].nearest)
-        chosen = [index for index, part in enumerate(scorer.parts) if part.side == number]
-        gammas = [scorer.parts[index].gamma for index in chosen]
+        chosen = [index for index, part in enumerate(scorer.terms) if part.side == number]
+        gammas = [scorer.terms[index].gamma for index in chosen]
         # The query's side is read against the gallery's features, the image's against the query's.
         for which, others in enumerate((rows, features)):
             tables = _tables(side, pieces[which], gammas, [others[index] for index in chosen])
@@ -147,19 +147,19 @@ def attribute(scorer: Scorer, query: Tokens, image: Tokens, row: int) -> Attribu
     return Attribution(tuple(one for one in shares if one is not None), float(scorer.bias[row]), nearest)
 
 
-def _with_table(known: PartShares | None, table: np.ndarray, pieces: Pieces, which: int) -> PartShares:
+def _with_table(known: TermShares | None, table: np.ndarray, pieces: Pieces, which: int) -> TermShares:
     """The part with one photo's table, to which what rounding left over is added."""
     assert known is not None
     weighted = known.part.weight * table
     left = known.contribution - float(weighted.sum())
     weighted = weighted + pieces.share * (left / table.shape[1])
     if which == 0:
-        return PartShares(known.part, known.contribution, weighted, known.image, (left, known.residue[1]))
-    return PartShares(known.part, known.contribution, known.query, weighted, (known.residue[0], left))
+        return TermShares(known.part, known.contribution, weighted, known.image, (left, known.residue[1]))
+    return TermShares(known.part, known.contribution, known.query, weighted, (known.residue[0], left))
 
 
 def _tables(
-    side: Side, pieces: Pieces, gammas: Sequence[float | None], others: Sequence[np.ndarray]
+    side: QuerySide, pieces: Pieces, gammas: Sequence[float | None], others: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """⟨f(photo), other⟩ as tables `n k`, for each γ and the other photo's feature."""
     shape = side.centers.shape
@@ -185,7 +185,7 @@ def _tables(
     return [tables[index] for index in range(len(gammas))]
 
 
-def _gallery_row(part: Part, row: int) -> np.ndarray:
+def _gallery_row(part: ScoreTerm, row: int) -> np.ndarray:
     for chunk in part.gallery:
         if row < len(chunk):
             return np.asarray(chunk[row : row + 1], np.float64)[0]

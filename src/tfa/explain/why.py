@@ -12,7 +12,7 @@ from tfa.errors import BadTokens, UnknownImage
 from tfa.explain.attribution import Attribution, attribute
 from tfa.maps import PlaceMap
 from tfa.maps.lookup import tokens_of
-from tfa.method.scorer import GLOBAL, Part, Scorer
+from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
 from tfa.photos.token_cache import TokenCache
 from tfa.verification.matching import match
 
@@ -35,7 +35,7 @@ def why(
         raise UnknownImage(f"there is no image {image_id} in the map; tfa info --json lists the ids that are")
     image = image_tokens(place_map, rows[0])
     head = place_map.state.chosen(calibration)
-    scorer = head.served.scorer
+    scorer = head.stored.scorer
     scorer._check(query_tokens)
     found = attribute(scorer, query_tokens, image, rows[0])
     grids = [grid_of(place_map, tokens) for tokens in (query_tokens, image)]
@@ -96,7 +96,7 @@ def _words(found: Attribution, most: int) -> list[dict[str, Any]]:
 
 def _parts(scorer: Scorer, found: Attribution) -> list[dict[str, Any]]:
     """Every summand of the score; they add up to it."""
-    several = len({part.member for part in scorer.parts}) > 1
+    several = len({part.member for part in scorer.terms}) > 1
     told = [
         {"name": part_name(scorer, one.part, several), "contribution": one.contribution, "weight": one.part.weight}
         for one in found.parts
@@ -106,7 +106,7 @@ def _parts(scorer: Scorer, found: Attribution) -> list[dict[str, Any]]:
     return told
 
 
-def part_name(scorer: Scorer, part: Part, several: bool = False) -> str:
+def part_name(scorer: Scorer, part: ScoreTerm, several: bool = False) -> str:
     """A part in words; `several` vocabularies are told apart."""
     which = f", vocabulary {part.member + 1}" if several else ""
     if part.side == GLOBAL:

@@ -16,10 +16,10 @@ from tfa.errors import MissingExtra, TfaError
 from tfa.exports.onnx_graph import Graph
 from tfa.exports.vectors import CompiledMap
 from tfa.method.residuals import HARD
-from tfa.method.scorer import GLOBAL, Part, Scorer, Side
+from tfa.method.scorer import GLOBAL, QuerySide, Scorer, ScoreTerm
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import Rows
-from tfa.search.quantised_rows import Levels
+from tfa.search.quantised_rows import QuantisedRows
 
 LARGEST = 2_000_000_000  # bytes; a protobuf message cannot hold more
 
@@ -51,7 +51,7 @@ def head_model(scorer: Scorer, about: Mapping[str, Any]) -> Any:
     unit = graph.unit(patches)
     features: dict[tuple[int, float | None], str] = {}
     for number, side in enumerate(scorer.sides):
-        gammas = sorted({part.gamma for part in scorer.parts if part.side == number and part.gamma is not None})
+        gammas = sorted({part.gamma for part in scorer.terms if part.side == number and part.gamma is not None})
         descriptor = _descriptor(graph, side, unit)
         features[number, None] = descriptor
         if gammas:
@@ -60,28 +60,28 @@ def head_model(scorer: Scorer, about: Mapping[str, Any]) -> Any:
             coordinates = _coordinates(graph, geometry, _floats(side.anchors), descriptor)
             for gamma in gammas:
                 features[number, gamma] = _shaped(graph, geometry, coordinates, gamma)
-    tokens = _global_input(graph, scorer.parts)
+    tokens = _global_input(graph, scorer.terms)
     if tokens is not None:
         features[GLOBAL, None] = graph.unit(tokens)
-    scaled = [_scaled(graph, features[part.side, part.gamma], part.weight) for part in scorer.parts]
-    width = sum(part.width for part in scorer.parts)
+    scaled = [_scaled(graph, features[part.side, part.gamma], part.weight) for part in scorer.terms]
+    width = sum(part.width for part in scorer.terms)
     graph.output(graph.add("Concat", *scaled, axis=1), "vector", ["photos", width])
     return graph.model("tfa head", {key: str(value) for key, value in about.items()})
 
 
-def _bytes(side: Side) -> int:
+def _bytes(side: QuerySide) -> int:
     """Of the constants of a side; integers are written as the float32 they stand for."""
     held: list[Rows] = [side.centers]
     if side.geometry is not None and side.anchors is not None:
         held += [side.anchors, side.geometry.vectors if side.directions is None else side.directions]
-    return sum(4 * len(one) * one.shape[1] if isinstance(one, Levels) else one.nbytes for one in held)
+    return sum(4 * len(one) * one.shape[1] if isinstance(one, QuantisedRows) else one.nbytes for one in held)
 
 
 def _floats(rows: Rows) -> np.ndarray:
-    return np.asarray(rows, np.float32) if isinstance(rows, Levels) else rows
+    return np.asarray(rows, np.float32) if isinstance(rows, QuantisedRows) else rows
 
 
-def _global_input(graph: Graph, parts: Sequence[Part]) -> str | None:
+def _global_input(graph: Graph, parts: Sequence[ScoreTerm]) -> str | None:
     widths = {part.width for part in parts if part.side == GLOBAL}
     return graph.input("global", ["photos", widths.pop()]) if widths else None
 
@@ -90,7 +90,7 @@ def _scaled(graph: Graph, feature: str, weight: float) -> str:
     return feature if weight == 1 else graph.add("Mul", feature, graph.constant(np.float32(np.sqrt(weight))))
 
 
-def _descriptor(graph: Graph, side: Side, unit: str) -> str:
+def _descriptor(graph: Graph, side: QuerySide, unit: str) -> str:
     """v = L2 [ L2( Σ_i w_ik (p̃_i − c_k) ) ]_k, as `residuals.normalise_blocks` has it."""
     words, channels = side.centers.shape
     centers = np.asarray(side.centers, np.float32)
@@ -111,7 +111,7 @@ def _descriptor(graph: Graph, side: Side, unit: str) -> str:
     return graph.add("Reshape", blocks, graph.constant(np.array([0, words * channels], np.int64)))
 
 
-def _weights(graph: Graph, side: Side, similarities: str) -> str:
+def _weights(graph: Graph, side: QuerySide, similarities: str) -> str:
     """`b n k`; soft ones relative to each word's largest in the photo, in logarithms: see residuals.soft_weights."""
     if side.assignment == HARD:
         nearest = graph.add("ArgMax", similarities, axis=-1, keepdims=0, select_last_index=0)

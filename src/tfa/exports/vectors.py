@@ -39,9 +39,9 @@ def compiled_map(place_map: PlaceMap, calibration: str | None = None) -> Compile
     if not len(place_map):
         raise NoImages("the map has no images left to export; add photos with: tfa add")
     head = place_map.state.chosen(calibration)
-    scorer, rows = head.served.scorer, answering_rows(place_map)
+    scorer, rows = head.stored.scorer, answering_rows(place_map)
     # Copies of a photo tie to the last bit: they share the row of the first.
-    rows = rows if scorer.twins is None else scorer.twins[rows]
+    rows = rows if scorer.duplicates is None else scorer.duplicates[rows]
     compiled = compile_scorer(scorer)
     return CompiledMap(
         ids=np.array([record.id for record in place_map.images], np.int64),

@@ -167,7 +167,7 @@ def calibrated_state(
     verification = judge_calibration(tuned, photos.tokens, state.compact, progress)
     named = NamedHead.of(name, tuned, state.database.replica, state.head.storage, facts, verification)
     if more is not None:
-        named = replace(named, served=named.served.grown(named.served.rows_of(more)))
+        named = replace(named, stored=named.stored.grown(named.stored.rows_of(more)))
     if any(old.name == name for old in state.calibrations):
         notes.append(f"the older calibration {name!r} is replaced")
     return state.with_calibration(named), notes
@@ -177,7 +177,7 @@ def rebuilt_notes(stored: NamedHead, head: Head) -> list[str]:
     """Does the head that was fitted again equal the one the map serves? Says so if not."""
     again = head.decisions.to_dict()
     differing = [key for key, value in stored.decisions.items() if not _alike(value, again.get(key))]
-    pairs = zip(stored.served.scorer.sides, head.scorer(stored.replica).sides, strict=False)
+    pairs = zip(stored.stored.scorer.sides, head.scorer(stored.replica).sides, strict=False)
     if not all(a.centers.shape == b.centers.shape and np.allclose(a.centers, b.centers, atol=1e-4) for a, b in pairs):
         differing.append("words")
     if not differing:

@@ -244,7 +244,7 @@ class PlaceMap(AskableMap):
         if added := self.state.images[len(known) :]:
             cache, fingerprint = self.cache or TokenCache(), self.state.encoder["fingerprint"]
             tokens = tokens_of(added, fingerprint, cache, lambda: self.encoder, SilentProgress(), LOST)
-            head = replace(head, served=head.served.grown(head.served.rows_of(tokens)))
+            head = replace(head, stored=head.stored.grown(head.stored.rows_of(tokens)))
         head = replace(head, calibration={**(head.calibration or {}), "revision": self.state.revision + 1})
         self._commit(self.state.with_calibration(head), writer.write_calibration)
 

@@ -15,12 +15,12 @@ from tfa.errors import BadImage, BadSpec, BadWeights
 from tfa.maps.confidence import confidences, verified_confidence
 from tfa.maps.records import Answer, Hit, ImageRecord
 from tfa.maps.state import MapState
-from tfa.maps.state_changes import with_twins
-from tfa.maps.stored_head import INTEGERS, ServedHead
+from tfa.maps.state_changes import with_duplicates
+from tfa.maps.stored_head import INTEGERS, StoredHead
 from tfa.maps.verification import UNVERIFIED, Question, Verifier, reranked, verifier_for, wanted_candidates
 from tfa.photos.images import open_image
 from tfa.photos.token_cache import TokenCache
-from tfa.search.bounded import CoarseScorer
+from tfa.search.bounded import BoundedScorer
 from tfa.search.ties import top_k
 
 QUERY_BATCH = 8  # photos encoded at a time
@@ -28,13 +28,13 @@ COARSE_FROM = 500  # images from which a prepared map of floats answers from coa
 
 
 def hits_of(
-    served: ServedHead,
+    stored: StoredHead,
     alive: np.ndarray,
     images: Sequence[ImageRecord],
     tokens: Tokens,
     k: int,
     verifier: Verifier | None = None,
-    coarse: CoarseScorer | None = None,
+    coarse: BoundedScorer | None = None,
 ) -> list[list[Hit]]:
     """The k best of `images`, which stand in the gallery rows `alive`, for each query; verified where asked."""
     if k < 1:
@@ -42,19 +42,19 @@ def hits_of(
     if not len(images):
         return [[] for _ in range(len(tokens))]
     if coarse is None:
-        scores = served.scorer.scores(tokens)[:, alive]
+        scores = stored.scorer.scores(tokens)[:, alive]
     else:  # exact for the best, and near enough for the mean and spread of the rest
         scores = coarse.scores(tokens, max(k, 0 if verifier is None else verifier.candidates), alive)[:, alive]
     if verifier is None:
         ranked, _ = top_k(scores, k)
         matches = np.full(ranked.shape, UNVERIFIED)
-        sure = confidences(scores, ranked, served.peaks)
+        sure = confidences(scores, ranked, stored.peaks)
     else:
-        twins = served.scorer.twins
+        duplicates = stored.scorer.duplicates
         # Photos of one content are compared as one, so that the first of them wins here too.
-        found = reranked(scores, tokens, k, verifier, alive if twins is None else twins[alive])
+        found = reranked(scores, tokens, k, verifier, alive if duplicates is None else duplicates[alive])
         ranked, matches = found.indices, found.matches
-        sure = confidences(scores, ranked, served.peaks)
+        sure = confidences(scores, ranked, stored.peaks)
         verified = verified_confidence(sure, found.lead, found.margin)
         sure = np.where(matches == UNVERIFIED, sure, verified)
     best = np.take_along_axis(scores, ranked, axis=1)
@@ -124,11 +124,11 @@ class AskableMap:
         self._encoder_options: dict[str, Any] = {}
 
     def _take(self, state: MapState) -> None:
-        self.state = with_twins(state)
+        self.state = with_duplicates(state)
         rows = [row for row, record in enumerate(state.images) if record.id not in state.removed]
         self._alive = np.array(rows, dtype=np.int64)
         self.images = [state.images[row] for row in rows]
-        self._coarse: dict[str, CoarseScorer] = {}
+        self._coarse: dict[str, BoundedScorer] = {}
         if self._prepared:
             self.prepare()
 
@@ -141,10 +141,10 @@ class AskableMap:
         """
         self._prepared = True
         for head in self.state.heads:
-            if head.served.storage == INTEGERS:
-                head.served.scorer.prepare()
+            if head.stored.storage == INTEGERS:
+                head.stored.scorer.prepare()
             elif len(self.state.images) >= COARSE_FROM:
-                self._coarse[head.name] = CoarseScorer(head.served.scorer)
+                self._coarse[head.name] = BoundedScorer(head.stored.scorer)
                 self._coarse[head.name].prepare()
 
     def __len__(self) -> int:
@@ -239,7 +239,7 @@ class AskableMap:
         head = self.state.chosen(question.calibration)
         verifier = verifier_for(tokens, question, head, self.state.compact)
         coarse = self._coarse.get(head.name)
-        return hits_of(head.served, self._alive, self.images, tokens, question.k, verifier, coarse)
+        return hits_of(head.stored, self._alive, self.images, tokens, question.k, verifier, coarse)
 
     def _answers(
         self, photos: Sequence[Any], question: Question, min_confidence: float, strict: bool

@@ -69,7 +69,7 @@ def query_sequence(
         raise BadSpec(f"k={k} is out of range: must be at least 1")
     if not 0 <= min_confidence <= 1:
         raise BadSpec(f"min_confidence={min_confidence} is out of range: must be between 0 and 1")
-    scorer, rows = place_map.state.chosen(calibration).served.scorer, answering_rows(place_map)
+    scorer, rows = place_map.state.chosen(calibration).stored.scorer, answering_rows(place_map)
     path = SequenceFilter(roads_of(place_map.images, spec), spec)
     levelled = Levelled() if self_calibrate else None
     answers: list[FrameAnswer] = []

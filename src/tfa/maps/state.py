@@ -10,7 +10,7 @@ from tfa.base.files import sha256_of_json
 from tfa.errors import BadCalibration
 from tfa.maps.folder.header import VERSION
 from tfa.maps.records import ImageRecord
-from tfa.maps.stored_head import ServedHead
+from tfa.maps.stored_head import StoredHead
 from tfa.method.head import Head, Replica
 from tfa.verification.patch_store import CompactTokens
 
@@ -22,7 +22,7 @@ class NamedHead:
     """One head of a map: the database-only one, or a calibration."""
 
     name: str
-    served: ServedHead
+    stored: StoredHead
     decisions: dict[str, Any]
     evidence: dict[str, Any]
     saw: str
@@ -43,7 +43,7 @@ class NamedHead:
         """What a map keeps of a fitted head."""
         return cls(
             name=name,
-            served=ServedHead.of(head, replica, storage),
+            stored=StoredHead.of(head, replica, storage),
             decisions=head.decisions.to_dict(),
             evidence=head.evidence.to_dict(),
             saw=head.saw,
@@ -62,7 +62,7 @@ class NamedHead:
             "verification": self.verification,
             "decisions": self.decisions,
             "evidence": self.evidence,
-            "layout": self.served.layout(),
+            "layout": self.stored.layout(),
         }
 
     @property
@@ -71,9 +71,9 @@ class NamedHead:
         return self.verification is not None and bool(self.verification["admitted"])
 
     @classmethod
-    def from_dict(cls, entry: dict[str, Any], served: ServedHead) -> NamedHead:
+    def from_dict(cls, entry: dict[str, Any], stored: StoredHead) -> NamedHead:
         kept = {key: value for key, value in entry.items() if key != "layout"}
-        return cls(served=served, **kept)
+        return cls(stored=stored, **kept)
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,9 @@ class MapState:
         return self.heads[0]
 
     @property
-    def head(self) -> ServedHead:
-        """The database-only head as it is served."""
-        return self.database.served
+    def head(self) -> StoredHead:
+        """The database-only head as it is stored."""
+        return self.database.stored
 
     @property
     def calibrations(self) -> tuple[NamedHead, ...]:
@@ -125,7 +125,7 @@ class MapState:
         Edits leave it as it is. After a refit, or a calibration made again under its name, it is another.
         """
         file = next(entry for entry in self.files if entry["role"] == "head" and entry["head"] == name)
-        return sha256_of_json({"layout": self.chosen(name).served.layout(), "sha256": file["sha256"]})
+        return sha256_of_json({"layout": self.chosen(name).stored.layout(), "sha256": file["sha256"]})
 
     def with_calibration(self, head: NamedHead) -> MapState:
         """With a calibration, in place of an older one of that name; it answers from now on."""

@@ -64,7 +64,7 @@ def records_of(
 
 def with_images(state: MapState, tokens: Tokens, records: list[ImageRecord]) -> MapState:
     """The state with more images, described by the frozen vocabulary, geometry and compaction."""
-    grown = [dataclasses.replace(h, served=h.served.grown(h.served.rows_of(tokens))) for h in state.heads]
+    grown = [dataclasses.replace(h, stored=h.stored.grown(h.stored.rows_of(tokens))) for h in state.heads]
     return dataclasses.replace(
         state,
         heads=tuple(grown),
@@ -94,29 +94,30 @@ def with_arrays_of(fresh: MapState, older: MapState) -> MapState:
     """
     heads = []
     for head, known in zip(fresh.heads, older.heads, strict=True):
-        scorer, old = head.served.scorer, known.served.scorer
-        if all(len(p.gallery[0]) == len(o.gallery[0]) for p, o in zip(scorer.parts, old.parts, strict=True)):
-            parts = [
+        scorer, old = head.stored.scorer, known.stored.scorer
+        if all(len(p.gallery[0]) == len(o.gallery[0]) for p, o in zip(scorer.terms, old.terms, strict=True)):
+            terms = [
                 dataclasses.replace(part, gallery=(same.gallery[0], *part.gallery[1:]))
-                for part, same in zip(scorer.parts, old.parts, strict=True)
+                for part, same in zip(scorer.terms, old.terms, strict=True)
             ]
-            scorer = dataclasses.replace(scorer, sides=old.sides, parts=tuple(parts))
-            head = dataclasses.replace(head, served=dataclasses.replace(head.served, scorer=scorer))
+            scorer = dataclasses.replace(scorer, sides=old.sides, terms=tuple(terms))
+            head = dataclasses.replace(head, stored=dataclasses.replace(head.stored, scorer=scorer))
         heads.append(head)
     return dataclasses.replace(fresh, heads=tuple(heads))
 
 
-def with_twins(state: MapState) -> MapState:
+def with_duplicates(state: MapState) -> MapState:
     """Photos with the same content tie to the last bit in every head, so that the first of them wins."""
-    twins = twins_of(state.images)
-    served = [
-        dataclasses.replace(h.served, scorer=dataclasses.replace(h.served.scorer, twins=twins)) for h in state.heads
-    ]
-    heads = [dataclasses.replace(h, served=s) for h, s in zip(state.heads, served, strict=True)]
-    return dataclasses.replace(state, heads=tuple(heads))
+    duplicates = duplicates_of(state.images)
+
+    def tied(head: NamedHead) -> NamedHead:
+        scorer = dataclasses.replace(head.stored.scorer, duplicates=duplicates)
+        return dataclasses.replace(head, stored=dataclasses.replace(head.stored, scorer=scorer))
+
+    return dataclasses.replace(state, heads=tuple(map(tied, state.heads)))
 
 
-def twins_of(images: Sequence[ImageRecord]) -> np.ndarray | None:
+def duplicates_of(images: Sequence[ImageRecord]) -> np.ndarray | None:
     """For each gallery row the first row of the same file content; None if all differ."""
     first: dict[str, int] = {}
     rows = np.array([first.setdefault(record.digest, row) for row, record in enumerate(images)], dtype=np.int64)

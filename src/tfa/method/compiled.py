@@ -26,12 +26,12 @@ class Compiled:
         """`q D`."""
         self.scorer._check(tokens)
         features = self.scorer.query_features(tokens)
-        return direct_sum([part.weight for part in self.scorer.parts], features)
+        return direct_sum([term.weight for term in self.scorer.terms], features)
 
 
 def compile_scorer(scorer: Scorer) -> Compiled:
-    galleries = [np.concatenate([np.asarray(chunk, scorer.dtype) for chunk in part.gallery]) for part in scorer.parts]
-    database = direct_sum([part.weight for part in scorer.parts], galleries)
+    galleries = [np.concatenate([np.asarray(chunk, scorer.dtype) for chunk in term.gallery]) for term in scorer.terms]
+    database = direct_sum([term.weight for term in scorer.terms], galleries)
     return Compiled(scorer, database, scorer.bias.astype(scorer.dtype))
 
 

@@ -31,9 +31,9 @@ from tfa.method.head import ENSEMBLE, Replica, Retriever
 from tfa.method.pseudo_queries import PseudoScores, median_spread, pseudo_facts
 from tfa.method.residuals import SOFT, describe
 from tfa.method.score_calibration import calibrated
-from tfa.method.scorer import Part, Scorer, Side, joined
+from tfa.method.scorer import QuerySide, Scorer, ScoreTerm, joined
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, sample_patches
-from tfa.search.ties import find_twins
+from tfa.search.ties import find_duplicates
 
 SOURCE, MAP = "source", "map"
 BRANCHES = (SOURCE, MAP)
@@ -186,7 +186,7 @@ def _member(branch: Branch, sigma: float, spec: HeadSpec, dtype: str, spill: Spi
     """x_b = S_P / σ_b as a scorer. Scores without any spread stay as they are (ours): nothing to scale them by."""
     descriptors = branch.described.descriptors
     everything = len(branch.split.anchors) == branch.split.images
-    side = Side(
+    side = QuerySide(
         SOFT,
         branch.centers,
         spec.temperature,
@@ -196,10 +196,10 @@ def _member(branch: Branch, sigma: float, spec: HeadSpec, dtype: str, spill: Spi
     terms = carrier_terms(CARRIER)
     galleries = [branch.features(term.gamma, dtype, spill) for term in terms]
     parts = tuple(
-        Part(term.weight / (sigma or 1.0), 0, term.gamma, (gallery,))
+        ScoreTerm(term.weight / (sigma or 1.0), 0, term.gamma, (gallery,))
         for term, gallery in zip(terms, galleries, strict=True)
     )
-    scorer = Scorer((side,), parts, np.zeros(len(descriptors)), find_twins(descriptors), dtype)
+    scorer = Scorer((side,), parts, np.zeros(len(descriptors)), find_duplicates(descriptors), dtype)
     for gallery in galleries:
         release(gallery)
     branch.release()

@@ -32,9 +32,9 @@ from tfa.method.pseudo_queries import (
 )
 from tfa.method.residuals import HARD
 from tfa.method.score_calibration import calibrated
-from tfa.method.scorer import GLOBAL, Part, Scorer, Side, joined
+from tfa.method.scorer import GLOBAL, QuerySide, Scorer, ScoreTerm, joined
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary
-from tfa.search.ties import find_twins, top_k
+from tfa.search.ties import find_duplicates, top_k
 
 Replica = int | Literal["ensemble"]
 ENSEMBLE: Literal["ensemble"] = "ensemble"
@@ -162,25 +162,25 @@ def replica_scorer(
         terms = carrier_terms(decisions.carrier, **decisions.strengths[branch.assignment])
         for term in terms:
             gallery = branch.features(term.gamma, dtype, spill)
-            parts.append(Part(local * weight * term.weight, index, term.gamma, (gallery,)))
+            parts.append(ScoreTerm(local * weight * term.weight, index, term.gamma, (gallery,)))
         sides.append(_side(branch, spec, any(term.gamma is not None for term in terms)))
     if admitted is not None:
-        parts.append(Part(share, GLOBAL, None, (admitted,)))
+        parts.append(ScoreTerm(share, GLOBAL, None, (admitted,)))
     descriptors = [branch.described.descriptors for _, branch in used]
-    twins = twins_of(*descriptors, admitted)
+    duplicates = duplicates_of(*descriptors, admitted)
     for array in (*descriptors, *(chunk for part in parts for chunk in part.gallery)):
         if isinstance(array, np.ndarray):
             release(array)
-    return Scorer(tuple(sides), tuple(parts), np.zeros(len(descriptors[0])), twins, dtype)
+    return Scorer(tuple(sides), tuple(parts), np.zeros(len(descriptors[0])), duplicates, dtype)
 
 
-def _side(branch: Branch, spec: HeadSpec, spectral: bool) -> Side:
+def _side(branch: Branch, spec: HeadSpec, spectral: bool) -> QuerySide:
     if not spectral:
-        return Side(branch.assignment, branch.centers, spec.temperature)
+        return QuerySide(branch.assignment, branch.centers, spec.temperature)
     anchors = branch.described.descriptors
     if len(branch.split.anchors) != branch.split.images:
         anchors = anchors[branch.split.anchors]
-    return Side(branch.assignment, branch.centers, spec.temperature, branch.geometry, anchors)
+    return QuerySide(branch.assignment, branch.centers, spec.temperature, branch.geometry, anchors)
 
 
 def final_scores(
@@ -229,10 +229,10 @@ def _given(cls: np.ndarray | None) -> np.ndarray:
     return cls
 
 
-def twins_of(*galleries: np.ndarray | None) -> np.ndarray | None:
+def duplicates_of(*galleries: np.ndarray | None) -> np.ndarray | None:
     """For each row the first row equal to it in all galleries; None if all rows differ.
 
-    `find_twins` reads every number; here it is asked only about rows that agree in a few places with another. It
+    `find_duplicates` reads every number; here it is asked only about rows that agree in a few places with another. It
     compares bytes, so that −0 is made 0 first.
     """
     present = [gallery for gallery in galleries if gallery is not None]
@@ -246,6 +246,6 @@ def twins_of(*galleries: np.ndarray | None) -> np.ndarray | None:
             release(gallery)
     first = np.arange(len(present[0]))
     for rows in (np.array(rows) for rows in alike.values() if len(rows) > 1):
-        found = find_twins(*(gallery[rows] + 0 for gallery in present))
+        found = find_duplicates(*(gallery[rows] + 0 for gallery in present))
         first[rows] = rows if found is None else rows[found]
     return None if (first == np.arange(len(first))).all() else first

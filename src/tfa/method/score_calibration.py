@@ -22,14 +22,14 @@ TRIMMED = 0.05  # share of the largest entries of a column that do not count
 
 def calibrated(scorer: Scorer, sigma: float, target: Tokens) -> Scorer:
     """The scorer scaled by 1/σ, less the level of each database image over the target photos."""
-    parts = tuple(replace(part, weight=part.weight / sigma) for part in scorer.parts)
-    scaled = replace(scorer, parts=parts, bias=scorer.bias / sigma)
+    terms = tuple(replace(term, weight=term.weight / sigma) for term in scorer.terms)
+    scaled = replace(scorer, terms=terms, bias=scorer.bias / sigma)
     features = target_features(scaled, target)
     return replace(scaled, calibrators=features, bias=scaled.bias - robust_level(scaled.scores_of(features)))
 
 
 def target_features(scorer: Scorer, target: Tokens) -> tuple[np.ndarray, ...]:
-    """Features `c D` of the target photos for each part, computed in the blocks scores are computed in."""
+    """Features `c D` of the target photos for each term, computed in the blocks scores are computed in."""
     blocks = []
     for start in range(0, len(target), QUERY_BLOCK):
         tokens, count = padded(target, start)
@@ -49,12 +49,12 @@ def robust_level(scores: np.ndarray) -> np.ndarray:
 
 
 def bias_of_rows(scorer: Scorer, rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Bias of images that join the gallery with feature rows `m D` per part."""
+    """Bias of images that join the gallery with feature rows `m D` per term."""
     bias = np.zeros(len(rows[0]))
     if scorer.calibrators is None:
         return bias
-    for member in sorted({part.member for part in scorer.parts}):
-        chosen = [i for i, part in enumerate(scorer.parts) if part.member == member]
-        scores = sum(scorer.parts[i].weight * inner(scorer.calibrators[i], rows[i]) for i in chosen)
+    for member in sorted({term.member for term in scorer.terms}):
+        chosen = [i for i, term in enumerate(scorer.terms) if term.member == member]
+        scores = sum(scorer.terms[i].weight * inner(scorer.calibrators[i], rows[i]) for i in chosen)
         bias -= robust_level(np.asarray(scores))
     return bias

@@ -2,8 +2,8 @@
 
     score(q, d) = Σ_t weight_t · ⟨f_t(q), f_t(d)⟩ + b_d = ⟨Ψ(q), Ψ(d)⟩ + b_d,   Ψ = ⊕_t √weight_t · f_t
 
-A `Side` turns tokens into the features of one assignment and vocabulary; a `Part` is one term with its gallery.
-The head in memory and the map on disk score through the same code.
+A `QuerySide` turns tokens into the features of one assignment and vocabulary; a `ScoreTerm` is one term with its
+gallery. The head in memory and the map on disk score through the same code.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from tfa.errors import BadTokens, ChannelMismatch
 from tfa.method.residuals import describe
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import QUERY_BLOCK, Rows, inner, lone_products, query_blocks
-from tfa.search.quantised_rows import Levels
-from tfa.search.ties import find_twins
+from tfa.search.quantised_rows import QuantisedRows
+from tfa.search.ties import find_duplicates
 
-GLOBAL = -1  # the "side" of parts that compare global tokens
+GLOBAL = -1  # the "side" of terms that compare global tokens
 IN_MEMORY = 64 << 20  # bytes of queries' descriptors that are not worth a file
-LEVELS_BLOCK = 64  # queries at a time where rows are integers: their products are exact, so nothing is padded
+INTEGER_BLOCK = 64  # queries at a time where rows are integers: their products are exact, so nothing is padded
 
 
 @dataclass(frozen=True)
-class Side:
+class QuerySide:
     """How a query is described under one assignment and vocabulary."""
 
     assignment: str
     centers: np.ndarray  # k d
     temperature: float
-    geometry: Geometry | None = None  # None when no part needs coordinates
+    geometry: Geometry | None = None  # None when no term needs coordinates
     anchors: Rows | None = None  # a k·d: descriptors that carry the geometry
-    directions: Levels | None = None  # r a: Eᵀ in integers, where rows are; the geometry then has no vectors
+    directions: QuantisedRows | None = None  # r a: Eᵀ in integers, where rows are; the geometry then has no vectors
 
     def features(self, tokens: Tokens, gammas: set[float | None], dtype: str) -> Features:
         """Descriptors (None) and φ_γ of the tokens' images, for the asked γ, and products with the anchors."""
@@ -94,11 +94,11 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Part:
+class ScoreTerm:
     """One term of the score: weight · ⟨f(q), f(d)⟩ over the gallery."""
 
     weight: float
-    side: int  # index of a Side, or GLOBAL
+    side: int  # index of a QuerySide, or GLOBAL
     gamma: float | None  # None: the descriptor itself (or the global token)
     gallery: tuple[Rows, ...]  # m D, in chunks of rows: a map grows by chunks, a head has one
     member: int = 0  # which replica of an ensemble it belongs to
@@ -112,12 +112,12 @@ class Part:
 class Scorer:
     """Tokens in, scores against a gallery out."""
 
-    sides: tuple[Side, ...]
-    parts: tuple[Part, ...]
+    sides: tuple[QuerySide, ...]
+    terms: tuple[ScoreTerm, ...]
     bias: np.ndarray  # m
-    twins: np.ndarray | None = None  # m: index of the first image with the very same tokens
+    duplicates: np.ndarray | None = None  # m: index of the first image with the very same tokens
     dtype: str = "float32"
-    # Features of the calibration images, one array `c D` per part, where scores were calibrated: an image that
+    # Features of the calibration images, one array `c D` per term, where scores were calibrated: an image that
     # joins the gallery later gets its bias from them.
     calibrators: tuple[np.ndarray, ...] | None = None
 
@@ -125,8 +125,8 @@ class Scorer:
         """`q m` scores."""
         self._check(tokens)
         rows = [
-            self._block(tokens.select(slice(start, start + LEVELS_BLOCK)))
-            for start in range(0, len(tokens), LEVELS_BLOCK)
+            self._block(tokens.select(slice(start, start + INTEGER_BLOCK)))
+            for start in range(0, len(tokens), INTEGER_BLOCK)
         ]
         return np.concatenate(rows) if rows else np.empty((0, len(self.bias)), self.dtype)
 
@@ -137,42 +137,42 @@ class Scorer:
             for side, found in zip(self.sides, sides, strict=True)
             if found.with_anchors is not None
         }
-        return self.scores_of(self._parts(tokens, sides), known)
+        return self.scores_of(self._terms(tokens, sides), known)
 
     def scores_of(self, query_features: Sequence[np.ndarray], known: dict[int, np.ndarray] | None = None) -> np.ndarray:
-        """`q m` scores of queries whose feature of each part is given; `known` are products with a chunk, by its id."""
+        """`q m` scores of queries whose feature of each term is given; `known` are products with a chunk, by its id."""
         count = len(query_features[0])
         total = np.zeros((count, len(self.bias)), self.dtype)
-        for part, features in zip(self.parts, query_features, strict=True):
-            similarity = np.concatenate([lone_products(features, chunk, known or {}) for chunk in part.gallery], axis=1)
-            total += similarity if part.weight == 1 else np.dtype(self.dtype).type(part.weight) * similarity
+        for term, features in zip(self.terms, query_features, strict=True):
+            similarity = np.concatenate([lone_products(features, chunk, known or {}) for chunk in term.gallery], axis=1)
+            total += similarity if term.weight == 1 else np.dtype(self.dtype).type(term.weight) * similarity
         total += self.bias.astype(self.dtype)
-        if self.twins is not None:
-            total = total[:, self.twins]  # twins tie to the last bit, so the smaller index wins
+        if self.duplicates is not None:
+            total = total[:, self.duplicates]  # duplicates tie to the last bit, so the smaller index wins
         return total
 
     def query_features(self, tokens: Tokens) -> list[np.ndarray]:
-        """The query's feature of each part, `q D` each."""
-        return self._parts(tokens, self._sides(tokens))
+        """The query's feature of each term, `q D` each."""
+        return self._terms(tokens, self._sides(tokens))
 
     def _sides(self, tokens: Tokens) -> list[Features]:
         gammas: list[set[float | None]] = [set() for _ in self.sides]
-        for part in self.parts:
-            if part.side != GLOBAL:
-                gammas[part.side].add(part.gamma)
+        for term in self.terms:
+            if term.side != GLOBAL:
+                gammas[term.side].add(term.gamma)
         return [side.features(tokens, asked, self.dtype) for side, asked in zip(self.sides, gammas, strict=True)]
 
-    def _parts(self, tokens: Tokens, sides: Sequence[Features]) -> list[np.ndarray]:
+    def _terms(self, tokens: Tokens, sides: Sequence[Features]) -> list[np.ndarray]:
         return [
-            l2(np.asarray(tokens.cls, self.dtype)) if part.side == GLOBAL else sides[part.side].by_gamma[part.gamma]
-            for part in self.parts
+            l2(np.asarray(tokens.cls, self.dtype)) if term.side == GLOBAL else sides[term.side].by_gamma[term.gamma]
+            for term in self.terms
         ]
 
     def prepare(self) -> None:
         """Pack rows of integers for their kernel; scores stay as they are."""
-        chunks = [chunk for part in self.parts for chunk in part.gallery]
+        chunks = [chunk for term in self.terms for chunk in term.gallery]
         for rows in (*chunks, *(side.anchors for side in self.sides), *(side.directions for side in self.sides)):
-            if isinstance(rows, Levels):
+            if isinstance(rows, QuantisedRows):
                 rows.prepare()
 
     def _check(self, tokens: Tokens) -> None:
@@ -182,9 +182,9 @@ class Scorer:
                 f"query tokens have {tokens.channels} channels, this head was fitted on {channels}; "
                 "encode the query with the encoder of the database"
             )
-        for part in self.parts:
-            if part.side == GLOBAL and len(tokens):
-                width = part.width
+        for term in self.terms:
+            if term.side == GLOBAL and len(tokens):
+                width = term.width
                 if tokens.cls is None:
                     raise BadTokens("this head compares global tokens and the query has none; give cls")
                 if tokens.cls.shape[1] != width:
@@ -193,26 +193,26 @@ class Scorer:
 
 def joined(scorers: Sequence[Scorer]) -> Scorer:
     """The sum of several scorers over one gallery, as one scorer."""
-    parts: list[Part] = []
-    sides: list[Side] = []
+    terms: list[ScoreTerm] = []
+    sides: list[QuerySide] = []
     calibrators: list[np.ndarray] = []
     for member, scorer in enumerate(scorers):
-        for part in scorer.parts:
-            side = part.side if part.side == GLOBAL else part.side + len(sides)
-            parts.append(replace(part, side=side, member=member))
+        for term in scorer.terms:
+            side = term.side if term.side == GLOBAL else term.side + len(sides)
+            terms.append(replace(term, side=side, member=member))
         sides.extend(scorer.sides)
         calibrators.extend(scorer.calibrators or ())
     bias = np.sum([scorer.bias for scorer in scorers], axis=0)
     return Scorer(
-        tuple(sides), tuple(parts), bias, _common_twins(scorers), scorers[0].dtype, tuple(calibrators) or None
+        tuple(sides), tuple(terms), bias, _common_duplicates(scorers), scorers[0].dtype, tuple(calibrators) or None
     )
 
 
-def _common_twins(scorers: Sequence[Scorer]) -> np.ndarray | None:
-    """Images are twins of the sum only if they are twins in every scorer."""
-    if any(scorer.twins is None for scorer in scorers):
+def _common_duplicates(scorers: Sequence[Scorer]) -> np.ndarray | None:
+    """Images are duplicates of the sum only if they are duplicates in every scorer."""
+    if any(scorer.duplicates is None for scorer in scorers):
         return None
-    return find_twins(np.stack([scorer.twins for scorer in scorers if scorer.twins is not None], axis=1))
+    return find_duplicates(np.stack([scorer.duplicates for scorer in scorers if scorer.duplicates is not None], axis=1))
 
 
 def padded(tokens: Tokens, start: int) -> tuple[Tokens, int]:

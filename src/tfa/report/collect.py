@@ -19,7 +19,7 @@ def report_of(place_map: PlaceMap) -> dict[str, Any]:
     """Facts and evidence of a map, near duplicates, hubs, lonely images and advice."""
     info = place_map.info()
     facts = {key: value for key, value in info.items() if key not in ("photos", "evidence")}
-    found = resemblance(place_map.state.chosen().served.scorer, answering_rows(place_map))
+    found = resemblance(place_map.state.chosen().stored.scorer, answering_rows(place_map))
     images = place_map.images
     duplicates = [{"images": [_named(images[i]) for i in group]} for group in near_duplicates(found)]
     hubs = [{**_named(images[i]), "returned_by": count} for i, count in hubs_of(found)]

@@ -34,8 +34,8 @@ def evidence_of(place_map: PlaceMap) -> dict[str, Any]:
         "candidates": candidates,
         "decisions": made,
         "reasons": head.evidence["reasons"],
-        "spectrum": spectrum_of(head.served.scorer),
-        "similarity": similarity_of(head.served.scorer, answering_rows(place_map)),
+        "spectrum": spectrum_of(head.stored.scorer),
+        "similarity": similarity_of(head.stored.scorer, answering_rows(place_map)),
     }
 
 
@@ -44,7 +44,7 @@ def spectrum_of(scorer: Scorer) -> dict[str, Any] | None:
     for number, side in enumerate(scorer.sides):
         if side.geometry is None:
             continue
-        shaped = [part for part in scorer.parts if part.side == number and part.gamma is not None]
+        shaped = [part for part in scorer.terms if part.side == number and part.gamma is not None]
         strongest = max(shaped, key=lambda part: part.weight)
         return {
             "eigenvalues": side.geometry.eigenvalues[:MOST_EIGENVALUES].tolist(),
@@ -69,7 +69,7 @@ def similarity_of(scorer: Scorer, alive: np.ndarray, most: int = MOST_PAIRS) -> 
     one, other = np.r_[near, drawn[0]], np.r_[near + 1, drawn[1]]
     original = [float(descriptors(a) @ descriptors(b)) for a, b in zip(rows[one], rows[other], strict=True)]
     final = np.zeros(len(one))
-    for part in scorer.parts:
+    for part in scorer.terms:
         for index, (a, b) in enumerate(zip(rows[one], rows[other], strict=True)):
             final[index] += part.weight * float(_row(part.gallery, a) @ _row(part.gallery, b))
     final += scorer.bias[rows[other]]
@@ -78,7 +78,7 @@ def similarity_of(scorer: Scorer, alive: np.ndarray, most: int = MOST_PAIRS) -> 
 
 def _original(scorer: Scorer, alive: np.ndarray) -> tuple[np.ndarray, Any]:
     """Gallery rows whose residual descriptor the map keeps, and how to get it."""
-    for part in scorer.parts:
+    for part in scorer.terms:
         if part.side != GLOBAL and part.gamma is None:
             return alive, partial(_row, part.gallery)
     side = next(side for side in scorer.sides if side.geometry is not None)

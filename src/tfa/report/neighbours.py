@@ -37,14 +37,14 @@ def resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_ASKED) -> Re
     """
     count = len(alive)
     asked = np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(np.int64)
-    kept = alive if scorer.twins is None else scorer.twins[alive]
+    kept = alive if scorer.duplicates is None else scorer.duplicates[alive]
     level, norms = _level_and_norms(scorer, kept)
     first = np.empty((len(asked), min(NEIGHBOURS, max(count - 1, 0))), np.int64)
     best = np.full(len(asked), np.nan)
     found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for low in range(0, len(asked), BLOCK):
         rows = asked[low : low + BLOCK]
-        scores = scorer.scores_of([_rows(part.gallery, kept[rows]) for part in scorer.parts])[:, alive].astype(float)
+        scores = scorer.scores_of([_rows(part.gallery, kept[rows]) for part in scorer.terms])[:, alive].astype(float)
         cosines = (scores - scorer.bias[kept] - level[rows][:, None] - level) / (norms[rows][:, None] * norms)
         hidden = kept[rows][:, None] == kept[None, :]
         cosines[hidden] = 1.0
@@ -77,7 +77,7 @@ def _level_and_norms(scorer: Scorer, kept: np.ndarray) -> tuple[np.ndarray, np.n
     """Of each image `m`: ⟨Ψ, Ψ̄⟩ − ‖Ψ̄‖²/2, so that a pair loses the sum of both, and ‖Ψ − Ψ̄‖."""
     squared, along, of_mean = np.zeros(len(kept)), np.zeros(len(kept)), 0.0
     starts = range(0, len(kept), BLOCK)
-    for part in scorer.parts:
+    for part in scorer.terms:
         sums = [_rows(part.gallery, kept[low : low + BLOCK]).sum(axis=0, dtype=np.float64) for low in starts]
         mean = np.sum(sums, axis=0) / len(kept)
         of_mean += part.weight * float(mean @ mean)

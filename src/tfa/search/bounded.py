@@ -18,24 +18,24 @@ import numpy as np
 
 from tfa.base.half import widened
 from tfa.base.tokens import Tokens
-from tfa.method.scorer import Part, Scorer
+from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.search.gallery import Rows
-from tfa.search.quantised_rows import BASE, ROWS, Levels, planes_of, rounded
+from tfa.search.quantised_rows import BASE, ROWS, QuantisedRows, planes_of, rounded
 
 # Beyond the two terms: float32 holds a coarse product, and the score it is compared with, to 2^-24 of itself.
 ROUNDING = 2.0**-22
 
 
 @dataclass(frozen=True)
-class CoarseRows:
+class BoundedRows:
     """A chunk of gallery rows as integers, and how far each is from what it stands for."""
 
-    rows: Levels
+    rows: QuantisedRows
     lost: np.ndarray  # m: ‖row − L̂‖
     norms: np.ndarray  # m: ‖L̂‖
 
     @classmethod
-    def of(cls, chunk: np.ndarray) -> CoarseRows:
+    def of(cls, chunk: np.ndarray) -> BoundedRows:
         """int8 rows of a chunk, a block of rows at a time."""
         blocks, lost, norms = [], np.empty(len(chunk)), np.empty(len(chunk))
         for start in range(0, len(chunk), ROWS):
@@ -46,15 +46,15 @@ class CoarseRows:
             norms[start : start + ROWS] = np.linalg.norm(near, axis=1)
             blocks.append(block)
         stored = np.concatenate([block.stored for block in blocks])
-        return cls(Levels(stored, np.concatenate([block.step for block in blocks]), chunk.shape[1]), lost, norms)
+        return cls(QuantisedRows(stored, np.concatenate([block.step for block in blocks]), chunk.shape[1]), lost, norms)
 
 
-class CoarseScorer:
+class BoundedScorer:
     """A scorer of floats that answers from integers and proves its k best."""
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = scorer
-        self.parts = [[coarse_rows(chunk) for chunk in part.gallery] for part in scorer.parts]
+        self.parts = [[bounded_rows(chunk) for chunk in part.gallery] for part in scorer.terms]
 
     def prepare(self) -> None:
         """Pack the integers for their kernel; scores stay as they are."""
@@ -86,7 +86,7 @@ class CoarseScorer:
         """Coarse scores and how far the exact ones may be from them, `q m` each."""
         shape = len(features[0]), len(self.scorer.bias)
         coarse, bound = np.zeros(shape), np.zeros(shape)
-        for part, chunks, asked in zip(self.scorer.parts, self.parts, features, strict=True):
+        for part, chunks, asked in zip(self.scorer.terms, self.parts, features, strict=True):
             planes = planes_of(asked, BASE)
             norms = np.linalg.norm(asked, axis=1)[:, None]
             near = planes.whole * planes.unit[:, None]
@@ -96,19 +96,19 @@ class CoarseScorer:
             bound += part.weight * (norms * lost + missed * size)
         coarse += self.scorer.bias
         bound += ROUNDING * np.abs(coarse)
-        twins = self.scorer.twins
-        return (coarse, bound) if twins is None else (coarse[:, twins], bound[:, twins])
+        duplicates = self.scorer.duplicates
+        return (coarse, bound) if duplicates is None else (coarse[:, duplicates], bound[:, duplicates])
 
     def _exact(self, feature: Sequence[np.ndarray], images: np.ndarray) -> np.ndarray:
         """Scores of one query with some images: in float64, each row on its own, so that equal rows tie."""
-        rows = images if self.scorer.twins is None else self.scorer.twins[images]
+        rows = images if self.scorer.duplicates is None else self.scorer.duplicates[images]
         total = self.scorer.bias[rows].astype(np.float64)
-        for part, asked in zip(self.scorer.parts, feature, strict=True):
+        for part, asked in zip(self.scorer.terms, feature, strict=True):
             total += part.weight * (_gathered(part, rows).astype(np.float64) * asked).sum(axis=1)
         return total.astype(np.float32)
 
 
-def _gathered(part: Part, rows: np.ndarray) -> np.ndarray:
+def _gathered(part: ScoreTerm, rows: np.ndarray) -> np.ndarray:
     """Some rows of a part's gallery; no other is read."""
     found, start = np.empty((len(rows), part.width), np.float32), 0
     for chunk in part.gallery:
@@ -120,13 +120,13 @@ def _gathered(part: Part, rows: np.ndarray) -> np.ndarray:
 
 
 # A chunk that an edit leaves in place is not rounded again: its integers live as long as it does.
-_known: dict[int, CoarseRows] = {}
+_known: dict[int, BoundedRows] = {}
 
 
-def coarse_rows(chunk: Rows) -> CoarseRows:
+def bounded_rows(chunk: Rows) -> BoundedRows:
     """The integers of a chunk, made once."""
     if id(chunk) not in _known:
         assert isinstance(chunk, np.ndarray)
-        _known[id(chunk)] = CoarseRows.of(chunk)
+        _known[id(chunk)] = BoundedRows.of(chunk)
         weakref.finalize(chunk, _known.pop, id(chunk), None)
     return _known[id(chunk)]

@@ -33,7 +33,7 @@ PACKED_AFTER = 2  # asks after which rows are packed for it: a program that asks
 
 
 @dataclass(frozen=True)
-class Levels:
+class QuantisedRows:
     """Rows `m D` as integers with a step each. It stands where an array of rows stands."""
 
     stored: np.ndarray  # int8 `m D`, or seven bits a level: uint8 `m ⌈7D/8⌉`
@@ -62,9 +62,9 @@ class Levels:
     def __len__(self) -> int:
         return len(self.stored)
 
-    def __getitem__(self, rows: Any) -> Levels:
+    def __getitem__(self, rows: Any) -> QuantisedRows:
         fine = None if self.fine is None else self.fine[rows]
-        return Levels(self.stored[rows], self.step[rows], self.width, self.top, fine)
+        return QuantisedRows(self.stored[rows], self.step[rows], self.width, self.top, fine)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """The rows that the integers stand for."""
@@ -150,7 +150,7 @@ def widened_sums(levels: np.ndarray, planes: Planes, top: int = TOP) -> np.ndarr
     return np.ascontiguousarray(total.T)
 
 
-def rounded(rows: np.ndarray, top: int = TOP, *, fine: bool = False) -> Levels:
+def rounded(rows: np.ndarray, top: int = TOP, *, fine: bool = False) -> QuantisedRows:
     """Rows `m D` to the nearest levels, the largest entry of a row being `top` steps."""
     levels, step = np.empty(rows.shape, np.int8), np.empty(len(rows), np.float32)
     rest = np.empty(rows.shape, np.int8) if fine else None
@@ -163,15 +163,15 @@ def rounded(rows: np.ndarray, top: int = TOP, *, fine: bool = False) -> Levels:
         levels[start : start + ROWS], step[start : start + ROWS] = nearest.clip(-top, top), steps
         if rest is not None:
             rest[start : start + ROWS] = np.rint((scaled - nearest) * FINE).clip(-TOP, TOP)
-    return Levels(levels, step, rows.shape[1], top, rest)
+    return QuantisedRows(levels, step, rows.shape[1], top, rest)
 
 
-def joined_levels(chunks: Sequence[Levels]) -> Levels:
+def joined_rows(chunks: Sequence[QuantisedRows]) -> QuantisedRows:
     """Chunks of rows as one, in the form they would be written in."""
     if len(chunks) == 1:
         return chunks[0]
     stored, step = np.concatenate([c.packed for c in chunks]), np.concatenate([c.step for c in chunks])
-    return Levels(stored, step, chunks[0].width, chunks[0].top)
+    return QuantisedRows(stored, step, chunks[0].width, chunks[0].top)
 
 
 # --- seven bits a level on disk ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy as np
 from tfa.base.backend import to_numpy
 
 
-def find_twins(*galleries: np.ndarray | None) -> np.ndarray | None:
+def find_duplicates(*galleries: np.ndarray | None) -> np.ndarray | None:
     """For each row the first row equal to it in all galleries; None if all rows differ."""
     present = [to_numpy(gallery) for gallery in galleries if gallery is not None]
     seen: dict[bytes, int] = {}

@@ -70,7 +70,7 @@ class ServedMap:
             place_map.prepare()
         else:  # learning takes the exact score of every image: rows of integers are packed, no coarse ones are made
             for head in place_map.state.heads:
-                head.served.scorer.prepare()
+                head.stored.scorer.prepare()
 
     # --- edits -------------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class ServedMap:
 
     def _tidy(self, edited: PlaceMap) -> PlaceMap:
         """Read the map anew once it has grown by many small pieces: on disk they were joined."""
-        pieces = max(len(part.gallery) for part in edited.state.head.scorer.parts)
+        pieces = max(len(part.gallery) for part in edited.state.head.scorer.terms)
         if pieces <= MAX_SEGMENTS:
             return edited
         fresh = self._reloaded()

@@ -108,10 +108,10 @@ class Learning:
             return self._listening[1]
 
     def _listener(self, state: MapState, head: NamedHead) -> NamedHead:
-        fields = {field.name: getattr(head.served.scorer, field.name) for field in dataclasses.fields(Scorer)}
+        fields = {field.name: getattr(head.stored.scorer, field.name) for field in dataclasses.fields(Scorer)}
         learner = self._learner(state, head)
         scorer = ListeningScorer(**fields, listen=partial(self._listen, learner, state.images))
-        return dataclasses.replace(head, served=dataclasses.replace(head.served, scorer=scorer))
+        return dataclasses.replace(head, stored=dataclasses.replace(head.stored, scorer=scorer))
 
     def _listen(self, learner: HeadLearner, images: Sequence[ImageRecord], raw: np.ndarray) -> np.ndarray:
         with self._lock:

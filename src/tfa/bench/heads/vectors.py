@@ -13,7 +13,7 @@ from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Photos
 from tfa.method.scorer import padded
 from tfa.search.gallery import QUERY_BLOCK, inner
-from tfa.search.ties import find_twins
+from tfa.search.ties import find_duplicates
 
 IMAGES_AT_ONCE = 256
 IN_MEMORY_BYTES = 64 << 20  # a gallery larger than this lies in a mapped temporary file
@@ -42,23 +42,23 @@ class VectorHead:
 
     describe: Mapping[str, Describe]
     gallery: Mapping[str, np.ndarray]  # m D
-    twins: Mapping[str, np.ndarray | None]
+    duplicates: Mapping[str, np.ndarray | None]
     saw: str
 
     @classmethod
     def of(cls, database: Photos, describe: Mapping[str, Describe], saw: str, progress: Progress) -> VectorHead:
         gallery = {replica: described(database.tokens, describe[replica], progress) for replica in describe}
-        return cls(describe, gallery, {replica: find_twins(rows) for replica, rows in gallery.items()}, saw)
+        return cls(describe, gallery, {replica: find_duplicates(rows) for replica, rows in gallery.items()}, saw)
 
     @property
     def replicas(self) -> tuple[str, ...]:
         return tuple(self.describe)
 
     def scores(self, queries: Photos, replica: str) -> np.ndarray:
-        gallery, twins = self.gallery[replica], self.twins[replica]
+        gallery, duplicates = self.gallery[replica], self.duplicates[replica]
         blocks = []
         for start in range(0, len(queries), QUERY_BLOCK):
             tokens, count = padded(queries.tokens, start)  # equal shapes: no score depends on its neighbours
             rows = inner(self.describe[replica](tokens), gallery)[:count]
-            blocks.append(rows if twins is None else rows[:, twins])  # equal images tie to the last bit
+            blocks.append(rows if duplicates is None else rows[:, duplicates])  # equal images tie to the last bit
         return np.concatenate(blocks) if blocks else np.empty((0, len(gallery)), gallery.dtype)

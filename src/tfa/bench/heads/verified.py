@@ -152,12 +152,12 @@ def judged_on_database(
     spec = pairs.spec
     if isinstance(base.retriever, Head):
         return judge_on_database(base.retriever, pairs.among, spec, backend_for("cpu"), progress)
-    # A dual head keeps no pseudo scores: its images are asked like queries, each with itself and its twins hidden.
+    # A dual head keeps no pseudo scores: its images are asked like queries, each with itself and its duplicates hidden.
     chosen = evenly_spaced(len(database), spec.max_pseudo)
     lists = []
     for s in CONSTRUCTIONS:
-        twins = base.retriever.scorer(s).twins
-        first = np.arange(len(database)) if twins is None else twins
+        duplicates = base.retriever.scorer(s).duplicates
+        first = np.arange(len(database)) if duplicates is None else duplicates
         scores = base.retriever.scores(database.select(chosen), s).astype(np.float64)
         row, column = np.nonzero(first[chosen][:, None] == first[None, :])
         lists.append(shortlist(scores, (row, column), 2 * spec.candidates))

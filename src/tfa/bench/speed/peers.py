@@ -23,7 +23,7 @@ from tfa.bench.speed.result_line import Bar, Line
 from tfa.errors import BadSpec
 from tfa.method.gram import inner_products
 from tfa.method.residuals import HARD
-from tfa.method.scorer import Part, Scorer
+from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.method.spectrum import fit_geometry
 from tfa.method.vocabulary import sample_patches
 from tfa.pipeline import fit
@@ -199,7 +199,7 @@ def _searches(descriptors: np.ndarray, faiss: Any | None) -> dict[str, Measured]
 
 def own_search(descriptors: np.ndarray) -> Any:
     """Queries `q D` → indices `q k`, in blocks of queries filled up as a head's scorer does it."""
-    scorer = Scorer((), (Part(1.0, 0, None, (descriptors,)),), np.zeros(len(descriptors)))
+    scorer = Scorer((), (ScoreTerm(1.0, 0, None, (descriptors,)),), np.zeros(len(descriptors)))
 
     def search(queries: np.ndarray) -> np.ndarray:
         rows = []

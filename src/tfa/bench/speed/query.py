@@ -19,8 +19,8 @@ from tfa.bench.speed.synthetic_maps import arrays_read, made_head, numbers_read
 from tfa.maps.stored_head import INTEGERS
 from tfa.method.carriers import CARRIERS
 from tfa.method.residuals import describe, remembering
-from tfa.method.scorer import Part, Scorer, Side
-from tfa.search.bounded import CoarseScorer
+from tfa.method.scorer import QuerySide, Scorer, ScoreTerm
+from tfa.search.bounded import BoundedScorer
 from tfa.search.ties import top_k
 
 K = 10
@@ -184,9 +184,9 @@ def proven(images: int, width: int, queries: int, repeats: int) -> Proof:
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     asked = rows[rng.integers(0, images, queries)] + rng.standard_normal((queries, width), np.float32) / width**0.5
     asked /= np.linalg.norm(asked, axis=1, keepdims=True)
-    side = Side("soft", np.zeros((1, width), np.float32), 0.01)  # features are given: it describes nothing
-    scorer = Scorer((side,), (Part(1.0, 0, None, (rows,)),), np.zeros(images))
-    coarse = CoarseScorer(scorer)
+    side = QuerySide("soft", np.zeros((1, width), np.float32), 0.01)  # features are given: it describes nothing
+    scorer = Scorer((side,), (ScoreTerm(1.0, 0, None, (rows,)),), np.zeros(images))
+    coarse = BoundedScorer(scorer)
     coarse.prepare()
     calls = {
         "coarse": lambda: top_k(coarse.scores_of([asked[:1]], K), K),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from tfa.errors import BadSpec
-from tfa.maps.stored_head import INTEGERS, ServedHead
+from tfa.maps.stored_head import INTEGERS, StoredHead
 from tfa.method.carriers import CARRIERS, carrier_terms
-from tfa.method.scorer import Part, Scorer, Side
+from tfa.method.scorer import QuerySide, Scorer, ScoreTerm
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import Rows
-from tfa.search.quantised_rows import SEVEN_TOP, TOP, Levels
+from tfa.search.quantised_rows import SEVEN_TOP, TOP, QuantisedRows
 
 MAX_RANK = 4096  # directions a geometry keeps at most
 STRENGTHS = {"c": 0.6, "beta": 0.3}  # of the adaptive carrier: all three of its terms
@@ -18,7 +18,7 @@ STRENGTHS = {"c": 0.6, "beta": 0.3}  # of the adaptive carrier: all three of its
 
 def made_head(
     images: int, carrier: str, *, words: int = 64, channels: int = 384, storage: str = INTEGERS
-) -> ServedHead:
+) -> StoredHead:
     """A head of one vocabulary under soft assignment, with `images` random rows."""
     if carrier not in CARRIERS or images < 3:
         raise BadSpec(f"carrier={carrier!r}, images={images}: use one of {', '.join(CARRIERS)} and at least 3 images")
@@ -27,25 +27,25 @@ def made_head(
     centers /= np.linalg.norm(centers, axis=1, keepdims=True)
     terms, rank = carrier_terms(carrier, **STRENGTHS), min(images - 1, MAX_RANK)
     descriptors = _rows(rng, images, words * channels, SEVEN_TOP, storage)
-    side = Side("soft", centers, 0.01)
+    side = QuerySide("soft", centers, 0.01)
     if any(term.gamma is not None for term in terms):
         eta = np.geomspace(0.05 * images, 1e-4 * images, rank)
         vectors = np.empty((images, 0 if storage == INTEGERS else rank), np.float32)
         directions = None
         if storage == INTEGERS:
             levels, fine = _levels(rng, (rank, images), TOP), _levels(rng, (rank, images), TOP)
-            directions = Levels(levels, np.full(rank, 1 / (60 * np.sqrt(images)), np.float32), images, TOP, fine)
+            directions = QuantisedRows(levels, np.full(rank, 1 / (60 * np.sqrt(images)), np.float32), images, TOP, fine)
         else:
             vectors = (rng.standard_normal((images, rank), np.float32) / np.sqrt(images)).astype(storage)
         means = np.full(images, 0.3)
         geometry = Geometry(np.arange(images), vectors, eta, means, 0.3, 50.0)
-        side = Side("soft", centers, 0.01, geometry, descriptors, directions)
+        side = QuerySide("soft", centers, 0.01, geometry, descriptors, directions)
     parts = []
     for term in terms:
         rows = descriptors if term.gamma is None else _rows(rng, images, rank, TOP, storage)
-        parts.append(Part(term.weight, 0, term.gamma, (rows,)))
+        parts.append(ScoreTerm(term.weight, 0, term.gamma, (rows,)))
     peaks = np.sort(rng.normal(4, 1, min(images, 5000)))
-    return ServedHead(Scorer((side,), tuple(parts), np.zeros(images)), peaks, storage)
+    return StoredHead(Scorer((side,), tuple(parts), np.zeros(images)), peaks, storage)
 
 
 def _rows(rng: np.random.Generator, images: int, width: int, top: int, storage: str) -> Rows:
@@ -53,7 +53,7 @@ def _rows(rng: np.random.Generator, images: int, width: int, top: int, storage: 
     levels = _levels(rng, (images, width), top)
     step = np.full(images, np.sqrt(3 / width) / top, np.float32)
     if storage == INTEGERS:
-        return Levels(levels, step, width, top)
+        return QuantisedRows(levels, step, width, top)
     return (levels * np.float32(step[0])).astype(storage)
 
 
@@ -61,21 +61,21 @@ def _levels(rng: np.random.Generator, shape: tuple[int, int], top: int) -> np.nd
     return rng.integers(-top, top + 1, shape, np.int8)
 
 
-def rows_read(head: ServedHead) -> list[Rows]:
+def rows_read(head: StoredHead) -> list[Rows]:
     """The rows that one question is multiplied with, each once."""
     sides = [rows for side in head.scorer.sides for rows in (side.anchors, side.directions)]
     vectors = [side.geometry.vectors for side in head.scorer.sides if side.geometry is not None]
-    every = (*sides, *vectors, *(chunk for part in head.scorer.parts for chunk in part.gallery))
+    every = (*sides, *vectors, *(chunk for part in head.scorer.terms for chunk in part.gallery))
     return list({id(rows): rows for rows in every if rows is not None and rows.shape[1]}.values())
 
 
-def numbers_read(head: ServedHead) -> int:
+def numbers_read(head: StoredHead) -> int:
     return sum(rows.shape[0] * rows.shape[1] for rows in rows_read(head))
 
 
-def arrays_read(head: ServedHead) -> list[np.ndarray]:
+def arrays_read(head: StoredHead) -> list[np.ndarray]:
     """The arrays of these rows."""
     arrays: list[np.ndarray | None] = []
     for rows in rows_read(head):
-        arrays += [rows.levels, rows.fine] if isinstance(rows, Levels) else [rows]
+        arrays += [rows.levels, rows.fine] if isinstance(rows, QuantisedRows) else [rows]
     return [array for array in arrays if array is not None]

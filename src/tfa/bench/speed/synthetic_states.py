@@ -10,7 +10,7 @@ import numpy as np
 
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.stored_head import ServedHead
+from tfa.maps.stored_head import StoredHead
 
 WHY = {"assignment": "made up", "strengths": "made up", "admit_cls": "made up", "carrier": "made up"}
 
@@ -31,7 +31,7 @@ class MadeEncoder:
         return np.repeat(self.patches[None], len(images), axis=0), None
 
 
-def made_state(head: ServedHead, encoder: MadeEncoder | None = None) -> MapState:
+def made_state(head: StoredHead, encoder: MadeEncoder | None = None) -> MapState:
     """The first state of a map of that head, with records as long as those of real photos."""
     images = len(head.scorer.bias)
     records = []

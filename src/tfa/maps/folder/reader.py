@@ -11,7 +11,7 @@ from tfa.errors import BadMap
 from tfa.maps.folder.header import check_file, read_header
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.stored_head import ServedHead
+from tfa.maps.stored_head import StoredHead
 from tfa.verification.patch_store import CompactTokens
 
 
@@ -25,8 +25,8 @@ def read(folder: Path, *, verify: bool = True) -> MapState:
         lists = [folder / entry["name"] for entry in header["files"] if entry["role"] == "images"]
         images = [ImageRecord.from_dict(record) for file in lists for record in json.loads(file.read_text("utf-8"))]
         for head in heads:
-            scorer = head.served.scorer
-            rows = {len(scorer.bias), *(sum(map(len, part.gallery)) for part in scorer.parts)}
+            scorer = head.stored.scorer
+            rows = {len(scorer.bias), *(sum(map(len, part.gallery)) for part in scorer.terms)}
             if rows != {len(images)}:
                 raise BadMap(f"{folder} is damaged: {len(images)} images, but {sorted(rows)} gallery rows")
         compact = _read_compact(folder, header)
@@ -60,7 +60,7 @@ def _read_head(folder: Path, header: dict[str, Any], entry: dict[str, Any]) -> N
     for file in header["files"]:
         if file["head"] == entry["name"]:
             arrays[file["role"]].append(map_tensors(folder / file["name"])[0])
-    return NamedHead.from_dict(entry, ServedHead.from_tensors(entry["layout"], arrays["head"][0], arrays["gallery"]))
+    return NamedHead.from_dict(entry, StoredHead.from_tensors(entry["layout"], arrays["head"][0], arrays["gallery"]))
 
 
 def _read_compact(folder: Path, header: dict[str, Any]) -> CompactTokens | None:

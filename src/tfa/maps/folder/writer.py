@@ -125,11 +125,11 @@ def _segment(folder: Path, state: MapState, first_row: int) -> list[dict[str, An
 
 
 def _head(folder: Path, state: MapState, head: NamedHead) -> dict[str, Any]:
-    return _tensors(folder, state, head, "head", head.served.head_tensors())
+    return _tensors(folder, state, head, "head", head.stored.head_tensors())
 
 
 def _gallery(folder: Path, state: MapState, head: NamedHead, start: int, stop: int, suffix: str = "") -> dict[str, Any]:
-    return _tensors(folder, state, head, "gallery", head.served.gallery_tensors(start, stop), suffix)
+    return _tensors(folder, state, head, "gallery", head.stored.gallery_tensors(start, stop), suffix)
 
 
 def _tensors(
