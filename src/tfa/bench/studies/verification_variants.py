@@ -78,5 +78,5 @@ VARIANTS: Mapping[str, Variant] = {
     "fusion-2": Variant(factor="fusion", title="z + 2 √M", fuse=weighted(2)),
     "fusion-4": Variant(factor="fusion", title="z + 4 √M", fuse=weighted(4)),
     "fusion-8": Variant(factor="fusion", title="z + 8 √M", fuse=weighted(8)),
-    "frames": Variant(factor="one place", title="evidence also tells frames of one place", one_place=False),
+    "frames": Variant(factor="one place", title="evidence also ranks frames of one place", one_place=False),
 }
