@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.backend import Backend, backend_for
-from tfa.base.config import HeadSpec
+from tfa.base.config import CalibrationSpec, HeadSpec
 from tfa.base.progress import Progress, SilentProgress, as_progress, tracked
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
@@ -27,13 +27,11 @@ from tfa.method.branch import Branch, DatabaseSplit, fit_branch
 from tfa.method.controllers.database import decide
 from tfa.method.controllers.target import decide_for_target
 from tfa.method.controllers.target_reasons import of_score
-from tfa.method.head import Head, assemble
+from tfa.method.head import FittedDatabase, Head, assemble
 from tfa.method.residuals import ASSIGNMENTS, SOFT, Described, describe
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, given_vocabularies, sample_patches
 from tfa.photos.images import find_images
 from tfa.photos.token_cache import EncodedImages, TokenCache
-
-FEW_PHOTOS = 8  # target photos below which calibration is warned about
 
 
 def encode(
@@ -65,6 +63,21 @@ def fit(
     `centers` are three arrays (words, channels) to use instead of fitting vocabularies. Descriptors and scores
     are `dtype`; Gram matrices, spectra and evidence are float64 always. `device` is where fitting computes.
     """
+    listener = as_progress(progress)
+    database = fit_database(tokens, spec, centers, device=device, dtype=dtype, progress=listener)
+    return decide_head(database, backend_for(device), listener)
+
+
+def fit_database(
+    tokens: Tokens,
+    spec: HeadSpec | None = None,
+    centers: Sequence[Any] | None = None,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    progress: bool | Progress | None = None,
+) -> FittedDatabase:
+    """The first half of `fit`: words, descriptors and geometry, before anything is decided."""
     tokens, spec, progress = _checked(tokens), spec or HeadSpec(), as_progress(progress)
     if dtype not in ("float32", "float64"):
         raise BadSpec(f"dtype={dtype!r} is unknown; use float32 or float64")
@@ -85,68 +98,70 @@ def fit(
     described = describe(
         tokens, words, ASSIGNMENTS, spec.temperature, backend, dtype=dtype, spill=spill, progress=progress
     )
+    return fit_spectra(described, vocabularies, spec, tokens.cls, backend, spill, progress)
 
-    return fit_described(described, vocabularies, spec, tokens.cls, backend, spill, dtype, progress)
 
-
-def fit_described(
+def fit_spectra(
     described: Mapping[tuple[str, int], Described],
     vocabularies: Sequence[Vocabulary],
     spec: HeadSpec,
     cls: np.ndarray | None,
     backend: Backend,
     spill: Spill,
-    dtype: str = "float32",
     progress: Progress | None = None,
-) -> Head:
-    """The second half of `fit`: descriptors of each assignment and construction → a head."""
-    progress = progress or SilentProgress()
-
-    # Geometry: Gram matrix and spectrum of each, one at a time.
+) -> FittedDatabase:
+    """Geometry: Gram matrix and spectrum of each assignment and construction, one at a time."""
     split = DatabaseSplit.of(len(described[SOFT, 0].descriptors), spec)
     keys = [(assignment, construction) for assignment in ASSIGNMENTS for construction in CONSTRUCTIONS]
     branches: dict[tuple[str, int], Branch] = {}
-    for assignment, s in tracked(keys, len(keys), "spectra", progress):
+    for assignment, s in tracked(keys, len(keys), "spectra", progress or SilentProgress()):
         centers = vocabularies[s].centers
         branches[assignment, s] = fit_branch(
             assignment, s, centers, described[assignment, s], split, spec, backend, spill
         )
+    return FittedDatabase(spec, tuple(vocabularies), branches, cls)
 
-    # Evidence and decisions, then the head they make.
-    decisions, evidence = decide(branches, cls, backend, progress)
-    return assemble(spec, decisions, evidence, vocabularies, branches, cls, backend, dtype)
+
+def decide_head(database: FittedDatabase, backend: Backend, progress: Progress | None = None) -> Head:
+    """The second half of `fit`: evidence and decisions, then the head they make."""
+    decisions, evidence = decide(database.branches, database.cls, backend, progress)
+    return assemble(database, decisions, evidence, backend)
 
 
 def calibrate(
-    head: Head,
+    head: FittedDatabase,
     target: Tokens,
     *,
     score: bool = False,
     device: str = "cpu",
     progress: bool | Progress | None = None,
 ) -> Head:
-    """A head for a deployment: decided again by a few unlabelled photos from the target's camera.
+    """A head for a deployment: decided by a few unlabelled photos from the target's camera.
 
-    Vocabularies and geometry stay the database's. `score` adds robust score calibration (ours, beyond the
-    paper). The result is frozen: later queries do not change it.
+    `head` may also be what `fit_database` makes: vocabularies and geometry stay, decisions are made again.
+    `score` adds robust score calibration (ours, beyond the paper). The result is frozen: later queries do not
+    change it.
     """
-    if len(target) < 2:
-        raise BadTokens(f"{len(target)} target photos are too few to calibrate on; give at least 2, better 64")
-    if len(target) < FEW_PHOTOS:
-        warnings.warn(f"{len(target)} target photos decide little; give 64 where you can", FewPhotos, stacklevel=2)
+    if len(target) < CalibrationSpec.fewest:
+        raise BadTokens(
+            f"{len(target)} target photos are too few to calibrate on; give at least {CalibrationSpec.fewest}, "
+            f"better {CalibrationSpec.budget}"
+        )
+    if len(target) < CalibrationSpec.few:
+        warnings.warn(
+            f"{len(target)} target photos decide little; give {CalibrationSpec.budget} where you can",
+            FewPhotos,
+            stacklevel=2,
+        )
     backend, progress = backend_for(device), as_progress(progress)
     head.check(target)
-    dtype = str(head.branches["soft", 0].described.descriptors.dtype)
     words = [vocabulary.centers for vocabulary in head.vocabularies]
-    described = describe(target, words, ASSIGNMENTS, head.spec.temperature, backend, dtype=dtype)
+    described = describe(target, words, ASSIGNMENTS, head.spec.temperature, backend, dtype=head.dtype)
     decisions, evidence = decide_for_target(head.branches, described, head.cls, target.cls, backend, progress)
     if score:
         decisions = dataclasses.replace(decisions, score_calibrated=True)
         evidence = dataclasses.replace(evidence, reasons={**evidence.reasons, "score": of_score(len(target))})
-    return assemble(
-        head.spec, decisions, evidence, head.vocabularies, head.branches, head.cls, backend, dtype,
-        score_target=target if score else None, saw="target",
-    )  # fmt: skip
+    return assemble(head, decisions, evidence, backend, score_target=target if score else None, saw="target")
 
 
 def recognise(photos: Path, queries: Path, encoder: Encoder, k: int = 5) -> list[tuple[Path, list[Path]]]:

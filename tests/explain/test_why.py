@@ -30,14 +30,11 @@ def fitted():
     return fit(world(), SPEC)
 
 
-def head_of(fitted, carrier, assignment, admit=False, dtype="float32"):
+def head_of(fitted, carrier, assignment, admit=False):
     decisions = dataclasses.replace(
         fitted.decisions, carrier=carrier, assignment=assignment, admit_cls=admit, c=0.4, beta=0.3
     )
-    return assemble(
-        SPEC, decisions, fitted.evidence, list(fitted.vocabularies), fitted.branches, world().cls,
-        backend_for("cpu"), dtype,
-    )  # fmt: skip
+    return assemble(fitted, decisions, fitted.evidence, backend_for("cpu"))
 
 
 @pytest.mark.parametrize("replica", [0, "ensemble"])
@@ -66,9 +63,9 @@ def test_patches_and_words_add_up_to_every_part(fitted, carrier, assignment, adm
 
 
 @pytest.mark.parametrize("assignment", ["hard", "soft"])
-def test_words_of_shaped_residuals_are_those_of_the_plain_formula(fitted, assignment):
+def test_words_of_shaped_residuals_are_those_of_the_plain_formula(assignment):
     tokens, queries = world(), seen_again(world())
-    scorer = head_of(fitted, "partial", assignment, dtype="float64").scorer(0)
+    scorer = head_of(fit(tokens, SPEC, dtype="float64"), "partial", assignment).scorer(0)
     centers = scorer.sides[0].centers.astype(np.float64)
 
     def plain(patches):
@@ -84,9 +81,9 @@ def test_words_of_shaped_residuals_are_those_of_the_plain_formula(fitted, assign
     np.testing.assert_allclose(found.words("query")[0], expected, atol=1e-6)
 
 
-def test_a_patch_of_the_original_residuals_contributes_its_own_residual(fitted):
+def test_a_patch_of_the_original_residuals_contributes_its_own_residual():
     tokens, queries = world(), seen_again(world())
-    scorer = head_of(fitted, "original", "hard", dtype="float64").scorer(0)
+    scorer = head_of(fit(tokens, SPEC, dtype="float64"), "original", "hard").scorer(0)
     centers = scorer.sides[0].centers.astype(np.float64)
     query = np.asarray(queries.patches[1], np.float64)
     other = reference.residual_descriptor(tokens.patches[4], centers, "hard", 0.01)[0].reshape(centers.shape)

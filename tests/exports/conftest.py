@@ -38,10 +38,7 @@ def map_of(world):
         decisions = dataclasses.replace(
             fitted.decisions, carrier=carrier, assignment=assignment, admit_cls=admit, c=0.4, beta=0.3
         )
-        head = assemble(
-            SPEC, decisions, fitted.evidence, list(fitted.vocabularies), fitted.branches, encoded.tokens.cls,
-            backend_for("cpu"), "float32",
-        )  # fmt: skip
+        head = assemble(fitted, decisions, fitted.evidence, backend_for("cpu"))
         built = PlaceMap.from_head(head, encoded, FakeEncoder(), ensemble=ensemble, storage=storage)
         built.cache = TokenCache(folder / "tokens")
         return built

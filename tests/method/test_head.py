@@ -66,10 +66,7 @@ def test_every_head_compiles_to_one_vector(carrier, assignment, admit):
     decisions = dataclasses.replace(
         fitted.decisions, carrier=carrier, assignment=assignment, admit_cls=admit, c=0.4, beta=0.3
     )
-    head = assemble(
-        SPEC, decisions, fitted.evidence, list(fitted.vocabularies), fitted.branches, tokens.cls,
-        backend_for("cpu"), "float64",
-    )  # fmt: skip
+    head = assemble(fitted, decisions, fitted.evidence, backend_for("cpu"))
     for replica in (0, 2, "ensemble"):
         compiled = head.compile(replica)
         scores = compiled.query(queries) @ compiled.database.T + compiled.bias
@@ -111,11 +108,7 @@ def test_permuting_the_database_permutes_the_answer_when_words_are_given(seed):
     one = fit(tokens, centers=centers, dtype="float64")
     other = fit(tokens.select(order), centers=centers, dtype="float64")
     decisions = dataclasses.replace(one.decisions, carrier="partial", admit_cls=False)
-    scores = [
-        assemble(h.spec, decisions, h.evidence, list(h.vocabularies), h.branches, h.cls, backend_for("cpu"), "float64")
-        .scores(queries)
-        for h in (one, other)
-    ]  # fmt: skip
+    scores = [assemble(h, decisions, h.evidence, backend_for("cpu")).scores(queries) for h in (one, other)]
     np.testing.assert_allclose(scores[1], scores[0][:, order], atol=1e-9)
 
 
@@ -296,10 +289,8 @@ def test_bad_input_is_named():
 def test_an_admitted_head_asks_for_the_global_token():
     tokens = world()
     fitted = fit(tokens, SPEC)
-    head = assemble(
-        SPEC, dataclasses.replace(fitted.decisions, admit_cls=True), fitted.evidence, list(fitted.vocabularies),
-        fitted.branches, tokens.cls, backend_for("cpu"), "float32",
-    )  # fmt: skip
+    decisions = dataclasses.replace(fitted.decisions, admit_cls=True)
+    head = assemble(fitted, decisions, fitted.evidence, backend_for("cpu"))
     with pytest.raises(BadTokens, match="give cls"):
         head.scores(Tokens(np.asarray(tokens.patches)))
     with pytest.raises(ChannelMismatch, match="must have 6"):
@@ -313,10 +304,7 @@ def test_twins_of_one_construction_only_are_no_twins_of_the_ensemble():
     patches[3], patches[8] = centers[0][1], centers[0][2]  # blank under construction 0, and only there
     fitted = fit(Tokens(patches), centers=centers, dtype="float64")
     decisions = dataclasses.replace(fitted.decisions, assignment="hard", carrier="original")
-    head = assemble(
-        fitted.spec, decisions, fitted.evidence, list(fitted.vocabularies), fitted.branches, None,
-        backend_for("cpu"), "float64",
-    )  # fmt: skip
+    head = assemble(fitted, decisions, fitted.evidence, backend_for("cpu"))
     assert head.scorer(0).duplicates is not None
     queries = Tokens(patches)
     np.testing.assert_allclose(

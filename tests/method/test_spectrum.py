@@ -5,6 +5,7 @@ import pytest
 
 from tfa.base.backend import backend_for, to_numpy
 from tfa.base.spill import Spill
+from tfa.errors import BadSpec
 from tfa.method import gram as geometry
 from tfa.method.carriers import carrier_terms
 from tfa.method.gram import inner_products
@@ -74,6 +75,11 @@ def test_the_kernel_at_zero_strength_is_the_original_bit_for_bit():
     (term,) = carrier_terms("adaptive", 0.0, 0.0)
     assert term == carrier_terms("original", 0.7, 0.7)[0]
     assert (term.weight, term.gamma) == (1.0, None)
+
+
+def test_an_unknown_carrier_is_refused():
+    with pytest.raises(BadSpec, match="carrier='adaptiv' is unknown; use one of original, partial, adaptive"):
+        carrier_terms("adaptiv", 0.5, 0.5)
 
 
 def test_kernel_terms_equal_the_formula():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.worlds import seen_again, world
+from tfa.base.backend import backend_for
 from tfa.base.config import HeadSpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch, FewPhotos
@@ -14,7 +15,8 @@ from tfa.method.controllers import target_reasons
 from tfa.method.controllers.rules import admits, choose_route
 from tfa.method.controllers.target import local_share, mixture_weight
 from tfa.method.controllers.target_decisions import BranchQuality, GlobalEvidence, RouteEvidence, TargetDecisions
-from tfa.method.evidence import View, extreme_support, information, relation_terms
+from tfa.method.evidence import Subsamples, View, extreme_support, information, relation_terms
+from tfa.method.residuals import ASSIGNMENTS, describe
 from tfa.pipeline import calibrate, fit
 from tfa.reference import database as reference
 from tfa.reference import target as reference_target
@@ -214,7 +216,6 @@ def test_shares_and_other_reasons():
 def test_mixture_weighs_both_branches():
     database = world(24)
     head = fit(database, SPEC, dtype="float64")
-    from tfa.base.backend import backend_for
     from tfa.method.head import assemble
 
     made = calibrate(head, seen_again(database).select(range(12)))
@@ -229,15 +230,41 @@ def test_mixture_weighs_both_branches():
         "hard": dataclasses.replace(mixture, route="hard"),
         "soft": dataclasses.replace(mixture, route="soft"),
     }.items():
-        build = (head.spec, decisions, made.evidence, head.vocabularies, head.branches, head.cls)
-        scores[name] = assemble(*build, backend_for("cpu"), "float64").scores(queries)
+        scores[name] = assemble(head, decisions, made.evidence, backend_for("cpu")).scores(queries)
     np.testing.assert_allclose(scores["mixture"], 0.7 * scores["hard"] + 0.3 * scores["soft"], atol=1e-12)
+
+
+def test_pseudo_scores_of_the_whole_descriptors_are_computed_once(monkeypatch):
+    from tfa.method.controllers import target as controller
+    from tfa.method.controllers import target_kernels
+
+    head, counted = fit(world(24), SPEC), []
+    original = target_kernels.BranchKernel.pseudo_block
+
+    def counting(kernel):
+        counted.append(kernel)
+        return original(kernel)
+
+    monkeypatch.setattr(target_kernels.BranchKernel, "pseudo_block", counting)
+    described_target = describe(
+        seen_again(world(24)).select(range(12)),
+        [v.centers for v in head.vocabularies],
+        ASSIGNMENTS,
+        SPEC.temperature,
+        backend_for("cpu"),
+    )
+    targets = {
+        key: target_kernels.TargetBranch.of(head.branches[key], described_target[key], backend_for("cpu"))
+        for key in head.branches
+    }
+    every = controller.counted_pseudo(head.branches)
+    controller.judge_route(targets, Subsamples.draw(12, int(every.sum())), every, backend_for("cpu"))
+    assert len(counted) == 6  # two assignments under three constructions
 
 
 def test_zero_strengths_give_the_original_score():
     database = world(24)
     head = fit(database, SPEC, dtype="float64")
-    from tfa.base.backend import backend_for
     from tfa.method.head import assemble
 
     made = calibrate(head, seen_again(database).select(range(12)))
@@ -245,9 +272,9 @@ def test_zero_strengths_give_the_original_score():
         made.decisions, route="soft", soft_weight=1.0, carrier="adaptive", admit_cls=False,
         strengths={"soft": {"c": 0.0, "beta": 0.0}},
     )  # fmt: skip
-    build = (made.evidence, head.vocabularies, head.branches, head.cls, backend_for("cpu"), "float64")
-    adaptive = assemble(head.spec, plain, *build).scores(database)
-    original = assemble(head.spec, dataclasses.replace(plain, carrier="original"), *build).scores(database)
+    build = (made.evidence, backend_for("cpu"))
+    adaptive = assemble(head, plain, *build).scores(database)
+    original = assemble(head, dataclasses.replace(plain, carrier="original"), *build).scores(database)
     np.testing.assert_array_equal(adaptive, original)
 
 

@@ -127,10 +127,7 @@ def test_the_spectrum_is_null_where_the_head_has_none(carrier):
     tokens = world()
     fitted = fit(tokens, HeadSpec(words=6))
     decisions = dataclasses.replace(fitted.decisions, carrier=carrier, c=0.5, beta=0.4)
-    head = assemble(
-        fitted.spec, decisions, fitted.evidence, list(fitted.vocabularies), fitted.branches, tokens.cls,
-        backend_for("cpu"), "float32",
-    )  # fmt: skip
+    head = assemble(fitted, decisions, fitted.evidence, backend_for("cpu"))
     scorer = head.scorer(0)
     spectrum = spectrum_of(scorer)
     assert (spectrum is None) == (carrier == "original")

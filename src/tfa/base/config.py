@@ -65,6 +65,16 @@ class HeadSpec(Spec):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CalibrationSpec(Spec):
+    """How many photos a calibration is made of."""
+
+    budget: int = described(64, "photos to use at most; of more, so many are drawn", low=2)
+    fewest: int = described(2, "photos below which a calibration is refused", low=2)
+    few: int = described(8, "photos below which a calibration decides little, and says so", low=2)
+    score_from: int = described(16, "photos from which scores are calibrated too, unless the caller decides", low=2)
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerifySpec(Spec):
     """How a map is verified (ours, beyond the paper)."""
 

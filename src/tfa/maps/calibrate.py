@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tfa import pipeline
-from tfa.base.config import HeadSpec
+from tfa.base.config import CalibrationSpec, HeadSpec
 from tfa.base.files import sha256_of_file
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
@@ -96,7 +96,7 @@ def choose_photos(
     used = len(encoded.paths)
     if used < FEWEST:
         raise NoImages(f"a calibration needs at least {FEWEST} photos; of {len(paths)} given, {used} can be used")
-    if used < pipeline.FEW_PHOTOS:
+    if used < CalibrationSpec.few:
         notes.append(FEW_NOTE.format(used=used))
     return ChosenPhotos(len(paths), encoded.digests, encoded.tokens, skipped, notes)
 

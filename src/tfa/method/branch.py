@@ -7,7 +7,7 @@ one at a time; what is large is spilled to disk, so memory does not grow with th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -176,7 +176,7 @@ def _projected(geometry: Geometry, products: np.ndarray, split: DatabaseSplit, s
 
 
 def _spilled(geometry: Geometry, spill: Spill) -> Geometry:
-    return Geometry(**{**geometry.__dict__, "vectors": spill.keep(geometry.vectors)})
+    return replace(geometry, vectors=spill.keep(geometry.vectors))
 
 
 def _norms_and_displacement(

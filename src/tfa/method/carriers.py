@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from tfa.errors import BadSpec
 from tfa.method.spectrum import smooth_step
 
 
@@ -15,15 +17,11 @@ class KernelTerm:
     gamma: float | None
 
 
-def carrier_terms(carrier: str, c: float = 0.0, beta: float = 0.0) -> tuple[KernelTerm, ...]:
-    """The terms of S_0, S_P = S_w(1/2) or S_A = (1−ℓ(c))[(1−ℓ(β)) S_0 + ℓ(β) S_c] + ℓ(c) S_w(c).
+def _adaptive(c: float, beta: float) -> tuple[KernelTerm, ...]:
+    """S_A = (1−ℓ(c))[(1−ℓ(β)) S_0 + ℓ(β) S_c] + ℓ(c) S_w(c).
 
     Terms of weight zero are left out, so that S_A at c = β = 0 is S_0 bit for bit.
     """
-    if carrier == "original":
-        return (KernelTerm(1.0, None),)
-    if carrier == "partial":
-        return (KernelTerm(1.0, 0.5),)
     shaping, centring = smooth_step(c), smooth_step(beta)
     terms = (
         KernelTerm((1 - shaping) * (1 - centring), None),
@@ -33,4 +31,16 @@ def carrier_terms(carrier: str, c: float = 0.0, beta: float = 0.0) -> tuple[Kern
     return tuple(term for term in terms if term.weight > 0)
 
 
-CARRIERS = ("original", "partial", "adaptive")
+# Name → terms at strengths c and β. Only the adaptive carrier has strengths.
+CARRIERS: dict[str, Callable[[float, float], tuple[KernelTerm, ...]]] = {
+    "original": lambda c, beta: (KernelTerm(1.0, None),),  # S_0
+    "partial": lambda c, beta: (KernelTerm(1.0, 0.5),),  # S_P = S_w(1/2)
+    "adaptive": _adaptive,
+}
+
+
+def carrier_terms(carrier: str, c: float = 0.0, beta: float = 0.0) -> tuple[KernelTerm, ...]:
+    """The terms of a carrier's score."""
+    if carrier not in CARRIERS:
+        raise BadSpec(f"carrier={carrier!r} is unknown; use one of {', '.join(CARRIERS)}")
+    return CARRIERS[carrier](c, beta)

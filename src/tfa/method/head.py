@@ -73,18 +73,18 @@ GLIMPSES = 256  # numbers of a descriptor that tell whether it may be equal to a
 
 
 @dataclass(frozen=True)
-class Head(Retriever):
-    """A fitted retriever. Immutable; every construction is a complete retriever of its own (a replica)."""
+class FittedDatabase:
+    """What is fitted to the database before anything is decided, and what a calibration keeps of a head."""
 
     spec: HeadSpec
-    decisions: Decisions | TargetDecisions
-    evidence: DatabaseEvidence | TargetEvidence
     vocabularies: tuple[Vocabulary, ...]
     branches: Branches
     cls: np.ndarray | None
-    peaks: Mapping[Replica, np.ndarray]  # sorted top-1 z-scores of the pseudo queries: the scale of confidence
-    scorers: Mapping[Replica, Scorer]
-    saw: str = "database"
+
+    @property
+    def dtype(self) -> str:
+        """Of descriptors and scores."""
+        return str(self.branches[HARD, 0].described.descriptors.dtype)
 
     def check(self, tokens: Tokens) -> None:
         """Raise if `tokens` do not come from the encoder this head was fitted with."""
@@ -99,15 +99,22 @@ class Head(Retriever):
             raise ChannelMismatch(f"global tokens have {tokens.cls.shape[1]} channels, must have {width}")
 
 
+@dataclass(frozen=True)
+class Head(FittedDatabase, Retriever):
+    """A fitted retriever. Immutable; every construction is a complete retriever of its own (a replica)."""
+
+    decisions: Decisions | TargetDecisions
+    evidence: DatabaseEvidence | TargetEvidence
+    peaks: Mapping[Replica, np.ndarray]  # sorted top-1 z-scores of the pseudo queries: the scale of confidence
+    scorers: Mapping[Replica, Scorer]
+    saw: str = "database"
+
+
 def assemble(
-    spec: HeadSpec,
+    fitted: FittedDatabase,
     decisions: Decisions | TargetDecisions,
     evidence: DatabaseEvidence | TargetEvidence,
-    vocabularies: Sequence[Vocabulary],
-    branches: Branches,
-    cls: np.ndarray | None,
     backend: Backend,
-    dtype: str,
     *,
     score_target: Tokens | None = None,
     saw: str = "database",
@@ -116,6 +123,7 @@ def assemble(
 
     `score_target` are target photos for robust score calibration; without them scores are as decided.
     """
+    branches, cls, dtype = fitted.branches, fitted.cls, fitted.dtype
     admitted = l2(np.asarray(cls, dtype)) if decisions.admit_cls else None
     spill, split = Spill(), branches[HARD, 0].split
     count, images = len(split.pseudo), split.images
@@ -126,7 +134,7 @@ def assemble(
     peaks: dict[Replica, np.ndarray] = {}
     for s in CONSTRUCTIONS:  # one construction at a time: only the sum of their pseudo-query scores stays
         used = [(weight, branches[assignment, s]) for assignment, weight in decisions.branch_weights.items()]
-        scorers[s] = replica_scorer(used, decisions, spec, admitted, dtype, spill)
+        scorers[s] = replica_scorer(used, decisions, fitted.spec, admitted, dtype, spill)
         block, mask = final_scores(used, decisions, cls, backend, similar=similar, every=True)
         if score_target is not None:
             sigma = median_spread(pseudo_facts(block, count, mask, images)) or 1.0  # all equal: nothing to scale
@@ -140,7 +148,7 @@ def assemble(
     scorers[ENSEMBLE] = joined([scorers[s] for s in CONSTRUCTIONS])
     summed = pseudo_facts(lambda start, stop: np.array(total[start:stop]), count, masks[0].union(*masks[1:]), images)
     peaks[ENSEMBLE] = np.sort(summed.peak[summed.top >= 0])
-    return Head(spec, decisions, evidence, tuple(vocabularies), branches, cls, peaks, scorers, saw)
+    return Head(fitted.spec, fitted.vocabularies, branches, cls, decisions, evidence, peaks, scorers, saw)
 
 
 def replica_scorer(

@@ -80,19 +80,16 @@ ABLATIONS: Mapping[str, Ablation] = {
 def fit_by(rules: Rules, head: Head) -> Head:
     """The fitted head decided again by other rules."""
     decisions, evidence = decide(head.branches, head.cls, backend_for("cpu"), rules=rules)
-    return assemble(head.spec, decisions, evidence, head.vocabularies, head.branches, head.cls, backend_for("cpu"),
-                    str(head.branches[SOFT, 0].described.descriptors.dtype))  # fmt: skip
+    return assemble(head, decisions, evidence, backend_for("cpu"))
 
 
 def calibrate_by(rules: Rules, head: Head, target: Tokens) -> Head:
     """The fitted head calibrated on target photos by other rules."""
-    backend, dtype = backend_for("cpu"), str(head.branches[SOFT, 0].described.descriptors.dtype)
+    backend = backend_for("cpu")
     words = [vocabulary.centers for vocabulary in head.vocabularies]
-    described = describe(target, words, ASSIGNMENTS, head.spec.temperature, backend, dtype=dtype)
+    described = describe(target, words, ASSIGNMENTS, head.spec.temperature, backend, dtype=head.dtype)
     decisions, evidence = decide_for_target(head.branches, described, head.cls, target.cls, backend, rules=rules)
-    return assemble(
-        head.spec, decisions, evidence, head.vocabularies, head.branches, head.cls, backend, dtype, saw="target"
-    )
+    return assemble(head, decisions, evidence, backend, saw="target")
 
 
 def fitted_single(database: Photos, shared: Shared) -> Head:

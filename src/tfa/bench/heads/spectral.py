@@ -57,10 +57,7 @@ def under_control(head: Head, assignment: str, control: Control) -> Head:
 
 def reassembled(head: Head, decisions: Decisions) -> Head:
     """The same fitted branches under other decisions."""
-    dtype = str(head.branches["soft", 0].described.descriptors.dtype)
-    return assemble(
-        head.spec, decisions, head.evidence, head.vocabularies, head.branches, head.cls, backend_for("cpu"), dtype
-    )
+    return assemble(head, decisions, head.evidence, backend_for("cpu"))
 
 
 def _fit(assignment: str, control: Control) -> Fit:

@@ -28,7 +28,7 @@ from tfa.errors import BadSpec
 from tfa.method.head import Head
 from tfa.method.residuals import ASSIGNMENTS, HARD, Described, describe
 from tfa.method.vocabulary import fit_vocabularies, sample_patches
-from tfa.pipeline import fit, fit_described
+from tfa.pipeline import decide_head, fit, fit_spectra
 
 FIT = Bar(1.3)
 WARM_UP = 8  # images
@@ -193,7 +193,7 @@ def fit_size(
     )
 
     def rest() -> tuple[dict[str, Any], int]:
-        head = fit_described(described, vocabularies, spec, tokens.cls, backend, Spill())
+        head = decide_head(fit_spectra(described, vocabularies, spec, tokens.cls, backend, Spill()), backend)
         return head.decisions.to_dict(), spilled_bytes(head)  # and the head is let go
 
     seconds, parts, peak = math.inf, {GRAMS: math.inf, SPECTRA: math.inf} if floor else {}, 0

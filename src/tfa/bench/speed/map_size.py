@@ -75,7 +75,7 @@ class MapSizeBenchmark:
 def run_map_size_benchmark(
     *,
     sizes: Sequence[int] = (607,),
-    carriers: Sequence[str] = CARRIERS,
+    carriers: Sequence[str] = tuple(CARRIERS),
     storages: Sequence[str] = STORAGES,
     words: int = 64,
     channels: int = 384,

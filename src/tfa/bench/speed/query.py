@@ -99,7 +99,7 @@ class QueryBenchmark:
 def run_query_benchmark(
     *,
     sizes: Sequence[int] = (1000, 10_000),
-    carriers: Sequence[str] = CARRIERS,
+    carriers: Sequence[str] = tuple(CARRIERS),
     words: int = 64,
     channels: int = 384,
     patches: int = 529,

@@ -18,11 +18,12 @@ from tfa.method.controllers import target_reasons
 from tfa.method.controllers.decisions import SpectralStrengths
 from tfa.method.controllers.rules import METHOD, Rules
 from tfa.method.controllers.target_decisions import MIXTURE, RouteEvidence, TargetDecisions, TargetEvidence
-from tfa.method.controllers.target_global_token import judge_global_token
+from tfa.method.controllers.target_global_token import ScoreBranch, judge_global_token
 from tfa.method.controllers.target_kernels import (
     BranchKernel,
     Kernel,
     MixedKernel,
+    PseudoRows,
     TargetBranch,
     VectorKernel,
     pseudo_view,
@@ -78,20 +79,22 @@ def decide_for_target(
         task.advance()
 
         masks = [united([branches[a, s].mask for a in weights]) for s in CONSTRUCTIONS]
-        pseudo = branches[SOFT, 0].split.pseudo
+        split = branches[SOFT, 0].split
+        pseudo = PseudoRows(split.images, split.pseudo, masks, counted)
         facts = [
-            pseudo_facts(k.pseudo_block(), len(pseudo), m) for k, m in zip(kernels["adaptive"], masks, strict=True)
+            pseudo_facts(kernel.pseudo_block(), len(split.pseudo), mask)
+            for kernel, mask in zip(kernels["adaptive"], masks, strict=True)
         ]
         sigma_local = tuple(median_spread(rows) for rows in facts)
         sigma_cls: tuple[float, ...] = (0.0, 0.0, 0.0)
         token = None
         if cls is not None and target_cls is not None:
-            similar = VectorKernel(cls, target_cls, pseudo)
-            cls_facts = [pseudo_facts(similar.pseudo_block(), len(pseudo), mask) for mask in masks]
+            similar = VectorKernel(cls, target_cls, split.pseudo)
+            cls_facts = [pseudo_facts(similar.pseudo_block(), len(split.pseudo), mask) for mask in masks]
             sigma_cls = tuple(median_spread(rows) for rows in cls_facts)
-            token = judge_global_token(
-                kernels["adaptive"], scores["adaptive"], facts, similar, cls_facts, masks, pseudo, counted, samples
-            )
+            local = ScoreBranch(kernels["adaptive"], scores["adaptive"], facts)
+            whole = ScoreBranch([similar] * len(masks), [similar.target_scores()] * len(masks), cls_facts)
+            token = judge_global_token(local, whole, pseudo, samples)
         scaled = min(sigma_local) > 0 and min(sigma_cls) > 0  # ours: a zero scale refuses admission
         admit = token is not None and scaled and rules.target_token(token)
         task.advance()
@@ -137,28 +140,29 @@ def united(masks: list[Mask]) -> Mask:
 def judge_route(targets: Targets, samples: Subsamples, counted: np.ndarray, backend: Backend) -> RouteEvidence:
     """Capacity of both assignments, and their relation in the views of anchor mass (A) and whole descriptors (G)."""
     original = carrier_terms("original")
-    images = targets[SOFT, 0].branch.split.images
+    split = targets[SOFT, 0].branch.split
     per_image, reference = {}, {}
     relation: dict[tuple[str, str], np.ndarray] = {}
     for assignment in ASSIGNMENTS:
         tops, pseudo_tops = [], []
         joint: dict[str, list[np.ndarray]] = {"A": [], "G": []}
+        masks = [targets[assignment, s].branch.mask for s in CONSTRUCTIONS]
+        rows = PseudoRows(split.images, split.pseudo, masks, counted)
         for s in CONSTRUCTIONS:
             target = targets[assignment, s]
-            branch, pseudo = target.branch, target.branch.split.pseudo
+            branch = target.branch
             views: dict[str, Kernel] = {
-                "A": VectorKernel(branch.described.mass, target.described.mass, pseudo),
+                "A": VectorKernel(branch.described.mass, target.described.mass, split.pseudo),
                 "G": BranchKernel(target, original, backend),
             }
             for name, kernel in views.items():
-                joint[name].append(branch_relation(kernel, pseudo, branch.mask, counted, images, samples))
+                joint_values, reached = branch_relation(kernel, rows, s, samples)
+                joint[name].append(joint_values)
             tops.append(target.products.argmax(axis=1))
-            pseudo_tops.append(pseudo_facts(views["G"].pseudo_block(), len(pseudo), branch.mask).top)
+            pseudo_tops.append(reached)  # in view G, the last one
             branch.release()
-        per_image[assignment] = information(np.stack(tops), images)
-        reference[assignment] = (
-            float(information(np.stack(pseudo_tops)[:, counted], images).mean()) if counted.any() else 0.0
-        )
+        per_image[assignment] = information(np.stack(tops), split.images)
+        reference[assignment] = float(information(np.stack(pseudo_tops), split.images).mean()) if counted.any() else 0.0
         for name, values in joint.items():
             relation[assignment, name] = np.mean(values, axis=0)
     gain = {name: relation[SOFT, name] - relation[HARD, name] for name in ("A", "G")}
@@ -176,12 +180,12 @@ def judge_route(targets: Targets, samples: Subsamples, counted: np.ndarray, back
 
 
 def branch_relation(
-    kernel: Kernel, pseudo: np.ndarray, mask: Mask, counted: np.ndarray, images: int, samples: Subsamples
-) -> np.ndarray:
-    """J of each subsample under one kernel."""
+    kernel: Kernel, rows: PseudoRows, construction: int, samples: Subsamples
+) -> tuple[np.ndarray, np.ndarray]:
+    """J of each subsample under one kernel, and the top-1 answers of the pseudo queries that count."""
     target = relation_terms(target_view(kernel, kernel.target_scores()), samples.target)
-    reference = relation_terms(pseudo_view(kernel, pseudo, mask, counted, images), samples.pseudo)
-    return joint_scores(target, reference)
+    view, tops = pseudo_view(kernel, rows, construction)
+    return joint_scores(target, relation_terms(view, samples.pseudo)), tops
 
 
 def _interval(values: np.ndarray) -> tuple[float, float]:

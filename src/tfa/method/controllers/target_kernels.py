@@ -148,14 +148,25 @@ def target_view(kernel: Kernel, scores: np.ndarray) -> View:
     return View(kernel.target_gram(), kernel.among(tops, tops), scores[:, tops])
 
 
-def pseudo_view(kernel: Kernel, pseudo: np.ndarray, mask: Mask, counted: np.ndarray, images: int) -> View:
-    """The same of the pseudo queries that count, with what they may not answer masked."""
+@dataclass(frozen=True)
+class PseudoRows:
+    """The pseudo queries: which images, what each may not answer in each construction, and which of them count."""
+
+    images: int  # of the database
+    pseudo: np.ndarray
+    masks: Sequence[Mask]
+    counted: np.ndarray
+
+
+def pseudo_view(kernel: Kernel, rows: PseudoRows, construction: int) -> tuple[View, np.ndarray]:
+    """The same of the pseudo queries that count, with what they may not answer masked; and their top-1 answers."""
+    pseudo, mask = rows.pseudo, rows.masks[construction]
     block = kernel.pseudo_block()
-    scores = np.empty((len(pseudo), images))
+    scores = np.empty((len(pseudo), rows.images))
     for start, stop in row_blocks(len(pseudo)):
         scores[start:stop] = block(start, stop)
     scores[mask.rows, mask.columns] = -np.inf
-    scores = scores[counted]
+    scores = scores[rows.counted]
     tops = scores.argmax(axis=1)
-    rows = pseudo[counted]
-    return View(kernel.among(rows, rows), kernel.among(tops, tops), scores[:, tops])
+    asked = pseudo[rows.counted]
+    return View(kernel.among(asked, asked), kernel.among(tops, tops), scores[:, tops]), tops
