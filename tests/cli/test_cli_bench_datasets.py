@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import typer
-from tests.bench.datasets.trees import pictures
 from typer.testing import CliRunner
 
+from tests.bench.datasets.trees import pictures
 from tfa.bench.datasets.card import cards
 from tfa.cli.app import Shell
 from tfa.cli.bench import datasets as verbs

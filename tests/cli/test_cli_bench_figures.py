@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 import typer
-from tests.bench.figure_records import write_photos, write_town
 from typer.testing import CliRunner
 
+from tests.bench.figure_records import write_photos, write_town
 from tfa.cli.app import Shell
 from tfa.cli.bench import figures
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 import typer
-from tests.fakes import FakeEncoder, random_image
 from typer.testing import CliRunner
 
 import tfa.encoders
+from tests.fakes import FakeEncoder, random_image
 from tfa.cli.app import Shell
 from tfa.cli.bench import run as verb
 from tfa.cli.bench import score as score_verb

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import typer
-from tests.bench.synthetic_records import made_record, made_truth, named, ranking, written
 from typer.testing import CliRunner
 
+from tests.bench.synthetic_records import made_record, made_truth, named, ranking, written
 from tfa.cli.app import Shell
 from tfa.cli.bench import score as verb
 

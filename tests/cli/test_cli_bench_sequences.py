@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 import pytest
-from tests.fakes import FakeEncoder, random_image
 
 import tfa.encoders
+from tests.fakes import FakeEncoder, random_image
 from tfa.bench.studies.sequences import table_rows
 
 FRAMES = 40

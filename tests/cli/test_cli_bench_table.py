@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import typer
-from tests.bench.synthetic_records import made_record, made_truth, named, ranking, written
 from typer.testing import CliRunner
 
+from tests.bench.synthetic_records import made_record, made_truth, named, ranking, written
 from tfa.bench.tables.render import FORMATS
 from tfa.bench.tables.table_specs import LAYOUTS
 from tfa.cli.app import Shell

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.fakes import FakeEncoder, random_image
 
 import tfa.bench.speed.verify
 import tfa.encoders
+from tests.fakes import FakeEncoder, random_image
 from tfa.bench.studies import match_geometries as arrangements
 from tfa.bench.studies.verification_variants import VARIANTS
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.fakes import FakeEncoder, random_image
 
+from tests.fakes import FakeEncoder, random_image
 from tfa.base.config import HeadSpec
 from tfa.cli.show_answers import write_montage
 from tfa.errors import BadCalibration, BadSpec

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.fakes import FakeEncoder, random_image
 
+from tests.fakes import FakeEncoder, random_image
 from tfa.base.config import HeadSpec
 from tfa.maps import PlaceMap
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.fakes import FakeEncoder, random_image
 
+from tests.fakes import FakeEncoder, random_image
 from tfa.base.config import HeadSpec
 from tfa.maps import PlaceMap
 

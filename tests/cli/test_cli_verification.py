@@ -4,24 +4,7 @@ from __future__ import annotations
 
 import json
 
-import pytest
-from tests.fakes import FakeEncoder
-from tests.maps.conftest import SPEC, photo
-
 from tfa.maps import PlaceMap
-
-
-@pytest.fixture
-def town(tmp_path, monkeypatch):
-    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    for place in range(14):
-        photo(tmp_path / "town" / f"{place:02d}.png", place)
-        photo(tmp_path / "camera" / f"{place:02d}.png", place, light=0.7)
-    for name, verify in (("town.tfa", True), ("plain.tfa", False)):
-        PlaceMap.build(tmp_path / "town", encoder=FakeEncoder(), spec=SPEC, verify=verify).save(tmp_path / name)
-    monkeypatch.setattr("tfa.maps.query.load_encoder", lambda *_, **__: FakeEncoder())
-    return tmp_path
 
 
 def asked(run, *words):
@@ -30,7 +13,7 @@ def asked(run, *words):
     return [hit["matches"] for hit in json.loads(result.stdout)[0]["hits"]]
 
 
-def test_a_real_map_is_asked_with_and_without_verification(run, town):
+def test_a_real_map_is_asked_with_and_without_verification(run, folder):
     admitted = json.loads(run("info", "town.tfa", "--json").stdout)["verification"]["admitted"]
     verified = asked(run, "town.tfa", "camera/05.png", "--verify", "--candidates", 2)
     assert [matches is None for matches in verified] == [False, False, True, True, True]
@@ -39,7 +22,7 @@ def test_a_real_map_is_asked_with_and_without_verification(run, town):
     assert [matches is not None for matches in default] == [admitted] * 5
 
 
-def test_a_map_without_compact_tokens_cannot_verify(run, town):
+def test_a_map_without_compact_tokens_cannot_verify(run, folder):
     assert asked(run, "plain.tfa", "camera/05.png") == [None] * 5
     result = run("query", "plain.tfa", "camera/05.png", "--verify")
     assert result.exit_code == 1
@@ -49,7 +32,7 @@ def test_a_map_without_compact_tokens_cannot_verify(run, town):
     assert "verification" not in told
 
 
-def test_info_and_calibrate_tell_the_decision_with_its_numbers(run, town):
+def test_info_and_calibrate_tell_the_decision_with_its_numbers(run, folder):
     facts = PlaceMap.load("town.tfa").info()["verification"]
     told = " ".join(run("info", "town.tfa").stdout.split())
     assert "192 bytes per image" in told
@@ -59,7 +42,7 @@ def test_info_and_calibrate_tell_the_decision_with_its_numbers(run, town):
     assert "over 14 calibration photos" in told
 
 
-def test_refit_keeps_verification_as_the_map_has_it(run, town):
+def test_refit_keeps_verification_as_the_map_has_it(run, folder):
     for name, kept in (("town.tfa", True), ("plain.tfa", False)):
         after = json.loads(run("refit", name, "--json").stdout)
         assert (after["verification"] is not None) == kept

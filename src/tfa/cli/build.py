@@ -112,7 +112,4 @@ def report(place_map: Any, out: Path, *, json: bool) -> None:
         return
     say(f"built {out}", style="bold green")
     show_map(info)
-    seconds = info.get("seconds") or {}
-    if seconds:
-        say("  took " + ", ".join(f"{stage} {time:.1f} s" for stage, time in seconds.items()))
     say(f"ask it: tfa query {out} PHOTO")
