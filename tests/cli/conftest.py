@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from tests.fakes import FakeEncoder
+from tests.fakes import FakeEncoder, random_image
 from tests.maps.conftest import SPEC, photo
 from tfa.maps import PlaceMap
 
@@ -111,3 +112,15 @@ def fake_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def folder(made: Path, fake_encoder: Path) -> Path:
     """A working folder with photos (one of them broken), maps and a positions file, two rows of which match nothing."""
     return shutil.copytree(made, fake_encoder, dirs_exist_ok=True)
+
+
+def write_drive(root: Path, places: int) -> Path:
+    """A dataset of the plain layout: a photo of each place, and a brighter one that asks for it."""
+    for name in ("database", "queries"):
+        (root / name).mkdir(parents=True)
+    for place in range(places):
+        random_image(place).save(root / "database" / f"d{place:02}.png")
+        random_image(place).point(lambda value: min(value + 6, 255)).save(root / "queries" / f"q{place:02}.png")
+    listed = {f"q{place:02}.png": [f"d{place:02}.png"] for place in range(places)}
+    (root / "positives.json").write_text(json.dumps(listed))
+    return root

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from tests.bench.datasets.trees import pictures
+from tests.cli.conftest import Run
 from tfa.bench.datasets.card import cards
-from tfa.cli.app import Shell
-from tfa.cli.bench import datasets as verbs
-
-Run = Callable[..., Any]
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Run:
-    for name, value in {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200", "TERMINAL_WIDTH": "200"}.items():
-        monkeypatch.setenv(name, value)
-    app = typer.Typer(cls=Shell)
-    verbs.register(app)
-    return lambda *args: CliRunner().invoke(app, [*map(str, args)])
+def bench(run: Run) -> Run:
+    return lambda *args: run("bench", *args)
 
 
 @pytest.fixture

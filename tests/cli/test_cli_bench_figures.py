@@ -7,25 +7,14 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from tests.bench.figure_records import write_photos, write_town
-from tfa.cli.app import Shell
-from tfa.cli.bench import figures
 
 
 @pytest.fixture
-def run(monkeypatch, tmp_path):
-    """The verb alone, within the shell that turns errors into exit codes."""
+def figures(run, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    for name, value in {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200", "TERMINAL_WIDTH": "200"}.items():
-        monkeypatch.setenv(name, value)
-    app, bench = typer.Typer(cls=Shell, rich_markup_mode="rich"), typer.Typer()
-    figures.register(bench)
-    bench.command("other")(lambda: None)  # a lone command would lose its name
-    app.add_typer(bench, name="bench")
-    return lambda *args: CliRunner().invoke(app, ["bench", "figures", *map(str, args)], prog_name="tfa")
+    return lambda *args: run("bench", "figures", *args)
 
 
 @pytest.fixture
@@ -40,8 +29,8 @@ def given(monkeypatch):
     return calls
 
 
-def test_defaults(run, given):
-    result = run("results", "--out", "pictures")
+def test_defaults(figures, given):
+    result = figures("results", "--out", "pictures")
     assert result.exit_code == 0, result.stderr
     assert result.stdout == "pictures/report.html: 1 picture, each also a PNG file below pictures\n"
     assert given == {
@@ -50,43 +39,43 @@ def test_defaults(run, given):
     }  # fmt: skip
 
 
-def test_every_option_is_passed_on(run, given):
+def test_every_option_is_passed_on(figures, given):
     words = ["--photos", "a=x/A", "--photos", "b=y=z", "--dataset", "a", "--dataset", "b", "--encoder", "e@8"]
-    assert run("results", "--out", "o", *words, "--reference", "ria", "--rows", 2).exit_code == 0
+    assert figures("results", "--out", "o", *words, "--reference", "ria", "--rows", 2).exit_code == 0
     assert given["photos"] == {"a": Path("x/A"), "b": Path("y=z")}
     assert given["datasets"] == ["a", "b"]
     assert (given["encoder"], given["reference"], given["rows"]) == ("e@8", "ria", 2)
 
 
 @pytest.mark.parametrize("text", ["town", "town=", "=folder"])
-def test_photos_without_a_name_or_a_folder_are_not_understood(run, given, text):
-    result = run("results", "--out", "o", "--photos", text)
+def test_photos_without_a_name_or_a_folder_are_not_understood(figures, given, text):
+    result = figures("results", "--out", "o", "--photos", text)
     assert result.exit_code == 2
     assert "is not NAME=PATH" in result.stderr
     assert given == {}
 
 
-def test_rows_must_be_at_least_one(run, given):
-    assert run("results", "--out", "o", "--rows", 0).exit_code == 2
-    assert run("results").exit_code == 2  # --out is required
+def test_rows_must_be_at_least_one(figures, given):
+    assert figures("results", "--out", "o", "--rows", 0).exit_code == 2
+    assert figures("results").exit_code == 2  # --out is required
     assert given == {}
 
 
-def test_records_become_a_report(run, tmp_path):
+def test_records_become_a_report(figures, tmp_path):
     _, truth = write_town(tmp_path / "results")
     write_photos(tmp_path / "photos", truth)
-    result = run("results", "--out", "out", "--photos", "town=photos")
+    result = figures("results", "--out", "out", "--photos", "town=photos")
     assert result.exit_code == 0, result.stderr
     assert result.stdout == "out/report.html: 5 pictures, each also a PNG file below out\n"
     assert len(list(tmp_path.glob("out/town/*/*.png"))) == 5
     assert (tmp_path / "out/report.html").read_text("utf-8").count("<img") == 5
 
 
-def test_errors_are_one_block(run, tmp_path):
-    result = run("nowhere", "--out", "out")
+def test_errors_are_one_block(figures, tmp_path):
+    result = figures("nowhere", "--out", "out")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: nowhere does not exist; write records with tfa bench run")
     (tmp_path / "file").write_text("")
-    result = run("nowhere", "--out", "file/out")
+    result = figures("nowhere", "--out", "file/out")
     assert result.exit_code == 1
     assert "is a file, not a folder" in result.stderr

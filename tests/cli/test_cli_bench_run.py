@@ -5,44 +5,20 @@ from __future__ import annotations
 import json
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-import tfa.encoders
-from tests.fakes import FakeEncoder, random_image
-from tfa.cli.app import Shell
-from tfa.cli.bench import run as verb
-from tfa.cli.bench import score as score_verb
-from tfa.cli.bench import table as table_verb
+from tests.cli.conftest import write_drive
 
 PLACES = 24
 
 
 @pytest.fixture
-def bench(monkeypatch, tmp_path):
-    for name, value in {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200", "TERMINAL_WIDTH": "200"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tfa.encoders, "load_encoder", lambda name, **given: FakeEncoder())
-    app = typer.Typer(cls=Shell)
-    app.callback()(lambda: None)
-    verb.register(app)
-    table_verb.register(app)
-    score_verb.register(app)
-    return lambda *args: CliRunner().invoke(app, [*map(str, args)])
+def bench(run, fake_encoder):
+    return lambda *args: run("bench", *args)
 
 
 @pytest.fixture
 def town(tmp_path):
-    root = tmp_path / "town"
-    for name in ("database", "queries"):
-        (root / name).mkdir(parents=True)
-    for place in range(PLACES):
-        random_image(place).save(root / "database" / f"d{place:02}.png")
-        random_image(place).point(lambda value: min(value + 6, 255)).save(root / "queries" / f"q{place:02}.png")
-    listed = {f"q{place:02}.png": [f"d{place:02}.png"] for place in range(PLACES)}
-    (root / "positives.json").write_text(json.dumps(listed))
-    return root
+    return write_drive(tmp_path / "town", PLACES)
 
 
 def test_records_are_written_scored_and_kept(bench, town, tmp_path):

@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from tests.bench.synthetic_records import made_record, made_truth, named, ranking, written
-from tfa.cli.app import Shell
-from tfa.cli.bench import score as verb
+from tests.cli.conftest import Run
 
 DEPTH = 20
 RIGHT, WRONG = ranking([0], DEPTH), ranking([1], DEPTH)
-Run = Callable[..., Any]
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Run:
-    for name, value in {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200", "TERMINAL_WIDTH": "200"}.items():
-        monkeypatch.setenv(name, value)
-    app = typer.Typer(cls=Shell)
-    app.callback()(lambda: None)  # with one command and no callback there would be no verbs
-    verb.register(app)
-    return lambda *args: CliRunner().invoke(app, ["score", *map(str, args)])
+def bench(run: Run) -> Run:
+    return lambda *args: run("bench", "score", *args)
 
 
 @pytest.fixture

@@ -8,32 +8,19 @@ import numpy as np
 import pytest
 
 import tfa.encoders
-from tests.fakes import FakeEncoder, random_image
+from tests.cli.conftest import write_drive
 from tfa.bench.studies.sequences import table_rows
 
 FRAMES = 40
 
 
 @pytest.fixture
-def bench(run, monkeypatch, tmp_path):
-    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tfa.encoders, "load_encoder", lambda name, **given: FakeEncoder())
+def bench(run, fake_encoder):
     return lambda *args: run("bench", "sequences", *args)
 
 
-def made_drive(root, frames=FRAMES):
-    for name in ("database", "queries"):
-        (root / name).mkdir(parents=True)
-    for place in range(frames):
-        random_image(place).save(root / "database" / f"d{place:02}.png")
-        random_image(place).point(lambda value: min(value + 6, 255)).save(root / "queries" / f"q{place:02}.png")
-    listed = {f"q{place:02}.png": [f"d{place:02}.png"] for place in range(frames)}
-    (root / "positives.json").write_text(json.dumps(listed))
-    return root
-
-
 def test_both_studies_of_every_dataset_are_told(bench, tmp_path):
-    drive, again = made_drive(tmp_path / "drive"), made_drive(tmp_path / "again")
+    drive, again = write_drive(tmp_path / "drive", FRAMES), write_drive(tmp_path / "again", FRAMES)
     done = bench(f"--dataset=drive={drive}", f"--dataset=again={again}", "--out", tmp_path / "told.json")
     assert done.exit_code == 0, done.output
     told = json.loads((tmp_path / "told.json").read_text("utf-8"))
@@ -52,7 +39,7 @@ def test_both_studies_of_every_dataset_are_told(bench, tmp_path):
 
 
 def test_the_mean_is_that_of_the_three_replicas(bench, tmp_path):
-    done = bench(f"--dataset=drive={made_drive(tmp_path / 'drive')}", "--json")
+    done = bench(f"--dataset=drive={write_drive(tmp_path / 'drive', FRAMES)}", "--json")
     assert done.exit_code == 0, done.output
     [told] = json.loads(done.stdout)
     for study in (told["sequence"], told["replay"]):
@@ -72,7 +59,7 @@ def test_the_mean_is_that_of_the_three_replicas(bench, tmp_path):
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_encoded(bench, tmp_path, monkeypatch, words, told):
-    drive = made_drive(tmp_path / "drive", frames=1)
+    drive = write_drive(tmp_path / "drive", 1)
     monkeypatch.setattr(tfa.encoders, "load_encoder", lambda name, **given: pytest.fail("an encoder was loaded"))
     done = bench(*(word.replace("DRIVE", str(drive)) for word in words))
     assert done.exit_code != 0

@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from tests.bench.synthetic_records import made_record, made_truth, named, ranking, written
+from tests.cli.conftest import Run
 from tfa.bench.tables.render import FORMATS
 from tfa.bench.tables.table_specs import LAYOUTS
-from tfa.cli.app import Shell
 from tfa.cli.bench import table as verb
 
-Run = Callable[..., Any]
 RIGHT, WRONG = ranking([0], 20), ranking([1], 20)
 
 
 @pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> Run:
-    for name, value in {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200", "TERMINAL_WIDTH": "200"}.items():
-        monkeypatch.setenv(name, value)
-    app = typer.Typer(cls=Shell)
-    app.callback()(lambda: None)  # with one command and no callback there would be no verbs
-    verb.register(app)
-    return lambda *args: CliRunner().invoke(app, ["table", *map(str, args)])
+def table(run: Run) -> Run:
+    return lambda *args: run("bench", "table", *args)
 
 
 @pytest.fixture

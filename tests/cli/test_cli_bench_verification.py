@@ -8,7 +8,7 @@ import pytest
 
 import tfa.bench.speed.verify
 import tfa.encoders
-from tests.fakes import FakeEncoder, random_image
+from tests.cli.conftest import write_drive
 from tfa.bench.studies import match_geometries as arrangements
 from tfa.bench.studies.verification_variants import VARIANTS
 
@@ -16,24 +16,14 @@ PLACES = 7
 
 
 @pytest.fixture
-def bench(run, monkeypatch, tmp_path):
-    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(tfa.encoders, "load_encoder", lambda name, **given: FakeEncoder())
+def bench(run, fake_encoder, monkeypatch):
     monkeypatch.setattr(arrangements, "TRIALS", 1)
     return lambda *args: run("bench", *args)
 
 
 @pytest.fixture
 def town(tmp_path):
-    root = tmp_path / "town"
-    for name in ("database", "queries"):
-        (root / name).mkdir(parents=True)
-    for place in range(PLACES):
-        random_image(place).save(root / "database" / f"d{place:02}.png")
-        random_image(place).point(lambda value: min(value + 6, 255)).save(root / "queries" / f"q{place:02}.png")
-    listed = {f"q{place:02}.png": [f"d{place:02}.png"] for place in range(PLACES)}
-    (root / "positives.json").write_text(json.dumps(listed))
-    return root
+    return write_drive(tmp_path / "town", PLACES)
 
 
 def test_a_table_with_both_halves_and_the_default_marked(bench, town, tmp_path):

@@ -20,12 +20,9 @@ from tfa.verification.matching import Matches, match
 
 
 @pytest.fixture
-def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlaceMap:
+def town(fake_encoder: Path) -> PlaceMap:
     """A working folder with a map of eight photos, asked with the fake encoder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("tfa.maps.query.load_encoder", lambda *_, **__: FakeEncoder())
-    (tmp_path / "photos").mkdir()
+    (fake_encoder / "photos").mkdir()
     for number in range(8):
         random_image(number).save(f"photos/{number}.png")
     random_image(3).save("near.png")

@@ -13,10 +13,7 @@ from tfa.maps import PlaceMap
 
 
 @pytest.fixture
-def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlaceMap:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("tfa.maps.query.load_encoder", lambda *_, **__: FakeEncoder())
+def town(fake_encoder: Path) -> PlaceMap:
     for folder in ("images/db/a", "images/db/b", "images/query/day"):
         Path(folder).mkdir(parents=True)
     for number in range(8):

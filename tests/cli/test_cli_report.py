@@ -13,15 +13,13 @@ from tfa.maps import PlaceMap
 
 
 @pytest.fixture
-def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
+def town(fake_encoder: Path) -> Path:
     Path("photos").mkdir()
     for number in range(8):
         random_image(number).save(f"photos/{number}.png")
     Path("photos/copy.png").write_bytes(Path("photos/2.png").read_bytes())
     PlaceMap.build("photos", encoder=FakeEncoder(), spec=HeadSpec(words=4)).save("town.tfa")
-    return tmp_path
+    return fake_encoder
 
 
 def test_the_page_is_written_and_the_advice_printed(run, town):
