@@ -7,6 +7,7 @@ import importlib
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -122,16 +123,26 @@ def resolved(name: str) -> object:
     return found
 
 
-@pytest.mark.parametrize("page", [ROOT / "docs" / "method.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [ROOT / "docs" / "method.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
 def test_names_of_the_code_exist(page):
     text = page.read_text("utf-8")
     rooms = "|".join(sorted(folder.parent.name for folder in (ROOT / "src" / "tfa").glob("*/__init__.py")))
     names = set(re.findall(rf"`((?:{rooms}|pipeline)\.(?!py`)[\w.]+)`", text))
     for name in names:
         assert resolved(name) is not None
-    files = set(re.findall(r"`((?:tests|src)/[\w/]+\.py)`", text))
+    files = {f"src/tfa/{file}" for file in re.findall(rf"`((?:{rooms})/[\w/]*(?:\.py)?)`", text)}
+    files |= set(re.findall(r"`((?:tests|src)/[\w/]+(?:\.py)?)`", text))
     assert names | files
-    assert [file for file in files if not (ROOT / file).exists()] == []
+    assert [file for file in sorted(files) if not (ROOT / file).exists()] == []
+
+
+def test_the_rooms_and_their_order_are_those_of_the_contract():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    layers = [re.split(r" [:|] ", layer) for layer in contracts[0]["layers"] if layer != "__main__"]
+    assert "```text\n" + "\n".join(", ".join(layer) for layer in layers) + "\n```" in text
+    rooms = {folder.parent.name for folder in (ROOT / "src" / "tfa").glob("*/__init__.py")}
+    assert rooms == set(re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \|$", text, re.MULTILINE)) & rooms
 
 
 def test_the_encoders_page_tells_every_card():

@@ -1,4 +1,7 @@
-"""A served map, asked over HTTP with the standard library alone."""
+"""A map behind HTTP, queried with the standard library alone.
+
+In: photos. Out: hits, as `PlaceMap` gives them. May see: what the service answers.
+"""
 
 from tfa.client.client import Client
 

@@ -1,5 +1,6 @@
-"""Frozen encoders: from images to patch tokens and one global token.
+"""Frozen vision models: pixels → patch tokens and one global token.
 
+In: RGB images. Out: float16 tokens and a fingerprint of what made them. May see: released weights, never the map.
 Importing this package loads neither torch nor transformers; `load_encoder` does.
 """
 

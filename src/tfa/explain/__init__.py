@@ -1,1 +1,4 @@
-"""A map and an answer → why: patches, words and matches, and the drawing of each."""
+"""A map and an answer → why: matching patches, what each patch and word adds to the score, and drawings of both.
+
+In: a map, a photo, a hit. Out: numbers and pictures. May see: the map and that photo.
+"""

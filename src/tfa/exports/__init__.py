@@ -1,4 +1,7 @@
-"""A map for other programs: retrieval pairs, compiled vectors, an index file, the query side as a graph."""
+"""A map for other programs: retrieval pairs, compiled vectors, an index file, the query side as a graph.
+
+In: a map. Out: files in formats of others. May see: the map.
+"""
 
 from tfa.exports.faiss_index import write_faiss
 from tfa.exports.hloc_pairs import retrieval_pairs, write_pairs

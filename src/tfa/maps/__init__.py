@@ -1,4 +1,7 @@
-"""Maps: a head and its photos as something that is saved, edited and asked."""
+"""A head and its photos as one thing that is saved, edited, calibrated and queried.
+
+In: photos. Out: `PlaceMap`, and hits with their confidence. May see: the database, and target photos to calibrate.
+"""
 
 from tfa.maps.place_map import PlaceMap
 from tfa.maps.records import Answer, CalibrationReport, EditReport, Hit, ImageRecord

@@ -1,1 +1,5 @@
-"""The paper, in its order: tokens of a database → one head. Sees: the database, or the database and target photos."""
+"""The paper, in its order: vocabulary, residuals, spectrum, evidence, controllers, head.
+
+In: tokens of a database, later of target photos. Out: one head that scores queries. May see: the database, or the
+database and unlabelled target photos; never labels, files or images.
+"""

@@ -1,1 +1,4 @@
-"""The same formulas written plainly in float64, to hold the fast stages against. Imports nothing of the package."""
+"""The formulas of `method` written plainly in float64: what the fast code is tested against, and the place to read.
+
+In: arrays. Out: arrays. May see: nothing of the package.
+"""

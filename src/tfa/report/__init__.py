@@ -1,4 +1,4 @@
-"""A map → a report on it: decisions with their evidence, images that repeat or attract others, and advice.
+"""A map → a report: its decisions with their evidence, duplicates, hubs, advice.
 
-`html` holds what every report of the package shares: one skeleton, one stylesheet, pictures embedded in the page.
+In: a map. Out: a dictionary and one HTML page. May see: the map alone; no encoder is loaded.
 """

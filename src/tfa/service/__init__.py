@@ -1,4 +1,5 @@
-"""The HTTP service: maps asked, edited and calibrated over the network. It holds no arithmetic.
+"""The HTTP service and its page: maps queried, edited and calibrated over the network. It holds no arithmetic.
 
-It needs the extra `tfa-vpr[service]`; nothing outside this package imports it but the command line, when it serves.
+In: requests. Out: answers as JSON. May see: the maps it serves. It needs the extra `tfa-vpr[service]`; nothing
+outside this package imports it but the command line.
 """

@@ -1,1 +1,4 @@
-"""A folder of a public dataset → images, queries and positives."""
+"""Folders of many layouts → database, queries and which images are right.
+
+In: a dataset's folder and its card. Out: paths and positives. May see: labels.
+"""

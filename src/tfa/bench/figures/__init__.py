@@ -1,1 +1,1 @@
-"""Pictures from records: PNG files and one HTML report. `report.write_figures` draws them all."""
+"""Records → pictures: PNG files and one HTML report. `report.write_figures` draws them all."""

@@ -1,1 +1,1 @@
-"""Records → tables, in Markdown, HTML or LaTeX."""
+"""Records → tables in Markdown, CSV or LaTeX, and the page of results."""

@@ -1,1 +1,5 @@
-"""Evidence → decisions. `database` cannot be handed a query; `target` sees target photos too."""
+"""Evidence → decisions, with a reason in words for each.
+
+In: evidence. Out: `Decisions` or `TargetDecisions`. May see: `database` takes no query at all, so leakage is a type
+error; `target` sees unlabelled target photos too.
+"""

@@ -1,4 +1,4 @@
-"""Unlabelled evidence: what rankings and spectra say of a retriever, without any label. Pure statistics.
+"""Rankings and spectra → numbers that decide between candidates. Pure statistics, without labels.
 
 `support` judges coverage and reproducibility together; `information` and `relation` judge how much of the
 database's behaviour survives on target photos.

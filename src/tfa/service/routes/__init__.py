@@ -1,1 +1,1 @@
-"""One file a resource of the HTTP interface."""
+"""The HTTP interface, one file per resource: requests → calls of the live map → JSON."""

@@ -1,1 +1,1 @@
-"""One file a layout: how a public dataset lies on disk."""
+"""One file per layout of a dataset: a folder → images and positives."""
