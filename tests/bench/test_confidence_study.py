@@ -10,12 +10,12 @@ import pytest
 from tests.bench.fields import town
 from tests.fakes import FakeEncoder
 from tfa.base.config import HeadSpec
+from tfa.bench.described_queries import DescribedQueries
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos
 from tfa.bench.records import Truth
 from tfa.bench.run import Bench
 from tfa.bench.studies.confidence import ConfidenceStudy, study_confidence
-from tfa.method.residuals import remembering
 
 PLACES = 7
 
@@ -50,7 +50,7 @@ def bench():
     names = [[f"{i:02}.png" for i in range(len(t))] for t in (database, queries)]
     positives = tuple(np.array([2 * place]) for place in range(PLACES))
     truth = Truth("town", "Town", tuple(names[0]), tuple(names[1]), positives, {}, "by hand")
-    return Bench(None, truth, FakeEncoder(), Photos(database), Photos(remembering(queries)), "", HeadSpec(words=4))
+    return Bench(None, truth, FakeEncoder(), Photos(database), Photos(DescribedQueries(queries)), "", HeadSpec(words=4))
 
 
 @pytest.mark.parametrize("name", ["tfa-v-always", "tfa", "tfa-c4-v-always"])

@@ -271,7 +271,7 @@ def test_ties_go_to_the_smaller_index(bench, tmp_path):
 
 
 def test_the_memory_of_descriptors_changes_no_score(bench):
-    plain = Photos(bench.queries.tokens.memory.tokens, bench.queries.paths)
+    plain = Photos(bench.queries.tokens.whole, bench.queries.paths)
     head = head_card("tfa-c4").fit(bench.database, shared=_shared())
     remembered = head.calibrate(bench.queries.select([0, 3, 5, 7]))
     afresh = head.calibrate(plain.select([0, 3, 5, 7]))

@@ -11,6 +11,7 @@ from tests.bench.fields import GRID, SHARED, SHIFT, town
 from tests.fakes import FakeEncoder
 from tfa.base.backend import l2
 from tfa.base.config import HeadSpec
+from tfa.bench.described_queries import DescribedQueries
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.protocols import Fold, Split
@@ -22,7 +23,6 @@ from tfa.bench.studies.match_geometries import Pair
 from tfa.bench.studies.verification import Studied, Study, answers, study_dataset, thinned
 from tfa.bench.studies.verification_variants import BUILT, VARIANTS, Variant
 from tfa.errors import BadSpec
-from tfa.method.residuals import remembering
 from tfa.verification import matching
 
 PLACES = 7
@@ -45,7 +45,7 @@ def bench():
     names = [[f"{i:02}.png" for i in range(len(t))] for t in (DATABASE, QUERIES)]
     positives = tuple(np.array([2 * place]) for place in range(PLACES))
     truth = Truth("town", "Town", tuple(names[0]), tuple(names[1]), positives, {}, "by hand")
-    photos = Photos(DATABASE), Photos(remembering(QUERIES))
+    photos = Photos(DATABASE), Photos(DescribedQueries(QUERIES))
     return Bench(None, truth, FakeEncoder(), *photos, "", HeadSpec(words=4))
 
 

@@ -13,7 +13,7 @@ from tfa.base.config import VerifySpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
 from tfa.maps import PlaceMap
-from tfa.maps.confidence import SURE, confidences, verified_confidence
+from tfa.maps.confidence import SURE, percentile, verified_confidence
 from tfa.maps.records import Hit
 from tfa.photos.images import open_image
 from tfa.verification.matching import match
@@ -72,14 +72,15 @@ def test_answers_are_ordered_by_the_fused_score_and_the_rest_follows(place_map, 
         query = compact.compaction.compact(np.asarray(tokens.patches[row]))
         found = [match(query, image, (4, 4), (4, 4)) for image in compact.rows(ranked[:count])]
         votes, counts = np.array([one.evidence for one in found]), np.array([one.count for one in found])
-        z = (scores[row] - scores[row].mean()) / scores[row].std()
+        own = scores[row].astype(np.float64)
+        z = (own - own.mean()) / own.std()
         between = lambda one, other: compact.among(ranked[one], ranked[[other]])[0]  # noqa: B023, E731
         standing = ordering(z[ranked[:count]], votes, between)
         order = np.argsort(-standing, kind="stable")
         assert [hit.id for hit in answer] == [*ranked[:count][order], *ranked[count:]]
         assert [hit.matches for hit in answer] == [*counts[order], *[None] * (14 - count)]
         np.testing.assert_array_equal([hit.score for hit in answer], scores[row, [hit.id for hit in answer]])
-        sure = confidences(scores[[row]], np.array([[hit.id for hit in answer]]), state.head.peaks)[0]
+        sure = percentile(z[[hit.id for hit in answer]], state.head.peaks)
         sure[:count] = verified_confidence(sure[:count], leads(votes)[order], margins(standing)[order])
         np.testing.assert_allclose([hit.confidence for hit in answer], sure, rtol=1e-6)
 

@@ -15,6 +15,7 @@ from tfa.method.evidence import (
     dispersion_penalised,
     row_facts,
     row_tops,
+    standardised,
     support,
 )
 
@@ -73,6 +74,17 @@ def test_row_facts_equal_the_plain_statistics(seed):
         assert facts.top[row] == np.where(allowed[row], scores[row], -np.inf).argmax()
         assert facts.spread[row] == pytest.approx(kept.std())
         assert facts.peak[row] == pytest.approx((kept.max() - kept.mean()) / (kept.std() + 1e-12))
+
+
+def test_z_scores_are_those_of_the_facts_however_a_batch_lies_in_memory():
+    scores = np.random.default_rng(0).normal(size=(5, 1000)).astype(np.float32)
+    ranked = np.argsort(-scores, axis=1)[:, :7]
+    found = standardised(scores, ranked)
+    np.testing.assert_array_equal(standardised(np.asfortranarray(scores), ranked), found)
+    np.testing.assert_array_equal(found[:, 0], row_facts(scores.astype(np.float64)).peak)
+    for row, own, z in zip(scores.astype(np.float64), ranked, found, strict=True):  # a row alone, to the last bit
+        np.testing.assert_array_equal(z, (row[own] - row.mean()) / (row.std() + 1e-12))
+    assert not standardised(np.ones((1, 3)), np.array([[2]])).any()
 
 
 def test_duplicates_are_masked_by_cosine_and_zero_descriptors_only_by_themselves():

@@ -44,9 +44,6 @@ class Tokens:
         self.shapes = self._checked_shapes()
         self.grid = None if grid is None else self._checked_grid(*grid)
         self.cls = None if cls is None else self._checked_cls(np.asarray(cls))
-        # Descriptors already made of these images, and which rows of them these are (residuals.remembering).
-        self.memory: Any = None
-        self.rows = np.arange(len(self.patches))
 
     def _checked_shapes(self) -> np.ndarray:
         # A lazy sequence may tell its shapes without loading its arrays.
@@ -99,14 +96,12 @@ class Tokens:
     def select(self, indices: Any) -> Tokens:
         """The tokens of some of the images, in the order given; nothing is copied but the global tokens."""
         indices = np.arange(len(self))[indices]
-        chosen = Tokens(
+        return Tokens(
             _Selection(self.patches, indices, self.shapes[indices]),
             None if self.cls is None else self.cls[indices],
             names=None if self.names is None else [self.names[i] for i in indices],
             grid=self.grid,
         )
-        chosen.memory, chosen.rows = self.memory, self.rows[indices]
-        return chosen
 
     def batches(self, max_patches: int = 8192, max_images: int = 16) -> Iterator[TokenBatch]:
         """Runs of consecutive images with equal patch counts, within both limits (or of one image)."""

@@ -20,6 +20,7 @@ from tfa.base.config import HeadSpec
 from tfa.base.files import sha256_of_json
 from tfa.base.progress import Progress, as_progress, tracked
 from tfa.bench.datasets.load import Dataset
+from tfa.bench.described_queries import DescribedQueries
 from tfa.bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Shared
 from tfa.bench.partial_records import Parts
 from tfa.bench.protocols import Plan, Split
@@ -28,7 +29,6 @@ from tfa.bench.rank import asked_split, score_sample
 from tfa.bench.records import TRUTH_FILE, Record, Truth, record_path
 from tfa.encoders.protocol import Encoder
 from tfa.errors import BadSpec
-from tfa.method.residuals import remembering
 from tfa.photos.token_cache import TokenCache
 
 DEPTH = 100  # places of a ranking that are kept
@@ -70,7 +70,7 @@ def prepare(
         dataset.truth(),
         encoder,
         Photos(database.tokens, tuple(database.paths)),
-        Photos(remembering(queries.tokens), tuple(queries.paths)),
+        Photos(DescribedQueries(queries.tokens), tuple(queries.paths)),
         sha256_of_json([database.digests, queries.digests]),
         dataclasses.replace(HeadSpec(), **dataset.card.spec),
     )

@@ -5,6 +5,7 @@ In: photos. Out: `PlaceMap`, and hits with their confidence. May see: the databa
 
 from tfa.maps.place_map import PlaceMap
 from tfa.maps.records import Answer, CalibrationReport, EditReport, Hit, ImageRecord
-from tfa.maps.verification import Verified, verify
+from tfa.maps.verification import verify
+from tfa.verification.reranking import Verified
 
 __all__ = ["Answer", "CalibrationReport", "EditReport", "Hit", "ImageRecord", "PlaceMap", "Verified", "verify"]

@@ -12,16 +12,16 @@ from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder, load_encoder, model_of
 from tfa.errors import BadImage, BadSpec, BadWeights
-from tfa.maps.confidence import confidences, verified_confidence
+from tfa.maps.confidence import confidence_of
 from tfa.maps.records import Answer, Hit, ImageRecord
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import with_duplicates
 from tfa.maps.stored_head import INTEGERS, StoredHead
-from tfa.maps.verification import UNVERIFIED, Question, Verifier, reranked, verifier_for, wanted_candidates
+from tfa.maps.verification import Question, Verifier, verifier_for, wanted_candidates
 from tfa.photos.images import open_image
 from tfa.photos.token_cache import TokenCache
 from tfa.search.bounded import BoundedScorer
-from tfa.search.ties import top_k
+from tfa.verification.reranking import UNVERIFIED, rerank
 
 QUERY_BATCH = 8  # photos encoded at a time
 COARSE_FROM = 500  # images from which a prepared map of floats answers from coarse scores
@@ -46,24 +46,20 @@ def hits_of(
     else:  # exact for the best, and near enough for the mean and spread of the rest
         scores = coarse.scores(tokens, max(k, 0 if verifier is None else verifier.candidates), alive)[:, alive]
     if verifier is None:
-        ranked, _ = top_k(scores, k)
-        matches = np.full(ranked.shape, UNVERIFIED)
-        sure = confidences(scores, ranked, stored.peaks)
+        found = rerank(scores, k)
     else:
         duplicates = stored.scorer.duplicates
         # Photos of one content are compared as one, so that the first of them wins here too.
-        found = reranked(scores, tokens, k, verifier, alive if duplicates is None else duplicates[alive])
-        ranked, matches = found.indices, found.matches
-        sure = confidences(scores, ranked, stored.peaks)
-        verified = verified_confidence(sure, found.lead, found.margin)
-        sure = np.where(matches == UNVERIFIED, sure, verified)
-    best = np.take_along_axis(scores, ranked, axis=1)
+        rows = alive if duplicates is None else duplicates[alive]
+        found = rerank(scores, k, verifier.candidates, verifier.pairs(tokens, rows))
+    sure = confidence_of(found, stored.peaks)
+    best = np.take_along_axis(scores, found.indices, axis=1)
     return [
         [
             Hit(images[i].id, images[i].path, float(score), float(p), images[i].position, _counted(votes))
             for i, score, p, votes in zip(*row, strict=True)
         ]
-        for row in zip(ranked, best, sure, matches, strict=True)
+        for row in zip(found.indices, best, sure, found.matches, strict=True)
     ]
 
 

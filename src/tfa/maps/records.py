@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfa.maps.confidence import SURE
+from tfa.maps.confidence import is_sure
 from tfa.photos.positions import Position
 
 
@@ -36,14 +36,14 @@ class Hit:
     id: int
     image: str
     score: float
-    confidence: float  # see `confidences` and, of a verified hit, `verification.verified_confidence`
+    confidence: float  # see `tfa.maps.confidence`
     position: Position | None = None
     matches: int | None = None  # patches that match in one arrangement; None if it was not verified
 
     @property
     def sure(self) -> bool:
-        """Can it be relied on? Only what was verified can be: a percentile has no scale of right and wrong."""
-        return self.matches is not None and self.confidence >= SURE
+        """Can it be relied on?"""
+        return is_sure(self.confidence, self.matches)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,11 @@ from tfa.base.config import VerifySpec
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
-from tfa.maps.confidence import standardised
 from tfa.maps.state import NamedHead
 from tfa.method.head import Head
-from tfa.search.ties import top_k
 from tfa.verification.admission import judge_on_database, judge_on_target
-from tfa.verification.patch_store import CompactTokens, Grid, why_not
-from tfa.verification.reranking import leads, margins, ordering
-
-AT_ONCE = 64  # photos whose compact patches are in memory
-UNVERIFIED = -1  # the matches of an image that was no candidate
+from tfa.verification.patch_store import CompactTokens, Grid, PhotoPairs, why_not
+from tfa.verification.reranking import Verified, rerank
 
 
 @dataclass(frozen=True)
@@ -89,7 +83,11 @@ class Verifier:
 
     compact: CompactTokens
     candidates: int
-    grid: Grid  # of the photos asked
+    grid: Grid  # of the photos
+
+    def pairs(self, photos: Tokens, stored_rows: np.ndarray) -> PhotoPairs:
+        """The photos beside the images of a score matrix, which stand in these rows of the compact tokens."""
+        return PhotoPairs(self.compact, photos, self.grid, stored_rows)
 
 
 def wanted_candidates(question: Question, head: NamedHead, compact: CompactTokens | None) -> int | None:
@@ -111,53 +109,6 @@ def verifier_for(tokens: Tokens, question: Question, head: NamedHead, compact: C
     if grid is None and question.verify:
         raise BadTokens(f"query tokens: {why_not(tokens)}; give it: Tokens(patches, grid=(rows, columns))")
     return None if grid is None else Verifier(compact, candidates, grid)
-
-
-@dataclass(frozen=True)
-class Verified:
-    """Images of each query in their new order, best first."""
-
-    indices: np.ndarray  # q k
-    evidence: np.ndarray  # q k: what orders them beside their scores; 0 where it was no candidate
-    lead: np.ndarray  # q k: how far the evidence stands out of that of all candidates
-    margin: np.ndarray  # q k: how far the image is above the best other
-    matches: np.ndarray  # q k: number of consistent matches; UNVERIFIED where it was no candidate
-
-
-def reranked(
-    scores: np.ndarray,
-    tokens: Tokens,
-    k: int,
-    verifier: Verifier,
-    gallery_rows: np.ndarray,
-    progress: Progress | None = None,
-) -> Verified:
-    """The k best columns of scores `q m`, candidates first by their fused score.
-
-    `gallery_rows` are the rows of the columns in the compact tokens. What is no candidate follows in its old order.
-    """
-    ranked, _ = top_k(scores, max(k, verifier.candidates))
-    count = min(verifier.candidates, ranked.shape[1])
-    evidence, lead, margin = np.zeros((3, *ranked.shape))
-    matches = np.full(ranked.shape, UNVERIFIED, np.int64)
-    z = standardised(scores, ranked[:, :count])
-    compact, bars = verifier.compact, as_progress(progress)
-    with bars.task("verification", len(tokens), "photos") as task:
-        for start in range(0, len(tokens), AT_ONCE):
-            rows = range(start, min(start + AT_ONCE, len(tokens)))
-            queries = [compact.query(tokens.select([row]))[0] for row in rows]
-            candidates = [gallery_rows[ranked[row, :count]] for row in rows]
-            for row, images, found in zip(
-                rows, candidates, compact.matches_of_each(queries, verifier.grid, candidates), strict=True
-            ):
-                strength = np.array([one.evidence for one in found], np.float64)
-                standing = ordering(z[row], strength, partial(compact.between, images))
-                order = np.argsort(-standing, kind="stable")  # of equals the head's first
-                ranked[row, :count], evidence[row, :count] = ranked[row, :count][order], strength[order]
-                lead[row, :count], margin[row, :count] = leads(strength)[order], margins(standing)[order]
-                matches[row, :count] = np.array([one.count for one in found], np.int64)[order]
-            task.advance(len(rows))
-    return Verified(*(table[:, :k] for table in (ranked, evidence, lead, margin, matches)))
 
 
 def verify(
@@ -188,5 +139,5 @@ def verify(
     if known.shape != shape:
         raise BadTokens(f"scores have shape {known.shape}, must be (queries, database images) = {shape}")
     count = min(shape[1] if scores is None else spec.candidates, shape[1])
-    verifier = Verifier(compact, count, grid)
-    return reranked(known, query_tokens, count, verifier, np.arange(shape[1]), as_progress(progress))
+    pairs = PhotoPairs(compact, query_tokens, grid, np.arange(shape[1]))
+    return rerank(known, count, count, pairs, as_progress(progress))

@@ -10,7 +10,6 @@ is `residual_pass`; the functions here are the same formulas for batches on any 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
@@ -29,8 +28,8 @@ from tfa.base.tokens import Tokens
 from tfa.method.residuals_cpu import ASSIGNMENTS, FAINT, HARD, ROUNDING, SOFT, ImagePass
 
 __all__ = [
-    "ASSIGNMENTS", "FAINT", "HARD", "SOFT", "Described", "DescriptorMemory", "describe", "describe_batch",
-    "hard_weights", "normalise_blocks", "remembering", "residual_blocks", "soft_weights",
+    "ASSIGNMENTS", "FAINT", "HARD", "SOFT", "Described", "DescribedTokens", "describe", "describe_batch",
+    "hard_weights", "normalise_blocks", "residual_blocks", "soft_weights",
 ]  # fmt: skip
 RELEASE_EVERY = 256  # images
 IMAGES_A_PASS = 4  # before threads are joined
@@ -45,6 +44,21 @@ class Described:
 
 
 Kept = dict[tuple[str, int], Described]
+
+
+class DescribedTokens(Tokens):
+    """Tokens that bring their descriptors: `describe` takes those instead of computing them."""
+
+    def described(
+        self,
+        centers: Sequence[np.ndarray],
+        assignments: Sequence[str],
+        temperature: float,
+        backend: Backend,
+        dtype: str,
+    ) -> Kept:
+        """What `describe` would compute, to the last bit."""
+        raise NotImplementedError
 
 
 def hard_weights(similarities: Array) -> Array:
@@ -133,10 +147,10 @@ def describe(
     dtype: str = "float32",
     spill: Spill | None = None,
     progress: Progress | None = None,
-) -> dict[tuple[str, int], Described]:
+) -> Kept:
     """Descriptors of all images under every assignment and vocabulary, in one pass over the tokens."""
-    if tokens.memory is not None:
-        return tokens.memory.described(tokens.rows, centers, assignments, temperature, backend, dtype)
+    if isinstance(tokens, DescribedTokens):
+        return tokens.described(centers, assignments, temperature, backend, dtype)
     spill = spill or Spill()
     words, channels = centers[0].shape
     kept = {
@@ -219,50 +233,7 @@ def _batch_by_batch(
         yield batch.start, batch.stop
 
 
-def remembering(tokens: Tokens) -> Tokens:
-    """The same tokens, whose descriptors are computed once whatever selections of them are described."""
-    remembered = tokens.select(slice(None))
-    remembered.memory, remembered.rows = DescriptorMemory(tokens), np.arange(len(tokens))
-    return remembered
-
-
-class DescriptorMemory:
-    """Descriptors of a set of images under each vocabulary and assignment asked for so far.
-
-    A benchmark asks the same queries of one head after another: a descriptor depends on the image, the words and
-    the assignment alone (not on its batch, to the last bit), so every selection is rows of the same array.
-    """
-
-    def __init__(self, tokens: Tokens) -> None:
-        self.tokens = tokens
-        self.spill = Spill()
-        self.kept: dict[tuple[bytes, str, float, str], Described] = {}
-
-    def described(
-        self,
-        rows: np.ndarray,
-        centers: Sequence[np.ndarray],
-        assignments: Sequence[str],
-        temperature: float,
-        backend: Backend,
-        dtype: str,
-    ) -> dict[tuple[str, int], Described]:
-        chosen = {}
-        for construction, words in enumerate(centers):
-            digest = hashlib.blake2b(np.ascontiguousarray(words).tobytes()).digest()
-            for assignment in assignments:
-                key = (digest, assignment, temperature, dtype)
-                if key not in self.kept:
-                    made = describe(
-                        self.tokens, [words], [assignment], temperature, backend, dtype=dtype, spill=self.spill
-                    )
-                    self.kept[key] = made[assignment, 0]
-                every = self.kept[key]
-                chosen[assignment, construction] = Described(np.array(every.descriptors[rows]), every.mass[rows])
-        return chosen
-
-
-def _release(kept: dict[tuple[str, int], Described]) -> None:
+def _release(kept: Kept) -> None:
     """Pages written to a mapped file need not stay resident."""
     for described in kept.values():
         release(described.descriptors)

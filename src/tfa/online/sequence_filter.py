@@ -24,7 +24,7 @@ import numpy as np
 
 from tfa.base.config import Spec, described
 from tfa.errors import BadSpec
-from tfa.method.evidence import EPSILON
+from tfa.method.evidence import EPSILON, mean_and_spread, z_scores
 
 FARTHEST = 5.0  # ℓ: moves beyond it have a share of e⁻⁴ and are left out
 MOST_NEIGHBOURS = 64  # images a move can lead to, where positions say who is near
@@ -169,12 +169,12 @@ class SequenceFilter:
 
 def log_likelihood(scores: np.ndarray, trust: float) -> np.ndarray:
     """log L of every image `m`; of a frame whose scores are all equal, which tells nothing, 0."""
-    values = np.asarray(scores, np.float64)
-    spread = float(values.std())
-    if spread <= EPSILON:
-        return np.zeros(len(values))
-    height = math.sqrt(2 * math.log(len(values)))
-    return trust * (height * (values - values.mean()) / spread - height**2 / 2)
+    row = np.asarray(scores, np.float64)[None]
+    mean, spread = mean_and_spread(row)
+    if spread[0] <= EPSILON:
+        return np.zeros(row.shape[1])
+    height = math.sqrt(2 * math.log(row.shape[1]))
+    return trust * (height * z_scores(row[0], mean, spread) - height**2 / 2)
 
 
 def follow(scores: Iterable[np.ndarray], roads: Roads, spec: SequenceSpec | None = None) -> Iterator[Belief]:

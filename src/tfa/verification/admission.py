@@ -29,7 +29,7 @@ from tfa.base.config import VerifySpec
 from tfa.base.progress import Progress, SilentProgress, tracked
 from tfa.base.tokens import Tokens
 from tfa.method.branch import ScoreBlock
-from tfa.method.evidence import EPSILON, NOBODY, Candidate, Mask
+from tfa.method.evidence import NOBODY, Candidate, Mask, mean_and_spread, z_scores
 from tfa.method.head import Head, final_scores
 from tfa.method.pseudo_queries import median_spread, pseudo_facts
 from tfa.method.vocabulary import CONSTRUCTIONS
@@ -108,16 +108,11 @@ class Shortlist:
 
 
 def shortlist(scores: np.ndarray, masked: tuple[np.ndarray, np.ndarray] | None, depth: int) -> Shortlist:
-    """From scores `p m` and the (row, column) pairs that may not be answered."""
-    free = np.ones(scores.shape, bool)
-    if masked is not None:
-        free[masked] = False
-    count = np.maximum(free.sum(axis=1, keepdims=True), 1)
-    mean = np.where(free, scores, 0.0).sum(axis=1, keepdims=True) / count
-    centred = np.where(free, scores - mean, 0.0)
-    spread = np.sqrt((centred * centred).sum(axis=1, keepdims=True) / count)
-    ranked, best = top_k(np.where(free, scores, -np.inf), depth)
-    return Shortlist(np.where(np.isneginf(best), NOBODY, ranked), (best - mean) / (spread + EPSILON))
+    """From scores `p m` and the (row, column) pairs that may not be answered, which are overwritten."""
+    mean, spread = mean_and_spread(scores, masked)
+    ranked, best = top_k(scores, depth)
+    z = z_scores(best, mean[:, None], spread[:, None])
+    return Shortlist(np.where(np.isneginf(best), NOBODY, ranked), z)
 
 
 def judge(

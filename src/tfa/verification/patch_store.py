@@ -1,6 +1,6 @@
 """Compact tokens: what verification needs of every image of a map, a byte for each number kept of a patch.
 
-Rows stand as the gallery's do. On disk they are memory-mapped, and only rows that are asked for are read.
+Rows stand as the gallery's do. On disk they are memory-mapped, and only rows that are compared are read.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tfa.errors import BadTokens
 from tfa.method.vocabulary import sample_patches
 from tfa.verification.compaction import Compaction, fit_compaction, quantised, restored
 from tfa.verification.matching import Matches, evidence, matches
+from tfa.verification.reranking import Compared
 
 Tensors = Mapping[str, np.ndarray]
 Grid = tuple[int, int]
@@ -100,10 +101,6 @@ class CompactTokens:
         """Evidence `c` of an image with others of the map."""
         return self.evidence(self.rows([image])[0], self.grid, others)
 
-    def between(self, images: np.ndarray, one: int, other: int) -> float:
-        """Evidence of two of some images with each other."""
-        return float(self.among(int(images[one]), images[[other]])[0])
-
     def matches(self, query: np.ndarray, grid: Grid, indices: np.ndarray) -> list[Matches]:
         """The same, match by match."""
         return matches(query, self.rows(indices), grid, self.grid)
@@ -155,6 +152,31 @@ class CompactTokens:
         if any(chunk.dtype != np.int8 or chunk.shape[1:] != shape for chunk in made.chunks):
             raise ValueError(f"compact tokens must be int8 of {shape[0]} patches × {shape[1]} numbers")
         return made
+
+
+class PhotoPairs:
+    """Photos beside images of a store, compared when that is needed: a `Comparison`.
+
+    `grid` is that of the photos; `stored_rows` `m` says where the images that have a score stand in the store.
+    """
+
+    def __init__(self, store: CompactTokens, photos: Tokens, grid: Grid, stored_rows: np.ndarray) -> None:
+        self.store, self.photos, self.grid, self.stored_rows = store, photos, grid, stored_rows
+
+    def with_queries(self, rows: Sequence[int], images: Sequence[np.ndarray]) -> list[Compared]:
+        patches = [self.patches(row) for row in rows]
+        found = self.store.matches_of_each(patches, self.grid, [self.stored_rows[own] for own in images])
+        return [
+            Compared(np.array([m.evidence for m in one], np.float64), np.array([m.count for m in one], np.int64))
+            for one in found
+        ]
+
+    def patches(self, row: int) -> np.ndarray:
+        """Unit patches `n r` of a photo; one photo at a time, so that its bits do not depend on its batch."""
+        return self.store.query(self.photos.select([row]))[0]
+
+    def between(self, image: int, other: int) -> float:
+        return float(self.store.among(int(self.stored_rows[image]), self.stored_rows[[other]])[0])
 
 
 def why_not(tokens: Tokens) -> str | None:

@@ -8,18 +8,18 @@ import pytest
 from tests.bench.fields import town
 from tfa.base.config import HeadSpec, VerifySpec
 from tfa.base.tokens import Tokens
+from tfa.bench.described_queries import DescribedQueries
 from tfa.bench.heads.catalogue import GROUPS, head_card
 from tfa.bench.heads.contract import Photos, Shared
-from tfa.bench.heads.verified import VerifiedHead, first_candidates, lifted, standardised, verified
-from tfa.bench.studies import patch_pairs
+from tfa.bench.heads.verified import VerifiedHead, lifted, verified
 from tfa.bench.studies.patch_pairs import PatchPairs
 from tfa.bench.tables.table_specs import _kind
 from tfa.errors import BadSpec, BadTokens
 from tfa.method.evidence import Candidate
-from tfa.method.residuals import remembering
 from tfa.search.ties import top_k
 from tfa.verification import compaction, matching, reranking
 from tfa.verification.admission import VerificationEvidence
+from tfa.verification.patch_store import CompactTokens
 
 DATABASE, QUERIES = town(places=14)  # 28 images: 20 are candidates, 8 are not
 SPEC = HeadSpec(words=4)
@@ -58,7 +58,7 @@ def plain_order(row: np.ndarray, query: np.ndarray, database: list[np.ndarray], 
 def test_the_ranking_is_the_fused_one_and_then_the_old_one(always):
     base = always.base.scores(Photos(QUERIES), "1")
     ranked = top_k(always.scores(Photos(QUERIES), "1"), len(DATABASE))[0]
-    compact = always.pairs.compaction.compact
+    compact = always.pairs.store.compaction.compact
     queries = [compact(QUERIES.patches[i]) for i in range(len(QUERIES))]
     levels = [compaction.quantised(compact(DATABASE.patches[i])) for i in range(len(DATABASE))]
     database = [compaction.restored(level) for level in levels]
@@ -72,46 +72,31 @@ def test_patches_that_lie_alike_overcome_patches_in_disorder(always):
     assert (always.scores(Photos(QUERIES), "0").argmax(axis=1) == right).all()
 
 
-def test_twins_tie_even_where_only_one_is_among_the_first():
+def test_of_duplicates_the_first_is_ahead_also_where_it_alone_is_a_candidate():
     database = DATABASE.select(np.r_[np.arange(len(DATABASE)), 5])
-    pairs = PatchPairs(database, VerifySpec(candidates=3))
-    scores = scores_between(len(QUERIES), len(database))
-    scores[:, -1] = scores[:, 5] = np.sort(scores, axis=1)[:, -3]  # the third place, shared
-    found, _ = verified(scores, QUERIES, pairs)
-    np.testing.assert_array_equal(found[:, -1], found[:, 5])
-    for row in top_k(found, len(database))[0].tolist():
-        assert row.index(5) < row.index(len(database) - 1)
+    last = len(database) - 1
+    for candidates in (2, 3, 4):  # neither, the first alone, both
+        pairs = PatchPairs(database, VerifySpec(candidates=candidates))
+        scores = scores_between(len(QUERIES), len(database))
+        scores[:, last] = scores[:, 5] = np.sort(scores, axis=1)[:, -3]  # the third place, shared
+        found, _ = verified(scores, pairs.of(QUERIES), candidates)
+        for row in top_k(found, len(database))[0].tolist():
+            assert row.index(5) < row.index(last)
 
 
-def test_candidates_are_the_best_and_what_ties_with_the_last():
-    row = np.array([1.0, 3.0, 2.0, 3.0, 2.0, 0.0])
-    assert first_candidates(row, 2).tolist() == [1, 3]
-    assert first_candidates(row, 3).tolist() == [1, 3, 2, 4]
-    assert first_candidates(row, 99).tolist() == [1, 3, 2, 4, 0, 5]
-    assert first_candidates(row, 0).tolist() == []
-
-
-def test_levels_that_rounding_would_merge_stay_apart_and_equals_stay_equal():
+def test_lifted_images_keep_their_order_where_rounding_or_a_tie_would_merge_them():
     scores = np.array([1e9, 1e9 - 1, 5.0, 4.0, 1e9 - 2])
-    order = np.array([1.0, np.nextafter(1.0, 2.0), 1.0])
-    row = lifted(scores, np.array([0, 1, 4]), order)
-    assert row[1] > row[0] == row[4] >= scores.max()
+    row = lifted(scores, np.array([1, 4, 0]), np.array([np.nextafter(1.0, 2.0), 1.0, 1.0]))
+    assert row[1] > row[4] > row[0] >= scores.max()
     assert row[[2, 3]].tolist() == [5.0, 4.0]
-    assert top_k(row[None], 5)[0].tolist() == [[1, 0, 4, 2, 3]]
+    assert top_k(row[None], 5)[0].tolist() == [[1, 4, 0, 2, 3]]
 
 
 def test_a_row_of_equal_scores_stays_as_it_is():
     scores = np.full((len(QUERIES), len(DATABASE)), 0.1, np.float32)
-    found, sure = verified(scores, QUERIES, PatchPairs(DATABASE))
+    found, sure = verified(scores, PatchPairs(DATABASE).of(QUERIES), 20)
     np.testing.assert_array_equal(found, scores)
     assert not sure.any()
-
-
-def test_z_scores_do_not_depend_on_how_a_batch_lies_in_memory():
-    scores = scores_between(5, 1000)
-    transposed = np.asfortranarray(scores)
-    for row, other in zip(scores, transposed, strict=True):
-        np.testing.assert_array_equal(standardised(row), standardised(other))
 
 
 def test_rows_do_not_depend_on_each_other(always):
@@ -122,13 +107,14 @@ def test_rows_do_not_depend_on_each_other(always):
 
 def test_what_is_remembered_is_what_is_found_anew_and_no_pair_is_matched_twice(always, monkeypatch):
     fresh = always.scores(Photos(QUERIES), "0")
-    matched, real = [], matching.evidence
-    monkeypatch.setattr(
-        patch_pairs,
-        "evidence",
-        lambda query, others, *grids: matched.append(len(others)) or real(query, others, *grids),
-    )
-    asked = Photos(remembering(QUERIES))
+    matched, real = [], CompactTokens.matches_of_each
+
+    def watched(self, queries, grid, images, threads=None):
+        matched.extend(map(len, images))
+        return real(self, queries, grid, images, threads)
+
+    monkeypatch.setattr(CompactTokens, "matches_of_each", watched)
+    asked = Photos(DescribedQueries(QUERIES))
     np.testing.assert_array_equal(always.scores(asked.select([3, 1]), "0"), fresh[[3, 1]])
     np.testing.assert_array_equal(always.scores(asked, "0"), fresh)
     once = sum(matched)

@@ -11,6 +11,7 @@ import numpy as np
 from tfa.bench.figures.plotting import FAINT, dress, new_figure, save
 from tfa.bench.figures.record_groups import Study
 from tfa.bench.records import Truth
+from tfa.method.evidence import mean_and_spread, z_scores
 
 LIMIT = 3.0  # colours end at three standard deviations
 ACROSS = 2  # matrices in a row: readable on a phone
@@ -19,13 +20,10 @@ ACROSS = 2  # matrices in a row: readable on a phone
 def standardised(scores: np.ndarray) -> np.ndarray:
     """Each row less its mean, over its standard deviation; nan where a score is not finite, 0 where all are equal."""
     rows = scores.astype(np.float64)
-    finite = np.isfinite(rows)
-    count = np.maximum(finite.sum(axis=1, keepdims=True), 1)
-    rows = np.where(finite, rows, 0.0)
-    mean = rows.sum(axis=1, keepdims=True) / count
-    centred = np.where(finite, rows - mean, 0.0)
-    spread = np.sqrt((centred**2).sum(axis=1, keepdims=True) / count)
-    return np.where(finite, centred / np.where(spread > 0, spread, 1.0), np.nan)
+    hidden = ~np.isfinite(rows)
+    row, column = np.nonzero(hidden)
+    mean, spread = mean_and_spread(rows, (row, column))
+    return np.where(hidden, np.nan, z_scores(rows, mean[:, None], spread[:, None]))
 
 
 def positives_in(sample: Mapping[str, Any], truth: Truth) -> tuple[np.ndarray, np.ndarray]:

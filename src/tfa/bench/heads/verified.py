@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,11 @@ from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
 from tfa.bench.heads.own_heads import OURS, RetrieverHead, retriever_card
 from tfa.bench.studies.patch_pairs import PatchPairs
-from tfa.maps import confidence
+from tfa.maps.confidence import confidence_of
 from tfa.method.evidence import EPSILON
 from tfa.method.head import ENSEMBLE, Head
 from tfa.method.vocabulary import CONSTRUCTIONS
-from tfa.verification import matching, reranking
+from tfa.verification import matching
 from tfa.verification.admission import (
     VerificationEvidence,
     evenly_spaced,
@@ -35,40 +34,22 @@ from tfa.verification.admission import (
     remembering,
     shortlist,
 )
+from tfa.verification.reranking import Comparison, rerank
 
 _NAME = re.compile(r"(.+)-v(-always)?")
 
 
-def standardised(scores: np.ndarray) -> np.ndarray:
-    """z-scores of a row `m` over all of its images, in float64."""
-    row = np.array(scores, np.float64)  # contiguous: the order of the sum must not depend on a batch's layout
-    return (row - row.mean()) / (row.std() + EPSILON)
+def lifted(scores: np.ndarray, images: np.ndarray, ordering: np.ndarray) -> np.ndarray:
+    """The row `m` with some images above all others, in the order they are given in; `ordering` falls.
 
-
-def first_candidates(scores: np.ndarray, count: int) -> np.ndarray:
-    """The best `count` images of a row `m`, best first, and all that tie with the last of them.
-
-    Ties join in so that a duplicate image, which scores the same, is a candidate if its twin is.
-    """
-    if count < 1:
-        return np.arange(0)
-    last = len(scores) - min(count, len(scores))
-    able = np.flatnonzero(scores >= np.partition(scores, last)[last])
-    return able[np.argsort(-scores[able], kind="stable")]
-
-
-def lifted(scores: np.ndarray, candidates: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """The row `m` with its candidates in the order of `order` `c`, above all others; equals stay equal.
-
-    A candidate's score is the row's highest plus its lead over the last candidate, in the row's deviations: how
-    far the best stands out of the row then tells how far its evidence does.
+    An image's score is the row's highest plus its lead over the last of them, in the row's deviations: how far the best
+    stands out of the row then says how far its evidence does.
     """
     row = np.array(scores, np.float64)
-    levels, level_of = np.unique(order, return_inverse=True)
-    values = row.max() + (row.std() + EPSILON) * (levels - levels[0])
-    for i in range(1, len(values)):  # two levels that rounding made one are still two
-        values[i] = max(values[i], np.nextafter(values[i - 1], np.inf))
-    row[candidates] = values[level_of]
+    values = row.max() + (row.std() + EPSILON) * (ordering - ordering[-1])
+    for i in reversed(range(len(values) - 1)):  # two that are equal, or that rounding made so, keep their order
+        values[i] = max(values[i], np.nextafter(values[i + 1], np.inf))
+    row[images] = values
     return row
 
 
@@ -95,8 +76,8 @@ class VerifiedHead:
 
     @property
     def decisions(self) -> dict[str, Any]:
-        told = {} if self.admission is None else self.admission.to_dict()
-        return {**self.base.decisions, "verification": {"used": self.used, "always": self.always, **told}}
+        judged = {} if self.admission is None else self.admission.to_dict()
+        return {**self.base.decisions, "verification": {"used": self.used, "always": self.always, **judged}}
 
     def scores(self, queries: Photos, replica: str) -> np.ndarray:
         return self.scores_and_confidence(queries, replica)[0]
@@ -104,7 +85,9 @@ class VerifiedHead:
     def scores_and_confidence(self, queries: Photos, replica: str) -> tuple[np.ndarray, np.ndarray | None]:
         """What a map would answer, and how sure it would be; None where nothing is verified."""
         scores = self.base.scores(queries, replica)
-        return verified(scores, queries.tokens, self.pairs, self._peaks(replica)) if self.used else (scores, None)
+        if not self.used or not len(queries):
+            return scores, None
+        return verified(scores, self.pairs.of(queries.tokens), self.pairs.spec.candidates, self._peaks(replica))
 
     def _peaks(self, replica: str) -> np.ndarray | None:
         """The scale of the percentile; a dual head has none."""
@@ -119,30 +102,18 @@ class VerifiedHead:
 
 
 def verified(
-    scores: np.ndarray, queries: Tokens, pairs: PatchPairs, peaks: np.ndarray | None = None
+    scores: np.ndarray, comparison: Comparison, candidates: int, peaks: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Scores `q m` with the first candidates of each row in their verified order, and the confidence `q` of the best.
+    """Scores `q m` whose order is that of `rerank`, and the confidence `q` of the best, as maps have them.
 
-    A row of equal scores stays as it is. Without `peaks` every percentile is taken to be a half.
+    A row of equal scores stays as it is: it ranks nothing.
     """
-    varied = [row.max() > row.min() for row in scores]
-    chosen = [
-        first_candidates(row, pairs.spec.candidates if differs else 0)
-        for row, differs in zip(scores, varied, strict=True)
-    ]
-    result, sure = np.array(scores, np.float64, order="C"), np.zeros(len(scores))
-    found = pairs.evidence(queries, chosen)
-    for index, (candidates, evidence) in enumerate(zip(chosen, found, strict=True)):
-        if not len(candidates):
-            continue
-        z = standardised(result[index])[candidates]
-        order = reranking.ordering(z, evidence, partial(pairs.between, candidates))
-        best = int(order.argmax())
-        below = 0.5 if peaks is None else np.searchsorted(peaks, z[best], side="right") / max(len(peaks), 1)
-        lead, margin = reranking.leads(evidence)[best], reranking.margins(order)[best]
-        sure[index] = confidence.verified_confidence(np.asarray(below), lead, margin)
-        result[index] = lifted(result[index], candidates, order)
-    return result, sure
+    found = rerank(scores, candidates, candidates, comparison)
+    result, sure = np.array(scores, np.float64, order="C"), confidence_of(found, peaks)[:, 0]
+    equal = scores.max(axis=1) == scores.min(axis=1)
+    for index in np.flatnonzero(~equal):
+        result[index] = lifted(result[index], found.indices[index], found.ordering[index])
+    return result, np.where(equal, 0.0, sure)
 
 
 def judged_on_database(
@@ -152,7 +123,7 @@ def judged_on_database(
     spec = pairs.spec
     if isinstance(base.retriever, Head):
         return judge_on_database(base.retriever, pairs.among, spec, backend_for("cpu"), progress)
-    # A dual head keeps no pseudo scores: its images are asked like queries, each with itself and its duplicates hidden.
+    # A dual head keeps no pseudo scores: its images are scored as queries, each with itself and its duplicates hidden.
     chosen = evenly_spaced(len(database), spec.max_pseudo)
     lists = []
     for s in CONSTRUCTIONS:
@@ -168,7 +139,8 @@ def judged_on_database(
 def judged_on_target(base: RetrieverHead, target: Tokens, pairs: PatchPairs) -> VerificationEvidence:
     """Is verification admitted by the photos the head was calibrated on?"""
     retriever: Any = base.retriever  # single or dual: both have scores
-    evidence = lambda row, images: pairs.evidence(target.select([row]), [images])[0]  # noqa: E731
+    compared = pairs.of(target)
+    evidence = lambda row, images: compared.with_queries([row], [images])[0].evidence  # noqa: E731
     return judge_on_target(retriever, target, evidence, pairs.among, pairs.spec)
 
 

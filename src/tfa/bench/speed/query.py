@@ -12,13 +12,14 @@ import numpy as np
 from tfa.base.backend import backend_for
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
+from tfa.bench.described_queries import DescribedQueries
 from tfa.bench.speed.fit import made_up_tokens
 from tfa.bench.speed.measure import measure_in_turn, thread_count
 from tfa.bench.speed.result_line import COLUMNS, Bar, Line, cells, compared, told_bytes
 from tfa.bench.speed.synthetic_maps import arrays_read, made_head, numbers_read
 from tfa.maps.stored_head import INTEGERS
 from tfa.method.carriers import CARRIERS
-from tfa.method.residuals import describe, remembering
+from tfa.method.residuals import describe
 from tfa.method.scorer import QuerySide, Scorer, ScoreTerm
 from tfa.search.bounded import BoundedScorer
 from tfa.search.ties import top_k
@@ -124,7 +125,7 @@ def run_query_benchmark(
 def _timed(images: int, carrier: str, words: int, tokens: Tokens, repeats: int) -> QueryTime:
     head = made_head(images, carrier, words=words, channels=tokens.channels, storage=INTEGERS)
     scorer, one = head.scorer, tokens.select([0])
-    known = remembering(one)
+    known = DescribedQueries(one)
     scorer.prepare()
     arrays = [*arrays_read(head), np.asarray(tokens.patches[0]), scorer.sides[0].centers]
     side, backend = scorer.sides[0], backend_for("cpu")

@@ -8,30 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from tfa.base.progress import Progress, Task, as_progress
-from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Fitted, HeadCard, Photos, Shared
-from tfa.bench.heads.verified import first_candidates, standardised
 from tfa.bench.metrics.measures import Positives
 from tfa.bench.protocols import Split
 from tfa.bench.rank import QUERIES_AT_ONCE
 from tfa.bench.run import Bench, calibrated
 from tfa.bench.studies.match_geometries import Measure, Pair
-from tfa.bench.studies.patch_pairs import CompactPatches, known_grid
+from tfa.bench.studies.patch_pairs import known_grid
 from tfa.bench.studies.verification_variants import BUILT, DEFAULT, FULL, VARIANTS, Variant
 from tfa.errors import BadSpec
+from tfa.method.evidence import standardised
 from tfa.method.vocabulary import sample_patches
+from tfa.search.ties import top_k
 from tfa.verification.admission import evenly_spaced
 from tfa.verification.compaction import Compaction, fit_compaction
+from tfa.verification.patch_store import CompactTokens
 from tfa.verification.reranking import ONE_PLACE
 
 HALVES = ("tuning", "confirmation")
+IMAGES_KEPT = 256  # compact patches of so many images and dimensions, in memory
 
 
 @dataclass(frozen=True)
@@ -140,12 +142,13 @@ def answers(
     """
     if scores.max() == scores.min():
         return dict.fromkeys(variants, -1)
-    standing = standardised(scores)
-    chosen = {name: first_candidates(scores, variant.candidates) for name, variant in variants.items()}
+    ranked, _ = top_k(scores[None], max(variant.candidates for variant in variants.values()))
+    standing = standardised(scores[None], ranked)[0]
+    chosen = {name: ranked[0, : variant.candidates] for name, variant in variants.items()}
     found = _measured(chosen, pair, variants)
     best = {}
     for name, variant in variants.items():
-        images, order = chosen[name], standing[chosen[name]]
+        images, order = chosen[name], standing[: len(chosen[name])]
         if variant.measure is not None:
             evidence = [found[variant.dimensions, variant.measure, image] for image in images.tolist()]
             order = variant.fuse(order, np.array(evidence, np.float64))
@@ -155,7 +158,7 @@ def answers(
                 if alike > ONE_PLACE * evidence[winner]:
                     best[name] = int(images[0])
                     continue
-        best[name] = int(images[order == order.max()].min())  # ties to the smaller index
+        best[name] = int(images[order.argmax()])  # of equals the head's first
     return best
 
 
@@ -179,29 +182,31 @@ class _Patches:
     """Compact patches of database and queries at every number of dimensions; the projection is fitted once."""
 
     def __init__(self, database: Tokens, queries: Tokens) -> None:
-        widest, spill = fit_compaction(sample_patches(database, DEFAULT.max_patches), FULL), Spill()
-        self.queries, self.grid, self._query = queries, known_grid(queries), -1
-        self._rows: dict[int, np.ndarray] = {}  # of the query asked last, at each number of dimensions
+        self.database, self.queries = database, queries
+        self.grids = known_grid(queries), known_grid(database)
+        widest = fit_compaction(sample_patches(database, DEFAULT.max_patches), FULL)
         # Directions are sorted by variance, so the first of them are what a smaller fit would have kept.
-        self._sides = {
-            kept: CompactPatches(
-                database, Compaction(widest.mean, widest.projection[:, :kept]), levels=True, spill=spill
-            )
+        self._compactions = {
+            kept: Compaction(widest.mean, widest.projection[:, :kept])
             for kept in dict.fromkeys(variant.dimensions for variant in VARIANTS.values())
         }
+        # Of one query after the other, and of the images that several queries have as candidates.
+        self.of_query = lru_cache(len(self._compactions))(self._of_query)
+        self.of_image = lru_cache(IMAGES_KEPT)(self._of_image)
 
     def pair(self, query: int, dimensions: int, image: int) -> Pair:
-        known = self._sides[dimensions]
-        if query != self._query:
-            self._query, self._rows = query, {}
-        if dimensions not in self._rows:
-            self._rows[dimensions] = known.compaction.compact(self.queries.load(query, query + 1)[0])
-        return Pair(self._rows[dimensions], known.rows(np.array([image]))[0], self.grid, known.grid)
+        return Pair(self.of_query(dimensions, query), self.of_image(dimensions, image), *self.grids)
 
     def between(self, dimensions: int, image: int, other: int) -> Pair:
-        known = self._sides[dimensions]
-        one, two = known.rows(np.array([image, other]))
-        return Pair(one, two, known.grid, known.grid)
+        one, two = (self.of_image(dimensions, index) for index in (image, other))
+        return Pair(one, two, self.grids[1], self.grids[1])
+
+    def _of_query(self, dimensions: int, query: int) -> np.ndarray:
+        return self._compactions[dimensions].compact(self.queries.load(query, query + 1)[0])
+
+    def _of_image(self, dimensions: int, image: int) -> np.ndarray:
+        """As a map keeps it: in int8."""
+        return CompactTokens.of(self.database.select([image]), self._compactions[dimensions]).rows([0])[0]
 
 
 def check_halves(names: Sequence[str]) -> None:

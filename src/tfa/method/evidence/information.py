@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfa.method.evidence.support import EPSILON, NOBODY
+from tfa.method.evidence.rows import EPSILON, NOBODY
 
 RESAMPLES = 1000  # ours: the paper does not state how many
 

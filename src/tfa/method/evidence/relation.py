@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.method.evidence.support import EPSILON
+from tfa.method.evidence.rows import EPSILON
 
 DRAWS = 200  # ours: the paper says "repeated fixed calibration subsamples"
 ROUNDING = 1e-14  # of the largest entry: what centring identical rows leaves

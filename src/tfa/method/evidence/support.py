@@ -12,10 +12,10 @@ from statistics import NormalDist
 
 import numpy as np
 
+from tfa.method.evidence.rows import NOBODY
+
 PAIRS = ((0, 1), (0, 2), (1, 2))
-NOBODY = -1  # the top-1 of a pseudo query all of whose gallery is masked
 SAME = 1 - 5e-13  # cosine from which two float64 descriptors count as one
-EPSILON = 1e-12
 
 
 @dataclass(frozen=True)
@@ -54,46 +54,6 @@ class Mask:
         )
         rows, columns = np.unique(pairs, axis=1)
         return Mask(rows, columns)
-
-
-@dataclass(frozen=True)
-class RowFacts:
-    """What is kept of a block of score rows `p m`: everything the controllers ask of it."""
-
-    top: np.ndarray  # index of the best unmasked image; ties to the smaller index; NOBODY if all are masked
-    spread: np.ndarray  # population standard deviation over unmasked images
-    peak: np.ndarray  # z-score of the best: (max − mean) / (spread + ε)
-
-    @staticmethod
-    def join(blocks: Sequence[RowFacts]) -> RowFacts:
-        return RowFacts(*(np.concatenate([getattr(b, f) for b in blocks]) for f in ("top", "spread", "peak")))
-
-
-def row_facts(scores: np.ndarray, masked: tuple[np.ndarray, np.ndarray] | None = None) -> RowFacts:
-    """Top-1, spread and peak of each row, over its unmasked entries. `scores` is overwritten where masked."""
-    count = np.full(len(scores), scores.shape[1])
-    if masked is None:
-        mean, spread = scores.mean(axis=1), scores.std(axis=1)
-        top = scores.argmax(axis=1)
-    else:
-        count = count - np.bincount(masked[0], minlength=len(scores))
-        safe = np.maximum(count, 1)
-        scores[masked] = 0.0
-        mean = scores.sum(axis=1) / safe
-        centred = scores - mean[:, None]
-        centred[masked] = 0.0
-        spread = np.sqrt(np.einsum("ij,ij->i", centred, centred) / safe)
-        scores[masked] = -np.inf
-        top = scores.argmax(axis=1)
-    best = np.where(count > 0, scores[np.arange(len(scores)), top], mean)
-    return RowFacts(np.where(count > 0, top, NOBODY), spread, (best - mean) / (spread + EPSILON))
-
-
-def row_tops(scores: np.ndarray, masked: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """The top-1 of each row as `row_facts` gives it, for who needs nothing else. `scores` is overwritten."""
-    scores[masked] = -np.inf
-    left = scores.shape[1] - np.bincount(masked[0], minlength=len(scores))
-    return np.where(left > 0, scores.argmax(axis=1), NOBODY)
 
 
 def support(tops: np.ndarray) -> float:

@@ -1,0 +1,68 @@
+"""Queries of a dataset whose descriptors are computed once, whatever heads and splits describe them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tfa.base.backend import Backend
+from tfa.base.spill import Spill
+from tfa.base.tokens import Tokens
+from tfa.method.residuals import Described, DescribedTokens, describe
+
+
+class DescribedQueries(DescribedTokens):
+    """All queries of a dataset, or some of them: `rows` of the `whole`. Selections share what was computed."""
+
+    def __init__(self, tokens: Tokens, memory: DescriptorMemory | None = None, rows: np.ndarray | None = None) -> None:
+        super().__init__(tokens.patches, tokens.cls, names=tokens.names, grid=tokens.grid)
+        self.memory = memory or DescriptorMemory(tokens)
+        self.rows = np.arange(len(tokens)) if rows is None else rows
+
+    @property
+    def whole(self) -> Tokens:
+        return self.memory.tokens
+
+    def select(self, indices: Any) -> DescribedQueries:
+        return DescribedQueries(super().select(indices), self.memory, self.rows[indices])
+
+    def described(
+        self,
+        centers: Sequence[np.ndarray],
+        assignments: Sequence[str],
+        temperature: float,
+        backend: Backend,
+        dtype: str,
+    ) -> dict[tuple[str, int], Described]:
+        return {
+            (assignment, construction): self.memory.rows(self.rows, words, assignment, temperature, backend, dtype)
+            for construction, words in enumerate(centers)
+            for assignment in assignments
+        }
+
+
+class DescriptorMemory:
+    """Descriptors of a set of images under each vocabulary and assignment needed so far.
+
+    A descriptor depends on the image, the words and the assignment alone (not on its batch, to the last bit), so every
+    selection is rows of the same array.
+    """
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens
+        self._spill = Spill()
+        self._kept: dict[tuple[bytes, str, float, str, str], Described] = {}
+
+    def rows(
+        self, rows: np.ndarray, words: np.ndarray, assignment: str, temperature: float, backend: Backend, dtype: str
+    ) -> Described:
+        digest = hashlib.blake2b(np.ascontiguousarray(words).tobytes()).digest()
+        key = (digest, assignment, temperature, backend.device, dtype)
+        if key not in self._kept:
+            made = describe(self.tokens, [words], [assignment], temperature, backend, dtype=dtype, spill=self._spill)
+            self._kept[key] = made[assignment, 0]
+        every = self._kept[key]
+        return Described(np.array(every.descriptors[rows]), every.mass[rows])
