@@ -76,9 +76,9 @@ def test_json_tells_all_of_it(run, town, rank):
 
 def town_tokens(photo: str):
     from tfa.base.tokens import Tokens
-    from tfa.photos.images import open_image
+    from tfa.photos.images import as_rgb
 
-    return Tokens(*FakeEncoder().encode([open_image(photo)]))
+    return Tokens(*FakeEncoder().encode([as_rgb(photo)]))
 
 
 def test_the_picture_is_drawn(run, town):

@@ -14,13 +14,13 @@ import pytest
 import uvicorn
 
 import tfa
+from tests.awkward_photos import KINDS, awkward_photo, forms_of
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
 from tfa.client.client import Client, ServiceError
 from tfa.client.multipart import BATCH_BYTES, batches, form_of
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
-from tfa.photos.images import open_image
 from tfa.service.app import create_app
 from tfa.service.server import address_of, bound
 from tfa.service.settings import ServiceSettings
@@ -65,8 +65,11 @@ def same(ours, theirs):
 def test_hits_are_those_of_the_map(served):
     client, path, folder = served
     dusk = photo(folder / "dusk.png", 5, light=0.8)
-    for given in (dusk, str(dusk), dusk.read_bytes(), open_image(dusk)):
-        same(client.query(given, k=3, calibration="none"), local(path).query(dusk, k=3, calibration="none"))
+    for kind in KINDS:
+        awkward = awkward_photo(kind, dusk, folder)
+        expected = local(path).query(awkward, k=3, calibration="none")
+        for given in forms_of(awkward).values():
+            same(client.query(given, k=3, calibration="none"), expected)
     same(client.query(dusk, k=2, verify=True), local(path).query(dusk, k=2, verify=True))
     assert client.query(photo(folder / "far.png", 99), min_confidence=1.0) == []
 

@@ -17,7 +17,7 @@ from tfa.explain.why import why
 from tfa.maps import PlaceMap
 from tfa.method.head import assemble
 from tfa.method.scorer import GLOBAL
-from tfa.photos.images import open_image
+from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
 from tfa.pipeline import fit
 from tfa.reference import database as reference
@@ -123,7 +123,7 @@ def town(tmp_path, monkeypatch):
 
 
 def asked(path):
-    return Tokens(*FakeEncoder().encode([open_image(path)]), grid=(4, 4))
+    return Tokens(*FakeEncoder().encode([as_rgb(path)]), grid=(4, 4))
 
 
 def test_a_map_tells_why(town):

@@ -14,7 +14,7 @@ from tfa import pipeline
 from tfa.base.config import HeadSpec
 from tfa.base.tokens import Tokens
 from tfa.maps import PlaceMap
-from tfa.photos.images import open_image
+from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
 
 SPEC = HeadSpec(words=6)
@@ -80,7 +80,7 @@ def hits(place_map, query, calibration=None):
 
 
 def scores(place_map, photos, calibration=None):
-    tokens = Tokens(*FakeEncoder().encode([open_image(p) for p in photos]))
+    tokens = Tokens(*FakeEncoder().encode([as_rgb(p) for p in photos]))
     return place_map.state.chosen(calibration).stored.scorer.scores(tokens)
 
 

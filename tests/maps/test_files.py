@@ -17,9 +17,9 @@ from tfa.maps.folder import writer
 def scores(place_map, town):
     encoder = FakeEncoder()
     from tfa.base.tokens import Tokens
-    from tfa.photos.images import open_image
+    from tfa.photos.images import as_rgb
 
-    return place_map.state.head.scorer.scores(Tokens(*encoder.encode([open_image(p) for p in sorted(town.iterdir())])))
+    return place_map.state.head.scorer.scores(Tokens(*encoder.encode([as_rgb(p) for p in sorted(town.iterdir())])))
 
 
 def test_a_map_survives_the_disk_bit_for_bit(place_map, saved, town):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import tfa
+from tests.awkward_photos import KINDS, awkward_photo, forms_of
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
 from tfa.base.tokens import Tokens
@@ -45,8 +45,21 @@ def test_float32_storage_keeps_the_head_exactly(town, cache, ensemble):
     np.testing.assert_allclose(built.state.head.scorer.scores(encoded.tokens), expected, atol=1e-4)
 
 
-def test_a_pil_image_can_be_asked(place_map, town):
-    assert place_map.query(Image.open(town / "03.png"), k=1)[0].id == 3
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_form_of_a_photo_changes_no_answer(place_map, town, tmp_path, kind):
+    forms = forms_of(awkward_photo(kind, town / "03.png", tmp_path))
+    expected = place_map.query(forms["path"], k=5)
+    assert kind == "deep" or expected[0].id == 3
+    for given in forms.values():
+        assert place_map.query(given, k=5) == expected
+    many = place_map.query_many(list(forms.values()), k=5)
+    assert [answer.query for answer in many] == [forms["name"], forms["name"], "bytes", forms["name"]]
+    assert all(answer.hits == expected for answer in many)
+
+
+def test_what_is_no_photo_is_refused(place_map):
+    with pytest.raises(BadSpec, match="must be a path, the bytes of an image file or a PIL image, got ndarray"):
+        place_map.query_many([np.zeros((8, 8, 3), np.uint8)])
 
 
 def test_many_photos_a_broken_one_among_them(place_map, town, tmp_path):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.awkward_photos import KINDS, awkward_photo, forms_of
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
 from tfa.base.tokens import Tokens
@@ -13,7 +14,7 @@ from tfa.errors import BadSpec
 from tfa.maps.sequence import query_sequence, roads_of
 from tfa.online.self_calibration import Levelled
 from tfa.online.sequence_filter import follow, roads_by_index, roads_by_position
-from tfa.photos.images import open_image
+from tfa.photos.images import as_rgb
 from tfa.photos.positions import Position
 
 
@@ -24,7 +25,7 @@ def frames(tmp_path):
 
 def test_frames_are_answered_by_the_filter(place_map, frames):
     answers = query_sequence(place_map, frames, k=3, self_calibrate=False)
-    tokens = Tokens(*FakeEncoder().encode([open_image(frame) for frame in frames]))
+    tokens = Tokens(*FakeEncoder().encode([as_rgb(frame) for frame in frames]))
     scores = place_map.state.head.scorer.scores(tokens)
     beliefs = list(follow(scores, roads_by_index(len(place_map))))
     assert len(answers) == len(frames)
@@ -41,7 +42,7 @@ def test_frames_are_answered_by_the_filter(place_map, frames):
 
 def test_frames_are_self_calibrated_unless_that_is_switched_off(place_map, frames):
     drive = (frames * 3)[:24]  # more than the 16 frames below which nothing is learnt
-    tokens = Tokens(*FakeEncoder().encode([open_image(frame) for frame in drive]))
+    tokens = Tokens(*FakeEncoder().encode([as_rgb(frame) for frame in drive]))
     scores = place_map.state.head.scorer.scores(tokens)
     correct = Levelled()
     levelled = np.stack([correct(row) for row in scores])
@@ -69,6 +70,16 @@ def test_a_frame_that_cannot_be_read_is_told_and_passed_over(place_map, frames, 
     assert "absent.png" in answers[4].error
     assert answers[4].hits == []
     assert answers[5].hits[0].id == 8
+
+
+def test_the_form_of_a_frame_changes_no_answer(place_map, frames, tmp_path):
+    forms = [forms_of(awkward_photo(kind, frames[0], tmp_path)) for kind in KINDS]
+    answers = {form: query_sequence(place_map, [one[form] for one in forms], k=3) for form in forms[0]}
+    assert all(0 < one.confidence < 1 for one in answers["path"])
+    for form, found in answers.items():
+        assert [dataclasses.replace(one, query="") for one in found] == [
+            dataclasses.replace(one, query="") for one in answers["path"]
+        ], form
 
 
 def test_a_frame_of_nowhere_is_no_place(place_map):

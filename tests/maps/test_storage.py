@@ -13,13 +13,13 @@ from tfa.bench.speed.synthetic_states import MadeEncoder, made_state
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
 from tfa.maps import query as asking
-from tfa.photos.images import open_image
+from tfa.photos.images import as_rgb
 from tfa.search.quantised_rows import QuantisedRows
 
 
 @pytest.fixture
 def queries(tmp_path):
-    return Tokens(*FakeEncoder().encode([open_image(photo(tmp_path / f"q{i}.png", i, 0.8)) for i in range(20)]))
+    return Tokens(*FakeEncoder().encode([as_rgb(photo(tmp_path / f"q{i}.png", i, 0.8)) for i in range(20)]))
 
 
 def built(town, storage="int7", **options):

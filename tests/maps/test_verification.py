@@ -15,13 +15,13 @@ from tfa.errors import BadSpec, BadTokens
 from tfa.maps import PlaceMap
 from tfa.maps.confidence import SURE, percentile, verified_confidence
 from tfa.maps.records import Hit
-from tfa.photos.images import open_image
+from tfa.photos.images import as_rgb
 from tfa.verification.matching import match
 from tfa.verification.reranking import leads, margins, ordering
 
 
 def tokens_of(photos):
-    return Tokens(*FakeEncoder().encode([open_image(path) for path in photos]), grid=(4, 4))
+    return Tokens(*FakeEncoder().encode([as_rgb(path) for path in photos]), grid=(4, 4))
 
 
 def admitting(place_map, admitted=True):

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.awkward_photos import KINDS, awkward_photo, forms_of
 from tests.fakes import random_image
-from tfa.errors import BadImage, NoImages
-from tfa.photos.images import find_images, image_extensions, open_image, to_array
+from tfa.errors import BadImage, BadSpec, NoImages
+from tfa.photos.images import as_rgb, find_images, image_extensions, to_array
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -82,7 +83,7 @@ def test_exif_orientation_is_applied(orientation: int, suffix: str, tmp_path: Pa
     exif[0x0112] = orientation
     path = tmp_path / f"photo{suffix}"
     Image.fromarray(np.ascontiguousarray(stored)).save(path, exif=exif, **({"quality": 95} if suffix == ".jpg" else {}))
-    seen = np.asarray(open_image(path)).astype(int)
+    seen = np.asarray(as_rgb(path)).astype(int)
     assert seen.shape == upright.shape
     for y, x in ((8, 12), (8, 36), (24, 12), (24, 36)):
         assert np.abs(seen[y, x] - upright[y, x]).max() < 40
@@ -92,24 +93,24 @@ def test_exif_orientation_is_applied(orientation: int, suffix: str, tmp_path: Pa
 def test_sixteen_bits_are_scaled(suffix: str, tmp_path: Path) -> None:
     ramp = np.linspace(0, 65535, 256).round().astype(np.uint16).reshape(16, 16)
     Image.fromarray(ramp).save(tmp_path / f"deep{suffix}")
-    seen = np.asarray(open_image(tmp_path / f"deep{suffix}"))
+    seen = np.asarray(as_rgb(tmp_path / f"deep{suffix}"))
     np.testing.assert_array_equal(seen, np.repeat(np.arange(256, dtype=np.uint8).reshape(16, 16, 1), 3, axis=2))
     Image.fromarray(ramp // 100).save(tmp_path / f"dark{suffix}")  # a dark picture stays dark
-    assert np.asarray(open_image(tmp_path / f"dark{suffix}")).max() == 3
+    assert np.asarray(as_rgb(tmp_path / f"dark{suffix}")).max() == 3
 
 
 def test_floats_are_scaled_by_their_range(tmp_path: Path) -> None:
     for top, brightest in ((1.0, 255), (0.5, 128), (255.0, 255), (1000.0, 4), (1e6, 255)):
         grey = np.linspace(0, top, 64, dtype=np.float32).reshape(8, 8)
         Image.fromarray(grey).save(tmp_path / "f.tif")
-        assert np.asarray(open_image(tmp_path / "f.tif")).max() == brightest
+        assert np.asarray(as_rgb(tmp_path / "f.tif")).max() == brightest
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBA", "LA", "CMYK", "YCbCr"])
 def test_every_mode_becomes_rgb(mode: str, tmp_path: Path) -> None:
     path = tmp_path / ("x.tif" if mode in ("CMYK", "YCbCr", "LA") else "x.png")
     random_image(0).convert(mode).save(path)
-    image = open_image(path)
+    image = as_rgb(path)
     assert image.mode == "RGB"
     assert image.size == (40, 30)
 
@@ -117,11 +118,31 @@ def test_every_mode_becomes_rgb(mode: str, tmp_path: Path) -> None:
 def test_alpha_is_dropped_not_painted(tmp_path: Path) -> None:
     picture = Image.new("RGBA", (8, 8), (10, 200, 30, 0))
     picture.save(tmp_path / "clear.png")
-    assert open_image(tmp_path / "clear.png").getpixel((3, 3)) == (10, 200, 30)
+    assert as_rgb(tmp_path / "clear.png").getpixel((3, 3)) == (10, 200, 30)
     palette = Image.new("P", (8, 8), 1)
     palette.putpalette([0, 0, 0, 10, 200, 30])
     palette.save(tmp_path / "palette.png", transparency=bytes([255, 0]))
-    assert open_image(tmp_path / "palette.png").getpixel((3, 3)) == (10, 200, 30)
+    assert as_rgb(tmp_path / "palette.png").getpixel((3, 3)) == (10, 200, 30)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_form_of_a_photo_is_the_same_picture(kind: str, tmp_path: Path) -> None:
+    random_image(0).save(tmp_path / "plain.png")
+    path = awkward_photo(kind, tmp_path / "plain.png", tmp_path)
+    expected = as_rgb(path)
+    assert expected.size == (40, 30)
+    for given in (*forms_of(path).values(), expected):  # and a second time changes nothing
+        np.testing.assert_array_equal(np.asarray(as_rgb(given)), np.asarray(expected))
+    with Image.open(path) as picture:
+        before = picture.copy()
+        as_rgb(picture)
+        assert (picture.mode, picture.info, picture.tobytes()) == (before.mode, before.info, before.tobytes())
+
+
+@pytest.mark.parametrize("given", [None, 3, np.zeros((4, 4, 3), np.uint8), io.BytesIO(b"")])
+def test_what_is_no_photo_is_refused(given: object) -> None:
+    with pytest.raises(BadSpec, match=r"a path, the bytes of an image file or a PIL image, got \w+; "):
+        as_rgb(given)  # type: ignore[arg-type]
 
 
 def jpeg() -> bytes:
@@ -148,21 +169,21 @@ def test_broken_files_are_named_with_the_reason(content: bytes, says: str, tmp_p
     path = tmp_path / "broken.jpg"
     path.write_bytes(content)
     with pytest.raises(BadImage, match=says) as caught:
-        open_image(path)
+        as_rgb(path)
     assert str(path) in str(caught.value)
     with pytest.raises(BadImage, match=says):
-        open_image(io.BytesIO(content))
+        as_rgb(content)
 
 
 def test_a_missing_file_or_a_folder_is_no_image(tmp_path: Path) -> None:
     with pytest.raises(BadImage, match=r"none\.png cannot be opened: it does not exist"):
-        open_image(tmp_path / "none.png")
+        as_rgb(tmp_path / "none.png")
     with pytest.raises(BadImage, match=str(tmp_path)):
-        open_image(tmp_path)
+        as_rgb(tmp_path)
 
 
-def test_open_files_are_read(tmp_path: Path) -> None:
-    assert open_image(io.BytesIO(jpeg())).size == (200, 150)
+def test_bytes_are_read() -> None:
+    assert as_rgb(jpeg()).size == (200, 150)
 
 
 def test_arrays_are_normalised_channels_first() -> None:

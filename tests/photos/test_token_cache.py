@@ -16,7 +16,7 @@ import tfa.photos.token_cache
 from tests.fakes import FakeEncoder, random_image
 from tfa.base.files import map_tensors, read_tensor_header, write_tensors
 from tfa.errors import BadImage, BadTokens, NoImages
-from tfa.photos.images import open_image
+from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
 
 
@@ -43,7 +43,7 @@ def shards(tmp_path: Path) -> list[Path]:
 @pytest.mark.parametrize("batch_size", [1, 3, 50])
 def test_cached_tokens_are_the_encoders_own(photos: list[Path], global_token: bool, batch_size: int) -> None:
     encoder = FakeEncoder(global_token=global_token)
-    patches, cls = encoder.encode([open_image(path) for path in photos])
+    patches, cls = encoder.encode([as_rgb(path) for path in photos])
     for _ in range(2):  # fresh, then from disk
         found = TokenCache().encode(photos, encoder, batch_size=batch_size)
         assert found.paths == photos
@@ -125,7 +125,7 @@ def test_resuming_after_the_encoder_gave_up(photos: list[Path]) -> None:
     encoder = FakeEncoder()
     found = cache.encode(photos, encoder, batch_size=2)
     assert encoder.encoded == 4  # six were safe
-    np.testing.assert_array_equal(found.tokens.load(0, 10), FakeEncoder().encode([open_image(p) for p in photos])[0])
+    np.testing.assert_array_equal(found.tokens.load(0, 10), FakeEncoder().encode([as_rgb(p) for p in photos])[0])
 
 
 @pytest.mark.kill
@@ -165,7 +165,7 @@ def test_a_truncated_shard_is_encoded_again(photos: list[Path], tmp_path: Path, 
     encoder = FakeEncoder()
     found = TokenCache().encode(photos, encoder, batch_size=2)
     assert encoder.encoded in (2, 4)
-    np.testing.assert_array_equal(found.tokens.load(0, 10), FakeEncoder().encode([open_image(p) for p in photos])[0])
+    np.testing.assert_array_equal(found.tokens.load(0, 10), FakeEncoder().encode([as_rgb(p) for p in photos])[0])
     assert len(shards(tmp_path)) == 3  # the damaged one was replaced
     read_tensor_header(victim)
 
@@ -267,7 +267,7 @@ def test_missing_and_tokens_by_digest(photos: list[Path]) -> None:
     with pytest.raises(BadTokens, match=r"1 of 3 images are not in the token cache .* the first is two"):
         cache.tokens(encoder.fingerprint, asked, names=["one", "two", "three"])
     tokens = cache.tokens(encoder.fingerprint, [digests[2], digests[0]])
-    np.testing.assert_array_equal(tokens.load(0, 2), encoder.encode([open_image(photos[i]) for i in (2, 0)])[0])
+    np.testing.assert_array_equal(tokens.load(0, 2), encoder.encode([as_rgb(photos[i]) for i in (2, 0)])[0])
 
 
 def test_two_caches_see_each_others_work(photos: list[Path]) -> None:
@@ -279,8 +279,8 @@ def test_two_caches_see_each_others_work(photos: list[Path]) -> None:
 
 def test_the_next_batch_is_decoded_while_the_encoder_works(photos: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     opened = threading.Semaphore(0)
-    real = tfa.photos.token_cache.open_image
-    monkeypatch.setattr(tfa.photos.token_cache, "open_image", lambda file: opened.release() or real(file))
+    real = tfa.photos.token_cache.as_rgb
+    monkeypatch.setattr(tfa.photos.token_cache, "as_rgb", lambda *given, **by: opened.release() or real(*given, **by))
 
     class Waiting(FakeEncoder):
         def encode(self, images):

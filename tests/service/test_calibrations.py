@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from io import BytesIO
 
 from tests.fakes import FakeEncoder
 from tests.service.conftest import add, ask, ids, opened, picture
 from tfa.base.tokens import Tokens
 from tfa.maps import PlaceMap
-from tfa.photos.images import open_image
+from tfa.photos.images import as_rgb
 from tfa.service.jobs import JobBoard
 
 
@@ -42,7 +41,7 @@ def test_a_calibration_is_made_as_a_job_and_answers_when_it_is_done(client, town
     assert answer["calibration"] == "night"
     assert ask(client, picture(5, 0.8), calibration="none").json()["calibration"] is None
 
-    from_disk = opened(town).query(open_image(BytesIO(picture(5, 0.8))), k=3)
+    from_disk = opened(town).query(as_rgb(picture(5, 0.8)), k=3)
     assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in from_disk]
     assert client.post("/v1/calibrations/active", json={"name": None}).json() == {"active": None}
     assert opened(town).state.active == "none"
@@ -79,7 +78,7 @@ def test_edits_go_on_while_a_calibration_is_made(client, town, monkeypatch):
     head = again.state.chosen("night")
     assert head.calibration["revision"] == 4
     # What was added meanwhile is described as if it had been there before.
-    tokens = Tokens(*FakeEncoder().encode([open_image(BytesIO(picture(40)))]), grid=(4, 4))
+    tokens = Tokens(*FakeEncoder().encode([as_rgb(picture(40))]), grid=(4, 4))
     for part, rows in zip(head.stored.scorer.terms, head.stored.rows_of(tokens), strict=True):
         assert (part.gallery[-1][-1] == rows[0]).all()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from io import BytesIO
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from tests.service.conftest import add, ask, ids, opened, picture
 from tfa.maps import PlaceMap
 from tfa.maps import query as asking
 from tfa.maps.folder import writer
-from tfa.photos.images import open_image
+from tfa.photos.images import as_rgb
 from tfa.service import live_map as serving
 from tfa.service.routes.images import positions_of
 
@@ -192,7 +191,7 @@ def test_many_small_additions_do_not_pile_up(client, town, monkeypatch):
     again = opened(town)
     assert len(again) == 21
     assert again.state.head_digest("none") == served.current.state.head_digest("none")
-    hits = again.query(open_image(BytesIO(picture(41))), k=3)
+    hits = again.query(as_rgb(picture(41)), k=3)
     assert [hit["id"] for hit in ask(client, picture(41), k=3).json()["hits"]] == [hit.id for hit in hits]
 
 
@@ -214,7 +213,7 @@ def test_a_map_is_packed_for_queries_before_it_is_ready_and_after_each_change(se
     client.delete("/v1/images/3")
     assert packed == [(1, ["none"]), (2, ["none"]), (4, ["none"])]
     answer = ask(client, picture(5, 0.8), k=3).json()
-    from_disk = opened(town).query(open_image(BytesIO(picture(5, 0.8))), k=3)
+    from_disk = opened(town).query(as_rgb(picture(5, 0.8)), k=3)
     assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in from_disk]
 
 
@@ -225,7 +224,7 @@ def test_a_large_map_of_floats_answers_the_same_images_from_coarse_scores(serve,
     assert set(served.current._coarse) == {"none"}
     learning = serve(self_calibrate=True)  # learns from exact scores, so it makes no others
     assert learning.app.state.service.maps["town"].current._coarse == {}
-    from_disk = opened(town).query(open_image(BytesIO(picture(5, 0.8))), k=5)
+    from_disk = opened(town).query(as_rgb(picture(5, 0.8)), k=5)
     for one in (client, learning):
         hits = ask(one, picture(5, 0.8), k=5).json()["hits"]
         assert [hit["id"] for hit in hits] == [hit.id for hit in from_disk]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import base64
-import io
 import shutil
 import sys
 
 import pytest
 
 from tests.service.conftest import add, ask, opened, picture
-from tfa.photos.images import open_image
+from tfa.photos.images import as_rgb
 
 
 def local(town, place, light=0.8, **asked):
-    return opened(town).query(open_image(io.BytesIO(picture(place, light))), **asked)
+    return opened(town).query(as_rgb(picture(place, light)), **asked)
 
 
 def test_a_query_is_answered_as_the_map_answers(client, town):

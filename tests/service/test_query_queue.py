@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import threading
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.service.conftest import opened, picture
 from tfa.maps.verification import Question
-from tfa.photos.images import open_image
+from tfa.photos.images import as_rgb
 from tfa.service.metrics import Metrics
 from tfa.service.problems import Refused
 from tfa.service.query_queue import Batcher
@@ -46,7 +45,7 @@ def gated(town):
 
 
 def image(place):
-    return open_image(io.BytesIO(picture(place, 0.8)))
+    return as_rgb(picture(place, 0.8))
 
 
 def test_queries_that_wait_are_answered_in_one_batch(gated, town):

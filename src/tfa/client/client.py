@@ -15,8 +15,9 @@ from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 from tfa.base.progress import Progress, as_progress
-from tfa.client.multipart import Photo, batches, fields_of, form_of, hits_of, photo_file, sentence_of
+from tfa.client.multipart import batches, fields_of, form_of, hits_of, photo_file, sentence_of
 from tfa.errors import BadSpec, TfaError
+from tfa.photos.images import Photo, name_of
 
 if TYPE_CHECKING:
     from tfa.maps import Answer, CalibrationReport, EditReport, Hit, ImageRecord
@@ -86,7 +87,7 @@ class Client:
                         errors[place] = str(error)
                 told = iter(self._post("/v1/query/batch", files, "images", fields)["answers"] if files else [])
                 for place, photo in enumerate(some):
-                    name = "bytes" if isinstance(photo, bytes) else str(photo)
+                    name = name_of(photo)
                     one: dict[str, Any] = {"error": errors[place]} if place in errors else next(told)
                     if "error" in one:
                         found.append(Answer(name, [], 0.0, one["error"]))

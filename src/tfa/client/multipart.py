@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 
 from tfa.errors import BadImage
+from tfa.photos.images import Photo, as_rgb
 
 if TYPE_CHECKING:
     from tfa.maps import Hit
 
-Photo = Any  # a path, the bytes of a file, or a PIL image
 QUERY_BATCH = 16  # photos sent at a time
 BATCH_BYTES = 100_000_000  # and so many bytes at most
 PICTURE_BYTES = 3  # a pixel; PNG takes less
@@ -25,9 +26,9 @@ def photo_file(photo: Photo) -> tuple[str, bytes]:
     """Name and content of a photo; a PIL image is written as PNG, which loses nothing."""
     if isinstance(photo, bytes):
         return "photo", photo
-    if hasattr(photo, "save"):
+    if not isinstance(photo, (str, os.PathLike)):  # a PIL image
         written = io.BytesIO()
-        photo.convert("RGB").save(written, "PNG")
+        as_rgb(photo).save(written, "PNG")
         return "photo.png", written.getvalue()
     path = Path(photo)
     try:
@@ -40,7 +41,7 @@ def size_of(photo: Photo) -> int:
     """How many bytes it will be, about."""
     if isinstance(photo, bytes):
         return len(photo)
-    if hasattr(photo, "save"):
+    if not isinstance(photo, (str, os.PathLike)):
         return int(PICTURE_BYTES * photo.width * photo.height)
     try:
         return Path(photo).stat().st_size

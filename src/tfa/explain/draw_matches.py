@@ -13,7 +13,7 @@ from tfa.base.files import write_atomically
 from tfa.errors import BadImage, TfaError
 from tfa.explain.draw_heat import full_colour, heated
 from tfa.explain.draw_montage import FAINT, GREY, INK, PAPER, elide, picture_options
-from tfa.photos.images import open_image
+from tfa.photos.images import as_rgb
 from tfa.verification.matching import Matches
 
 Grid = tuple[int, int]  # rows, columns
@@ -136,10 +136,8 @@ def _check(matches: Matches, grid: Grid, other: Grid) -> None:
 
 def _photo(given: Path | Image.Image) -> Image.Image | None:
     """Upright and in RGB, as the encoder saw it; None if the file is missing or broken."""
-    if isinstance(given, Image.Image):
-        return given.convert("RGB")
     try:
-        return open_image(given)
+        return as_rgb(given)
     except (BadImage, OSError):
         return None  # the matches are worth showing without it
 

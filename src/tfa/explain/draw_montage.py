@@ -10,7 +10,8 @@ from typing import Any, Literal
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from tfa.base.files import write_atomically
-from tfa.errors import TfaError
+from tfa.errors import BadImage, TfaError
+from tfa.photos.images import as_rgb
 
 Mark = Literal["good", "bad", "none"]
 Box = tuple[int, int, int, int]
@@ -132,9 +133,8 @@ def _open(path: Path | None, size: tuple[int, int]) -> Image.Image | None:
     try:
         with Image.open(path) as photo:
             photo.draft("RGB", (2 * size[0], 2 * size[1]))  # a JPEG decodes at a fraction of its size
-            upright = ImageOps.exif_transpose(photo).convert("RGB")
-            return ImageOps.fit(upright, size, Image.Resampling.LANCZOS)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            return ImageOps.fit(as_rgb(photo), size, Image.Resampling.LANCZOS)
+    except (BadImage, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None  # Pillow reports broken files by all of these; the answer itself is still worth showing
 
 

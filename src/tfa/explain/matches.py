@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps.query import AskableMap
 from tfa.maps.records import Hit
-from tfa.photos.images import open_image
+from tfa.photos.images import Photo, as_rgb, name_of
 from tfa.verification.matching import Matches, displacements, match
 
 NOT_JUDGED = "not used: it was not judged for this head"
@@ -90,8 +89,8 @@ def _cells(number: int) -> str:
     return f"{abs(number)} cell{'' if abs(number) == 1 else 's'}"
 
 
-def explain(place_map: AskableMap, photo: Any, rank: int = 1, calibration: str | None = None) -> Explanation:
-    """Ask the map for a photo (a path or a PIL image) and look closer at the hit of that rank."""
+def explain(place_map: AskableMap, photo: Photo, rank: int = 1, calibration: str | None = None) -> Explanation:
+    """Query the map with a photo, and match its patches with those of the hit of that rank."""
     compact, head = place_map.state.compact, place_map.state.chosen(calibration)
     if compact is None:
         raise BadMap(
@@ -99,10 +98,9 @@ def explain(place_map: AskableMap, photo: Any, rank: int = 1, calibration: str |
         )
     if not 1 <= rank <= len(place_map):
         raise BadSpec(f"rank={rank} is out of range: the map has {len(place_map)} photos, 1 is the best hit")
-    image = photo.convert("RGB") if hasattr(photo, "convert") else open_image(Path(photo))
-    tokens = Tokens(*place_map.encoder.encode([image]), grid=place_map.encoder.grid)
+    tokens = Tokens(*place_map.encoder.encode([as_rgb(photo)]), grid=place_map.encoder.grid)
     hit = place_map.query_tokens(tokens, k=rank, calibration=calibration)[0][rank - 1]
     row = next(row for row, record in enumerate(place_map.state.images) if record.id == hit.id)
     matches = match(compact.query(tokens)[0], compact.rows(np.array([row]))[0], compact.grid, compact.grid)
     reason = NOT_JUDGED if head.verification is None else head.verification["reason"]
-    return Explanation(str(photo), rank, hit, matches, compact.grid, head.verifies, reason, tokens)
+    return Explanation(name_of(photo), rank, hit, matches, compact.grid, head.verifies, reason, tokens)

@@ -27,7 +27,7 @@ from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.verification import judge_calibration
 from tfa.method.head import Head
-from tfa.photos.images import open_image
+from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import EncodedImages, TokenCache
 
 FEWEST = 2  # photos below which a calibration is refused
@@ -105,7 +105,7 @@ def _readable(files: Sequence[Path]) -> tuple[list[Path], list[tuple[str, str]]]
     good, bad = [], []
     for file in files:
         try:
-            open_image(file)
+            as_rgb(file)
             good.append(file)
         except (BadImage, OSError) as error:
             bad.append((str(file), str(error)))

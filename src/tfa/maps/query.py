@@ -18,7 +18,7 @@ from tfa.maps.state import MapState
 from tfa.maps.state_changes import with_duplicates
 from tfa.maps.stored_head import INTEGERS, StoredHead
 from tfa.maps.verification import Question, Verifier, verifier_for, wanted_candidates
-from tfa.photos.images import open_image
+from tfa.photos.images import Photo, as_rgb, name_of
 from tfa.photos.token_cache import TokenCache
 from tfa.search.bounded import BoundedScorer
 from tfa.verification.reranking import UNVERIFIED, rerank
@@ -68,7 +68,7 @@ def _counted(votes: int) -> int | None:
 
 
 def answers_of(
-    photos: Sequence[Any],
+    photos: Sequence[Photo],
     ask: Callable[[Tokens], list[list[Hit]]],
     encoder: Callable[[], Encoder],
     min_confidence: float,
@@ -86,7 +86,7 @@ def answers_of(
         batch = photos[start : start + QUERY_BATCH]
         for index, photo in enumerate(batch):
             try:
-                images.append(photo.convert("RGB") if hasattr(photo, "convert") else open_image(Path(photo)))
+                images.append(as_rgb(photo))
             except (BadImage, OSError) as error:
                 if strict:
                     raise
@@ -95,11 +95,11 @@ def answers_of(
         found = iter(ask(_encoded(encoder(), images)) if images else [])
         for index, photo in enumerate(batch):
             if index in errors:
-                yield Answer(str(photo), [], 0.0, errors[index])
+                yield Answer(name_of(photo), [], 0.0, errors[index])
                 continue
             hits = next(found)
             sure = hits[0].confidence if hits else 0.0
-            yield Answer(str(photo), hits if sure >= min_confidence else [], sure)
+            yield Answer(name_of(photo), hits if sure >= min_confidence else [], sure)
 
 
 def _encoded(encoder: Encoder, images: list[Any]) -> Tokens:
@@ -181,7 +181,7 @@ class AskableMap:
 
     def query(
         self,
-        photo: Any,
+        photo: Photo,
         k: int = 5,
         min_confidence: float = 0.0,
         calibration: str | None = None,
@@ -189,7 +189,7 @@ class AskableMap:
         verify: bool | None = None,
         candidates: int | None = None,
     ) -> list[Hit]:
-        """The k most likely places of a photo (a path or a PIL image); none when the best is below `min_confidence`.
+        """The k most likely places of a photo (path, bytes or PIL image); none if the best is below `min_confidence`.
 
         `calibration` names the one to ask with; None is the map's active one, "none" goes without. `verify` says
         whether the best `candidates` are verified by their patches; None is as was admitted.
@@ -199,7 +199,7 @@ class AskableMap:
 
     def query_many(
         self,
-        photos: Sequence[Any],
+        photos: Sequence[Photo],
         k: int = 5,
         min_confidence: float = 0.0,
         progress: bool | Progress | None = None,
@@ -238,7 +238,7 @@ class AskableMap:
         return hits_of(head.stored, self._alive, self.images, tokens, question.k, verifier, coarse)
 
     def _answers(
-        self, photos: Sequence[Any], question: Question, min_confidence: float, strict: bool
+        self, photos: Sequence[Photo], question: Question, min_confidence: float, strict: bool
     ) -> Iterator[Answer]:
         # What cannot be asked is told before photos are read.
         wanted_candidates(question, self.state.chosen(question.calibration), self.state.compact)

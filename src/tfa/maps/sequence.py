@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from tfa.online.sequence_filter import (
     roads_by_index,
     roads_by_position,
 )
-from tfa.photos.images import open_image
+from tfa.photos.images import Photo, as_rgb, name_of
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def roads_of(images: Sequence[ImageRecord], spec: SequenceSpec | None = None) ->
 
 def query_sequence(
     place_map: AskableMap,
-    frames: Sequence[Any],
+    frames: Sequence[Photo],
     k: int = 5,
     min_confidence: float = 0.0,
     calibration: str | None = None,
@@ -81,20 +80,20 @@ def query_sequence(
             scores = iter(scorer.scores(Tokens(*encoder.encode(opened), grid=encoder.grid))[:, rows] if encoder else [])
             for index, frame in enumerate(batch):
                 if index in errors:
-                    answers.append(FrameAnswer(str(frame), [], 0.0, errors[index], path.skip().lost))
+                    answers.append(FrameAnswer(name_of(frame), [], 0.0, errors[index], path.skip().lost))
                 else:
                     row = next(scores)
                     row = row if levelled is None else levelled(row)
-                    answers.append(_answer(str(frame), path.update(row), row, place_map.images, k, min_confidence))
+                    answers.append(_answer(name_of(frame), path.update(row), row, place_map.images, k, min_confidence))
                 task.advance()
     return answers
 
 
-def _opened(frames: Sequence[Any]) -> tuple[list[Any], dict[int, str]]:
+def _opened(frames: Sequence[Photo]) -> tuple[list[Any], dict[int, str]]:
     opened, errors = [], {}
     for index, frame in enumerate(frames):
         try:
-            opened.append(frame.convert("RGB") if hasattr(frame, "convert") else open_image(Path(frame)))
+            opened.append(as_rgb(frame))
         except (BadImage, OSError) as error:
             errors[index] = str(error)
     return opened, errors

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from tfa.errors import BadImage, NoImages
+from tfa.errors import BadImage, BadSpec, NoImages
 
 Source = str | os.PathLike[str]
+Photo = Source | bytes | Image.Image
 
 # Pillow names these formats but holds no pixel decoder for them on every system: a folder that also has
 # a video or a data file in it must not stop at that file.
@@ -81,12 +82,21 @@ def _walk(folder: Path) -> Iterator[Path]:
                 yield Path(root, name)
 
 
-def open_image(file: Source | IO[bytes]) -> Image.Image:
-    """The picture in `file`, upright by its EXIF orientation, in 8-bit RGB without alpha."""
+def as_rgb(photo: Photo, name: str | None = None) -> Image.Image:
+    """A photo upright by its EXIF orientation, in 8-bit RGB without alpha: the same from its path, bytes and PIL image.
+
+    `name` is what an error calls it.
+    """
+    if not isinstance(photo, (str, os.PathLike, bytes, Image.Image)):
+        raise BadSpec(
+            f"a photo must be a path, the bytes of an image file or a PIL image, got {type(photo).__name__}; "
+            "an array becomes a photo by PIL.Image.fromarray(array)"
+        )
     try:
-        with Image.open(file) as image:
-            image.load()
-            return _rgb(_upright(image))
+        if isinstance(photo, Image.Image):
+            return _upright_rgb(photo)
+        with Image.open(io.BytesIO(photo) if isinstance(photo, bytes) else photo) as image:
+            return _upright_rgb(image)
     except UnidentifiedImageError:
         reason = "it is not an image, or of a format Pillow does not read"
     except Image.DecompressionBombError as error:
@@ -95,16 +105,29 @@ def open_image(file: Source | IO[bytes]) -> Image.Image:
         reason = "it does not exist"
     except Exception as error:  # decoders of damaged files raise whatever they stumble on
         reason = str(error) or type(error).__name__
-    name = getattr(file, "name", "the uploaded image") if hasattr(file, "read") else os.fspath(file)
-    raise BadImage(f"{name} cannot be opened: {reason}")
+    raise BadImage(f"{name or name_of(photo)} cannot be opened: {reason}")
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def name_of(photo: Photo) -> str:
+    """What an answer or an error calls a photo."""
+    if isinstance(photo, bytes):
+        return "bytes"
+    if isinstance(photo, Image.Image):
+        return str(getattr(photo, "filename", "")) or "PIL image"
+    return os.fspath(photo)
+
+
+def _upright_rgb(image: Image.Image) -> Image.Image:
+    image.load()
     try:
         turn = _UPRIGHT.get(image.getexif().get(_ORIENTATION, 1))
     except Exception:  # a damaged EXIF block does not spoil the pixels
-        return image
-    return image if turn is None else image.transpose(turn)
+        turn = None
+    rgb = _rgb(image)
+    if turn is not None:
+        rgb = rgb.transpose(turn)
+        rgb.info = {}  # without the orientation, or the next reader would turn it again
+    return rgb
 
 
 def _rgb(image: Image.Image) -> Image.Image:

@@ -6,7 +6,6 @@ The key of its tokens: the encoder's fingerprint (identity, preprocessing, weigh
 from __future__ import annotations
 
 import hashlib
-import io
 from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,7 +23,7 @@ from tfa.base.progress import Progress, Task, as_progress, tracked
 from tfa.base.tokens import Tokens
 from tfa.encoders.protocol import Encoder
 from tfa.errors import BadImage, BadTokens, NoImages
-from tfa.photos.images import open_image
+from tfa.photos.images import as_rgb
 from tfa.photos.token_shards import MappedTokens, Shelf
 
 SHARD_IMAGES = 32  # a kill costs at most the encoding of so many images
@@ -205,11 +204,10 @@ def _decoded(work: dict[str, Path], encoder: Encoder, batch_size: int) -> Genera
 
 def _open(digest: str, path: Path, encoder: Encoder) -> Picture:
     try:
-        content = io.BytesIO(path.read_bytes())
-        if hashlib.sha256(content.getbuffer()).hexdigest() != digest:
+        content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != digest:
             return BadImage(f"{path} changed while it was being read")
-        content.name = str(path)  # for the error message
-        image = open_image(content)
+        image = as_rgb(content, name=str(path))
     except OSError as error:
         return BadImage(f"{path} cannot be read: {error.strerror}")
     except BadImage as error:

@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image
 
 from tfa.errors import TfaError
+from tfa.photos.images import as_rgb
 
 TEMPLATES = Path(__file__).parent / "templates"
 MEDIA = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"}
@@ -65,7 +66,7 @@ def render(template: Path, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"embedded": embedded, "as_jpeg": lambda path: embedded(Image.open(path))}
+    environment.filters |= {"embedded": embedded, "as_jpeg": lambda path: embedded(as_rgb(path))}
     return environment.get_template(template.name).render(values)
 
 
@@ -73,7 +74,7 @@ def embedded(picture: Path | Image.Image) -> str:
     """A picture as an address that holds it: a file as it is, a PIL image as JPEG."""
     if isinstance(picture, Image.Image):
         held = io.BytesIO()
-        picture.convert("RGB").save(held, format="JPEG", quality=PHOTO_QUALITY)
+        as_rgb(picture).save(held, format="JPEG", quality=PHOTO_QUALITY)
         media, content = "image/jpeg", held.getvalue()
     else:
         if picture.suffix.lower() not in MEDIA:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from tfa.base.files import write_text
 from tfa.errors import BadImage
-from tfa.photos.images import open_image
+from tfa.photos.images import as_rgb
 from tfa.report.html import TEMPLATES, Decision, embedded, render
 from tfa.report.plots import bars, curves, scatter
 
@@ -94,7 +94,7 @@ def _plots(evidence: Mapping[str, Any]) -> Iterator[tuple[Markup, str]]:
 def _thumbnail(path: str) -> str | None:
     """The address of a small picture; None if the photo is missing or broken."""
     try:
-        photo = open_image(Path(path))
+        photo = as_rgb(Path(path))
     except (BadImage, OSError):
         return None
     photo.thumbnail((THUMB, THUMB))

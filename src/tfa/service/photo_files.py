@@ -14,7 +14,7 @@ from PIL import Image
 from tfa.base.files import sync_folder, write_atomically
 from tfa.errors import BadImage
 from tfa.maps.records import ImageRecord
-from tfa.photos.images import open_image
+from tfa.photos.images import as_rgb
 from tfa.service.problems import Refused
 
 FOLDER = "photos"
@@ -81,7 +81,7 @@ class Copies:
                 self._made.move_to_end(key)
                 return self._made[key]
         try:
-            picture = open_image(io.BytesIO(file_of(record, map_folder)))
+            picture = as_rgb(file_of(record, map_folder))
         except BadImage:
             raise Refused(404, f"the photo of image {record.id} cannot be opened any more") from None
         picture.thumbnail((key[1], key[1]), Image.Resampling.LANCZOS)

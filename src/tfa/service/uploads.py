@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from PIL import Image, UnidentifiedImageError
 
 from tfa.errors import BadImage
-from tfa.photos.images import image_extensions, open_image
+from tfa.photos.images import as_rgb, image_extensions
 from tfa.service.middleware import megabytes
 from tfa.service.problems import Refused
 from tfa.service.settings import ServiceSettings
@@ -104,10 +104,8 @@ def _too_many(name: str, size: str, settings: ServiceSettings) -> str:
 def picture_of(upload: Upload, settings: ServiceSettings) -> Image.Image:
     """The decoded photo, upright and in RGB; refuses what is no whole photo."""
     format_of(upload, settings)
-    content = io.BytesIO(upload.content)
-    content.name = upload.name  # for the error message
     try:
-        return open_image(content)
+        return as_rgb(upload.content, upload.name)
     except BadImage as error:
         raise Refused(422, f"{error}; it may be truncated, send the whole file") from None
 

@@ -18,7 +18,7 @@ from tfa.bench.heads.peers.segments import Superpixels, super_segments
 from tfa.bench.heads.peers.segvlad import CARDS, SegVladHead, segment_vectors, segvlad_with_sam, similarity_range, vote
 from tfa.bench.heads.whitening import fit_whitening
 from tfa.errors import BadImage, BadTokens, ChannelMismatch
-from tfa.photos.images import open_image
+from tfa.photos.images import as_rgb
 from tfa.search.gallery import inner
 
 (CARD,) = CARDS
@@ -32,7 +32,7 @@ def photos(folder: Path, seeds: Sequence[int]) -> Photos:
         random_image(seed).save(path)
         paths.append(path)
     encoder = FakeEncoder()
-    patches, cls = encoder.encode([open_image(path) for path in paths])
+    patches, cls = encoder.encode([as_rgb(path) for path in paths])
     return Photos(Tokens(patches, cls, grid=encoder.grid), tuple(paths))
 
 
@@ -133,7 +133,7 @@ def test_the_fitted_head_scores_as_its_definition(head, database, queries):
     assert found.shape == (5, 8)
     assert found.dtype == np.float32
     for index, path in enumerate(queries.paths):
-        cells = super_segments(Superpixels().segment(open_image(path)), (4, 4))
+        cells = super_segments(Superpixels().segment(as_rgb(path)), (4, 4))
         vectors = head.whitening(segment_vectors(queries.tokens.load(index, index + 1)[0], cells, head.centers))
         expected = np.zeros(8)
         closeness = inner(vectors, head.gallery)  # for the order alone: many segments here are as near as others

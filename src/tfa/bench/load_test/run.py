@@ -6,7 +6,6 @@ answered with success must be there after the kill and a restart.
 
 from __future__ import annotations
 
-import io
 import os
 import platform
 import tempfile
@@ -25,7 +24,6 @@ from tfa.bench.load_test.child import Child, Command, serve_command
 from tfa.bench.load_test.clients import Edits, Load, made_up_photo
 from tfa.client.client import Client
 from tfa.maps import PlaceMap
-from tfa.photos.images import open_image
 
 ENCODER = "dinov2-s14@56/l0"  # one block of random weights at 56 pixels: quick, so that the service itself is seen
 QUIET = 100  # queries asked one after the other, of the service and in this process in turn
@@ -174,7 +172,7 @@ def _in_turn(
     """Seconds of queries without and with the service, in turn, so that a busy machine slows them alike."""
 
     def bare(photo: bytes) -> None:
-        place_map.query(open_image(io.BytesIO(photo)))
+        place_map.query(photo)
 
     calls: tuple[Callable[[bytes], Any], ...] = (bare, client.query)
     found: tuple[list[float], list[float]] = ([], [])

@@ -33,7 +33,7 @@ from tfa.bench.heads.whitening import Whitening, fit_whitening
 from tfa.errors import BadTokens, ChannelMismatch
 from tfa.method.residuals import normalise_blocks
 from tfa.method.vocabulary import fit_vocabularies, sample_patches
-from tfa.photos.images import open_image
+from tfa.photos.images import as_rgb
 from tfa.search.gallery import inner
 from tfa.search.ties import top_k
 
@@ -117,7 +117,7 @@ def needed(photos: Photos) -> tuple[tuple[Path, ...], tuple[int, int]]:
 def segmented(photos: Photos, index: int, segmenter: Segmenter) -> np.ndarray:
     """Cells of the super-segments of one photo, `s n`."""
     paths, grid = needed(photos)
-    return super_segments(segmenter.segment(open_image(paths[index])), grid)
+    return super_segments(segmenter.segment(as_rgb(paths[index])), grid)
 
 
 def fit_segvlad(database: Photos, shared: Shared, segmenter: Segmenter) -> SegVladHead:

@@ -1,0 +1,31 @@
+"""Photos that a plain `.convert("RGB")` gets wrong: turned by EXIF, 16 bits deep, with alpha in a palette."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+KINDS = ("turned", "deep", "clear")
+
+
+def awkward_photo(kind: str, source: Path, folder: Path) -> Path:
+    """The photo `source` saved again as one of `KINDS`."""
+    path = folder / f"{kind}.png"
+    with Image.open(source) as image:
+        picture = image.convert("RGB")
+    if kind == "turned":
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        picture.transpose(Image.Transpose.ROTATE_90).save(path, exif=exif)
+    elif kind == "deep":
+        Image.fromarray(np.asarray(picture.convert("L")).astype(np.uint16) * 257).save(path)
+    else:
+        picture.quantize(64).save(path, transparency=bytes(range(64)))
+    return path
+
+
+def forms_of(path: Path) -> dict[str, str | Path | bytes | Image.Image]:
+    """One photo in every form that a query may take."""
+    return {"path": path, "name": str(path), "bytes": path.read_bytes(), "picture": Image.open(path)}
