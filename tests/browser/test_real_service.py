@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 
 from tests.browser.steps import IS_LOADED, ask, ask_why, choose, drawing, wait_for_text, wait_until
 from tests.fakes import FakeEncoder, random_image
-
-uvicorn = pytest.importorskip("uvicorn", reason="the service is an extra; pip install 'tfa-vpr[service]'")
-application = pytest.importorskip("tfa.service.app", reason="the service is an extra; pip install 'tfa-vpr[service]'")
+from tfa import Client, PlaceMap
+from tfa.service.app import create_app
+from tfa.service.settings import ServiceSettings
 
 PHOTOS = 12
 
@@ -32,8 +33,6 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     lines = [f"{number:02d}.png,{52.5 + 0.0004 * number},{13.3 + 0.0003 * (number % 4)}" for number in range(PHOTOS)]
     (folder / "where.csv").write_text("\n".join(["file,lat,lon", *lines]))
 
-    from tfa import PlaceMap
-
     built = PlaceMap.build(photos, encoder=FakeEncoder(), positions=folder / "where.csv")
     built.save(folder / "town.tfa")
     with running(folder / "town.tfa") as url:
@@ -43,11 +42,8 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @contextmanager
 def running(path: Path, **settings: Any) -> Iterator[str]:
     """A service of a map on a free port; told is its address."""
-    from tfa import PlaceMap
-    from tfa.service.settings import ServiceSettings
-
     served = PlaceMap.load(path, encoder=FakeEncoder())
-    app = application.create_app([served], ServiceSettings(**settings))
+    app = create_app([served], ServiceSettings(**settings))
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -139,8 +135,6 @@ def test_a_calibration_runs_and_is_put_in_use(open_page, town):
 
 
 def test_a_map_that_learns_tells_so_and_forgets(open_page, town, tmp_path: Path):
-    from tfa import Client
-
     own = shutil.copytree(town[2] / "town.tfa", tmp_path / "own.tfa")
     with running(own, self_calibrate=True, edit_token="edits") as url:
         page = open_page(url)

@@ -28,7 +28,6 @@ def test_peak_memory_of_a_fit_is_bounded(monkeypatch):
     # Two float32 copies of one descriptor matrix, four float64 Gram matrices and the sampled patches;
     # 4 MiB for python's own objects. Six descriptor matrices in memory would take three times the bound.
     assert peak < 2 * descriptors + 4 * square + sampled + (4 << 20)
-    assert 6 * descriptors > 2 * descriptors + 4 * square + sampled + (4 << 20)
 
 
 def test_memory_of_a_sampled_fit_does_not_grow_with_the_map(monkeypatch):
@@ -48,4 +47,3 @@ def test_memory_of_a_sampled_fit_does_not_grow_with_the_map(monkeypatch):
     # 900 images more: a float64 row of products or coordinates of each would be 480 bytes in each of six branches,
     # a descriptor 512. What stays are block norms (six rows of 32 bytes), scores' bias and bookkeeping.
     assert peaks[1200] - peaks[300] < 900 * 1500
-    assert 900 * 6 * (480 + 480 + 512) > 5 * 900 * 1500

@@ -104,7 +104,6 @@ def test_several_maps_are_served_side_by_side(serve, town):
 
 
 def test_why_is_told_of_an_image_of_the_map(client):
-    pytest.importorskip("tfa.explain.why")
     files = {"image": ("a.png", picture(5, 0.8))}
     why = client.post("/v1/why", files=files, data={"id": 5}).json()
     assert (why["id"], why["image_url"]) == (5, "v1/images/5/file?map=town")
@@ -116,7 +115,6 @@ def test_why_is_told_of_an_image_of_the_map(client):
 
 
 def test_evidence_is_told(client):
-    pytest.importorskip("tfa.report.evidence")
     told = client.get("/v1/evidence").json()
     assert told["candidates"]
     assert client.get("/v1/evidence").json() == told
