@@ -161,11 +161,11 @@ def test_the_decision_is_kept_with_its_numbers(place_map, saved):
     for opened in (place_map, reopened(saved)):
         told = json.loads(json.dumps(opened.info()["verification"]))
         assert told["spec"] == VerifySpec().to_dict()
-        assert (told["grid"], told["bytes_per_image"], told["rows"]) == ([4, 4], 16 * 12, 14)
-        covers = told["with"]["support"] >= told["without"]["support"] - told["changed"] ** 0.5
+        assert (told["grid"], told["bytes_per_image"], told["photos"]) == ([4, 4], 16 * 12, 14)
+        covers = told["with"]["support"] >= told["without"]["support"] - told["changed_answers"] ** 0.5
         kept = max(b - a for a, b in zip(told["without"]["agreement"], told["with"]["agreement"], strict=True)) >= 0
-        tells = told["told"] > 0.5 + 0.5 / 14**0.5
-        assert told["admitted"] == (covers and kept and tells)
+        favours = told["favours_candidates"] > 0.5 + 0.5 / 14**0.5
+        assert told["admitted"] == (covers and kept and favours)
         assert told["reason"].startswith("used" if told["admitted"] else "not used")
 
 
@@ -175,7 +175,7 @@ def test_settings_of_verification_are_kept(town, dusk, cache, tmp_path):
     built.save(tmp_path / "m.tfa")
     opened = reopened(tmp_path / "m.tfa")
     assert opened.state.compact.spec == spec
-    assert opened.info()["verification"]["rows"] == 4
+    assert opened.info()["verification"]["photos"] == 4
     assert opened.info()["verification"]["bytes_per_image"] == 16 * 5
     assert [hit.matches is None for hit in opened.query(dusk, verify=True)] == [False] * 3 + [True] * 2
 

@@ -64,7 +64,7 @@ def test_a_calibration_judges_on_its_own_photos(saved, camera, dusk, cache):
     opened = reopened(saved)
     assert opened.state.database.verification == before
     decided = opened.state.chosen("night").verification
-    assert decided["rows"] == 20
+    assert decided["photos"] == 20
     assert "20 calibration photos" in decided["reason"]
     assert opened.info()["calibrations"][0]["verification"] == decided
     assert [hit["matches"] for hit in verified(opened, dusk, "night") if hit["id"] == 14] == [16]

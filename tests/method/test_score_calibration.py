@@ -21,6 +21,16 @@ def test_level_by_hand():
     np.testing.assert_allclose(robust_level(many), expected)
 
 
+@pytest.mark.parametrize("rows", [2, 20, 64, 100, 257])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_level_is_that_of_sorted_columns(rows, dtype):
+    scores = np.random.default_rng(rows).normal(size=(rows, 50)).astype(dtype)
+    scores[:, :10] = scores[:, :10].round(1)  # ties at the cut
+    kept = np.sort(scores.astype(np.float64), axis=0)[: rows - int(np.ceil(0.05 * rows))]
+    expected = kept[-1] + np.log(np.exp(kept - kept[-1]).mean(axis=0))
+    np.testing.assert_allclose(robust_level(scores), expected, rtol=0, atol=1e-14)
+
+
 def test_no_overflow():
     assert np.isfinite(robust_level(np.full((20, 2), 1e4))).all()
 

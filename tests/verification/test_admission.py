@@ -51,8 +51,8 @@ def unlike(image, others):
     return np.zeros(len(others))
 
 
-def told(table):
-    """The evidence of `table`, and a little for the first half of each row, so that it tells them from the others."""
+def favouring(table):
+    """The evidence of `table`, and a little for the first half of each row, so that candidates are favoured."""
     return lambda row, images: votes(table)(row, images) + 0.001 * (np.arange(len(images)) < (len(images) + 1) // 2)
 
 
@@ -60,36 +60,41 @@ def test_verification_that_finds_more_of_the_map_is_admitted():
     hub = ranking([0, 1, 2, 8, 9, 7], [0, 2, 1, 7, 8, 9], [0, 1, 2, 8, 7, 9])
     own = votes({(0, 1): MUCH, (1, 2): MUCH, (2, 0): MUCH})
     found = judge([hub] * 3, own, unlike, 3, "pseudo queries")
-    assert (found.without.support, found.verified.support, found.changed, found.told) == (1, 3, 2, 1)
+    assert (found.without.support, found.verified.support, found.changed_answers, found.favours_candidates) == (
+        1,
+        3,
+        2,
+        1,
+    )
     assert found.admitted
     assert found.reason.startswith("used: with it 3.0 distinct images, without 1.0, over 3 pseudo queries of which 2")
     written = found.to_dict()
     assert written["with"] == {"support": 3.0, "agreement": [1.0, 1.0, 1.0]}
-    assert (written["admitted"], written["rows"], written["without"]["support"]) == (True, 3, 1.0)
-    assert (written["changed"], written["told"]) == (2, 1)
+    assert (written["admitted"], written["photos"], written["without"]["support"]) == (True, 3, 1.0)
+    assert (written["changed_answers"], written["favours_candidates"]) == (2, 1)
 
 
 def rows_to_hub(count, changing):
     """As many photos, each with an answer of its own; of some, evidence prefers the one image 99."""
     lists = [ranking(*([row, 99, 50 + row, 70 + row] for row in range(count)))] * 3
-    return lists, told({(row, 99): MUCH for row in range(changing)})
+    return lists, favouring({(row, 99): MUCH for row in range(changing)})
 
 
 def test_verification_that_runs_into_a_hub_is_not():
     found = judge(*rows_to_hub(16, 9), unlike, 2, "pseudo queries")
-    assert (found.without.support, found.verified.support, found.changed) == (16, 8, 9)
+    assert (found.without.support, found.verified.support, found.changed_answers) == (16, 8, 9)
     assert not found.admitted
     assert "less of the map than chance explains" in found.reason
     # Losing no more than the root of the changed answers is what chance does.
     few = judge(*rows_to_hub(16, 2), unlike, 2, "pseudo queries")
-    assert (few.verified.support, few.changed) == (15, 2)
+    assert (few.verified.support, few.changed_answers) == (15, 2)
     assert few.admitted
 
 
 def test_evidence_that_is_noise_is_not_admitted_however_it_spreads_the_answers():
     hub = ranking(*([0, 1 + row, 30, 40] for row in range(20)))
     found = judge([hub] * 3, lambda row, images: MUCH * (images > 0) * (1 + (images == 40)), unlike, 2, "photos")
-    assert (found.without.support, found.verified.support, found.told) == (1, 20, 0)
+    assert (found.without.support, found.verified.support, found.favours_candidates) == (1, 20, 0)
     assert not found.admitted
     assert "only 0% have more evidence among their candidates than after them" in found.reason
     half = judge([hub] * 3, lambda row, images: images * (1.0 if row % 2 else -0.0), unlike, 2, "photos")
@@ -110,9 +115,9 @@ def test_verification_that_agrees_less_in_every_pair_is_not():
 def test_the_head_tells_frames_of_one_place():
     lists = [ranking([0, 1, 8, 9], [3, 4, 8, 9])] * 3
     strong = votes({(0, 1): 9.0, (1, 4): 9.0})
-    assert judge(lists, strong, unlike, 2, "x").changed == 2
+    assert judge(lists, strong, unlike, 2, "x").changed_answers == 2
     same = {(1, 0): MUCH, (4, 3): 2 * 9.0}  # images 0 and 1 show one place; 3 and 4 are only alike
-    assert judge(lists, strong, votes(same), 2, "x").changed == 1
+    assert judge(lists, strong, votes(same), 2, "x").changed_answers == 1
 
 
 def test_only_candidates_are_verified_and_of_equals_the_head_decides():
@@ -125,14 +130,20 @@ def test_only_candidates_are_verified_and_of_equals_the_head_decides():
 
 def test_rows_without_an_answer_count_for_nothing():
     found = judge([ranking([NOBODY, NOBODY])] * 3, votes({}), unlike, 2, "x")
-    assert (found.without.support, found.told, found.admitted) == (0, 0, False)
+    assert (found.without.support, found.favours_candidates, found.admitted) == (0, 0, False)
 
 
 def test_candidates_are_compared_with_as_many_images_after_them():
     deep = ranking([8, 7, 6, 5, 4, 3])
-    assert judge([deep] * 3, votes({(0, 6): 1}), unlike, 2, "x").told == 0  # rank 3 is after the candidates
-    assert judge([deep] * 3, votes({(0, 7): 1, (0, 3): 5}), unlike, 2, "x").told == 1  # rank 6 is not looked at
-    assert judge([deep] * 3, votes({(0, 6): 1}), unlike, 5, "x").told == 1  # of six images the second half
+    assert (
+        judge([deep] * 3, votes({(0, 6): 1}), unlike, 2, "x").favours_candidates == 0
+    )  # rank 3 is after the candidates
+    assert (
+        judge([deep] * 3, votes({(0, 7): 1, (0, 3): 5}), unlike, 2, "x").favours_candidates == 1
+    )  # rank 6 is not looked at
+    assert (
+        judge([deep] * 3, votes({(0, 6): 1}), unlike, 5, "x").favours_candidates == 1
+    )  # of six images the second half
 
 
 def test_evenly_spaced():
@@ -158,10 +169,10 @@ def test_without_verification_the_head_is_as_its_own_evidence_says(head):
     found = judge_on_database(head, unlike, VerifySpec(), CPU)
     known = head.evidence.candidates.get(decided_name(head))
     assert known is not None
-    assert found.rows == 24
+    assert found.photos == 24
     assert found.without.support == known.support
     assert found.without.agreement == known.agreement
-    assert (found.changed, found.told, found.admitted) == (0, 0, False)
+    assert (found.changed_answers, found.favours_candidates, found.admitted) == (0, 0, False)
 
 
 def test_each_pair_is_compared_once_and_never_with_itself(head):
@@ -172,7 +183,7 @@ def test_each_pair_is_compared_once_and_never_with_itself(head):
         return np.ones(len(others))
 
     found = judge_on_database(head, evidence, VerifySpec(candidates=4, max_pseudo=7), CPU)
-    assert found.rows == 7
+    assert found.photos == 7
     assert len(seen) == len(set(seen))
     assert all(image != other for image, other in seen)
     assert {image for image, _ in seen} == set(evenly_spaced(24, 7).tolist())
@@ -201,7 +212,7 @@ def test_calibrated_scores_are_judged_with_their_bias():
 def test_target_photos_decide_for_a_calibration(head):
     photos = seen_again(world())
     found = judge_on_target(head, photos, lambda row, images: (images == row) * MUCH, unlike, VerifySpec())
-    assert found.rows == 24
+    assert found.photos == 24
     tops = np.stack([head.scores(photos, s).argmax(axis=1) for s in range(3)])
     assert found.without.support == np.mean([len(set(row)) for row in tops.tolist()])
     assert found.verified.support == pytest.approx(24, abs=2)  # each photo's own place is nearly always a candidate

@@ -69,7 +69,7 @@ def judge_calibration(
 
 @dataclass(frozen=True)
 class Question:
-    """How photos are asked for."""
+    """How a map is queried."""
 
     k: int = 5
     calibration: str | None = None

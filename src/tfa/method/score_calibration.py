@@ -42,9 +42,9 @@ def robust_level(scores: np.ndarray) -> np.ndarray:
 
     Dropping the largest keeps a place from being punished because a target photo happens to show it.
     """
-    rows = len(scores)
-    kept = np.sort(scores.astype(np.float64), axis=0)[: rows - math.ceil(TRIMMED * rows)]
-    top = kept[-1]  # log mean exp = top + log mean exp(x − top): no overflow
+    count = len(scores) - math.ceil(TRIMMED * len(scores))
+    kept = np.partition(scores, count - 1, axis=0)[:count].astype(np.float64)
+    top = kept[-1]  # the largest that is kept; log mean exp = top + log mean exp(x − top): no overflow
     return top + np.log(np.exp(kept - top).mean(axis=0))
 
 

@@ -1,18 +1,19 @@
 """Admission of verification (ours, beyond the paper): is it used? Decided without labels.
 
-    without    the top-1 of each asked photo under the head, in each construction
-    with       the top-1 of the same candidates by their verified order
-    told       the share of photos with more evidence among their candidates than among as many images after them
+    without              the top-1 of each photo under the head, in each construction
+    with                 the top-1 of the same candidates by their verified order
+    changed_answers      photos whose top-1 differs between the two, mean over constructions
+    favours_candidates   share of photos with more evidence among their candidates than among as many images after them
 
     admitted   if agreement is not lowered in every pair of constructions,
-               the map is covered as widely: U_with ≥ U_without − √changed,
-               and evidence and head tell the same images from others: told > ½ + 1 / (2 √photos)
+               the map is covered as widely: U_with ≥ U_without − √changed_answers,
+               and evidence favours what the head ranks first: favours_candidates > ½ + 1 / (2 √photos)
 
-The photos asked are the map's own, each with itself hidden, or those of a calibration. Of 64 photos nearly all have
+The photos are the map's own, each with itself hidden, or those of a calibration. Of 64 photos nearly all have
 distinct answers, with and without: their number moves by chance. Each photo whose answer changes can move it by
-one, so that is about √changed; a rule that runs into hubs loses far more. Evidence that is noise widens coverage
-and, because constructions share it, raises agreement: therefore the last condition, a sign test with a margin of
-one standard error. The evidence of a pair of photos does not depend on the construction and is computed once.
+one, so that is about √changed_answers; a rule that runs into hubs loses far more. Evidence that is noise widens
+coverage and, because constructions share it, raises agreement: therefore the last condition, a sign test with a margin
+of one standard error. The evidence of a pair of photos does not depend on the construction and is computed once.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.search.ties import top_k
 from tfa.verification.reranking import Between, ordering
 
-PairEvidence = Callable[[int, np.ndarray], np.ndarray]  # (asked row, database images `c`) → evidence `c`
+PairEvidence = Callable[[int, np.ndarray], np.ndarray]  # (photo, database images `c`) → evidence `c`
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,10 @@ class VerificationEvidence:
 
     without: Candidate
     verified: Candidate
-    changed: float  # photos whose answer changes, mean over constructions
-    told: float  # share of photos whose candidates have more evidence than the images after them
-    rows: int  # photos asked
-    asked: str  # what they are, in words
+    changed_answers: float  # photos whose answer changes, mean over constructions
+    favours_candidates: float  # share of photos whose candidates have more evidence than the images after them
+    photos: int
+    kind: str  # of photos, in words
 
     @property
     def agrees(self) -> bool:
@@ -56,47 +57,47 @@ class VerificationEvidence:
 
     @property
     def covers(self) -> bool:
-        return self.verified.support >= self.without.support - math.sqrt(self.changed)
+        return self.verified.support >= self.without.support - math.sqrt(self.changed_answers)
 
     @property
-    def tells(self) -> bool:
-        return self.rows > 0 and self.told > 0.5 + 0.5 / math.sqrt(self.rows)
+    def favours(self) -> bool:
+        return self.photos > 0 and self.favours_candidates > 0.5 + 0.5 / math.sqrt(self.photos)
 
     @property
     def admitted(self) -> bool:
-        return self.agrees and self.covers and self.tells
+        return self.agrees and self.covers and self.favours
 
     @property
     def reason(self) -> str:
         numbers = (
             f"with it {self.verified.support:.1f} distinct images, without {self.without.support:.1f}, "
-            f"over {self.rows} {self.asked} of which {self.changed:.0f} change their answer"
+            f"over {self.photos} {self.kind} of which {self.changed_answers:.0f} change their answer"
         )
-        told = f"{self.told:.0%} have more evidence among their candidates than after them"
+        favoured = f"{self.favours_candidates:.0%} have more evidence among their candidates than after them"
         change = f"largest change {self.verified.gain_over(self.without):+.3f}"
-        if not self.tells:
-            return f"not used: only {told}, over {self.rows} {self.asked}; it must be clearly more than half"
+        if not self.favours:
+            return f"not used: only {favoured}, over {self.photos} {self.kind}; it must be clearly more than half"
         if not self.covers:
             return f"not used: {numbers}; it covers less of the map than chance explains"
         if not self.agrees:
             return f"not used: {numbers}, but the vocabularies agree less in every pair ({change})"
-        return f"used: {numbers}; {told}, and agreement is not lowered in every pair ({change})"
+        return f"used: {numbers}; {favoured}, and agreement is not lowered in every pair ({change})"
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "admitted": self.admitted,
             "without": self.without.to_dict(),
             "with": self.verified.to_dict(),
-            "changed": self.changed,
-            "told": self.told,
-            "rows": self.rows,
+            "changed_answers": self.changed_answers,
+            "favours_candidates": self.favours_candidates,
+            "photos": self.photos,
             "reason": self.reason,
         }
 
 
 @dataclass(frozen=True)
 class Shortlist:
-    """The best images of each asked row under one construction, best first."""
+    """The best images of each photo under one construction, best first."""
 
     images: np.ndarray  # p c; NOBODY where a row has fewer that it may answer
     standardised: np.ndarray  # p c: z-scores among all it may answer
@@ -120,7 +121,7 @@ def judge(
     evidence: PairEvidence,
     among: PairEvidence,
     candidates: int,
-    asked: str,
+    kind: str,
     progress: Progress | None = None,
 ) -> VerificationEvidence:
     """Do the same candidates in their verified order retrieve better in all constructions together?
@@ -140,14 +141,13 @@ def judge(
                 without[s, row], verified[s, row] = images[0], images[order.argmax()]  # of equals the head's first
         own[row], others[row] = _nearer_and_farther(shortlists[0].row(row, 2 * candidates)[0], row, evidence)
     known = ~np.isnan(others)
-    changed = float((without != verified).sum(axis=1).mean())
     return VerificationEvidence(
         without=Candidate.of("without", without),
         verified=Candidate.of("with", verified),
-        changed=changed,
-        told=float((own > others)[known].mean()) if known.any() else 0.0,
-        rows=rows,
-        asked=asked,
+        changed_answers=float((without != verified).sum(axis=1).mean()),
+        favours_candidates=float((own > others)[known].mean()) if known.any() else 0.0,
+        photos=rows,
+        kind=kind,
     )
 
 

@@ -86,7 +86,7 @@ def strongest_windows(
     count: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """For each of `count` candidates the displacement in the middle of the window with the most votes; of equals the
-    first. Of the votes it is told whose they are and how far they move, `reach` at most, down and right."""
+    first. A vote has a candidate and a move, down and right, of `reach` at most."""
     height, width = 2 * reach[0] + 1, 2 * reach[1] + 1
     # Zeros all around, so that a window at the edge is as large as any; one more in front for differences of sums.
     rows, columns = height + 2 * WINDOW + 1, width + 2 * WINDOW + 1

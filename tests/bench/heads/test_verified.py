@@ -131,14 +131,20 @@ def test_heads_of_one_database_share_their_pairs():
     assert heads[0].pairs is heads[1].pairs
 
 
-def told(support: float, agreement: float, share: float = 0.9) -> VerificationEvidence:
+def judged(support: float, agreement: float, share: float = 0.9) -> VerificationEvidence:
     candidates = (Candidate("", value, (both,) * 3) for value, both in ((10.0, 0.5), (support, agreement)))
-    return VerificationEvidence(*candidates, changed=4, told=share, rows=20, asked="photos")
+    return VerificationEvidence(*candidates, changed_answers=4, favours_candidates=share, photos=20, kind="photos")
 
 
 @pytest.mark.parametrize(
     ("admission", "used"),
-    [(told(8, 0.6), True), (told(7.9, 0.9), False), (told(12, 0.4), False), (told(12, 1, 0.6), False), (None, False)],
+    [
+        (judged(8, 0.6), True),
+        (judged(7.9, 0.9), False),
+        (judged(12, 0.4), False),
+        (judged(12, 1, 0.6), False),
+        (None, False),
+    ],
 )
 def test_a_refused_head_is_the_head_it_stands_on_bit_for_bit(always, admission, used):
     head = VerifiedHead(always.base, always.pairs, False, admission)
@@ -158,12 +164,12 @@ def test_without_calibration_the_database_decides(name):
     head = fit(name)
     decision = head.decisions["verification"]
     assert head.saw == "database"
-    assert decision["rows"] == len(DATABASE)
+    assert decision["photos"] == len(DATABASE)
     assert "pseudo queries" in decision["reason"]
     better = Candidate("", decision["with"]["support"], tuple(decision["with"]["agreement"]))
     without = Candidate("", decision["without"]["support"], tuple(decision["without"]["agreement"]))
-    counts = {key: decision[key] for key in ("changed", "told", "rows")}
-    again = VerificationEvidence(without, better, **counts, asked="pseudo queries")
+    counts = {key: decision[key] for key in ("changed_answers", "favours_candidates", "photos")}
+    again = VerificationEvidence(without, better, **counts, kind="pseudo queries")
     assert decision["used"] is decision["admitted"] is again.admitted
     assert decision["reason"] == again.reason
 
@@ -175,7 +181,7 @@ def test_calibration_photos_decide_where_there_are_any(name):
     assert head.saw == "database"
     calibrated = head.calibrate(Photos(QUERIES))
     assert calibrated.saw == "target"
-    assert calibrated.admission.rows == len(QUERIES)
+    assert calibrated.admission.photos == len(QUERIES)
     # By patches alone every query finds its own disordered image, by geometry its own place: nothing to gain.
     assert calibrated.admission.verified.support == len(QUERIES)
     assert head.admission is None
