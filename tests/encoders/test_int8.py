@@ -11,11 +11,11 @@ from safetensors.torch import save_file
 
 from tests.encoders.tiny import TINY, random_weights
 from tests.fakes import FakeEncoder, random_image
+from tfa.base.onnx_graph import CONTRIBUTED, Graph
 from tfa.encoders import load_encoder, model_of, parse_encoder
 from tfa.encoders.int8.graph import PIXELS, int8_graph
 from tfa.encoders.int8.quantise import LARGEST_PAIR, balance, quantised
 from tfa.encoders.onnx_weights import read_onnx
-from tfa.encoders.onnx_writer import CONTRIBUTED, OnnxWriter
 from tfa.encoders.vit import build_model
 from tfa.errors import BadSpec, MissingExtra
 from tfa.photos.images import to_array
@@ -161,12 +161,14 @@ def test_no_processor_saturates(channels: int) -> None:
     assert pairs.max() <= LARGEST_PAIR
     assert 255 * LARGEST_PAIR < 2**15
 
-    writer = OnnxWriter()
-    ones = writer.constant(np.ones(48, np.float32))
-    y = writer.node("DynamicQuantizeMatMul", "x", writer.constant(rounded.T), ones, domain=CONTRIBUTED)
+    graph = Graph(20)
+    ones = graph.constant(np.ones(48, np.float32))
+    x = graph.input("x", [6, channels])
+    y = graph.add("DynamicQuantizeMatMul", x, graph.constant(rounded.T), ones, domain=CONTRIBUTED)
+    graph.output(y, "y", [6, 48])
     activations = rng.choice([0, 200, 254, 255], size=(6, channels)).astype(np.float32)
     activations[0, 0] = 255  # so that the scale is 1
-    [found] = run(writer.model({"x": activations.shape}, [y]), x=activations)
+    [found] = run(graph.model("product"), x=activations)
     np.testing.assert_array_equal(found, activations.astype(np.int64) @ rounded.T.astype(np.int64))
 
 
@@ -183,22 +185,27 @@ def test_balancing_changes_no_product() -> None:
 
 
 def test_what_is_written_can_be_read_and_run() -> None:
-    writer = OnnxWriter()
+    graph = Graph(20)
     rows = np.arange(6, dtype=np.float32).reshape(2, 3)
-    half = writer.node("Mul", "x", writer.constant(np.array(0.5, np.float32)))
-    first, second = writer.nodes("Split", 2, writer.node("Add", half, writer.constant(rows)), axis=-2, num_outputs=2)
-    normed = writer.node("LayerNormalization", first, writer.constant(np.ones(3, np.float32)), epsilon=0.5)
-    model = writer.model({"x": (2, 3)}, [normed, second])
-    graph = read_onnx(model)
-    np.testing.assert_array_equal(next(array for array in graph.tensors.values() if array.ndim == 2), rows)
+    half = graph.add("Mul", graph.input("x", [2, 3]), graph.constant(np.array(0.5, np.float32)))
+    first, second = graph.split("Split", 2, graph.add("Add", half, graph.constant(rows)), axis=-2, num_outputs=2)
+    normed = graph.add("LayerNormalization", first, graph.constant(np.ones(3, np.float32)), epsilon=0.5)
+    for value, name in ((normed, "first"), (second, "second")):
+        graph.output(value, name, [1, 3])
+    model = graph.model("two rows")
+    weights = read_onnx(model).tensors
+    np.testing.assert_array_equal(next(array for array in weights.values() if array.ndim == 2), rows)
     outputs = run(model, x=2 * rows)
     np.testing.assert_allclose(outputs[0], (np.array([[0, 2, 4]]) - 2) / np.sqrt(8 / 3 + 0.5), rtol=1e-6)
     np.testing.assert_array_equal(outputs[1], [[6, 8, 10]])
 
 
-def test_without_onnxruntime_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'tfa-vpr\[fast\]'"):
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
+def test_without_its_packages_it_says_what_to_install(
+    package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtra, match=rf"needs {package}, which.*pip install 'tfa-vpr\[fast\]'"):
         load_encoder("tiny-v2", weights=tmp_path / "not-even-read", fast=True)
 
 

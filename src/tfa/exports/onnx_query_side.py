@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from tfa.base.files import write_atomically
+from tfa.base.onnx_graph import Graph
 from tfa.errors import MissingExtra, TfaError
-from tfa.exports.onnx_graph import Graph
 from tfa.exports.vectors import CompiledMap
 from tfa.method.residuals import HARD
 from tfa.method.scorer import GLOBAL, QuerySide, Scorer, ScoreTerm
@@ -21,6 +21,7 @@ from tfa.method.spectrum import Geometry
 from tfa.search.gallery import Rows
 from tfa.search.quantised_rows import QuantisedRows
 
+OPSET = 18  # the first where every reduction takes its axes as an input
 LARGEST = 2_000_000_000  # bytes; a protobuf message cannot hold more
 
 
@@ -36,7 +37,7 @@ def write_onnx_head(path: Path, compiled: CompiledMap) -> None:
             f"the query side holds {size / 1e9:.1f} GB, an ONNX file at most {LARGEST / 1e9:.0f}; fit the map with "
             "fewer anchors (pca_sample), or export it with --format npz and describe queries with tfa"
         )
-    content = head_model(compiled.scorer, compiled.about).SerializeToString()
+    content = head_model(compiled.scorer, compiled.about)
 
     def write(temporary: Path) -> None:
         temporary.write_bytes(content)
@@ -44,9 +45,9 @@ def write_onnx_head(path: Path, compiled: CompiledMap) -> None:
     write_atomically(Path(path), write)
 
 
-def head_model(scorer: Scorer, about: Mapping[str, Any]) -> Any:
-    """The model in memory (`onnx.ModelProto`)."""
-    graph = Graph()
+def head_model(scorer: Scorer, about: Mapping[str, Any]) -> bytes:
+    """The model, serialised."""
+    graph = Graph(OPSET)
     patches = graph.input("patches", ["photos", "patches", scorer.sides[0].centers.shape[1]])
     unit = graph.unit(patches)
     features: dict[tuple[int, float | None], str] = {}

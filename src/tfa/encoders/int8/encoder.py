@@ -102,10 +102,12 @@ class FastEncoder:
 
 
 def onnxruntime() -> Any:
+    """The package that runs the graph; an error if it, or the one that writes the graph, is not installed."""
     try:
+        importlib.import_module("onnx")
         return importlib.import_module("onnxruntime")
-    except ImportError:
+    except ImportError as error:
         raise MissingExtra(
-            "the fast form of an encoder runs by onnxruntime, which is not here; "
-            "install it with pip install 'tfa-vpr[fast]', or go without --fast (fast=True)"
+            f"the fast form of an encoder needs {error.name}, which is not installed; "
+            "install it with pip install 'tfa-vpr[fast]', or leave out --fast (fast=True)"
         ) from None

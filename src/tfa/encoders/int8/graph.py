@@ -1,6 +1,6 @@
 """A vision transformer of the DINO family as a graph of integer matrix products.
 
-Every linear layer is computed in integers (`int8_layers` has the arithmetic); norms, attention and residual sums stay
+Every linear layer is computed in integers (`quantise` has the arithmetic); norms, attention and residual sums stay
 float32. What scales a layer's output (layer scale) is part of its weights, the positions are interpolated once, and of
 the block that is read only what is read is computed.
 """
@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from tfa.base.onnx_graph import CONTRIBUTED, Graph
 from tfa.encoders.encoder_name import EncoderId
 from tfa.encoders.int8.quantise import balance, quantised
-from tfa.encoders.onnx_writer import CONTRIBUTED, OnnxWriter
 from tfa.encoders.weight_names import block_name
 
 PIXELS = "pixels"  # the graph's input, float32 `1 3 h w`; its output is `1 prefix+n d`
 _SMALLEST = np.array(1e-6, np.float32)  # of a token's largest activation: a token of zeros must not be divided by zero
+_OPSET = 20  # the first with Gelu in it
 
 Affine = tuple[np.ndarray, np.ndarray]  # weights `out in` and bias `out`
 
@@ -36,7 +37,7 @@ class _Graph:
         self._identity, self._card, self._integers = identity, identity.card, integers
         self._model = model
         self._weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-        self._out = OnnxWriter()
+        self._out = Graph(_OPSET)
         black = torch.zeros(1, 3, identity.height, identity.width)
         with torch.inference_mode():
             # Of a black picture the embedding is all that does not depend on pixels: CLS, registers, positions, bias.
@@ -57,44 +58,47 @@ class _Graph:
             y = self._block(last, x)
             if identity.final_norm:
                 y, _ = self._norm("norm" if self._card.family == "dinov3" else "layernorm", y)
-        return self._out.model({PIXELS: (1, 3, identity.height, identity.width)}, [y])
+        self._out.input(PIXELS, [1, 3, identity.height, identity.width])
+        channels = self._card.width
+        self._out.output(y, "tokens", [1, self._card.prefix + identity.grid[0] * identity.grid[1], channels])
+        return self._out.model("tfa encoder")
 
     def _embedding(self) -> str:
         out, card = self._out, self._card
         stem = "embeddings.patch_embeddings" + ("" if card.family == "dinov3" else ".projection")
         side = [card.patch, card.patch]
         kernel = out.constant(self._weights[f"{stem}.weight"])
-        patches = out.node("Conv", PIXELS, kernel, kernel_shape=side, strides=side)
-        patches = out.node("Reshape", patches, out.constant(np.array([1, card.width, -1])))
-        patches = out.node("Transpose", patches, perm=[0, 2, 1])
-        patches = out.node("Add", patches, out.constant(self._still[:, card.prefix :]))
-        return out.node("Concat", out.constant(self._still[:, : card.prefix]), patches, axis=1)
+        patches = out.add("Conv", PIXELS, kernel, kernel_shape=side, strides=side)
+        patches = out.add("Reshape", patches, out.constant(np.array([1, card.width, -1])))
+        patches = out.add("Transpose", patches, perm=[0, 2, 1])
+        patches = out.add("Add", patches, out.constant(self._still[:, card.prefix :]))
+        return out.add("Concat", out.constant(self._still[:, : card.prefix]), patches, axis=1)
 
     def _block(self, block: str, x: str) -> str:
-        x = self._out.node("Add", x, self._attention(block, x))
-        return self._out.node("Add", x, self._mlp(block, x))
+        x = self._out.add("Add", x, self._attention(block, x))
+        return self._out.add("Add", x, self._mlp(block, x))
 
     def _attention(self, block: str, x: str) -> str:
         projections = [self._affine(f"{block}.attention.{letter}_proj") for letter in "qkv"]
         x, projections = self._norm(f"{block}.norm1", x, *projections)
-        # Three products and not one of thrice the width: cutting that into three would copy it.
+        # Three products and not one of three times the width: cutting that into three would copy it.
         query, key, value = (self._linear(x, projection) for projection in projections)
         if self._rotary is not None:
             query, key = self._turned(query), self._turned(key)
         heads = self._card.heads
-        x = self._out.node("MultiHeadAttention", query, key, value, domain=CONTRIBUTED, num_heads=heads)
+        x = self._out.add("MultiHeadAttention", query, key, value, domain=CONTRIBUTED, num_heads=heads)
         return self._linear(x, self._scaled(f"{block}.attention.o_proj", f"{block}.layer_scale1.lambda1"))
 
     def _turned(self, x: str) -> str:
         """Queries or keys, rotated by their patch's position: x cos + swap(x) (∓ sin)."""
         assert self._rotary is not None
         out = self._out
-        heads = out.node("Reshape", x, out.constant(np.array([0, 0, self._card.heads, -1])))
-        first, second = out.nodes("Split", 2, heads, axis=3, num_outputs=2)
-        swapped = out.node("Concat", second, first, axis=3)
+        heads = out.add("Reshape", x, out.constant(np.array([0, 0, self._card.heads, -1])))
+        first, second = out.split("Split", 2, heads, axis=3, num_outputs=2)
+        swapped = out.add("Concat", second, first, axis=3)
         cosine, sine = (out.constant(array) for array in self._rotary)
-        summed = out.node("Add", out.node("Mul", heads, cosine), out.node("Mul", swapped, sine))
-        return out.node("Reshape", summed, out.constant(np.array([0, 0, -1])))
+        summed = out.add("Add", out.add("Mul", heads, cosine), out.add("Mul", swapped, sine))
+        return out.add("Reshape", summed, out.constant(np.array([0, 0, -1])))
 
     def _mlp(self, block: str, x: str) -> str:
         out = self._out
@@ -108,9 +112,9 @@ class _Graph:
         # The activations of some tokens, CLS before all, are many times those of the others here.
         wide = [self._linear(x, layer, by_token=True) for layer in layers]
         if gated:
-            x = out.node("Mul", out.node("Mul", wide[0], out.node("Sigmoid", wide[0])), wide[1])
+            x = out.add("Mul", out.add("Mul", wide[0], out.add("Sigmoid", wide[0])), wide[1])
         else:
-            x = out.node("Gelu", wide[0])
+            x = out.add("Gelu", wide[0])
         return self._linear(x, self._scaled(f"{block}.mlp.{down}", f"{block}.layer_scale2.lambda1"), by_token=True)
 
     def _norm(self, name: str, x: str, *layers: Affine) -> tuple[str, list[Affine]]:
@@ -122,7 +126,7 @@ class _Graph:
             layers = tuple((weight * factors, bias) for weight, bias in layers)
         epsilon = float(self._model.get_submodule(name).eps)
         constants = (self._out.constant(scale), self._out.constant(shift))
-        return self._out.node("LayerNormalization", x, *constants, epsilon=epsilon), list(layers)
+        return self._out.add("LayerNormalization", x, *constants, epsilon=epsilon), list(layers)
 
     def _affine(self, name: str) -> Affine:
         weight = self._weights[f"{name}.weight"]
@@ -138,15 +142,15 @@ class _Graph:
         """x Wᵀ + b. Activations have one scale an image, or one a token: y = r ((x / r) Wᵀ) + b, r the largest |x|."""
         out, (weight, bias) = self._out, layer
         if not self._integers:
-            return out.node("Add", out.node("MatMul", x, out.constant(weight.T)), out.constant(bias))
+            return out.add("Add", out.add("MatMul", x, out.constant(weight.T)), out.constant(bias))
         rounded, scales = quantised(weight)
         factors = [out.constant(rounded.T), out.constant(scales)]
         if not by_token:
-            return out.node("DynamicQuantizeMatMul", x, *factors, "", out.constant(bias), domain=CONTRIBUTED)
-        largest = out.node("ReduceMax", out.node("Abs", x), out.constant(np.array([2])), keepdims=1)
-        largest = out.node("Max", largest, out.constant(_SMALLEST))
-        y = out.node("DynamicQuantizeMatMul", out.node("Div", x, largest), *factors, domain=CONTRIBUTED)
-        return out.node("Add", out.node("Mul", y, largest), out.constant(bias))
+            return out.add("DynamicQuantizeMatMul", x, *factors, "", out.constant(bias), domain=CONTRIBUTED)
+        largest = out.add("ReduceMax", out.add("Abs", x), out.constant(np.array([2])), keepdims=1)
+        largest = out.add("Max", largest, out.constant(_SMALLEST))
+        y = out.add("DynamicQuantizeMatMul", out.add("Div", x, largest), *factors, domain=CONTRIBUTED)
+        return out.add("Add", out.add("Mul", y, largest), out.constant(bias))
 
 
 def _rotary(angles: tuple[torch.Tensor, torch.Tensor], prefix: int) -> tuple[np.ndarray, np.ndarray]:
