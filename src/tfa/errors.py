@@ -56,6 +56,10 @@ class BadCalibration(TfaError):
     """Photos cannot calibrate the map, or it has no calibration of that name."""
 
 
+class BadPlugin(TfaError):
+    """What another distribution brings cannot be loaded, is not what its entry point promises, or has a taken name."""
+
+
 class FewPhotos(UserWarning):
     """Calibration was asked for with very few target photos."""
 

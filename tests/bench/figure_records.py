@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from tfa.bench.protocols import NO_CALIBRATION, Plan
-from tfa.bench.records import Record, Truth, record_path
+from tfa.bench.records import Z_SCORE, Record, ScoreSample, Truth, record_path
 
 ENCODER = "fake-s8@32"
 QUERIES, IMAGES, DEPTH = 12, 14, 5
@@ -25,7 +25,7 @@ EVIDENCE = {
 }
 
 
-def made_truth(name: str = "town") -> Truth:
+def synthetic_truth(name: str = "town") -> Truth:
     """Query i was taken at image i."""
     return Truth(
         name,
@@ -66,6 +66,7 @@ def write_record(
         encoder={"id": encoder, "fingerprint": "f", "grid": [4, 4]},
         head={"name": head, "title": f"Head <{head}>", "sees": "database", "note": "", "settings": {}},
         plan=plan.to_dict(),
+        algorithm={},
         versions={},
         hardware={},
         replicas=("only",),
@@ -73,14 +74,14 @@ def write_record(
         folds=tuple(
             tuple(
                 {"calibration": fold.calibration, "evaluated": fold.evaluated, "condition": None,
-                 "decisions": decisions or {}}
+                 "confidence": Z_SCORE, "decisions": decisions or {}}
                 for fold in split.folds
             )
             for split in splits
         ),
         rankings=rankings,
         confidence=confidence,
-        sample={"queries": [0, 3], "database": [0, 3, 7], "scores": np.array([[3, 1, 2], [1, 1, 1]], np.float16)},
+        sample=ScoreSample.of(np.array([0, 3]), np.array([0, 3, 7]), np.array([[3, 1, 2], [1, 1, 1]])),
         timings={},
     )  # fmt: skip
     record.write(record_path(results, truth.name, encoder, head))
@@ -99,7 +100,7 @@ def write_photos(folder: Path, truth: Truth, missing: tuple[str, ...] = ()) -> P
 
 def write_town(root: Path, name: str = "town") -> tuple[Path, Truth]:
     """tfa errs on 1, 6 and 10; anyloc on 0, 4, 5, 6 and 9."""
-    truth = made_truth(name)
+    truth = synthetic_truth(name)
     truth.write(root / name)
     write_record(root, truth, "tfa", (1, 6, 10), decisions=EVIDENCE)
     write_record(root, truth, "anyloc", (0, 4, 5, 6, 9))

@@ -1,4 +1,4 @@
-"""Records made in memory for tests: small enough that their recalls can be told by hand."""
+"""Records made in memory for tests: small enough that their recalls can be worked out by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tfa.bench.protocols import NO_CALIBRATION, budget
-from tfa.bench.records import Record, Truth, record_path
+from tfa.bench.records import Z_SCORE, Record, ScoreSample, Truth, record_path
 
 NOTHING = 65535  # of rankings held as uint16
 OTHERS = 5  # images from here on fill rankings; positives come before them
@@ -20,7 +20,7 @@ def ranking(first: Sequence[int], depth: int = 4) -> list[int]:
     return [*first, *range(OTHERS, OTHERS + depth)][:depth]
 
 
-def made_truth(
+def synthetic_truth(
     positives: Sequence[Sequence[int]],
     *,
     name: str = "town",
@@ -42,7 +42,7 @@ def named(name: str, sees: str = "database") -> dict[str, Any]:
     return {"name": name, "title": name.upper(), "sees": sees, "note": "hard words", "settings": {"words": 4}}
 
 
-def made_record(
+def synthetic_record(
     truth: Truth,
     rankings: Any,
     *,
@@ -66,6 +66,7 @@ def made_record(
                 "calibration": np.setdiff1d(np.arange(queries), own),
                 "evaluated": np.array(own, np.int64),
                 "condition": None,
+                "confidence": Z_SCORE,
                 "decisions": {"c": 0.5},
             },
         )
@@ -77,6 +78,7 @@ def made_record(
         "encoder": dict(encoder or {"id": "tiny@28", "fingerprint": "", "grid": [2, 2]}),
         "head": dict(head or named("vlad")),
         "plan": (NO_CALIBRATION if splits == 1 else budget(1, splits=splits)).to_dict(),
+        "algorithm": {"kmeans": 1},
         "versions": {"tfa": "1"},
         "hardware": {"machine": "small"},
         "replicas": tuple(map(str, range(replicas))),
@@ -84,7 +86,7 @@ def made_record(
         "folds": folds,
         "rankings": ranked,
         "confidence": np.array(confidence, np.float32),
-        "sample": {"queries": [0], "database": [0, 1], "scores": np.array([[0.5, 0.25]], np.float16)},
+        "sample": ScoreSample.of(np.arange(1), np.arange(2), np.array([[0.5, 0.25]])),
         "timings": {"fit": 1.5},
     }
     return Record(**{**values, **given})

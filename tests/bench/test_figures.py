@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import ImageColor
 
-from tests.bench.figure_records import EVIDENCE, made_truth, write_photos, write_record, write_town
+from tests.bench.figure_records import EVIDENCE, synthetic_truth, write_photos, write_record, write_town
 from tfa.bench.array_json import BadRecord
 from tfa.bench.figures.curves import calibration_curves
 from tfa.bench.figures.evidence_plot import evidence_of
@@ -139,7 +139,7 @@ def test_evidence_is_read_with_the_chosen_candidate(town):
 
 
 def test_damaged_evidence_is_refused(tmp_path):
-    truth = made_truth()
+    truth = synthetic_truth()
     truth.write(tmp_path / "town")
     record = write_record(tmp_path, truth, "tfa", decisions={**EVIDENCE, "candidates": {"hard/original": {}}})
     with pytest.raises(BadRecord, match=r"evidence of head 'tfa' is damaged: KeyError 'support'; run it again"):

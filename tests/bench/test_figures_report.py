@@ -10,7 +10,7 @@ import sys
 import pytest
 from PIL import Image
 
-from tests.bench.figure_records import made_truth, write_photos, write_record, write_town
+from tests.bench.figure_records import synthetic_truth, write_photos, write_record, write_town
 from tfa.bench.array_json import BadRecord
 from tfa.bench.figures.record_groups import find_studies
 from tfa.bench.figures.report import write_figures
@@ -51,7 +51,7 @@ def test_the_report_embeds_every_picture_and_names_no_address(town, tmp_path):
 
 
 def test_what_cannot_be_drawn_is_said(tmp_path):
-    truth = made_truth()
+    truth = synthetic_truth()
     truth.write(tmp_path / "town")
     write_record(tmp_path, truth, "gem", (0, 1))
     out, photos = tmp_path / "out", write_photos(tmp_path / "photos", truth)

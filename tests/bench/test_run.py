@@ -5,14 +5,20 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.fakes import FakeEncoder, random_image
+from tfa.bench import provenance
+from tfa.bench.array_json import read_packed
 from tfa.bench.datasets.load import load_dataset
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import HeadCard, Photos
 from tfa.bench.metrics.scored import score
 from tfa.bench.protocols import FULL_QUERY, NO_CALIBRATION, budget, cross_fit
-from tfa.bench.records import Record, Truth, find_records
+from tfa.bench.provenance import revisions
+from tfa.bench.rank import in_few_bits
+from tfa.bench.records import PROBABILITY, Z_SCORE, Record, Truth, find_records
 from tfa.bench.run import prepare, run_heads
 from tfa.errors import BadSpec
 from tfa.photos.token_cache import TokenCache
@@ -135,7 +141,7 @@ def test_a_record_says_what_it_was_made_of(bench, tmp_path):
     assert {"tfa", "numpy", "python"} <= set(record.versions)
     assert record.hardware["cores"] >= 1
     assert {"fit", "calibrate", "ask"} == set(record.timings)
-    assert record.sample["scores"].shape == (PLACES, PLACES + EXTRA)
+    assert record.sample.scores.shape == (PLACES, PLACES + EXTRA)
 
 
 def test_what_exists_is_kept_and_nothing_is_fitted(bench, tmp_path):
@@ -151,7 +157,7 @@ def test_two_runs_give_identical_records_but_for_timings(bench, tmp_path):
     contents = []
     for folder in ("one", "two"):
         run_heads(bench, cards, tmp_path / folder)
-        values = [json.loads(path.read_text()) for path in find_records(tmp_path / folder)]
+        values = [read_packed(path) for path in find_records(tmp_path / folder)]
         assert len(values) == len(cards)
         assert all(value.pop("timings") for value in values)
         contents.append(values)
@@ -177,6 +183,72 @@ def test_again_tells_answers_that_changed(bench, tmp_path):
     other = dataclasses.replace(rigged(NO_CALIBRATION), fit=lambda database, shared: Other(len(database)))
     with pytest.raises(BadSpec, match="does not come out the same"):
         run_heads(bench, [other], tmp_path / "results", again=True)
+
+
+def test_a_record_of_another_revision_is_made_again(bench, tmp_path, monkeypatch):
+    results, card = tmp_path / "results", rigged(budget(3))
+    run_heads(bench, [card], results, depth=5)
+    before, _ = only_record(results)
+    assert before.algorithm == {stage: provenance.ALGORITHM[stage] for stage in provenance.METHOD}
+    monkeypatch.setattr(provenance, "ALGORITHM", {**provenance.ALGORITHM, "kmeans": 99})
+    [ran] = run_heads(bench, [card], results, depth=4)
+    assert ran.outcome == "renewed"
+    after, _ = only_record(results)
+    assert (after.algorithm["kmeans"], after.depth) == (99, 4)
+    assert after.identity != before.identity
+    assert not list(results.rglob(".*"))
+    [ran] = run_heads(bench, [card], results, depth=4)
+    assert ran.outcome == "kept"
+
+
+def test_a_record_without_a_revision_is_made_again(bench, tmp_path):
+    results, card = tmp_path / "results", rigged(NO_CALIBRATION)
+    run_heads(bench, [card], results)
+    [path] = find_records(results)
+    dataclasses.replace(Record.read(path), algorithm={}).write(path, replace=True)
+    [ran] = run_heads(bench, [card], results)
+    assert ran.outcome == "renewed"
+    assert Record.read(path).algorithm
+
+
+def test_a_revision_of_a_stage_that_a_head_does_not_run_through_leaves_its_record(bench, tmp_path, monkeypatch):
+    run_heads(bench, [rigged(NO_CALIBRATION)], tmp_path / "results")
+    monkeypatch.setattr(provenance, "ALGORITHM", {**provenance.ALGORITHM, "verification": 99})
+    assert run_heads(bench, [rigged(NO_CALIBRATION)], tmp_path / "results")[0].outcome == "kept"
+    assert "verification" in revisions(head_card("tfa-c64-v").stages)
+    assert revisions(head_card("anyloc").stages).keys() == {"kmeans", "residuals", "peers"}
+
+
+def test_a_deeper_record_is_kept(bench, tmp_path):
+    run_heads(bench, [rigged(NO_CALIBRATION)], tmp_path / "results", depth=5)
+    assert run_heads(bench, [rigged(NO_CALIBRATION)], tmp_path / "results", depth=3)[0].outcome == "kept"
+    assert run_heads(bench, [rigged(NO_CALIBRATION)], tmp_path / "results", depth=3, again=True)[0].outcome == "same"
+    assert only_record(tmp_path / "results")[0].depth == 5
+
+
+def test_a_record_names_what_its_confidences_are(bench, tmp_path):
+    class Sure(Rigged):
+        def scores_and_confidence(self, queries, replica):
+            return self.scores(queries, replica), np.full(len(queries), 0.5)
+
+    sure = dataclasses.replace(rigged(NO_CALIBRATION, name="sure"), fit=lambda database, shared: Sure(len(database)))
+    run_heads(bench, [rigged(NO_CALIBRATION), sure], tmp_path / "results")
+    kinds = {path.name: Record.read(path).confidence_kinds for path in find_records(tmp_path / "results")}
+    assert kinds == {"rigged.json.xz": (Z_SCORE,), "sure.json.xz": (PROBABILITY,)}
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=0), min_size=1, max_size=30))
+def test_confidences_in_few_bits_keep_their_order(values):
+    confidence = np.array([[value, values[0]] for value in values], np.float32)
+    confidence[0, 0] = np.nan
+    kept = in_few_bits(confidence)
+    assert np.isnan(kept[0, 0])
+    assert not np.isnan(kept[1:]).any()
+    for before, after in zip(confidence.T, kept.T, strict=True):
+        assert (np.sign(before[:, None] - before) == np.sign(after[:, None] - after))[1:, 1:].all()
+    close = np.abs(kept[1:] - confidence[1:]) <= np.maximum(confidence[1:] / 64, 1e-37)
+    assert close.all()
+    assert np.array_equal(in_few_bits(kept), kept, equal_nan=True)
 
 
 def test_a_record_of_other_inputs_is_refused_by_name(bench, tmp_path):
@@ -210,7 +282,7 @@ def test_an_interrupted_run_continues_where_it_stopped(bench, tmp_path):
     stopping = dataclasses.replace(card, fit=lambda database, shared: Stops(len(database)))
     with pytest.raises(KeyboardInterrupt):
         run_heads(bench, [rigged(NO_CALIBRATION, name="first"), stopping], tmp_path / "results")
-    assert [path.name for path in find_records(tmp_path / "results")] == ["first.json"]
+    assert [path.name for path in find_records(tmp_path / "results")] == ["first.json.xz"]
     calibrated = []
 
     class Counting(Rigged):
@@ -225,12 +297,12 @@ def test_an_interrupted_run_continues_where_it_stopped(bench, tmp_path):
     drawn = [np.random.default_rng(split).permutation(PLACES)[:3].tolist() for split in range(4)]
     assert calibrated == [drawn[0], drawn[2], drawn[3]]
     run_heads(bench, [card], tmp_path / "whole")
-    resumed, whole = (Record.read(next(iter((tmp_path / f).rglob("rigged.json")))) for f in ("results", "whole"))
+    resumed, whole = (Record.read(next(iter((tmp_path / f).rglob("rigged.json.xz")))) for f in ("results", "whole"))
     assert resumed.identity == whole.identity
     assert not list((tmp_path / "results").rglob(".*"))
 
 
-def test_parts_of_other_inputs_are_not_used(bench, tmp_path):
+def test_splits_of_other_inputs_are_not_used(bench, tmp_path):
     Stops.made = 0
     stopping = dataclasses.replace(rigged(budget(3, splits=4)), fit=lambda database, shared: Stops(len(database)))
     with pytest.raises(KeyboardInterrupt):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.bench.synthetic_cells import OWN, PAPERS, cell, elsewhere
-from tests.bench.synthetic_records import made_record, made_truth, named, ranking, written
+from tests.bench.synthetic_records import named, ranking, synthetic_record, synthetic_truth, written
 from tfa.bench.tables.paper_figures import paper_table
 from tfa.bench.tables.render import latex, markdown
 from tfa.bench.tables.table import BEST, SECOND, NoTable, Number, Row, Shown, Table, ranked, read_cells
@@ -232,16 +232,16 @@ def test_an_unknown_or_empty_table_says_what_to_do():
 
 
 def test_cells_come_from_records(tmp_path):
-    truth = made_truth([[0]] * 4, name="sped")
+    truth = synthetic_truth([[0]] * 4, name="sped")
     right, wrong = ranking([0], 10), ranking([1], 10)
-    whole = made_record(truth, [[[right]], [[right]], [[right]], [[wrong]]], head=named("tfa"))
-    drawn = made_record(
+    whole = synthetic_record(truth, [[[right]], [[right]], [[right]], [[wrong]]], head=named("tfa"))
+    drawn = synthetic_record(
         truth, [[[right], [right]], [[right], [wrong]], [[wrong], [wrong]], [[right], [right]]],
         head={**named("tfa-c2"), "note": "ours"}, evaluated=[[0, 1], [2, 3]],
         plan={"kind": "budget", "name": "C2", "n": 2, "splits": 2},
     )  # fmt: skip
     [fold] = whole.folds[0]
-    routed = made_record(
+    routed = synthetic_record(
         truth, whole.rankings, head=named("tfa-fullq"), folds=(({**fold, "decisions": {"route": "mixture"}},),)
     )
     written(tmp_path, truth, whole, drawn, routed)

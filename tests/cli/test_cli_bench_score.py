@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.synthetic_records import made_record, made_truth, named, ranking, written
+from tests.bench.synthetic_records import named, ranking, synthetic_record, synthetic_truth, written
 from tests.cli.conftest import Run
 
 DEPTH = 20
@@ -21,13 +21,13 @@ def bench(run: Run) -> Run:
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    truth = made_truth([[0], [0], [0], []], database=40)
-    good = made_record(truth, [[[RIGHT]], [[RIGHT]], [[WRONG]], [[WRONG]]], head=named("tfa"))
+    truth = synthetic_truth([[0], [0], [0], []], database=40)
+    good = synthetic_record(truth, [[[RIGHT]], [[RIGHT]], [[WRONG]], [[WRONG]]], head=named("tfa"))
     split = [[[RIGHT], [RIGHT]], [[RIGHT], [WRONG]], [[RIGHT], [WRONG]], [[WRONG], [WRONG]]]
-    drawn = made_record(
+    drawn = synthetic_record(
         truth, split, head=named("tfa-c64", sees="target"), evaluated=[[0, 1, 2], [0, 1, 3]],
     )  # fmt: skip
-    bad = made_record(truth, [[[WRONG]]] * 4)
+    bad = synthetic_record(truth, [[[WRONG]]] * 4)
     written(tmp_path, truth, good, drawn, bad)
     return tmp_path
 
@@ -65,8 +65,8 @@ def test_a_head_can_be_compared_with_another(bench: Run, results: Path):
 
 
 def test_conditions_have_rows_of_their_own(bench: Run, tmp_path: Path):
-    truth = made_truth([[0]] * 3, conditions={"day": [0, 1], "night": [2]})
-    written(tmp_path, truth, made_record(truth, [[[RIGHT]], [[RIGHT]], [[WRONG]]]))
+    truth = synthetic_truth([[0]] * 3, conditions={"day": [0, 1], "night": [2]})
+    written(tmp_path, truth, synthetic_record(truth, [[[RIGHT]], [[RIGHT]], [[WRONG]]]))
     lines = bench(tmp_path, "--ks", 5).stdout.splitlines()
     assert "averaged over 2 conditions" in lines[1]
     assert [cells(line) for line in lines[4:6]] == [["day", "100.0"], ["night", "0.0"]]
@@ -84,17 +84,17 @@ def test_json_is_all_there_is_on_standard_output(bench: Run, results: Path):
 
 
 def test_a_refused_average_precision_says_why(bench: Run, tmp_path: Path):
-    truth = made_truth([list(range(25))], database=40)
-    written(tmp_path, truth, made_record(truth, [[[RIGHT]]]))
+    truth = synthetic_truth([list(range(25))], database=40)
+    written(tmp_path, truth, synthetic_record(truth, [[[RIGHT]]]))
     result = bench(tmp_path)
     assert cells(result.stdout.splitlines()[3])[6] == "-"
     assert "no mAP: a query has 25 positives and rankings end at 20" in result.stderr
 
 
 def test_an_encoder_without_the_head_compared_with_is_noted(bench: Run, results: Path):
-    truth = made_truth([[0], [0], [0], []], database=40)
+    truth = synthetic_truth([[0], [0], [0], []], database=40)
     other = {"id": "big@56", "fingerprint": "", "grid": [4, 4]}
-    written(results, truth, made_record(truth, [[[RIGHT]]] * 4, head=named("tfa"), encoder=other))
+    written(results, truth, synthetic_record(truth, [[[RIGHT]]] * 4, head=named("tfa"), encoder=other))
     result = bench(results, "--against", "vlad")
     assert "town under big@56 has no record of vlad: tfa is not compared" in result.stderr
     assert result.stdout.count("R@1 - vlad") == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.synthetic_records import made_record, made_truth, named, ranking, written
+from tests.bench.synthetic_records import named, ranking, synthetic_record, synthetic_truth, written
 from tests.cli.conftest import Run
 from tfa.bench.tables.render import FORMATS
 from tfa.bench.tables.table_specs import LAYOUTS
@@ -24,10 +24,12 @@ def table(run: Run) -> Run:
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    truth = made_truth([[0]] * 4, database=40, name="sped")
-    good = made_record(truth, [[[RIGHT]]] * 3 + [[[WRONG]]], head=named("tfa"))
-    bad = made_record(truth, [[[RIGHT]]] + [[[WRONG]]] * 3, head=named("anyloc"))
-    other = made_record(truth, [[[RIGHT]]] * 4, head=named("tfa"), encoder={"id": "other@14", "fingerprint": "cd" * 32})
+    truth = synthetic_truth([[0]] * 4, database=40, name="sped")
+    good = synthetic_record(truth, [[[RIGHT]]] * 3 + [[[WRONG]]], head=named("tfa"))
+    bad = synthetic_record(truth, [[[RIGHT]]] + [[[WRONG]]] * 3, head=named("anyloc"))
+    other = synthetic_record(
+        truth, [[[RIGHT]]] * 4, head=named("tfa"), encoder={"id": "other@14", "fingerprint": "cd" * 32}
+    )
     written(tmp_path / "results", truth, good, bad, other)
     return tmp_path / "results"
 
@@ -83,8 +85,8 @@ def test_all_writes_every_table_the_records_fill(table: Run, results: Path, tmp_
 
 
 def test_both_reaches_the_layout(table: Run, results: Path):
-    truth = made_truth([[0]] * 4, database=40, name="sped")
-    control = made_record(truth, [[[RIGHT]]] * 4, head=named("hard-centred"))
+    truth = synthetic_truth([[0]] * 4, database=40, name="sped")
+    control = synthetic_record(truth, [[[RIGHT]]] * 4, head=named("hard-centred"))
     written(results, truth, control)
     assert "HARD-CENTRED" in table("spectral", "--both", "--records", results).stdout
     assert "HARD-CENTRED" not in table("spectral", "--records", results).stdout

@@ -1,10 +1,11 @@
-"""What a result was computed with: versions of the software, and the machine."""
+"""What a record is made by: the revision of the algorithm, versions of what computes, and the machine."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import platform
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -12,13 +13,43 @@ from tfa.version import __version__
 
 PACKAGES = ("numpy", "torch", "transformers")
 
+# Raised by whoever changes what a stage computes, be it in the last digit. Records of two revisions never mix.
+ALGORITHM: Mapping[str, int] = {
+    "kmeans": 2,  # 2: assignments are kept where bounds prove them
+    "residuals": 1,
+    "spectrum": 1,
+    "evidence": 1,
+    "controllers": 1,
+    "score_calibration": 1,
+    "verification": 3,  # 2: admission by the database; 3: confidence from lead and margin
+    "peers": 1,  # heads of other papers
+}
+METHOD = ("kmeans", "residuals", "spectrum", "evidence", "controllers", "score_calibration")
+UNRECORDED = "unrecorded"  # the revision of records that carry none
+
+
+def revisions(stages: Sequence[str]) -> dict[str, int]:
+    """The present revision of each stage that a head runs through."""
+    return {stage: ALGORITHM[stage] for stage in stages}
+
+
+def mixed_revisions(records: Iterable[Mapping[str, int]]) -> dict[str, list[str]]:
+    """Stages that several records ran through in different revisions → these revisions."""
+    everyone = list(records)
+    known: dict[str, set[str]] = {}
+    for stage in {stage for record in everyone for stage in record}:
+        for record in everyone:
+            if stage in record or not record:
+                known.setdefault(stage, set()).add(str(record.get(stage, UNRECORDED)))
+    return {stage: sorted(own) for stage, own in sorted(known.items()) if len(own) > 1}
+
 
 def versions() -> dict[str, str]:
-    found = {"tfa": __version__, "python": platform.python_version()}
+    known = {"tfa": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            known[package] = version(package)
+    return known
 
 
 def hardware(device: str = "cpu") -> dict[str, str | int]:
@@ -26,7 +57,7 @@ def hardware(device: str = "cpu") -> dict[str, str | int]:
 
 
 def processor() -> str:
-    """The processor's own name where the system tells it."""
+    """The processor's own name where the system gives it."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
             if line.startswith("model name"):

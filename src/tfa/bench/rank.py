@@ -12,11 +12,13 @@ from tfa.base.progress import Progress, SilentProgress
 from tfa.bench.heads.contract import Confident, Fitted, Photos
 from tfa.bench.metrics.measures import Positives, recall_at
 from tfa.bench.protocols import Fold, Split
+from tfa.bench.records import PROBABILITY, Z_SCORE, ScoreSample
 from tfa.method.evidence import row_facts
 from tfa.search.ties import top_k
 
 QUERIES_AT_ONCE = 256  # rows of scores `q m` in memory
-SAMPLE = 64  # queries and database images of the piece of the score matrix that a record keeps
+KEPT_BITS = 16  # of a confidence in float32: sign, exponent and 7 of its mantissa, two digits
+SAMPLE = 40  # queries and database images of the piece of the score matrix that a record keeps
 
 
 @dataclass(frozen=True)
@@ -46,17 +48,37 @@ def asked_split(
     replicas, kind = heads[0].replicas, index_type(images)
     rankings = np.full((len(queries), len(replicas), min(depth, images)), np.iinfo(kind).max, kind)
     confidence = np.full((len(queries), len(replicas)), np.nan, np.float32)
+    kinds = []
     with (progress or SilentProgress()).task("asking", len(split.evaluated) * len(replicas), "queries") as task:
         for fold, head in zip(split.folds, heads, strict=True):
+            own = False
             for column, replica in enumerate(replicas):
                 for start in range(0, len(fold.evaluated), QUERIES_AT_ONCE):
                     rows = fold.evaluated[start : start + QUERIES_AT_ONCE]
                     scores, sure = scored(head, queries.select(rows), replica)
                     rankings[rows, column], peak = ranked(scores, depth, kind)
                     confidence[rows, column] = peak if sure is None else sure
+                    own = own or sure is not None
                     task.advance(len(rows))
-    folds = tuple(_told(fold, head) for fold, head in zip(split.folds, heads, strict=True))
-    return Answers(replicas, folds, rankings, confidence)
+            kinds.append(PROBABILITY if own else Z_SCORE)
+    folds = tuple(_facts(*one) for one in zip(split.folds, heads, kinds, strict=True))
+    return Answers(replicas, folds, rankings, in_few_bits(confidence))
+
+
+def in_few_bits(confidence: np.ndarray) -> np.ndarray:
+    """Confidences `q …` cut to two digits, in the same order: of equal ones after the cut, the last bits tell the rank.
+
+    What is made of confidences, precision against recall, depends on their order alone. Cut ones take half the bytes.
+    """
+    bits = (np.array(confidence, np.float32) + 0.0).reshape(len(confidence), -1).view(np.uint32)  # no -0.0
+    low = 32 - KEPT_BITS
+    for column in bits.T:
+        known = np.unique(column)  # numbers of one sign are ordered as their bits are: ranks count away from zero
+        first = np.searchsorted(known >> low, known >> low)
+        rank = np.arange(len(known)) - first
+        if rank.max(initial=0) < 1 << low:  # 65,536 confidences in one step: they are left as they are
+            column[:] = ((known >> low << low) + rank)[np.searchsorted(known, column)]
+    return bits.view(np.float32).reshape(confidence.shape)
 
 
 def scored(head: Fitted, queries: Photos, replica: str) -> tuple[np.ndarray, np.ndarray | None]:
@@ -90,18 +112,18 @@ def ranked(scores: np.ndarray, depth: int, kind: np.dtype) -> tuple[np.ndarray, 
     return first, np.where(flat, 0.0, peak).astype(np.float32)
 
 
-def score_sample(head: Fitted, queries: Photos, images: int) -> dict[str, Any]:
+def score_sample(head: Fitted, queries: Photos, images: int) -> ScoreSample:
     """Scores of evenly spaced queries against evenly spaced database images, for a picture of the whole."""
     rows = np.unique(np.linspace(0, len(queries) - 1, min(SAMPLE, len(queries))).astype(np.int64))
     columns = np.unique(np.linspace(0, images - 1, min(SAMPLE, images)).astype(np.int64))
-    scores = head.scores(queries.select(rows), head.replicas[0])[:, columns]
-    return {"queries": rows.tolist(), "database": columns.tolist(), "scores": np.nan_to_num(scores).astype(np.float16)}
+    return ScoreSample.of(rows, columns, head.scores(queries.select(rows), head.replicas[0])[:, columns])
 
 
-def _told(fold: Fold, head: Fitted) -> dict[str, Any]:
+def _facts(fold: Fold, head: Fitted, confidence: str) -> dict[str, Any]:
     return {
         "calibration": fold.calibration,
         "evaluated": fold.evaluated,
         "condition": fold.condition,
+        "confidence": confidence,
         "decisions": dict(getattr(head, "decisions", {})),
     }

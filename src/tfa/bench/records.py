@@ -1,10 +1,11 @@
 """Records: what a head answered to every query of a dataset, kept so that anyone can score it again.
 
-    results/sped/dataset.json                         names, positives, conditions
-    results/sped/dinov2-s14-focus@322/tfa-c64.json    rankings of one head under one encoder
+    results/sped/dataset.json                            names, positives, conditions
+    results/sped/dinov2-s14-focus@322/tfa-c64.json.xz    rankings of one head under one encoder
 
 A record holds rankings, not recalls: the first loop writes it, the second scores it without a model. It is
-written once and never changed. All of it but `timings` follows from its inputs, whose digest it carries.
+written once and never changed; only a new revision of the algorithm replaces it. All of it but `timings` follows
+from its inputs, whose digest it carries.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from typing import Any, Self
 import numpy as np
 
 from tfa.base.files import sha256_of_json, write_json
-from tfa.bench.array_json import BadRecord, array_digest, pack, unpack
+from tfa.bench.array_json import BadRecord, array_digest, pack, read_packed, unpack, write_packed
+from tfa.bench.ranking_codes import pack_rankings, smallest, unpack_rankings
 
 FORMAT, VERSION = "tfa-record", 1
+SUFFIX = ".json.xz"
+Z_SCORE, PROBABILITY = "z-score", "probability"  # kinds of confidence
 TRUTH_FORMAT = "tfa-dataset"
 TRUTH_FILE = "dataset.json"
 
@@ -78,6 +82,40 @@ class Truth:
         return truth
 
 
+@dataclass(frozen=True, eq=False)
+class ScoreSample:
+    """A small piece of the score matrix, for a picture: 256 steps from its lowest to its highest score."""
+
+    queries: tuple[int, ...]
+    database: tuple[int, ...]
+    low: float
+    high: float
+    steps: np.ndarray  # queries database: uint8
+
+    @classmethod
+    def of(cls, queries: np.ndarray, database: np.ndarray, scores: np.ndarray) -> Self:
+        scores = np.asarray(scores, np.float64)
+        finite = scores[np.isfinite(scores)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
+        high = high if high > low else low + 1  # nothing to tell apart
+        scores = np.nan_to_num(scores, nan=low, neginf=low, posinf=high)
+        steps = np.round((scores - low) / (high - low) * 255).astype(np.uint8)
+        return cls(tuple(queries.tolist()), tuple(database.tolist()), low, high, steps)
+
+    @property
+    def scores(self) -> np.ndarray:
+        return self.low + (self.high - self.low) / 255 * self.steps.astype(np.float64)
+
+    def to_dict(self, written: Callable[[np.ndarray], Any]) -> dict[str, Any]:
+        lists = {"queries": list(self.queries), "database": list(self.database)}
+        return {**lists, "low": self.low, "high": self.high, "steps": written(self.steps)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        lists = (tuple(values[key]) for key in ("queries", "database"))
+        return cls(*lists, values["low"], values["high"], unpack(values["steps"]))
+
+
 @dataclass(frozen=True)
 class Record:
     """One head on one dataset under one encoder."""
@@ -86,14 +124,16 @@ class Record:
     encoder: Mapping[str, Any]  # id, fingerprint, grid
     head: Mapping[str, Any]  # name, title, sees, note, settings
     plan: Mapping[str, Any]  # Plan.to_dict()
+    algorithm: Mapping[str, int]  # stage → revision; {} of records made before revisions were recorded
     versions: Mapping[str, str]
     hardware: Mapping[str, Any]
     replicas: tuple[str, ...]
     seeds: tuple[int | None, ...]  # of each split
-    folds: tuple[tuple[Mapping[str, Any], ...], ...]  # of each split: calibration, evaluated, condition, decisions
+    # Of each split: calibration, evaluated, condition, decisions, and of which kind the confidences are.
+    folds: tuple[tuple[Mapping[str, Any], ...], ...]
     rankings: np.ndarray  # queries splits replicas depth: database indices, `nothing` where there is none
-    confidence: np.ndarray  # queries splits replicas: z-score of the best answer in its row; nan where not asked
-    sample: Mapping[str, Any]  # queries, database (indices), scores (array): a small piece of the score matrix
+    confidence: np.ndarray  # queries splits replicas, of the best answer; nan where not asked
+    sample: ScoreSample
     timings: Mapping[str, float]  # seconds
 
     @property
@@ -108,8 +148,16 @@ class Record:
     @property
     def inputs(self) -> dict[str, Any]:
         """All that its content follows from, on one machine."""
-        told = {"dataset": self.dataset, "encoder": self.encoder, "head": self.head, "plan": self.plan}
-        return {**{key: dict(value) for key, value in told.items()}, "depth": self.depth}
+        named = ("dataset", "encoder", "head", "plan", "algorithm")
+        return {**{name: dict(getattr(self, name)) for name in named}, "depth": self.depth}
+
+    @property
+    def confidence_kinds(self) -> tuple[str, ...]:
+        """What its confidences are: z-scores of the best answer in its row, or the probability that it is right.
+
+        A head that verifies where that is admitted may have both; each fold says which it has.
+        """
+        return tuple(dict.fromkeys(fold["confidence"] for folds in self.folds for fold in folds))
 
     def evaluated(self, split: int) -> np.ndarray:
         """Queries asked in a split, in the order of their numbers."""
@@ -126,7 +174,9 @@ class Record:
         content = self._content(array_digest)
         return sha256_of_json({k: v for k, v in content.items() if k not in ("versions", "hardware")})
 
-    def _content(self, written: Callable[[np.ndarray], Any]) -> dict[str, Any]:
+    def _content(
+        self, written: Callable[[np.ndarray], Any], rankings: Callable[[np.ndarray], Any] = array_digest
+    ) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -134,43 +184,41 @@ class Record:
             "encoder": dict(self.encoder),
             "head": dict(self.head),
             "plan": dict(self.plan),
+            "algorithm": dict(self.algorithm),
             "versions": dict(self.versions),
             "hardware": dict(self.hardware),
             "replicas": list(self.replicas),
             "seeds": list(self.seeds),
             "folds": [[packed_fold(fold, written) for fold in folds] for folds in self.folds],
-            "rankings": written(self.rankings),
+            "rankings": rankings(self.rankings),
             "confidence": written(self.confidence),
-            "sample": {
-                "queries": list(self.sample["queries"]),
-                "database": list(self.sample["database"]),
-                "scores": written(np.asarray(self.sample["scores"], np.float16)),
-            },
+            "sample": self.sample.to_dict(written),
         }
 
-    def write(self, path: Path) -> None:
-        if path.exists():
+    def write(self, path: Path, *, replace: bool = False) -> None:
+        if path.exists() and not replace:
             raise BadRecord(f"{path} exists; records are never overwritten: remove it, or write to another folder")
-        write_json(path, {**self._content(pack), "identity": self.identity, "timings": dict(self.timings)})
+        content = self._content(pack, pack_rankings)
+        write_packed(path, {**content, "identity": self.identity, "timings": dict(self.timings)})
 
     @classmethod
     def read(cls, path: Path) -> Self:
         values = _read(path, FORMAT)
         try:
-            sample = values["sample"]
             record = cls(
                 dataset=values["dataset"],
                 encoder=values["encoder"],
                 head=values["head"],
                 plan=values["plan"],
+                algorithm=values["algorithm"],
                 versions=values["versions"],
                 hardware=values["hardware"],
                 replicas=tuple(values["replicas"]),
                 seeds=tuple(values["seeds"]),
                 folds=tuple(tuple(unpacked_fold(fold) for fold in folds) for folds in values["folds"]),
-                rankings=unpack(values["rankings"]),
+                rankings=unpack_rankings(values["rankings"]),
                 confidence=unpack(values["confidence"]),
-                sample={**sample, "scores": unpack(sample["scores"])},
+                sample=ScoreSample.from_dict(values["sample"]),
                 timings=values["timings"],
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -183,7 +231,7 @@ class Record:
 
 
 def record_path(results: Path, dataset: str, encoder: str, head: str) -> Path:
-    return results / dataset / encoder.replace("/", "_") / f"{head}.json"
+    return results / dataset / encoder.replace("/", "_") / f"{head}{SUFFIX}"
 
 
 def find_records(results: Path) -> list[Path]:
@@ -193,8 +241,8 @@ def find_records(results: Path) -> list[Path]:
     if not results.is_dir():
         raise BadRecord(f"{results} does not exist; write records with tfa bench run --out {results}")
     # Names that start with a dot are unfinished: splits of a head that is not complete, files being written.
-    found = (path for path in results.rglob("*.json") if path.name != TRUTH_FILE)
-    return sorted(path for path in found if not any(p.startswith(".") for p in path.relative_to(results).parts))
+    files = results.rglob(f"*{SUFFIX}")
+    return sorted(path for path in files if not any(p.startswith(".") for p in path.relative_to(results).parts))
 
 
 def truth_of(record_file: Path) -> Truth:
@@ -204,7 +252,7 @@ def truth_of(record_file: Path) -> Truth:
 
 def _read(path: Path, form: str) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text("utf-8"))
+        values = json.loads(path.read_text("utf-8")) if form == TRUTH_FORMAT else read_packed(path)
     except FileNotFoundError:
         raise BadRecord(f"{path} does not exist") from None
     except (OSError, ValueError) as error:
@@ -217,12 +265,15 @@ def _read(path: Path, form: str) -> dict[str, Any]:
 
 
 def packed_fold(fold: Mapping[str, Any], written: Callable[[np.ndarray], Any] = pack) -> dict[str, Any]:
-    lists = {key: written(np.asarray(fold[key], np.uint32)) for key in ("calibration", "evaluated")}
-    return {**lists, "condition": fold.get("condition"), "decisions": dict(fold["decisions"])}
+    lists = {key: np.asarray(fold[key], np.uint32) for key in ("calibration", "evaluated")}
+    packed = {key: written(own.astype(smallest(own))) for key, own in lists.items()}
+    plain = {key: fold[key] for key in ("condition", "confidence")}
+    return {**packed, **plain, "decisions": dict(fold["decisions"])}
 
 
 def unpacked_fold(fold: Mapping[str, Any]) -> dict[str, Any]:
-    return {**fold, **{key: unpack(fold[key]).astype(np.int64) for key in ("calibration", "evaluated")}}
+    lists = {key: unpack(fold[key]).astype(np.int64) for key in ("calibration", "evaluated")}
+    return {**lists, **{key: fold[key] for key in ("condition", "confidence", "decisions")}}
 
 
 def _numbers(text: str) -> np.ndarray:

@@ -1,7 +1,8 @@
 """The first loop: encode a dataset once, ask every head, write its rankings. Nothing is scored here.
 
 A head's record is written when it is complete; a finished split of an unfinished head is kept beside it. A run
-that is interrupted continues where it stopped, and a record that exists is never made again.
+that is interrupted continues where it stopped. A record that exists is kept, unless it was made by another revision
+of the algorithm: then it is made again.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from tfa.base.files import sha256_of_json
 from tfa.base.progress import Progress, as_progress, tracked
 from tfa.bench.datasets.load import Dataset
 from tfa.bench.described_queries import DescribedQueries
+from tfa.bench.finished_splits import FinishedSplits
 from tfa.bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Shared
-from tfa.bench.partial_records import Parts
 from tfa.bench.protocols import Plan, Split
-from tfa.bench.provenance import hardware, versions
+from tfa.bench.provenance import hardware, revisions, versions
 from tfa.bench.rank import asked_split, score_sample
 from tfa.bench.records import TRUTH_FILE, Record, Truth, record_path
 from tfa.encoders.protocol import Encoder
@@ -40,7 +41,7 @@ class Ran:
 
     dataset: str
     head: str
-    outcome: str  # "written" | "kept" | "same" | "skipped"
+    outcome: str  # "written" | "kept" | "renewed" | "same" | "skipped"
     path: Path | None = None
     reason: str = ""
 
@@ -90,7 +91,8 @@ def run_heads(
 ) -> list[Ran]:
     """Records of all heads on one dataset. `again` makes existing ones once more and compares.
 
-    `depth` places of a ranking are kept; of a plan with several splits `split_depth`, if it is given.
+    `depth` places of a ranking are kept; of a plan with several splits `split_depth`, if it is given. A deeper
+    record that exists is as good.
     """
     if min(depth, split_depth or depth) < 1:
         raise BadSpec(f"depth={min(depth, split_depth or depth)} is out of range: must be at least 1")
@@ -126,27 +128,40 @@ def run_head(
         plan = dataclasses.replace(plan, specific=True)
     inputs = _inputs(bench, card, plan, depth)
     known = Record.read(path) if path.exists() else None
-    if known is not None and known.inputs != inputs:
-        differs = [key for key in inputs if inputs[key] != known.inputs.get(key)]
-        raise BadSpec(
-            f"{path} was made of other inputs ({', '.join(differs)}); records are never overwritten: "
-            "remove it, or write to another folder with --out"
-        )
-    if known is not None and not again:
-        return Ran(bench.truth.name, card.name, "kept", path)
+    outdated = known is not None and _outdated(known, inputs, path)
+    if known is not None and not outdated:
+        if not again:
+            return Ran(bench.truth.name, card.name, "kept", path)
+        inputs["depth"] = known.depth
     try:
         splits = plan.splits(len(bench.queries), bench.truth.conditions)
     except BadSpec as error:
         return Ran(bench.truth.name, card.name, "skipped", None, str(error))
-    record = make_record(bench, card, splits, inputs, shared, Parts(path, inputs), progress)
-    if known is None:
-        record.write(path)
-        Parts(path, inputs).clear()
-        return Ran(bench.truth.name, card.name, "written", path)
-    Parts(path, inputs).clear()
+    finished = FinishedSplits(path, inputs)
+    record = make_record(bench, card, splits, inputs, shared, finished, progress)
+    if known is None or outdated:
+        record.write(path, replace=outdated)
+    finished.clear()
+    if known is None or outdated:
+        return Ran(bench.truth.name, card.name, "renewed" if outdated else "written", path)
     if record.identity != known.identity:
         raise BadSpec(f"{path} does not come out the same a second time; its inputs are the same, its answers are not")
     return Ran(bench.truth.name, card.name, "same", path)
+
+
+def _outdated(known: Record, inputs: dict[str, Any], path: Path) -> bool:
+    """Was it made of these inputs by another revision of the algorithm? Of other inputs is an error."""
+    differs = [key for key, value in inputs.items() if value != known.inputs.get(key)]
+    outdated = "algorithm" in differs
+    # A deeper ranking begins with the shallower one, and a record that is made again may have any depth.
+    accepted = {"algorithm", "depth"} if outdated or known.depth >= inputs["depth"] else set()
+    other = [key for key in differs if key not in accepted]
+    if other:
+        raise BadSpec(
+            f"{path} was made of other inputs ({', '.join(other)}); records are never overwritten: "
+            "remove it, or write to another folder with --out"
+        )
+    return outdated
 
 
 def make_record(
@@ -155,7 +170,7 @@ def make_record(
     splits: Sequence[Split],
     inputs: dict[str, Any],
     shared: Shared,
-    parts: Parts,
+    finished: FinishedSplits,
     progress: Progress,
 ) -> Record:
     """Fit, calibrate for each split, ask, and put the answers together."""
@@ -168,7 +183,7 @@ def make_record(
     # One bar at a time: of the splits where there are several, else of the queries.
     of_queries = None if several else progress
     for number, split in enumerate(tracked(splits, len(splits), card.name, progress, "splits") if several else splits):
-        answers = parts.read(number) if several else None
+        answers = finished.read(number) if several else None
         if answers is None or number == 0:  # the first split also gives the piece of the score matrix
             with clock.of("calibrate"):
                 heads = [calibrated(fitted, bench.queries, fold.calibration) for fold in split.folds]
@@ -176,7 +191,7 @@ def make_record(
             with clock.of("ask"):
                 answers = asked_split(split, heads, bench.queries, len(bench.database), inputs["depth"], of_queries)
             if several:
-                parts.write(number, answers)
+                finished.write(number, answers)
         answered.append(answers)
     assert first is not None
     return Record(
@@ -184,6 +199,7 @@ def make_record(
         encoder=inputs["encoder"],
         head=inputs["head"],
         plan=inputs["plan"],
+        algorithm=inputs["algorithm"],
         versions=versions(),
         hardware=hardware(shared.device),
         replicas=answered[0].replicas,
@@ -229,6 +245,7 @@ def _inputs(bench: Bench, card: HeadCard, plan: Plan, depth: int) -> dict[str, A
             "spec": bench.spec.to_dict(),
         },
         "plan": plan.to_dict(),
+        "algorithm": revisions(card.stages),
         "depth": min(depth, len(truth.database)),
     }
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tfa.bench.figures.plotting import FAINT, dress, new_figure, save
 from tfa.bench.figures.record_groups import Study
-from tfa.bench.records import Truth
+from tfa.bench.records import ScoreSample, Truth
 from tfa.method.evidence import mean_and_spread, z_scores
 
 LIMIT = 3.0  # colours end at three standard deviations
@@ -26,16 +25,16 @@ def standardised(scores: np.ndarray) -> np.ndarray:
     return np.where(hidden, np.nan, z_scores(rows, mean[:, None], spread[:, None]))
 
 
-def positives_in(sample: Mapping[str, Any], truth: Truth) -> tuple[np.ndarray, np.ndarray]:
+def positives_in(sample: ScoreSample, truth: Truth) -> tuple[np.ndarray, np.ndarray]:
     """Rows and columns of the piece where the image is a positive of the query."""
-    database = np.asarray(sample["database"], np.int64)
-    right = [np.isin(database, truth.positives[int(query)]) for query in sample["queries"]]
+    database = np.asarray(sample.database, np.int64)
+    right = [np.isin(database, truth.positives[int(query)]) for query in sample.queries]
     rows, columns = np.nonzero(np.array(right, bool).reshape(len(right), len(database)))
     return rows, columns
 
 
 def has_sample(study: Study, head: str) -> bool:
-    return bool(np.asarray(study.records[head].sample["scores"]).size)
+    return bool(study.records[head].sample.steps.size)
 
 
 def draw_matrices(study: Study, heads: Sequence[str], path: Path) -> None:
@@ -48,7 +47,7 @@ def draw_matrices(study: Study, heads: Sequence[str], path: Path) -> None:
         sample = study.records[head].sample
         axes = figure.add_subplot(down, across, number + 1)
         image = axes.imshow(
-            standardised(np.asarray(sample["scores"])), cmap="viridis", vmin=-LIMIT, vmax=LIMIT,
+            standardised(sample.scores), cmap="viridis", vmin=-LIMIT, vmax=LIMIT,
             aspect="auto", interpolation="nearest",
         )  # fmt: skip
         rows, columns = positives_in(sample, study.truth)

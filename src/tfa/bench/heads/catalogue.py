@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfa.bench.heads import ablations, spectral
@@ -14,7 +14,13 @@ from tfa.bench.heads.peers import anyloc, pooled, ria, segvlad, tfvpr
 from tfa.bench.heads.verified import verified_card
 from tfa.errors import BadSpec
 
-_FIXED = (*anyloc.CARDS, *pooled.CARDS, *tfvpr.CARDS, *ria.CARDS, *segvlad.CARDS, *spectral.CARDS, *ablations.CARDS)
+
+def _of_a_peer(card: HeadCard) -> HeadCard:
+    return replace(card, stages=("kmeans", "residuals", "peers"))
+
+
+_PEERS = tuple(map(_of_a_peer, (*anyloc.CARDS, *pooled.CARDS, *tfvpr.CARDS, *ria.CARDS, *segvlad.CARDS)))
+_FIXED = (*_PEERS, *spectral.CARDS, *ablations.CARDS)
 CARDS: Mapping[str, HeadCard] = {card.name: card for card in _FIXED}
 assert len(CARDS) == len(_FIXED), "two heads of one name"
 
@@ -26,10 +32,14 @@ _RETRIEVERS = {
     "verified": [f"{head}-{kind}" for head in ("tfa", "tfa-c64", "tfa-c64+", "dual-c64") for kind in ("v", "v-always")],
 }
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "peers": tuple(c.name for c in (*anyloc.CARDS, *pooled.CARDS, *tfvpr.CARDS, *ria.CARDS, *segvlad.CARDS)),
+    "peers": tuple(card.name for card in _PEERS),
     "spectral": tuple(card.name for card in spectral.CARDS),
     **{name: tuple(members) for name, members in _RETRIEVERS.items()},
     "ablations": tuple(card.name for card in ablations.CARDS),
+    "main": (
+        *("anyloc", "tfvpr", "ria", "segvlad-superpixels", "tfa", "tfa-c64", "tfa-fullq", "tfa-c64+", "dual-c64"),
+        *("tfa-v", "tfa-c64-v", "tfa-c64+-v", "dual-c64-v"),
+    ),  # those of the page of results that have recalls down to place 20
 }
 
 
@@ -53,12 +63,17 @@ def head_card(name: str, supplied: Supplied | None = None) -> HeadCard:
         if supplied.sam is None:
             raise BadSpec("segvlad segments with SAM; give its weights with --sam FILE, or use segvlad-superpixels")
         return segvlad.segvlad_with_sam(supplied.sam, supplied.sam_model)
-    card = CARDS.get(name) or retriever_card(name) or verified_card(name)
+    card = CARDS.get(name) or retriever_card(name) or _verified(name)
     if card is None:
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise BadSpec(f"there is no head {name!r}{hint} (tfa bench heads lists them)")
     return card
+
+
+def _verified(name: str) -> HeadCard | None:
+    card = verified_card(name)
+    return None if card is None else replace(card, stages=(*card.stages, "verification"))
 
 
 def names() -> list[str]:

@@ -17,6 +17,7 @@ from tfa.base.config import HeadSpec
 from tfa.base.progress import Progress, SilentProgress
 from tfa.base.tokens import Tokens
 from tfa.bench.protocols import NO_CALIBRATION, Plan
+from tfa.bench.provenance import METHOD
 
 ONLY = "only"  # the replica of a head that has no seed
 T = TypeVar("T")
@@ -65,7 +66,10 @@ class Calibratable(Protocol):
 
 @runtime_checkable
 class Confident(Protocol):
-    """A head with a confidence of its own; of others it is the z-score of the best answer in its row."""
+    """A head with a confidence of its own, the probability that its best answer is right.
+
+    Of other heads the confidence is the z-score of the best answer in its row. Records name which it is.
+    """
 
     def scores_and_confidence(self, queries: Photos, replica: str) -> tuple[np.ndarray, np.ndarray | None]:
         """`q m` scores and `q`; None if it has none of its own after all."""
@@ -98,6 +102,7 @@ class HeadCard:
     fit: Fit
     plan: Plan = NO_CALIBRATION  # which queries calibrate and which are asked
     settings: Mapping[str, Any] = field(default_factory=dict)  # for the record: all that shapes the scores
+    stages: tuple[str, ...] = METHOD  # keys of provenance.ALGORITHM: whose revisions its records carry
     note: str = ""  # "reconstruction", "ours, beyond the paper", …
     needs_files: bool = False  # it reads the photos themselves
     own_budgets: bool = False  # where a dataset says so, each condition calibrates a head of its own

@@ -72,6 +72,8 @@ class Scored:
     acceptance: Acceptance
     decisions: tuple[tuple[Mapping[str, Any], ...], ...]  # of each fold of each split
     timings: Mapping[str, float]
+    algorithm: Mapping[str, int]  # stage → revision; {} where none was recorded
+    confidence_kinds: tuple[str, ...]  # "z-score", "probability" or both
     per_query: np.ndarray  # hit at 1 over replicas and splits; nan if never asked
     strata: tuple[np.ndarray, ...]  # queries of each condition
 
@@ -87,18 +89,20 @@ class Scored:
             "ks": list(self.ks),
             "replicas": list(self.replicas),
             "unanswerable": UNANSWERABLE[self.unanswerable],
-            "recalls": _told(self.recalls),
+            "recalls": _by_k(self.recalls),
             # JSON has no nan: a split none of whose queries counts
             "splits": [[None if np.isnan(recall) else recall for recall in recalls] for recalls in self.splits],
-            "conditions": {name: _told(recalls) for name, recalls in self.conditions.items()},
+            "conditions": {name: _by_k(recalls) for name, recalls in self.conditions.items()},
             "interval": self.interval.to_dict(),
             "mean_average_precision": None if precision is None else precision.to_dict(),
             "refused": self.refused,
             "acceptance": self.acceptance.to_dict(),
             "decisions": [[dict(fold) for fold in folds] for folds in self.decisions],
             "timings": dict(self.timings),
+            "algorithm": dict(self.algorithm),
+            "confidence_kinds": list(self.confidence_kinds),
         }
 
 
-def _told(recalls: Mapping[int, Estimate]) -> dict[str, dict[str, float]]:
+def _by_k(recalls: Mapping[int, Estimate]) -> dict[str, dict[str, float]]:
     return {str(k): recall.to_dict() for k, recall in recalls.items()}

@@ -7,14 +7,13 @@ conditions), then over the replicas, then over the splits; the deviation is that
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tfa.bench.array_json import BadRecord
+from tfa.bench.array_json import BadRecord, read_packed
 from tfa.bench.metrics.estimates import UNANSWERABLE, Acceptance, Estimate, Scored
 from tfa.bench.metrics.measures import (
     average_precision,
@@ -24,12 +23,16 @@ from tfa.bench.metrics.measures import (
     precision_recall,
 )
 from tfa.bench.metrics.resampling import Paired, interval, paired_difference
+from tfa.bench.provenance import mixed_revisions
 from tfa.bench.records import Record, Truth, find_records, truth_of
 from tfa.errors import BadSpec
 
-__all__ = ["KS", "UNANSWERABLE", "Acceptance", "Estimate", "Scored", "paired", "score", "score_folder"]
+__all__ = [
+    "KS", "UNANSWERABLE", "Acceptance", "Estimate", "Scored", "check_revisions", "paired", "score", "score_folder",
+]  # fmt: skip
 
 KS = (1, 5, 10, 20)
+HIT, AVERAGE_PRECISION = "hit", "average precision"  # measures of a query, besides recall at each k
 
 
 def score(
@@ -50,17 +53,22 @@ def score(
     fingerprint = _check_truth(record, truth)
     places = min(precision_depth or record.depth, record.depth)
     values = _values(record, truth, ks, unanswerable, places)
-    asked = ~np.isnan(values[..., 0]).all(axis=(1, 2))
+    hits = values[HIT]
+    asked = ~np.isnan(hits).all(axis=(1, 2))
     if not asked.any():
         raise BadRecord(
             f"{_where(record)}: no query asked has positives; count such queries as misses, do not skip them"
         )
     strata = tuple(truth.conditions.values())
-    groups = strata or (np.arange(len(values)),)
-    means = np.stack([mean_of_known(values[own]) for own in groups])  # groups splits replicas measures
-    by_split = mean_of_known(mean_of_known(means), axis=1)
-    by_condition = dict(zip(truth.conditions, mean_of_known(means, axis=2), strict=False))
-    per_query = mean_of_known(values[..., 0], axis=(1, 2))
+    groups = strata or (np.arange(len(hits)),)
+    # Of each measure: groups splits replicas.
+    means = {name: np.stack([mean_of_known(own[group]) for group in groups]) for name, own in values.items()}
+    by_split = {name: mean_of_known(mean_of_known(own), axis=1) for name, own in means.items()}
+    by_condition = {
+        condition: {name: mean_of_known(own[number], axis=1) for name, own in means.items()}
+        for number, condition in enumerate(truth.conditions)
+    }
+    per_query = mean_of_known(hits, axis=(1, 2))
     refused = _refusal(record, truth, places)
     return Scored(
         **_described(record),
@@ -70,13 +78,13 @@ def score(
         asked=int(asked.sum()),
         without_positives=sum(not len(truth.positives[query]) for query in _ever_asked(record)),
         recalls=_recalls(by_split, ks),
-        splits=tuple(tuple(row) for row in by_split[:, 1:-1].tolist()),
+        splits=tuple(zip(*(by_split[recall_name(k)].tolist() for k in ks), strict=True)),
         # A condition none of whose queries was asked has no recall.
-        conditions={name: _recalls(own, ks) for name, own in by_condition.items() if not np.isnan(own[:, 0]).all()},
+        conditions={name: _recalls(own, ks) for name, own in by_condition.items() if not np.isnan(own[HIT]).all()},
         interval=interval(per_query, strata),
-        mean_average_precision=_estimate(by_split[:, -1]) if refused is None else None,
+        mean_average_precision=_estimate(by_split[AVERAGE_PRECISION]) if refused is None else None,
         refused=refused,
-        acceptance=_acceptance(values[..., 0], record.confidence),
+        acceptance=_acceptance(hits, record.confidence),
         per_query=per_query,
         strata=strata,
     )
@@ -84,6 +92,7 @@ def score(
 
 def paired(one: Scored, other: Scored) -> Paired:
     """Difference in recall at 1 over the queries both were asked: `one` minus `other`."""
+    check_revisions([one, other])
     if one.truth != other.truth:
         raise BadRecord(
             f"{one.head} on {one.dataset} and {other.head} on {other.dataset} were judged by different positives; "
@@ -92,6 +101,17 @@ def paired(one: Scored, other: Scored) -> Paired:
     if one.unanswerable != other.unanswerable:
         raise BadSpec(f"unanswerable={one.unanswerable!r} and {other.unanswerable!r} cannot be compared; score alike")
     return paired_difference(one.per_query, other.per_query, one.strata)
+
+
+def check_revisions(scored: Sequence[Scored]) -> None:
+    """Refuse records of two revisions of the algorithm: their numbers must not stand side by side."""
+    mixed = mixed_revisions(one.algorithm for one in scored)
+    if mixed:
+        stages = "; ".join(f"{stage} {' and '.join(own)}" for stage, own in mixed.items())
+        raise BadRecord(
+            f"the records are of different revisions of the algorithm ({stages}) and are not compared; make the old "
+            "ones again with tfa bench run, or give a folder of records of one revision"
+        )
 
 
 def score_folder(
@@ -122,17 +142,26 @@ def score_folder(
     return sorted(scored, key=lambda one: (one.dataset, one.encoder, one.head))
 
 
-def _values(record: Record, truth: Truth, ks: Sequence[int], unanswerable: str, places: int) -> np.ndarray:
-    """`q splits replicas measures`: hit at 1, hit at each k, average precision; nan where a query does not count."""
-    values = np.full((*record.rankings.shape[:3], len(ks) + 2), np.nan)
+def recall_name(k: int) -> str:
+    """The name of recall at k among the measures."""
+    return f"recall@{k}"
+
+
+def _values(record: Record, truth: Truth, ks: Sequence[int], unanswerable: str, places: int) -> dict[str, np.ndarray]:
+    """Each measure of every query `q splits replicas`, by name; nan where a query does not count."""
+    names = (HIT, *map(recall_name, ks), AVERAGE_PRECISION)
+    values = {name: np.full(record.rankings.shape[:3], np.nan) for name in names}
     answerable = np.array([len(right) > 0 for right in truth.positives])
     for split in range(len(record.folds)):
         own = record.evaluated(split)
         if unanswerable == "skip":
             own = own[answerable[own]]
         ranked, right = record.rankings[own, split], [truth.positives[query] for query in own]
-        values[own, split, :, :-1] = first_right(ranked, right)[..., None] < np.array([1, *ks])
-        values[own, split, :, -1] = average_precision(ranked[..., :places], right, record.nothing)
+        first = first_right(ranked, right)
+        values[HIT][own, split] = first < 1
+        for k in ks:
+            values[recall_name(k)][own, split] = first < k
+        values[AVERAGE_PRECISION][own, split] = average_precision(ranked[..., :places], right, record.nothing)
     return values
 
 
@@ -152,8 +181,8 @@ def _acceptance(hits: np.ndarray, confidence: np.ndarray) -> Acceptance:
     return Acceptance(area, at_99, at_100, drawn)
 
 
-def _recalls(by_split: np.ndarray, ks: Sequence[int]) -> dict[int, Estimate]:
-    return {k: _estimate(column) for k, column in zip(ks, by_split[:, 1:-1].T, strict=True)}
+def _recalls(by_split: Mapping[str, np.ndarray], ks: Sequence[int]) -> dict[int, Estimate]:
+    return {k: _estimate(by_split[recall_name(k)]) for k in ks}
 
 
 def _estimate(by_split: np.ndarray) -> Estimate:
@@ -176,14 +205,16 @@ def _described(record: Record) -> dict[str, Any]:
         "seeds": record.seeds,
         "replicas": record.replicas,
         "depth": record.depth,
-        "decisions": tuple(tuple(_told_fold(fold) for fold in folds) for folds in record.folds),
+        "decisions": tuple(tuple(_fold_facts(fold) for fold in folds) for folds in record.folds),
         "timings": record.timings,
+        "algorithm": record.algorithm,
+        "confidence_kinds": record.confidence_kinds,
     }
 
 
-def _told_fold(fold: Mapping[str, Any]) -> dict[str, Any]:
+def _fold_facts(fold: Mapping[str, Any]) -> dict[str, Any]:
     counts = {key: len(fold[key]) for key in ("calibration", "evaluated")}
-    return {"condition": fold.get("condition"), **counts, "decisions": dict(fold["decisions"])}
+    return {"condition": fold["condition"], **counts, "decisions": dict(fold["decisions"])}
 
 
 def _ever_asked(record: Record) -> np.ndarray:
@@ -251,7 +282,7 @@ def _chosen(paths: Sequence[Path], wanted: Mapping[str, Collection[str]]) -> lis
 def _names(path: Path) -> dict[str, str]:
     """Dataset, encoder and head of a record file, without unpacking its arrays."""
     try:
-        values = json.loads(path.read_text("utf-8"))
+        values = read_packed(path)
         return {
             "dataset": values["dataset"]["name"],
             "encoder": values["encoder"]["id"],

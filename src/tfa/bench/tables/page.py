@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tfa.bench.heads.catalogue import GROUPS
 from tfa.bench.metrics.estimates import Scored
 from tfa.bench.metrics.resampling import Paired
 from tfa.bench.metrics.scored import paired
@@ -18,17 +19,13 @@ from tfa.encoders.catalogue import CATALOGUE
 
 OWN = ("tfa", "tfa-c64", "tfa-c64+", "dual-c64")  # heads whose differences from the peers are told
 PRECISION_DEPTH = 20  # of records of ten splits; deeper ones are cut to it, so that numbers can be compared
-DEEP = (
-    *("anyloc", "tfvpr", "ria", "segvlad-superpixels", "tfa", "tfa-c64", "tfa-fullq", "tfa-c64+", "dual-c64"),
-    *("tfa-v", "tfa-c64-v", "tfa-c64+-v", "dual-c64-v"),
-)
 
 
 def results_page(results: Path, *, encoder: str, command: str) -> str:
     """Markdown. `command` is how the records are made again."""
     scored = read_scored(results, encoder=encoder, precision_depth=PRECISION_DEPTH)
     sections = [
-        _introduction(encoder, command),
+        _introduction(encoder, command, recorded=all(one.algorithm for one in scored)),
         _datasets(scored),
         *_tables(scored),
         _against_peers(scored),
@@ -39,7 +36,13 @@ def results_page(results: Path, *, encoder: str, command: str) -> str:
     return "\n".join(section.rstrip() + "\n" for section in sections if section)
 
 
-def _introduction(encoder: str, command: str) -> str:
+_UNRECORDED = """
+The records carry no revision of the algorithm: they were made before revisions were recorded, and `tfa bench run`
+makes them again.
+"""
+
+
+def _introduction(encoder: str, command: str, *, recorded: bool) -> str:
     return f"""# Results
 
 Every number on this page is computed from the records in [`results/`](../results) by `tfa bench results`. The records
@@ -52,7 +55,7 @@ $ {command}
 {_about_encoder(encoder)}What the page compares is heads on the same tokens. Rows marked ᵒ are ours, beyond the paper.
 RIA is a reconstruction; SegVLAD runs on superpixels, not on SAM. What each head is: [benchmark.md](benchmark.md).
 Recall in percent; a query without positives counts as missed.
-"""
+{"" if recorded else _UNRECORDED}"""
 
 
 def _about_encoder(encoder: str) -> str:
@@ -152,7 +155,7 @@ def _deep(scored: Sequence[Scored]) -> str:
         own = {one.head: one for one in scored if one.dataset == first.dataset}
         parts.append(f"### {first.dataset_title}\n")
         parts.append("| head | R@1 [95 %] | R@5 | R@10 | R@20 | mAP | PR | R@99P |\n|---|--:|--:|--:|--:|--:|--:|--:|")
-        parts.append("\n".join(_deep_row(own[head]) for head in DEEP if head in own) + "\n")
+        parts.append("\n".join(_deep_row(own[head]) for head in GROUPS["main"] if head in own) + "\n")
     return "\n".join(parts)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfa.bench.datasets.card import cards
-from tfa.bench.metrics.scored import KS, score
+from tfa.bench.metrics.scored import KS, check_revisions, score
 from tfa.bench.records import Record, Truth, find_records, truth_of
 from tfa.bench.tables.paper_figures import Figure, row_named
 from tfa.errors import TfaError
@@ -96,6 +96,7 @@ def read_scored(results: Path, *, encoder: str | None = None, precision_depth: i
         raise NoTable(f"{results} holds no records; write some with tfa bench run --out {results}")
     if not made:
         raise NoTable(f"{results} holds no record of encoder {encoder!r}; it has {', '.join(sorted(encoders))}")
+    check_revisions(made)
     return made
 
 
