@@ -112,8 +112,8 @@ class ScoreSample:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        lists = (tuple(values[key]) for key in ("queries", "database"))
-        return cls(*lists, values["low"], values["high"], unpack(values["steps"]))
+        queries, database = tuple(values["queries"]), tuple(values["database"])
+        return cls(queries, database, values["low"], values["high"], unpack(values["steps"]))
 
 
 @dataclass(frozen=True)
