@@ -5,7 +5,7 @@ A message says what was given, what is allowed and what to do next; the command 
 
 
 class TfaError(Exception):
-    """Base of all errors a user can cause and mend."""
+    """Base of all errors a user can cause and fix."""
 
 
 class BadSpec(TfaError):
@@ -61,8 +61,8 @@ class BadPlugin(TfaError):
 
 
 class FewPhotos(UserWarning):
-    """Calibration was asked for with very few target photos."""
+    """A calibration with very few target photos."""
 
 
 class MissingExtra(TfaError):
-    """An optional dependency is needed for what was asked."""
+    """An optional dependency is needed and not installed."""

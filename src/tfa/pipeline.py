@@ -149,7 +149,7 @@ def calibrate(
         )
     if len(target) < CalibrationSpec.few:
         warnings.warn(
-            f"{len(target)} target photos decide little; give {CalibrationSpec.budget} where you can",
+            f"{len(target)} target photos are very few; give {CalibrationSpec.budget} if you can",
             FewPhotos,
             stacklevel=2,
         )
@@ -168,9 +168,9 @@ def recognise(photos: Path, queries: Path, encoder: Encoder, k: int = 5) -> list
     """The whole system in five lines: which photos of the map show the places of the queries?"""
     database = encode(photos, encoder)
     head = fit(database.tokens)
-    asked = encode(queries, encoder)
-    ranked, _ = head.search(asked.tokens, k)
-    return [(path, [database.paths[i] for i in row]) for path, row in zip(asked.paths, ranked, strict=True)]
+    encoded = encode(queries, encoder)
+    ranked, _ = head.search(encoded.tokens, k)
+    return [(path, [database.paths[i] for i in row]) for path, row in zip(encoded.paths, ranked, strict=True)]
 
 
 def _checked(tokens: Tokens) -> Tokens:

@@ -39,7 +39,7 @@ def test_calibrate_reports_what_it_decided_and_how_to_go_back(run, folder):
         "calibrated town.tfa as fog", "made of 9 of 15 photos; it saw the map's photos and the calibration's",
         f"assignment {entry['decisions']['route']}", entry["reasons"]["route"], entry["reasons"]["carrier"],
         f"c {strength['c']:.3f}, β {strength['beta']:.3f}", entry["verification"]["reason"],
-        f"unlike without calibration: {'; '.join(entry['differences'])}", "--calibration none",
+        f"changes: {'; '.join(entry['differences'])}", "--calibration none",
     ):  # fmt: skip
         assert text in told
     assert entry["differences"]
@@ -74,7 +74,7 @@ def test_info_shows_each_calibration(run, folder, monkeypatch):
     ):  # fmt: skip
         assert text in result.stdout
     monkeypatch.setattr("tfa.maps.summary.differences", lambda before, after: [])
-    same = "unlike without calibration: nothing, the decisions are the same"
+    same = "changes: nothing, the decisions are the same"
     assert run("info", "calibrated.tfa").stdout.count(same) == 2
 
 

@@ -105,7 +105,7 @@ def test_sizes(text, number):
 def test_what_is_no_size_is_told(run, started, text):
     result = run("serve", "town.tfa", "--max-upload", text)
     assert result.exit_code == 2
-    assert "is no size" in result.stderr
+    assert "is not a valid size" in result.stderr
 
 
 def benchmark(lost):

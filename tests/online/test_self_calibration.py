@@ -102,7 +102,7 @@ def test_it_survives_the_disk_and_goes_on_alike(tmp_path):
 
 def test_a_file_that_is_no_self_calibration_is_refused(tmp_path):
     write_tensors(tmp_path / "other.safetensors", {"rows": np.zeros((1, 2))})
-    with pytest.raises(BadFile, match="no self-calibration"):
+    with pytest.raises(BadFile, match="not a self-calibration"):
         SelfCalibration.load(tmp_path / "other.safetensors")
     (tmp_path / "cut.safetensors").write_bytes(b"\x40\x00")
     with pytest.raises(BadFile, match="not a whole"):

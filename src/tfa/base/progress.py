@@ -1,4 +1,4 @@
-"""Progress of long work, told to whoever listens.
+"""Progress of long work, reported to whoever listens.
 
 Library functions take a `Progress`; the default says nothing. `RichProgress` draws bars on standard error
 with rate and time left, and stays silent for work that ends within two seconds.
@@ -88,7 +88,7 @@ def as_progress(progress: bool | Progress | None) -> Progress:
 
 
 def tracked(items: Iterable[T], total: int, label: str, progress: Progress, unit: str = "") -> Iterator[T]:
-    """Iterate, telling `progress` after each item."""
+    """Iterate, advancing `progress` after each item."""
     with progress.task(label, total, unit) as task:
         for item in items:
             yield item

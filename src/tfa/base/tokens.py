@@ -46,7 +46,7 @@ class Tokens:
         self.cls = None if cls is None else self._checked_cls(np.asarray(cls))
 
     def _checked_shapes(self) -> np.ndarray:
-        # A lazy sequence may tell its shapes without loading its arrays.
+        # A lazy sequence may give its shapes without loading its arrays.
         shapes = getattr(self.patches, "shapes", None)
         if shapes is None:
             shapes = [np.shape(patch) for patch in self.patches]

@@ -48,7 +48,7 @@ def remove(
 ) -> None:
     """Remove images from a map without fitting it again.
 
-    They are no longer found, but what was learnt from them stays until [bold]tfa refit[/bold].
+    They are no longer returned, but what was learnt from them stays until [bold]tfa refit[/bold].
     """
     from tfa.maps import PlaceMap
 

@@ -35,12 +35,12 @@ def build(
     positions: options.Positions = None,
     skip_bad: options.SkipBad = False,
     ensemble: Annotated[
-        bool, typer.Option("--ensemble", help="Keep all three replicas: thrice the size, steadier answers.")
+        bool, typer.Option("--ensemble", help="Keep all three replicas: three times the size, steadier answers.")
     ] = False,
     storage: Annotated[
         str,
         typer.Option(
-            metavar="KIND", help="float16, float32, or int7: a quarter of float32 and the fastest to ask (ours)."
+            metavar="KIND", help="float16, float32, or int7: a quarter of float32 and the fastest to search (ours)."
         ),
     ] = "float16",
     verify: Annotated[
@@ -112,4 +112,4 @@ def report(place_map: Any, out: Path, *, json: bool) -> None:
         return
     say(f"built {out}", style="bold green")
     show_map(info)
-    say(f"ask it: tfa query {out} PHOTO")
+    say(f"query it: tfa query {out} PHOTO")

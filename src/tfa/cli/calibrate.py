@@ -1,4 +1,4 @@
-"""`tfa calibrate`: fit a map to the camera that will ask it."""
+"""`tfa calibrate`: fit a map to the camera it will be used with."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def calibrate(
         bool | None,
         typer.Option(
             "--score/--no-score",
-            help="Calibrate scores too: take off each image's usual level. On from 16 photos if not given.",
+            help="Calibrate scores too: subtract each image's mean score. On from 16 photos if not given.",
         ),
     ] = None,
     activate: Annotated[
@@ -54,7 +54,7 @@ def calibrate(
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Calibrate a map with photos of the camera that will ask it.
+    """Calibrate a map with photos of the camera it will be used with.
 
     The photos need no labels and must not be in the map; 64 are enough. A map can hold several calibrations
     beside the one without; the newest answers unless another is named.

@@ -55,7 +55,7 @@ def print_json(value: Any) -> None:
 
 
 def delivered(value: Any, *, out: Path | None, json: bool) -> bool:
-    """Write a result to the file asked for, print it as JSON if asked; false if it is still to be shown."""
+    """Write a result to `out` if given, print it as JSON if wanted; false if it is still to be shown."""
     from tfa.base.files import write_json
 
     if out is not None:

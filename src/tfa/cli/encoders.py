@@ -61,7 +61,7 @@ def facts(card: Card) -> dict[str, Any]:
 
 
 def weights_here(card: Card) -> str | None:
-    """The file that holds the weights of `card` on this machine, without asking any network."""
+    """The file that holds the weights of `card` on this machine; the network is not used."""
     if card.hub is None:
         from tfa.encoders.packaged_weights import embedded_path
 

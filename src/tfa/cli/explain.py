@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 def explain(
     map: options.MapPath,
-    photo: Annotated[Path, typer.Argument(metavar="PHOTO", help="The photo to ask for.")],
+    photo: Annotated[Path, typer.Argument(metavar="PHOTO", help="The query.")],
     out: Annotated[
         Path | None,
         typer.Option(
@@ -32,13 +32,13 @@ def explain(
             metavar="FILE.png",
             dir_okay=False,
             callback=options.picture,
-            help="Draw the patches found in both photos, joined by lines, and what each patch gave the score.",
+            help="Draw the patches found in both photos, joined by lines, and what each patch adds to the score.",
         ),
     ] = None,
-    rank: Annotated[int, typer.Option(min=1, help="Which hit to look at; 1 is the best.")] = 1,
+    rank: Annotated[int, typer.Option(min=1, help="Which hit to explain; 1 is the best.")] = 1,
     calibration: Annotated[
         str | None,
-        typer.Option(metavar="NAME|none", help="Ask with this calibration of the map, as in [bold]tfa query[/bold]."),
+        typer.Option(metavar="NAME|none", help="Use this calibration of the map, as in [bold]tfa query[/bold]."),
     ] = None,
     json: options.AsJson = False,
     weights: options.Weights = None,
@@ -46,7 +46,7 @@ def explain(
     threads: options.Threads = None,
     quiet: options.Quiet = False,
 ) -> None:
-    """Show which patches of a photo the map found in its answer, and whether they lie alike.
+    """Show which patches of a photo match those of the map's answer, and whether they are arranged alike.
 
     The map must hold compact tokens: [bold]tfa build --verify[/bold].
     """
@@ -90,11 +90,11 @@ def contributions(place_map: Any, explanation: Any, calibration: str | None) -> 
     from tfa.explain.why import why
 
     try:
-        told = why(place_map, explanation.tokens, explanation.hit.id, calibration)
+        contributions = why(place_map, explanation.tokens, explanation.hit.id, calibration)
     except BadMap as error:
         note(f"drawn without contributions: {error}")
         return None
-    return [np.array(told[heat]) for heat in ("query_heat", "image_heat")]
+    return [np.array(contributions[heat]) for heat in ("query_heat", "image_heat")]
 
 
 def draw(explanation: Any, out: Path, heats: list[Any] | None = None) -> None:

@@ -69,11 +69,11 @@ def pairs(
     from tfa.exports.hloc_pairs import common_folder, retrieval_pairs, write_pairs
     from tfa.maps import PlaceMap
 
-    place_map, asked = PlaceMap.load(map), expanded(photos)
+    place_map, queries = PlaceMap.load(map), expanded(photos)
     progress = wants_progress(quiet=quiet, json=False)
     place_map.use_encoder(weights=weights, device=device, threads=threads, progress=progress)
-    answers = place_map.query_many(asked, k=k, calibration=calibration, progress=progress)
-    given = photos[0] if len(photos) == 1 and photos[0].is_dir() else common_folder(asked)
+    answers = place_map.query_many(queries, k=k, calibration=calibration, progress=progress)
+    given = photos[0] if len(photos) == 1 and photos[0].is_dir() else common_folder(queries)
     of_map = common_folder([Path(record.path) for record in place_map.images])
     found = retrieval_pairs(answers, root or given, root or of_map)
     write_pairs(out, found)

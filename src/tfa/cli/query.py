@@ -50,15 +50,16 @@ def query(
         typer.Option(
             metavar="P",
             callback=options.share,
-            help="Answer 'no place' below this confidence, a number between 0 and 1: the share of the "
-            "map's own photos that, hidden and asked for, were recognised less clearly.",
+            help="Answer 'no place' below this confidence, a number between 0 and 1. For verified hits it comes from "
+            "a fit on labelled benchmarks, 0.9 being sure; for others it is the share of the map's own photos that "
+            "stand out less clearly.",
         ),
     ] = 0.0,
     calibration: Annotated[
         str | None,
         typer.Option(
             metavar="NAME|none",
-            help="Ask with this calibration of the map; the newest if not given, none asks without. "
+            help="Use this calibration of the map, or none; the active one if not given. "
             "See [bold]tfa calibrate[/bold].",
         ),
     ] = None,
@@ -66,7 +67,7 @@ def query(
         bool | None,
         typer.Option(
             "--verify/--no-verify",
-            help="Order the best images by how many patches match in one arrangement. "
+            help="Order the best images by how many patches match in one spatial arrangement. "
             "As [bold]tfa info[/bold] says if not given.",
         ),
     ] = None,
@@ -88,7 +89,7 @@ def query(
         bool | None,
         typer.Option(
             "--self-calibrate/--no-self-calibrate",
-            help="With --sequence: take off every image its usual score on the frames so far. On if not given.",
+            help="With --sequence: subtract every image's mean score on the frames so far. On if not given.",
         ),
     ] = None,
     weights: options.Weights = None,
@@ -101,7 +102,7 @@ def query(
 
     A photo that cannot be read is reported and the others are answered; the exit code is then 1.
     """
-    check_asked(photos, sequence, verify, candidates, self_calibrate)
+    check_combination(photos, sequence, verify, candidates, self_calibrate)
     if montage is not None:
         options.check_writable(montage)
 
@@ -110,16 +111,16 @@ def query(
     place_map = PlaceMap.load(map)
     progress = wants_progress(quiet=quiet, json=json)
     place_map.use_encoder(weights=weights, device=device, threads=threads, fast=fast, progress=progress)
-    asked = expanded([sequence] if sequence else photos or [])
+    queries = expanded([sequence] if sequence else photos or [])
     common: dict[str, Any] = {"min_confidence": min_confidence, "calibration": calibration, "progress": progress}
     if sequence is not None:
         from tfa.maps.sequence import query_sequence
 
         answers: Sequence[Any] = query_sequence(
-            place_map, asked, k=k, self_calibrate=self_calibrate is not False, **common
+            place_map, queries, k=k, self_calibrate=self_calibrate is not False, **common
         )
     else:
-        answers = place_map.query_many(asked, k=k, verify=verify, candidates=candidates, **common)
+        answers = place_map.query_many(queries, k=k, verify=verify, candidates=candidates, **common)
     if json:
         print_json([entry(answer) for answer in answers])
     else:
@@ -134,23 +135,23 @@ def query(
         raise typer.Exit(1)
 
 
-def check_asked(
+def check_combination(
     photos: Sequence[Path] | None,
     sequence: Path | None,
     verify: bool | None,
     candidates: int | None,
     self_calibrate: bool | None,
 ) -> None:
-    """Refuse what cannot be asked together."""
+    """Refuse options that do not go together."""
     if (sequence is None) == (not photos):
-        raise typer.BadParameter("give photos or folders to ask for one by one, or --sequence FOLDER, not both")
+        raise typer.BadParameter("give photos or folders to query one by one, or --sequence FOLDER, not both")
     if sequence is not None and (verify or candidates is not None):
         raise typer.BadParameter(
             "a sequence is filtered by the scores of the head; leave out --verify and --candidates"
         )
     if sequence is None and self_calibrate is not None:
         given = "--self-calibrate" if self_calibrate else "--no-self-calibrate"
-        raise typer.BadParameter(f"{given} is for --sequence FOLDER; photos asked one by one teach nothing")
+        raise typer.BadParameter(f"{given} is for --sequence FOLDER; single photos teach the map nothing")
 
 
 def expanded(photos: Sequence[Path]) -> list[Path]:

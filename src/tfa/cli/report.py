@@ -36,16 +36,16 @@ def report(
     from tfa.report.collect import report_of
     from tfa.report.page import write_report
 
-    told = report_of(PlaceMap.load(map))
+    facts = report_of(PlaceMap.load(map))
     if json:
-        print_json(told)
+        print_json(facts)
     else:
         say(f"{map}", style="bold")
-        repeated = sum(len(group["images"]) - 1 for group in told["duplicates"])
-        say(f"  {counted(told['map']['images'], 'image')}; {repeated:,} near duplicates, {len(told['hubs']):,} hubs, "
-            f"{len(told['lonely']):,} that nothing else resembles")  # fmt: skip
-        for sentence in told["advice"]:
+        repeated = sum(len(group["images"]) - 1 for group in facts["duplicates"])
+        say(f"  {counted(facts['map']['images'], 'image')}; {repeated:,} near duplicates, {len(facts['hubs']):,} hubs, "
+            f"{len(facts['lonely']):,} that nothing else resembles")  # fmt: skip
+        for sentence in facts["advice"]:
             say(f"  {sentence}")
     if out is not None:
-        write_report(out, told)
+        write_report(out, facts)
         note(f"report: {out}")

@@ -31,7 +31,7 @@ def size(text: str) -> int:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?B?)\s*", text.upper())
     unit = None if found is None else found[2] if found[2].endswith("B") or not found[2] else found[2] + "B"
     if found is None or unit not in UNITS:
-        raise typer.BadParameter(f"{text!r} is no size; write 20MB, 500KB or a number of bytes")
+        raise typer.BadParameter(f"{text!r} is not a valid size; write 20MB, 500KB or a number of bytes")
     return int(float(found[1]) * UNITS[unit])
 
 
@@ -49,7 +49,7 @@ def serve(
             envvar="TFA_READ_TOKEN",
             show_envvar=True,
             metavar="TOKEN",
-            help="Who asks or looks must send it. Better in the environment, where no list of processes shows it.",
+            help="Needed to query and to look. Safer in the environment, where no list of processes shows it.",
         ),
     ] = None,
     edit_token: Annotated[
@@ -58,7 +58,7 @@ def serve(
             envvar="TFA_EDIT_TOKEN",
             show_envvar=True,
             metavar="TOKEN",
-            help="Who adds, removes or calibrates must send it; it reads too.",
+            help="Needed to add, remove and calibrate; it allows reading too.",
         ),
     ] = None,
     open: Annotated[bool, typer.Option("--open", help="No tokens, although other machines reach the address.")] = False,
@@ -75,7 +75,7 @@ def serve(
         bool,
         typer.Option(
             "--self-calibrate",
-            help="Learn the usual score of each image from the queries, which changes later answers. "
+            help="Learn each image's mean score from the queries and subtract it, which changes later answers. "
             "Off by default: the method freezes its head.",
         ),
     ] = False,
@@ -112,7 +112,7 @@ def serve(
         max_batch=max_batch,
         self_calibrate=self_calibrate,
     )
-    with bound(settings) as listening:  # before the encoder is loaded: a taken port is told at once
+    with bound(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
         progress = wants_progress(quiet=quiet, json=False)
         opened = opened_maps(maps, weights=weights, device=device, threads=threads, progress=progress)
         app = create_app(opened, settings)
@@ -138,7 +138,7 @@ def opened_maps(paths: list[Path], **encoder: Any) -> list[Any]:
             place_map = PlaceMap(place_map.state, path, alike[0].encoder)
         else:
             place_map.use_encoder(**encoder)
-            place_map.encoder  # noqa: B018  # loaded now, so that missing weights are told before the port answers
+            place_map.encoder  # noqa: B018  # loaded now, so that missing weights are reported before the port answers
         found.append(place_map)
     return found
 

@@ -1,4 +1,4 @@
-"""How `tfa query` tells its answers: as JSON, as tables, as a picture."""
+"""How `tfa query` prints its answers: as JSON, as tables, as a picture."""
 
 from __future__ import annotations
 

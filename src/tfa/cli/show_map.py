@@ -47,7 +47,7 @@ def show_calibration(entry: Mapping[str, Any]) -> None:
         ("scores", "calibrated" if made["score_calibrated"] else "as they are", reasons.get("score", "")),
     ]
     _show_decisions([*rows, *verification(entry)])
-    say("  unlike without calibration: " + ("; ".join(entry["differences"]) or "nothing, the decisions are the same"))
+    say("  changes: " + ("; ".join(entry["differences"]) or "nothing, the decisions are the same"))
 
 
 def counted_images(info: Mapping[str, Any]) -> str:
@@ -82,15 +82,15 @@ def verification(info: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 def with_verification(info: Mapping[str, Any]) -> dict[str, Any]:
     """The evidence of a map, with what verification was judged by."""
     facts = info.get("verification")
-    told = {name: facts[name] for name in ("without", "with")} if facts else {}
-    return {**info["evidence"], **({"verification": told} if told else {})}
+    shown = {name: facts[name] for name in ("without", "with")} if facts else {}
+    return {**info["evidence"], **({"verification": shown} if shown else {})}
 
 
 def show_evidence(evidence: Mapping[str, Any]) -> None:
     """Every number that was measured: a table for each group of things compared, a line for a lone number."""
     for name, group in evidence.items():
         if name == "reasons":
-            continue  # told beside the decisions
+            continue  # printed beside the decisions
         title = name.replace("_", " ")
         rows = (
             {key: row for key, row in group.items() if isinstance(row, Mapping)} if isinstance(group, Mapping) else {}

@@ -1,8 +1,8 @@
-"""Self-calibration (ours, beyond the paper): robust score calibration kept fresh from the queries a map is asked.
+"""Self-calibration (ours, beyond the paper): robust score calibration kept fresh from the queries of a map.
 
     b_d = σ · log mean exp of x(·, d) over kept queries, without the ⌈5 %⌉ largest,  x = S/σ,  score = S − b_d + mean b
 
-The same level as in `score_calibration`, from a bounded sample of score rows. σ is the median spread of the kept rows
+The same bias as in `score_calibration`, from a bounded sample of score rows. σ is the median spread of the kept rows
 (there it is that of the pseudo queries). Every query seen so far is as likely to be kept as any other: with `n` seen,
 the next replaces a kept one with probability size / (n + 1). The mean is given back, so that scores keep their scale.
 
@@ -23,8 +23,8 @@ from tfa.base.files import BadFile, map_tensors, write_tensors
 from tfa.errors import BadSpec
 from tfa.method.score_calibration import robust_level
 
-FEWEST = 16  # rows below which nothing is learnt, as many as score calibration asks for
-REFRESHED_EVERY = 8  # frames of a sequence: the level of a column changes little with one row of many
+FEWEST = 16  # rows below which nothing is learnt, as many as score calibration requires
+REFRESHED_EVERY = 8  # frames of a sequence: the mean of a column changes little with one row of many
 KIND = "tfa self-calibration 1"
 
 
@@ -91,7 +91,7 @@ class SelfCalibration:
     def bias(self) -> np.ndarray | None:
         """What is to be added to the score of each image `m`; None before there are enough queries.
 
-        An image that too few of the kept queries were asked of has the mean level, 0.
+        An image that too few of the kept queries have scored gets the mean bias, 0.
         """
         if self.kept < FEWEST:
             return None
@@ -113,7 +113,7 @@ class SelfCalibration:
         mean = float(level[learnt].mean()) if learnt.any() else 0.0
         return np.where(learnt, sigma * (mean - level), 0.0)
 
-    # --- tell and keep -------------------------------------------------------------------------------------------
+    # --- describe and keep -------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """What it has seen and learnt, without the rows."""
@@ -139,7 +139,7 @@ class SelfCalibration:
     def load(cls, path: Path) -> SelfCalibration:
         tensors, metadata = map_tensors(Path(path))
         if metadata.get("kind") != KIND or not {"ids", "rows"} <= set(tensors):
-            raise BadFile(f"{path} is no self-calibration of this release; remove it to start anew")
+            raise BadFile(f"{path} is not a self-calibration of this release; remove it to start again")
         facts = json.loads(metadata["facts"])
         made = cls(facts["size"], facts["seed"])
         ids, rows = np.array(tensors["ids"]), tensors["rows"]

@@ -1,6 +1,6 @@
 """Sequences (ours, beyond the paper): where a robot is, frame after frame, from the scores of single frames.
 
-A hidden Markov model whose states are the map's images and one more, *lost* (the camera is nowhere in the map):
+A hidden Markov model whose states are the map's images and one more, *lost* (the camera is outside the map):
 
     move     T(i → j) = (1 − ε) · exp(−max(|i − j| / ℓ − 1, 0)) / Σ    |i − j|: in the map's order, or by position;
              T(i → lost) = ε,   T(lost → lost) = 1 − ρ,   T(lost → j) = ρ / m
@@ -134,7 +134,7 @@ class SequenceFilter:
         self.reset()
 
     def reset(self) -> None:
-        """Before the first frame the camera may be anywhere, or nowhere, as after a frame of being lost."""
+        """Before the first frame the camera may be anywhere, or outside the map, as after a frame of being lost."""
         found = self.spec.being_found
         self._places = np.full(self.roads.images, found / self.roads.images)
         self._lost, self._moved = 1 - found, True
@@ -168,7 +168,7 @@ class SequenceFilter:
 
 
 def log_likelihood(scores: np.ndarray, trust: float) -> np.ndarray:
-    """log L of every image `m`; of a frame whose scores are all equal, which tells nothing, 0."""
+    """log L of every image `m`; of a frame whose scores are all equal, which is no evidence, 0."""
     row = np.asarray(scores, np.float64)[None]
     mean, spread = mean_and_spread(row)
     if spread[0] <= EPSILON:
