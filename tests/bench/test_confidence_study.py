@@ -20,22 +20,22 @@ from tfa.bench.studies.confidence import ConfidenceStudy, study_confidence
 PLACES = 7
 
 
-def made(sure, right, nowhere=()):
-    return ConfidenceStudy("made", "head", "other", np.array(sure), np.array(right, bool), np.array(nowhere, float))
+def made(sure, right, out_of_map=()):
+    return ConfidenceStudy("made", "head", "other", np.array(sure), np.array(right, bool), np.array(out_of_map, float))
 
 
 def test_accepted_answers_by_hand():
     study = made([0.95, 0.9, 0.6, 0.2], [1, 0, 1, 1], [0.91, 0.1])
-    assert study.accepted(0.9) == {"threshold": 0.9, "precision": 0.5, "answered": 0.5, "nowhere": 0.5}
-    assert study.accepted(0.99) == {"threshold": 0.99, "precision": None, "answered": 0.0, "nowhere": 0.0}
-    assert made([0.5], [1]).accepted(0.5)["nowhere"] is None
+    assert study.accepted(0.9) == {"threshold": 0.9, "precision": 0.5, "answered": 0.5, "out_of_map": 0.5}
+    assert study.accepted(0.99) == {"threshold": 0.99, "precision": None, "answered": 0.0, "out_of_map": 0.0}
+    assert made([0.5], [1]).accepted(0.5)["out_of_map"] is None
 
 
 def test_the_share_answered_at_a_precision_is_the_largest_there_is():
     study = made([0.9, 0.8, 0.7, 0.6], [1, 0, 1, 1], [0.85])
     assert study.answered_at(1.0) == 0.25
     assert study.answered_at(0.75) == 1.0  # 3 of 4 are right
-    assert study.answered_at(0.75, nowhere=True) == 0.25  # 3 of 5 are not enough
+    assert study.answered_at(0.75, out_of_map=True) == 0.25  # 3 of 5 are not enough
     assert made([0.9, 0.8], [0, 1]).answered_at(0.9) == 0.0
 
 
@@ -54,11 +54,11 @@ def bench():
 
 
 @pytest.mark.parametrize("name", ["tfa-v-always", "tfa", "tfa-c4-v-always"])
-def test_a_head_is_asked_its_queries_and_photos_from_nowhere(bench, name):
+def test_a_head_is_asked_its_queries_and_out_of_map_queries(bench, name):
     study = study_confidence(bench, head_card(name), bench)
     asked = 3 * (PLACES - 4 if "c4" in name else PLACES)  # three replicas
-    assert (len(study.sure), len(study.right), len(study.nowhere_sure)) == (asked, asked, 3 * PLACES)
-    assert study.nowhere == "town"
+    assert (len(study.sure), len(study.right), len(study.out_of_map_sure)) == (asked, asked, 3 * PLACES)
+    assert study.out_of_map == "town"
     told = json.loads(json.dumps(study.to_dict()))
     assert told["recall"] == study.right.mean()
     if name.endswith("-v-always"):
@@ -66,7 +66,7 @@ def test_a_head_is_asked_its_queries_and_photos_from_nowhere(bench, name):
         assert ((study.sure > 0) & (study.sure < 1)).all()  # a probability, not a z-score
 
 
-def test_without_photos_from_nowhere_nothing_is_said_of_them(bench):
+def test_without_out_of_map_queries_nothing_is_said_of_them(bench):
     told = study_confidence(bench, head_card("tfa")).to_dict()
-    assert (told["photos_from_nowhere"], told["nowhere"]) == (0, "")
-    assert told["answered_at_with_nowhere"] == {"0.95": None, "0.99": None}
+    assert (told["out_of_map_queries"], told["out_of_map"]) == (0, "")
+    assert told["answered_at_with_out_of_map"] == {"0.95": None, "0.99": None}

@@ -90,17 +90,17 @@ def test_verify_passes_on_what_it_is_given(run, monkeypatch):
     assert run("bench", "verify", "--patches", 0).exit_code == 2
 
 
-def test_confidence_of_heads_is_told_with_photos_from_nowhere(bench, town, tmp_path):
-    args = ("confidence", f"--dataset=town={town}", f"--nowhere=other={town}", "--heads", "tfa,tfa-v-always")
+def test_confidence_of_heads_with_out_of_map_queries(bench, town, tmp_path):
+    args = ("confidence", f"--dataset=town={town}", f"--out-of-map=other={town}", "--heads", "tfa,tfa-v-always")
     done = bench(*args, "--out", tmp_path / "told.json")
     assert done.exit_code == 0, done.output
     told = json.loads((tmp_path / "told.json").read_text("utf-8"))
-    assert [(row["head"], row["nowhere"], row["photos_from_nowhere"]) for row in told] == [
+    assert [(row["head"], row["out_of_map"], row["out_of_map_queries"]) for row in told] == [
         ("tfa", "other", 3 * PLACES),
         ("tfa-v-always", "other", 3 * PLACES),
     ]
     lines = [line for line in done.stdout.splitlines() if line.startswith("town")]
     assert len(lines) == 2
     assert f"{100 * told[1]['recall']:.1f}" in lines[1]
-    own = bench("confidence", f"--dataset=town={town}", f"--nowhere=town={town}", "--heads", "tfa", "--json")
-    assert json.loads(own.stdout)[0]["photos_from_nowhere"] == 0  # a dataset is not nowhere to itself
+    own = bench("confidence", f"--dataset=town={town}", f"--out-of-map=town={town}", "--heads", "tfa", "--json")
+    assert json.loads(own.stdout)[0]["out_of_map_queries"] == 0  # a dataset is not out of its own map

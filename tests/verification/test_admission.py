@@ -135,15 +135,13 @@ def test_rows_without_an_answer_count_for_nothing():
 
 def test_candidates_are_compared_with_as_many_images_after_them():
     deep = ranking([8, 7, 6, 5, 4, 3])
-    assert (
-        judge([deep] * 3, votes({(0, 6): 1}), unlike, 2, "x").favours_candidates == 0
-    )  # rank 3 is after the candidates
-    assert (
-        judge([deep] * 3, votes({(0, 7): 1, (0, 3): 5}), unlike, 2, "x").favours_candidates == 1
-    )  # rank 6 is not looked at
-    assert (
-        judge([deep] * 3, votes({(0, 6): 1}), unlike, 5, "x").favours_candidates == 1
-    )  # of six images the second half
+
+    def favoured(table, candidates):
+        return judge([deep] * 3, votes(table), unlike, candidates, "x").favours_candidates
+
+    assert favoured({(0, 6): 1}, 2) == 0  # rank 3 is after the candidates
+    assert favoured({(0, 7): 1, (0, 3): 5}, 2) == 1  # rank 6 is not looked at
+    assert favoured({(0, 6): 1}, 5) == 1  # of six images the second half
 
 
 def test_evenly_spaced():

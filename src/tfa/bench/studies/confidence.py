@@ -1,6 +1,6 @@
-"""`tfa bench confidence`: what a head's confidence is worth, with labels and with photos from nowhere.
+"""`tfa bench confidence`: what a head's confidence is worth, with labels and with out-of-map queries.
 
-Answers are accepted if their confidence is at least t. Of photos from nowhere, queries of another dataset, every
+Answers are accepted if their confidence is at least t. Of out-of-map queries, those of another dataset, every
 accepted one is wrong.
 """
 
@@ -22,30 +22,30 @@ PRECISIONS = (0.95, 0.99)
 
 @dataclass(frozen=True)
 class ConfidenceStudy:
-    """Answers of a head's first split, all replicas one after the other, and of photos from nowhere."""
+    """Answers of a head's first split, all replicas one after the other, and of out-of-map queries."""
 
     dataset: str
     head: str
-    nowhere: str  # the dataset those photos are of; "" if there are none
+    out_of_map: str  # the dataset those photos are of; "" if there are none
     sure: np.ndarray  # confidence of each answer
     right: np.ndarray  # bool
-    nowhere_sure: np.ndarray
+    out_of_map_sure: np.ndarray
 
     def accepted(self, threshold: float) -> dict[str, float | None]:
-        """Precision of the accepted answers, share of queries answered, share of photos from nowhere accepted."""
-        taken, wrongly = self.sure >= threshold, self.nowhere_sure >= threshold
+        """Precision of the accepted answers, share of queries answered, share of out-of-map queries accepted."""
+        taken, wrongly = self.sure >= threshold, self.out_of_map_sure >= threshold
         return {
             "threshold": threshold,
             "precision": float(self.right[taken].mean()) if taken.any() else None,
             "answered": float(taken.mean()),
-            "nowhere": float(wrongly.mean()) if len(wrongly) else None,
+            "out_of_map": float(wrongly.mean()) if len(wrongly) else None,
         }
 
-    def answered_at(self, precision: float, *, nowhere: bool = False) -> float:
-        """The largest share of queries answered at a precision; with `nowhere`, its photos are asked too."""
-        strangers = self.nowhere_sure if nowhere else self.nowhere_sure[:0]
-        sure = np.concatenate([self.sure, strangers])
-        right = np.concatenate([self.right, np.zeros(len(strangers), bool)])
+    def answered_at(self, precision: float, *, out_of_map: bool = False) -> float:
+        """The largest share of queries answered at a precision; with `out_of_map`, those queries are asked too."""
+        others = self.out_of_map_sure if out_of_map else self.out_of_map_sure[:0]
+        sure = np.concatenate([self.sure, others])
+        right = np.concatenate([self.right, np.zeros(len(others), bool)])
         own = np.arange(len(sure)) < len(self.sure)
         order = np.argsort(-sure, kind="stable")
         sure, right, own = sure[order], right[order], own[order]
@@ -54,16 +54,16 @@ class ConfidenceStudy:
         return float(np.cumsum(own)[good].max(initial=0) / max(len(self.sure), 1))
 
     def to_dict(self) -> dict[str, Any]:
-        known = {k: v for k, v in asdict(self).items() if k not in ("sure", "right", "nowhere_sure")}
+        known = {k: v for k, v in asdict(self).items() if k not in ("sure", "right", "out_of_map_sure")}
         return {
             **known,
             "recall": float(self.right.mean()),
             "answers": len(self.right),
-            "photos_from_nowhere": len(self.nowhere_sure),
+            "out_of_map_queries": len(self.out_of_map_sure),
             "accepted": [self.accepted(threshold) for threshold in THRESHOLDS],
             "answered_at": {str(p): self.answered_at(p) for p in PRECISIONS},
-            "answered_at_with_nowhere": {
-                str(p): self.answered_at(p, nowhere=True) if len(self.nowhere_sure) else None for p in PRECISIONS
+            "answered_at_with_out_of_map": {
+                str(p): self.answered_at(p, out_of_map=True) if len(self.out_of_map_sure) else None for p in PRECISIONS
             },
         }
 
@@ -71,7 +71,7 @@ class ConfidenceStudy:
 def study_confidence(
     bench: Bench,
     card: HeadCard,
-    nowhere: Bench | None = None,
+    out_of_map: Bench | None = None,
     *,
     shared: Shared | None = None,
     progress: bool | Progress | None = None,
@@ -80,9 +80,9 @@ def study_confidence(
     bars = as_progress(progress)
     split = card.plan.splits(len(bench.queries), bench.truth.conditions)[0]
     fitted = card.fit(bench.database, shared or Shared(spec=bench.spec, progress=bars))
-    sure, right, strange = [], [], []
-    strangers = None if nowhere is None else nowhere.queries
-    total = len(split.evaluated) + (0 if strangers is None else len(strangers) * len(split.folds))
+    sure, right, of_others = [], [], []
+    others = None if out_of_map is None else out_of_map.queries
+    total = len(split.evaluated) + (0 if others is None else len(others) * len(split.folds))
     with bars.task(f"{bench.truth.name}: asking", total * len(fitted.replicas), "photos") as task:
         for fold in split.folds:
             head = calibrated(fitted, bench.queries, fold.calibration)
@@ -93,18 +93,18 @@ def study_confidence(
                     sure.append(trust)
                     right.append([b in bench.truth.positives[row] for b, row in zip(best, rows, strict=True)])
                     task.advance(len(rows))
-                for start in range(0, 0 if strangers is None else len(strangers), QUERIES_AT_ONCE):
-                    assert strangers is not None
-                    some = strangers.select(slice(start, start + QUERIES_AT_ONCE))
-                    strange.append(_asked(head, some, replica)[1])
+                for start in range(0, 0 if others is None else len(others), QUERIES_AT_ONCE):
+                    assert others is not None
+                    some = others.select(slice(start, start + QUERIES_AT_ONCE))
+                    of_others.append(_asked(head, some, replica)[1])
                     task.advance(len(some))
     return ConfidenceStudy(
         dataset=bench.truth.name,
         head=card.name,
-        nowhere="" if nowhere is None else nowhere.truth.name,
+        out_of_map="" if out_of_map is None else out_of_map.truth.name,
         sure=np.concatenate(sure).astype(np.float64),
         right=np.concatenate(right).astype(bool),
-        nowhere_sure=np.concatenate(strange).astype(np.float64) if strange else np.empty(0),
+        out_of_map_sure=np.concatenate(of_others).astype(np.float64) if of_others else np.empty(0),
     )
 
 

@@ -170,22 +170,22 @@ def _check(scores: np.ndarray, positives: Positives) -> None:
 
 def _by_replica(studies: Mapping[Replica, SequenceStudy] | Mapping[Replica, ReplayStudy]) -> dict[str, Any]:
     """The frames, the mean share over the replicas, the shares of their scores added up, and each replica's own."""
-    told = {name: study.to_dict() for name, study in studies.items()}
-    frames = {study.pop("frames") for study in told.values()}
-    for study in told.values():
+    facts = {name: study.to_dict() for name, study in studies.items()}
+    frames = {study.pop("frames") for study in facts.values()}
+    for study in facts.values():
         del study["dataset"]
-    added = told.pop(ENSEMBLE)
-    own = list(told.values())
+    added = facts.pop(ENSEMBLE)
+    own = list(facts.values())
     mean = {share: float(np.mean([study[share] for study in own])) for share in added}
     return {"frames": frames.pop(), "mean": mean, "added": added, "replicas": own}
 
 
-def table_rows(told: Sequence[Mapping[str, Any]], study: str) -> list[tuple[str, ...]]:
+def table_rows(studies: Sequence[Mapping[str, Any]], study: str) -> list[tuple[str, ...]]:
     """Of `DriveStudy.to_dict()`s, the rows of the "sequence" or of the "replay" table, in percent."""
     cells = {"sequence": _sequence_cells, "replay": _replay_cells}[study]
     return [
         (one["dataset"], str(one[study]["frames"]), title, *cells(one[study][head]))
-        for one in told
+        for one in studies
         for head, title in HEADS.items()
     ]
 

@@ -1,6 +1,6 @@
 """`tfa bench verification`: verification as built against other ways to do it, one factor changed at a time.
 
-Datasets are told apart before anything is computed: those at odd positions of the command line are for tuning,
+Datasets are divided before anything is computed: those at odd positions of the command line are for tuning,
 those at even positions confirm. A choice is made on the first half only; the second says whether it carries over.
 """
 
@@ -165,14 +165,14 @@ def answers(
 def _measured(
     chosen: Mapping[str, np.ndarray], pair: Callable[[int, int], Pair], variants: Mapping[str, Variant]
 ) -> dict[tuple[int, Measure, int], float]:
-    """What each measure says of each image it is asked about, at each number of dimensions."""
-    asked: dict[tuple[int, int], dict[Measure, None]] = {}
+    """What each measure says of each of its candidates, at each number of dimensions."""
+    wanted: dict[tuple[int, int], dict[Measure, None]] = {}
     for name, variant in variants.items():
         if variant.measure is not None:
             for image in chosen[name].tolist():
-                asked.setdefault((variant.dimensions, image), {})[variant.measure] = None
+                wanted.setdefault((variant.dimensions, image), {})[variant.measure] = None
     found = {}
-    for (dimensions, image), measures in asked.items():
+    for (dimensions, image), measures in wanted.items():
         patches = pair(dimensions, image)  # its matches serve every measure, then are forgotten
         found.update({(dimensions, measure, image): measure(patches) for measure in measures})
     return found

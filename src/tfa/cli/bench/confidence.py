@@ -1,4 +1,4 @@
-"""`tfa bench confidence`: precision of accepted answers, and photos from nowhere."""
+"""`tfa bench confidence`: precision of accepted answers, and out-of-map queries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def register(bench: typer.Typer) -> None:
     bench.command(
         epilog=examples(
-            "tfa bench confidence --dataset sped=data/sped --nowhere nordland=data/nordland",
+            "tfa bench confidence --dataset sped=data/sped --out-of-map nordland=data/nordland",
             "tfa bench confidence --dataset sped=data/sped --heads tfa,tfa-v-always --json",
         )
     )(confidence)
@@ -28,9 +28,9 @@ def confidence(
         list[str],
         typer.Option(metavar="NAME=PATH", help="A dataset and its folder, as for [bold]tfa bench run[/bold]; several."),
     ],
-    nowhere: Annotated[
+    out_of_map: Annotated[
         str | None,
-        typer.Option(metavar="NAME=PATH", help="A dataset whose queries are asked too: photos from nowhere."),
+        typer.Option(metavar="NAME=PATH", help="A dataset whose queries are asked too: out-of-map queries."),
     ] = None,
     heads: Annotated[str, typer.Option(metavar="NAME,NAME,…", help="Heads to ask.")] = "tfa-v-always,tfa-c64-v-always",
     encoder: options.Encoder = "dinov2-s14-focus",
@@ -55,7 +55,7 @@ def confidence(
     if out is not None:
         options.check_writable(out)
     loaded = [load_dataset(name, path) for name, path in folders]
-    strangers = None if nowhere is None else load_dataset(*named_folder(nowhere))
+    strangers = None if out_of_map is None else load_dataset(*named_folder(out_of_map))
     for data in loaded:
         for card in cards:
             card.plan.splits(len(data.queries), data.conditions)  # a budget may be larger than the queries
@@ -68,33 +68,34 @@ def confidence(
         shared = Shared(spec=bench.spec, device=device, progress=bars)
         outside = None if other is None or other.truth.name == bench.truth.name else other
         studies += [study_confidence(bench, card, outside, shared=shared, progress=bars) for card in cards]
-    told = [study.to_dict() for study in studies]
-    if not delivered(told, out=out, json=json):
+    if not delivered([study.to_dict() for study in studies], out=out, json=json):
         show(studies)
 
 
 def show(studies: list[ConfidenceStudy]) -> None:
-    """A row for each head on each dataset: precision / share answered (photos from nowhere accepted)."""
+    """A row for each head on each dataset: precision / share answered (out-of-map queries accepted)."""
     from tfa.bench.studies.confidence import PRECISIONS, THRESHOLDS
 
     say(
-        "precision / answered (accepted from nowhere) in percent, of answers with at least that confidence",
+        "precision / answered (out-of-map queries accepted) in percent, of answers with at least that confidence",
         style="bold",
     )
     table = open_table()
     for column in ("dataset", "head", "R@1", *(f"≥ {t}" for t in THRESHOLDS)):
         table.add_column(column, overflow="fold")
     for precision in PRECISIONS:
-        table.add_column(f"answered at {precision:.0%}, with nowhere", overflow="fold")
+        table.add_column(f"answered at {precision:.0%}, with out-of-map queries", overflow="fold")
     for study in studies:
         facts = study.to_dict()
         cells = [facts["dataset"], facts["head"], f"{100 * facts['recall']:.1f}"]
         for row in facts["accepted"]:
-            outside = "" if row["nowhere"] is None else f" ({100 * row['nowhere']:.1f})"
+            outside = "" if row["out_of_map"] is None else f" ({100 * row['out_of_map']:.1f})"
             cells.append(f"{_percent(row['precision'])} / {_percent(row['answered'])}{outside}")
         for precision in PRECISIONS:
             key = str(precision)
-            cells.append(f"{_percent(facts['answered_at'][key])}, {_percent(facts['answered_at_with_nowhere'][key])}")
+            cells.append(
+                f"{_percent(facts['answered_at'][key])}, {_percent(facts['answered_at_with_out_of_map'][key])}"
+            )
         table.add_row(*cells)
     console().print(table)
 
