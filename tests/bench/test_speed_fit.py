@@ -57,7 +57,7 @@ def test_files_are_counted_once(monkeypatch):
     counted = fit_growth.spilled_bytes(head)
     stands_on = [(b.described.descriptors, b.products, b.geometry.vectors) for b in head.branches.values()]
     alone = sum(array.nbytes for arrays in stands_on for array in arrays)
-    galleries = {id(g): g for s in (0, 1, 2) for part in head.scorers[s].terms for g in part.gallery}
+    galleries = {id(g): g for s in (0, 1, 2) for part in head.scorers[s].terms for g in part.gallery.chunks}
     shaped = [g for g in galleries.values() if isinstance(g, np.memmap) and g.shape[1] != 8 * 6]
     assert counted == alone + sum(g.nbytes for g in shaped)  # a gallery of descriptors is no file of its own
 

@@ -133,7 +133,9 @@ def test_the_global_token_is_stored_once_in_an_ensemble(town, camera, dusk, cach
         for head in place_map.state.heads:
             parts = [part for part in head.stored.scorer.terms if part.side == -1]
             assert len(parts) == 3
-            assert all(part.gallery[chunk] is parts[0].gallery[chunk] for part in parts for chunk in (0, 1))
+            assert all(
+                part.gallery.chunks[chunk] is parts[0].gallery.chunks[chunk] for part in parts for chunk in (0, 1)
+            )
     layout = opened.state.chosen().stored.layout()["terms"]
     assert [entry["same_as"] is None for entry in layout if entry["side"] == -1] == [True, False, False]
     for name in ("none", "target"):

@@ -27,7 +27,7 @@ def test_a_map_survives_the_disk_bit_for_bit(place_map, saved, town):
     np.testing.assert_array_equal(scores(again, town), scores(place_map, town))
     assert again.images == place_map.images
     assert again.info()["evidence"] == place_map.info()["evidence"]
-    arrays = [part.gallery[0] for part in again.state.head.scorer.terms]
+    arrays = [part.gallery.chunks[0] for part in again.state.head.scorer.terms]
     assert all(isinstance(a, np.memmap) and a.dtype == np.float16 for a in arrays)
 
 

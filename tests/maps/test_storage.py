@@ -41,7 +41,7 @@ def test_a_map_of_integers_survives_the_disk_and_edits(town, cache, queries, tmp
     made.save(tmp_path / "m.tfa")
     opened = reopened(tmp_path / "m.tfa", cache)
     scorer = opened.state.head.scorer
-    assert all(isinstance(part.gallery[0], QuantisedRows) for part in scorer.terms)
+    assert all(isinstance(part.gallery.chunks[0], QuantisedRows) for part in scorer.terms)
     np.testing.assert_array_equal(scorer.scores(queries), made.state.head.scorer.scores(queries))
     for number in range(18):  # more than there are segments
         opened.add([photo(tmp_path / f"n{number}.png", 100 + number)])
@@ -139,10 +139,10 @@ def test_a_prepared_map_stays_so_when_it_grows(tmp_path):
     place_map.add([photo(tmp_path / "new.png", 1)])
     hit = place_map.query(tmp_path / "new.png", k=1)[0]
     assert hit.id == 600
-    assert set(place_map._coarse) == {"none"}
+    assert place_map.engine("none").name == "bounded"
 
 
 def test_small_maps_of_floats_are_searched_plainly():
     place_map = large("original", "float32", images=asking.COARSE_FROM - 1)
     place_map.prepare()
-    assert not place_map._coarse
+    assert place_map.engine().name == "exact"

@@ -40,7 +40,7 @@ class Watched:
     """Rows that note which of them are read."""
 
     def __init__(self, rows):
-        self.rows, self.read = rows, []
+        self.rows, self.read, self.shape = rows, [], rows.shape
 
     def __len__(self):
         return len(self.rows)

@@ -114,7 +114,7 @@ def test_images_that_join_a_robust_head_get_the_bias_of_each_branch():
     head = fit_dual(world(20), source_words=4, spec=SPEC, dtype="float64").calibrate(seen_again(world(20)), robust=True)
     for replica in (1, "ensemble"):
         scorer = head.scorer(replica)
-        rows = [part.gallery[0][4:9] for part in scorer.terms]
+        rows = [part.gallery.chunks[0][4:9] for part in scorer.terms]
         np.testing.assert_allclose(bias_of_rows(scorer, rows), scorer.bias[4:9], atol=1e-9)
 
 

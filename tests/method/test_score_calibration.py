@@ -59,5 +59,5 @@ def test_calibrated_scores_are_the_formula_and_compile(ensemble):
     compiled = compile_scorer(scorer)
     np.testing.assert_allclose(compiled.query(queries) @ compiled.database.T + compiled.bias, expected, atol=1e-9)
     # An image of the database, added again, gets the bias it has.
-    rows = [part.gallery[0][4:9] for part in scorer.terms]
+    rows = [part.gallery.chunks[0][4:9] for part in scorer.terms]
     np.testing.assert_allclose(bias_of_rows(scorer, rows), scorer.bias[4:9], atol=1e-9)

@@ -12,7 +12,6 @@ import pytest
 from tests.worlds import world
 from tfa.base.config import HeadSpec
 from tfa.maps import PlaceMap
-from tfa.maps.rows import answering_rows
 from tfa.method.compiled import compile_scorer
 from tfa.pipeline import fit
 from tfa.report.advice import advice_of
@@ -54,7 +53,7 @@ def test_resemblance_is_that_of_the_compiled_vectors(seed):
 
 def test_copies_of_a_photo_hide_each_other_and_are_near_duplicates(town):
     scorer = town.state.head.scorer
-    found = resemblance(scorer, answering_rows(town))
+    found = resemblance(scorer, town.rows)
     names = [Path(record.path).stem for record in town.images]
     one, copy = names.index("05"), names.index("05copy")
     assert copy not in found.first[one]

@@ -80,7 +80,7 @@ def test_edits_go_on_while_a_calibration_is_made(client, town, monkeypatch):
     # What was added meanwhile is described as if it had been there before.
     tokens = Tokens(*FakeEncoder().encode([as_rgb(picture(40))]), grid=(4, 4))
     for part, rows in zip(head.stored.scorer.terms, head.stored.rows_of(tokens), strict=True):
-        assert (part.gallery[-1][-1] == rows[0]).all()
+        assert (part.gallery.chunks[-1][-1] == rows[0]).all()
 
 
 def test_what_cannot_calibrate_is_told(client):

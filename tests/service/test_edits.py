@@ -38,7 +38,7 @@ def test_the_map_is_as_if_added_on_this_machine(client, town, tmp_path):
     add(client, ("n.png", picture(40)))
     one, two = opened(town).state, other.state
     for ours, theirs in zip(one.head.scorer.terms, two.head.scorer.terms, strict=True):
-        assert (ours.gallery[-1] == theirs.gallery[-1]).all()
+        assert (ours.gallery.chunks[-1] == theirs.gallery.chunks[-1]).all()
     assert (one.compact.chunks[-1] == two.compact.chunks[-1]).all()
 
 
@@ -181,13 +181,13 @@ def test_many_small_additions_do_not_pile_up(client, town, monkeypatch):
     monkeypatch.setattr(writer, "MAX_SEGMENTS", 3)
     monkeypatch.setattr(serving, "MAX_SEGMENTS", 3)
     served = client.app.state.service.maps["town"]
-    first = served.current.state.head.scorer.terms[0].gallery[0]
+    first = served.current.state.head.scorer.terms[0].gallery.chunks[0]
     for place in range(40, 47):
         assert add(client, (f"{place}.png", picture(place))).status_code == 200
-    assert max(len(part.gallery) for part in served.current.state.head.scorer.terms) <= 3
+    assert max(len(part.gallery.chunks) for part in served.current.state.head.scorer.terms) <= 3
     assert ask(client, picture(41), k=1).json()["hits"][0]["id"] == 15
     # What was not joined is the same array still: it need not be packed for queries again.
-    assert served.current.state.head.scorer.terms[0].gallery[0] is first
+    assert served.current.state.head.scorer.terms[0].gallery.chunks[0] is first
     again = opened(town)
     assert len(again) == 21
     assert again.state.head_digest("none") == served.current.state.head_digest("none")
@@ -221,9 +221,9 @@ def test_a_large_map_of_floats_answers_the_same_images_from_coarse_scores(serve,
     monkeypatch.setattr(asking, "COARSE_FROM", 2)
     client = serve()
     served = client.app.state.service.maps["town"]
-    assert set(served.current._coarse) == {"none"}
+    assert served.current.engine("none").name == "bounded"
     learning = serve(self_calibrate=True)  # learns from exact scores, so it makes no others
-    assert learning.app.state.service.maps["town"].current._coarse == {}
+    assert learning.app.state.service.maps["town"].current.engine("none").name == "exact"
     from_disk = opened(town).query(as_rgb(picture(5, 0.8)), k=5)
     for one in (client, learning):
         hits = ask(one, picture(5, 0.8), k=5).json()["hits"]

@@ -128,7 +128,7 @@ def attribute(scorer: Scorer, query: Tokens, image: Tokens, row: int) -> Attribu
     """Take apart the score of a query (one photo) with gallery row `row`, whose own tokens are `image`."""
     row = row if scorer.duplicates is None else int(scorer.duplicates[row])
     features = [feature[0].astype(np.float64) for feature in scorer.query_features(padded(query, 0)[0])]
-    rows = [_gallery_row(part, row) for part in scorer.terms]
+    rows = [term.gallery.take([row])[0].astype(np.float64) for term in scorer.terms]
     photos = [tokens.load(0, 1)[0] for tokens in (query, image)]
     shares: list[TermShares | None] = [None] * len(scorer.terms)
     nearest: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -183,14 +183,6 @@ def _tables(
             taken_off = -(mean * direction).sum(axis=1)  # −⟨μ_k, g_k⟩
             tables[index] = pieces.table(direction) + pieces.share * taken_off
     return [tables[index] for index in range(len(gammas))]
-
-
-def _gallery_row(part: ScoreTerm, row: int) -> np.ndarray:
-    for chunk in part.gallery:
-        if row < len(chunk):
-            return np.asarray(chunk[row : row + 1], np.float64)[0]
-        row -= len(chunk)
-    raise AssertionError("a row beyond the gallery")
 
 
 def _products(anchors: Rows, vectors: np.ndarray) -> np.ndarray:

@@ -36,7 +36,7 @@ def why(
     image = image_tokens(place_map, rows[0])
     head = place_map.state.chosen(calibration)
     scorer = head.stored.scorer
-    scorer._check(query_tokens)
+    scorer.check(query_tokens)
     found = attribute(scorer, query_tokens, image, rows[0])
     grids = [grid_of(place_map, tokens) for tokens in (query_tokens, image)]
     heats = [found.patches(of).reshape(grid) for of, grid in zip(("query", "image"), grids, strict=True)]

@@ -65,7 +65,7 @@ def head_model(scorer: Scorer, about: Mapping[str, Any]) -> bytes:
     if tokens is not None:
         features[GLOBAL, None] = graph.unit(tokens)
     scaled = [_scaled(graph, features[part.side, part.gamma], part.weight) for part in scorer.terms]
-    width = sum(part.width for part in scorer.terms)
+    width = sum(part.gallery.width for part in scorer.terms)
     graph.output(graph.add("Concat", *scaled, axis=1), "vector", ["photos", width])
     return graph.model("tfa head", {key: str(value) for key, value in about.items()})
 
@@ -83,7 +83,7 @@ def _floats(rows: Rows) -> np.ndarray:
 
 
 def _global_input(graph: Graph, parts: Sequence[ScoreTerm]) -> str | None:
-    widths = {part.width for part in parts if part.side == GLOBAL}
+    widths = {part.gallery.width for part in parts if part.side == GLOBAL}
     return graph.input("global", ["photos", widths.pop()]) if widths else None
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from tfa.base.files import write_atomically
 from tfa.errors import NoImages
 from tfa.maps import PlaceMap
-from tfa.maps.rows import answering_rows
 from tfa.method.compiled import compile_scorer
 from tfa.method.scorer import Scorer
 
@@ -39,7 +38,7 @@ def compiled_map(place_map: PlaceMap, calibration: str | None = None) -> Compile
     if not len(place_map):
         raise NoImages("the map has no images left to export; add photos with: tfa add")
     head = place_map.state.chosen(calibration)
-    scorer, rows = head.stored.scorer, answering_rows(place_map)
+    scorer, rows = head.stored.scorer, place_map.rows
     # Copies of a photo tie to the last bit: they share the row of the first.
     rows = rows if scorer.duplicates is None else scorer.duplicates[rows]
     compiled = compile_scorer(scorer)

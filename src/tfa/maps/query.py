@@ -18,53 +18,54 @@ from tfa.maps.state import MapState
 from tfa.maps.state_changes import with_duplicates
 from tfa.maps.stored_head import INTEGERS, StoredHead
 from tfa.maps.verification import Question, Verifier, verifier_for, wanted_candidates
+from tfa.method.evidence import z_scores
 from tfa.photos.images import Photo, as_rgb, name_of
 from tfa.photos.token_cache import TokenCache
-from tfa.search.bounded import BoundedScorer
-from tfa.verification.reranking import UNVERIFIED, rerank
+from tfa.search.bounded import BoundedEngine
+from tfa.search.engine import checked_k
+from tfa.search.exact import ExactEngine
+from tfa.verification.reranking import UNVERIFIED, reorder
 
 QUERY_BATCH = 8  # photos encoded at a time
+AT_ONCE = 64  # photos searched at a time, however many are given
 COARSE_FROM = 500  # images from which a prepared map of floats answers from coarse scores
 
 
 def hits_of(
     stored: StoredHead,
-    alive: np.ndarray,
+    engine: ExactEngine,
     images: Sequence[ImageRecord],
     tokens: Tokens,
     k: int,
     verifier: Verifier | None = None,
-    coarse: BoundedScorer | None = None,
 ) -> list[list[Hit]]:
-    """The k best of `images`, which stand in the gallery rows `alive`, for each query; verified where asked."""
-    if k < 1:
-        raise BadSpec(f"k={k} is out of range: must be at least 1")
+    """The k best of `images`, which the engine holds in their order, for each query; verified where wanted."""
+    checked_k(k)
     if not len(images):
         return [[] for _ in range(len(tokens))]
-    if coarse is None:
-        scores = stored.scorer.scores(tokens)[:, alive]
-    else:  # exact for the best, and near enough for the mean and spread of the rest
-        scores = coarse.scores(tokens, max(k, 0 if verifier is None else verifier.candidates), alive)[:, alive]
-    if verifier is None:
-        found = rerank(scores, k)
-    else:
-        duplicates = stored.scorer.duplicates
+    candidates = 0 if verifier is None else verifier.candidates
+    blocks = [tokens.select(slice(start, start + AT_ONCE)) for start in range(0, len(tokens), AT_ONCE)]
+    results = [engine.search(stored.scorer.query_vectors(block), max(k, candidates)) for block in blocks]
+    hits: list[list[Hit]] = []
+    for block, result in zip(blocks, results, strict=True):
+        assert result.mean is not None
+        assert result.spread is not None
+        z = z_scores(result.scores.astype(np.float64), result.mean[:, None], result.spread[:, None])
         # Photos of one content are compared as one, so that the first of them wins here too.
-        rows = alive if duplicates is None else duplicates[alive]
-        found = rerank(scores, k, verifier.candidates, verifier.pairs(tokens, rows))
-    sure = confidence_of(found, stored.peaks)
-    best = np.take_along_axis(scores, found.indices, axis=1)
-    return [
-        [
-            Hit(images[i].id, images[i].path, float(score), float(p), images[i].position, _counted(votes))
-            for i, score, p, votes in zip(*row, strict=True)
-        ]
-        for row in zip(found.indices, best, sure, found.matches, strict=True)
-    ]
+        same, alive = stored.scorer.duplicates, engine.alive
+        pairs = None if verifier is None else verifier.pairs(block, alive if same is None else same[alive])
+        columns = np.searchsorted(engine.ids, result.ids)
+        found = reorder(columns, z, k, candidates, pairs)
+        sure = confidence_of(found, stored.peaks)
+        for row in range(len(block)):
+            score = dict(zip(columns[row].tolist(), result.scores[row].tolist(), strict=True))
+            answers = zip(found.indices[row].tolist(), sure[row].tolist(), found.matches[row].tolist(), strict=True)
+            hits.append([_hit(images[i], score[i], confidence, votes) for i, confidence, votes in answers])
+    return hits
 
 
-def _counted(votes: int) -> int | None:
-    return None if votes == UNVERIFIED else int(votes)
+def _hit(image: ImageRecord, score: float, confidence: float, votes: int) -> Hit:
+    return Hit(image.id, image.path, score, confidence, image.position, None if votes == UNVERIFIED else votes)
 
 
 def answers_of(
@@ -122,9 +123,9 @@ class AskableMap:
     def _take(self, state: MapState) -> None:
         self.state = with_duplicates(state)
         rows = [row for row, record in enumerate(state.images) if record.id not in state.removed]
-        self._alive = np.array(rows, dtype=np.int64)
+        self.rows = np.array(rows, dtype=np.int64)  # of the gallery: those of `images`, in their order
         self.images = [state.images[row] for row in rows]
-        self._coarse: dict[str, BoundedScorer] = {}
+        self._engines: dict[str, ExactEngine] = {}
         if self._prepared:
             self.prepare()
 
@@ -135,13 +136,20 @@ class AskableMap:
         coarse scores: the same images, and scores to the rounding of a float32. Mean and spread of a row, which
         confidence needs, are then of coarse scores (z-scores to about 0.01).
         """
-        self._prepared = True
+        self._prepared, self._engines = True, {}
         for head in self.state.heads:
-            if head.stored.storage == INTEGERS:
-                head.stored.scorer.prepare()
-            elif len(self.state.images) >= COARSE_FROM:
-                self._coarse[head.name] = BoundedScorer(head.stored.scorer)
-                self._coarse[head.name].prepare()
+            head.stored.scorer.prepare()
+            self.engine(head.name).prepare()
+
+    def engine(self, calibration: str | None = None) -> ExactEngine:
+        """What searches the images under the head of that name (None: the active one)."""
+        head = self.state.chosen(calibration)
+        if head.name not in self._engines:
+            floats = head.stored.storage != INTEGERS
+            kind = BoundedEngine if self._prepared and floats and len(self.state.images) >= COARSE_FROM else ExactEngine
+            ids = np.array([record.id for record in self.images], np.int64)
+            self._engines[head.name] = kind(head.stored.scorer.rows, ids, self.rows)
+        return self._engines[head.name]
 
     def __len__(self) -> int:
         return len(self.images)
@@ -234,8 +242,7 @@ class AskableMap:
     def _ask(self, tokens: Tokens, question: Question) -> list[list[Hit]]:
         head = self.state.chosen(question.calibration)
         verifier = verifier_for(tokens, question, head, self.state.compact)
-        coarse = self._coarse.get(head.name)
-        return hits_of(head.stored, self._alive, self.images, tokens, question.k, verifier, coarse)
+        return hits_of(head.stored, self.engine(head.name), self.images, tokens, question.k, verifier)
 
     def _answers(
         self, photos: Sequence[Photo], question: Question, min_confidence: float, strict: bool

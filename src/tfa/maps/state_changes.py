@@ -95,10 +95,10 @@ def with_arrays_of(fresh: MapState, older: MapState) -> MapState:
     heads = []
     for head, known in zip(fresh.heads, older.heads, strict=True):
         scorer, old = head.stored.scorer, known.stored.scorer
-        if all(len(p.gallery[0]) == len(o.gallery[0]) for p, o in zip(scorer.terms, old.terms, strict=True)):
+        pairs = list(zip(scorer.terms, old.terms, strict=True))
+        if all(len(term.gallery.chunks[0]) == len(same.gallery.chunks[0]) for term, same in pairs):
             terms = [
-                dataclasses.replace(part, gallery=(same.gallery[0], *part.gallery[1:]))
-                for part, same in zip(scorer.terms, old.terms, strict=True)
+                dataclasses.replace(term, gallery=term.gallery.starting_with(same.gallery)) for term, same in pairs
             ]
             scorer = dataclasses.replace(scorer, sides=old.sides, terms=tuple(terms))
             head = dataclasses.replace(head, stored=dataclasses.replace(head.stored, scorer=scorer))

@@ -17,8 +17,8 @@ from tfa.method.head import Head, Replica
 from tfa.method.score_calibration import bias_of_rows
 from tfa.method.scorer import GLOBAL, QuerySide, Scorer, ScoreTerm
 from tfa.method.spectrum import Geometry
-from tfa.search.gallery import Rows
-from tfa.search.quantised_rows import SEVEN_TOP, TOP, QuantisedRows, joined_rows, rounded
+from tfa.search.gallery import Gallery, Rows
+from tfa.search.quantised_rows import SEVEN_TOP, TOP, QuantisedRows, rounded
 
 Tensors = Mapping[str, np.ndarray]
 STORAGES = ("float16", "float32", "int7")
@@ -45,13 +45,13 @@ class StoredHead:
                 continue
             side = None if term.side == GLOBAL else sides[term.side]
             if term.gamma is None and side is not None and side.anchors is not None and _all_anchors(side, term):
-                gallery = side.anchors  # every image is an anchor: one copy serves both
+                rows = side.anchors  # every image is an anchor: one copy serves both
             else:
-                gallery = _stored_rows(term.gallery[0], storage, descriptors=_describes(term))
+                rows = _stored_rows(term.gallery.chunks[0], storage, descriptors=_describes(term))
             if scorer.duplicates is not None and term.gamma is not None:
                 # Twins have equal tokens; the eigenvectors gave their coordinates unequal last bits.
-                gallery = gallery[scorer.duplicates]
-            terms.append(replace(term, gallery=(gallery,)))
+                rows = rows[scorer.duplicates]
+            terms.append(replace(term, gallery=Gallery.of(rows)))
         return cls(replace(scorer, sides=sides, terms=tuple(terms), dtype="float32"), head.peaks[replica], storage)
 
     def rows_of(self, tokens: Tokens) -> list[Rows]:
@@ -65,7 +65,7 @@ class StoredHead:
 
     def grown(self, rows: Sequence[Any]) -> StoredHead:
         """With one more chunk of gallery rows."""
-        terms = [replace(p, gallery=(*p.gallery, r)) for p, r in zip(self.scorer.terms, rows, strict=True)]
+        terms = [replace(p, gallery=p.gallery.appended(r)) for p, r in zip(self.scorer.terms, rows, strict=True)]
         bias = np.concatenate([self.scorer.bias, bias_of_rows(self.scorer, rows)])
         return replace(self, scorer=replace(self.scorer, terms=tuple(terms), bias=bias, duplicates=None))
 
@@ -99,7 +99,7 @@ class StoredHead:
         }
 
     def _shares_anchors(self, term: ScoreTerm) -> bool:
-        return term.side != GLOBAL and term.gallery[0] is self.scorer.sides[term.side].anchors
+        return term.side != GLOBAL and term.gallery.chunks[0] is self.scorer.sides[term.side].anchors
 
     def head_tensors(self) -> dict[str, np.ndarray]:
         """The query side."""
@@ -122,15 +122,10 @@ class StoredHead:
         """Gallery rows `start` to `stop`; rows that are the anchors themselves are in the head's file."""
         tensors = {"bias": self.scorer.bias[start:stop]}
         for index, (term, same) in enumerate(zip(self.scorer.terms, _first_alike(self.scorer.terms), strict=True)):
-            first = max(start, len(term.gallery[0])) if self._shares_anchors(term) else start
-            chunks, row = [], 0
-            for chunk in term.gallery:
-                low, high = max(first - row, 0), min(stop - row, len(chunk))
-                if low < high:
-                    chunks.append(chunk if (low, high) == (0, len(chunk)) else chunk[low:high])
-                row += len(chunk)
-            if chunks and same is None:
-                tensors |= _written(f"term{index}", _joined_rows(chunks))
+            shared = len(term.gallery.chunks[0]) if self._shares_anchors(term) else 0
+            rows = term.gallery.between(max(start, shared), stop)
+            if rows is not None and same is None:
+                tensors |= _written(f"term{index}", rows)
         return tensors
 
     @classmethod
@@ -141,11 +136,11 @@ class StoredHead:
         for index, entry in enumerate(layout["terms"]):
             source = index if entry["same_as"] is None else entry["same_as"]
             width = sides[entry["side"]].centers.size if entry["side"] != GLOBAL and entry["gamma"] is None else None
-            chunks = [_read(f"term{index}", gallery, width) for gallery in galleries if f"term{index}" in gallery]
+            chunks = [_read(f"term{index}", one, width) for one in galleries if f"term{index}" in one]
             if entry["shares_anchors"]:
                 chunks.insert(0, sides[entry["side"]].anchors)
-            gallery_rows = tuple(chunks) if source == index else terms[source].gallery
-            terms.append(ScoreTerm(entry["weight"], entry["side"], entry["gamma"], gallery_rows, entry["member"]))
+            gallery = Gallery.of(*chunks) if source == index else terms[source].gallery
+            terms.append(ScoreTerm(entry["weight"], entry["side"], entry["gamma"], gallery, entry["member"]))
             if f"calibrators{source}" in head:
                 features.append(head[f"calibrators{source}"])
         bias = np.concatenate([gallery["bias"] for gallery in galleries])
@@ -181,13 +176,6 @@ def _stored_rows(rows: Rows, storage: str, *, descriptors: bool) -> Rows:
 
 def _describes(term: ScoreTerm) -> bool:
     return term.gamma is None and term.side != GLOBAL
-
-
-def _joined_rows(chunks: Sequence[Rows]) -> Rows:
-    levels = [chunk for chunk in chunks if isinstance(chunk, QuantisedRows)]
-    if levels:
-        return joined_rows(levels)
-    return chunks[0] if len(chunks) == 1 else np.concatenate([np.asarray(chunk) for chunk in chunks])
 
 
 def _written(name: str, rows: Rows) -> dict[str, np.ndarray]:
@@ -237,4 +225,4 @@ def _first_alike(terms: Sequence[ScoreTerm]) -> list[int | None]:
 
 def _all_anchors(side: QuerySide, term: ScoreTerm) -> bool:
     assert side.anchors is not None
-    return len(side.anchors) == len(term.gallery[0])
+    return len(side.anchors) == len(term.gallery.chunks[0])

@@ -5,13 +5,13 @@ score(q, d) = ⟨Ψ(q), Ψ(d)⟩ + b_d,   Ψ = ⊕_t √weight_t · f_t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tfa.base.tokens import Tokens
 from tfa.method.scorer import Scorer
+from tfa.search.engine import direct_sum
 
 
 @dataclass(frozen=True)
@@ -24,20 +24,10 @@ class Compiled:
 
     def query(self, tokens: Tokens) -> np.ndarray:
         """`q D`."""
-        self.scorer._check(tokens)
-        features = self.scorer.query_features(tokens)
-        return direct_sum([term.weight for term in self.scorer.terms], features)
+        return np.asarray(self.scorer.query_vectors(tokens))
 
 
 def compile_scorer(scorer: Scorer) -> Compiled:
-    galleries = [np.concatenate([np.asarray(chunk, scorer.dtype) for chunk in term.gallery]) for term in scorer.terms]
-    database = direct_sum([term.weight for term in scorer.terms], galleries)
-    return Compiled(scorer, database, scorer.bias.astype(scorer.dtype))
-
-
-def direct_sum(weights: Sequence[float], features: Sequence[np.ndarray]) -> np.ndarray:
-    """Ψ: features side by side, each scaled by the root of its weight."""
-    return np.concatenate(
-        [f if w == 1 else f * f.dtype.type(np.sqrt(w)) for w, f in zip(weights, features, strict=True)],
-        axis=1,
-    )
+    rows = scorer.rows
+    galleries = [gallery.take(np.arange(len(rows))).astype(scorer.dtype, copy=False) for gallery in rows.galleries]
+    return Compiled(scorer, direct_sum(rows.weights, galleries), scorer.bias.astype(scorer.dtype))

@@ -33,6 +33,7 @@ from tfa.method.residuals import SOFT, describe
 from tfa.method.score_calibration import calibrated
 from tfa.method.scorer import QuerySide, Scorer, ScoreTerm, joined
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, sample_patches
+from tfa.search.gallery import Gallery
 from tfa.search.ties import find_duplicates
 
 SOURCE, MAP = "source", "map"
@@ -195,11 +196,11 @@ def _member(branch: Branch, sigma: float, spec: HeadSpec, dtype: str, spill: Spi
     )
     terms = carrier_terms(CARRIER)
     galleries = [branch.features(term.gamma, dtype, spill) for term in terms]
-    parts = tuple(
-        ScoreTerm(term.weight / (sigma or 1.0), 0, term.gamma, (gallery,))
+    scored = tuple(
+        ScoreTerm(term.weight / (sigma or 1.0), 0, term.gamma, Gallery.of(gallery))
         for term, gallery in zip(terms, galleries, strict=True)
     )
-    scorer = Scorer((side,), parts, np.zeros(len(descriptors)), find_duplicates(descriptors), dtype)
+    scorer = Scorer((side,), scored, np.zeros(len(descriptors)), find_duplicates(descriptors), dtype)
     for gallery in galleries:
         release(gallery)
     branch.release()

@@ -34,6 +34,7 @@ from tfa.method.residuals import HARD
 from tfa.method.score_calibration import calibrated
 from tfa.method.scorer import GLOBAL, QuerySide, Scorer, ScoreTerm, joined
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary
+from tfa.search.gallery import Gallery
 from tfa.search.ties import find_duplicates, top_k
 
 Replica = int | Literal["ensemble"]
@@ -165,21 +166,21 @@ def replica_scorer(
     if admitted is not None:
         local = decisions.local_weight / decisions.sigma_local[construction]
         share = (1 - decisions.local_weight) / decisions.sigma_cls[construction]
-    sides, parts = [], []
+    sides, terms = [], []
     for index, (weight, branch) in enumerate(used):
-        terms = carrier_terms(decisions.carrier, **decisions.strengths[branch.assignment])
-        for term in terms:
+        kernel = carrier_terms(decisions.carrier, **decisions.strengths[branch.assignment])
+        for term in kernel:
             gallery = branch.features(term.gamma, dtype, spill)
-            parts.append(ScoreTerm(local * weight * term.weight, index, term.gamma, (gallery,)))
-        sides.append(_side(branch, spec, any(term.gamma is not None for term in terms)))
+            terms.append(ScoreTerm(local * weight * term.weight, index, term.gamma, Gallery.of(gallery)))
+        sides.append(_side(branch, spec, any(term.gamma is not None for term in kernel)))
     if admitted is not None:
-        parts.append(ScoreTerm(share, GLOBAL, None, (admitted,)))
+        terms.append(ScoreTerm(share, GLOBAL, None, Gallery.of(admitted)))
     descriptors = [branch.described.descriptors for _, branch in used]
     duplicates = duplicates_of(*descriptors, admitted)
-    for array in (*descriptors, *(chunk for part in parts for chunk in part.gallery)):
+    for array in (*descriptors, *(chunk for term in terms for chunk in term.gallery.chunks)):
         if isinstance(array, np.ndarray):
             release(array)
-    return Scorer(tuple(sides), tuple(parts), np.zeros(len(descriptors[0])), duplicates, dtype)
+    return Scorer(tuple(sides), tuple(terms), np.zeros(len(descriptors[0])), duplicates, dtype)
 
 
 def _side(branch: Branch, spec: HeadSpec, spectral: bool) -> QuerySide:

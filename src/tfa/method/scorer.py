@@ -19,7 +19,9 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
 from tfa.method.residuals import describe
 from tfa.method.spectrum import Geometry
-from tfa.search.gallery import QUERY_BLOCK, Rows, inner, lone_products, query_blocks
+from tfa.search.engine import QueryVectors
+from tfa.search.exact import WeightedGalleries
+from tfa.search.gallery import QUERY_BLOCK, Gallery, Rows, inner, query_blocks
 from tfa.search.quantised_rows import QuantisedRows
 from tfa.search.ties import find_duplicates
 
@@ -100,12 +102,8 @@ class ScoreTerm:
     weight: float
     side: int  # index of a QuerySide, or GLOBAL
     gamma: float | None  # None: the descriptor itself (or the global token)
-    gallery: tuple[Rows, ...]  # m D, in chunks of rows: a map grows by chunks, a head has one
+    gallery: Gallery  # m D
     member: int = 0  # which replica of an ensemble it belongs to
-
-    @property
-    def width(self) -> int:
-        return self.gallery[0].shape[1]
 
 
 @dataclass(frozen=True)
@@ -121,39 +119,39 @@ class Scorer:
     # joins the gallery later gets its bias from them.
     calibrators: tuple[np.ndarray, ...] | None = None
 
+    @property
+    def rows(self) -> WeightedGalleries:
+        """What scoring needs of the database."""
+        weights, galleries = tuple(term.weight for term in self.terms), tuple(term.gallery for term in self.terms)
+        return WeightedGalleries(weights, galleries, self.bias, self.duplicates, self.dtype)
+
     def scores(self, tokens: Tokens) -> np.ndarray:
         """`q m` scores."""
-        self._check(tokens)
-        rows = [
-            self._block(tokens.select(slice(start, start + INTEGER_BLOCK)))
+        rows = self.rows
+        blocks = [
+            rows.scores(self.query_vectors(tokens.select(slice(start, start + INTEGER_BLOCK))))
             for start in range(0, len(tokens), INTEGER_BLOCK)
         ]
-        return np.concatenate(rows) if rows else np.empty((0, len(self.bias)), self.dtype)
+        return np.concatenate(blocks) if blocks else np.empty((0, len(self.bias)), self.dtype)
 
-    def _block(self, tokens: Tokens) -> np.ndarray:
+    def scores_of(self, features: Sequence[np.ndarray]) -> np.ndarray:
+        """`q m` scores of queries whose feature of each term is given."""
+        return self.rows.scores(QueryVectors(tuple(features), tuple(term.weight for term in self.terms)))
+
+    def query_vectors(self, tokens: Tokens) -> QueryVectors:
+        """The queries as an engine takes them."""
+        self.check(tokens)
         sides = self._sides(tokens)
-        known = {
-            id(side.anchors): found.with_anchors
-            for side, found in zip(self.sides, sides, strict=True)
-            if found.with_anchors is not None
-        }
-        return self.scores_of(self._terms(tokens, sides), known)
-
-    def scores_of(self, query_features: Sequence[np.ndarray], known: dict[int, np.ndarray] | None = None) -> np.ndarray:
-        """`q m` scores of queries whose feature of each term is given; `known` are products with a chunk, by its id."""
-        count = len(query_features[0])
-        total = np.zeros((count, len(self.bias)), self.dtype)
-        for term, features in zip(self.terms, query_features, strict=True):
-            similarity = np.concatenate([lone_products(features, chunk, known or {}) for chunk in term.gallery], axis=1)
-            total += similarity if term.weight == 1 else np.dtype(self.dtype).type(term.weight) * similarity
-        total += self.bias.astype(self.dtype)
-        if self.duplicates is not None:
-            total = total[:, self.duplicates]  # duplicates tie to the last bit, so the smaller index wins
-        return total
+        known = [
+            (side.anchors, one.with_anchors)
+            for side, one in zip(self.sides, sides, strict=True)
+            if side.anchors is not None and one.with_anchors is not None
+        ]
+        return QueryVectors(tuple(self._features(tokens, sides)), tuple(term.weight for term in self.terms), known)
 
     def query_features(self, tokens: Tokens) -> list[np.ndarray]:
         """The query's feature of each term, `q D` each."""
-        return self._terms(tokens, self._sides(tokens))
+        return self._features(tokens, self._sides(tokens))
 
     def _sides(self, tokens: Tokens) -> list[Features]:
         gammas: list[set[float | None]] = [set() for _ in self.sides]
@@ -162,7 +160,7 @@ class Scorer:
                 gammas[term.side].add(term.gamma)
         return [side.features(tokens, asked, self.dtype) for side, asked in zip(self.sides, gammas, strict=True)]
 
-    def _terms(self, tokens: Tokens, sides: Sequence[Features]) -> list[np.ndarray]:
+    def _features(self, tokens: Tokens, sides: Sequence[Features]) -> list[np.ndarray]:
         return [
             l2(np.asarray(tokens.cls, self.dtype)) if term.side == GLOBAL else sides[term.side].by_gamma[term.gamma]
             for term in self.terms
@@ -170,12 +168,13 @@ class Scorer:
 
     def prepare(self) -> None:
         """Pack rows of integers for their kernel; scores stay as they are."""
-        chunks = [chunk for term in self.terms for chunk in term.gallery]
-        for rows in (*chunks, *(side.anchors for side in self.sides), *(side.directions for side in self.sides)):
+        for term in self.terms:
+            term.gallery.prepare()
+        for rows in (*(side.anchors for side in self.sides), *(side.directions for side in self.sides)):
             if isinstance(rows, QuantisedRows):
                 rows.prepare()
 
-    def _check(self, tokens: Tokens) -> None:
+    def check(self, tokens: Tokens) -> None:
         channels = self.sides[0].centers.shape[1]
         if len(tokens) and tokens.channels != channels:
             raise ChannelMismatch(
@@ -184,7 +183,7 @@ class Scorer:
             )
         for term in self.terms:
             if term.side == GLOBAL and len(tokens):
-                width = term.width
+                width = term.gallery.width
                 if tokens.cls is None:
                     raise BadTokens("this head compares global tokens and the query has none; give cls")
                 if tokens.cls.shape[1] != width:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from tfa.maps import ImageRecord, PlaceMap
-from tfa.maps.rows import answering_rows
 from tfa.report.advice import advice_of
 from tfa.report.duplicates import NEAR, near_duplicates
 from tfa.report.evidence import evidence_of
@@ -19,7 +18,7 @@ def report_of(place_map: PlaceMap) -> dict[str, Any]:
     """Facts and evidence of a map, near duplicates, hubs, lonely images and advice."""
     info = place_map.info()
     facts = {key: value for key, value in info.items() if key not in ("photos", "evidence")}
-    found = resemblance(place_map.state.chosen().stored.scorer, answering_rows(place_map))
+    found = resemblance(place_map.state.chosen().stored.scorer, place_map.rows)
     images = place_map.images
     duplicates = [{"images": [_named(images[i]) for i in group]} for group in near_duplicates(found)]
     hubs = [{**_named(images[i]), "returned_by": count} for i, count in hubs_of(found)]

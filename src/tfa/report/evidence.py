@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from tfa.maps import PlaceMap
-from tfa.maps.rows import answering_rows
 from tfa.method.scorer import GLOBAL, Scorer
-from tfa.search.gallery import Rows
+from tfa.search.gallery import Gallery
 
 MOST_EIGENVALUES = 200
 MOST_PAIRS = 2000
@@ -35,7 +34,7 @@ def evidence_of(place_map: PlaceMap) -> dict[str, Any]:
         "decisions": made,
         "reasons": head.evidence["reasons"],
         "spectrum": spectrum_of(head.stored.scorer),
-        "similarity": similarity_of(head.stored.scorer, answering_rows(place_map)),
+        "similarity": similarity_of(head.stored.scorer, place_map.rows),
     }
 
 
@@ -69,30 +68,26 @@ def similarity_of(scorer: Scorer, alive: np.ndarray, most: int = MOST_PAIRS) -> 
     one, other = np.r_[near, drawn[0]], np.r_[near + 1, drawn[1]]
     original = [float(descriptors(a) @ descriptors(b)) for a, b in zip(rows[one], rows[other], strict=True)]
     final = np.zeros(len(one))
-    for part in scorer.terms:
+    for term in scorer.terms:
         for index, (a, b) in enumerate(zip(rows[one], rows[other], strict=True)):
-            final[index] += part.weight * float(_row(part.gallery, a) @ _row(part.gallery, b))
+            final[index] += term.weight * float(_row(term.gallery, a) @ _row(term.gallery, b))
     final += scorer.bias[rows[other]]
     return {"original": original, "final": final.tolist()}
 
 
 def _original(scorer: Scorer, alive: np.ndarray) -> tuple[np.ndarray, Any]:
     """Gallery rows whose residual descriptor the map keeps, and how to get it."""
-    for part in scorer.terms:
-        if part.side != GLOBAL and part.gamma is None:
-            return alive, partial(_row, part.gallery)
+    for term in scorer.terms:
+        if term.side != GLOBAL and term.gamma is None:
+            return alive, partial(_row, term.gallery)
     side = next(side for side in scorer.sides if side.geometry is not None)
     geometry, anchors = side.geometry, side.anchors
     assert geometry is not None
     assert anchors is not None
     place = {int(row): index for index, row in enumerate(geometry.anchors)}
     rows = np.array([row for row in alive.tolist() if row in place], np.int64)
-    return rows, lambda row: _row((anchors,), place[int(row)])
+    return rows, lambda row: _row(Gallery.of(anchors), place[int(row)])
 
 
-def _row(gallery: tuple[Rows, ...], row: int) -> np.ndarray:
-    for chunk in gallery:
-        if row < len(chunk):
-            return np.asarray(chunk[row : row + 1], np.float32)[0]
-        row -= len(chunk)
-    raise AssertionError("a row beyond the gallery")
+def _row(gallery: Gallery, row: int) -> np.ndarray:
+    return gallery.take([row])[0]

@@ -8,7 +8,6 @@ import numpy as np
 
 from tfa.method.evidence.support import NOBODY
 from tfa.method.scorer import Scorer
-from tfa.search.gallery import Rows
 
 MOST_ASKED = 2000  # images that ask; of a larger map evenly spaced ones
 NEIGHBOURS = 5  # answers looked at
@@ -44,7 +43,7 @@ def resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_ASKED) -> Re
     found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for low in range(0, len(asked), BLOCK):
         rows = asked[low : low + BLOCK]
-        scores = scorer.scores_of([_rows(part.gallery, kept[rows]) for part in scorer.terms])[:, alive].astype(float)
+        scores = scorer.scores_of([term.gallery.take(kept[rows]) for term in scorer.terms])[:, alive].astype(float)
         cosines = (scores - scorer.bias[kept] - level[rows][:, None] - level) / (norms[rows][:, None] * norms)
         hidden = kept[rows][:, None] == kept[None, :]
         cosines[hidden] = 1.0
@@ -62,29 +61,18 @@ def resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_ASKED) -> Re
     return Resemblance(asked, count, first, best, (low_ones, high_ones, cosine[chosen]))
 
 
-def _rows(gallery: tuple[Rows, ...], rows: np.ndarray) -> np.ndarray:
-    """Some rows of a gallery in chunks, in float32."""
-    picked = np.empty((len(rows), gallery[0].shape[1]), np.float32)
-    start = 0
-    for chunk in gallery:
-        here = np.flatnonzero((rows >= start) & (rows < start + len(chunk)))
-        picked[here] = np.asarray(chunk[rows[here] - start], np.float32)
-        start += len(chunk)
-    return picked
-
-
 def _level_and_norms(scorer: Scorer, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Of each image `m`: ⟨Ψ, Ψ̄⟩ − ‖Ψ̄‖²/2, so that a pair loses the sum of both, and ‖Ψ − Ψ̄‖."""
     squared, along, of_mean = np.zeros(len(kept)), np.zeros(len(kept)), 0.0
     starts = range(0, len(kept), BLOCK)
-    for part in scorer.terms:
-        sums = [_rows(part.gallery, kept[low : low + BLOCK]).sum(axis=0, dtype=np.float64) for low in starts]
+    for term in scorer.terms:
+        sums = [term.gallery.take(kept[low : low + BLOCK]).sum(axis=0, dtype=np.float64) for low in starts]
         mean = np.sum(sums, axis=0) / len(kept)
-        of_mean += part.weight * float(mean @ mean)
+        of_mean += term.weight * float(mean @ mean)
         for low in starts:
-            rows = _rows(part.gallery, kept[low : low + BLOCK]).astype(np.float64)
-            squared[low : low + BLOCK] += part.weight * np.einsum("md,md->m", rows, rows)
-            along[low : low + BLOCK] += part.weight * (rows @ mean)
+            rows = term.gallery.take(kept[low : low + BLOCK]).astype(np.float64)
+            squared[low : low + BLOCK] += term.weight * np.einsum("md,md->m", rows, rows)
+            along[low : low + BLOCK] += term.weight * (rows @ mean)
     # Images that are all alike have nothing but rounding beside their mean.
     centred = np.maximum(squared - 2 * along + of_mean, 1e-6 * np.maximum(squared, 1e-30))
     return along - of_mean / 2, np.sqrt(centred)

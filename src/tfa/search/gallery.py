@@ -1,47 +1,145 @@
-"""Inner products of queries with gallery rows, of floats or of integers, that no other query changes."""
+"""The gallery: rows `m D` of floats or integers, in chunks, and their inner products with queries.
+
+A map grows by chunks and a head has one. Rows are float32, float64, float16 or integers (`QuantisedRows`); what reads
+them sees floats. Products do not depend on the other queries of a batch.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tfa.base.half import widened
-from tfa.search.quantised_rows import QuantisedRows
+from tfa.search.quantised_rows import QuantisedRows, joined_rows
 
-# Queries are scored in blocks of this many, the last one padded: matrix products then have the same shape for
-# any number of queries, and a score does not depend, in its last bit, on what it was asked together with.
+# Queries are multiplied in blocks of this many, the last one padded: matrix products then have the same shape for
+# any number of queries, and a score does not depend, in its last bit, on the queries beside it.
 QUERY_BLOCK = 16
 GALLERY_BLOCK = 256  # rows of a float16 gallery widened to float32 at a time
 Rows = np.ndarray | QuantisedRows
+# Products `q m` that were made already, each with the rows it is of.
+Known = Sequence[tuple[Rows, np.ndarray]]
+B = TypeVar("B")
 
 
-def query_blocks(features: np.ndarray, gallery: Rows) -> list[np.ndarray]:
-    """Features `q D` in blocks of 16, the last filled up with its first; in one where the gallery is integers."""
-    if isinstance(gallery, QuantisedRows):
+@dataclass(frozen=True)
+class Gallery:
+    """Rows of one term of a score. It never changes: `appended` makes another one that shares its chunks."""
+
+    chunks: tuple[Rows, ...]
+    # What was derived from each chunk (`derived`): it lives as long as the chunk is in some gallery.
+    _derived: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, *chunks: Rows) -> Gallery:
+        return cls(tuple(chunks))
+
+    def __len__(self) -> int:
+        return sum(map(len, self.chunks))
+
+    @property
+    def width(self) -> int:
+        return self.chunks[0].shape[1]
+
+    def appended(self, rows: Rows) -> Gallery:
+        """With one more chunk."""
+        return Gallery((*self.chunks, rows), dict(self._derived))
+
+    def starting_with(self, other: Gallery) -> Gallery:
+        """The same rows, the first chunk being that of `other`, which is equal and may have been prepared."""
+        return Gallery((other.chunks[0], *self.chunks[1:]), {i: d for i, d in other._derived.items() if i == 0})
+
+    def take(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Some rows as floats, float32 unless they are float64; no other row is read."""
+        stored = [chunk.dtype for chunk in self.chunks if isinstance(chunk, np.ndarray)]
+        return take_rows(self.chunks, indices, np.result_type(np.float32, *stored))
+
+    def between(self, start: int, stop: int) -> Rows | None:
+        """Rows `start` to `stop` as they are stored; None if there are none."""
+        return rows_between(self.chunks, start, stop)
+
+    def blocks(self, size: int) -> Iterator[np.ndarray]:
+        """All rows as floats, `size` at a time."""
+        for start in range(0, len(self), size):
+            yield self.take(np.arange(start, min(start + size, len(self))))
+
+    def inner(self, features: np.ndarray, known: Known = ()) -> np.ndarray:
+        """⟨f(q), row⟩ `q m`; products with chunks that are known already are not made again."""
+        return np.concatenate([_products(features, chunk, known) for chunk in self.chunks], axis=1)
+
+    def derived(self, make: Callable[[Rows], B]) -> list[B]:
+        """`make` of each chunk, made once: a chunk that an edit leaves in place is not worked on again."""
+        for index, chunk in enumerate(self.chunks):
+            if index not in self._derived:
+                self._derived[index] = make(chunk)
+        return [self._derived[index] for index in range(len(self.chunks))]
+
+    def prepare(self) -> None:
+        """Pack rows of integers for their kernel; products stay as they are."""
+        for chunk in self.chunks:
+            if isinstance(chunk, QuantisedRows):
+                chunk.prepare()
+
+
+def take_rows(chunks: Sequence[Rows], indices: Sequence[int] | np.ndarray, dtype: Any) -> np.ndarray:
+    """Some rows of chunks, as `dtype`, in the order of `indices`."""
+    indices = np.asarray(indices, np.int64)
+    taken, start = np.empty((len(indices), *chunks[0].shape[1:]), dtype), 0
+    for chunk in chunks:
+        here = np.flatnonzero((indices >= start) & (indices < start + len(chunk)))
+        if len(here):
+            taken[here] = np.asarray(chunk[indices[here] - start], dtype)
+        start += len(chunk)
+    return taken
+
+
+def rows_between(chunks: Sequence[Rows], start: int, stop: int) -> Rows | None:
+    """Rows `start` to `stop` of chunks, as they are stored; a whole chunk is not copied."""
+    pieces, row = [], 0
+    for chunk in chunks:
+        low, high = max(start - row, 0), min(stop - row, len(chunk))
+        if low < high:
+            pieces.append(chunk if (low, high) == (0, len(chunk)) else chunk[low:high])
+        row += len(chunk)
+    if len(pieces) < 2:
+        return pieces[0] if pieces else None
+    integers = [piece for piece in pieces if isinstance(piece, QuantisedRows)]
+    return joined_rows(integers) if integers else np.concatenate([np.asarray(piece) for piece in pieces])
+
+
+def query_blocks(features: np.ndarray, rows: Rows) -> list[np.ndarray]:
+    """Features `q D` in blocks of 16, the last filled up with its first; in one where the rows are integers."""
+    if isinstance(rows, QuantisedRows):
         return [features]
     blocks = [features[start : start + QUERY_BLOCK] for start in range(0, len(features), QUERY_BLOCK)]
     return [np.concatenate([block, np.repeat(block[:1], QUERY_BLOCK - len(block), axis=0)]) for block in blocks]
 
 
-def lone_products(features: np.ndarray, chunk: Rows, known: dict[int, np.ndarray]) -> np.ndarray:
-    """⟨f(q), f(d)⟩ `q m` that do not depend on the other queries."""
-    if id(chunk) in known:
-        return known[id(chunk)]
-    return np.concatenate([inner(block, chunk) for block in query_blocks(features, chunk)])[: len(features)]
+def _products(features: np.ndarray, rows: Rows, known: Known) -> np.ndarray:
+    for other, products in known:
+        if other is rows:
+            return products
+    if not len(features):
+        return np.empty((0, len(rows)), features.dtype)
+    return np.concatenate([inner(block, rows) for block in query_blocks(features, rows)])[: len(features)]
 
 
-def inner(features: np.ndarray, gallery: Rows) -> np.ndarray:
-    """⟨f(q), f(d)⟩ `q m`; a gallery stored in another dtype is widened a block of rows at a time.
+def inner(features: np.ndarray, rows: Rows) -> np.ndarray:
+    """⟨f(q), row⟩ `q m`; rows stored in another dtype are widened a block at a time.
 
-    The gallery stands left of the product, so that a query is a column: BLAS kernels treat the columns of a
-    block of 16 alike, which they do not do for rows.
+    The rows stand left of the product, so that a query is a column: BLAS kernels treat the columns of a block of 16
+    alike, which they do not do for rows.
     """
-    if isinstance(gallery, QuantisedRows):
-        return gallery.inner(features)
-    if gallery.dtype == features.dtype:
-        return (gallery @ features.T).T
-    products = np.empty((len(gallery), len(features)), features.dtype)
-    for low in range(0, len(gallery), GALLERY_BLOCK):
-        rows = gallery[low : low + GALLERY_BLOCK]
-        wide = widened(rows) if features.dtype == np.float32 else rows.astype(features.dtype)
-        products[low : low + GALLERY_BLOCK] = wide @ features.T
+    if isinstance(rows, QuantisedRows):
+        return rows.inner(features)
+    if rows.dtype == features.dtype:
+        return (rows @ features.T).T
+    products = np.empty((len(rows), len(features)), features.dtype)
+    for low in range(0, len(rows), GALLERY_BLOCK):
+        block = rows[low : low + GALLERY_BLOCK]
+        half = block.dtype == np.float16 and features.dtype == np.float32
+        products[low : low + GALLERY_BLOCK] = (widened(block) if half else block.astype(features.dtype)) @ features.T
     return products.T

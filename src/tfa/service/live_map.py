@@ -117,7 +117,7 @@ class ServedMap:
 
     def _tidy(self, edited: PlaceMap) -> PlaceMap:
         """Read the map anew once it has grown by many small pieces: on disk they were joined."""
-        pieces = max(len(part.gallery) for part in edited.state.head.scorer.terms)
+        pieces = max(len(term.gallery.chunks) for term in edited.state.head.scorer.terms)
         if pieces <= MAX_SEGMENTS:
             return edited
         fresh = self._reloaded()

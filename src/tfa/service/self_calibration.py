@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.tokens import Tokens
 from tfa.errors import TfaError
 from tfa.maps import PlaceMap
 from tfa.maps.query import AskableMap
@@ -21,6 +20,8 @@ from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState, NamedHead
 from tfa.method.scorer import Scorer
 from tfa.online.self_calibration import SelfCalibration
+from tfa.search.engine import QueryVectors
+from tfa.search.exact import WeightedGalleries
 
 SIZE = 512  # queries kept of each head
 LEARNT_EVERY = 16  # queries: sorting the columns of a large map for each query would cost more than its answer
@@ -35,9 +36,22 @@ class ListeningScorer(Scorer):
 
     listen: Callable[[np.ndarray], np.ndarray] | None = None
 
-    def scores(self, tokens: Tokens) -> np.ndarray:
-        raw = super().scores(tokens)
-        return raw if self.listen is None else self.listen(raw)
+    @property
+    def rows(self) -> WeightedGalleries:
+        plain = super().rows
+        fields = {field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)}
+        return CorrectedGalleries(**fields, correct=self.listen)
+
+
+@dataclass(frozen=True)
+class CorrectedGalleries(WeightedGalleries):
+    """Rows whose scores go through `correct`."""
+
+    correct: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def scores(self, vectors: QueryVectors) -> np.ndarray:
+        raw = super().scores(vectors)
+        return raw if self.correct is None else self.correct(raw)
 
 
 class HeadLearner:

@@ -17,6 +17,7 @@ from tfa.base.threads import in_threads
 from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method.vocabulary import sample_patches
+from tfa.search.gallery import rows_between, take_rows
 from tfa.verification.compaction import Compaction, fit_compaction, quantised, restored
 from tfa.verification.matching import Matches, evidence, matches
 from tfa.verification.reranking import Compared
@@ -72,15 +73,7 @@ class CompactTokens:
 
     def rows(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
         """Unit patches `c n r` of some images, float32; no other row is touched."""
-        indices = np.asarray(indices, np.int64)
-        levels = np.empty((len(indices), self.grid[0] * self.grid[1], self.compaction.dimensions), np.int8)
-        start = 0
-        for chunk in self.chunks:
-            here = np.flatnonzero((indices >= start) & (indices < start + len(chunk)))
-            if len(here):
-                levels[here] = chunk[indices[here] - start]
-            start += len(chunk)
-        return restored(levels)
+        return restored(take_rows(self.chunks, indices, np.int8))
 
     def query(self, tokens: Tokens) -> np.ndarray:
         """Unit patches `q n r` of photos to compare, not rounded."""
@@ -130,13 +123,9 @@ class CompactTokens:
 
     def patch_tensors(self, start: int, stop: int) -> dict[str, np.ndarray]:
         """Rows `start` to `stop`."""
-        chunks, row = [], 0
-        for chunk in self.chunks:
-            low, high = max(start - row, 0), min(stop - row, len(chunk))
-            if low < high:
-                chunks.append(chunk if (low, high) == (0, len(chunk)) else chunk[low:high])
-            row += len(chunk)
-        return {"patches": chunks[0] if len(chunks) == 1 else np.concatenate(chunks)}
+        rows = rows_between(self.chunks, start, stop)
+        assert isinstance(rows, np.ndarray), "a segment has images"
+        return {"patches": rows}
 
     @classmethod
     def from_tensors(cls, entry: dict[str, Any], head: Tensors, galleries: Sequence[Tensors]) -> CompactTokens:

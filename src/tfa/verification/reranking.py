@@ -104,23 +104,35 @@ def rerank(
     Exactly so many are candidates: an image that ties with the last of them but has a larger index is not. Without a
     comparison the order is that of the scores.
     """
-    count = min(candidates, scores.shape[1]) if comparison is not None else 0
-    ranked, _ = top_k(scores, max(k, count))
-    z = standardised(scores, ranked)
-    evidence, lead, margin = np.zeros((3, *ranked.shape))
-    found = Verified(ranked, z, z.copy(), evidence, lead, margin, np.full(ranked.shape, UNVERIFIED, np.int64))
+    ranked, _ = top_k(scores, max(k, candidates if comparison is not None else 0))
+    return reorder(ranked, standardised(scores, ranked), k, candidates, comparison, progress)
+
+
+def reorder(
+    ranked: np.ndarray,
+    standardised: np.ndarray,
+    k: int,
+    candidates: int = 0,
+    comparison: Comparison | None = None,
+    progress: Progress | None = None,
+) -> Verified:
+    """`rerank` of images that an engine has ranked already: their columns `q c` and z-scores `q c`, best first."""
+    count = min(candidates, ranked.shape[1]) if comparison is not None else 0
+    ranked, (evidence, lead, margin) = ranked.copy(), np.zeros((3, *ranked.shape))
+    matches = np.full(ranked.shape, UNVERIFIED, np.int64)
+    found = Verified(ranked, standardised, standardised.copy(), evidence, lead, margin, matches)
     if comparison is not None and count:
-        with (progress or SilentProgress()).task("verification", len(scores), "photos") as task:
-            for start in range(0, len(scores), AT_ONCE):
-                rows = range(start, min(start + AT_ONCE, len(scores)))
+        with (progress or SilentProgress()).task("verification", len(ranked), "photos") as task:
+            for start in range(0, len(ranked), AT_ONCE):
+                rows = range(start, min(start + AT_ONCE, len(ranked)))
                 images = [ranked[row, :count].copy() for row in rows]
                 for row, own, compared in zip(rows, images, comparison.with_queries(rows, images), strict=True):
-                    _reorder(found, row, own, compared, comparison)
+                    _reorder_row(found, row, own, compared, comparison)
                 task.advance(len(rows))
     return Verified(*(getattr(found, field.name)[:, :k] for field in fields(Verified)))
 
 
-def _reorder(found: Verified, row: int, images: np.ndarray, compared: Compared, comparison: Comparison) -> None:
+def _reorder_row(found: Verified, row: int, images: np.ndarray, compared: Compared, comparison: Comparison) -> None:
     """Write the verified order of a query's candidates, given in the head's order, into the tables of `found`."""
     count = len(images)
     z = found.standardised[row, :count].copy()

@@ -239,5 +239,5 @@ def spilled_bytes(head: Head) -> int:
     for branch in head.branches.values():
         arrays += [branch.described.descriptors, branch.products, branch.geometry.vectors, branch.projected]
     for scorer in head.scorers.values():
-        arrays += [chunk for part in scorer.terms for chunk in part.gallery if isinstance(chunk, np.ndarray)]
+        arrays += [chunk for part in scorer.terms for chunk in part.gallery.chunks if isinstance(chunk, np.ndarray)]
     return sum({id(array): array.nbytes for array in arrays if isinstance(array, np.memmap)}.values())

@@ -23,12 +23,10 @@ from tfa.bench.speed.result_line import Bar, Line
 from tfa.errors import BadSpec
 from tfa.method.gram import inner_products
 from tfa.method.residuals import HARD
-from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.method.spectrum import fit_geometry
 from tfa.method.vocabulary import sample_patches
 from tfa.pipeline import fit
-from tfa.search.gallery import QUERY_BLOCK
-from tfa.search.ties import top_k
+from tfa.search.exact import ExactEngine
 
 FIT = "TFA, whole database-only fit"
 WORDS, RESIDUALS = "AnyLoc, k-means (fast-pytorch-kmeans)", "AnyLoc, residuals"
@@ -198,18 +196,9 @@ def _searches(descriptors: np.ndarray, faiss: Any | None) -> dict[str, Measured]
 
 
 def own_search(descriptors: np.ndarray) -> Any:
-    """Queries `q D` → indices `q k`, in blocks of queries filled up as a head's scorer does it."""
-    scorer = Scorer((), (ScoreTerm(1.0, 0, None, (descriptors,)),), np.zeros(len(descriptors)))
-
-    def search(queries: np.ndarray) -> np.ndarray:
-        rows = []
-        for low in range(0, len(queries), QUERY_BLOCK):
-            block = queries[low : low + QUERY_BLOCK]
-            full = np.concatenate([block, np.repeat(block[:1], QUERY_BLOCK - len(block), axis=0)])
-            rows.append(top_k(scorer.scores_of([full])[: len(block)], TOP)[0])
-        return np.concatenate(rows)
-
-    return search
+    """Queries `q D` → indices `q k`, by our own exact engine."""
+    engine = ExactEngine.create(descriptors, np.zeros(len(descriptors)), np.arange(len(descriptors)))
+    return lambda queries: engine.search(queries, TOP).ids
 
 
 def _whitenings(descriptors: np.ndarray) -> dict[str, Measured]:

@@ -20,8 +20,8 @@ from tfa.bench.speed.synthetic_maps import arrays_read, made_head, numbers_read
 from tfa.maps.stored_head import INTEGERS
 from tfa.method.carriers import CARRIERS
 from tfa.method.residuals import describe
-from tfa.method.scorer import QuerySide, Scorer, ScoreTerm
-from tfa.search.bounded import BoundedScorer
+from tfa.method.scorer import Scorer
+from tfa.search.bounded import BoundedEngine
 from tfa.search.ties import top_k
 
 K = 10
@@ -185,20 +185,18 @@ def proven(images: int, width: int, queries: int, repeats: int) -> Proof:
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     asked = rows[rng.integers(0, images, queries)] + rng.standard_normal((queries, width), np.float32) / width**0.5
     asked /= np.linalg.norm(asked, axis=1, keepdims=True)
-    side = QuerySide("soft", np.zeros((1, width), np.float32), 0.01)  # features are given: it describes nothing
-    scorer = Scorer((side,), (ScoreTerm(1.0, 0, None, (rows,)),), np.zeros(images))
-    coarse = BoundedScorer(scorer)
-    coarse.prepare()
+    engine = BoundedEngine.create(rows, np.zeros(images), np.arange(images))
+    engine.prepare()
     calls = {
-        "coarse": lambda: top_k(coarse.scores_of([asked[:1]], K), K),
+        "coarse": lambda: engine.search(asked[:1], K),
         "exhaustive": lambda: top_k((rows @ asked[0])[None], K),
     }
     measure_in_turn(calls)
     found = measure_in_turn(calls, repeats)
-    scores, bound = coarse.bounded([asked])
-    best = top_k(coarse.scores_of([asked], K), K)
-    reach = scores + bound >= best[1][:, -1:]
-    same = (best[0] == top_k(asked @ rows.T, K)[0]).all(axis=1)
+    scores, bound = engine.bounded([asked])
+    best = engine.search(asked, K)
+    reach = scores + bound >= best.scores[:, -1:]
+    same = (best.ids == top_k(asked @ rows.T, K)[0]).all(axis=1)
     return Proof(
         images=images,
         width=width,

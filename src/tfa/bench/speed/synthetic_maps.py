@@ -9,7 +9,7 @@ from tfa.maps.stored_head import INTEGERS, StoredHead
 from tfa.method.carriers import CARRIERS, carrier_terms
 from tfa.method.scorer import QuerySide, Scorer, ScoreTerm
 from tfa.method.spectrum import Geometry
-from tfa.search.gallery import Rows
+from tfa.search.gallery import Gallery, Rows
 from tfa.search.quantised_rows import SEVEN_TOP, TOP, QuantisedRows
 
 MAX_RANK = 4096  # directions a geometry keeps at most
@@ -43,7 +43,7 @@ def made_head(
     parts = []
     for term in terms:
         rows = descriptors if term.gamma is None else _rows(rng, images, rank, TOP, storage)
-        parts.append(ScoreTerm(term.weight, 0, term.gamma, (rows,)))
+        parts.append(ScoreTerm(term.weight, 0, term.gamma, Gallery.of(rows)))
     peaks = np.sort(rng.normal(4, 1, min(images, 5000)))
     return StoredHead(Scorer((side,), tuple(parts), np.zeros(images)), peaks, storage)
 
@@ -65,7 +65,7 @@ def rows_read(head: StoredHead) -> list[Rows]:
     """The rows that one question is multiplied with, each once."""
     sides = [rows for side in head.scorer.sides for rows in (side.anchors, side.directions)]
     vectors = [side.geometry.vectors for side in head.scorer.sides if side.geometry is not None]
-    every = (*sides, *vectors, *(chunk for part in head.scorer.terms for chunk in part.gallery))
+    every = (*sides, *vectors, *(chunk for part in head.scorer.terms for chunk in part.gallery.chunks))
     return list({id(rows): rows for rows in every if rows is not None and rows.shape[1]}.values())
 
 

@@ -26,7 +26,7 @@ def read(folder: Path, *, verify: bool = True) -> MapState:
         images = [ImageRecord.from_dict(record) for file in lists for record in json.loads(file.read_text("utf-8"))]
         for head in heads:
             scorer = head.stored.scorer
-            rows = {len(scorer.bias), *(sum(map(len, part.gallery)) for part in scorer.terms)}
+            rows = {len(scorer.bias), *(len(term.gallery) for term in scorer.terms)}
             if rows != {len(images)}:
                 raise BadMap(f"{folder} is damaged: {len(images)} images, but {sorted(rows)} gallery rows")
         compact = _read_compact(folder, header)
