@@ -125,5 +125,5 @@ REASONS = {
     "assignment": "soft: hard reaches 8.3 distinct images, soft 9.0; hard is taken only if it covers more of the map",
     "strengths": "spectral shaping c = 0.2500 and centring β = 0.5133: the energy of the halves correlates 0.64",
     "carrier": "partial: it covers as much as the adaptive kernel and agrees more",
-    "admit_cls": "joins in: with it 9.3 distinct images, without 9.0",
+    "admit_cls": "used: with it 9.3 distinct images, without 9.0",
 }

@@ -20,7 +20,7 @@ def test_a_calibration_shows_its_progress_and_what_changed(open_page, service, p
     assert rows["Kernel"] == "partial\tadaptive (changed)"
     assert rows["Assignment"] == "soft\tsoft"
     assert rows["Centring β"] == "0.510\t0.180 (changed)"
-    assert rows["Global token"] == "joins in\tleft out (changed)"
+    assert rows["Global token"] == "used\tleft out (changed)"
     assert "4 decisions changed." in page.inner_text("#changes")
     assert "3 photos are few" in page.inner_text("#changes")
     wait_for_text(page, "#map-facts", "calibrated to phone")

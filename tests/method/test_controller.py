@@ -52,7 +52,7 @@ def test_carrier(original, partial, adaptive, chosen, because):
 
 
 def test_global_token_reasons():
-    assert "joins in" in reasons.of_global_token(True, rule(12), rule(10))
+    assert "used: " in reasons.of_global_token(True, rule(12), rule(10))
     assert "must cover more" in reasons.of_global_token(True, rule(10), rule(10))
     assert "agree less" in reasons.of_global_token(True, rule(12, LESS), rule(10))
     assert "do not vary" in reasons.of_global_token(True, None, rule(10))

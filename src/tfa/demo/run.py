@@ -36,7 +36,7 @@ QUESTIONS = {
     "assignment": "Patches go to words",
     "strengths": "Spectral shaping",
     "carrier": "Similarity",
-    "admit_cls": "Global token joins in",
+    "admit_cls": "Global token used",
 }
 
 

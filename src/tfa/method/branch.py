@@ -164,7 +164,7 @@ def fit_branch(
 
 
 def _projected(geometry: Geometry, products: np.ndarray, split: DatabaseSplit, spill: Spill) -> np.ndarray:
-    """Coordinates `m r` of the whole database from its products with the anchors: computed once, asked for often."""
+    """Coordinates `m r` of the whole database from its products with the anchors: computed once, needed often."""
     projected = spill.empty((split.images, geometry.rank), np.float64)
     anchors = np.searchsorted(split.probes, split.anchors)
     for low in range(0, split.images, ROW_BLOCK):

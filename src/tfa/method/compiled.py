@@ -16,7 +16,7 @@ from tfa.search.engine import direct_sum
 
 @dataclass(frozen=True)
 class Compiled:
-    """A head as one vector per image: any inner-product engine can serve it."""
+    """A head as one vector per image: any inner-product engine can search it."""
 
     scorer: Scorer
     database: np.ndarray  # m D

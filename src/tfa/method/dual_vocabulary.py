@@ -68,7 +68,7 @@ class DualHead(Retriever):
     saw: str = "database"
 
     def calibrate(self, target: Tokens, *, robust: bool = False) -> DualHead:
-        """The head with the level of each database image among unlabelled target photos taken off.
+        """The head less the mean score (log mean exp) of each database image on unlabelled target photos.
 
         The level is log mean exp of the branch's column; `robust` leaves out its largest entries, as
         `score_calibration.robust_level` does. An earlier calibration is replaced, not added to.

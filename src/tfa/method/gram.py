@@ -34,7 +34,7 @@ def inner_products(
     """⟨v_p, v_d⟩ in float64 of the probes (None: all images) with the whole database, `p m`.
 
     In column blocks, so that no float64 copy of the descriptors exists. With all images as probes each block
-    is `X Xᵀ`, which numpy runs as a symmetric rank-k update at half the work. `filled`, `m k`, tells which words
+    is `X Xᵀ`, which numpy runs as a symmetric rank-k update at half the work. `filled`, `m k`, says which words
     an image has, where words it lacks are zero blocks: pairs of images that do not share a word then cost
     nothing. Products with some probes go to `out` if it is given (it may be mapped), a block of images at a time.
     """
@@ -45,7 +45,7 @@ def inner_products(
         return _products_by_word(descriptors, filled)
     products = backend.xp.zeros((images, images), dtype=backend.xp.float64, device=backend.torch_device or "cpu")
     added = backend.xp.empty_like(products)
-    # Wide blocks multiply fastest; a large sum asks for wide ones, so that adding to it stays cheap.
+    # Wide blocks multiply fastest; a large sum needs wide ones, so that adding to it stays cheap.
     columns = max(COLUMN_BLOCK, images, BLOCK_BYTES // (8 * images))
     for low in range(0, width, columns):
         block = backend.put(descriptors[:, low : low + columns], "float64")

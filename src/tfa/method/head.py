@@ -1,4 +1,4 @@
-"""What every fitted head can be asked, whatever made it: scores, a ranking, one vector per image."""
+"""The head: decisions turned into scores, a ranking, one vector per image; what every fitted head can do."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Retriever:
 
 
 Branches = Mapping[tuple[str, int], Branch]
-GLIMPSES = 256  # numbers of a descriptor that tell whether it may be equal to another
+GLIMPSES = 256  # numbers of a descriptor that show whether it may be equal to another
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def final_scores(
 ) -> tuple[ScoreBlock, Mask]:
     """Scores of the pseudo queries under the decided head, and what they may not answer.
 
-    `every` says that all rows will be asked for, which is cheaper at once. `similar` are the cosines of the
+    `every` says that all rows will be needed, which is cheaper at once. `similar` are the cosines of the
     global tokens, if they are known.
     """
     weighted = []
@@ -241,7 +241,7 @@ def _given(cls: np.ndarray | None) -> np.ndarray:
 def duplicates_of(*galleries: np.ndarray | None) -> np.ndarray | None:
     """For each row the first row equal to it in all galleries; None if all rows differ.
 
-    `find_duplicates` reads every number; here it is asked only about rows that agree in a few places with another. It
+    `find_duplicates` reads every number; here it reads only rows that agree in a few places with another. It
     compares bytes, so that −0 is made 0 first.
     """
     present = [gallery for gallery in galleries if gallery is not None]

@@ -39,9 +39,9 @@ class Threads:
     """
 
     def __init__(self, count: int | None = None) -> None:
-        asked = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
+        wanted = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
         cores = usable_cores()
-        self.count = count or (min(int(asked), cores) if asked.isdigit() and int(asked) > 0 else cores)
+        self.count = count or (min(int(wanted), cores) if wanted.isdigit() and int(wanted) > 0 else cores)
         self.pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
 
     def each(self, call: Callable[[Any], None], parts: Sequence[Any]) -> None:
@@ -244,7 +244,7 @@ class Lloyd:
             self.centers[s, word] = to_numpy(self.x[int(patch)])
 
     def _distances(self, s: int) -> np.ndarray:
-        """‖x − c_label‖² of every patch: only an emptied word asks for it."""
+        """‖x − c_label‖² of every patch: only an emptied word needs it."""
         own, rows = np.empty(len(self.squared)), rows_at_a_time(self.x)
         for low in range(0, len(own), rows):
             away = to_numpy(self.x[low : low + rows, :]) - self.centers[s, self.labels[s, low : low + rows]]

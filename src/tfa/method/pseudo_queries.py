@@ -1,4 +1,4 @@
-"""Pseudo queries: database images asked against their own database, with themselves and their duplicates masked out.
+"""Pseudo queries: database images as queries of their own database, with themselves and their duplicates masked.
 
 Their scores are the only evidence there is before a real query comes.
 """
@@ -17,7 +17,7 @@ from tfa.method.evidence import Mask, RowFacts, row_facts, row_tops
 
 
 class PseudoScores:
-    """Scores of the pseudo queries of one branch under a kernel, in float64, computed for the rows asked for."""
+    """Scores of the pseudo queries of one branch under a kernel, in float64, computed for the rows wanted."""
 
     def __init__(self, branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -> None:
         self.branch, self.terms, self.backend = branch, terms, backend
@@ -112,10 +112,10 @@ def _by_gallery(branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -
     """A block of the database at a time, so that neither its features nor the scores need be in memory."""
     split = branch.split
     total = empty_scores(split)
-    asked = _features(branch, split.pseudo, terms, backend)
+    queries = _features(branch, split.pseudo, terms, backend)
     for low in range(0, split.images, GALLERY_BLOCK):
         images = slice(low, min(low + GALLERY_BLOCK, split.images))
-        total[:, images] = to_numpy(asked @ _features(branch, images, terms, backend).T)
+        total[:, images] = to_numpy(queries @ _features(branch, images, terms, backend).T)
         branch.release()
         release(total)
     return total

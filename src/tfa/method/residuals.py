@@ -202,7 +202,7 @@ def _image_by_image(tokens: Tokens, passes: Sequence[ImagePass], kept: Kept) -> 
             images = range(start, min(start + several, len(tokens)))
             for index, finite in zip(images, in_threads(written, images, len(passes)), strict=True):
                 if not finite:
-                    tokens.load(index, index + 1)  # tells which image has values that are not finite
+                    tokens.load(index, index + 1)  # says which image has values that are not finite
             for number, file in enumerate(files.values()):
                 if file:
                     file.write(np.ascontiguousarray(room[: len(images), number]).data)

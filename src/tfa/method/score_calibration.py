@@ -1,4 +1,4 @@
-"""Robust score calibration (ours, beyond the paper): each database image loses its usual level on target photos.
+"""Robust score calibration (ours, beyond the paper): subtracts each database image's mean score on target photos.
 
     x = S/σ,   score(q, d) = x(q, d) − b_d,   b_d = log mean exp of x(·, d) over target photos, trimmed
 
@@ -21,7 +21,7 @@ TRIMMED = 0.05  # share of the largest entries of a column that do not count
 
 
 def calibrated(scorer: Scorer, sigma: float, target: Tokens) -> Scorer:
-    """The scorer scaled by 1/σ, less the level of each database image over the target photos."""
+    """The scorer scaled by 1/σ, less the mean score of each database image on the target photos."""
     terms = tuple(replace(term, weight=term.weight / sigma) for term in scorer.terms)
     scaled = replace(scorer, terms=terms, bias=scorer.bias / sigma)
     features = target_features(scaled, target)

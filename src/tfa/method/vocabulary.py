@@ -65,7 +65,7 @@ def sample_patches(tokens: Tokens, max_patches: int, dtype: str = "float32") -> 
             image = tokens.patches[index]
             drawn = image if high - low == count else image[chosen[low:high] - first]
             if not unit_patches(drawn, patches[low:high]):
-                tokens.load(index, index + 1)  # tells which image has values that are not finite
+                tokens.load(index, index + 1)  # says which image has values that are not finite
         first += int(count)
     return patches
 

@@ -195,7 +195,7 @@ def _c64(one: Scored | None) -> str:
         return "– | – | – | –"
     made = [fold["decisions"] for folds in one.decisions for fold in folds]
     counts = [Counter(str(decisions[key]) for decisions in made) for key in ("route", "carrier", "admit_cls")]
-    counts[2] = Counter({{"True": "joins in", "False": "left out"}[name]: n for name, n in counts[2].items()})
+    counts[2] = Counter({{"True": "used", "False": "left out"}[name]: n for name, n in counts[2].items()})
     strengths = sorted(next(iter(decisions["strengths"].values()))["c"] for decisions in made)
     told = [", ".join(f"{name} {n}" for name, n in sorted(count.items())) for count in counts]
     return " | ".join([*told, f"{strengths[len(strengths) // 2]:.3f}"])

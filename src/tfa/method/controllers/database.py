@@ -1,6 +1,6 @@
 """The database-only controller (TFA): every decision from the database's own photos, before any query exists.
 
-It takes fitted database branches and database global tokens; there is no argument a query could come in by.
+It takes fitted database branches and database global tokens; it has no parameter that could take a query.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def decide(
         "carrier": reasons.of_carrier(carrier, original, partial, local),
     }
     # Reasons are those of the method's rules; a decision made by another rule is not explained by them.
-    told = words if rules == METHOD else {}
-    return decisions, DatabaseEvidence(len(split.pseudo), strengths, candidates, told)
+    given = words if rules == METHOD else {}  # the words are those of the method's own rules
+    return decisions, DatabaseEvidence(len(split.pseudo), strengths, candidates, given)
 
 
 def spectral_strengths(branches: list[Branch]) -> SpectralStrengths:
@@ -109,7 +109,7 @@ def _evidence_of(
 ) -> BranchEvidence:
     """Top-1 answers under each carrier, and under S_A together with the global token.
 
-    All from one computation of S_A: which assignment is chosen, and so whether its fusion is asked for, is only
+    All from one computation of S_A: which assignment is chosen, and so whether its fusion is needed, is only
     known at the end, but fusing costs no product.
     """
     count, images, mask = len(branch.split.pseudo), branch.split.images, branch.mask

@@ -45,7 +45,7 @@ class Decisions(Listed):
 
     @property
     def local_weight(self) -> float:
-        """Share of the local score where the global token joins in."""
+        """Share of the local score where the global token is used."""
         return 0.5
 
 

@@ -33,7 +33,7 @@ def of_global_token(has_cls: bool, fused: Candidate | None, local: Candidate) ->
         return "left out: its scores or the local ones do not vary over the map"
     numbers = f"with it {fused.support:.1f} distinct images, without {local.support:.1f}"
     if fused.beats(local):
-        return f"joins in: {numbers}, and agreement is not lowered in every pair ({_gain(fused, local)})"
+        return f"used: {numbers}, and agreement is not lowered in every pair ({_gain(fused, local)})"
     if fused.support <= local.support:
         return f"left out: {numbers}; it must cover more of the map"
     return f"left out: {numbers}, but the vocabularies agree less in every pair ({_gain(fused, local)})"

@@ -18,7 +18,7 @@ def choose_assignment(hard: Candidate, soft: Candidate) -> str:
 
 
 def joins_in(fused: Candidate, local: Candidate) -> bool:
-    """The global token joins in where the fused score covers more without agreeing less in every pair."""
+    """The global token is used where the fused score covers more without agreeing less in every pair."""
     return fused.beats(local)
 
 

@@ -115,9 +115,9 @@ def decide_for_target(
         "admit_cls": target_reasons.of_global_token(token, admit, scaled),
     }
     # Reasons are those of the method's rules; a decision made by another rule is not explained by them.
-    told = words if rules == METHOD else {}
+    reasons = words if rules == METHOD else {}
     count = len(targets[SOFT, 0].products)
-    evidence = TargetEvidence(count, int(counted.sum()), route_evidence, strengths, candidates, token, told)
+    evidence = TargetEvidence(count, int(counted.sum()), route_evidence, strengths, candidates, token, reasons)
     return decisions, evidence
 
 

@@ -21,7 +21,7 @@ class TargetDecisions(Listed):
     strengths: dict[str, dict[str, float]]  # {"soft": {"c": …, "beta": …}} of the branches in use
     carrier: str
     admit_cls: bool
-    local_weight: float  # share of the local score where the global token joins in
+    local_weight: float  # share of the local score where the global token is used
     sigma_local: tuple[float, ...]
     sigma_cls: tuple[float, ...]
     score_calibrated: bool = False

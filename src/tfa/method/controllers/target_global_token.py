@@ -1,4 +1,4 @@
-"""Does the global token join in on target photos? Quality, retention, and a rescue for what complements."""
+"""Is the global token used on target photos? Quality, retention, and a rescue for what complements."""
 
 from __future__ import annotations
 

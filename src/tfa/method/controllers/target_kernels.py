@@ -1,4 +1,4 @@
-"""Kernels over database and target images: the scores and Gram matrices the target controller asks about.
+"""Kernels over database and target images: the scores and Gram matrices the target controller needs.
 
 Three kinds with one interface: vectors (block norms, global tokens), one branch under a carrier, and a mixture.
 """
@@ -168,5 +168,5 @@ def pseudo_view(kernel: Kernel, rows: PseudoRows, construction: int) -> tuple[Vi
     scores[mask.rows, mask.columns] = -np.inf
     scores = scores[rows.counted]
     tops = scores.argmax(axis=1)
-    asked = pseudo[rows.counted]
-    return View(kernel.among(asked, asked), kernel.among(tops, tops), scores[:, tops]), tops
+    queries = pseudo[rows.counted]
+    return View(kernel.among(queries, queries), kernel.among(tops, tops), scores[:, tops]), tops

@@ -14,7 +14,7 @@ from tfa.method.spectrum import smooth_step
 
 def of_route(route: str, soft_weight: float, evidence: RouteEvidence) -> str:
     views = (
-        f"soft less hard is {_gap(evidence.m_A, evidence.interval_A)} in anchor mass and "
+        f"soft minus hard is {_gap(evidence.m_A, evidence.interval_A)} in anchor mass and "
         f"{_gap(evidence.m_G, evidence.interval_G)} in whole descriptors"
     )
     capacity = "log capacity ratio {:+.3f} to {:+.3f}".format(*evidence.interval_capacity)
@@ -24,23 +24,23 @@ def of_route(route: str, soft_weight: float, evidence: RouteEvidence) -> str:
         return f"hard: soft keeps less information ({capacity}) and both views lean the same way; {views}"
     if route == "mixture":
         return f"mixture with {soft_weight:.3f} of soft: the anchor-mass view favours soft; {views}"
-    return f"soft: nothing speaks for deleting evidence; {views}; {capacity}"
+    return f"soft: there is no reason to discard evidence; {views}; {capacity}"
 
 
 def of_strengths(strengths: Mapping[str, SpectralStrengths]) -> str:
-    told = []
+    sentences = []
     for name, value in strengths.items():
         rho = ", ".join(f"{number:.4f}" for number in value.rho)
-        told.append(
+        sentences.append(
             f"{name}: c = {value.c:.4f} (weight {smooth_step(value.c):.4f}), β = {value.beta:.4f}; spectral energy of "
             f"target and map correlates {rho}"
         )
-    return "; ".join(told)
+    return "; ".join(sentences)
 
 
 def of_carrier(carrier: str, candidates: Mapping[str, Candidate]) -> str:
-    told = database_reason(carrier, candidates["original"], candidates["partial"], candidates["adaptive"])
-    return f"{told} (on the target photos)"
+    reason = database_reason(carrier, candidates["original"], candidates["partial"], candidates["adaptive"])
+    return f"{reason} (on the target photos)"
 
 
 def of_global_token(token: GlobalEvidence | None, admitted: bool, scaled: bool) -> str:
@@ -52,16 +52,16 @@ def of_global_token(token: GlobalEvidence | None, admitted: bool, scaled: bool) 
         f"quality {token.cls.Q:.3f} against {token.local.Q:.3f} of the local score, retention ratio {token.r_T:.2f}"
     )
     if admitted and token.cls.Q >= token.local.Q and token.r_T >= 1:
-        return f"joins in: {numbers}"
+        return f"used: {numbers}"
     if admitted:
-        return f"joins in: it complements the local score in every vocabulary and keeps as much; {numbers}"
+        return f"used: it complements the local score in every vocabulary and keeps as much; {numbers}"
     if token.cls.Q >= token.local.Q:
         return f"left out: it stands out less on target photos than on the map's own; {numbers}"
     return f"left out: {numbers}"
 
 
 def of_score(images: int) -> str:
-    return f"on: each map image's usual level over {images} target photos is taken off its score (ours)"
+    return f"on: each map image's mean score on {images} target photos is subtracted (ours)"
 
 
 def _gap(median: float, interval: tuple[float, float]) -> str:

@@ -1,4 +1,4 @@
-"""Hub-corrected information: how much a retriever's top-1 answers tell the queries apart."""
+"""Hub-corrected information: how well a head's top-1 answers distinguish the queries."""
 
 from __future__ import annotations
 

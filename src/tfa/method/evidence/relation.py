@@ -1,7 +1,7 @@
-"""Relational evidence: do the answers stand to each other as the queries do?
+"""Relational evidence: are neighbours preserved, are answers as similar to each other as their queries?
 
 For a view (any kernel) and rows q with top-1 answers t(q): κ compares the Gram matrix of the rows with that of
-their answers (centred kernel alignment), M and F ask whether q is also the row that t(q) likes best, P whether
+their answers (centred kernel alignment), M and F say whether q is also the row that t(q) likes best, P whether
 both Gram matrices have the same effective rank. Each is divided by what the database's own pseudo queries reach.
 """
 

@@ -25,7 +25,7 @@ export function decisionRows(decisions) {
     ["Kernel", of.carrier ?? "–"],
     ["Spectral shaping c", each("c")],
     ["Centring β", each("beta")],
-    ["Global token", of.admit_cls ? `joins in${weight}` : "left out"],
+    ["Global token", of.admit_cls ? `used${weight}` : "left out"],
     ["Scores calibrated", of.score_calibrated ? "yes" : "no"],
   ];
 }
