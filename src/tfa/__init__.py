@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tfa.version import __version__
 
 if TYPE_CHECKING:
-    from tfa.base.config import HeadSpec, VerifySpec
+    from tfa.base.config import CalibrationSpec, EncoderOptions, HeadSpec, MapSpec, VerifySpec
     from tfa.base.tokens import Tokens
     from tfa.client.client import Client
     from tfa.encoders import load_encoder
@@ -28,12 +28,15 @@ if TYPE_CHECKING:
 _HOMES = {
     "Answer": "tfa.maps",
     "CalibrationReport": "tfa.maps",
+    "CalibrationSpec": "tfa.base.config",
     "Client": "tfa.client",
     "DualHead": "tfa.method.dual_vocabulary",
     "EditReport": "tfa.maps",
+    "EncoderOptions": "tfa.base.config",
     "Head": "tfa.method.head",
     "HeadSpec": "tfa.base.config",
     "Hit": "tfa.maps",
+    "MapSpec": "tfa.base.config",
     "PlaceMap": "tfa.maps",
     "Position": "tfa.photos.positions",
     "TfaError": "tfa.errors",
@@ -51,12 +54,15 @@ _HOMES = {
 __all__ = [
     "Answer",
     "CalibrationReport",
+    "CalibrationSpec",
     "Client",
     "DualHead",
     "EditReport",
+    "EncoderOptions",
     "Head",
     "HeadSpec",
     "Hit",
+    "MapSpec",
     "PlaceMap",
     "Position",
     "TfaError",

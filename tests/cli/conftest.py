@@ -7,6 +7,7 @@ import inspect
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 from tests.fakes import FakeEncoder, random_image
 from tests.maps.conftest import SPEC, photo
+from tfa.base.config import MapSpec
 from tfa.maps import PlaceMap
 
 Run = Callable[..., Result]
@@ -48,9 +50,9 @@ class Spy:
             self.calls.append((name, dict(list(bound.arguments.items())[1:])))
             if self.raises is not None:
                 raise self.raises
-            if "device" in given and name != "use_encoder":
-                given = {**given, "device": "cpu"}  # what machine the tests run on must not matter
-            return real(owner, *args, **given)
+            if "options" in bound.arguments:  # what machine the tests run on must not matter
+                bound.arguments["options"] = replace(bound.arguments["options"], device="cpu")
+            return real(*bound.args, **bound.kwargs)
 
         return classmethod(noted) if made_by_class else noted
 
@@ -88,8 +90,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TFA_CACHE", str(root / "cache"))
         for name, verify in (("town.tfa", True), ("plain.tfa", False)):
-            where = root / "where.csv" if verify else None
-            built = PlaceMap.build(root / "photos", encoder=FakeEncoder(), spec=SPEC, positions=where, verify=verify)
+            where, kept = root / "where.csv" if verify else None, MapSpec(verify=verify)
+            built = PlaceMap.build(root / "photos", encoder=FakeEncoder(), spec=SPEC, positions=where, map_spec=kept)
             built.save(root / name)
         shutil.copytree(root / "town.tfa", root / "calibrated.tfa")
         calibrated = PlaceMap.load(root / "calibrated.tfa", encoder=FakeEncoder())

@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tfa.base.config import HeadSpec
+from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.maps import PlaceMap
 
 
 def test_defaults_are_passed_on(run, spy, folder):
     assert run("build", "photos", "--out", "new.tfa").exit_code == 0
     assert spy.given("build") == {
-        "photos": Path("photos"), "encoder": "dinov2-s14-focus", "weights": None, "positions": None,
-        "skip_bad": False, "spec": HeadSpec(), "ensemble": False, "storage": "float16", "verify": True, "fast": False,
-        "device": "cpu", "threads": None, "batch_size": 8, "progress": True,
+        "photos": Path("photos"), "encoder": "dinov2-s14-focus", "positions": None, "spec": HeadSpec(),
+        "map_spec": MapSpec(), "options": EncoderOptions(), "progress": True,
     }  # fmt: skip
     assert spy.given("save") == {"path": Path("new.tfa"), "overwrite": False}
 
@@ -28,10 +27,12 @@ def test_every_option_is_passed_on(run, spy, folder):
     options += "--no-verify --fast --words 8 --device cuda --threads 2 --batch-size 4 --force --quiet"
     assert run("build", "photos", "near.jpg", "--out", "town.tfa", *options.split()).exit_code == 0
     assert spy.given("build") == {
-        "photos": [Path("photos"), Path("near.jpg")], "encoder": "dinov2-b14@224", "weights": Path("w.pth"),
-        "positions": Path("where.csv"), "skip_bad": True, "spec": HeadSpec(words=8), "ensemble": True,
-        "storage": "float32", "verify": False, "fast": True, "device": "cuda", "threads": 2, "batch_size": 4,
-        "progress": False,
+        "photos": [Path("photos"), Path("near.jpg")], "encoder": "dinov2-b14@224",
+        "positions": Path("where.csv"), "spec": HeadSpec(words=8), "progress": False,
+        "map_spec": MapSpec(storage="float32", ensemble=True, verify=False),
+        "options": EncoderOptions(
+            weights=Path("w.pth"), device="cuda", threads=2, fast=True, batch_size=4, skip_bad=True
+        ),
     }  # fmt: skip
     assert spy.given("save")["overwrite"] is True
 

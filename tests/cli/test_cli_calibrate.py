@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tfa.base.config import EncoderOptions
 from tfa.maps import PlaceMap
 
 
@@ -16,7 +17,7 @@ def test_calibrate_passes_on_what_is_asked(run, spy, folder):
     assert result.exit_code == 0
     assert spy.given("calibrate") == {
         "photos": [Path("camera"), Path("near.jpg")], "name": "target", "budget": 64, "score": None,
-        "skip_bad": False, "device": "cpu", "progress": True,
+        "progress": True,
     }  # fmt: skip
 
 
@@ -25,10 +26,10 @@ def test_calibrate_options(run, spy, folder, flag, score):
     options = ("--name", "night", "--budget", 20, flag, "--skip-bad", "--device", "cuda", "--quiet")
     assert run("calibrate", "town.tfa", "camera", *options).exit_code == 0
     assert spy.given("calibrate") == {
-        "photos": [Path("camera")], "name": "night", "budget": 20, "score": score, "skip_bad": True,
-        "device": "cuda", "progress": False,
+        "photos": [Path("camera")], "name": "night", "budget": 20, "score": score,
+        "progress": False,
     }  # fmt: skip
-    assert spy.given("use_encoder")["device"] == "cuda"
+    assert spy.given("use_encoder")["options"] == EncoderOptions(device="cuda", skip_bad=True)
 
 
 def test_calibrate_reports_what_it_decided_and_how_to_go_back(run, folder):
@@ -43,8 +44,7 @@ def test_calibrate_reports_what_it_decided_and_how_to_go_back(run, folder):
     ):  # fmt: skip
         assert text in told
     assert entry["differences"]
-    assert "are more than the budget: 9 were drawn" in result.stderr
-    assert "1 file skipped" in result.stderr
+    assert "15 photos are more than the budget: 9 were drawn" in result.stderr
 
 
 def calibration(path: str, name: str) -> dict[str, Any]:

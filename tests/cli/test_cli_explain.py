@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.fakes import FakeEncoder, random_image
-from tfa.base.config import HeadSpec
+from tfa.base.config import HeadSpec, MapSpec
 from tfa.cli.show_answers import write_montage
 from tfa.errors import BadCalibration, BadSpec
 from tfa.explain.matches import Explanation, explain, view_in_words
@@ -26,7 +26,7 @@ def town(fake_encoder: Path) -> PlaceMap:
     for number in range(8):
         random_image(number).save(f"photos/{number}.png")
     random_image(3).save("near.png")
-    built = PlaceMap.build("photos", encoder=FakeEncoder(), spec=HeadSpec(words=4), verify=True)
+    built = PlaceMap.build("photos", encoder=FakeEncoder(), spec=HeadSpec(words=4))
     built.save("town.tfa")
     return built
 
@@ -122,7 +122,8 @@ def test_a_montage_counts_the_matches_of_verified_hits(town, monkeypatch):
 
 
 def test_a_map_without_compact_tokens_says_what_to_do(run, town):
-    PlaceMap.build("photos", encoder=FakeEncoder(), spec=HeadSpec(words=4), verify=False).save("plain.tfa")
+    kept = MapSpec(verify=False)
+    PlaceMap.build("photos", encoder=FakeEncoder(), spec=HeadSpec(words=4), map_spec=kept).save("plain.tfa")
     result = run("explain", "plain.tfa", "near.png", "-o", "why.png")
     assert result.exit_code == 1
     assert "--verify" in result.stderr

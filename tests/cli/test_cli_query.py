@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from tfa.base.config import EncoderOptions
 from tfa.cli.show_answers import MONTAGE_ROWS, write_montage
 from tfa.maps import Hit, PlaceMap
 
@@ -97,12 +98,19 @@ def test_a_confidence_outside_0_and_1_is_a_usage_error(run, spy, folder, share):
 def test_the_encoder_options_are_passed_on(run, spy, folder):
     (folder / "w.pth").touch()
     run("query", "town.tfa", "near.jpg", "--weights", "w.pth", "--device", "cuda", "--threads", 2)
-    given = spy.given("use_encoder")
-    assert {key: given[key] for key in ("weights", "device", "threads")} == {
-        "weights": Path("w.pth"),
-        "device": "cuda",
-        "threads": 2,
-    }
+    assert spy.given("use_encoder")["options"] == EncoderOptions(weights=Path("w.pth"), device="cuda", threads=2)
+
+
+def test_checksums_are_compared_when_asked_for(run, folder):
+    file = next((folder / "town.tfa").glob("head-*"))
+    content = bytearray(file.read_bytes())
+    content[-8] ^= 1
+    file.write_bytes(content)
+    for verb in (("query", "town.tfa", "near.jpg"), ("info", "town.tfa")):
+        assert run(*verb).exit_code == 0
+        result = run(*verb, "--checksum")
+        assert result.exit_code == 1
+        assert "sha256 differs" in result.stderr
 
 
 def test_an_empty_folder_and_a_missing_map_are_errors(run, spy, folder):

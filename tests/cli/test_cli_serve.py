@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tfa.base.config import EncoderOptions
 from tfa.bench.load_test import run as serving
 from tfa.bench.load_test.run import Latency, ServingBenchmark
 from tfa.cli import serve as verb
@@ -27,7 +28,7 @@ def started(monkeypatch, folder):
     def run(made, listening, **options):
         seen.update(address=running.address_of(listening), app=made, **options)
 
-    def opened(paths, **encoder):
+    def opened(paths, encoder, progress):
         seen.update(paths=paths, encoder=encoder)
         return [type("Map", (list,), {"path": path})([1, 2]) for path in paths]
 
@@ -62,7 +63,7 @@ def test_options_reach_the_service(run, started, monkeypatch):
     assert (settings.max_upload, settings.max_pixels, settings.max_batch) == (1_500_000, 1000, 3)
     assert settings.self_calibrate
     assert started["paths"] == [Path("town.tfa"), Path("photos")]
-    assert started["encoder"]["threads"] == 2
+    assert started["encoder"] == EncoderOptions(threads=2)
     assert started["access_log"] is True
 
 

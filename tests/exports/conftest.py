@@ -7,7 +7,7 @@ import pytest
 
 from tests.fakes import FakeEncoder, random_image
 from tfa.base.backend import backend_for
-from tfa.base.config import HeadSpec
+from tfa.base.config import HeadSpec, MapSpec
 from tfa.base.tokens import Tokens
 from tfa.maps import PlaceMap
 from tfa.method.head import assemble
@@ -39,7 +39,8 @@ def map_of(world):
             fitted.decisions, carrier=carrier, assignment=assignment, admit_cls=admit, c=0.4, beta=0.3
         )
         head = assemble(fitted, decisions, fitted.evidence, backend_for("cpu"))
-        built = PlaceMap.from_head(head, encoded, FakeEncoder(), ensemble=ensemble, storage=storage)
+        map_spec = MapSpec(storage=storage, ensemble=ensemble, verify=False)
+        built = PlaceMap.from_head(head, encoded, FakeEncoder(), map_spec=map_spec)
         built.cache = TokenCache(folder / "tokens")
         return built
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tfa
+from tfa.base.config import MapSpec
 from tfa.bench.heads.contract import Photos
 from tfa.bench.heads.own_heads import RetrieverHead
 from tfa.bench.heads.spectral import CONTROLS, under_control
@@ -60,7 +61,7 @@ def test_float16_storage_keeps_every_top_answer(demo, encoder, tmp_path):
     everyone = [*database.paths, *queries.paths]
     tops = {}
     for storage in ("float16", "float32"):
-        made = PlaceMap.from_head(head, database, encoder, storage=storage)
+        made = PlaceMap.from_head(head, database, encoder, map_spec=MapSpec(storage=storage, verify=False))
         made.save(tmp_path / f"{storage}.tfa")
         opened = PlaceMap.load(tmp_path / f"{storage}.tfa", encoder=encoder)
         tokens = [opened.query_tokens(encoded.tokens, k=1) for encoded in (database, queries)]

@@ -9,10 +9,11 @@ import tfa
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, hits, mixture_with_cls, photo, reopened, scores
 from tfa import pipeline
+from tfa.base.config import MapSpec
 from tfa.base.files import sha256_of_file
 from tfa.base.tokens import Tokens
 from tfa.errors import BadCalibration, BadImage, BadMap, BadSpec, NoImages
-from tfa.maps import PlaceMap
+from tfa.maps import PlaceMap, calibrate
 
 # --- asking ------------------------------------------------------------------------------------------------------
 
@@ -39,7 +40,7 @@ def test_a_calibration_is_kept_beside_the_map_and_answers(saved, camera, dusk, c
 def test_scores_are_those_of_the_calibrated_head(town, camera, cache, tmp_path, monkeypatch, ensemble, score, mixture):
     if mixture:
         mixture_with_cls(monkeypatch)
-    made = {"encoder": FakeEncoder(), "spec": SPEC, "storage": "float32", "ensemble": ensemble}
+    made = {"encoder": FakeEncoder(), "spec": SPEC, "map_spec": MapSpec(storage="float32", ensemble=ensemble)}
     built = PlaceMap.build(town, **made)
     built.save(tmp_path / "m.tfa")
     built.calibrate(camera, score=score)
@@ -64,7 +65,8 @@ def test_several_calibrations_the_newest_is_the_default(saved, camera, dusk, cac
     assert opened.calibrations == ["night", "day"]
     assert [entry["active"] for entry in opened.info()["calibrations"]] == [False, True]
     assert hits(opened, dusk) == hits(opened, dusk, "day") != hits(opened, dusk, "night")
-    assert len(list(saved.glob("head-*"))) == len(list(saved.glob("gallery-*"))) == 3  # the replaced one is gone
+    opened.activate("night")  # the replaced files stay for one more edit
+    assert len(list(saved.glob("head-*"))) == len(list(saved.glob("gallery-*"))) == 3
 
 
 def test_an_unknown_calibration_is_told_with_those_there_are(saved, camera, dusk, cache):
@@ -124,9 +126,7 @@ def test_too_few_photos_and_few(place_map, camera):
     with pytest.raises(NoImages, match="1 can be used"):
         place_map.calibrate([photos[0], photos[0]])
     [note] = place_map.calibrate(photos[:7]).notes
-    assert "7 photos are few" in note
-    assert "with 8 (C8)" in note
-    assert "62.29 ± 1.66 % R@1 on VPAIR where 64 (C64) give it 76.29 ± 0.39 %" in note
+    assert note == "7 photos are few: the calibration may do worse than none. Give 64 if you can"
     assert place_map.calibrate(photos[:8], name="eight").notes == []
     with pytest.raises(BadSpec, match="budget=1"):
         place_map.calibrate(photos, budget=1)
@@ -152,6 +152,27 @@ def test_only_what_is_used_is_encoded(town, camera, cache):
     assert encoder.encoded - before == 9
 
 
+def watched(monkeypatch, name):
+    """The paths that a function of `maps.calibrate` is called with."""
+    real, paths = getattr(calibrate, name), []
+    monkeypatch.setattr(calibrate, name, lambda path: paths.append(path) or real(path))
+    return paths
+
+
+@pytest.mark.parametrize("skip_bad", [False, True])
+def test_of_a_large_folder_little_more_than_the_budget_is_read(place_map, tmp_path, monkeypatch, skip_bad):
+    for number in range(200):
+        (tmp_path / "many").mkdir(exist_ok=True)
+        photo(tmp_path / "many" / f"{number:03d}.png", number + 50, light=0.7)
+    if skip_bad:
+        (tmp_path / "many" / "000.png").write_bytes(b"broken")
+    hashed, opened = watched(monkeypatch, "sha256_of_file"), watched(monkeypatch, "as_rgb")
+    report = place_map.calibrate(tmp_path / "many", budget=8, skip_bad=skip_bad)
+    assert (report.used, report.given) == (8, 200)
+    assert len(hashed) <= 10
+    assert len(opened) <= (10 if skip_bad else 0)
+
+
 def test_a_photo_given_twice_counts_once(place_map, camera):
     (camera / "again.png").write_bytes((camera / "00.png").read_bytes())
     report = place_map.calibrate([camera, camera / "01.png"])
@@ -174,7 +195,8 @@ def test_broken_photos_stop_or_are_skipped(place_map, camera, budget):
         place_map.calibrate(camera)
     report = place_map.calibrate(camera, skip_bad=True, budget=budget)
     assert report.used == min(19, budget)
-    assert [Path(file).name for file, _ in report.skipped] == ["05.png"]
+    drawn = np.random.default_rng(0).permutation(20)[:budget]  # a broken photo that was not drawn is not looked at
+    assert [Path(file).name for file, _ in report.skipped] == (["05.png"] if 5 in drawn else [])
 
 
 def test_another_calibration_is_activated_for_good(saved, camera, dusk, cache):

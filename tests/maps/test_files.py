@@ -2,6 +2,8 @@
 
 import json
 import os
+import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, killed_before_the_header, photo, reopened
 from tfa.base import files as storage
 from tfa.errors import BadMap, UnknownImage
-from tfa.maps import PlaceMap
-from tfa.maps.folder import writer
+from tfa.maps import PlaceMap, lookup
+from tfa.maps.folder import header, reader, writer
+from tfa.maps.records import ImageRecord
 
 
 def scores(place_map, town):
@@ -45,9 +48,8 @@ def test_saving_refuses_to_overwrite_by_accident(place_map, saved, tmp_path):
 
 
 def edit_header(path, **changes):
-    header = json.loads((path / "map.json").read_text())
-    header.update(changes)
-    (path / "map.json").write_text(json.dumps(header))
+    values = json.loads((path / "map.json").read_text())
+    (path / "map.json").write_text(json.dumps({**values, **changes}))
 
 
 @pytest.mark.parametrize(
@@ -61,8 +63,6 @@ def edit_header(path, **changes):
         (lambda p: (p / "map.json").unlink(), "has no map.json"),
         (lambda p: next(p.glob("head-*")).unlink(), "is missing"),
         (lambda p: os.truncate(next(p.glob("gallery-*")), 100), "truncated"),
-        (lambda p: flip_byte(next(p.glob("head-*"))), "sha256 differs"),
-        (lambda p: flip_byte(next(p.glob("images-*"))), "sha256 differs"),
     ],
 )
 def test_a_damaged_map_is_refused(saved, damage, message):
@@ -71,9 +71,21 @@ def test_a_damaged_map_is_refused(saved, damage, message):
         PlaceMap.load(saved)
 
 
+@pytest.mark.parametrize("role", ["head", "gallery"])
+def test_a_changed_byte_is_seen_when_checksums_are_asked_for(saved, role, monkeypatch):
+    file = next(saved.glob(f"{role}-*"))
+    flip_byte(file)
+    with pytest.raises(BadMap, match="sha256 differs"):
+        PlaceMap.load(saved, checksum=True)
+    read = []
+    monkeypatch.setattr(header, "sha256_of_file", read.append)
+    PlaceMap.load(saved)
+    assert read == []  # sizes only: a large map opens at once
+
+
 def flip_byte(path):
     content = bytearray(path.read_bytes())
-    content[-3] ^= 0x55
+    content[-8] ^= 0x01
     path.write_bytes(bytes(content))
 
 
@@ -83,10 +95,10 @@ def test_a_missing_map_says_how_to_build_one(tmp_path):
 
 
 def test_header_names_no_path_outside(saved):
-    header = json.loads((saved / "map.json").read_text())
-    header.pop("digest")
-    header["files"][0]["name"] = "../evil.safetensors"
-    (saved / "map.json").write_text(json.dumps({**header, "digest": storage.sha256_of_json(header)}))
+    values = json.loads((saved / "map.json").read_text())
+    values.pop("digest")
+    values["files"][0]["name"] = "../evil.safetensors"
+    (saved / "map.json").write_text(json.dumps({**values, "digest": storage.sha256_of_json(values)}))
     with pytest.raises(BadMap):
         PlaceMap.load(saved)
 
@@ -127,9 +139,9 @@ def test_removing_says_what_stays_and_refit_forgets_it(town, tmp_path, cache):
     assert opened.info()["removed_images"] == 0
     assert opened.info()["fitted_images"] == 12
     assert sorted(record.id for record in opened.images) == list(range(2, 14))
-    # Header, head, gallery, images, compaction and compact tokens: nothing left behind.
-    assert len(list((tmp_path / "m.tfa").iterdir())) == 6
     assert opened.add([photo(tmp_path / "later.png", 50)]).added == [14]  # ids are never given twice
+    # Header, head, compaction, and for each of two segments gallery, images and compact tokens: nothing left behind.
+    assert len(list((tmp_path / "m.tfa").iterdir())) == 9
 
 
 def test_refit_equals_a_fresh_build(saved, town, tmp_path, cache):
@@ -162,7 +174,7 @@ def test_many_small_additions_are_joined(saved, tmp_path, cache):
         editor.add([photo(tmp_path / f"n{i}.png", 200 + i)])
     opened = reopened(saved)
     assert len(opened) == 14 + writer.MAX_SEGMENTS + 3
-    assert len(list(saved.glob("gallery-*"))) <= writer.MAX_SEGMENTS
+    assert len([entry for entry in opened.state.files if entry["role"] == "gallery"]) <= writer.MAX_SEGMENTS
     for i in (0, writer.MAX_SEGMENTS, writer.MAX_SEGMENTS + 2):
         assert opened.query(tmp_path / f"n{i}.png", k=1)[0].id == 14 + i
     opened.save(tmp_path / "copy.tfa")
@@ -188,6 +200,15 @@ def test_unknown_and_ambiguous_names(saved, town, tmp_path, cache):
         editor.remove(["00.png"])
     assert editor.remove(["other/00.png"]).removed == [14]
     assert len(reopened(saved)) == 14  # the failed removals removed nothing
+
+
+def test_many_names_are_looked_up_by_an_index(monkeypatch):
+    records = [ImageRecord(i, f"/photos/{i % 50}/{i}.jpg", "", True) for i in range(2000)]
+    made = []
+    monkeypatch.setattr(lookup, "Path", lambda name: made.append(name) or Path(name))
+    names = [f"{i % 50}/{i}.jpg" for i in range(0, 2000, 2)]
+    assert [record.id for record in lookup.find_records(records, names)] == list(range(0, 2000, 2))
+    assert len(made) < 10 * len(names)  # and not names times records
 
 
 def test_a_map_edited_elsewhere_is_not_overwritten(saved, cache):
@@ -246,6 +267,7 @@ def test_overwriting_is_one_step_too(place_map, saved, town, cache, monkeypatch)
     assert len(reopened(saved)) == 14
     other.save(saved, overwrite=True)
     assert len(reopened(saved)) == 5
+    reopened(saved).remove([0])  # the files of the map before stay for one more edit
     assert len(list(saved.iterdir())) == 6
 
 
@@ -253,6 +275,72 @@ def test_a_damaged_map_can_be_overwritten(place_map, saved):
     (saved / "map.json").write_text("{")
     place_map.save(saved, overwrite=True)
     assert len(reopened(saved)) == 14
+
+
+# --- readers beside a writer -------------------------------------------------------------------------------------
+
+
+def committed_between(monkeypatch, edit, times=1):
+    """Let `edit` run after the reader has the header and before it looks at the first file."""
+    real, left = reader.check_file, [times]
+
+    def racing(*given):
+        if left[0] > 0:
+            left[0] -= 1
+            edit()
+        real(*given)
+
+    monkeypatch.setattr(reader, "check_file", racing)
+
+
+def test_a_reader_finds_the_files_of_the_header_it_has(saved, town, cache, monkeypatch):
+    editor = reopened(saved, cache)
+    expected = scores(editor, town)
+    committed_between(monkeypatch, editor.refit)
+    opened = reopened(saved)  # the old files are still there
+    assert opened.state.revision == 1
+    np.testing.assert_array_equal(scores(opened, town), expected)
+
+
+def test_a_reader_that_was_overtaken_twice_reads_the_newer_map(saved, cache, monkeypatch):
+    editor = reopened(saved, cache)
+    committed_between(monkeypatch, lambda: (editor.refit(), editor.remove([0])))
+    opened = reopened(saved)
+    assert (opened.state.revision, len(opened)) == (3, 13)
+
+
+def test_a_reader_gives_up_after_a_few_headers(saved, cache, monkeypatch):
+    editor = reopened(saved, cache)
+    committed_between(monkeypatch, lambda: (editor.refit(), editor.refit()), times=99)
+    with pytest.raises(BadMap, match=r"is incomplete: .* is missing"):
+        PlaceMap.load(saved)
+
+
+def test_reading_while_another_process_edits(saved, cache):
+    """No reader is refused while refits and removals are committed as fast as they can be."""
+    editor = reopened(saved, cache)
+    stop, refused, seen = threading.Event(), [], set()
+
+    def read():
+        while not stop.is_set():
+            try:
+                seen.add(PlaceMap.load(saved, encoder=FakeEncoder()).state.revision)
+            except BadMap as error:
+                refused.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for image in range(4):
+            editor.refit()
+            editor.remove([image])
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert refused == []
+    assert len(seen) > 1
 
 
 def test_an_edit_under_way_is_not_disturbed(saved):

@@ -10,6 +10,7 @@ import tfa
 from tests.awkward_photos import KINDS, awkward_photo, forms_of
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
+from tfa.base.config import EncoderOptions, MapSpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadImage, BadSpec, BadWeights, ChannelMismatch, NoImages
 from tfa.maps import PlaceMap
@@ -39,7 +40,8 @@ def test_scores_are_those_of_the_head(place_map, town, cache):
 
 @pytest.mark.parametrize("ensemble", [False, True])
 def test_float32_storage_keeps_the_head_exactly(town, cache, ensemble):
-    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, cache=cache, storage="float32", ensemble=ensemble)
+    kept = MapSpec(storage="float32", ensemble=ensemble)
+    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, cache=cache, map_spec=kept)
     encoded = tfa.encode(town, FakeEncoder(), cache=cache)
     expected = tfa.fit(encoded.tokens, SPEC).scores(encoded.tokens, "ensemble" if ensemble else 0)
     np.testing.assert_allclose(built.state.head.scorer.scores(encoded.tokens), expected, atol=1e-4)
@@ -139,14 +141,14 @@ def test_too_few_photos(tmp_path, cache):
     with pytest.raises(NoImages, match="at least 2"):
         PlaceMap.build(tmp_path / "one", encoder=FakeEncoder())
     with pytest.raises(BadSpec, match="int4"):
-        PlaceMap.build(tmp_path / "one", encoder=FakeEncoder(), storage="int4")
+        PlaceMap.build(tmp_path / "one", encoder=FakeEncoder(), map_spec=MapSpec(storage="int4"))
 
 
 def test_a_broken_photo_stops_the_build_unless_skipped(town, cache):
     (town / "05b.jpg").write_bytes(b"\xff\xd8 broken")
     with pytest.raises(BadImage, match=r"05b\.jpg"):
         PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
-    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, skip_bad=True)
+    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, options=EncoderOptions(skip_bad=True))
     assert len(built) == 14
     assert [Path(name).name for name, _ in built.skipped] == ["05b.jpg"]
 

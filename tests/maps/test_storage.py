@@ -7,6 +7,7 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
+from tfa.base.config import MapSpec
 from tfa.base.tokens import Tokens
 from tfa.bench.speed.synthetic_maps import made_head
 from tfa.bench.speed.synthetic_states import MadeEncoder, made_state
@@ -22,8 +23,8 @@ def queries(tmp_path):
     return Tokens(*FakeEncoder().encode([as_rgb(photo(tmp_path / f"q{i}.png", i, 0.8)) for i in range(20)]))
 
 
-def built(town, storage="int7", **options):
-    return PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, storage=storage, **options)
+def built(town, storage="int7", **kept):
+    return PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(storage=storage, **kept))
 
 
 @pytest.mark.parametrize("ensemble", [False, True])

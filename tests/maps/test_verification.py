@@ -9,7 +9,7 @@ import pytest
 import tfa
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, reopened
-from tfa.base.config import VerifySpec
+from tfa.base.config import MapSpec, VerifySpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
 from tfa.maps import PlaceMap
@@ -113,7 +113,7 @@ def test_a_map_verifies_by_itself_if_that_was_admitted(place_map, dusk, admitted
 
 
 def test_a_map_without_compact_tokens_says_how_to_get_them(town, dusk, cache):
-    plain = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, verify=False)
+    plain = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(verify=False))
     assert plain.info()["verification"] is None
     assert plain.query(dusk)[0].matches is None
     for ask in (plain.query, lambda photo, verify: plain.query_tokens(tokens_of([photo]), verify=verify)):
@@ -150,7 +150,7 @@ def test_an_emptied_map_has_nothing_to_verify(place_map, dusk):
 
 
 def test_an_ensemble_is_verified(town, dusk, cache):
-    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, ensemble=True)
+    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(ensemble=True))
     assert built.query(dusk, k=1, verify=True)[0].id == 5
 
 
@@ -171,7 +171,7 @@ def test_the_decision_is_kept_with_its_numbers(place_map, saved):
 
 def test_settings_of_verification_are_kept(town, dusk, cache, tmp_path):
     spec = VerifySpec(candidates=3, dimensions=5, max_pseudo=4)
-    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, verify=spec)
+    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(verify=spec))
     built.save(tmp_path / "m.tfa")
     opened = reopened(tmp_path / "m.tfa")
     assert opened.state.compact.spec == spec
@@ -187,8 +187,8 @@ def test_tokens_without_a_grid_build_a_map_without_verification(town, cache):
     ragged = [patches[0][:9], *patches[1:]]
     for given, why in ((patches, "lie is not known"), (ragged, "differ in their number of patches")):
         bare = dataclasses.replace(encoded, tokens=Tokens(given, encoded.tokens.cls))
-        made = PlaceMap.from_head(head, bare, FakeEncoder(), verify=True)
+        made = PlaceMap.from_head(head, bare, FakeEncoder(), map_spec=MapSpec())
         assert any("without verification" in note and why in note for note in made.notes)
         assert made.state.compact is None
     assert PlaceMap.from_head(head, encoded, FakeEncoder()).state.compact is None
-    assert PlaceMap.from_head(head, encoded, FakeEncoder(), verify=True).state.compact is not None
+    assert PlaceMap.from_head(head, encoded, FakeEncoder(), map_spec=MapSpec()).state.compact is not None

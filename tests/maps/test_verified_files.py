@@ -10,6 +10,7 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, hits, photo, reopened
 from tests.test_docs import page
+from tfa.base.config import MapSpec
 from tfa.base.files import read_tensor_header, sha256_of_json
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
@@ -51,7 +52,7 @@ def test_refit_makes_the_compact_tokens_of_a_fresh_build(saved, town, tmp_path, 
     opened = reopened(saved)
     np.testing.assert_array_equal(opened.state.compact.rows(range(15)), fresh.state.compact.rows(range(15)))
     assert opened.info()["verification"] == fresh.info()["verification"]
-    plain = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, verify=False)
+    plain = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(verify=False))
     plain.refit()
     assert plain.state.compact is None
 
@@ -76,7 +77,7 @@ def test_a_calibration_judges_on_its_own_photos(saved, camera, dusk, cache):
 
 
 def test_a_map_without_verification_is_calibrated_without(town, camera, cache):
-    plain = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, verify=False)
+    plain = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(verify=False))
     plain.calibrate(camera)
     assert plain.state.chosen().verification is None
 
@@ -90,7 +91,7 @@ def rewrite(path, change):
 
 def test_a_map_of_format_1_is_read_and_edited(town, tmp_path, dusk, cache):
     path = tmp_path / "old.tfa"
-    PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, verify=False).save(path)
+    PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(verify=False)).save(path)
 
     def as_before(header):
         header["format_version"] = 1

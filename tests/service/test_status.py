@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 
 from tests.fakes import FakeEncoder
 from tests.service.conftest import add, ask, opened, picture
+from tfa.base.config import EncoderOptions
 from tfa.cli.serve import opened_maps
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
@@ -208,7 +209,7 @@ def test_maps_of_one_encoder_share_it(town, monkeypatch):
 
     monkeypatch.setattr(asking, "load_encoder", load)
     other = shutil.copytree(town, town.with_name("forest.tfa"))
-    one, two = opened_maps([town, other], weights=None, device="cpu", threads=2)
+    one, two = opened_maps([town, other], EncoderOptions(threads=2))
     assert one.encoder is two.encoder
     assert [name for name, _ in loaded] == ["fake@28"]
     assert loaded[0][1]["threads"] == 2

@@ -5,14 +5,27 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from tfa.errors import BadSpec
 
 
-def described(default: Any, help: str, *, low: float | None = None, high: float | None = None) -> Any:
-    """A dataclass field whose help and range the command line, the docs and the check below share."""
-    return dataclasses.field(default=default, metadata={"help": help, "low": low, "high": high})
+def described(
+    default: Any,
+    help: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    kinds: tuple[type, ...] = (),
+) -> Any:
+    """A dataclass field whose help and range the command line, the docs and the check below share.
+
+    `kinds` are its types, where there are more than that of the default.
+    """
+    metadata = {"help": help, "low": low, "high": high, "choices": choices, "kinds": kinds or (type(default),)}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +35,14 @@ class Spec:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            wanted = type(field.default)
-            if wanted is float and type(value) is int:
+            kinds, choices = field.metadata["kinds"], field.metadata["choices"]
+            if kinds == (float,) and type(value) is int:
                 object.__setattr__(self, field.name, float(value))
-            elif type(value) is not wanted:
-                raise BadSpec(f"{field.name}={value!r} is {type(value).__name__}, must be {wanted.__name__}")
+            elif type(value) not in kinds:
+                wanted = " or ".join(kind.__name__ for kind in kinds)
+                raise BadSpec(f"{field.name}={value!r} is {type(value).__name__}, must be {wanted}")
+            if choices and value not in choices:
+                raise BadSpec(f"{field.name}={value!r} is unknown; use {', '.join(choices[:-1])} or {choices[-1]}")
             low, high = field.metadata.get("low"), field.metadata.get("high")
             if (low is not None and value < low) or (high is not None and value > high):
                 allowed = f"at least {low}" if high is None else f"between {low} and {high}"
@@ -82,3 +98,36 @@ class VerifySpec(Spec):
     dimensions: int = described(128, "numbers kept of a patch, a byte each", low=1)
     max_patches: int = described(100_000, "database patches the compaction is fitted on", low=1)
     max_pseudo: int = described(256, "pseudo queries that decide whether verification is used", low=1)
+
+
+STORAGES = ("float16", "float32", "int7")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapSpec(Spec):
+    """What a map keeps of its head and its photos."""
+
+    storage: str = described(
+        "float16", "float16, float32, or int7: a quarter of float32 and the fastest to query (ours)", choices=STORAGES
+    )
+    ensemble: bool = described(False, "keep all three replicas: three times the size, steadier answers")
+    verify: bool | VerifySpec = described(  # noqa: RUF009  # a field, as the others are
+        True, "keep what verifying answers needs, and decide whether it is used (ours)", kinds=(bool, VerifySpec)
+    )
+
+    @property
+    def verification(self) -> VerifySpec | None:
+        """How answers are verified; None if nothing is kept for it."""
+        return self.verify if isinstance(self.verify, VerifySpec) else VerifySpec() if self.verify else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderOptions:
+    """How photos are read and encoded, and where fitting computes. Answers do not depend on it, except for `fast`."""
+
+    weights: str | Path | None = None  # a file to use instead of the encoder's own source
+    device: str = "cpu"
+    threads: int | None = None  # CPU threads of the encoder; as many as there are cores if None
+    fast: bool = False  # encode in 8-bit integers, on the CPU only
+    batch_size: int = 8  # photos encoded at a time
+    skip_bad: bool = False  # leave out and list photos that cannot be read, rather than stop

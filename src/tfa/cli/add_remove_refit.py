@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import counted, examples, print_json, say, show_notes, wants_progress
 from tfa.cli.show_map import show_changes, show_map
@@ -34,8 +35,10 @@ def add(
 
     place_map = PlaceMap.load(map)
     progress = wants_progress(quiet=quiet, json=json)
-    place_map.use_encoder(weights=weights, device=device, threads=threads, fast=fast, progress=progress)
-    report = place_map.add(photos, positions=positions, skip_bad=skip_bad, progress=progress)
+    place_map.use_encoder(
+        EncoderOptions(weights=weights, device=device, threads=threads, fast=fast, skip_bad=skip_bad), progress
+    )
+    report = place_map.add(photos, positions=positions, progress=progress)
     _show_edit(report, place_map, json=json)
 
 
@@ -72,8 +75,8 @@ def refit(
     place_map = PlaceMap.load(map)
     before = place_map.info()
     progress = wants_progress(quiet=quiet, json=json)
-    place_map.use_encoder(weights=weights, device=device, threads=threads, fast=fast, progress=progress)
-    place_map.refit(device=device, progress=progress)
+    place_map.use_encoder(EncoderOptions(weights=weights, device=device, threads=threads, fast=fast), progress)
+    place_map.refit(progress)
     after = place_map.info()
     show_notes(place_map.notes)
     if json:

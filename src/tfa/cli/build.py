@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tfa.base.config import HeadSpec
+from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.cli import options
 from tfa.cli.console import examples, print_json, say, show_notes, wants_progress
 from tfa.cli.show_map import show_map
@@ -42,7 +42,7 @@ def build(
         typer.Option(
             metavar="KIND", help="float16, float32, or int7: a quarter of float32 and the fastest to search (ours)."
         ),
-    ] = "float16",
+    ] = MapSpec.storage,
     verify: Annotated[
         bool,
         typer.Option(
@@ -54,7 +54,7 @@ def build(
     device: options.Device = "cpu",
     threads: options.Threads = None,
     fast: options.Fast = False,
-    batch_size: Annotated[int, typer.Option(min=1, help="Photos encoded at a time.")] = 8,
+    batch_size: Annotated[int, typer.Option(min=1, help="Photos encoded at a time.")] = EncoderOptions.batch_size,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -64,11 +64,10 @@ def build(
     Each photo is encoded once and kept in a cache: a stopped build goes on where it was.
     """
     from tfa.maps import PlaceMap
-    from tfa.maps.state_changes import check_storage
 
     # What can be refused is refused before the work, not after an hour of it.
     check_out(out, force=force)
-    check_storage(storage)
+    map_spec = MapSpec(storage=storage, ensemble=ensemble, verify=verify)
     if positions is not None:
         from tfa.photos.positions import read_positions_csv
 
@@ -77,17 +76,12 @@ def build(
     place_map = PlaceMap.build(
         photos[0] if len(photos) == 1 else photos,
         encoder=encoder,
-        weights=weights,
         positions=positions,
-        skip_bad=skip_bad,
         spec=HeadSpec(words=words),
-        ensemble=ensemble,
-        storage=storage,
-        verify=verify,
-        device=device,
-        threads=threads,
-        fast=fast,
-        batch_size=batch_size,
+        map_spec=map_spec,
+        options=EncoderOptions(
+            weights=weights, device=device, threads=threads, fast=fast, batch_size=batch_size, skip_bad=skip_bad
+        ),
         progress=wants_progress(quiet=quiet, json=json),
     )
     place_map.save(out, overwrite=force)

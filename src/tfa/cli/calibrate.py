@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tfa.base.config import CalibrationSpec, EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import examples, print_json, say, show_notes, wants_progress
 from tfa.cli.show_map import show_calibration
@@ -31,7 +32,9 @@ def calibrate(
         list[Path] | None, typer.Argument(metavar="PHOTOS", exists=True, help="Photos, or folders searched for photos.")
     ] = None,
     name: Annotated[str, typer.Option(help="Name of the calibration; one of that name is replaced.")] = "target",
-    budget: Annotated[int, typer.Option(min=2, help="Photos to use at most; of more, so many are drawn.")] = 64,
+    budget: Annotated[int, typer.Option(min=2, help="Photos to use at most; of more, so many are drawn.")] = (
+        CalibrationSpec.budget
+    ),
     score: Annotated[
         bool | None,
         typer.Option(
@@ -68,10 +71,10 @@ def calibrate(
         _change(place_map, activate, drop, json=json)
         return
     progress = wants_progress(quiet=quiet, json=json)
-    place_map.use_encoder(weights=weights, device=device, threads=threads, fast=fast, progress=progress)
-    report = place_map.calibrate(
-        photos, name, budget=budget, score=score, skip_bad=skip_bad, device=device, progress=progress
+    place_map.use_encoder(
+        EncoderOptions(weights=weights, device=device, threads=threads, fast=fast, skip_bad=skip_bad), progress
     )
+    report = place_map.calibrate(photos, name, budget=budget, score=score, progress=progress)
     [entry] = [entry for entry in place_map.info()["calibrations"] if entry["name"] == report.name]
     show_notes(report.notes, report.skipped)
     if json:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import examples, note, print_json, say, wants_progress
 
@@ -57,9 +58,8 @@ def explain(
     from tfa.maps import PlaceMap
 
     place_map = PlaceMap.load(map)
-    place_map.use_encoder(
-        weights=weights, device=device, threads=threads, progress=wants_progress(quiet=quiet, json=json)
-    )
+    given = EncoderOptions(weights=weights, device=device, threads=threads)
+    place_map.use_encoder(given, wants_progress(quiet=quiet, json=json))
     explanation = explained(place_map, photo, rank=rank, calibration=calibration)
     if json:
         print_json(explanation.to_dict())

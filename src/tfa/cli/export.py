@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import counted, examples, say, show_error, wants_progress
 
@@ -71,7 +72,7 @@ def pairs(
 
     place_map, queries = PlaceMap.load(map), expanded(photos)
     progress = wants_progress(quiet=quiet, json=False)
-    place_map.use_encoder(weights=weights, device=device, threads=threads, progress=progress)
+    place_map.use_encoder(EncoderOptions(weights=weights, device=device, threads=threads), progress)
     answers = place_map.query_many(queries, k=k, calibration=calibration, progress=progress)
     given = photos[0] if len(photos) == 1 and photos[0].is_dir() else common_folder(queries)
     of_map = common_folder([Path(record.path) for record in place_map.images])

@@ -10,14 +10,14 @@ from tfa.cli.show_map import show_calibration, show_evidence, show_map, with_ver
 
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog=examples("tfa info town.tfa", "tfa info town.tfa --json"))(info)
+    app.command(epilog=examples("tfa info town.tfa", "tfa info town.tfa --json", "tfa info town.tfa --checksum"))(info)
 
 
-def info(map: options.MapPath, json: options.AsJson = False) -> None:
+def info(map: options.MapPath, checksum: options.Checksum = False, json: options.AsJson = False) -> None:
     """Show a map's decisions, the numbers they rest on and the reason for each; then those of its calibrations."""
     from tfa.maps import PlaceMap
 
-    facts = PlaceMap.load(map).info()
+    facts = PlaceMap.load(map, checksum=checksum).info()
     if json:
         print_json(facts)
         return

@@ -48,6 +48,9 @@ Fast = Annotated[
         "Needs pip install 'tfa-vpr\\[fast]'.",
     ),
 ]
+Checksum = Annotated[
+    bool, typer.Option("--checksum", help="First compare every byte of the map with its checksums, not sizes only.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 JsonFile = Annotated[
     Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Also write the result there, as JSON.")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tfa.base.config import VerifySpec
+from tfa.base.config import EncoderOptions, VerifySpec
 from tfa.cli import options
 from tfa.cli.console import examples, print_json, show_error, wants_progress
 from tfa.cli.show_answers import entry, show, write_montage
@@ -96,6 +96,7 @@ def query(
     device: options.Device = "cpu",
     threads: options.Threads = None,
     fast: options.Fast = False,
+    checksum: options.Checksum = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Find the places of a map that photos show.
@@ -108,9 +109,9 @@ def query(
 
     from tfa.maps import PlaceMap
 
-    place_map = PlaceMap.load(map)
+    place_map = PlaceMap.load(map, checksum=checksum)
     progress = wants_progress(quiet=quiet, json=json)
-    place_map.use_encoder(weights=weights, device=device, threads=threads, fast=fast, progress=progress)
+    place_map.use_encoder(EncoderOptions(weights=weights, device=device, threads=threads, fast=fast), progress)
     queries = expanded([sequence] if sequence else photos or [])
     common: dict[str, Any] = {"min_confidence": min_confidence, "calibration": calibration, "progress": progress}
     if sequence is not None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import counted, examples, note, say, wants_progress
 from tfa.errors import MissingExtra
@@ -114,7 +115,7 @@ def serve(
     )
     with bound(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
         progress = wants_progress(quiet=quiet, json=False)
-        opened = opened_maps(maps, weights=weights, device=device, threads=threads, progress=progress)
+        opened = opened_maps(maps, EncoderOptions(weights=weights, device=device, threads=threads), progress)
         app = create_app(opened, settings)
         say(f"serving {_listed(opened)} at {address_of(listening)}", style="bold green")
         if not settings.editable:
@@ -125,7 +126,7 @@ def serve(
             say("stopped; accepted edits are on disk")
 
 
-def opened_maps(paths: list[Path], **encoder: Any) -> list[Any]:
+def opened_maps(paths: list[Path], encoder: EncoderOptions, progress: bool | None = None) -> list[Any]:
     """The maps, those of one encoder sharing it."""
     from tfa.maps import PlaceMap
 
@@ -137,7 +138,7 @@ def opened_maps(paths: list[Path], **encoder: Any) -> list[Any]:
         if alike:
             place_map = PlaceMap(place_map.state, path, alike[0].encoder)
         else:
-            place_map.use_encoder(**encoder)
+            place_map.use_encoder(encoder, progress)
             place_map.encoder  # noqa: B018  # loaded now, so that missing weights are reported before the port answers
         found.append(place_map)
     return found

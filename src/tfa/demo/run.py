@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tfa.base.config import MapSpec
 from tfa.base.progress import Progress, as_progress
 from tfa.bench.heads.contract import Photos
 from tfa.bench.heads.own_heads import RetrieverHead
@@ -102,7 +103,7 @@ def run_demo(
 
     places, _ = find_positions(database.paths, town.references, town.positions_csv)
     where = dict(zip(database.paths, places, strict=True))
-    place_map = PlaceMap.from_head(head, database, encoder, where, verify=True, progress=progress)
+    place_map = PlaceMap.from_head(head, database, encoder, where, map_spec=MapSpec(), progress=progress)
     place_map.save(out / "town.tfa", overwrite=True)
     result = DemoResult(out, references, queries, recalls, head.evidence.reasons)
     _draw(out, town, place_map, result, head, asked)

@@ -6,14 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.progress import SilentProgress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, UnknownImage
 from tfa.explain.attribution import Attribution, attribute
 from tfa.maps import PlaceMap
-from tfa.maps.lookup import tokens_of
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
-from tfa.photos.token_cache import TokenCache
 from tfa.verification.matching import match
 
 WORDS = 12  # words told of
@@ -55,12 +52,7 @@ def why(
 
 def image_tokens(place_map: PlaceMap, row: int) -> Tokens:
     """Tokens of the image in that row, a clear error if its photo is gone or changed."""
-    facts = place_map.state.encoder
-    cache = place_map.cache or TokenCache()
-    records = [place_map.state.images[row]]
-    return tokens_of(
-        records, facts["fingerprint"], cache, lambda: place_map.encoder, SilentProgress(), LOST, facts["grid"]
-    )
+    return place_map.tokens_of([place_map.state.images[row]])
 
 
 def grid_of(place_map: PlaceMap, tokens: Tokens) -> tuple[int, int]:

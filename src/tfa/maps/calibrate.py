@@ -20,23 +20,16 @@ from tfa.base.config import CalibrationSpec, HeadSpec
 from tfa.base.files import sha256_of_file
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
-from tfa.encoders import Encoder
 from tfa.errors import BadCalibration, BadImage, BadSpec, FewPhotos, NoImages
-from tfa.maps.lookup import tokens_of, unique_files
+from tfa.maps.lookup import unique_files
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.verification import judge_calibration
 from tfa.method.head import Head
 from tfa.photos.images import as_rgb
-from tfa.photos.token_cache import EncodedImages, TokenCache
+from tfa.photos.token_cache import EncodedImages
 
-FEWEST = 2  # photos below which a calibration is refused
-SCORE_FROM = 16  # photos from which scores are calibrated too, unless the caller decides
 NAME = re.compile(r"[A-Za-z0-9_-]+")
-FEW_NOTE = (
-    "{used} photos are few, give 64 if you can: with 8 (C8), its smallest budget, the paper's dual-vocabulary system "
-    "has 62.29 ± 1.66 % R@1 on VPAIR where 64 (C64) give it 76.29 ± 0.39 %; on SPED 87.48 ± 0.48 % and 91.01 ± 0.69 %"
-)
 LOST = (
     "take them out for good with tfa remove and tfa refit "
     "(a calibration needs every photo the map was fitted on, removed ones too)"
@@ -47,7 +40,8 @@ LOST = (
 class ChosenPhotos:
     """The photos a calibration is made of."""
 
-    given: int  # files that were named or found
+    given: int  # files that were named, or lie in folders that were
+    budget: int
     digests: list[str]
     tokens: Tokens
     skipped: list[tuple[str, str]]
@@ -64,8 +58,7 @@ def check_request(state: MapState, name: str, budget: int) -> None:
     for head in state.calibrations:
         if head.name != name and head.name.lower() == name.lower():  # their files would be one on some systems
             raise BadSpec(f"{name!r} and the calibration {head.name!r} differ by case only; choose another name")
-    if budget < FEWEST:
-        raise BadSpec(f"budget={budget} is out of range: must be at least {FEWEST}")
+    CalibrationSpec(budget=budget)
 
 
 def choose_photos(
@@ -75,48 +68,57 @@ def choose_photos(
     skip_bad: bool,
     encode: Callable[[list[Path]], EncodedImages],
 ) -> ChosenPhotos:
-    """Take at most `budget` of the photos, each content once and none of the map; only those taken are encoded."""
+    """Take at most `budget` of the photos, each content once and none of the map.
+
+    They are looked at in a fixed random order until there are enough, so that a large folder is not read for a few.
+    """
     paths = unique_files(paths)
-    content: dict[str, Path] = {}
-    for path in paths:
-        content.setdefault(_content(path), path)
-    _refuse_known(content, state.images)
-    files, notes = list(content.values()), []
+    enough = len(paths) <= budget
+    order = range(len(paths)) if enough else np.random.default_rng(0).permutation(len(paths)).tolist()
+    content: dict[str, int] = {}
     skipped: list[tuple[str, str]] = []
-    if len(files) < len(paths):
-        notes.append(f"photos that repeat another one and do not count: {len(paths) - len(files)}")
-    if len(files) > budget and skip_bad:  # the budget is drawn from photos that can be read
-        files, skipped = _readable(files)
-    if len(files) > budget:
-        drawn = np.sort(np.random.default_rng(0).permutation(len(files))[:budget])
-        notes.append(f"{len(files)} photos are more than the budget: {budget} were drawn, always the same (seed 0)")
-        files = [files[i] for i in drawn]
+    repeated = 0
+    for index in order:
+        if len(content) == budget:
+            break
+        digest = _content(paths[index])
+        reason = _unreadable(paths[index]) if skip_bad and not enough else None  # else encoding will say it
+        if reason is not None:
+            skipped.append((str(paths[index]), reason))
+        elif digest in content:
+            repeated += 1
+        else:
+            content[digest] = index
+    _refuse_known({digest: paths[index] for digest, index in content.items()}, state.images)
+    notes = [f"photos that repeat another one and do not count: {repeated}"] if repeated else []
+    if not enough:
+        notes.append(f"{len(paths)} photos are more than the budget: {budget} were drawn, always the same (seed 0)")
+    files = [paths[index] for index in sorted(content.values())]
     encoded = encode(files) if files else EncodedImages([], [], Tokens(np.empty((0, 1, 1))), [])
     skipped += [(str(path), reason) for path, reason in encoded.skipped]
     used = len(encoded.paths)
-    if used < FEWEST:
-        raise NoImages(f"a calibration needs at least {FEWEST} photos; of {len(paths)} given, {used} can be used")
+    if used < CalibrationSpec.fewest:
+        raise NoImages(
+            f"a calibration needs at least {CalibrationSpec.fewest} photos; of {len(paths)} given, {used} can be used"
+        )
     if used < CalibrationSpec.few:
-        notes.append(FEW_NOTE.format(used=used))
-    return ChosenPhotos(len(paths), encoded.digests, encoded.tokens, skipped, notes)
+        notes.append(f"{used} photos are few: the calibration may do worse than none. Give {budget} if you can")
+    return ChosenPhotos(len(paths), budget, encoded.digests, encoded.tokens, skipped, notes)
 
 
-def _readable(files: Sequence[Path]) -> tuple[list[Path], list[tuple[str, str]]]:
-    good, bad = [], []
-    for file in files:
-        try:
-            as_rgb(file)
-            good.append(file)
-        except (BadImage, OSError) as error:
-            bad.append((str(file), str(error)))
-    return good, bad
+def _unreadable(file: Path) -> str | None:
+    try:
+        as_rgb(file)
+        return None
+    except (BadImage, OSError) as error:
+        return str(error)
 
 
 def _content(path: Path) -> str:
     try:
         return sha256_of_file(path)
     except OSError:
-        return str(path)  # encoding will tell what is wrong with it
+        return str(path)  # encoding will say what is wrong with it
 
 
 def _refuse_known(content: dict[str, Path], images: Sequence[ImageRecord]) -> None:
@@ -133,10 +135,8 @@ def calibrated_state(
     state: MapState,
     photos: ChosenPhotos,
     name: str,
-    budget: int,
     score: bool | None,
-    cache: TokenCache,
-    encoder: Callable[[], Encoder],
+    tokens_of: Callable[[Sequence[ImageRecord]], Tokens],
     device: str,
     progress: Progress,
 ) -> tuple[MapState, list[str]]:
@@ -144,22 +144,18 @@ def calibrated_state(
     fitted = [record for record in state.images if record.fitted]
     added = state.images[len(fitted) :]
     assert not any(record.fitted for record in added), "fitted images come first"
-
-    def tokens(records: Sequence[ImageRecord]) -> Tokens:
-        return tokens_of(records, state.encoder["fingerprint"], cache, encoder, progress, LOST)
-
-    database, more = tokens(fitted), tokens(added) if added else None  # before the long work: they may be missing
+    database, more = tokens_of(fitted), tokens_of(added) if added else None  # before the long work: some may be lost
     head = pipeline.fit(database, HeadSpec.from_dict(state.spec), device=device, progress=progress)
     notes = rebuilt_notes(state.database, head)
     used = len(photos.digests)
-    score = used >= SCORE_FROM if score is None else score
+    score = used >= CalibrationSpec.score_from if score is None else score
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FewPhotos)  # the notes tell it, with numbers
+        warnings.simplefilter("ignore", FewPhotos)  # the notes say it
         tuned = pipeline.calibrate(head, photos.tokens, score=score, device=device, progress=progress)
     facts = {
         "given": photos.given,
         "used": used,
-        "budget": budget,
+        "budget": photos.budget,
         "score": score,
         "digests": list(photos.digests),
         "revision": state.revision + 1,

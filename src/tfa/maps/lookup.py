@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def tokens_of(
     cache: TokenCache,
     encoder: Callable[[], Encoder],
     progress: Progress,
-    otherwise: str = "remove them from the map before refit",
+    otherwise: str,
     grid: Sequence[int] | None = None,
 ) -> Tokens:
     """Tokens of the map's photos; what the cache lost is encoded again from files that have not changed.
@@ -46,14 +47,27 @@ def tokens_of(
     return cache.tokens(fingerprint, digests, paths, None if grid is None else (grid[0], grid[1]))
 
 
-def find_record(records: Sequence[ImageRecord], photo: str | Path | int) -> ImageRecord:
-    """An image by its id, its path, or the end of its path if that is unambiguous."""
-    if isinstance(photo, int):
-        found = [record for record in records if record.id == photo]
-    else:
+def find_records(records: Sequence[ImageRecord], photos: Sequence[str | Path | int]) -> list[ImageRecord]:
+    """Each photo's image, by its id, its path, or the end of its path if that is unambiguous."""
+    by_id: dict[int, ImageRecord] = {}
+    by_path: dict[str, list[ImageRecord]] = {}
+    by_name: dict[str, list[ImageRecord]] = {}  # the last part of a path: what every ending of it has in common
+    for record in records:
+        by_id[record.id] = record
+        by_path.setdefault(record.path, []).append(record)
+        by_name.setdefault(os.path.basename(record.path), []).append(record)
+
+    def found(photo: str | Path | int) -> list[ImageRecord]:
+        if isinstance(photo, int):
+            return [by_id[photo]] if photo in by_id else []
         whole, parts = str(Path(photo).resolve()), Path(photo).parts
-        found = [record for record in records if record.path == whole]
-        found = found or [record for record in records if Path(record.path).parts[-len(parts) :] == parts]
+        alike = by_name.get(Path(photo).name, [])
+        return by_path.get(whole) or [one for one in alike if Path(one.path).parts[-len(parts) :] == parts]
+
+    return [_only(photo, found(photo)) for photo in photos]
+
+
+def _only(photo: str | Path | int, found: Sequence[ImageRecord]) -> ImageRecord:
     if len(found) > 1:
         raise UnknownImage(f"{photo} may be any of {len(found)} photos of the map; give its whole path or its id")
     if not found:

@@ -7,18 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfa.base.config import HeadSpec, VerifySpec
+from tfa.base.config import CalibrationSpec, EncoderOptions, HeadSpec, MapSpec
 from tfa.base.progress import Progress, SilentProgress, as_progress
+from tfa.base.tokens import Tokens
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.errors import BadMap, NoImages
 from tfa.maps.calibrate import LOST, calibrated_state, check_request, choose_photos, dropped_note
 from tfa.maps.folder import reader, writer
-from tfa.maps.lookup import find_record, tokens_of, unique_files
-from tfa.maps.query import QUERY_BATCH, AskableMap
-from tfa.maps.records import CalibrationReport, EditReport
+from tfa.maps.lookup import find_records, tokens_of, unique_files
+from tfa.maps.query import AskableMap
+from tfa.maps.records import CalibrationReport, EditReport, ImageRecord
 from tfa.maps.state import DATABASE, MapState
 from tfa.maps.state_changes import (
-    check_storage,
     encoder_facts,
     new_state,
     records_of,
@@ -27,7 +27,7 @@ from tfa.maps.state_changes import (
     without_images,
 )
 from tfa.maps.summary import facts_of, unseen_share
-from tfa.maps.verification import fit_verification, wanted_spec
+from tfa.maps.verification import fit_verification
 from tfa.method.head import ENSEMBLE, Head, Replica
 from tfa.photos.images import find_images
 from tfa.photos.positions import Position, find_positions
@@ -51,44 +51,37 @@ class PlaceMap(AskableMap):
         photos: Any,
         *,
         encoder: str | Encoder = DEFAULT_ENCODER,
-        weights: str | Path | None = None,
         positions: str | Path | None = None,
-        skip_bad: bool = False,
         spec: HeadSpec | None = None,
-        ensemble: bool = False,
-        storage: str = "float16",
-        verify: bool | VerifySpec = True,
-        device: str = "cpu",
-        threads: int | None = None,
-        fast: bool = False,
-        batch_size: int = QUERY_BATCH,
+        map_spec: MapSpec | None = None,
+        options: EncoderOptions | None = None,
         cache: TokenCache | None = None,
         progress: bool | Progress | None = None,
     ) -> PlaceMap:
         """Photos → encoder → head → map. `photos` is a folder, a file or a list of them.
 
-        `fast` encodes in 8-bit integers, as `load_encoder` says.
-        `verify` also keeps what verifying answers needs (ours, beyond the paper) and decides whether it is used.
+        `spec` is what the head is fitted with, `map_spec` what the map keeps of it, `options` how photos are encoded.
         """
-        check_storage(storage)
-        progress = as_progress(progress)
+        progress, options = as_progress(progress), options or EncoderOptions()
         paths = find_images(photos)
         root = Path(photos) if isinstance(photos, (str, Path)) and Path(photos).is_dir() else None
         csv = None if positions is None else Path(positions)
         places, notes = find_positions(paths, root, csv)  # before the long work: a bad CSV should not cost an hour
         if isinstance(encoder, str):
             encoder = load_encoder(
-                encoder, weights=weights, device=device, threads=threads, fast=fast, progress=progress
-            )
-        encoded = encode(paths, encoder, cache=cache, skip_bad=skip_bad, batch_size=batch_size, progress=progress)
+                encoder, weights=options.weights, device=options.device, threads=options.threads, fast=options.fast,
+                progress=progress,
+            )  # fmt: skip
+        encoded = encode(
+            paths, encoder, cache=cache, skip_bad=options.skip_bad, batch_size=options.batch_size, progress=progress
+        )
         if len(encoded.paths) < 2:
             raise NoImages(f"a map needs at least 2 photos, {photos} gave {len(encoded.paths)}")
-        head = fit(encoded.tokens, spec, device=device, progress=progress)
+        head = fit(encoded.tokens, spec, device=options.device, progress=progress)
         where = dict(zip(paths, places, strict=True))
         built = cls.from_head(
-            head, encoded, encoder, where, weights=weights, ensemble=ensemble, storage=storage, verify=verify,
-            device=device, progress=progress,
-        )  # fmt: skip
+            head, encoded, encoder, where, map_spec=map_spec or MapSpec(), options=options, progress=progress
+        )
         built.cache = cache
         built.notes += notes
         return built
@@ -101,23 +94,21 @@ class PlaceMap(AskableMap):
         encoder: Encoder,
         places: Mapping[Path, Position | None] | None = None,
         *,
-        weights: str | Path | None = None,
-        ensemble: bool = False,
-        storage: str = "float16",
-        verify: bool | VerifySpec = False,
-        device: str = "cpu",
+        map_spec: MapSpec | None = None,
+        options: EncoderOptions | None = None,
         progress: bool | Progress | None = None,
     ) -> PlaceMap:
         """A map of the images a head was fitted on, with what answering needs of the head.
 
-        `verify` is as for `build`, but off if not given: the map then answers as the head does.
+        Without a `map_spec` answers are not verified: the map then answers as the head does.
         """
-        check_storage(storage)
+        map_spec, options = map_spec or MapSpec(verify=False), options or EncoderOptions()
         records = records_of(encoded, places or {}, first_id=0, fitted=True)
-        replica: Replica = ENSEMBLE if ensemble else 0
-        verification = fit_verification(head, encoded.tokens, wanted_spec(verify), device, progress)
-        facts = encoder_facts(encoder, weights)
-        made = cls(new_state(head, replica, storage, records, facts, verification), encoder=encoder)
+        replica: Replica = ENSEMBLE if map_spec.ensemble else 0
+        verification = fit_verification(head, encoded.tokens, map_spec.verification, options.device, progress)
+        facts = encoder_facts(encoder, options.weights)
+        made = cls(new_state(head, replica, map_spec.storage, records, facts, verification), encoder=encoder)
+        made.options = options
         made.notes = [*encoder.notes, *verification.notes]
         made.skipped = [(str(path), reason) for path, reason in encoded.skipped]
         return made
@@ -128,9 +119,12 @@ class PlaceMap(AskableMap):
         self.path = Path(path)
 
     @classmethod
-    def load(cls, path: str | Path, verify: bool = True, encoder: Encoder | None = None) -> PlaceMap:
-        """Open a saved map; its arrays are mapped, not read. `encoder` is used instead of loading the map's own."""
-        return cls(reader.read(Path(path), verify=verify), Path(path), encoder)
+    def load(cls, path: str | Path, checksum: bool = False, encoder: Encoder | None = None) -> PlaceMap:
+        """Open a saved map; its arrays are mapped, not read. `encoder` is used instead of loading the map's own.
+
+        The size of every file is checked; `checksum` reads every byte and compares its sha256 too.
+        """
+        return cls(reader.read(Path(path), checksum=checksum), Path(path), encoder)
 
     # --- edit --------------------------------------------------------------------------------------------------
 
@@ -139,11 +133,13 @@ class PlaceMap(AskableMap):
         photos: Any,
         *,
         positions: str | Path | None = None,
-        skip_bad: bool = False,
-        batch_size: int = QUERY_BATCH,
+        skip_bad: bool | None = None,
         progress: bool | Progress | None = None,
     ) -> EditReport:
-        """Add photos without fitting again: the frozen vocabulary and geometry describe them."""
+        """Add photos without fitting again: the frozen vocabulary and geometry describe them.
+
+        `skip_bad` is that of the map's `options` if not given.
+        """
         paths, known = find_images(photos), {record.path for record in self.images}
         fresh = [path for path in unique_files(paths) if str(path.resolve()) not in known]
         known_before = len(paths) - len(fresh)
@@ -151,9 +147,7 @@ class PlaceMap(AskableMap):
         if not fresh:
             return EditReport(notes=notes)
         places, more = find_positions(fresh, None, None if positions is None else Path(positions))
-        encoded = encode(
-            fresh, self.encoder, cache=self.cache, skip_bad=skip_bad, batch_size=batch_size, progress=progress
-        )
+        encoded = self._encoded(fresh, skip_bad, progress)
         report = self.add_encoded(encoded, dict(zip(fresh, places, strict=True)))
         return replace(report, notes=[*notes, *more, *report.notes])
 
@@ -169,19 +163,17 @@ class PlaceMap(AskableMap):
 
         Their descriptors stay in the map, where they may carry the fitted geometry; only `refit` forgets them.
         """
-        gone = sorted({find_record(self.images, photo).id for photo in photos})
+        gone = sorted({record.id for record in find_records(self.images, photos)})
         self._commit(without_images(self.state, frozenset(gone)), writer.commit)
         notes = ["removed photos no longer answer; their descriptors stay in the map until tfa refit"] if gone else []
         return EditReport([], gone, [], [*notes, *self._advice()])
 
-    def refit(self, device: str = "cpu", progress: bool | Progress | None = None) -> None:
+    def refit(self, progress: bool | Progress | None = None) -> None:
         """Fit a new head on the photos now in the map, from the token cache; ids and positions stay."""
         if len(self) < 2:
             raise NoImages(f"refit needs at least 2 photos, the map has {len(self)}")
-        progress, old = as_progress(progress), self.state
-        cache = self.cache or TokenCache()
-        facts, grid = old.encoder, old.encoder["grid"]
-        tokens = tokens_of(self.images, facts["fingerprint"], cache, lambda: self.encoder, progress, grid=grid)
+        progress, old, device = as_progress(progress), self.state, self.options.device
+        tokens = self.tokens_of(self.images, progress, "remove them from the map before refit")
         head = fit(tokens, HeadSpec.from_dict(old.spec), device=device, progress=progress)
         spec = None if old.compact is None else old.compact.spec
         verification = fit_verification(head, tokens, spec, device, progress)
@@ -193,28 +185,25 @@ class PlaceMap(AskableMap):
         photos: Any,
         name: str = "target",
         *,
-        budget: int = 64,
+        budget: int = CalibrationSpec.budget,
         score: bool | None = None,
-        skip_bad: bool = False,
-        batch_size: int = QUERY_BATCH,
-        device: str = "cpu",
-        progress: bool | Progress | None = False,
+        skip_bad: bool | None = None,
+        progress: bool | Progress | None = None,
     ) -> CalibrationReport:
         """Calibrate the map for a camera, from unlabelled photos of it that the map does not hold.
 
         The calibration is kept beside the database-only head and answers from now on. `score` also calibrates
-        scores, an image's bias each (None: from 16 photos on).
+        scores, an image's bias each (None: from 16 photos on). Needs the photos of the map, or their cached tokens.
         """
         check_request(self.state, name, budget)
-        progress, cache = as_progress(progress), self.cache or TokenCache()
-
-        def encoded(paths: list[Path]) -> EncodedImages:
-            return encode(paths, self.encoder, cache=cache, skip_bad=skip_bad, batch_size=batch_size, progress=progress)
-
-        chosen = choose_photos(find_images(photos), self.state, budget, skip_bad, encoded)
-        fresh, notes = calibrated_state(
-            self.state, chosen, name, budget, score, cache, lambda: self.encoder, device, progress
+        listener, skip_bad = as_progress(progress), self.options.skip_bad if skip_bad is None else skip_bad
+        chosen = choose_photos(
+            find_images(photos), self.state, budget, skip_bad, lambda paths: self._encoded(paths, skip_bad, listener)
         )
+        fresh, notes = calibrated_state(
+            self.state, chosen, name, score, lambda records: self.tokens_of(records, listener),
+            self.options.device, listener,
+        )  # fmt: skip
         self._commit(fresh, writer.write_calibration)
         head = fresh.chosen(name)
         notes, reasons = [*chosen.notes, *notes], dict(head.evidence["reasons"])
@@ -242,11 +231,23 @@ class PlaceMap(AskableMap):
         if self.state.head_digest(DATABASE) != other.state.head_digest(DATABASE):
             raise BadMap("the map was fitted again while it was calibrated; calibrate it again")
         if added := self.state.images[len(known) :]:
-            cache, fingerprint = self.cache or TokenCache(), self.state.encoder["fingerprint"]
-            tokens = tokens_of(added, fingerprint, cache, lambda: self.encoder, SilentProgress(), LOST)
-            head = replace(head, stored=head.stored.grown(head.stored.rows_of(tokens)))
+            head = replace(head, stored=head.stored.grown(head.stored.rows_of(self.tokens_of(added))))
         head = replace(head, calibration={**(head.calibration or {}), "revision": self.state.revision + 1})
         self._commit(self.state.with_calibration(head), writer.write_calibration)
+
+    def tokens_of(
+        self, records: Sequence[ImageRecord], progress: Progress | None = None, otherwise: str = LOST
+    ) -> Tokens:
+        """Tokens of images of the map, from the cache or their files; `otherwise` is what to do about lost ones."""
+        facts = self.state.encoder
+        return tokens_of(
+            records, facts["fingerprint"], self.cache or TokenCache(), lambda: self.encoder,
+            progress or SilentProgress(), otherwise, facts["grid"],
+        )  # fmt: skip
+
+    def _encoded(self, paths: list[Path], skip_bad: bool | None, progress: bool | Progress | None) -> EncodedImages:
+        skip_bad, size = self.options.skip_bad if skip_bad is None else skip_bad, self.options.batch_size
+        return encode(paths, self.encoder, cache=self.cache, skip_bad=skip_bad, batch_size=size, progress=progress)
 
     def _commit(self, state: MapState, write: Callable[[Path, MapState], MapState]) -> None:
         """Make `state`, the next revision of this map's own, the map's; on disk first if it has a folder.

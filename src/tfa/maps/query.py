@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tfa.base.config import EncoderOptions
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder, load_encoder, model_of
@@ -118,7 +119,8 @@ class AskableMap:
         self.skipped: list[tuple[str, str]] = []
         self.cache: TokenCache | None = None
         self._encoder = encoder
-        self._encoder_options: dict[str, Any] = {}
+        self.options = EncoderOptions()
+        self._progress: bool | Progress | None = None
 
     def _take(self, state: MapState) -> None:
         self.state = with_duplicates(state)
@@ -159,25 +161,20 @@ class AskableMap:
         """Names of the calibrations, the newest last."""
         return [head.name for head in self.state.calibrations]
 
-    def use_encoder(
-        self,
-        weights: str | Path | None = None,
-        device: str = "cpu",
-        threads: int | None = None,
-        progress: bool | Progress | None = None,
-        fast: bool = False,
-    ) -> None:
-        """How queries and additions are encoded; which encoder it is, the map itself says."""
-        options = {"weights": weights, "device": device, "threads": threads, "progress": progress, "fast": fast}
-        self._encoder, self._encoder_options = None, options
+    def use_encoder(self, options: EncoderOptions, progress: bool | Progress | None = None) -> None:
+        """How photos are encoded from now on; which encoder it is, the map itself says."""
+        self._encoder, self.options, self._progress = None, options, progress
 
     @property
     def encoder(self) -> Encoder:
         """The map's encoder, loaded when first needed and checked to be the one the map was built with."""
         wanted = self.state.encoder
         if self._encoder is None:
-            chosen = {key: value for key, value in self._encoder_options.items() if value is not None}
-            self._encoder = load_encoder(wanted["id"], **{"weights": wanted["weights"], **chosen})
+            given = self.options
+            self._encoder = load_encoder(
+                wanted["id"], weights=given.weights or wanted["weights"], device=given.device, threads=given.threads,
+                fast=given.fast, progress=self._progress,
+            )  # fmt: skip
         # One model, in whatever arithmetic: what was mapped in float32 may be asked by a robot in integers.
         if model_of(self._encoder) != wanted["fingerprint"]:
             found, self._encoder = self._encoder.id, None

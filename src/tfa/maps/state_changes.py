@@ -11,10 +11,8 @@ import numpy as np
 
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder, model_of
-from tfa.errors import BadSpec
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.stored_head import STORAGES
 from tfa.maps.verification import FittedVerification
 from tfa.method.head import Head, Replica
 from tfa.photos.positions import Position
@@ -122,8 +120,3 @@ def duplicates_of(images: Sequence[ImageRecord]) -> np.ndarray | None:
     first: dict[str, int] = {}
     rows = np.array([first.setdefault(record.digest, row) for row, record in enumerate(images)], dtype=np.int64)
     return None if len(first) == len(images) else rows
-
-
-def check_storage(storage: str) -> None:
-    if storage not in STORAGES:
-        raise BadSpec(f"storage={storage!r} is unknown; use {', '.join(STORAGES[:-1])} or {STORAGES[-1]}")

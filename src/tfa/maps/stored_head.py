@@ -21,7 +21,6 @@ from tfa.search.gallery import Gallery, Rows
 from tfa.search.quantised_rows import SEVEN_TOP, TOP, QuantisedRows, rounded
 
 Tensors = Mapping[str, np.ndarray]
-STORAGES = ("float16", "float32", "int7")
 INTEGERS = "int7"  # descriptors in seven bits a number, the rest of a row in eight
 
 
@@ -31,7 +30,7 @@ class StoredHead:
 
     scorer: Scorer
     peaks: np.ndarray  # sorted top-1 z-scores of the pseudo queries: the scale of confidence
-    storage: str  # how the large arrays are kept, one of STORAGES
+    storage: str  # how the large arrays are kept, one of `base.config.STORAGES`
 
     @classmethod
     def of(cls, head: Head, replica: Replica, storage: str) -> StoredHead:

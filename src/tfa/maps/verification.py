@@ -28,11 +28,6 @@ class FittedVerification:
     notes: tuple[str, ...] = ()
 
 
-def wanted_spec(verify: bool | VerifySpec) -> VerifySpec | None:
-    """`verify` as it is given to a build: yes, no, or with settings."""
-    return verify if isinstance(verify, VerifySpec) else VerifySpec() if verify else None
-
-
 def fit_verification(
     head: Head,
     tokens: Tokens,

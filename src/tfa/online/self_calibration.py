@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from tfa.base.config import CalibrationSpec
 from tfa.base.files import BadFile, map_tensors, write_tensors
 from tfa.errors import BadSpec
 from tfa.method.score_calibration import robust_level
 
-FEWEST = 16  # rows below which nothing is learnt, as many as score calibration requires
+FEWEST = CalibrationSpec.score_from  # rows below which nothing is learnt
 REFRESHED_EVERY = 8  # frames of a sequence: the mean of a column changes little with one row of many
 KIND = "tfa self-calibration 1"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tfa.base.config import CalibrationSpec
 from tfa.maps.place_map import UNSEEN_LIMIT
 
 REPEATED = 0.05  # share of images that repeat another from which removing them is advised
-FEW = 64  # photos a calibration should be made of
 LISTED = 12  # ids written out
 
 
@@ -52,17 +52,17 @@ def _calibrate(facts: Mapping[str, Any], hubs: Sequence[Any], name: str) -> list
         return [
             f"Calibrate: {len(hubs)} {'image is' if len(hubs) == 1 else 'images are'} returned far more often than is "
             f"usual (image {most['id']} by {most['returned_by']} others). Score calibration takes the usual level off "
-            f"every image; give {FEW} photos of the camera that asks: tfa calibrate {name} PHOTOS"
+            f"every image; give {CalibrationSpec.budget} photos of the camera that asks: tfa calibrate {name} PHOTOS"
         ]
     if not made:
         return [
             "Calibrate if the photos that ask differ from the map's in camera, season or light: "
-            f"tfa calibrate {name} PHOTOS, with {FEW} unlabelled photos of that camera"
+            f"tfa calibrate {name} PHOTOS, with {CalibrationSpec.budget} unlabelled photos of that camera"
         ]
-    few = [one for one in made if one["calibration"]["used"] < FEW]
+    few = [one for one in made if one["calibration"]["used"] < CalibrationSpec.budget]
     return [
-        f"Calibrate again: {one['name']} is made of {one['calibration']['used']} photos, {FEW} are better. "
-        f"Run: tfa calibrate {name} PHOTOS --name {one['name']}"
+        f"Calibrate again: {one['name']} is made of {one['calibration']['used']} photos, {CalibrationSpec.budget} are "
+        f"better. Run: tfa calibrate {name} PHOTOS --name {one['name']}"
         for one in few
     ]
 

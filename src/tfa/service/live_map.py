@@ -109,7 +109,7 @@ class ServedMap:
         return working
 
     def _reloaded(self) -> PlaceMap:
-        fresh = PlaceMap.load(self.path, verify=False, encoder=self.encoder)
+        fresh = PlaceMap.load(self.path, encoder=self.encoder)
         if fresh.state.encoder["fingerprint"] != self.encoder.fingerprint:
             raise BadMap(f"{self.path} was built again with another encoder; start the service again")
         fresh.cache = self._cache

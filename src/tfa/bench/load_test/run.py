@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from tfa.base.config import HeadSpec
+from tfa.base.config import EncoderOptions, HeadSpec
 from tfa.base.progress import Progress, as_progress
 from tfa.bench.load_test.child import Child, Command, serve_command
 from tfa.bench.load_test.clients import Edits, Load, made_up_photo
@@ -158,7 +158,7 @@ def made_up_map(folder: Path, images: int) -> PlaceMap:
     place_map = PlaceMap.build(
         folder / "photos",
         encoder=ENCODER,
-        weights=folder / "random.safetensors",
+        options=EncoderOptions(weights=folder / "random.safetensors"),
         spec=HeadSpec(words=16),
         cache=TokenCache(folder / "cache"),
     )

@@ -80,7 +80,7 @@ def run_increment_benchmark(
         head = made_head(images, carrier, words=words, channels=channels, storage=storage)
         PlaceMap(made_state(head, encoder)).save(folder / "made.tfa")
         del head
-        opened = PlaceMap.load(folder / "made.tfa", verify=False, encoder=encoder)
+        opened = PlaceMap.load(folder / "made.tfa", encoder=encoder)
         opened.cache = TokenCache(folder / "cache")
         before = _files(folder / "made.tfa")
         times, encodes = [], []

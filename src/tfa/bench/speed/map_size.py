@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tfa.base.config import STORAGES
 from tfa.base.progress import Progress, as_progress
 from tfa.bench.speed.result_line import Bar, Line, told_bytes
 from tfa.bench.speed.synthetic_maps import made_head
 from tfa.bench.speed.synthetic_states import made_state
 from tfa.maps.folder import writer
-from tfa.maps.stored_head import INTEGERS, STORAGES
+from tfa.maps.stored_head import INTEGERS
 from tfa.method.carriers import CARRIERS
 
 BAR = Bar(4.0, at_least=True)

@@ -41,12 +41,12 @@ def read_header(folder: Path) -> dict[str, Any]:
     return header
 
 
-def check_file(file: Path, entry: dict[str, Any], verify: bool) -> None:
-    """Is a file the one that the header names? `verify` compares its sha256 too."""
+def check_file(file: Path, entry: dict[str, Any], checksum: bool) -> None:
+    """Is a file the one that the header names? `checksum` compares its sha256 too."""
     if file.name != entry["name"] or not file.is_file():
         raise BadMap(f"{file.parent} is incomplete: {entry['name']} is missing; build the map again")
     size = file.stat().st_size
     if size != entry["bytes"]:
         raise BadMap(f"{file} is truncated or changed: {size} bytes, must be {entry['bytes']}; build the map again")
-    if verify and sha256_of_file(file) != entry["sha256"]:
+    if checksum and sha256_of_file(file) != entry["sha256"]:
         raise BadMap(f"{file} was changed since the map was written (sha256 differs); build the map again")

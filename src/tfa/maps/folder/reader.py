@@ -14,12 +14,30 @@ from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import StoredHead
 from tfa.verification.patch_store import CompactTokens
 
+ATTEMPTS = 5  # headers read while another process edits the map
 
-def read(folder: Path, *, verify: bool = True) -> MapState:
-    """A map with its arrays memory-mapped. `verify` compares every file with its sha256."""
+
+def read(folder: Path, *, checksum: bool = False) -> MapState:
+    """A map with its arrays memory-mapped. `checksum` compares every file with its sha256.
+
+    What is missing may have been replaced by an edit since the header was read. If the header has changed, the map
+    is read again.
+    """
     header = read_header(folder)
+    for attempt in range(ATTEMPTS):
+        try:
+            return _read(folder, header, checksum)
+        except (BadMap, OSError):
+            again = read_header(folder)
+            if again == header or attempt == ATTEMPTS - 1:
+                raise
+            header = again
+    raise AssertionError
+
+
+def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
     for entry in header["files"]:
-        check_file(folder / entry["name"], entry, verify)
+        check_file(folder / entry["name"], entry, checksum)
     try:
         heads = tuple(_read_head(folder, header, entry) for entry in header["heads"])
         lists = [folder / entry["name"] for entry in header["files"] if entry["role"] == "images"]

@@ -1,7 +1,7 @@
 """The folder `NAME.tfa`: a JSON header that names every other file with its size and sha256.
 
 The header is replaced last and in one step, so a reader sees the map before an edit or after it, never
-between. Files carry the revision that wrote them; what no header names any more is deleted after the switch.
+between. Files carry the revision that wrote them; they are deleted one commit after the last header that names them.
 docs/format.md describes it byte for byte.
 """
 
@@ -154,7 +154,11 @@ def _entry(path: Path, role: str, head: str | None) -> dict[str, Any]:
 
 
 def commit(folder: Path, state: MapState) -> MapState:
-    """Make the state of `folder` this one: replace the header, then delete what it does not name."""
+    """Make the state of `folder` this one: replace the header, then delete what neither it nor the one before names.
+
+    A reader that has the header before still finds its files.
+    """
+    kept = {HEADER, *_files_before(folder), *(entry["name"] for entry in state.files)}
     header = {
         "format": FORMAT,
         "format_version": VERSION,
@@ -171,8 +175,15 @@ def commit(folder: Path, state: MapState) -> MapState:
         "files": list(state.files),
     }
     write_json(folder / HEADER, {**header, "digest": sha256_of_json(header)})
-    named = {HEADER, *(entry["name"] for entry in state.files)}
-    for file in folder.iterdir():  # old revisions, and what a killed writer left
-        if file.name not in named and OURS.match(file.name):
+    for file in folder.iterdir():  # older revisions, and what a killed writer left
+        if file.name not in kept and OURS.match(file.name):
             file.unlink(missing_ok=True)
     return replace(state, version=VERSION)
+
+
+def _files_before(folder: Path) -> list[str]:
+    """The files of the header that is about to be replaced; none if there is none, or a damaged one."""
+    try:
+        return [entry["name"] for entry in read_header(folder)["files"]]
+    except BadMap:
+        return []

@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 
+from tfa.base.config import CalibrationSpec, EncoderOptions
 from tfa.base.progress import Progress
 from tfa.maps import CalibrationReport, PlaceMap
 from tfa.maps.calibrate import check_request
@@ -33,7 +34,6 @@ from tfa.service.problems import Refused
 from tfa.service.uploads import Upload, file_name, format_of
 
 router = APIRouter(prefix="/v1", tags=["calibration"], responses={401: {"model": Problem}})
-BUDGET = 64  # photos a calibration is made of at most
 
 
 @router.post(
@@ -51,7 +51,7 @@ async def calibrate(request: Request, served: Chosen) -> dict[str, Any]:
     """
     service = service_of(request)
     uploads, fields = await read_photos(request, CalibrationFields, service.settings)
-    check_request(served.current.state, fields.name, BUDGET)
+    check_request(served.current.state, fields.name, CalibrationSpec.budget)
     for upload in uploads:  # their pixels are counted now, the job decodes them
         format_of(upload, service.settings)
     folder = Path(tempfile.mkdtemp(prefix="tfa-calibration-"))
@@ -83,10 +83,8 @@ def _calibration(
         try:
             base = served.current
             apart = PlaceMap(base.state, encoder=served.encoder)  # without a folder: nothing is written yet
-            apart.cache = base.cache
-            report = apart.calibrate(
-                files, fields.name, budget=BUDGET, score=fields.score, skip_bad=True, batch_size=1, progress=progress
-            )
+            apart.cache, apart.options = base.cache, EncoderOptions(batch_size=1, skip_bad=True)
+            report = apart.calibrate(files, fields.name, score=fields.score, progress=progress)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         _, revision = served.edit("calibrate", lambda current: current.adopt_calibration(apart, fields.name)).result()
