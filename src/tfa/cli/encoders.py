@@ -23,11 +23,13 @@ def register(app: typer.Typer) -> None:
 
 def encoders(json: options.AsJson = False) -> None:
     """List the encoders and whether their weights are on this machine."""
+    from tfa.encoders.brought import brought_encoders
     from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER
 
+    brought = [{"name": name, "distribution": source} for name, source in brought_encoders().items()]
     rows = [facts(card) for card in CATALOGUE.values()]
     if json:
-        print_json(rows)
+        print_json([*rows, *brought])
         return
     table = open_table()
     for heading in ("encoder", "parameters", "patch", "size", "licence", "weights here"):
@@ -38,6 +40,8 @@ def encoders(json: options.AsJson = False) -> None:
         style = "bold" if row["name"] == DEFAULT_ENCODER else None
         millions = f"{row['parameters'] / 1e6:.1f} M"
         table.add_row(row["name"], millions, str(row["patch"]), str(row["size"]), row["licence"], here, style=style)
+    for row in brought:
+        table.add_row(row["name"], "", "", "", f"from {row['distribution']}", "")
     console().print(table)
     say(f"\ndefault: {DEFAULT_ENCODER}; choose with --encoder name, name@size or name@size/layer-facet")
     say("weights: tfa weights get NAME, or your own with --weights FILE")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tfa.base.progress import Progress
+from tfa.encoders.brought import load_brought
 from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER, Card, find_card
 from tfa.encoders.encoder_name import EncoderId, parse_encoder
 from tfa.encoders.protocol import Encoder, model_of
@@ -36,18 +37,21 @@ def load_encoder(
     fast: bool = False,
     progress: bool | Progress | None = None,
 ) -> Encoder:
-    """The encoder `name@size/layer-facet`, ready to run.
+    """The encoder `name@size/layer-facet`, ready to run; or one that another distribution brings as `tfa.encoders`.
 
     `weights` is a file to use instead of the card's own source. `threads` is how many CPU threads torch uses
     in this process from now on. `fast` is the same model with its products in 8-bit integers, on the CPU only.
     """
-    identity = parse_encoder(name)  # first, so that a misspelt name costs no import
     if threads is not None and threads < 1:
         raise BadSpec(f"threads={threads!r} is out of range: must be at least 1")
     if fast and device != "cpu":
         raise BadSpec(
             f"device={device!r} does not go with fast=True (--fast), which is made for the CPU; give one of them"
         )
+    brought = load_brought(name, weights=weights, device=device, threads=threads, fast=fast)
+    if brought is not None:
+        return brought
+    identity = parse_encoder(name)  # first, so that a misspelt name costs no import
 
     import torch
 

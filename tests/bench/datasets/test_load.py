@@ -16,8 +16,8 @@ from tfa.bench.datasets import card as card_module
 from tfa.bench.datasets import load as loading
 from tfa.bench.datasets.card import Counts, DatasetCard, cards
 from tfa.bench.datasets.check import check_dataset
-from tfa.bench.datasets.files import BadDataset, Found
-from tfa.bench.datasets.load import check_found, load_dataset
+from tfa.bench.datasets.files import BadDataset, DatasetFiles
+from tfa.bench.datasets.load import check_files, load_dataset
 from tfa.bench.records import Truth
 
 
@@ -163,8 +163,8 @@ def test_an_unpublished_protocol_takes_positives_or_says_whose_rule_it_uses(cata
 
 def test_what_a_layout_finds_is_checked(town):
     card, images = small("x"), tuple(pictures(town / "database", ["a.png", "b.png"]))
-    whole = Found(images, images, (np.array([0]), np.array([], np.int64)))
-    check_found(card, whole, town)
+    whole = DatasetFiles(images, images, (np.array([0]), np.array([], np.int64)))
+    check_files(card, whole, town)
     for fault, message in (
         ({"positives": (np.array([0]), np.array([2]))}, "positives name image 2, there are 0 to 1"),
         ({"positives": (np.array([0]),)}, "positives of 1 queries, there are 2"),
@@ -172,7 +172,7 @@ def test_what_a_layout_finds_is_checked(town):
         ({"database": (images[0], images[0])}, "twice"),
     ):
         with pytest.raises(BadDataset, match=message):
-            check_found(card, replace(whole, **fault), town)
+            check_files(card, replace(whole, **fault), town)
 
 
 def test_an_unknown_layout_lists_those_there_are():

@@ -11,11 +11,11 @@ from pathlib import Path
 from tfa.base.files import sha256_of_file
 from tfa.base.progress import Progress, SilentProgress
 from tfa.bench.datasets.card import DatasetCard
-from tfa.bench.datasets.files import Found
+from tfa.bench.datasets.files import DatasetFiles
 from tfa.bench.datasets.load import (
     Reading,
     card_for,
-    check_found,
+    check_files,
     count_problems,
     layout_of,
     plan_reading,
@@ -75,11 +75,11 @@ def _missing(reading: Reading, root: Path) -> list[str]:
     return list(listed(root, **reading.options)) if listed else []
 
 
-def _of_images(card: DatasetCard, found: Found, root: Path, deep: bool, progress: Progress) -> list[Finding]:
+def _of_images(card: DatasetCard, found: DatasetFiles, root: Path, deep: bool, progress: Progress) -> list[Finding]:
     findings = [Finding(ERROR, "count", text) for text in count_problems(card, found)]
     if not findings:
         try:
-            check_found(card, found, root)
+            check_files(card, found, root)
         except TfaError as error:
             findings.append(Finding(ERROR, "layout", str(error)))
     findings += [Finding(NOTE, "note", text) for text in without_positives(found)]

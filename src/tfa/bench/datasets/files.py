@@ -21,7 +21,7 @@ class BadDataset(TfaError):
 
 
 @dataclass(frozen=True)
-class Found:
+class DatasetFiles:
     """A dataset as its layout reads it. Positives are indices into `database`, sorted, maybe none."""
 
     database: tuple[Path, ...]

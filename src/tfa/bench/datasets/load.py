@@ -6,20 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 
-from tfa.bench.datasets.card import DatasetCard, cards, nearest_card
-from tfa.bench.datasets.files import BadDataset, Found
+from tfa.base.entry_points import load_plugin, plugin_names, plugin_source
+from tfa.bench.datasets.card import DatasetCard, cards, nearest_card, read_card
+from tfa.bench.datasets.files import BadDataset, DatasetFiles
 from tfa.bench.datasets.matching import by_name, listed_positives
 from tfa.bench.records import Truth
+from tfa.errors import BadPlugin
 
 POSITIVES, POSITIONS = "positives.json", "positions.csv"
 OWN_RADIUS = 25.0  # metres: of a dataset of the user's own that comes with positions only; the field's usual radius
 
-# A literal catalogue; a layout is imported when it is asked for.
+# A literal catalogue; a layout is imported when it is used.
 LAYOUTS: dict[str, str] = {
     "camera": "tfa.bench.datasets.layouts.camera",
     "dvgl": "tfa.bench.datasets.layouts.dvgl",
@@ -38,7 +39,17 @@ LAYOUTS: dict[str, str] = {
     "vpair": "tfa.bench.datasets.layouts.vpair",
     "vpr_bench": "tfa.bench.datasets.layouts.vpr_bench",
 }
-_TAKE_POSITIVES = ("folder", "gsv_cities", "robotcar")  # layouts with an option that names the user's positives
+CARD = "card.json"  # of a dataset that no card of this package describes
+
+
+class Layout(Protocol):
+    """A module, or anything, that reads the folder of a dataset.
+
+    It may also have `missing(root, **options) -> list[str]`, what a folder lacks, and `TAKES_POSITIVES = True` if
+    its option `positives` names the user's positives.json.
+    """
+
+    def load(self, root: Path, **options: Any) -> DatasetFiles: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +88,7 @@ def load_dataset(name: str, root: Path, *, positives: Path | None = None) -> Dat
     found = reading.load(root)
     if reading.listed is not None and (positives is not None or not card.public or reading.layout != "folder"):
         card = replace(card, positives=f"as listed by the user in {reading.listed.name}")
-    check_found(card, found, root)
+    check_files(card, found, root)
     return Dataset(
         card, root, found.database, found.queries, found.positives, found.conditions,
         (*notes, *reading.notes, *found.notes, *without_positives(found)),
@@ -89,12 +100,17 @@ def card_for(name: str, root: Path, positives: Path | None = None) -> tuple[Data
     known = cards().get(name)
     if known is not None:
         return known, ()
+    if (root / CARD).is_file():
+        card = read_card((root / CARD).read_text("utf-8"), str(root / CARD))
+        if card.name != name:
+            raise BadDataset(f"{root / CARD} describes {card.name!r}, not {name!r}; give --dataset {card.name}={root}")
+        return card, (f"{name} is described by its own {CARD}",)
     near = nearest_card(name)
     if not has_folders(root):
         meant = f"; did you mean {near}? List them with: tfa bench datasets" if near else ""
         raise BadDataset(
             f"there is no card {name!r}{meant}. A dataset of your own needs {root}/database and {root}/queries "
-            f"with {root}/{POSITIVES} or {root}/{POSITIONS}"
+            f"with {root}/{POSITIVES} or {root}/{POSITIONS}; or a {CARD} that names its layout"
         )
     options: dict[str, object] = {}
     rule = f"as listed in {positives.name if positives else POSITIVES}"
@@ -121,9 +137,9 @@ class Reading:
     listed: Path | None = None
     notes: tuple[str, ...] = ()
 
-    def load(self, root: Path) -> Found:
-        found: Found = layout_of(self.layout).load(root, **self.options)
-        if self.listed is None or self.layout in _TAKE_POSITIVES:
+    def load(self, root: Path) -> DatasetFiles:
+        found: DatasetFiles = layout_of(self.layout).load(root, **self.options)
+        if self.listed is None or takes_positives(self.layout):
             return found
         names = by_name(found.database, root), by_name(found.queries, root)
         return replace(found, positives=listed_positives(self.listed, *names, len(found.queries)))
@@ -135,10 +151,11 @@ def plan_reading(card: DatasetCard, root: Path, positives: Path | None) -> Readi
         raise BadDataset(f"{positives} does not exist; it must list the database images of each query as JSON")
     own = root / POSITIVES
     generic = has_folders(root) and (own.is_file() or positives is not None)
-    used = generic or not card.public or card.layout in _TAKE_POSITIVES
+    own_option = takes_positives(card.layout)
+    used = generic or not card.public or own_option
     listed = positives or (own if own.is_file() and used else None)
     given = {"positives": str(positives.absolute())} if positives is not None else {}
-    if card.layout in _TAKE_POSITIVES and not (generic and card.layout != "folder"):
+    if own_option and not (generic and card.layout != "folder"):
         return Reading(card.layout, {**card.options, **given}, listed)
     if generic and listed is not None:
         note = f"database/, queries/ and {listed.name} are there: read with the layout folder, not {card.layout}"
@@ -149,13 +166,29 @@ def plan_reading(card: DatasetCard, root: Path, positives: Path | None) -> Readi
     return Reading(card.layout, card.options, listed)
 
 
-def layout_of(name: str) -> ModuleType:
-    if name not in LAYOUTS:
-        raise BadDataset(f"there is no layout {name!r}; layouts are {', '.join(LAYOUTS)}")
-    return import_module(LAYOUTS[name])
+def layout_of(name: str) -> Layout:
+    """The layout of a name: a module of this package, or what another distribution brings as `tfa.layouts`."""
+    if name in LAYOUTS:
+        return cast(Layout, import_module(LAYOUTS[name]))
+    brought = load_plugin("tfa.layouts", name, LAYOUTS)
+    if brought is None:
+        raise BadDataset(f"there is no layout {name!r}; layouts are {', '.join(layout_names())}")
+    if not callable(getattr(brought, "load", None)):
+        source = plugin_source("tfa.layouts", name)
+        raise BadPlugin(f"the layout {name!r} of {source} has no function load(root, …) that reads a dataset's folder")
+    return cast(Layout, brought)
 
 
-def check_found(card: DatasetCard, found: Found, root: Path) -> None:
+def layout_names() -> list[str]:
+    return [*LAYOUTS, *plugin_names("tfa.layouts", LAYOUTS)]
+
+
+def takes_positives(name: str) -> bool:
+    """Has the layout an option that names the user's positives.json?"""
+    return bool(getattr(layout_of(name), "TAKES_POSITIVES", False))
+
+
+def check_files(card: DatasetCard, found: DatasetFiles, root: Path) -> None:
     """Counts as declared, positives and conditions within range, every image below the folder and only once."""
     problems = count_problems(card, found)
     if problems:
@@ -172,7 +205,7 @@ def check_found(card: DatasetCard, found: Found, root: Path) -> None:
             raise BadDataset(f"{root}: {what} name image {row.max()}, there are 0 to {size - 1}")
 
 
-def count_problems(card: DatasetCard, found: Found) -> list[str]:
+def count_problems(card: DatasetCard, found: DatasetFiles) -> list[str]:
     """What differs from the numbers of images the card declares."""
     pairs = [
         ("database images", card.counts.database, len(found.database)),
@@ -191,7 +224,7 @@ def count_problems(card: DatasetCard, found: Found) -> list[str]:
     return [*wrong[:-1], wrong[-1] + _sibling(card, found)] if wrong else []
 
 
-def _sibling(card: DatasetCard, found: Found) -> str:
+def _sibling(card: DatasetCard, found: DatasetFiles) -> str:
     """A hint at a card with the counts that were found."""
     held = (len(found.database), len(found.queries))
     others = [other for other in cards().values() if other.name != card.name]
@@ -199,7 +232,7 @@ def _sibling(card: DatasetCard, found: Found) -> str:
     return f" (these are the counts of {' and of '.join(same)})" if same else ""
 
 
-def without_positives(found: Found) -> tuple[str, ...]:
+def without_positives(found: DatasetFiles) -> tuple[str, ...]:
     bare = sum(1 for row in found.positives if len(row) == 0)
     said = any("without positives" in note for note in found.notes)
     return (f"queries without positives: {bare:,}; they count as misses",) if bare and not said else ()

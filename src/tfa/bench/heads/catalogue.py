@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tfa.base.entry_points import load_plugin, plugin_names, plugin_source
 from tfa.bench.heads import ablations, spectral
 from tfa.bench.heads.contract import HeadCard
 from tfa.bench.heads.own_heads import BUDGETS, retriever_card
 from tfa.bench.heads.peers import anyloc, pooled, ria, segvlad, tfvpr
 from tfa.bench.heads.verified import verified_card
-from tfa.errors import BadSpec
+from tfa.bench.provenance import ALGORITHM
+from tfa.errors import BadPlugin, BadSpec
+
+PLUGINS = "tfa.heads"
 
 
 def _of_a_peer(card: HeadCard) -> HeadCard:
@@ -52,18 +56,49 @@ class Supplied:
     sam_model: str = "vit-h"
 
 
+@dataclass(frozen=True)
+class NeedsFile:
+    """A head whose card can be made only from a file of the user's."""
+
+    title: str
+    sees: str
+    option: str  # of tfa bench run
+    why: str
+    instead: str  # what does without
+    make: Callable[[Supplied], HeadCard | None]  # None where the file was not given
+
+    def card(self, name: str, supplied: Supplied) -> HeadCard:
+        card = self.make(supplied)
+        if card is None:
+            raise BadSpec(f"{name} {self.why}; give {self.option} FILE{self.instead}")
+        return _of_a_peer(card)
+
+
+NEED_FILES: Mapping[str, NeedsFile] = {
+    "anyloc-released": NeedsFile(
+        "AnyLoc, released vocabulary",
+        "nothing",
+        "--vocabulary",
+        "takes a released vocabulary",
+        "",
+        lambda given: None if given.vocabulary is None else anyloc.anyloc_from_file(given.vocabulary),
+    ),
+    "segvlad": NeedsFile(
+        "SegVLAD-PreT",
+        "database",
+        "--sam",
+        "segments with the weights of SAM",
+        ", or use segvlad-superpixels",
+        lambda given: None if given.sam is None else segvlad.segvlad_with_sam(given.sam, given.sam_model),
+    ),
+}
+
+
 def head_card(name: str, supplied: Supplied | None = None) -> HeadCard:
     """The card of a head; a miss suggests the nearest name."""
-    supplied = supplied or Supplied()
-    if name == "anyloc-released":
-        if supplied.vocabulary is None:
-            raise BadSpec("anyloc-released takes a released vocabulary; give it with --vocabulary FILE")
-        return anyloc.anyloc_from_file(supplied.vocabulary)
-    if name == "segvlad":
-        if supplied.sam is None:
-            raise BadSpec("segvlad segments with SAM; give its weights with --sam FILE, or use segvlad-superpixels")
-        return segvlad.segvlad_with_sam(supplied.sam, supplied.sam_model)
-    card = CARDS.get(name) or retriever_card(name) or _verified(name)
+    if name in NEED_FILES:
+        return NEED_FILES[name].card(name, supplied or Supplied())
+    card = CARDS.get(name) or retriever_card(name) or _verified(name) or _brought(name)
     if card is None:
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -76,10 +111,32 @@ def _verified(name: str) -> HeadCard | None:
     return None if card is None else replace(card, stages=(*card.stages, "verification"))
 
 
+def _brought(name: str) -> HeadCard | None:
+    """The card that another distribution brings under the entry point `tfa.heads`."""
+    card = load_plugin(PLUGINS, name, _own_names())
+    if card is None:
+        return None
+    source = plugin_source(PLUGINS, name)
+    if not isinstance(card, HeadCard) or card.name != name:
+        raise BadPlugin(f"the head {name!r} of {source} must be a HeadCard of that name, is {card!r}")
+    if not card.stages or set(card.stages) - set(ALGORITHM):
+        raise BadPlugin(
+            f"the head {name!r} of {source} names the stages {card.stages}; stages are {', '.join(ALGORITHM)} "
+            "(peers for a head that shares nothing with this package)"
+        )
+    # The version is part of the record's key: another version may answer otherwise.
+    return replace(card, settings={**card.settings, "distribution": source})
+
+
+def _own_names() -> list[str]:
+    retrievers = [name for group in _RETRIEVERS.values() for name in group]
+    return [*dict.fromkeys([*CARDS, *retrievers, *NEED_FILES])]
+
+
 def names() -> list[str]:
     """Every name a list can hold; tfa-cN and dual-cN take any N."""
-    retrievers = [name for group in _RETRIEVERS.values() for name in group]
-    return [*dict.fromkeys([*CARDS, *retrievers, "anyloc-released", "segvlad"])]
+    own = _own_names()
+    return [*own, *plugin_names(PLUGINS, own)]
 
 
 def head_cards(asked: Sequence[str], supplied: Supplied | None = None) -> list[HeadCard]:

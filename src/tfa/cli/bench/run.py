@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from tfa.cli import options
-from tfa.cli.console import console, counted, examples, note, print_json, say, wants_progress
+from tfa.cli.console import console, counted, examples, note, open_table, print_json, say, wants_progress
 
 if TYPE_CHECKING:
     from tfa.bench.heads.contract import HeadCard
@@ -165,20 +164,20 @@ def _depth(path: Path) -> int:
 
 def heads(json: options.AsJson = False) -> None:
     """List the heads a run can take, what each sees, and the names of groups."""
-    from tfa.bench.heads.catalogue import GROUPS, head_card, names
+    from tfa.bench.heads.catalogue import GROUPS, NEED_FILES, head_card, names
 
-    supplied = ("anyloc-released", "segvlad")  # their cards need a file
-    cards = [head_card(name) for name in names() if name not in supplied]
+    cards = [head_card(name) for name in names() if name not in NEED_FILES]
     if json:
-        print_json({"heads": [_told(card) for card in cards], "groups": {k: list(v) for k, v in GROUPS.items()}})
+        print_json({"heads": [_facts(card) for card in cards], "groups": {k: list(v) for k, v in GROUPS.items()}})
         return
-    table = Table(box=None, pad_edge=False)
+    table = open_table()
     for column in ("head", "title", "sees", "protocol", "note"):
         table.add_column(column, overflow="fold")
     for card in cards:
-        table.add_row(card.name, card.title, card.sees, card.plan.name, card.note)
-    table.add_row("anyloc-released", "AnyLoc, released vocabulary", "nothing", "no calibration", "needs --vocabulary")
-    table.add_row("segvlad", "SegVLAD-PreT", "database", "no calibration", "needs --sam")
+        brought = card.settings.get("distribution")
+        table.add_row(card.name, card.title, card.sees, card.plan.name, f"from {brought}" if brought else card.note)
+    for name, head in NEED_FILES.items():
+        table.add_row(name, head.title, head.sees, "no calibration", f"needs {head.option}")
     console().print(table)
     say()
     say("tfa-cN and dual-cN take any N; + adds score calibration, -ensemble adds the replicas' scores,")
@@ -188,7 +187,7 @@ def heads(json: options.AsJson = False) -> None:
     say("all: every group")
 
 
-def _told(card: HeadCard) -> dict[str, object]:
+def _facts(card: HeadCard) -> dict[str, object]:
     return {
         "name": card.name,
         "title": card.title,

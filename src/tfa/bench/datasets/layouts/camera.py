@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.files import BadDataset, Found, images_in, within
+from tfa.bench.datasets.files import BadDataset, DatasetFiles, images_in, within
 from tfa.bench.datasets.layouts.poses import angles_between
 from tfa.bench.datasets.layouts.text_tables import bad_line, lines_of, numbers, split_fields
 
 _LINES = 9  # intrinsics (3), distortion, rotation (3), centre, size of the image
 
 
-def load(root: Path, *, radius: float = 10.0, max_angle: float | None = None) -> Found:
+def load(root: Path, *, radius: float = 10.0, max_angle: float | None = None) -> DatasetFiles:
     """Positives by distance; `max_angle` (degrees between the two rotations) narrows them. Off by default."""
     turned = max_angle is not None
     database = images_in(root / "training_images_undistort")
@@ -35,7 +35,7 @@ def load(root: Path, *, radius: float = 10.0, max_angle: float | None = None) ->
             for close, turn in zip(positives, query_turns, strict=True)
         )
         notes = (f"positives look at most {max_angle:g} degrees apart, by the angle of the rotation between them",)
-    return Found(database, queries, positives, notes=notes)
+    return DatasetFiles(database, queries, positives, notes=notes)
 
 
 def _poses(images: tuple[Path, ...], folder: Path, turned: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.files import BadDataset, Found, images_in, within
+from tfa.bench.datasets.files import BadDataset, DatasetFiles, images_in, within
 from tfa.bench.datasets.layouts.text_tables import natural_order
 from tfa.bench.datasets.matching import same_frame
 from tfa.photos.positions import position_from_name
@@ -30,7 +30,7 @@ def load(
     radius: float = 25.0,
     conditions: Mapping[str, str] | None = None,
     tolerance: int | None = None,
-) -> Found:
+) -> DatasetFiles:
     absent = missing(root, split=split, conditions=conditions)
     if absent:
         raise BadDataset(f"{root} lacks {', '.join(absent)}; this layout needs images/{split}/database and queries")
@@ -45,8 +45,8 @@ def load(
     if bare and tolerance is not None and not conditions:
         note = f"names carry no position: a query matches the frames of its own number ± {tolerance}"
         database, queries = natural_order(database), natural_order(queries)
-        return Found(database, queries, same_frame(len(database), len(queries), tolerance), notes=(note,))
-    return Found(database, queries, within(_points(database), _points(queries), radius), parts)
+        return DatasetFiles(database, queries, same_frame(len(database), len(queries), tolerance), notes=(note,))
+    return DatasetFiles(database, queries, within(_points(database), _points(queries), radius), parts)
 
 
 def missing(

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.files import BadDataset, Found, images_in, within
+from tfa.bench.datasets.files import BadDataset, DatasetFiles, images_in, within
 from tfa.bench.datasets.layouts.text_tables import natural_order
 from tfa.bench.datasets.matching import by_name, listed_positives, metric_points, same_frame
 
 POSITIVES, POSITIONS = "positives.json", "positions.csv"
+TAKES_POSITIVES = True
 
 
 def load(
@@ -29,7 +30,7 @@ def load(
     radius: float | None = None,
     tolerance: int | None = None,
     positions: str = POSITIONS,
-) -> Found:
+) -> DatasetFiles:
     database = images_in(root / "database", deep=True)
     queries = images_in(root / "queries", deep=True)
     file = root / positives
@@ -48,7 +49,7 @@ def load(
         note = f"no {positives}: a query matches the images at most {radius:g} m away"
     else:
         raise BadDataset(f"{file} is missing; it lists the database images of each query as JSON")
-    return Found(database, queries, matched, _conditions(queries, root / "queries"), (note,))
+    return DatasetFiles(database, queries, matched, _conditions(queries, root / "queries"), (note,))
 
 
 def missing(root: Path, *, positives: str = POSITIVES, radius: float | None = None, tolerance: int | None = None,

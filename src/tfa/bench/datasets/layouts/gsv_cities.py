@@ -11,27 +11,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tfa.bench.datasets.files import BadDataset, Found, images_in, same_labels
+from tfa.bench.datasets.files import BadDataset, DatasetFiles, images_in, same_labels
 from tfa.bench.datasets.matching import by_name, listed_positives, read_positives
 
 POSITIVES, QUERIES = "positives.json", "queries.txt"
+TAKES_POSITIVES = True
 
 
-def load(root: Path, *, city: str, positives: str = POSITIVES, queries: str = QUERIES) -> Found:
+def load(root: Path, *, city: str, positives: str = POSITIVES, queries: str = QUERIES) -> DatasetFiles:
     folder = root / "Images" / city
     images = images_in(folder)
     file = root / positives
     if file.is_file():
         database, asked = _parted(images, list(read_positives(file)), folder, file)
         rows = listed_positives(file, by_name(database, folder), by_name(asked, folder), len(asked))
-        return Found(database, asked, rows, notes=(f"queries and positives are those of {file.name}",))
+        return DatasetFiles(database, asked, rows, notes=(f"queries and positives are those of {file.name}",))
     listed = root / queries
     if not listed.is_file():
         raise BadDataset(f"{root} holds neither {positives} nor {queries}; which images are queries is not published")
     names = [line.strip() for line in listed.read_text("utf-8").splitlines() if line.strip()]
     database, asked = _parted(images, names, folder, listed)
     rows = same_labels([place_of(path) for path in database], [place_of(path) for path in asked])
-    return Found(database, asked, rows, notes=(f"queries are those of {listed.name}",))
+    return DatasetFiles(database, asked, rows, notes=(f"queries are those of {listed.name}",))
 
 
 def missing(root: Path, *, city: str, positives: str = POSITIVES, queries: str = QUERIES) -> list[str]:

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.files import BadDataset, Found
+from tfa.bench.datasets.files import BadDataset, DatasetFiles
 from tfa.bench.datasets.layouts.safe_pickle import load_object_array
 from tfa.bench.datasets.matching import index_rows
 
 SUFFIXES = ("dbImages", "qImages", "gt")
 
 
-def load(root: Path, *, name: str = "", images: str = "") -> Found:
+def load(root: Path, *, name: str = "", images: str = "") -> DatasetFiles:
     """`name` chooses among several lists; `images` is the folder the paths start from, if not the root."""
     files = {suffix: find_list(root, name, suffix) for suffix in SUFFIXES}
     database = listed_images(files["dbImages"], root / images)
@@ -27,7 +27,7 @@ def load(root: Path, *, name: str = "", images: str = "") -> Found:
     rows = load_object_array(files["gt"])
     if len(rows) != len(queries):
         raise BadDataset(f"{files['gt']} has {len(rows):,} rows, {files['qImages']} has {len(queries):,} queries")
-    return Found(database, queries, index_rows(rows, files["gt"], len(database)))
+    return DatasetFiles(database, queries, index_rows(rows, files["gt"], len(database)))
 
 
 def missing(root: Path, *, name: str = "", images: str = "") -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tfa.bench.datasets.files import Found, images_in
+from tfa.bench.datasets.files import DatasetFiles, images_in
 from tfa.bench.datasets.layouts.indexed import checked_indices, in_query_order
 from tfa.bench.datasets.layouts.text_tables import bad_line, natural_order, read_table
 
@@ -23,7 +23,7 @@ def load(
     queries: str = "query_images",
     matches: str = "gt_matches.csv",
     top: int = 5,
-) -> Found:
+) -> DatasetFiles:
     """Positives are the references of the columns top_1_ref_ind to top_`top`_ref_ind."""
     references = natural_order(images_in(root / database))
     asked = natural_order(images_in(root / queries))
@@ -38,4 +38,4 @@ def load(
         found = checked_indices(listed, len(references), f"{table.path}, line {line}")
         rows.append((int(float(row[who])), found))
     positives, notes = in_query_order(rows, len(asked), table.path)
-    return Found(references, asked, positives, notes=notes)
+    return DatasetFiles(references, asked, positives, notes=notes)

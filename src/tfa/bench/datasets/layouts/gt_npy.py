@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.files import BadDataset, Found, images_in
+from tfa.bench.datasets.files import BadDataset, DatasetFiles, images_in
 from tfa.bench.datasets.layouts.indexed import checked_indices, in_query_order
 from tfa.bench.datasets.layouts.safe_pickle import load_object_array
 from tfa.bench.datasets.layouts.text_tables import natural_order
@@ -26,12 +26,12 @@ def load(
     queries: str = "night_right",
     positives: str = "gardens_gt.npy",
     skip: int = 0,
-) -> Found:
+) -> DatasetFiles:
     """Positives as listed. The first `skip` rows of the file are passed over."""
     references = natural_order(images_in(root / database))
     asked = natural_order(images_in(root / queries))
     listed, notes = read_positives(root / positives, len(references), len(asked), skip=skip)
-    return Found(references, asked, listed, notes=notes)
+    return DatasetFiles(references, asked, listed, notes=notes)
 
 
 def read_positives(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tfa.bench.datasets.files import BadDataset, Found, images_in, same_labels
+from tfa.bench.datasets.files import BadDataset, DatasetFiles, images_in, same_labels
 
 
 def load(
@@ -21,7 +21,7 @@ def load(
     query: str = "test/query_drone",
     gallery: str = "test/gallery_satellite",
     distractors: bool = True,
-) -> Found:
+) -> DatasetFiles:
     """Queries and gallery with their classes. `distractors=False` drops gallery classes without a query."""
     queries, query_classes = labelled_images(root / query)
     database, classes = labelled_images(root / gallery)
@@ -38,7 +38,7 @@ def load(
         )
         database = tuple(database[index] for index in kept)
         classes = tuple(classes[index] for index in kept)
-    return Found(database, queries, same_labels(classes, query_classes), notes=notes)
+    return DatasetFiles(database, queries, same_labels(classes, query_classes), notes=notes)
 
 
 def labelled_images(folder: Path) -> tuple[tuple[Path, ...], tuple[str, ...]]:

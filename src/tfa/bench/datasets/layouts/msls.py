@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.files import BadDataset, Found
+from tfa.bench.datasets.files import BadDataset, DatasetFiles
 from tfa.bench.datasets.layouts.gsv_lists import find_list, listed_images, missing_lists
 from tfa.bench.datasets.layouts.safe_pickle import load_object_array
 from tfa.bench.datasets.matching import index_rows
@@ -19,7 +19,7 @@ from tfa.bench.datasets.matching import index_rows
 SUFFIXES = ("dbImages", "qImages", "qIdx", "pIdx")
 
 
-def load(root: Path, *, name: str = "", images: str = "") -> Found:
+def load(root: Path, *, name: str = "", images: str = "") -> DatasetFiles:
     files = {suffix: find_list(root, name, suffix) for suffix in SUFFIXES}
     database = listed_images(files["dbImages"], root / images)
     pictured = len(load_object_array(files["qImages"]).ravel())
@@ -29,7 +29,7 @@ def load(root: Path, *, name: str = "", images: str = "") -> Found:
         raise BadDataset(f"{files['pIdx']} has {len(rows):,} rows, {files['qIdx']} chooses {len(used):,} queries")
     queries = listed_images(files["qImages"], root / images, used)
     note = f"{len(used):,} of {pictured:,} query images are used"
-    return Found(database, queries, index_rows(rows, files["pIdx"], len(database)), notes=(note,))
+    return DatasetFiles(database, queries, index_rows(rows, files["pIdx"], len(database)), notes=(note,))
 
 
 def missing(root: Path, *, name: str = "", images: str = "") -> list[str]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tfa.bench.datasets.files import BadDataset, Found, images_in, same_labels
+from tfa.bench.datasets.files import BadDataset, DatasetFiles, images_in, same_labels
 
 
-def load(root: Path, *, database: str = "new", queries: str = "old") -> Found:
+def load(root: Path, *, database: str = "new", queries: str = "old") -> DatasetFiles:
     known, asked = images_in(root / database), images_in(root / queries)
     stems = [path.stem for path in known], [path.stem for path in asked]
     for folder, names in ((database, stems[0]), (queries, stems[1])):
@@ -26,7 +26,7 @@ def load(root: Path, *, database: str = "new", queries: str = "old") -> Found:
             f"{len(alone):,} images of {root / queries} have no partner of the same name in {root / database} "
             f"(first: {', '.join(alone[:3])})"
         )
-    return Found(known, asked, same_labels(*stems))
+    return DatasetFiles(known, asked, same_labels(*stems))
 
 
 def missing(root: Path, *, database: str = "new", queries: str = "old") -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.files import BadDataset, Found, images_in, within
+from tfa.bench.datasets.files import BadDataset, DatasetFiles, images_in, within
 from tfa.bench.datasets.layouts.poses import apply, inverse, motion, rotation
 from tfa.bench.datasets.layouts.text_tables import bad_line, lines_of, numbers, split_fields
 
@@ -31,7 +31,7 @@ def load(
     camera: str = "cam0",
     radius: float = 25.0,
     aligned: bool = False,
-) -> Found:
+) -> DatasetFiles:
     """Positives within `radius` metres in space. `aligned`: both files of poses are in one metric frame already."""
     database, centres, without = _recording(root / reference, camera, aligned)
     queries, asked, query_without = _recording(root / query, camera, aligned)
@@ -39,7 +39,7 @@ def load(
     for folder, count in ((reference, without), (query, query_without)):
         if count:
             notes.append(f"{folder}: {count} frames without a pose are left out")
-    return Found(database, queries, within(centres, asked, radius), notes=tuple(notes))
+    return DatasetFiles(database, queries, within(centres, asked, radius), notes=tuple(notes))
 
 
 def _recording(folder: Path, camera: str, aligned: bool) -> tuple[tuple[Path, ...], np.ndarray, int]:

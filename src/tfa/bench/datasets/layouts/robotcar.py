@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from tfa.bench.datasets.files import BadDataset, Found, images_in, within
+from tfa.bench.datasets.files import BadDataset, DatasetFiles, images_in, within
 from tfa.bench.datasets.layouts.pose_files import read_centres
 from tfa.bench.datasets.matching import by_name, listed_positives, read_positives
 
@@ -32,6 +32,7 @@ CONDITIONS = (
     "snow",
     "sun",
 )
+TAKES_POSITIVES = True
 
 
 def load(
@@ -42,7 +43,7 @@ def load(
     poses: Sequence[str] = ("3D-models/all-merged/all.nvm", "robotcar_v2_train.txt"),
     positives: str = "positives.json",
     radius: float = 25.0,
-) -> Found:
+) -> DatasetFiles:
     """Images of one camera. `positives` is used if it exists, otherwise the files of `poses`."""
     images = root / "images"
     database = images_in(images / REFERENCE / camera)
@@ -62,7 +63,7 @@ def load(
     found = _conditions(queries, kept)
     if missing := [name for name in conditions if name not in found]:
         notes.append(f"no query is left of {', '.join(missing)}: a mean over conditions is not that of all nine")
-    return Found(database, tuple(kept), tuple(answers[query] for query in kept), found, tuple(notes))
+    return DatasetFiles(database, tuple(kept), tuple(answers[query] for query in kept), found, tuple(notes))
 
 
 def _conditions(queries: Mapping[str, Sequence[Path]], kept: Sequence[Path]) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.files import BadDataset, Found, images_in, same_labels
+from tfa.bench.datasets.files import BadDataset, DatasetFiles, images_in, same_labels
 from tfa.bench.datasets.layouts.identity import labelled_images
 from tfa.bench.datasets.layouts.text_tables import bad_line, lines_of
 
@@ -29,7 +29,7 @@ def load(
     training: str = "indexs.yaml",
     drone: str = "drone_view_512x512",
     satellite: str = "satellite-view",
-) -> Found:
+) -> DatasetFiles:
     """Drone to satellite at each of `heights`; `training` is a file of ids: YAML list, JSON list or plain text."""
     database, labels = labelled_images(root / satellite)
     trained = read_ids(root / training)
@@ -49,7 +49,7 @@ def load(
     asked = [image.parent.parent.name for image in queries]
     conditions = {str(height): np.flatnonzero(np.array(flown) == height) for height in heights}
     notes = (f"queries of {len(places)} ids; the gallery keeps the {len(trained)} training ids as distractors",)
-    return Found(database, tuple(queries), same_labels(labels, asked), conditions, notes)
+    return DatasetFiles(database, tuple(queries), same_labels(labels, asked), conditions, notes)
 
 
 def read_ids(path: Path) -> frozenset[int]:

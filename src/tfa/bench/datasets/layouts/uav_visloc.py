@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.datasets.files import BadDataset, Found, images_in, within
+from tfa.bench.datasets.files import BadDataset, DatasetFiles, images_in, within
 from tfa.bench.datasets.layouts.earth import earth_points, east_and_north
 from tfa.bench.datasets.layouts.text_tables import Table, bad_line, read_table
 
 
-def load(root: Path, *, maps: Sequence[str] = (), radius: float = 100.0, coverage: bool = False) -> Found:
+def load(root: Path, *, maps: Sequence[str] = (), radius: float = 100.0, coverage: bool = False) -> DatasetFiles:
     """Drone photos against the tiles of all maps; `maps` names the folders to use, all of them by default."""
     queries: dict[Path, tuple[float, float]] = {}
     database: dict[Path, tuple[float, float]] = {}
@@ -39,7 +39,7 @@ def load(root: Path, *, maps: Sequence[str] = (), radius: float = 100.0, coverag
     if coverage:
         positives = _covering(positives, where, asked, np.array(widths))
         notes.append("positives also cover the photo's position with their half_width")
-    return Found(tuple(database), tuple(queries), positives, notes=tuple(notes))
+    return DatasetFiles(tuple(database), tuple(queries), positives, notes=tuple(notes))
 
 
 def _maps(root: Path) -> list[str]:

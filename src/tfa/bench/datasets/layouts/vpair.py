@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tfa.bench.datasets.files import Found, images_in
+from tfa.bench.datasets.files import DatasetFiles, images_in
 from tfa.bench.datasets.layouts.gt_npy import read_positives
 from tfa.bench.datasets.layouts.text_tables import natural_order
 
 
-def load(root: Path, *, distractors: bool = False) -> Found:
+def load(root: Path, *, distractors: bool = False) -> DatasetFiles:
     """References, then distractors if asked for; positives are references only."""
     references = natural_order(images_in(root / "reference_views"))
     queries = natural_order(images_in(root / "queries"))
     positives, notes = read_positives(root / "vpair_gt.npy", len(references), len(queries))
     if distractors:
         others = natural_order(images_in(root / "distractors"))
-        return Found(references + others, queries, positives, notes=(*notes, f"{len(others)} distractors appended"))
-    return Found(references, queries, positives, notes=notes)
+        return DatasetFiles(
+            references + others, queries, positives, notes=(*notes, f"{len(others)} distractors appended")
+        )
+    return DatasetFiles(references, queries, positives, notes=notes)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.bench.datasets.files import BadDataset, Found, images_in
+from tfa.bench.datasets.files import BadDataset, DatasetFiles, images_in
 from tfa.bench.datasets.layouts.safe_pickle import load_object_array
 from tfa.bench.datasets.layouts.text_tables import natural_order
 from tfa.bench.datasets.matching import index_rows, same_frame
@@ -31,16 +31,16 @@ def load(
     database: Sequence[str] = ("ref",),
     truth: str = TRUTH,
     tolerance: int | None = None,
-) -> Found:
+) -> DatasetFiles:
     """`queries` and `database` are the names their folders go by in different releases."""
     asked = natural_order(images_in(_first(root, queries)))
     known = natural_order(images_in(_first(root, database)))
     file = root / truth
     if not file.is_file() and tolerance is not None:
         note = f"no {truth}: a query matches the frames of its own number ± {tolerance}"
-        return Found(known, asked, same_frame(len(known), len(asked), tolerance), notes=(note,))
+        return DatasetFiles(known, asked, same_frame(len(known), len(asked), tolerance), notes=(note,))
     rows = index_rows(_in_order(load_object_array(file), len(asked), file), file, len(known))
-    return Found(known, asked, rows)
+    return DatasetFiles(known, asked, rows)
 
 
 def missing(root: Path, *, queries: Sequence[str] = ("query",), database: Sequence[str] = ("ref",), truth: str = TRUTH,

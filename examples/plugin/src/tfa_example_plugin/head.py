@@ -1,0 +1,38 @@
+"""A benchmark head: the cosine of mean patches. Used as `tfa bench run --heads example-mean,tfa …`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tfa.bench.heads.contract import ONLY, HeadCard, Photos, Shared
+
+
+def describe(photos: Photos) -> np.ndarray:
+    """A unit vector for each photo, `b d`."""
+    means = np.stack([np.asarray(patches, np.float32).mean(axis=0) for patches in photos.tokens.patches])
+    return means / np.linalg.norm(means, axis=1, keepdims=True)
+
+
+class MeanHead:
+    replicas = (ONLY,)
+    saw = "nothing"
+
+    def __init__(self, database: Photos) -> None:
+        self.vectors = describe(database)
+
+    def scores(self, queries: Photos, replica: str) -> np.ndarray:
+        return describe(queries) @ self.vectors.T
+
+
+def fit(database: Photos, shared: Shared) -> MeanHead:
+    return MeanHead(database)
+
+
+MEAN = HeadCard(
+    name="example-mean",
+    title="Mean patch (example)",
+    sees="nothing",
+    fit=fit,
+    settings={"revision": 1},  # all that shapes the scores
+    stages=("peers",),  # it shares no stage with TFA
+)

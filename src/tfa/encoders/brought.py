@@ -1,0 +1,49 @@
+"""Encoders that other distributions bring, under the entry point `tfa.encoders`.
+
+An entry is a function `load(name, *, weights, device, threads) -> Encoder`: `name` as the user wrote it, with whatever
+follows the first `@` or `/`; `weights` a file or None. The encoder's `id` must begin with the entry's name, so that a
+map that was built with it finds it again.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tfa.base.entry_points import load_plugin, plugin_names, plugin_source
+from tfa.encoders.catalogue import CATALOGUE
+from tfa.encoders.protocol import Encoder
+from tfa.errors import BadPlugin, BadSpec
+
+PLUGINS = "tfa.encoders"
+
+
+def brought_encoders() -> dict[str, str]:
+    """Name → the distribution that brings it. Nothing is imported."""
+    return {name: plugin_source(PLUGINS, name) for name in plugin_names(PLUGINS, CATALOGUE)}
+
+
+def load_brought(
+    name: str, *, weights: str | Path | None, device: str, threads: int | None, fast: bool
+) -> Encoder | None:
+    """The encoder of a name in full; None where it is not of another distribution."""
+    entry = entry_of(name)
+    load = None if entry in CATALOGUE else load_plugin(PLUGINS, entry, CATALOGUE)
+    if load is None:
+        return None
+    source = plugin_source(PLUGINS, entry)
+    if fast:
+        raise BadSpec(f"encoder {name!r} of {source} has no 8-bit form; leave --fast out")
+    if not callable(load):
+        raise BadPlugin(f"the encoder {entry!r} of {source} must be a function load(name, …) -> Encoder, is {load!r}")
+    encoder = load(name, weights=None if weights is None else Path(weights), device=device, threads=threads)
+    if not isinstance(encoder, Encoder) or entry_of(encoder.id) != entry:
+        raise BadPlugin(
+            f"the encoder {entry!r} of {source} must have id, fingerprint, channels, global_channels, grid, notes, "
+            f"device and encode, its id beginning with {entry!r}; it is {encoder!r}"
+        )
+    return encoder
+
+
+def entry_of(name: str) -> str:
+    return re.split("[@/]", name, maxsplit=1)[0]
