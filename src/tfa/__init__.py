@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from tfa.encoders import load_encoder
     from tfa.errors import TfaError
     from tfa.maps import Answer, CalibrationReport, EditReport, Hit, PlaceMap, Verified, verify
-    from tfa.method.dual_vocabulary import DualHead, fit_dual
+    from tfa.method.dual_vocabulary import DualHead
     from tfa.method.head import Head
     from tfa.photos.positions import Position
-    from tfa.pipeline import calibrate, encode, fit
+    from tfa.pipeline import calibrate, encode, fit, fit_dual
 
 _HOMES = {
     "Answer": "tfa.maps",
@@ -46,7 +46,7 @@ _HOMES = {
     "calibrate": "tfa.pipeline",
     "encode": "tfa.pipeline",
     "fit": "tfa.pipeline",
-    "fit_dual": "tfa.method.dual_vocabulary",
+    "fit_dual": "tfa.pipeline",
     "load_encoder": "tfa.encoders",
     "verify": "tfa.maps",
 }

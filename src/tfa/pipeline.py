@@ -16,13 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import Backend, backend_for
+from tfa.base.backend import Backend, backend_for, to_numpy
 from tfa.base.config import CalibrationSpec, HeadSpec
 from tfa.base.progress import Progress, SilentProgress, as_progress, tracked
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
 from tfa.encoders.protocol import Encoder
+from tfa.encoders.released_words import checked_words, load_vocabulary
 from tfa.errors import BadSpec, BadTokens, FewPhotos
+from tfa.method import dual_vocabulary
 from tfa.method.branch import Branch, DatabaseSplit, fit_branch
 from tfa.method.controllers.database import decide
 from tfa.method.controllers.target import decide_for_target
@@ -162,6 +164,15 @@ def calibrate(
         decisions = dataclasses.replace(decisions, score_calibrated=True)
         evidence = dataclasses.replace(evidence, reasons={**evidence.reasons, "score": of_score(len(target))})
     return assemble(head, decisions, evidence, backend, score_target=target if score else None, saw="target")
+
+
+def fit_dual(tokens: Tokens, source: str | Path | Any | None = None, **settings: Any) -> dual_vocabulary.DualHead:
+    """`method.dual_vocabulary.fit_dual` with a source vocabulary from a file or an array (words, channels)."""
+    if isinstance(source, (str, Path)):
+        source = load_vocabulary(source)
+    elif source is not None:
+        source = checked_words(to_numpy(source), "the source vocabulary")
+    return dual_vocabulary.fit_dual(tokens, source, **settings)
 
 
 def recognise(photos: Path, queries: Path, encoder: Encoder, k: int = 5) -> list[tuple[Path, list[Path]]]:

@@ -13,9 +13,8 @@ from tfa.base.config import HeadSpec
 from tfa.base.tokens import Tokens
 from tfa.encoders.released_words import load_vocabulary
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
-from tfa.method.dual_vocabulary import fit_dual
 from tfa.method.score_calibration import bias_of_rows
-from tfa.pipeline import fit
+from tfa.pipeline import fit, fit_dual
 from tfa.reference import database as reference
 
 SPEC = HeadSpec(words=8)

@@ -13,60 +13,20 @@ from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder, load_encoder, model_of
 from tfa.errors import BadImage, BadSpec, BadWeights
-from tfa.maps.confidence import confidence_of
-from tfa.maps.records import Answer, Hit, ImageRecord
+from tfa.maps.hits import engine_over, hits_of
+from tfa.maps.records import Answer, Hit
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import with_duplicates
-from tfa.maps.stored_head import INTEGERS, StoredHead
-from tfa.maps.verification import Question, Verifier, verifier_for, wanted_candidates
-from tfa.method.evidence import z_scores
+from tfa.maps.stored_head import INTEGERS
+from tfa.maps.verification import Question, verifier_for, wanted_candidates
 from tfa.photos.images import Photo, as_rgb, name_of
 from tfa.photos.token_cache import TokenCache
 from tfa.search.bounded import BoundedEngine
-from tfa.search.engine import checked_k
+from tfa.search.engine import Engine, find_engine
 from tfa.search.exact import ExactEngine
-from tfa.verification.reranking import UNVERIFIED, reorder
 
 QUERY_BATCH = 8  # photos encoded at a time
-AT_ONCE = 64  # photos searched at a time, however many are given
 COARSE_FROM = 500  # images from which a prepared map of floats answers from coarse scores
-
-
-def hits_of(
-    stored: StoredHead,
-    engine: ExactEngine,
-    images: Sequence[ImageRecord],
-    tokens: Tokens,
-    k: int,
-    verifier: Verifier | None = None,
-) -> list[list[Hit]]:
-    """The k best of `images`, which the engine holds in their order, for each query; verified where wanted."""
-    checked_k(k)
-    if not len(images):
-        return [[] for _ in range(len(tokens))]
-    candidates = 0 if verifier is None else verifier.candidates
-    blocks = [tokens.select(slice(start, start + AT_ONCE)) for start in range(0, len(tokens), AT_ONCE)]
-    results = [engine.search(stored.scorer.query_vectors(block), max(k, candidates)) for block in blocks]
-    hits: list[list[Hit]] = []
-    for block, result in zip(blocks, results, strict=True):
-        assert result.mean is not None
-        assert result.spread is not None
-        z = z_scores(result.scores.astype(np.float64), result.mean[:, None], result.spread[:, None])
-        # Photos of one content are compared as one, so that the first of them wins here too.
-        same, alive = stored.scorer.duplicates, engine.alive
-        pairs = None if verifier is None else verifier.pairs(block, alive if same is None else same[alive])
-        columns = np.searchsorted(engine.ids, result.ids)
-        found = reorder(columns, z, k, candidates, pairs)
-        sure = confidence_of(found, stored.peaks)
-        for row in range(len(block)):
-            score = dict(zip(columns[row].tolist(), result.scores[row].tolist(), strict=True))
-            answers = zip(found.indices[row].tolist(), sure[row].tolist(), found.matches[row].tolist(), strict=True)
-            hits.append([_hit(images[i], score[i], confidence, votes) for i, confidence, votes in answers])
-    return hits
-
-
-def _hit(image: ImageRecord, score: float, confidence: float, votes: int) -> Hit:
-    return Hit(image.id, image.path, score, confidence, image.position, None if votes == UNVERIFIED else votes)
 
 
 def answers_of(
@@ -113,6 +73,7 @@ class AskableMap:
 
     def __init__(self, state: MapState, path: Path | None = None, encoder: Encoder | None = None) -> None:
         self._prepared = False
+        self._engine_class: type[Engine] | None = None
         self._take(state)
         self.path = path
         self.notes: list[str] = []
@@ -127,7 +88,7 @@ class AskableMap:
         rows = [row for row, record in enumerate(state.images) if record.id not in state.removed]
         self.rows = np.array(rows, dtype=np.int64)  # of the gallery: those of `images`, in their order
         self.images = [state.images[row] for row in rows]
-        self._engines: dict[str, ExactEngine] = {}
+        self._engines: dict[str, Engine] = {}
         if self._prepared:
             self.prepare()
 
@@ -141,17 +102,30 @@ class AskableMap:
         self._prepared, self._engines = True, {}
         for head in self.state.heads:
             head.stored.scorer.prepare()
-            self.engine(head.name).prepare()
+            engine = self.engine(head.name)
+            if isinstance(engine, ExactEngine):
+                engine.prepare()
 
-    def engine(self, calibration: str | None = None) -> ExactEngine:
+    def use_engine(self, name: str | None) -> None:
+        """Search by the engine of that name, one of `tfa.search` or of another distribution; None is our own choice.
+
+        Another distribution's engine is given every image as one compiled vector when it is first needed.
+        """
+        self._engine_class, self._engines = None if name is None else find_engine(name), {}
+
+    def engine(self, calibration: str | None = None) -> Engine:
         """What searches the images under the head of that name (None: the active one)."""
         head = self.state.chosen(calibration)
         if head.name not in self._engines:
             floats = head.stored.storage != INTEGERS
-            kind = BoundedEngine if self._prepared and floats and len(self.state.images) >= COARSE_FROM else ExactEngine
-            ids = np.array([record.id for record in self.images], np.int64)
-            self._engines[head.name] = kind(head.stored.scorer.rows, ids, self.rows)
+            bounded = self._prepared and floats and len(self.state.images) >= COARSE_FROM
+            kind = self._engine_class or (BoundedEngine if bounded else ExactEngine)
+            self._engines[head.name] = engine_over(kind, head.stored, self.images, self.rows)
         return self._engines[head.name]
+
+    def scores(self, tokens: Tokens, calibration: str | None = None) -> np.ndarray:
+        """Scores `q m` of queries with every image, in the order of `images`."""
+        return self.state.chosen(calibration).stored.scorer.scores(tokens)[:, self.rows]
 
     def __len__(self) -> int:
         return len(self.images)
@@ -239,7 +213,8 @@ class AskableMap:
     def _ask(self, tokens: Tokens, question: Question) -> list[list[Hit]]:
         head = self.state.chosen(question.calibration)
         verifier = verifier_for(tokens, question, head, self.state.compact)
-        return hits_of(head.stored, self.engine(head.name), self.images, tokens, question.k, verifier)
+        engine = self.engine(head.name)
+        return hits_of(head.stored, engine, self.images, self.rows, tokens, question.k, verifier)
 
     def _answers(
         self, photos: Sequence[Photo], question: Question, min_confidence: float, strict: bool

@@ -67,7 +67,6 @@ def query_sequence(
         raise BadSpec(f"k={k} is out of range: must be at least 1")
     if not 0 <= min_confidence <= 1:
         raise BadSpec(f"min_confidence={min_confidence} is out of range: must be between 0 and 1")
-    scorer, engine = place_map.state.chosen(calibration).stored.scorer, place_map.engine(calibration)
     path = SequenceFilter(roads_of(place_map.images, spec), spec)
     levelled = Levelled() if self_calibrate else None
     answers: list[FrameAnswer] = []
@@ -77,7 +76,7 @@ def query_sequence(
             opened, errors = _opened(batch)
             encoder = place_map.encoder if opened else None
             tokens = Tokens(*encoder.encode(opened), grid=encoder.grid) if encoder else None
-            scores = iter(np.empty((0, 0)) if tokens is None else engine.scores(scorer.query_vectors(tokens)))
+            scores = iter(np.empty((0, 0)) if tokens is None else place_map.scores(tokens, calibration))
             for index, frame in enumerate(batch):
                 if index in errors:
                     answers.append(FrameAnswer(name_of(frame), [], 0.0, errors[index], path.skip().lost))

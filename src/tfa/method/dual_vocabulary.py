@@ -12,17 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import Backend, backend_for, l2, to_numpy
+from tfa.base.backend import Backend, backend_for, l2
 from tfa.base.config import HeadSpec
 from tfa.base.progress import Progress, as_progress, tracked
 from tfa.base.spill import Spill, release
 from tfa.base.tokens import Tokens
-from tfa.encoders.released_words import checked_words, load_vocabulary
 from tfa.errors import BadSpec, BadTokens
 from tfa.method.branch import Branch, DatabaseSplit, fit_branch
 from tfa.method.carriers import carrier_terms
@@ -89,7 +86,7 @@ class DualHead(Retriever):
 
 def fit_dual(
     tokens: Tokens,
-    source: str | Path | Any | None = None,
+    source: np.ndarray | None = None,
     *,
     source_words: int = 32,
     words: int | None = None,
@@ -100,9 +97,9 @@ def fit_dual(
 ) -> DualHead:
     """Database tokens and a source vocabulary → an uncalibrated dual head.
 
-    `source` is a vocabulary file or an array (words, channels), of any number of words; its rows are
-    normalised. Without one, `source_words` words are fitted to the database. `words` of the map vocabulary are
-    those of `spec` (64) if not given.
+    `source` is an array (words, channels), of any number of words; its rows are normalised. Without one,
+    `source_words` words are fitted to the database. `words` of the map vocabulary are those of `spec` (64) if not
+    given.
     """
     if not isinstance(tokens, Tokens):
         raise BadTokens(f"fit_dual takes tfa.Tokens, got {type(tokens).__name__}; wrap it: tfa.Tokens(patches)")
@@ -146,17 +143,14 @@ def fit_dual(
     return DualHead(spec, decisions, vocabularies, members, _replicas(members))
 
 
-def _given(source: Any, channels: int) -> Vocabulary:
-    """Unit words from a file or an array."""
-    is_file = isinstance(source, (str, Path))
-    origin = str(source) if is_file else "the source vocabulary"
-    words = load_vocabulary(source) if is_file else checked_words(to_numpy(source), origin)
+def _given(words: np.ndarray, channels: int) -> Vocabulary:
+    """Unit words from outside."""
     if words.shape[1] != channels:
         raise BadSpec(
-            f"{origin} has words of {words.shape[1]} channels, the tokens have {channels}; "
+            f"the source vocabulary has words of {words.shape[1]} channels, the tokens have {channels}; "
             "use the vocabulary of the encoder the tokens come from"
         )
-    return Vocabulary(l2(words), None, 0, float("nan"), saw="nothing")
+    return Vocabulary(l2(words.astype(np.float64)), None, 0, float("nan"), saw="nothing")
 
 
 def _fit_members(

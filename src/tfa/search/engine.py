@@ -4,7 +4,7 @@
 
 An engine is given vectors and knows nothing of photos, words or spectra: a compiled head (`method.compiled`) is all it
 needs. `exact` and `bounded` live in this process and search the map's own rows in place. An engine of another
-distribution registers its class under the entry point `tfa.engines`; `tests/search/test_engine_contract.py` is the
+distribution registers its class under the entry point `tfa.engines`; `tests/search/engine_contract.py` is the
 suite that every engine passes.
 """
 
@@ -12,13 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
 from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 
+from tfa.base.entry_points import load_plugin, plugin_names
 from tfa.errors import BadSpec
 from tfa.search.gallery import Known
 
+GROUP = "tfa.engines"
+OWN = {"exact": "tfa.search.exact:ExactEngine", "bounded": "tfa.search.bounded:BoundedEngine"}
 Payload = Mapping[str, Any]  # what is kept beside a vector: anything JSON can hold
 
 
@@ -89,6 +94,20 @@ class Engine(Protocol):
     def describe(self) -> dict[str, Any]:
         """`engine`, `count`, `dimensions` and what else is worth knowing, in JSON."""
         ...
+
+
+def find_engine(name: str) -> type[Engine]:
+    """The class of an engine by its name, ours or of another distribution; a miss suggests the nearest."""
+    if name in OWN:
+        module, _, kind = OWN[name].partition(":")
+        return getattr(import_module(module), kind)
+    brought: type[Engine] | None = load_plugin(GROUP, name, OWN)
+    if brought is not None:
+        return brought
+    known = [*OWN, *plugin_names(GROUP, OWN)]
+    near = get_close_matches(name, known, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise BadSpec(f"there is no engine {name!r}; there are {', '.join(known)}{hint}")
 
 
 def direct_sum(weights: Sequence[float], features: Sequence[np.ndarray]) -> np.ndarray:
