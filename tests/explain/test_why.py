@@ -48,14 +48,14 @@ def test_patches_and_words_add_up_to_every_part(fitted, carrier, assignment, adm
         asked = queries.select([query])
         found = attribute(scorer, asked, tokens.select([row]), row)
         assert found.score == pytest.approx(float(scorer.scores(asked)[0, row]), rel=1e-5, abs=1e-6)
-        for one in found.parts:
-            if one.part.side == GLOBAL:
+        for one in found.terms:
+            if one.term.side == GLOBAL:
                 assert one.query is None
                 continue
             for table in (one.query, one.image):
                 assert table.sum() == pytest.approx(one.contribution, rel=1e-9, abs=1e-12)
             # Nothing but float32 rounding is left to be shared out.
-            assert np.abs(one.residue).max() < 1e-5 * max(abs(one.contribution), one.part.weight)
+            assert np.abs(one.residue).max() < 1e-5 * max(abs(one.contribution), one.term.weight)
         for of in ("query", "image"):
             assert found.patches(of).sum() == pytest.approx(found.local, rel=1e-6, abs=1e-9)
             assert sum(w.sum() for w in found.words(of).values()) == pytest.approx(found.local, rel=1e-6, abs=1e-9)
@@ -132,7 +132,7 @@ def test_a_map_tells_why(town):
         told = why(town, asked(photo), record.id)
         hit = next(hit for hit in town.query(photo, k=99) if hit.id == record.id)
         assert told["score"] == pytest.approx(hit.score, rel=1e-4, abs=1e-5)
-        parts = {part["name"]: part["contribution"] for part in told["parts"]}
+        parts = {part["name"]: part["contribution"] for part in told["terms"]}
         assert sum(parts.values()) == pytest.approx(told["score"])
         local = sum(value for name, value in parts.items() if "words" in name)
         for heat in (told["query_heat"], told["image_heat"]):

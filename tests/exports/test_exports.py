@@ -175,7 +175,7 @@ def test_a_map_of_integers_is_explained_and_reported_like_one_of_floats(map_of, 
     one = Tokens(queries.patches[:1], queries.cls[:1], grid=(4, 4))
     told, expected = why(integers, one, 3), why(whole, one, 3)
     assert told["score"] == pytest.approx(expected["score"], abs=2e-2)
-    local = sum(part["contribution"] for part in told["parts"] if "words" in part["name"])
+    local = sum(part["contribution"] for part in told["terms"] if "words" in part["name"])
     for name in ("query_heat", "image_heat"):
         assert np.sum(told[name]) == pytest.approx(local, rel=1e-6)
         np.testing.assert_allclose(told[name], expected[name], atol=2e-2)

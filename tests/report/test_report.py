@@ -67,7 +67,7 @@ def test_copies_of_a_photo_hide_each_other_and_are_near_duplicates(town):
 def test_a_large_map_asks_evenly_spaced_images():
     scorer = fit(world(30), HeadSpec(words=6)).scorer(0)
     found = resemblance(scorer, np.arange(30), most=7)
-    assert found.asked.tolist() == [0, 5, 10, 14, 19, 24, 29]
+    assert found.queries.tolist() == [0, 5, 10, 14, 19, 24, 29]
     assert found.first.shape == (7, 5)
 
 

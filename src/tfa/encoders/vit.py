@@ -149,7 +149,7 @@ def _config(card: Card, blocks: int) -> Any:
 
 
 def _module_name(identity: EncoderId) -> str:
-    """The module whose output is the layer and facet asked for."""
+    """The module whose output is the chosen layer and facet."""
     if identity.final_norm:
         return "norm" if identity.card.family == "dinov3" else "layernorm"
     block = block_name(identity.card, identity.layer)

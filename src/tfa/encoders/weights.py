@@ -1,6 +1,6 @@
 """Where weights come from: a file, a model hub, or, for the default encoder, a package.
 
-Whatever the source, nothing in it is executed, and it must be exactly the model asked for.
+Whatever the source, nothing in it is executed, and it must be exactly the model that was named.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfa.base.progress import Progress
 from tfa.encoders.catalogue import DEFAULT_ENCODER, Card
-from tfa.encoders.packaged_weights import get_embedded_weights
+from tfa.encoders.packaged_weights import get_packaged_weights
 from tfa.encoders.weight_names import check_weights, to_module_names
 from tfa.errors import BadWeights, WeightsMissing
 
@@ -48,7 +48,7 @@ def resolve_weights(card: Card, file: str | Path | None = None, *, progress: boo
         if not path.is_file():
             raise WeightsMissing(f"there is no weights file {path} for {card.name}\n{ways_to_get(card)}")
     elif card.hub is None:
-        path, source = get_embedded_weights(progress), card.licence
+        path, source = get_packaged_weights(progress), card.licence
     else:
         path, source = _from_hub(card), card.hub
     tensors = to_module_names(_without_prefix(_read(path)), card)
@@ -76,16 +76,16 @@ def _from_hub(card: Card) -> Path:
     with suppress(LocalEntryNotFoundError):
         return Path(hf_hub_download(card.hub, _HUB_FILE, local_files_only=True))
     try:
-        # The download itself would knock six times in half a minute before it says that nobody is there.
+        # The download itself would try six times in half a minute before it reports that the hub is unreachable.
         get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
         return Path(hf_hub_download(card.hub, _HUB_FILE, etag_timeout=_HUB_SECONDS))
     except GatedRepoError:
         reason = "its licence must be accepted at the hub, and the hub's token set on this machine"
     except OfflineModeIsEnabled:
-        reason = "it was never downloaded here, and the hub is switched off by HF_HUB_OFFLINE"
+        reason = "it was never downloaded here, and HF_HUB_OFFLINE forbids downloads"
     except Exception as error:  # network libraries raise trees of their own; all of it means no weights
-        reason = f"it was never downloaded here, and the hub is out of reach ({type(error).__name__})"
-    raise WeightsMissing(f"no weights for {card.name}: {card.hub} could not be had, {reason}\n{ways_to_get(card)}")
+        reason = f"it was never downloaded here, and the hub cannot be reached ({type(error).__name__})"
+    raise WeightsMissing(f"no weights for {card.name}; {card.hub} is unavailable: {reason}\n{ways_to_get(card)}")
 
 
 def _read(path: Path) -> dict[str, torch.Tensor]:

@@ -1,7 +1,7 @@
-"""Attribution (ours): which words, and which patches of them, carried the score of two photos.
+"""Attribution (ours): how much each word and each patch contributes to the score of two photos.
 
-A part of a score is weight · ⟨f(q), f(d)⟩. With the norms of one photo held at their values its feature is affine in
-its patches, so the part is a sum over patches i and words k:
+A term of a score is weight · ⟨f(q), f(d)⟩. With the norms of one photo held at their values its feature is affine in
+its patches, so the term is a sum over patches i and words k:
 
     v = Σ_ik a_ik,   a_ik = w_ik (p̃_i − c_k) / (‖B_k‖ F)  in block k     B_k: residual block, F: root of filled blocks
     original    ⟨v, v'⟩ = Σ_ik ⟨a_ik, v'_k⟩
@@ -9,7 +9,7 @@ its patches, so the part is a sum over patches i and words k:
 
 −⟨μ_k, g_k⟩, what a word takes off every photo, is shared by the patches of the word by their weight in it; of a word
 without a patch by all patches alike. What rounding leaves over is shared in the same way over all words. So the
-entries of a table always add up to the part.
+entries of a table always add up to the term.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class Pieces:
 
 @dataclass(frozen=True)
 class TermShares:
-    """One part of a score, and what words and patches of either photo have in it."""
+    """One term of a score, and what words and patches of either photo have in it."""
 
-    part: ScoreTerm
+    term: ScoreTerm
     contribution: float  # weight · ⟨f(q), f(d)⟩
     query: np.ndarray | None = None  # n k, adds up to the contribution; None for the global token
     image: np.ndarray | None = None
@@ -93,7 +93,7 @@ class TermShares:
 class Attribution:
     """The score of a query and one image of a gallery, taken apart."""
 
-    parts: tuple[TermShares, ...]
+    terms: tuple[TermShares, ...]
     bias: float
     nearest: dict[int, tuple[np.ndarray, np.ndarray]]  # of each side: the word of the query's and image's patches
 
@@ -103,25 +103,25 @@ class Attribution:
 
     @property
     def local(self) -> float:
-        return sum(one.contribution for one in self.parts if one.part.side != GLOBAL)
+        return sum(one.contribution for one in self.terms if one.term.side != GLOBAL)
 
     @property
     def of_global(self) -> float:
-        return sum(one.contribution for one in self.parts if one.part.side == GLOBAL)
+        return sum(one.contribution for one in self.terms if one.term.side == GLOBAL)
 
     def patches(self, of: str) -> np.ndarray:
-        """Contribution of each patch `n` of the "query" or the "image", over all local parts."""
+        """Contribution of each patch `n` of the "query" or the "image", over all local terms."""
         return np.sum([table.sum(axis=1) for _, table in self._tables(of)], axis=0)
 
     def words(self, of: str) -> dict[int, np.ndarray]:
         """Contribution of each word `k`, for each member of an ensemble."""
         found: dict[int, np.ndarray] = {}
-        for part, table in self._tables(of):
-            found[part.member] = found.get(part.member, 0.0) + table.sum(axis=0)
+        for term, table in self._tables(of):
+            found[term.member] = found.get(term.member, 0.0) + table.sum(axis=0)
         return found
 
     def _tables(self, of: str) -> list[tuple[ScoreTerm, np.ndarray]]:
-        return [(one.part, getattr(one, of)) for one in self.parts if one.query is not None]
+        return [(one.term, getattr(one, of)) for one in self.terms if one.query is not None]
 
 
 def attribute(scorer: Scorer, query: Tokens, image: Tokens, row: int) -> Attribution:
@@ -148,14 +148,14 @@ def attribute(scorer: Scorer, query: Tokens, image: Tokens, row: int) -> Attribu
 
 
 def _with_table(known: TermShares | None, table: np.ndarray, pieces: Pieces, which: int) -> TermShares:
-    """The part with one photo's table, to which what rounding left over is added."""
+    """The term with one photo's table, to which what rounding left over is added."""
     assert known is not None
-    weighted = known.part.weight * table
+    weighted = known.term.weight * table
     left = known.contribution - float(weighted.sum())
     weighted = weighted + pieces.share * (left / table.shape[1])
     if which == 0:
-        return TermShares(known.part, known.contribution, weighted, known.image, (left, known.residue[1]))
-    return TermShares(known.part, known.contribution, known.query, weighted, (known.residue[0], left))
+        return TermShares(known.term, known.contribution, weighted, known.image, (left, known.residue[1]))
+    return TermShares(known.term, known.contribution, known.query, weighted, (known.residue[0], left))
 
 
 def _tables(

@@ -1,4 +1,4 @@
-"""Two photos side by side and the patches of one that were found in the other."""
+"""Two photos side by side and lines between their matching patches."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def _open(path: Path | None, size: tuple[int, int]) -> Image.Image | None:
 
 
 def elide(text: str, width: int, size: int) -> str:
-    """`text` cut in its middle to fit `width` pixels: the end of a file name tells as much as its start."""
+    """`text` cut in its middle to fit `width` pixels: the end of a file name says as much as its start."""
     text = " ".join(text.split())  # a line break would be drawn over the row below
     font = _font(size)
     if font.getlength(text) <= width:

@@ -1,4 +1,4 @@
-"""Why a map answers as it does: the patches of the query that it found in one photo of its answer."""
+"""Matches: which patches of a query and of one photo of its answer are each other's most similar, and move alike."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class Explanation:
     grid: tuple[int, int]  # of the patches of both photos
     admitted: bool  # whether verification orders the answers of this map
     reason: str
-    tokens: Tokens | None = field(default=None, repr=False, compare=False)  # of the query, for what else is asked of it
+    tokens: Tokens | None = field(
+        default=None, repr=False, compare=False
+    )  # of the query, so that they are computed once
 
     @property
     def mutual(self) -> int:

@@ -1,4 +1,7 @@
-"""Why a photo matched an image of a map: what its patches and visual words contributed to the score, exactly."""
+"""Why a photo matched an image of a map: the attribution of their score, as JSON.
+
+`attribution` computes the arrays for a scorer; `why` is the question to a map: it finds the image, its tokens and grid.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from tfa.maps import PlaceMap
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
 from tfa.verification.matching import match
 
-WORDS = 12  # words told of
-LOST = "ask why of another image"
+WORDS = 12  # words listed
+LOST = "explain another image"
 
 
 def why(
@@ -22,14 +25,14 @@ def why(
 ) -> dict[str, Any]:
     """What carried the score of one query with the image of that id.
 
-    The heat maps hold signed contributions of patches, `rows × columns` each; either adds up to the local parts of the
+    The heat maps hold signed contributions of patches, `rows × columns` each; either adds up to the local terms of the
     score. The image's own tokens come from the token cache, or from its file if that has not changed.
     """
     if len(query_tokens) != 1:
         raise BadTokens(f"one photo is explained at a time; {len(query_tokens)} were given")
     rows = [row for row, record in enumerate(place_map.state.images) if record.id == image_id]
     if not rows or image_id in place_map.state.removed:
-        raise UnknownImage(f"there is no image {image_id} in the map; tfa info --json lists the ids that are")
+        raise UnknownImage(f"there is no image {image_id} in the map; tfa info --json lists its ids")
     image = image_tokens(place_map, rows[0])
     head = place_map.state.chosen(calibration)
     scorer = head.stored.scorer
@@ -45,7 +48,7 @@ def why(
         "query_heat": heats[0].tolist(),
         "image_heat": heats[1].tolist(),
         "words": _words(found, words),
-        "parts": _parts(scorer, found),
+        "terms": _terms(scorer, found),
         "matches": _matches(place_map, query_tokens, rows[0], grids[0]),
     }
 
@@ -67,13 +70,13 @@ def grid_of(place_map: PlaceMap, tokens: Tokens) -> tuple[int, int]:
 def _words(found: Attribution, most: int) -> list[dict[str, Any]]:
     """The words that contributed most, either way, with the patches nearest to them."""
     ours, theirs = found.words("query"), found.words("image")
-    sides = {one.part.member: one.part.side for one in reversed(found.parts) if one.part.side != GLOBAL}
+    sides = {one.term.member: one.term.side for one in reversed(found.terms) if one.term.side != GLOBAL}
     flat = [(member, word, float(value)) for member, values in ours.items() for word, value in enumerate(values)]
     flat.sort(key=lambda entry: (-abs(entry[2]), entry[0], entry[1]))
-    told = []
+    listed = []
     for member, word, value in flat[:most]:
         in_query, in_image = (np.flatnonzero(near == word).tolist() for near in found.nearest[sides[member]])
-        told.append(
+        listed.append(
             {
                 "word": word,
                 "vocabulary": member,
@@ -83,29 +86,29 @@ def _words(found: Attribution, most: int) -> list[dict[str, Any]]:
                 "image_patches": in_image,
             }
         )
-    return told
+    return listed
 
 
-def _parts(scorer: Scorer, found: Attribution) -> list[dict[str, Any]]:
+def _terms(scorer: Scorer, found: Attribution) -> list[dict[str, Any]]:
     """Every summand of the score; they add up to it."""
-    several = len({part.member for part in scorer.terms}) > 1
-    told = [
-        {"name": part_name(scorer, one.part, several), "contribution": one.contribution, "weight": one.part.weight}
-        for one in found.parts
+    several = len({term.member for term in scorer.terms}) > 1
+    terms = [
+        {"name": term_name(scorer, one.term, several), "contribution": one.contribution, "weight": one.term.weight}
+        for one in found.terms
     ]
     if found.bias:
-        told.append({"name": "usual level of the image", "contribution": found.bias, "weight": 1.0})
-    return told
+        terms.append({"name": "usual score of the image", "contribution": found.bias, "weight": 1.0})
+    return terms
 
 
-def part_name(scorer: Scorer, part: ScoreTerm, several: bool = False) -> str:
-    """A part in words; `several` vocabularies are told apart."""
-    which = f", vocabulary {part.member + 1}" if several else ""
-    if part.side == GLOBAL:
+def term_name(scorer: Scorer, term: ScoreTerm, several: bool = False) -> str:
+    """A term in words; of `several` vocabularies also which."""
+    which = f", vocabulary {term.member + 1}" if several else ""
+    if term.side == GLOBAL:
         return f"global token{which}"
     kinds = {None: "original residuals", 0.0: "centred residuals"}
-    shape = kinds.get(part.gamma, f"shaped residuals (γ = {part.gamma or 0.0:.2f})")
-    return f"{scorer.sides[part.side].assignment} words, {shape}{which}"
+    shape = kinds.get(term.gamma, f"shaped residuals (γ = {term.gamma or 0.0:.2f})")
+    return f"{scorer.sides[term.side].assignment} words, {shape}{which}"
 
 
 def _matches(place_map: PlaceMap, query: Tokens, row: int, grid: tuple[int, int]) -> list[list[int]]:

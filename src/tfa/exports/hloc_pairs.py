@@ -16,15 +16,15 @@ Pair = tuple[str, str]
 def retrieval_pairs(answers: Sequence[Answer], query_root: Path, map_root: Path) -> list[Pair]:
     """(query, map image) for every hit of every answer, best first, as names below the two folders.
 
-    A photo that asks and is in the map itself is not paired with itself.
+    A query that is in the map itself is not paired with itself.
     """
     pairs = []
     for answer in answers:
-        asked = Path(answer.query)
-        query = relative_name(asked, query_root)
+        photo = Path(answer.query)
+        query = relative_name(photo, query_root)
         for hit in answer.hits:
             image = Path(hit.image)
-            if image.resolve() == asked.resolve():
+            if image.resolve() == photo.resolve():
                 continue
             pairs.append((query, relative_name(image, map_root)))
     return pairs

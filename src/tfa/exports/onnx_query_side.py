@@ -1,4 +1,4 @@
-"""The query side of a head as an ONNX graph: tokens in, Ψ out. It follows `residuals` and `geometry` step by step.
+"""The query side of a head as an ONNX graph: tokens in, Ψ out. It follows `residuals` and `spectrum` step by step.
 
 patches `b n d` (and global `b g` where the head uses it) → vector `b D`;   score = vector · vectors_d + bias_d
 """
@@ -26,7 +26,7 @@ LARGEST = 2_000_000_000  # bytes; a protobuf message cannot hold more
 
 
 def write_onnx_head(path: Path, compiled: CompiledMap) -> None:
-    """Write the graph. Any number of photos and of patches may be asked at once."""
+    """Write the graph. It takes any number of photos and of patches at once."""
     try:
         import onnx  # noqa: F401
     except ImportError:
@@ -101,7 +101,7 @@ def _descriptor(graph: Graph, side: QuerySide, unit: str) -> str:
     summed = graph.add("MatMul", graph.add("Transpose", weights, perm=[0, 2, 1]), unit)
     blocks = graph.add("Sub", summed, graph.add("Mul", total, graph.constant(centers)))
     norm = graph.norm(blocks)
-    # What rounding leaves of a patch that equals its word is no block: see residuals.residual_blocks.
+    # What rounding leaves of a patch that equals its word is not a block: see residuals.residual_blocks.
     rounding = graph.add("Mul", total, graph.constant(np.float32(16 * np.finfo(np.float32).eps)))
     filled = graph.add("Greater", norm, rounding)
     one, zero = graph.constant(np.float32(1)), graph.constant(np.float32(0))
@@ -128,7 +128,7 @@ def _coordinates(graph: Graph, geometry: Geometry, anchors: np.ndarray, descript
     """z = η^{-1/2} Eᵀ (k − mean(k) − g + m), k the products with the anchors."""
     products = graph.add("Gemm", descriptor, graph.wide(anchors), transB=1)
     mean = graph.add("ReduceMean", products, graph.axes(1), keepdims=1)
-    # In the order of geometry.coordinates: float32 sums depend on it in their last digits.
+    # In the order of Geometry.coordinates: float32 sums depend on it in their last digits.
     centred = graph.add("Sub", products, mean)
     centred = graph.add("Sub", centred, graph.constant(np.asarray(geometry.anchor_means, np.float32)))
     centred = graph.add("Add", centred, graph.constant(np.float32(geometry.grand_mean)))

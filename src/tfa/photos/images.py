@@ -43,7 +43,7 @@ def find_images(source: Source | Sequence[Source]) -> list[Path]:
     """Image files of a folder (recursively, sorted by relative path), of one file, or of a sequence of those.
 
     Hidden files and folders are left out. A file that is named itself is taken whatever its extension is.
-    A sequence keeps its order and its repetitions, so that answers line up with what was asked.
+    A sequence keeps its order and its repetitions, so that answers line up with the queries.
     """
     sources = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     found: list[Path] = []

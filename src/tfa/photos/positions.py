@@ -61,7 +61,7 @@ class Position:
 def find_positions(
     paths: Sequence[Path], root: Path | None, csv: Path | None
 ) -> tuple[list[Position | None], list[str]]:
-    """The position of each photo, or None, and notes worth telling: CSV before file name before EXIF.
+    """The position of each photo, or None, and notes for the user: CSV before file name before EXIF.
 
     A row of the CSV names a photo by its path relative to `root`, or by any ending of its path that only one
     photo has: `a.jpg` will do when there is no second `a.jpg`.

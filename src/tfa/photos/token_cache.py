@@ -30,7 +30,7 @@ SHARD_IMAGES = 32  # a kill costs at most the encoding of so many images
 DECODERS = 2  # threads; Pillow decodes and resizes without the interpreter's lock
 
 Encoded = tuple[np.ndarray, np.ndarray | None]  # patches n d, global token d_g
-Picture = Image.Image | BadImage  # a thread hands over its errors; who asked for them decides
+Picture = Image.Image | BadImage  # a thread hands over its errors; the caller decides
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class _BadImages:
 
     def add(self, key: str, reason: str) -> None:
         if not self._skip:
-            advice = "mend or remove it, or use --skip-bad (skip_bad=True) to leave such images out"
+            advice = "fix or remove it, or use --skip-bad (skip_bad=True) to leave such images out"
             raise BadImage(f"{reason}; {advice}")
         self.reasons[key] = reason
 
@@ -196,7 +196,7 @@ def _decoded(work: dict[str, Path], encoder: Encoder, batch_size: int) -> Genera
                     batch[digest] = picture.result()
                     ahead += submitted(1)  # no thread waits for the rest of a batch
                 yield batch
-                batch.clear()  # whoever asked is done with it: its pictures need not wait for the next batch
+                batch.clear()  # the caller is done with it: its pictures need not wait for the next batch
         finally:
             for _, picture in ahead:  # nobody wants them after an error
                 picture.cancel()

@@ -79,7 +79,7 @@ class Shelf:
 
 
 def _read_shard(path: Path, fingerprint: str) -> dict[str, Entry]:
-    """Entries of a shard; none if it is truncated, of another encoder, or no shard at all."""
+    """Entries of a shard; none if it is truncated, of another encoder, or not a shard."""
     try:
         tensors, metadata, start = read_tensor_header(path)
         if metadata.get("fingerprint") != fingerprint:
@@ -102,7 +102,7 @@ def _span(path: Path, start: int, tensor: dict[str, Any]) -> Span:
 
 
 class MappedTokens(Sequence):
-    """Patches `n d` of one image after the other, read from memory-mapped shards when asked for."""
+    """Patches `n d` of one image after the other, read from memory-mapped shards when used."""
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         self._entries = entries

@@ -13,7 +13,7 @@ LISTED = 12  # ids written out
 
 
 def advice_of(facts: Mapping[str, Any], duplicates: Sequence[Any], hubs: Sequence[Any], lonely: Sequence[Any]) -> list:
-    """Sentences from the facts of a map (`PlaceMap.info`) and what the report found; none if all is well."""
+    """Sentences from the facts of a map (`PlaceMap.info`) and what stands out in it; none if all is well."""
     name = facts.get("path") or "MAP"
     return [
         *_refit(facts, name),
@@ -25,13 +25,13 @@ def advice_of(facts: Mapping[str, Any], duplicates: Sequence[Any], hubs: Sequenc
 
 
 def _refit(facts: Mapping[str, Any], name: str) -> list[str]:
-    told = []
+    reasons = []
     if facts["unseen_share"] > UNSEEN_LIMIT:
-        told.append(f"{facts['unseen_share']:.0%} of the images were not seen when the head was fitted")
+        reasons.append(f"{facts['unseen_share']:.0%} of the images were not seen when the head was fitted")
     whole = facts["images"] + facts["removed_images"]
     if facts["removed_images"] > UNSEEN_LIMIT * max(whole, 1):
-        told.append(f"{facts['removed_images']} of {whole} images were removed, but still shape the head")
-    return [f"Refit: {' and '.join(told)}. Run: tfa refit {name}"] if told else []
+        reasons.append(f"{facts['removed_images']} of {whole} images were removed, but still shape the head")
+    return [f"Refit: {' and '.join(reasons)}. Run: tfa refit {name}"] if reasons else []
 
 
 def _duplicates(facts: Mapping[str, Any], groups: Sequence[Any], name: str) -> list[str]:
@@ -51,12 +51,12 @@ def _calibrate(facts: Mapping[str, Any], hubs: Sequence[Any], name: str) -> list
         most = hubs[0]
         return [
             f"Calibrate: {len(hubs)} {'image is' if len(hubs) == 1 else 'images are'} returned far more often than is "
-            f"usual (image {most['id']} by {most['returned_by']} others). Score calibration takes the usual level off "
-            f"every image; give {CalibrationSpec.budget} photos of the camera that asks: tfa calibrate {name} PHOTOS"
+            f"usual (image {most['id']} by {most['returned_by']} others). Score calibration subtracts the mean "
+            f"score of every image; give {CalibrationSpec.budget} photos of the camera in use: tfa calibrate {name} PHOTOS"
         ]
     if not made:
         return [
-            "Calibrate if the photos that ask differ from the map's in camera, season or light: "
+            "Calibrate if queries differ from the map's in camera, season or light: "
             f"tfa calibrate {name} PHOTOS, with {CalibrationSpec.budget} unlabelled photos of that camera"
         ]
     few = [one for one in made if one["calibration"]["used"] < CalibrationSpec.budget]

@@ -27,7 +27,7 @@ def report_of(place_map: PlaceMap) -> dict[str, Any]:
         "tfa": __version__,
         "map": facts,
         "evidence": evidence_of(place_map),
-        "queries": len(found.asked),
+        "queries": len(found.queries),
         "answers": NEIGHBOURS,
         "returned_by": answers(found).tolist(),
         "near": NEAR,

@@ -1,4 +1,4 @@
-"""Hubs and lonely images (ours): what the map's own images answer when each is asked for with itself hidden."""
+"""Hubs and lonely images (ours): how often the map's own images return each other, each a query with itself hidden."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ def lonely_of(found: Resemblance) -> list[tuple[int, float]]:
         return []
     middle = float(np.median(best[known]))
     spread = MAD_TO_SIGMA * float(np.median(np.abs(best[known] - middle)))
-    far = known & (best < middle - OUTLYING * spread) & (answers(found)[found.asked] == 0)
+    far = known & (best < middle - OUTLYING * spread) & (answers(found)[found.queries] == 0)
     chosen = np.flatnonzero(far)
-    return [(int(found.asked[i]), float(best[i])) for i in chosen[np.argsort(best[chosen], kind="stable")]]
+    return [(int(found.queries[i]), float(best[i])) for i in chosen[np.argsort(best[chosen], kind="stable")]]

@@ -1,4 +1,4 @@
-"""How the images of a map resemble each other under its own head: each is asked for with itself hidden."""
+"""How the images of a map resemble each other under its own head: each is a query with itself hidden."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from tfa.method.evidence.support import NOBODY
 from tfa.method.scorer import Scorer
 
-MOST_ASKED = 2000  # images that ask; of a larger map evenly spaced ones
+MOST_QUERIES = 2000  # images that are queries; of a larger map evenly spaced ones
 NEIGHBOURS = 5  # answers looked at
 KEPT_ALIKE = 0.9  # cosine from which a pair is kept
 BLOCK = 64
@@ -19,14 +19,14 @@ BLOCK = 64
 class Resemblance:
     """What the images say of each other. Images are columns: positions among those of the map that still answer."""
 
-    asked: np.ndarray  # p: the images that asked
+    queries: np.ndarray  # p: the images that were queries
     images: int
     first: np.ndarray  # p NEIGHBOURS: their best others, NOBODY where there are fewer
     best: np.ndarray  # p: cosine with the most similar other image
     alike: tuple[np.ndarray, np.ndarray, np.ndarray]  # image, other image, cosine ≥ KEPT_ALIKE, image < other
 
 
-def resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_ASKED) -> Resemblance:
+def resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_QUERIES) -> Resemblance:
     """Of the gallery rows `alive`. Cosines are of the compiled vectors less their mean over the map:
 
         ⟨Ψ − Ψ̄, Ψ' − Ψ̄⟩ / ‖Ψ − Ψ̄‖ ‖Ψ' − Ψ̄‖,   ⟨Ψ − Ψ̄, Ψ' − Ψ̄⟩ = ⟨Ψ, Ψ'⟩ − ⟨Ψ, Ψ̄⟩ − ⟨Ψ', Ψ̄⟩ + ‖Ψ̄‖²
@@ -35,14 +35,14 @@ def resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_ASKED) -> Re
     bias of calibrated scores; an image and its copies are hidden.
     """
     count = len(alive)
-    asked = np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(np.int64)
+    queries = np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(np.int64)
     kept = alive if scorer.duplicates is None else scorer.duplicates[alive]
     level, norms = _level_and_norms(scorer, kept)
-    first = np.empty((len(asked), min(NEIGHBOURS, max(count - 1, 0))), np.int64)
-    best = np.full(len(asked), np.nan)
+    first = np.empty((len(queries), min(NEIGHBOURS, max(count - 1, 0))), np.int64)
+    best = np.full(len(queries), np.nan)
     found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    for low in range(0, len(asked), BLOCK):
-        rows = asked[low : low + BLOCK]
+    for low in range(0, len(queries), BLOCK):
+        rows = queries[low : low + BLOCK]
         scores = scorer.scores_of([term.gallery.take(kept[rows]) for term in scorer.terms])[:, alive].astype(float)
         cosines = (scores - scorer.bias[kept] - level[rows][:, None] - level) / (norms[rows][:, None] * norms)
         hidden = kept[rows][:, None] == kept[None, :]
@@ -58,7 +58,7 @@ def resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_ASKED) -> Re
     pairs = np.unique(np.stack([np.minimum(one, other), np.maximum(one, other)]), axis=1, return_index=True)
     chosen = pairs[1][pairs[0][0] < pairs[0][1]]
     low_ones, high_ones = np.minimum(one, other)[chosen], np.maximum(one, other)[chosen]
-    return Resemblance(asked, count, first, best, (low_ones, high_ones, cosine[chosen]))
+    return Resemblance(queries, count, first, best, (low_ones, high_ones, cosine[chosen]))
 
 
 def _level_and_norms(scorer: Scorer, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,6 @@
 """Encoders at about twice the speed on a CPU: linear layers in 8-bit integers, run by onnxruntime.
 
-An encoder and its fast form are one model: they share the name, and a map made with one may be asked with the
+An encoder and its fast form are one model: they share the name, and a map made with one may be queried with the
 other. Their tokens differ by the rounding of 8 bits, so each has its own shelf in the token cache.
 """
 

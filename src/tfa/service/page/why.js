@@ -120,6 +120,6 @@ function wordList(why) {
 }
 
 function partTable(why) {
-  const rows = (why.parts || []).map((part) => ({ cells: [part.name, part.contribution] }));
+  const rows = (why.terms || []).map((part) => ({ cells: [part.name, part.contribution] }));
   return table(["Part", "Contribution"], [...rows, { cells: ["Score", why.score] }], "Parts of the score");
 }

@@ -101,7 +101,7 @@ def _file_name(path: str) -> str:
 
 @router.post("/why", openapi_extra=body_schema(WhyFields, "image"))
 async def why(request: Request, served: Chosen) -> dict[str, Any]:
-    """What carried the match of a photo with an image of the map: patches, words and parts of the score."""
+    """What carried the match of a photo with an image of the map: patches, words and terms of the score."""
     service = service_of(request)
     upload, fields = await read_photo(request, WhyFields, service.settings)
     try:
