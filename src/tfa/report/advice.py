@@ -51,8 +51,8 @@ def _calibrate(facts: Mapping[str, Any], hubs: Sequence[Any], name: str) -> list
         most = hubs[0]
         return [
             f"Calibrate: {len(hubs)} {'image is' if len(hubs) == 1 else 'images are'} returned far more often than is "
-            f"usual (image {most['id']} by {most['returned_by']} others). Score calibration subtracts the mean "
-            f"score of every image; give {CalibrationSpec.budget} photos of the camera in use: tfa calibrate {name} PHOTOS"
+            f"usual (image {most['id']} by {most['returned_by']} others). Score calibration subtracts the mean score "
+            f"of every image; give {CalibrationSpec.budget} photos of the camera in use: tfa calibrate {name} PHOTOS"
         ]
     if not made:
         return [
