@@ -168,10 +168,16 @@ def calibrate(
 
 def fit_dual(tokens: Tokens, source: str | Path | Any | None = None, **settings: Any) -> dual_vocabulary.DualHead:
     """`method.dual_vocabulary.fit_dual` with a source vocabulary from a file or an array (words, channels)."""
+    origin = str(source) if isinstance(source, (str, Path)) else "the source vocabulary"
     if isinstance(source, (str, Path)):
         source = load_vocabulary(source)
     elif source is not None:
-        source = checked_words(to_numpy(source), "the source vocabulary")
+        source = checked_words(to_numpy(source), origin)
+    if source is not None and isinstance(tokens, Tokens) and source.shape[1] != tokens.channels:
+        raise BadSpec(
+            f"{origin} has words of {source.shape[1]} channels, the tokens have {tokens.channels}; "
+            "use the vocabulary of the encoder the tokens come from"
+        )
     return dual_vocabulary.fit_dual(tokens, source, **settings)
 
 

@@ -113,7 +113,7 @@ def fit_dual(
     backend, bars = backend_for(device), as_progress(progress)
 
     # Words: both vocabularies from one sample of the database's patches, or the source's from outside.
-    given = None if source is None else _given(source, tokens.channels)
+    given = None if source is None else Vocabulary(l2(source), None, 0, float("nan"), saw="nothing")
     patches = sample_patches(tokens, spec.max_patches, dtype)
     vocabularies = {
         name: (given,)
@@ -141,16 +141,6 @@ def fit_dual(
         sigma_map=sigma[MAP],
     )
     return DualHead(spec, decisions, vocabularies, members, _replicas(members))
-
-
-def _given(words: np.ndarray, channels: int) -> Vocabulary:
-    """Unit words from outside."""
-    if words.shape[1] != channels:
-        raise BadSpec(
-            f"the source vocabulary has words of {words.shape[1]} channels, the tokens have {channels}; "
-            "use the vocabulary of the encoder the tokens come from"
-        )
-    return Vocabulary(l2(words.astype(np.float64)), None, 0, float("nan"), saw="nothing")
 
 
 def _fit_members(
