@@ -53,7 +53,7 @@ def check_request(state: MapState, name: str, budget: int) -> None:
     if not NAME.fullmatch(name) or name == DATABASE:
         raise BadSpec(
             f"{name!r} cannot name a calibration; use letters, digits, - and _, but not {DATABASE!r}, "
-            "which asks for no calibration"
+            "which means no calibration"
         )
     for head in state.calibrations:
         if head.name != name and head.name.lower() == name.lower():  # their files would be one on some systems
@@ -127,7 +127,7 @@ def _refuse_known(content: dict[str, Path], images: Sequence[ImageRecord]) -> No
     if known:
         raise BadCalibration(
             f"{len(known)} of {len(content)} photos are in the map themselves (first: {known[0]}); calibrate with "
-            "photos of the camera that will ask, which the map does not hold (a removed photo stays until tfa refit)"
+            "other photos, of the camera the map will be used with (a removed photo stays in it until tfa refit)"
         )
 
 
@@ -170,7 +170,7 @@ def calibrated_state(
 
 
 def rebuilt_notes(stored: NamedHead, head: Head) -> list[str]:
-    """Does the head that was fitted again equal the one the map serves? Says so if not."""
+    """Does the head that was fitted again equal the one in the map? Says so if not."""
     again = head.decisions.to_dict()
     differing = [key for key, value in stored.decisions.items() if not _alike(value, again.get(key))]
     pairs = zip(stored.stored.scorer.sides, head.scorer(stored.replica).sides, strict=False)
@@ -180,7 +180,8 @@ def rebuilt_notes(stored: NamedHead, head: Head) -> list[str]:
         return []
     return [
         f"the head was fitted again for the calibration and came out differently ({', '.join(differing)}): another "
-        "release, device or vocabulary made the map. The calibration stands on the new fit; tfa refit makes both one"
+        "release, device or vocabulary made the map. The calibration belongs to the new fit; "
+        "run tfa refit so that the map does too"
     ]
 
 
@@ -198,4 +199,4 @@ def dropped_note(state: MapState, path: Path | None) -> list[str]:
         return []
     commands = ", ".join(f"tfa calibrate {path or 'MAP'} PHOTOS --name {name}" for name in names)
     which = f"calibration {names[0]} is" if len(names) == 1 else f"calibrations {', '.join(names)} are"
-    return [f"{which} dropped, being of the old head; calibrate again with: {commands}"]
+    return [f"{which} dropped with the old head; calibrate again with: {commands}"]

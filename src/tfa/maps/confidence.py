@@ -1,7 +1,7 @@
 """Confidence: how much an answer can be relied on. The one place where it is computed; it takes three forms.
 
 percentile   of an answer that was not verified: the share of the map's own photos whose best answer, with the photo
-             itself hidden, stood out less. No label was used. It orders answers; it is no probability of being right.
+             itself hidden, stood out less. No label was used. It orders answers; it is not a probability.
 verified     of an answer that was verified: a logistic function of that percentile and of the patch matches. Its
              numbers were fitted with labels of public datasets, never of a user's map.
 sure         yes or no: a verified confidence of at least SURE.
@@ -54,5 +54,5 @@ def confidence_of(found: Verified, peaks: np.ndarray | None) -> np.ndarray:
 
 
 def is_sure(confidence: float, matches: int | None) -> bool:
-    """Can the answer be relied on? Never if it was not verified (`matches` None): a percentile is no probability."""
+    """Can the answer be relied on? Never if it was not verified (`matches` None): a percentile is not a probability."""
     return matches is not None and confidence >= SURE

@@ -1,4 +1,4 @@
-"""The place map: a fitted head with its photos, saved, edited and asked. It holds no arithmetic of its own."""
+"""The place map: a fitted head with its photos, saved, edited and queried. It holds no arithmetic of its own."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ class PlaceMap(AskableMap):
                 state = write(self.path, state)
         self._take(state)
 
-    # --- tell --------------------------------------------------------------------------------------------------
+    # --- describe ----------------------------------------------------------------------------------------------
 
     @property
     def unseen_share(self) -> float:

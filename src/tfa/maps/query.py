@@ -1,4 +1,4 @@
-"""Asking a map: photos or tokens in, ranked places with their confidence out."""
+"""Querying a map: photos or tokens in, ranked places with their confidence out."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def answers_of(
                 if strict:
                     raise
                 errors[index] = str(error)
-        # The confidence of the best hit is told also when it is too low to be given.
+        # The confidence of the best hit is reported even when it is too low for the hit to be given.
         found = iter(ask(_encoded(encoder(), images)) if images else [])
         for index, photo in enumerate(batch):
             if index in errors:
@@ -149,7 +149,7 @@ class AskableMap:
                 wanted["id"], weights=given.weights or wanted["weights"], device=given.device, threads=given.threads,
                 fast=given.fast, progress=self._progress,
             )  # fmt: skip
-        # One model, in whatever arithmetic: what was mapped in float32 may be asked by a robot in integers.
+        # One model, in whatever arithmetic: what was mapped in float32 may be queried by a robot in integers.
         if model_of(self._encoder) != wanted["fingerprint"]:
             found, self._encoder = self._encoder.id, None
             raise BadWeights(
@@ -170,7 +170,7 @@ class AskableMap:
     ) -> list[Hit]:
         """The k most likely places of a photo (path, bytes or PIL image); none if the best is below `min_confidence`.
 
-        `calibration` names the one to ask with; None is the map's active one, "none" goes without. `verify` says
+        `calibration` names the one to use; None is the map's active one, "none" the database-only head. `verify` says
         whether the best `candidates` are verified by their patches; None is as was admitted.
         """
         question = Question(k, calibration, verify, candidates)
@@ -189,7 +189,7 @@ class AskableMap:
     ) -> list[Answer]:
         """Answers for many photos. One that cannot be read gets an answer that says so."""
         answers, question = [], Question(k, calibration, verify, candidates)
-        with as_progress(progress).task("asking", len(photos), "photos") as task:
+        with as_progress(progress).task("querying", len(photos), "photos") as task:
             for answer in self._answers(photos, question, min_confidence, strict=False):
                 answers.append(answer)
                 task.advance()
@@ -219,7 +219,7 @@ class AskableMap:
     def _answers(
         self, photos: Sequence[Photo], question: Question, min_confidence: float, strict: bool
     ) -> Iterator[Answer]:
-        # What cannot be asked is told before photos are read.
+        # What cannot be answered is refused before photos are read.
         wanted_candidates(question, self.state.chosen(question.calibration), self.state.compact)
         return answers_of(
             photos, lambda tokens: self._ask(tokens, question), lambda: self.encoder, min_confidence, strict

@@ -60,7 +60,7 @@ def query_sequence(
 
     The k likeliest images of each frame; none when being lost is likelier than the best place, or when its confidence
     is below `min_confidence`. A frame that cannot be read gets an answer that says so, and the filter goes on.
-    `self_calibrate` (on by default) takes off every image its usual level on the frames so far: a filter would else
+    `self_calibrate` (on by default) subtracts every image's mean score on the frames so far: a filter would else
     settle on images that resemble all frames. Without it scores are the head's own. The map itself stays as it is.
     """
     if k < 1:

@@ -115,7 +115,7 @@ class MapState:
                 return head
         names = ", ".join(head.name for head in self.calibrations) or "no calibration yet"
         raise BadCalibration(
-            f"there is no calibration {wanted!r}; the map has {names}, and {DATABASE!r} asks it without one. "
+            f"there is no calibration {wanted!r}; the map has {names}, and {DATABASE!r} uses none of them. "
             "Make one with: tfa calibrate"
         )
 

@@ -1,4 +1,4 @@
-"""A map told in JSON."""
+"""A map described in JSON."""
 
 from __future__ import annotations
 
@@ -70,29 +70,29 @@ def _numbers(head: NamedHead) -> dict[str, Any]:
 
 def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """How the decisions of a calibration differ from those of the database-only head, a sentence each."""
-    told = []
+    sentences = []
     route, old = after["route"], before["assignment"]
     if route == "mixture":
-        told.append(
+        sentences.append(
             f"hard and soft assignment are mixed, soft with weight {after['soft_weight']:.2f}, instead of {old} alone"
         )
     elif route != old:
-        told.append(f"assignment is {route} instead of {old}")
+        sentences.append(f"assignment is {route} instead of {old}")
     if after["carrier"] != before["carrier"]:
-        told.append(f"the carrier is {after['carrier']} instead of {before['carrier']}")
+        sentences.append(f"the carrier is {after['carrier']} instead of {before['carrier']}")
     was = f"c {before['c']:.3f} and β {before['beta']:.3f}"
     for branch, strength in after["strengths"].items():
         now = f"c {strength['c']:.3f} and β {strength['beta']:.3f}"
         if now != was:
             unused = "" if after["carrier"] == "adaptive" else f" (the {after['carrier']} carrier does not use them)"
-            told.append(f"the strengths of {branch} are {now} instead of {was}{unused}")
+            sentences.append(f"the strengths of {branch} are {now} instead of {was}{unused}")
     share = 1 - after["local_weight"]
     if after["admit_cls"] and not before["admit_cls"]:
-        told.append(f"the global token is admitted with weight {share:.2f} instead of left out")
+        sentences.append(f"the global token is admitted with weight {share:.2f} instead of left out")
     elif before["admit_cls"] and not after["admit_cls"]:
-        told.append("the global token is left out instead of admitted")
+        sentences.append("the global token is left out instead of admitted")
     elif after["admit_cls"] and f"{share:.2f}" != "0.50":  # without a calibration it always weighs a half
-        told.append(f"the global token weighs {share:.2f} instead of 0.50")
+        sentences.append(f"the global token weighs {share:.2f} instead of 0.50")
     if after["score_calibrated"]:
-        told.append("scores are calibrated: each image has a bias learnt from the calibration photos")
-    return told
+        sentences.append("scores are calibrated: each image has a bias learnt from the calibration photos")
+    return sentences

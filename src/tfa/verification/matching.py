@@ -51,7 +51,7 @@ def nearest(similarities: np.ndarray) -> Nearest:
     every = np.arange(len(similarities))
     best = similarities.argmax(axis=1)
     highest, columns = similarities[every, best], similarities.max(axis=0)
-    if similarities.shape[1] < 2:  # nothing to tell it from
+    if similarities.shape[1] < 2:  # nothing to compare it with
         return best, highest, highest, columns
     similarities[every, best] = -np.inf
     return best, highest, similarities.max(axis=1), columns

@@ -46,7 +46,7 @@ def ordering(standardised: np.ndarray, evidence: np.ndarray, between: Between) -
 
 
 def leads(evidence: np.ndarray) -> np.ndarray:
-    """How far each of the candidates `… c` stands out of them by evidence: √M − √(median M)."""
+    """How far each of the candidates `… c` stands out from them by evidence: √M − √(median M)."""
     return np.sqrt(evidence) - np.sqrt(np.median(evidence, axis=-1, keepdims=True))
 
 
@@ -87,7 +87,7 @@ class Verified:
     standardised: np.ndarray  # q k: z-score in the query's row of scores
     ordering: np.ndarray  # q k: what candidates are ordered by; the z-score where it was no candidate
     evidence: np.ndarray  # q k: 0 where it was no candidate
-    lead: np.ndarray  # q k: how far the evidence stands out of that of all candidates
+    lead: np.ndarray  # q k: how far the evidence stands out from that of all candidates
     margin: np.ndarray  # q k: how far the image is above the best other
     matches: np.ndarray  # q k: number of consistent matches; UNVERIFIED where it was no candidate
 
