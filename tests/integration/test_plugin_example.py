@@ -104,7 +104,7 @@ def test_a_map_is_built_and_loaded_again_with_an_encoder_from_outside(plugin, pa
     assert isinstance(encoder, Encoder)
     assert encoder.id == "example-colours@64"
     photos, target = sorted((pairs / "before").iterdir()), tmp_path / "map"
-    PlaceMap.build(photos, encoder=encoder, verify=False).save(target)
+    PlaceMap.build(photos, encoder=encoder).save(target)
     [answer] = PlaceMap.load(target).query_many([photos[3]], k=1)  # the map finds its encoder by the name it keeps
     assert answer.hits[0].image.endswith("before/3.png")
 

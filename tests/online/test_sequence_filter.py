@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tfa.errors import BadSpec
 from tfa.online.sequence_filter import (
+    FARTHEST,
     MOST_NEIGHBOURS,
     SequenceFilter,
     SequenceSpec,
@@ -164,3 +165,24 @@ def test_a_map_of_one_image_has_no_sequence():
         SequenceFilter(roads_by_index(1))
     with pytest.raises(BadSpec, match="trust"):
         SequenceSpec(trust=0.0)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([1, 5, 40, 90]), st.sampled_from([0.0, 0.5, 1.0, 30.0]))
+def test_roads_by_position_are_those_of_all_distances(seed, images, grid):
+    """By a tree as by the plain formula, to the bit: also where images stand at one place or equally far away."""
+    generator = np.random.default_rng(seed)
+    places = generator.normal(0, 20, (images, 2))
+    places = np.round(places / grid) * grid if grid else places
+    spec = SequenceSpec()
+    roads = roads_by_position(places, spec)
+    away = np.linalg.norm(places[:, None] - places[None], axis=-1)
+    np.fill_diagonal(away, -1.0)
+    to = np.argsort(away, axis=1, kind="stable")[:, :MOST_NEIGHBOURS]
+    distance = np.take_along_axis(away, to, axis=1).clip(min=0)
+    moved = np.linalg.norm(np.diff(places, axis=0), axis=1)
+    step = (np.median(moved[moved > 0]) if (moved > 0).any() else 1.0) * spec.reach
+    exists = distance <= FARTHEST * step
+    share = np.where(exists, np.exp(-np.maximum(distance / step - 1, 0)), 0.0)
+    assert np.array_equal(roads.to, np.where(exists, to, np.arange(images)[:, None]))
+    assert np.array_equal(roads.share, share / share.sum(axis=1, keepdims=True))
+    assert np.array_equal(roads.near, exists & (distance / step <= 1))

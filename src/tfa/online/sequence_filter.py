@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.spatial import cKDTree
 
 from tfa.base.config import Spec, described
 from tfa.errors import BadSpec
@@ -28,7 +29,6 @@ from tfa.method.evidence import EPSILON, mean_and_spread, z_scores
 
 FARTHEST = 5.0  # ℓ: moves beyond it have a share of e⁻⁴ and are left out
 MOST_NEIGHBOURS = 64  # images a move can lead to, where positions say who is near
-POSITION_BLOCK = 256
 EARTH = 6_371_000.0  # metres
 
 
@@ -68,19 +68,28 @@ def roads_by_index(images: int, spec: SequenceSpec | None = None) -> Roads:
 def roads_by_position(places: np.ndarray, spec: SequenceSpec | None = None) -> Roads:
     """For a map whose images stand at `places` `m 2`, in metres; a step is the usual distance between neighbours."""
     spec = spec or SequenceSpec()
-    count = min(MOST_NEIGHBOURS, len(places))
-    to = np.empty((len(places), count), np.int64)
-    distance = np.empty((len(places), count))
-    for low in range(0, len(places), POSITION_BLOCK):
-        rows = places[low : low + POSITION_BLOCK]
-        away = np.linalg.norm(rows[:, None] - places[None], axis=-1)
-        away[np.arange(len(rows)), low + np.arange(len(rows))] = -1.0  # itself before others at the same place
-        nearest = np.argsort(away, axis=1, kind="stable")[:, :count]
-        to[low : low + POSITION_BLOCK] = nearest
-        distance[low : low + POSITION_BLOCK] = np.take_along_axis(away, nearest, axis=1).clip(min=0)
     step = _usual_step(places) * spec.reach
-    near_enough = distance <= FARTHEST * step
-    return _roads(np.where(near_enough, to, -1), distance / step)
+    to, distance = _nearest(places, FARTHEST * step)
+    return _roads(to, distance / step)
+
+
+def _nearest(places: np.ndarray, farthest: float) -> tuple[np.ndarray, np.ndarray]:
+    """The images nearest to each, itself first, of equals the smaller index; -1 and inf where there are no more."""
+    count = min(MOST_NEIGHBOURS, len(places))
+    to = np.full((len(places), count), -1)
+    distance = np.full((len(places), count), np.inf)
+    tree = cKDTree(places)
+    last = tree.query(places, k=[count])[0][:, 0]
+    # A little farther: all that tie with the last, whichever way the tree rounds.
+    candidates = tree.query_ball_point(places, np.minimum(last, farthest) * (1 + 1e-9), return_sorted=True)
+    for image, listed in enumerate(candidates):
+        others = np.array(listed)
+        away = np.linalg.norm(places[image] - places[others], axis=-1)
+        away[others == image] = -1.0  # itself before others at the same place
+        order = np.argsort(away, kind="stable")[:count]
+        order = order[away[order] <= farthest]
+        to[image, : len(order)], distance[image, : len(order)] = others[order], away[order].clip(min=0)
+    return to, distance
 
 
 def _usual_step(places: np.ndarray) -> float:

@@ -13,9 +13,6 @@ from tfa.errors import TfaError
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
 
 
-BLOCK = 1 << 22  # numbers in memory when distances are compared
-
-
 class BadDataset(TfaError):
     """A dataset's folder lacks something, or holds something else than its layout promises."""
 
@@ -44,12 +41,17 @@ def images_in(folder: Path, *, deep: bool = False) -> tuple[Path, ...]:
 
 def within(database: np.ndarray, queries: np.ndarray, radius: float) -> tuple[np.ndarray, ...]:
     """For each query `q c` the indices of database points `m c` at most `radius` away, the border included."""
-    close: list[np.ndarray] = []
-    block = max(BLOCK // max(database.size, 1), 1)  # queries whose offsets to the whole database stay small
-    for start in range(0, len(queries), block):
-        offsets = queries[start : start + block, None, :] - database[None]
-        distances = np.sqrt((offsets * offsets).sum(axis=2))
-        close.extend(np.flatnonzero(row <= radius) for row in distances)
+    from scipy.spatial import cKDTree  # here, so that a folder without positions costs no import
+
+    if not len(database) or not len(queries):
+        return tuple(np.array([], np.int64) for _ in queries)
+    # A little more than the radius: the tree may round a distance at the border otherwise than the formula below.
+    nearby = cKDTree(database).query_ball_point(queries, radius * (1 + 1e-9), return_sorted=True)
+    close = []
+    for query, indices in zip(queries, nearby, strict=True):
+        own = np.array(indices, np.int64)
+        offsets = query - database[own]
+        close.append(own[np.sqrt((offsets * offsets).sum(axis=1)) <= radius])
     return tuple(close)
 
 
