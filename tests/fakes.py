@@ -16,7 +16,7 @@ class FakeEncoder:
 
     def __init__(self, *, global_token: bool = True, fail_after: int | None = None, salt: str = "") -> None:
         self.id = "fake@28"
-        self.fingerprint = sha256_of_json(["fake", global_token, salt])
+        self.fingerprint = self.model = sha256_of_json(["fake", global_token, salt])
         self.channels = 12
         self.global_channels: int | None = 6 if global_token else None
         self.grid = (4, 4)

@@ -3,9 +3,29 @@
 A message says what was given, what is allowed and what to do next; the command line prints it as one block.
 """
 
+from __future__ import annotations
+
+import os
+from pathlib import PurePath
+
 
 class TfaError(Exception):
-    """Base of all errors a user can cause and fix."""
+    """Base of all errors a user can cause and fix.
+
+    `paths` are the files and folders of this machine that the message names, so that a service can leave them out.
+    """
+
+    def __init__(self, message: str = "", *paths: str | os.PathLike[str]) -> None:
+        super().__init__(message)
+        self.paths = tuple(os.fspath(path) for path in paths)
+
+    @property
+    def public(self) -> str:
+        """The message for another machine: of each of its paths the last name alone."""
+        message = str(self)
+        for path in sorted(self.paths, key=len, reverse=True):  # a file before the folder it lies in
+            message = message.replace(path, PurePath(path).name)
+        return message
 
 
 class BadSpec(TfaError):

@@ -54,7 +54,7 @@ def test_options_reach_the_service(run, started, monkeypatch):
     result = run(
         "serve", "town.tfa", "photos", "--port", 0, "--read-token", "r", "--cors", "https://a.example", "--cors",
         "http://b.example", "--max-upload", "1.5 MB", "--max-pixels", 1000, "--max-batch", 3, "--self-calibrate",
-        "--threads", 2, "--access-log", "--quiet",
+        "--threads", 2, "--fast", "--access-log", "--quiet",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     settings = started["settings"]
@@ -63,7 +63,7 @@ def test_options_reach_the_service(run, started, monkeypatch):
     assert (settings.max_upload, settings.max_pixels, settings.max_batch) == (1_500_000, 1000, 3)
     assert settings.self_calibrate
     assert started["paths"] == [Path("town.tfa"), Path("photos")]
-    assert started["encoder"] == EncoderOptions(threads=2)
+    assert started["encoder"] == EncoderOptions(threads=2, fast=True)
     assert started["access_log"] is True
 
 

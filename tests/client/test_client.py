@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import inspect
 import json
-import threading
-import time
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-import uvicorn
 
 import tfa
 from tests.awkward_photos import KINDS, awkward_photo, forms_of
+from tests.client.conftest import build_town, running_service
 from tests.fakes import FakeEncoder
-from tests.maps.conftest import SPEC, photo
+from tests.maps.conftest import photo
 from tfa.client.client import Client, ServiceError
 from tfa.client.multipart import BATCH_BYTES, batches, form_of
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
-from tfa.service.app import create_app
-from tfa.service.server import address_of, bound
 from tfa.service.settings import ServiceSettings
 
 TOKEN = "edit-me"
@@ -32,22 +28,12 @@ TOKEN = "edit-me"
 def served(tmp_path_factory):
     """A client, the path of its map, and a folder for photos."""
     folder = tmp_path_factory.mktemp("client")
-    for place in range(14):
-        photo(folder / "town" / f"{place:02d}.png", place)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TFA_CACHE", str(folder / "cache"))
-        PlaceMap.build(folder / "town", encoder=FakeEncoder(), spec=SPEC).save(folder / "town.tfa")
+        path = build_town(folder)
         settings = ServiceSettings(port=0, read_token="read-me", edit_token=TOKEN)
-        app = create_app([PlaceMap.load(folder / "town.tfa", encoder=FakeEncoder())], settings)
-        with bound(settings) as listening:
-            server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
-            thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-            thread.start()
-            while not (server.started and app.state.service.ready):
-                time.sleep(0.01)
-            yield Client(address_of(listening), TOKEN), folder / "town.tfa", folder
-            server.should_exit = True
-            thread.join()
+        with running_service(path, settings) as (url, _), Client(url, TOKEN) as client:
+            yield client, path, folder
 
 
 def local(path):
@@ -71,10 +57,13 @@ def test_hits_are_those_of_the_map(served):
         for given in forms_of(awkward).values():
             same(client.query(given, k=3, calibration="none"), expected)
     same(client.query(dusk, k=2, verify=True), local(path).query(dusk, k=2, verify=True))
+    few = client.query(dusk, k=4, verify=True, candidates=2)
+    same(few, local(path).query(dusk, k=4, verify=True, candidates=2))
+    assert sum(hit.matches is not None for hit in few) == 2
     assert client.query(photo(folder / "far.png", 99), min_confidence=1.0) == []
 
 
-def test_many_photos_are_answered_in_order_and_bad_ones_told(served):
+def test_many_photos_are_answered_in_order_and_bad_ones_reported(served):
     client, path, folder = served
     photos = [photo(folder / f"q{place}.png", place, light=0.8) for place in range(18)]
     (folder / "bad.png").write_bytes(b"no photo")
@@ -135,7 +124,7 @@ def test_a_calibration_is_waited_for(served):
         client.calibrate([folder / "town" / f"0{place}.png" for place in range(3)], "day")
 
 
-def test_a_match_is_explained_and_evidence_told(served):
+def test_a_match_is_explained_and_evidence_given(served):
     client, _, folder = served
     dusk = photo(folder / "dusk.png", 5, light=0.8)
     hit = client.query(dusk, k=1, calibration="none", verify=False)[0]
@@ -145,7 +134,7 @@ def test_a_match_is_explained_and_evidence_told(served):
     assert any(one["chosen"] for one in client.evidence()["candidates"])
 
 
-def test_learning_is_told_and_reset_where_it_is_on(served):
+def test_self_calibration_is_shown_and_reset_where_it_is_on(served):
     client, _, _ = served
     assert client.self_calibration()["enabled"] is False
     with pytest.raises(ServiceError, match="--self-calibrate") as refusal:
@@ -195,7 +184,7 @@ def test_no_path_leaves_the_page_or_the_map(served, path):
 
 
 def test_the_client_is_light_and_keeps_its_token_to_itself():
-    with pytest.raises(BadSpec, match="no address of a service"):
+    with pytest.raises(BadSpec, match="not the address of a service"):
         tfa.Client("localhost:8000")
     assert tfa.Client is Client
     assert "secret" not in repr(Client("http://localhost:8000/", "secret"))

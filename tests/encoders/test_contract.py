@@ -12,14 +12,24 @@ from safetensors.torch import save_file
 from tests.encoders.tiny import TINY, random_weights
 from tests.fakes import FakeEncoder, random_image
 from tfa.encoders import Encoder, load_encoder
+from tfa.service.shared_encoder import SharedEncoder
+
+FAST = [f"{name} in integers" for name in TINY]
+SHARED = ["shared fake", f"shared {FAST[0]}"]
 
 
-@pytest.fixture(params=["fake", "fake without a global token", *TINY])
+@pytest.fixture(params=["fake", "fake without a global token", *TINY, *FAST, *SHARED])
 def encoder(request: pytest.FixtureRequest, tmp_path: Path) -> Encoder:
-    if request.param.startswith("fake"):
-        return FakeEncoder(global_token=request.param == "fake")
-    save_file(random_weights(TINY[request.param]), tmp_path / "tiny.safetensors")
-    return load_encoder(request.param, weights=tmp_path / "tiny.safetensors")
+    name = request.param.removeprefix("shared ")
+    if name.startswith("fake"):
+        plain: Encoder = FakeEncoder(global_token=name == "fake")
+    else:
+        name, fast = name.removesuffix(" in integers"), name.endswith(" in integers")
+        if fast:
+            pytest.importorskip("onnxruntime")
+        save_file(random_weights(TINY[name]), tmp_path / "tiny.safetensors")
+        plain = load_encoder(name, weights=tmp_path / "tiny.safetensors", fast=fast)
+    return SharedEncoder(plain) if request.param.startswith("shared") else plain
 
 
 def test_attributes(encoder: Encoder) -> None:
@@ -27,6 +37,9 @@ def test_attributes(encoder: Encoder) -> None:
     assert "@" in encoder.id
     assert len(encoder.fingerprint) == 64
     int(encoder.fingerprint, 16)
+    assert len(encoder.model) == 64
+    int(encoder.model, 16)
+    assert encoder.device == "cpu"
     assert isinstance(encoder.notes, tuple)
 
 

@@ -10,9 +10,9 @@ import pytest
 from safetensors.torch import save_file
 
 from tests.encoders.tiny import TINY, random_weights
-from tests.fakes import FakeEncoder, random_image
+from tests.fakes import random_image
 from tfa.base.onnx_graph import CONTRIBUTED, Graph
-from tfa.encoders import load_encoder, model_of, parse_encoder
+from tfa.encoders import load_encoder, parse_encoder
 from tfa.encoders.int8.graph import PIXELS, int8_graph
 from tfa.encoders.int8.quantise import LARGEST_PAIR, balance, quantised
 from tfa.encoders.onnx_weights import read_onnx
@@ -113,10 +113,9 @@ def test_the_model_is_the_same_and_the_tokens_are_told_apart(weights) -> None:
     onnxruntime()
     plain, fast = (load_encoder("tiny-v2", weights=weights("tiny-v2"), fast=fast) for fast in (False, True))
     other = load_encoder("tiny-v2", weights=weights("tiny-v2", 1), fast=True)
-    assert model_of(fast) == model_of(plain) == plain.fingerprint
+    assert fast.model == plain.model == plain.fingerprint
     assert len({plain.fingerprint, fast.fingerprint, other.fingerprint}) == 3
-    assert model_of(other) != model_of(fast)
-    assert model_of(FakeEncoder()) == FakeEncoder().fingerprint
+    assert other.model != fast.model
 
 
 def test_the_cache_keeps_them_on_different_shelves(weights, tmp_path: Path) -> None:

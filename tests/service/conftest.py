@@ -28,7 +28,7 @@ Serve = Callable[..., TestClient]
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with photos, a map of them, and a token cache."""
-    folder = tmp_path_factory.mktemp("served")
+    folder = tmp_path_factory.mktemp("service")
     for place in range(14):
         photo(folder / "town" / f"{place:02d}.png", place)
     with pytest.MonkeyPatch.context() as patch:
@@ -45,6 +45,14 @@ def town(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return shutil.copytree(built / "town.tfa", tmp_path / "town.tfa")
 
 
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Until it holds; a condition that never does fails the test instead of hanging it."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"nothing happened within {seconds} s"
+        time.sleep(0.005)
+
+
 def opened(path: Path, encoder: Any = None) -> PlaceMap:
     return PlaceMap.load(path, encoder=encoder or FakeEncoder())
 
@@ -58,8 +66,7 @@ def serve(town: Path) -> Iterator[Serve]:
             app = create_app(maps or [opened(town)], ServiceSettings(**settings))
             client = TestClient(app, base_url="http://localhost", raise_server_exceptions=raises)
             stack.enter_context(client)
-            while client.get("/readyz").status_code != 200:
-                time.sleep(0.005)
+            wait_until(lambda: client.get("/readyz").status_code == 200)
             return client
 
         yield start

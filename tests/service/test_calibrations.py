@@ -99,7 +99,7 @@ def test_what_cannot_calibrate_is_told(client):
 
 
 def test_a_defect_in_a_job_tells_no_trace(caplog):
-    board = JobBoard({})
+    board = JobBoard()
 
     def broken(progress):
         raise ZeroDivisionError("secret")
@@ -113,7 +113,7 @@ def test_a_defect_in_a_job_tells_no_trace(caplog):
 
 
 def test_a_service_that_stops_ends_its_jobs():
-    board, begun = JobBoard({}), threading.Event()
+    board, begun = JobBoard(), threading.Event()
 
     def endless(progress):
         with progress.task("encoding", 10) as task:

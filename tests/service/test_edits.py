@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.conftest import add, ask, ids, opened, picture
+from tests.maps.test_fast_maps import OtherArithmetic
+from tests.service.conftest import add, ask, ids, opened, picture, wait_until
 from tfa.maps import PlaceMap
 from tfa.maps import query as asking
 from tfa.maps.folder import writer
 from tfa.photos.images import as_rgb
-from tfa.service import live_map as serving
+from tfa.service import live_map
 from tfa.service.routes.images import positions_of
 
 
@@ -179,18 +180,18 @@ def test_a_map_that_another_process_edits_right_now_is_told(client, town):
 
 def test_many_small_additions_do_not_pile_up(client, town, monkeypatch):
     monkeypatch.setattr(writer, "MAX_SEGMENTS", 3)
-    monkeypatch.setattr(serving, "MAX_SEGMENTS", 3)
-    served = client.app.state.service.maps["town"]
-    first = served.current.state.head.scorer.terms[0].gallery.chunks[0]
+    monkeypatch.setattr(live_map, "MAX_SEGMENTS", 3)
+    live = client.app.state.service.maps["town"]
+    first = live.current.state.head.scorer.terms[0].gallery.chunks[0]
     for place in range(40, 47):
         assert add(client, (f"{place}.png", picture(place))).status_code == 200
-    assert max(len(part.gallery.chunks) for part in served.current.state.head.scorer.terms) <= 3
+    assert max(len(part.gallery.chunks) for part in live.current.state.head.scorer.terms) <= 3
     assert ask(client, picture(41), k=1).json()["hits"][0]["id"] == 15
     # What was not joined is the same array still: it need not be packed for queries again.
-    assert served.current.state.head.scorer.terms[0].gallery.chunks[0] is first
+    assert live.current.state.head.scorer.terms[0].gallery.chunks[0] is first
     again = opened(town)
     assert len(again) == 21
-    assert again.state.head_digest("none") == served.current.state.head_digest("none")
+    assert again.state.head_digest("none") == live.current.state.head_digest("none")
     hits = again.query(as_rgb(picture(41)), k=3)
     assert [hit["id"] for hit in ask(client, picture(41), k=3).json()["hits"]] == [hit.id for hit in hits]
 
@@ -220,12 +221,37 @@ def test_a_map_is_packed_for_queries_before_it_is_ready_and_after_each_change(se
 def test_a_large_map_of_floats_answers_the_same_images_from_coarse_scores(serve, town, monkeypatch):
     monkeypatch.setattr(asking, "COARSE_FROM", 2)
     client = serve()
-    served = client.app.state.service.maps["town"]
-    assert served.current.engine("none").name == "bounded"
-    learning = serve(self_calibrate=True)  # learns from exact scores, so it makes no others
-    assert learning.app.state.service.maps["town"].current.engine("none").name == "exact"
+    live = client.app.state.service.maps["town"]
+    assert live.current.engine("none").name == "bounded"
+    calibrating = serve(self_calibrate=True)  # it learns from exact scores, so it makes no others
+    assert calibrating.app.state.service.maps["town"].current.engine("none").name == "exact"
     from_disk = opened(town).query(as_rgb(picture(5, 0.8)), k=5)
-    for one in (client, learning):
+    for one in (client, calibrating):
         hits = ask(one, picture(5, 0.8), k=5).json()["hits"]
         assert [hit["id"] for hit in hits] == [hit.id for hit in from_disk]
         assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in from_disk], rel=1e-6)
+
+
+@pytest.mark.parametrize("step", ["_tidy", "_pack"])
+def test_what_fails_after_the_edit_is_on_disk_does_not_fail_the_edit(client, town, monkeypatch, caplog, step):
+    def broken(self, place_map):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(live_map.LiveMap, step, broken)
+    assert add(client, ("a.png", picture(40))).json()["added"] == [14]
+    assert client.delete("/v1/images/3").json()["removed"] == [3]
+    assert ids(client) == [record.id for record in opened(town).images] == [0, 1, 2, *range(4, 15)]
+    assert ask(client, picture(40), k=1).json()["hits"][0]["id"] == 14
+    assert "revision 2 of town is not packed: its queries may be slower" in caplog.text
+
+
+def test_a_service_that_encodes_in_another_arithmetic_edits_and_calibrates(serve, town):
+    client = serve(opened(town, OtherArithmetic()))
+    assert add(client, ("a.png", picture(40))).json()["added"] == [14]
+    opened(town).remove([2])  # by another process: the service reads the map again and compares its model
+    assert client.delete("/v1/images/3").json()["removed"] == [3]
+    files = [("images", (f"{place}.png", picture(place, 0.7))) for place in range(9)]
+    job = client.post("/v1/calibrations", files=files, data={"name": "night"}).json()["job"]
+    wait_until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] in ("done", "failed"))
+    assert client.get(f"/v1/jobs/{job}").json()["error"] is None
+    assert opened(town).calibrations == ["night"]

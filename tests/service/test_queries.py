@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import shutil
-import sys
 
 import pytest
 
+from tests.maps.conftest import photo
 from tests.service.conftest import add, ask, opened, picture
 from tfa.photos.images import as_rgb
+from tfa.service.routes import query as routes_query
 
 
 def local(town, place, light=0.8, **asked):
@@ -120,12 +121,26 @@ def test_evidence_is_told(client):
     assert client.get("/v1/evidence").json() == told
 
 
-def test_without_their_modules_why_and_evidence_say_so(client, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tfa.explain.why", None)
-    monkeypatch.delattr("tfa.explain.why", raising=False)
-    monkeypatch.setitem(sys.modules, "tfa.report.evidence", None)
-    why = client.post("/v1/why", files={"image": ("a.png", picture(5))}, data={"id": 5})
-    evidence = client.get("/v1/evidence")
-    assert why.status_code == evidence.status_code == 501
-    assert "install" in why.json()["error"]
-    assert "install" in evidence.json()["error"]
+def test_fewer_candidates_may_be_verified(client, town):
+    answer = ask(client, picture(5, 0.8), k=5, verify="true", candidates=2).json()
+    matches = [hit["matches"] for hit in answer["hits"]]
+    assert matches == [hit.matches for hit in local(town, 5, k=5, verify=True, candidates=2)]
+    assert sum(number is not None for number in matches) == 2
+    assert ask(client, picture(5), candidates=0).status_code == 422
+
+
+def test_the_calibration_of_an_answer_is_the_one_that_gave_it(serve, town, monkeypatch):
+    camera = [photo(town.parent / "camera" / f"{place}.png", place, 0.7) for place in range(9)]
+    opened(town).calibrate(camera, "night", score=False)
+    client = serve(opened(town))
+    live, real = client.app.state.service.maps["town"], routes_query.answer_of
+
+    async def slow(future):
+        """The map is edited after the query was answered and before the answer is written."""
+        result = await real(future)
+        live.edit("activate", lambda place_map: place_map.activate(None)).result(10)
+        return result
+
+    monkeypatch.setattr(routes_query, "answer_of", slow)
+    assert ask(client, picture(5)).json()["calibration"] == "night"
+    assert ask(client, picture(5)).json()["calibration"] is None

@@ -12,7 +12,7 @@ from tfa.maps.verification import Question
 from tfa.photos.images import as_rgb
 from tfa.service.metrics import Metrics
 from tfa.service.problems import Refused
-from tfa.service.query_queue import Batcher
+from tfa.service.query_queue import QueryQueue
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import FairLock, SharedEncoder
 
@@ -38,10 +38,10 @@ def gated(town):
     encoder, metrics = GatedEncoder(), Metrics()
     place_map = opened(town)
     settings = ServiceSettings(max_waiting=8, batch_size=4)
-    batcher = Batcher("town", lambda: place_map, encoder, settings, metrics)
-    yield encoder, batcher, metrics
+    queries = QueryQueue("town", lambda: place_map, encoder, settings, metrics)
+    yield encoder, queries, metrics
     encoder.gate.set()
-    batcher.close()
+    queries.close()
 
 
 def image(place):
@@ -49,58 +49,128 @@ def image(place):
 
 
 def test_queries_that_wait_are_answered_in_one_batch(gated, town):
-    encoder, batcher, metrics = gated
-    first = batcher.hits(image(0), Question(k=1))
+    encoder, queries, metrics = gated
+    first = queries.hits(image(0), Question(k=1))
     assert encoder.entered.wait(10)
     kinds = [Question(k=3), Question(k=1, verify=True), Question(k=2), Question(k=1, calibration="night")]
-    later = [batcher.hits(image(place), question) for place, question in enumerate(kinds, 1)]
-    tokens = batcher.tokens(image(6))
+    later = [queries.hits(image(place), question) for place, question in enumerate(kinds, 1)]
+    tokens = queries.tokens(image(6))
     encoder.gate.set()
-    assert [hit.id for hit in first.result(10)] == [0]
-    assert [len(future.result(10)) for future in later[:3]] == [3, 1, 2]
+    assert [hit.id for hit in first.result(10).hits] == [0]
+    assert [len(future.result(10).hits) for future in later[:3]] == [3, 1, 2]
     with pytest.raises(Exception, match="no calibration 'night'"):
         later[3].result(10)
     assert len(tokens.result(10)) == 1
     assert encoder.sizes == [1, 4, 1]
     for place, (future, question) in enumerate(zip(later[:3], kinds, strict=False), 1):
         alone = opened(town).query(image(place), k=question.k, verify=question.verify)
-        assert [hit.id for hit in future.result()] == [hit.id for hit in alone]
+        assert [hit.id for hit in future.result().hits] == [hit.id for hit in alone]
     assert 'tfa_batch_photos_total{map="town"} 6' in metrics.text()
 
 
 def test_a_photo_that_breaks_the_encoder_spoils_no_other(gated):
-    encoder, batcher, _ = gated
-    first = batcher.hits(image(0), Question(k=1))
+    encoder, queries, _ = gated
+    first = queries.hits(image(0), Question(k=1))
     assert encoder.entered.wait(10)
-    bad = batcher.hits(image(1).resize((1, 1)), Question(k=1))
-    good = batcher.hits(image(2), Question(k=1))
+    bad = queries.hits(image(1).resize((1, 1)), Question(k=1))
+    good = queries.hits(image(2), Question(k=1))
     encoder.gate.set()
-    assert first.result(10)[0].id == 0
-    assert good.result(10)[0].id == 2
+    assert first.result(10).hits[0].id == 0
+    assert good.result(10).hits[0].id == 2
     with pytest.raises(RuntimeError, match="breaks the encoder"):
         bad.result(10)
 
 
 def test_a_full_queue_is_told(gated):
-    encoder, batcher, _ = gated
-    batcher.hits(image(0), Question())
+    encoder, queries, _ = gated
+    queries.hits(image(0), Question())
     assert encoder.entered.wait(10)
-    waiting = [batcher.hits(image(1), Question()) for _ in range(8)]
-    assert len(batcher) == 8
+    waiting = [queries.hits(image(1), Question()) for _ in range(8)]
+    assert len(queries) == 8
     with pytest.raises(Refused, match="8 queries wait already") as refusal:
-        batcher.hits(image(1), Question())
+        queries.hits(image(1), Question())
     assert refusal.value.status == 503
     encoder.gate.set()
-    assert all(len(future.result(10)) == 5 for future in waiting)
+    assert all(len(future.result(10).hits) == 5 for future in waiting)
 
 
 def test_what_waits_is_answered_before_the_end(town):
-    batcher = Batcher("town", lambda: opened(town), FakeEncoder(), ServiceSettings(), Metrics())
-    waiting = [batcher.hits(image(place), Question(k=1)) for place in range(3)]
-    batcher.close()
-    assert [future.result(0)[0].id for future in waiting] == [0, 1, 2]
+    queries = QueryQueue("town", lambda: opened(town), FakeEncoder(), ServiceSettings(), Metrics())
+    waiting = [queries.hits(image(place), Question(k=1)) for place in range(3)]
+    queries.close()
+    assert [future.result(0).hits[0].id for future in waiting] == [0, 1, 2]
     with pytest.raises(Refused, match="stopping"):
-        batcher.hits(image(0), Question())
+        queries.hits(image(0), Question())
+
+
+def test_a_batch_that_fails_fails_its_own_queries_only(town, caplog):
+    place_map, broken = opened(town), [OSError(5, "Input/output error")]
+
+    def current():
+        if broken:
+            raise broken.pop()
+        return place_map
+
+    queries = QueryQueue("town", current, FakeEncoder(), ServiceSettings(), Metrics())
+    with pytest.raises(OSError, match="Input/output error"):
+        queries.hits(image(0), Question()).result(10)
+    assert queries.hits(image(3), Question(k=1)).result(10).hits[0].id == 3
+    assert queries.alive
+    assert "a batch of 1 queries of town failed" in caplog.text
+    queries.close()
+
+
+class EndingEncoder(GatedEncoder):
+    """Ends the thread it runs in, as nothing we know of does."""
+
+    def encode(self, images):
+        super().encode(images)
+        raise SystemExit
+
+
+def test_should_the_thread_end_no_query_hangs(town, caplog):
+    encoder = EndingEncoder()
+    queries = QueryQueue("town", lambda: opened(town), encoder, ServiceSettings(batch_size=1), Metrics())
+    first = queries.hits(image(0), Question())
+    assert encoder.entered.wait(10)
+    waiting = [queries.hits(image(0), Question()) for _ in range(3)]
+    encoder.gate.set()
+    for future in (first, *waiting):
+        with pytest.raises(Refused, match="town answers no queries: its query thread has ended; start") as refusal:
+            future.result(10)
+        assert (refusal.value.status, refusal.value.headers) == (503, {})  # not worth trying again
+    with pytest.raises(Refused, match="its query thread has ended"):
+        queries.hits(image(0), Question())
+    assert not queries.alive
+    assert "the query thread of town has ended" in caplog.text
+    queries.close()
+
+
+def test_every_query_that_is_taken_is_answered_also_while_the_queue_closes(town):
+    place_map = opened(town)
+    queries = QueryQueue("town", lambda: place_map, FakeEncoder(), ServiceSettings(), Metrics())
+    taken, refused = [], []
+    photo, start = image(0), threading.Barrier(5)
+
+    def send():
+        start.wait(10)
+        while not refused:
+            try:
+                taken.append(queries.hits(photo, Question(k=1)))
+            except Refused as refusal:
+                if "stopping" in refusal.sentence:
+                    refused.append(refusal)
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    start.wait(10)
+    taken.append(queries.hits(photo, Question(k=1)))
+    queries.close()
+    for thread in threads:
+        thread.join(10)
+    assert taken
+    assert all(future.result(10).hits[0].id == 0 for future in taken)
 
 
 def test_the_lock_is_given_in_the_order_it_was_asked_for():
@@ -126,6 +196,6 @@ def test_a_shared_encoder_is_the_encoder(town):
     inner = FakeEncoder()
     shared = SharedEncoder(inner)
     photo = image(3)
-    assert shared.fingerprint == inner.fingerprint
+    assert (shared.fingerprint, shared.model, shared.fail_after) == (inner.fingerprint, inner.model, None)
     assert (shared.encode([photo])[0] == inner.encode([photo])[0]).all()
     assert shared.prepare(photo).size == (28, 28)

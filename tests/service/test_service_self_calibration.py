@@ -1,11 +1,14 @@
-"""Learning from queries, where the service was started to: off by default, kept, told, forgotten."""
+"""Self-calibration, where the service was started with it: off by default, kept, shown, forgotten."""
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
-from tests.service.conftest import add, ask, opened, picture
-from tfa.service import self_calibration as learning
+from tests.service.conftest import add, ask, opened, picture, wait_until
+from tfa.online.self_calibration import SelfCalibration
+from tfa.service import self_calibration
 
 
 def questions(count):
@@ -26,7 +29,7 @@ def test_by_default_nothing_is_learnt_from_queries(client):
 
 
 def test_a_map_that_was_asked_to_learns_keeps_and_forgets(serve, town, monkeypatch):
-    monkeypatch.setattr(learning, "LEARNT_EVERY", 1)
+    monkeypatch.setattr(self_calibration, "LEARNT_EVERY", 1)
     client = serve(self_calibrate=True)
     files = [("images", (f"{place}.png", picture(place, 0.8))) for place in range(20)]
     asked = client.post("/v1/query/batch", files=files, data={"k": 14}).json()["answers"]
@@ -64,7 +67,7 @@ def test_a_head_that_was_fitted_again_does_not_take_over_what_the_old_one_learnt
     fresh = serve(self_calibrate=True)
     assert learnt(fresh) == (0, 0, False)
     assert not old.exists()
-    assert f"{old.name} was learnt of a head that town.tfa no longer has; it is removed" in caplog.text
+    assert f"{old.name} was learnt by a head that town.tfa no longer has; it is removed" in caplog.text
 
 
 def test_a_refit_by_another_process_is_noticed_with_the_next_edit(serve, town):
@@ -113,3 +116,40 @@ def test_a_file_that_cannot_be_read_is_told_and_learning_starts_anew(serve, town
     (town / f"self-calibration-none-{opened(town).state.head_digest('none')[:16]}.safetensors").write_bytes(b"no")
     assert learnt(serve(self_calibrate=True)) == (0, 0, False)
     assert "self-calibration starts anew" in caplog.text
+
+
+def test_a_disk_that_cannot_be_written_fails_no_query_and_is_tried_again(serve, town, monkeypatch, caplog):
+    monkeypatch.setattr(self_calibration, "SAVED_EVERY", 2)
+    full, threads = [OSError(28, "No space left on device")], []
+    real = SelfCalibration.save
+
+    def save(self, path):
+        threads.append(threading.current_thread().name)
+        if full:
+            raise full[0]
+        real(self, path)
+
+    monkeypatch.setattr(SelfCalibration, "save", save)
+    client = serve(self_calibrate=True)
+    for place in range(3):
+        assert ask(client, picture(place), k=1).json()["hits"][0]["id"] == place
+    wait_until(lambda: "cannot be saved, which is tried again later" in caplog.text)
+    assert list(town.glob("self-*")) == []
+    full.clear()
+    for place in range(3):
+        assert ask(client, picture(place)).status_code == 200
+    wait_until(lambda: len(list(town.glob("self-*"))) == 1)
+    assert {name.split("_")[0] for name in threads} == {"tfa-self-calibration"}  # never the thread of the queries
+    assert learnt(client)[0] == 6
+
+
+def test_files_that_cannot_be_listed_fail_neither_queries_nor_edits(serve, town, monkeypatch, caplog):
+    client = serve(self_calibrate=True)
+
+    def unreadable(self, pattern):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(type(town), "glob", unreadable)
+    assert add(client, ("a.png", picture(40))).json()["added"] == [14]
+    assert ask(client, picture(40), k=1).json()["hits"][0]["id"] == 14
+    assert "old self-calibrations of town.tfa cannot be removed" in caplog.text

@@ -19,7 +19,6 @@ from tfa.maps import PlaceMap
 from tfa.maps import query as asking
 from tfa.service.app import create_app
 from tfa.service.metrics import Metrics
-from tfa.service.problems import without_paths
 
 ROUTES = {
     ("get", "/healthz"), ("get", "/readyz"), ("get", "/metrics"), ("get", "/v1/maps"), ("get", "/v1/map"),
@@ -41,7 +40,7 @@ def test_openapi_lists_and_describes_every_route(client):
     content = query["requestBody"]["content"]
     assert set(content) == {"multipart/form-data", "application/json"}
     assert set(content["multipart/form-data"]["schema"]["properties"]) == {
-        "image", "k", "calibration", "min_confidence", "verify",
+        "image", "k", "calibration", "min_confidence", "verify", "candidates",
     }  # fmt: skip
     for schema in described["components"]["schemas"].values():
         assert schema["type"] == "object" or "enum" in schema or "items" in schema
@@ -104,7 +103,7 @@ def test_only_the_photos_of_the_map_are_given(client, town):
     stored.write_bytes(picture(41))  # another photo lies there now
     answer = client.get("/v1/images/14/file")
     assert answer.status_code == 404
-    assert "no longer where the map found it" in answer.json()["error"]
+    assert "no longer where it was added from" in answer.json()["error"]
 
 
 def test_an_uploaded_photo_moves_with_its_map(serve, town):
@@ -196,7 +195,7 @@ def test_maps_must_be_saved_and_have_names_of_their_own(town, tmp_path):
 def test_an_encoder_that_does_not_run_leaves_the_service_unready(town, caplog):
     with TestClient(create_app([opened(town, FakeEncoder(fail_after=0))]), base_url="http://localhost") as client:
         pass
-    assert client.app.state.service.ready is False
+    assert client.app.state.service.status != "ready"
     assert "the machine gave up" in caplog.text
 
 
@@ -218,7 +217,34 @@ def test_maps_of_one_encoder_share_it(town, monkeypatch):
     service.close()
 
 
-def test_sentences_lose_their_folders():
-    given = "/srv/maps/town.tfa is damaged; /home/me/x.jpg is gone (see http://a.b/c/d)"
-    said = without_paths(given, {"/srv/maps/town.tfa": "town.tfa"})
-    assert said == "town.tfa is damaged; x.jpg is gone (see http://a.b/c/d)"
+def test_a_service_whose_query_thread_has_ended_says_so(serve, town):
+    class Ending(FakeEncoder):
+        def encode(self, images):
+            if self.encoded:  # after the warm-up
+                raise SystemExit
+            return super().encode(images)
+
+    encoder = Ending()
+    client = serve(opened(town, encoder))
+    refused = ask(client, picture(5))
+    assert refused.status_code == 503
+    assert refused.json()["error"] == "town answers no queries: its query thread has ended; start the service again"
+    ready = client.get("/readyz")
+    assert (ready.status_code, ready.json()) == (503, {"status": "failed"})
+    assert ask(client, picture(5)).status_code == 503  # and does not hang
+
+
+def test_a_long_sum_of_seconds_keeps_its_resolution():
+    metrics = Metrics()
+    metrics.observe("tfa_request_seconds", 123456.75, route="/v1/query")
+    metrics.observe("tfa_request_seconds", 0.0625, route="/v1/query")
+    assert 'tfa_request_seconds_sum{route="/v1/query"} 123456.8125' in metrics.text().splitlines()
+
+
+def test_errors_name_no_folder_of_the_server(client, town):
+    header = town / "map.json"
+    header.write_text(header.read_text().replace('"revision"', '"revisiom"'))
+    refused = client.delete("/v1/images/3")
+    assert refused.status_code == 409
+    assert refused.json()["error"].startswith("town.tfa/map.json was edited or damaged")
+    assert str(town.parent) not in refused.text

@@ -80,15 +80,15 @@ def read_tensor_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]
         first = file.read(8)
         length = struct.unpack("<Q", first)[0] if len(first) == 8 else -1
         if not 0 <= length <= size - 8:
-            raise BadFile(f"{path} is not a whole safetensors file ({size} bytes)")
+            raise BadFile(f"{path} is not a whole safetensors file ({size} bytes)", path)
         try:
             entries = json.loads(file.read(length))
         except ValueError as error:
-            raise BadFile(f"{path} has an unreadable safetensors header: {error}") from None
+            raise BadFile(f"{path} has an unreadable safetensors header: {error}", path) from None
     metadata = entries.pop("__metadata__", {})
     end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
     if 8 + length + end != size:
-        raise BadFile(f"{path} is truncated: {size} bytes, its header promises {8 + length + end}")
+        raise BadFile(f"{path} is truncated: {size} bytes, its header promises {8 + length + end}", path)
     return entries, metadata, 8 + length
 
 

@@ -29,11 +29,11 @@ def register(app: typer.Typer) -> None:
 
 def size(text: str) -> int:
     """A number of bytes, such as 20MB or 500000."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?B?)\s*", text.upper())
-    unit = None if found is None else found[2] if found[2].endswith("B") or not found[2] else found[2] + "B"
-    if found is None or unit not in UNITS:
+    given = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?B?)\s*", text.upper())
+    unit = None if given is None else given[2] if given[2].endswith("B") or not given[2] else given[2] + "B"
+    if given is None or unit not in UNITS:
         raise typer.BadParameter(f"{text!r} is not a valid size; write 20MB, 500KB or a number of bytes")
-    return int(float(found[1]) * UNITS[unit])
+    return int(float(given[1]) * UNITS[unit])
 
 
 def serve(
@@ -84,6 +84,7 @@ def serve(
     weights: options.Weights = None,
     device: options.Device = "cpu",
     threads: options.Threads = None,
+    fast: options.Fast = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Serve maps over HTTP, with a page to look at.
@@ -115,7 +116,8 @@ def serve(
     )
     with bound(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
         progress = wants_progress(quiet=quiet, json=False)
-        opened = opened_maps(maps, EncoderOptions(weights=weights, device=device, threads=threads), progress)
+        options_given = EncoderOptions(weights=weights, device=device, threads=threads, fast=fast)
+        opened = opened_maps(maps, options_given, progress)
         app = create_app(opened, settings)
         say(f"serving {_listed(opened)} at {address_of(listening)}", style="bold green")
         if not settings.editable:
@@ -130,18 +132,18 @@ def opened_maps(paths: list[Path], encoder: EncoderOptions, progress: bool | Non
     """The maps, those of one encoder sharing it."""
     from tfa.maps import PlaceMap
 
-    found: list[Any] = []
+    opened: list[Any] = []
     for path in paths:
         place_map = PlaceMap.load(path)
         wanted = place_map.state.encoder["fingerprint"]
-        alike = [other for other in found if other.encoder.fingerprint == wanted]
+        alike = [other for other in opened if other.encoder.model == wanted]
         if alike:
             place_map = PlaceMap(place_map.state, path, alike[0].encoder)
         else:
             place_map.use_encoder(encoder, progress)
-            place_map.encoder  # noqa: B018  # loaded now, so that missing weights are reported before the port answers
-        found.append(place_map)
-    return found
+            place_map.encoder  # noqa: B018  # loaded now: missing weights are reported before the port answers
+        opened.append(place_map)
+    return opened
 
 
 def _listed(maps: list[Any]) -> str:

@@ -1,4 +1,4 @@
-"""A map that is served elsewhere, asked like one on this disk. Standard library only: no extra is needed.
+"""A map behind `tfa serve`, used like one on this disk. Standard library only: no extra is needed.
 
 client = tfa.Client("http://localhost:8000", token="…")
 client.query("photo.jpg")                                   # the same hits as PlaceMap.query
@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
-from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import Request, urlopen
 
 from tfa.base.progress import Progress, as_progress
+from tfa.client.connections import Connections
 from tfa.client.multipart import batches, fields_of, form_of, hits_of, photo_file, sentence_of
 from tfa.errors import BadSpec, TfaError
 from tfa.photos.images import Photo, name_of
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 PAGE = 1000  # images listed at a time
 POLL_SECONDS = (0.2, 2.0)  # first and longest wait between looks at a job
 STEPS = 100  # a job's progress as a bar
+RETRIES = 3  # of a request that the service is too busy for
+LONGEST_PAUSE = 30.0  # seconds before a retry, whatever the service says
 
 
 class ServiceError(TfaError):
@@ -36,18 +38,43 @@ class ServiceError(TfaError):
 
 
 class Client:
-    """A map behind `tfa serve`. Methods mirror those of `PlaceMap`; `map` names one of several that are served."""
+    """A map behind `tfa serve`. Methods mirror those of `PlaceMap`; `map` names one of several.
 
-    def __init__(self, url: str, token: str | None = None, *, map: str | None = None, timeout: float = 120.0) -> None:
+    Threads may share a client. Connections are kept open between calls.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        map: str | None = None,
+        timeout: float = 120.0,
+        retries: int = RETRIES,
+    ) -> None:
+        """`retries` says how often a request is sent again that the service was too busy for."""
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-            raise BadSpec(f"{url!r} is no address of a service; give one such as http://localhost:8000")
-        self.url, self.map, self.timeout = url.rstrip("/"), map, timeout
+            raise BadSpec(f"{url!r} is not the address of a service; give one such as http://localhost:8000")
+        if retries < 0:
+            raise BadSpec(f"retries={retries} is out of range: must be at least 0")
+        self.url, self.map, self.timeout, self.retries = url.rstrip("/"), map, timeout, retries
         self._token = token
+        self._connections = Connections(self.url)
+
+    def close(self) -> None:
+        """Close the connections; a later call opens a new one."""
+        self._connections.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:  # without the token
         return f"Client({self.url!r}, map={self.map!r})"
 
-    # --- ask ---------------------------------------------------------------------------------------------------
+    # --- query -------------------------------------------------------------------------------------------------
 
     def query(
         self,
@@ -57,9 +84,12 @@ class Client:
         calibration: str | None = None,
         *,
         verify: bool | None = None,
+        candidates: int | None = None,
     ) -> list[Hit]:
         """The k most likely places of a photo: a path, its bytes, or a PIL image."""
-        fields = fields_of(k=k, min_confidence=min_confidence, calibration=calibration, verify=verify)
+        fields = fields_of(
+            k=k, min_confidence=min_confidence, calibration=calibration, verify=verify, candidates=candidates
+        )
         return hits_of(self._post("/v1/query", [photo_file(photo)], "image", fields))
 
     def query_many(
@@ -71,13 +101,16 @@ class Client:
         calibration: str | None = None,
         *,
         verify: bool | None = None,
+        candidates: int | None = None,
     ) -> list[Answer]:
         """Answers for many photos. One that cannot be read gets an answer that says so."""
         from tfa.maps import Answer
 
-        fields = fields_of(k=k, min_confidence=min_confidence, calibration=calibration, verify=verify)
-        found: list[Answer] = []
-        with as_progress(progress).task("asking", len(photos), "photos") as task:
+        fields = fields_of(
+            k=k, min_confidence=min_confidence, calibration=calibration, verify=verify, candidates=candidates
+        )
+        answers: list[Answer] = []
+        with as_progress(progress).task("querying", len(photos), "photos") as task:
             for some in batches(photos):
                 files, errors = [], dict[int, str]()
                 for place, photo in enumerate(some):
@@ -85,18 +118,18 @@ class Client:
                         files.append(photo_file(photo))
                     except TfaError as error:
                         errors[place] = str(error)
-                told = iter(self._post("/v1/query/batch", files, "images", fields)["answers"] if files else [])
+                replies = iter(self._post("/v1/query/batch", files, "images", fields)["answers"] if files else [])
                 for place, photo in enumerate(some):
                     name = name_of(photo)
-                    one: dict[str, Any] = {"error": errors[place]} if place in errors else next(told)
+                    one: dict[str, Any] = {"error": errors[place]} if place in errors else next(replies)
                     if "error" in one:
-                        found.append(Answer(name, [], 0.0, one["error"]))
+                        answers.append(Answer(name, [], 0.0, one["error"]))
                     else:
-                        found.append(Answer(name, hits_of(one), one["confidence"]))
+                        answers.append(Answer(name, hits_of(one), one["confidence"]))
                 task.advance(len(some))
-        return found
+        return answers
 
-    # --- look --------------------------------------------------------------------------------------------------
+    # --- read --------------------------------------------------------------------------------------------------
 
     def info(self) -> dict[str, Any]:
         """The map in JSON: what it holds, what was decided and why."""
@@ -110,13 +143,12 @@ class Client:
         """The images of the map; `path` is the file name alone."""
         from tfa.maps import ImageRecord
 
-        found: list[ImageRecord] = []
+        images: list[ImageRecord] = []
         while True:
-            asked = {"offset": len(found), "limit": PAGE, "filter": filter}
-            page = self._call("GET", "/v1/images", asked)
-            found += [ImageRecord.from_dict({**one, "path": one["image"]}) for one in page["images"]]
-            if not page["images"] or len(found) >= page["total"]:
-                return found
+            page = self._call("GET", "/v1/images", {"offset": len(images), "limit": PAGE, "filter": filter})
+            images += [ImageRecord.from_dict({**one, "path": one["image"]}) for one in page["images"]]
+            if not page["images"] or len(images) >= page["total"]:
+                return images
 
     def image(self, image_id: int, size: int = 480) -> bytes:
         """A JPEG copy of one of the map's photos."""
@@ -142,9 +174,9 @@ class Client:
         from tfa.maps import EditReport
 
         fields = {} if positions is None else {"positions": json.dumps(list(positions))}
-        told = self._post("/v1/images", [photo_file(photo) for photo in photos], "images", fields)
-        skipped = [(one["image"], one["reason"]) for one in told["skipped"]]
-        return EditReport(told["added"], [], skipped, told["notes"])
+        reply = self._post("/v1/images", [photo_file(photo) for photo in photos], "images", fields)
+        skipped = [(one["image"], one["reason"]) for one in reply["skipped"]]
+        return EditReport(reply["added"], [], skipped, reply["notes"])
 
     def remove(self, ids: Sequence[int]) -> EditReport:
         """Take images out of the answers, one edit each."""
@@ -153,9 +185,9 @@ class Client:
         removed: list[int] = []
         notes: list[str] = []
         for image_id in ids:
-            told = self._call("DELETE", f"/v1/images/{image_id}")
-            removed += told["removed"]
-            notes = told["notes"]
+            reply = self._call("DELETE", f"/v1/images/{image_id}")
+            removed += reply["removed"]
+            notes = reply["notes"]
         return EditReport([], removed, [], notes)
 
     def calibrate(
@@ -164,20 +196,20 @@ class Client:
         name: str = "target",
         *,
         score: bool | None = None,
-        progress: bool | Progress | None = False,
+        progress: bool | Progress | None = None,
     ) -> CalibrationReport:
         """Calibrate the map for a camera; waits until it is done."""
         from tfa.maps import CalibrationReport
 
         files = [photo_file(photo) for photo in photos]
         job = self._post("/v1/calibrations", files, "images", fields_of(name=name, score=score))["job"]
-        told = self._finished(job, as_progress(progress))
-        skipped = [(one["image"], one["reason"]) for one in told["skipped"]]
-        kept = {key: told[key] for key in ("name", "used", "given", "notes", "decisions", "reasons")}
+        result = self._finished(job, as_progress(progress))
+        skipped = [(one["image"], one["reason"]) for one in result["skipped"]]
+        kept = {key: result[key] for key in ("name", "used", "given", "notes", "decisions", "reasons")}
         return CalibrationReport(**kept, skipped=skipped)
 
     def activate(self, name: str | None) -> str | None:
-        """Choose the calibration that answers when none is asked for; None for none."""
+        """Choose the calibration that answers where a query names none; None for none."""
         active = self._call("POST", "/v1/calibrations/active", body=json.dumps({"name": name}).encode())["active"]
         return None if active is None else str(active)
 
@@ -193,14 +225,14 @@ class Client:
         pause, shown = POLL_SECONDS[0], 0
         with progress.task("calibrating", STEPS) as task:
             while True:
-                told = self._call("GET", f"/v1/jobs/{quote(job)}")
-                if told["state"] == "failed":
-                    raise ServiceError(told["error"])
-                reached = int(STEPS * told["progress"])
+                status = self._call("GET", f"/v1/jobs/{quote(job)}")
+                if status["state"] == "failed":
+                    raise ServiceError(status["error"])
+                reached = int(STEPS * status["progress"])
                 task.advance(max(reached - shown, 0))
                 shown = max(reached, shown)
-                if told["state"] == "done":
-                    return dict(told["result"])
+                if status["state"] == "done":
+                    return dict(status["result"])
                 time.sleep(pause)
                 pause = min(1.5 * pause, POLL_SECONDS[1])
 
@@ -214,34 +246,37 @@ class Client:
         self,
         method: str,
         path: str,
-        asked: dict[str, Any] | None = None,
+        parameters: dict[str, Any] | None = None,
         *,
         body: bytes | None = None,
         kind: str = "application/json",
     ) -> Any:
-        return json.loads(self._send(method, path, asked, body, kind))
+        return json.loads(self._send(method, path, parameters, body, kind))
 
     def _send(
         self,
         method: str,
         path: str,
-        asked: dict[str, Any] | None = None,
+        parameters: dict[str, Any] | None = None,
         body: bytes | None = None,
         kind: str = "application/json",
     ) -> bytes:
-        asked = {**(asked or {}), **({} if self.map is None else {"map": self.map})}
+        parameters = {**(parameters or {}), **({} if self.map is None else {"map": self.map})}
         headers = {"Accept": "application/json"}
         if body is not None:
             headers["Content-Type"] = kind
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
-        address = f"{self.url}{path}{'?' if asked else ''}{urlencode(asked)}"
-        try:
-            with urlopen(Request(address, body, headers, method=method), timeout=self.timeout) as answer:
-                return bytes(answer.read())
-        except HTTPError as error:
-            with error:
-                raise ServiceError(sentence_of(error), error.code) from None
-        except (URLError, OSError) as error:
-            reason = getattr(error, "reason", None) or error
-            raise ServiceError(f"{self.url} does not answer ({reason}); is tfa serve running there?") from None
+        target = f"{path}{'?' if parameters else ''}{urlencode(parameters)}"
+        for retries_left in range(self.retries, -1, -1):
+            try:
+                reply = self._connections.send(method, target, body, headers, self.timeout)
+            except (OSError, HTTPException) as error:
+                raise ServiceError(f"{self.url} does not answer ({error}); is tfa serve running there?") from None
+            if reply.status < 300:
+                return reply.body
+            # The service did nothing: it names the time after which the same request may be sent again.
+            if reply.status != 503 or reply.retry_after is None or not retries_left:
+                break
+            time.sleep(min(reply.retry_after, LONGEST_PAUSE))
+        raise ServiceError(sentence_of(reply), reply.status)

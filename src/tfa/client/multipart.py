@@ -1,4 +1,4 @@
-"""Photos of a client as files, files as the body of a form, and answers as what they tell."""
+"""Photos of a client as files, files as the body of a form, and answers as hits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.error import HTTPError
 
 from tfa.errors import BadImage
 from tfa.photos.images import Photo, as_rgb
 
 if TYPE_CHECKING:
+    from tfa.client.connections import Reply
     from tfa.maps import Hit
 
 QUERY_BATCH = 16  # photos sent at a time
@@ -53,17 +53,17 @@ def form_of(key: str, files: Sequence[tuple[str, bytes]], fields: Mapping[str, s
     """Content type and body of a multipart form."""
     # A boundary must not occur in the files: 128 random bits do not.
     boundary = f"tfa-{secrets.token_hex(16)}"
-    parts: list[bytes] = []
+    pieces: list[bytes] = []
     for name, value in fields.items():
-        parts += [f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n'.encode(), value.encode()]
-        parts.append(b"\r\n")
+        pieces += [f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n'.encode(), value.encode()]
+        pieces.append(b"\r\n")
     for name, content in files:
         shown = name.replace("\\", "_").replace('"', "_").replace("\r", "_").replace("\n", "_")
         head = f'Content-Disposition: form-data; name="{key}"; filename="{shown}"'
-        parts.append(f"--{boundary}\r\n{head}\r\nContent-Type: application/octet-stream\r\n\r\n".encode())
-        parts += [content, b"\r\n"]
-    parts.append(f"--{boundary}--\r\n".encode())
-    return f"multipart/form-data; boundary={boundary}", b"".join(parts)
+        pieces.append(f"--{boundary}\r\n{head}\r\nContent-Type: application/octet-stream\r\n\r\n".encode())
+        pieces += [content, b"\r\n"]
+    pieces.append(f"--{boundary}--\r\n".encode())
+    return f"multipart/form-data; boundary={boundary}", b"".join(pieces)
 
 
 def batches(photos: Sequence[Photo]) -> Iterator[list[Photo]]:
@@ -87,12 +87,12 @@ def fields_of(**given: Any) -> dict[str, str]:
     return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in shown.items()}
 
 
-def sentence_of(error: HTTPError) -> str:
+def sentence_of(reply: Reply) -> str:
     """The service's own words for a refusal."""
     try:
-        return str(json.loads(error.read())["error"])
+        return str(json.loads(reply.body)["error"])
     except (ValueError, KeyError, TypeError):  # a proxy in between, perhaps
-        return f"the service answered {error.code} {error.reason}"
+        return f"the service answered {reply.status} {reply.reason}"
 
 
 def hits_of(answer: dict[str, Any]) -> list[Hit]:

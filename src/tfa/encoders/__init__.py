@@ -12,7 +12,7 @@ from tfa.base.progress import Progress
 from tfa.encoders.brought import load_brought
 from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER, Card, find_card
 from tfa.encoders.encoder_name import EncoderId, parse_encoder
-from tfa.encoders.protocol import Encoder, model_of
+from tfa.encoders.protocol import Encoder
 from tfa.errors import BadSpec
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "EncoderId",
     "find_card",
     "load_encoder",
-    "model_of",
     "parse_encoder",
 ]
 

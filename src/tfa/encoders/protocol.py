@@ -17,11 +17,12 @@ class Encoder(Protocol):
 
     An encoder may also have `prepare(image) -> image`, which shrinks a picture to what `encode` will read
     without changing its answer; the token cache then calls it from several threads while the encoder is busy
-    with other images. It may have `model`, the fingerprint of the encoder it stands for in other arithmetic.
+    with other images.
     """
 
     id: str  # canonical name, such as dinov2-b14@322
-    fingerprint: str  # sha256 over all that shapes the tokens: identity, preprocessing, weights, storage type
+    fingerprint: str  # sha256 over all that shapes the tokens, arithmetic too: the key of tokens, never mixed
+    model: str  # the fingerprint of the model in its usual arithmetic: what a map remembers and compares
     channels: int  # d
     global_channels: int | None  # d_g, None for an encoder without a global token
     grid: tuple[int, int]  # rows, columns of patches
@@ -31,11 +32,3 @@ class Encoder(Protocol):
     def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
         """float16 patches `b n d` in row-major order, and float16 global tokens `b d_g` or None."""
         ...
-
-
-def model_of(encoder: Encoder) -> str:
-    """Which model an encoder is, whatever its arithmetic: what a map remembers and compares.
-
-    The fingerprint, which also tells arithmetics apart, is the key of tokens: they are never mixed.
-    """
-    return getattr(encoder, "model", encoder.fingerprint)

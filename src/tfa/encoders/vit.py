@@ -41,7 +41,7 @@ class VitEncoder:
         self.grid = identity.grid
         self.channels: int = self._card.width
         self.global_channels: int | None = self._card.width
-        self.fingerprint = fingerprint(identity, weights.sha256)
+        self.fingerprint = self.model = fingerprint(identity, weights.sha256)
         self._model = build_model(self._card, identity.layer + 1, weights.tensors).to(self.device)
         self._source = self._model.get_submodule(_module_name(identity))
 

@@ -127,7 +127,8 @@ def _refuse_known(content: dict[str, Path], images: Sequence[ImageRecord]) -> No
     if known:
         raise BadCalibration(
             f"{len(known)} of {len(content)} photos are in the map themselves (first: {known[0]}); calibrate with "
-            "other photos, of the camera the map will be used with (a removed photo stays in it until tfa refit)"
+            "other photos, of the camera the map will be used with (a removed photo stays in it until tfa refit)",
+            known[0],
         )
 
 

@@ -38,12 +38,13 @@ def tokens_of(
         if gone:
             raise BadMap(
                 f"{len(gone)} photos are neither in the token cache nor on disk (first: {gone[0]}); "
-                f"restore them, or {otherwise}"
+                f"restore them, or {otherwise}",
+                gone[0],
             )
         again = cache.encode([Path(paths[i]) for i in missing], encoder(), progress=progress)
         for path, digest, i in zip(again.paths, again.digests, missing, strict=True):
             if digest != digests[i]:
-                raise BadMap(f"{path} is not the photo the map was built with; restore it, or {otherwise}")
+                raise BadMap(f"{path} is not the photo the map was built with; restore it, or {otherwise}", path)
     return cache.tokens(fingerprint, digests, paths, None if grid is None else (grid[0], grid[1]))
 
 

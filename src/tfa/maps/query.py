@@ -11,7 +11,7 @@ import numpy as np
 from tfa.base.config import EncoderOptions
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
-from tfa.encoders import Encoder, load_encoder, model_of
+from tfa.encoders import Encoder, load_encoder
 from tfa.errors import BadImage, BadSpec, BadWeights
 from tfa.maps.hits import engine_over, hits_of
 from tfa.maps.records import Answer, Hit
@@ -150,7 +150,7 @@ class AskableMap:
                 fast=given.fast, progress=self._progress,
             )  # fmt: skip
         # One model, in whatever arithmetic: what was mapped in float32 may be queried by a robot in integers.
-        if model_of(self._encoder) != wanted["fingerprint"]:
+        if self._encoder.model != wanted["fingerprint"]:
             found, self._encoder = self._encoder.id, None
             raise BadWeights(
                 f"this map was built with {wanted['id']} (fingerprint {wanted['fingerprint'][:12]}…), but {found} "

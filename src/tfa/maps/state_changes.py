@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.tokens import Tokens
-from tfa.encoders import Encoder, model_of
+from tfa.encoders import Encoder
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.verification import FittedVerification
@@ -43,7 +43,7 @@ def encoder_facts(encoder: Encoder, weights: str | Path | None) -> dict[str, Any
     """What a map remembers of its encoder; `weights` is where it found them, if a file was named."""
     return {
         "id": encoder.id,
-        "fingerprint": model_of(encoder),
+        "fingerprint": encoder.model,
         "channels": encoder.channels,
         "global_channels": encoder.global_channels,
         "grid": list(encoder.grid),

@@ -12,6 +12,7 @@ not the frozen head that is evaluated. On by default for a sequence, which forge
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -129,6 +130,12 @@ class SelfCalibration:
             "needed": FEWEST,
             "bias_spread": None if bias is None or not len(bias) else float(bias.std()),
         }
+
+    def snapshot(self) -> SelfCalibration:
+        """A copy that later queries do not change."""
+        taken = copy.copy(self)
+        taken._table = self._rows.copy()
+        return taken
 
     def save(self, path: Path) -> None:
         """Write it whole, as safetensors."""

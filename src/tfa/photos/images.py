@@ -53,13 +53,14 @@ def find_images(source: Source | Sequence[Source]) -> list[Path]:
             if not inside:
                 known = ", ".join(ext for ext in (".jpg", ".png", ".webp", ".tif") if ext in image_extensions())
                 raise NoImages(
-                    f"{path} holds no image; looked for {known} and what else Pillow reads, in all subfolders"
+                    f"{path} holds no image; looked for {known} and what else Pillow reads, in all subfolders",
+                    path,
                 )
             found += inside
         elif path.exists():
             found.append(path)
         else:
-            raise NoImages(f"{path} does not exist; give an image, a folder of images, or several of them")
+            raise NoImages(f"{path} does not exist; give an image, a folder of images, or several of them", path)
     if not found:
         raise NoImages("no image was given; give an image, a folder of images, or several of them")
     return found
@@ -67,7 +68,7 @@ def find_images(source: Source | Sequence[Source]) -> list[Path]:
 
 def _walk(folder: Path) -> Iterator[Path]:
     def refuse(error: OSError) -> None:
-        raise NoImages(f"{error.filename} cannot be read: {error.strerror}")
+        raise NoImages(f"{error.filename} cannot be read: {error.strerror}", error.filename)
 
     seen = set()  # real folders, because a link may lead back up
     for root, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
@@ -105,7 +106,8 @@ def as_rgb(photo: Photo, name: str | None = None) -> Image.Image:
         reason = "it does not exist"
     except Exception as error:  # decoders of damaged files raise whatever they stumble on
         reason = str(error) or type(error).__name__
-    raise BadImage(f"{name or name_of(photo)} cannot be opened: {reason}")
+    label = name or name_of(photo)
+    raise BadImage(f"{label} cannot be opened: {reason}", label)
 
 
 def name_of(photo: Photo) -> str:

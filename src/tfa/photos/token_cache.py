@@ -69,7 +69,9 @@ class TokenCache:
             first = digests[absent[0]] if names is None else names[absent[0]]
             raise BadTokens(
                 f"{len(absent)} of {len(digests)} images are not in the token cache {self.folder}, "
-                f"the first is {first}; encode them again"
+                f"the first is {first}; encode them again",
+                self.folder,
+                first,
             )
         patches = MappedTokens([entries[digest] for digest in digests])
         return Tokens(patches, patches.global_tokens(), names=names, grid=grid)
@@ -105,7 +107,7 @@ class TokenCache:
         skipped = [(p, bad.reasons[d]) for p, d in zip(paths, digests, strict=True) if d in bad.reasons]
         if not good:
             first = f"all {len(paths)} images are broken; the first: {skipped[0][1]}" if skipped else ""
-            raise NoImages(first or "no image was given to encode")
+            raise NoImages(first or "no image was given to encode", *(path for path, _ in skipped))
         paths, digests = [paths[index] for index in good], [digests[index] for index in good]
         tokens = self.tokens(encoder.fingerprint, digests, [str(path) for path in paths], encoder.grid)
         return EncodedImages(paths, digests, tokens, skipped)
@@ -123,10 +125,10 @@ class _BadImages:
         self._skip = skip
         self.reasons: dict[str, str] = {}  # by digest, or by path where a file cannot even be read
 
-    def add(self, key: str, reason: str) -> None:
+    def add(self, key: str, path: Path, reason: str) -> None:
         if not self._skip:
             advice = "fix or remove it, or use --skip-bad (skip_bad=True) to leave such images out"
-            raise BadImage(f"{reason}; {advice}")
+            raise BadImage(f"{reason}; {advice}", path)
         self.reasons[key] = reason
 
 
@@ -134,7 +136,7 @@ def _digest(path: Path, bad: _BadImages) -> str:
     try:
         return sha256_of_file(path)
     except OSError as error:
-        bad.add(str(path), f"{path} cannot be read: {error.strerror}")
+        bad.add(str(path), path, f"{path} cannot be read: {error.strerror}")
         return str(path)
 
 
@@ -149,7 +151,7 @@ def _encode(
             for batch in batches:
                 for digest, image in batch.items():
                     if isinstance(image, BadImage):
-                        bad.add(digest, str(image))
+                        bad.add(digest, work[digest], str(image))
                 images = {digest: image for digest, image in batch.items() if isinstance(image, Image.Image)}
                 ready |= _encode_batch(images, encoder, work)
                 if len(ready) >= SHARD_IMAGES:
@@ -174,7 +176,8 @@ def _encode_batch(images: dict[str, Image.Image], encoder: Encoder, paths: dict[
         if not (all_finite(patches[index]) and (cls is None or all_finite(cls[index]))):
             raise BadTokens(
                 f"{paths[digest]}: {encoder.id} gives tokens that are not finite in float16; "
-                "choose another layer, or check the weights"
+                "choose another layer, or check the weights",
+                paths[digest],
             )
     return {digest: (patches[i], None if cls is None else cls[i]) for i, digest in enumerate(images)}
 

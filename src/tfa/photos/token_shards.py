@@ -135,4 +135,4 @@ def _map_shard(path: Path) -> np.ndarray:
     try:
         return np.memmap(path, np.uint8, "r")
     except OSError as error:
-        raise BadTokens(f"the token cache lost {path} ({error.strerror}); encode the images again") from None
+        raise BadTokens(f"the token cache lost {path} ({error.strerror}); encode the images again", path) from None

@@ -18,7 +18,7 @@ from tfa.service.context import Service
 from tfa.service.metrics import Measured
 from tfa.service.middleware import BodyLimit, OriginGuard
 from tfa.service.problems import problem
-from tfa.service.response_headers import Policy
+from tfa.service.response_headers import SecurityHeaders
 from tfa.service.routes import calibrations as routes_calibrations
 from tfa.service.routes import images as routes_images
 from tfa.service.routes import map as routes_map
@@ -28,7 +28,7 @@ from tfa.service.settings import ServiceSettings
 from tfa.version import __version__
 
 PAGE = Path(__file__).parent / "page"
-ABOUT = "Where was this photo taken? Maps of places, asked, edited and calibrated over HTTP."
+ABOUT = "Where was this photo taken? Maps of places, queried, edited and calibrated over HTTP."
 
 
 def create_app(maps: Sequence[PlaceMap], settings: ServiceSettings | None = None) -> FastAPI:
@@ -49,7 +49,7 @@ def create_app(maps: Sequence[PlaceMap], settings: ServiceSettings | None = None
     app.state.service = service
     for group in (routes_status, routes_map, routes_query, routes_images, routes_calibrations):
         app.include_router(group.router)
-    problems.install(app, service.folders)
+    problems.install(app)
     _add_page(app)
 
     # The last added is the first to see a request.
@@ -63,7 +63,7 @@ def create_app(maps: Sequence[PlaceMap], settings: ServiceSettings | None = None
         )
     app.add_middleware(OriginGuard, settings=service.settings)
     app.add_middleware(Measured, metrics=service.metrics)
-    app.add_middleware(Policy)
+    app.add_middleware(SecurityHeaders)
     return app
 
 

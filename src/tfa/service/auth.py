@@ -23,7 +23,7 @@ def same(given: str, wanted: str | None) -> bool:
     """Are the tokens equal? Takes as long for a wrong one, whatever it has in common with the right one."""
     if wanted is None:
         return False
-    # Digests have one length: the length of the token is not told by the time either.
+    # Digests have one length: the length of the token is not shown by the time either.
     ours, theirs = (hashlib.sha256(text.encode("utf-8", "replace")).digest() for text in (wanted, given))
     return hmac.compare_digest(ours, theirs)
 
@@ -44,8 +44,8 @@ def reader(request: Request, credentials: Credentials) -> None:
     """Refuse who may not read."""
     token = None if credentials is None else credentials.credentials
     if not may_read(request.app.state.service.settings, token):
-        told = "no token was given" if token is None else "this token is not known"
-        raise Refused(401, f"{told}, and reading needs one; {HOW}", CHALLENGE)
+        reason = "no token was given" if token is None else "this token is not known"
+        raise Refused(401, f"{reason}, and reading needs one; {HOW}", CHALLENGE)
 
 
 def editor(request: Request, credentials: Credentials) -> None:
@@ -58,5 +58,5 @@ def editor(request: Request, credentials: Credentials) -> None:
         raise Refused(403, "this service takes no edits: it was started with a read token and without --edit-token")
     if token is not None and same(token, settings.read_token):
         raise Refused(403, "the read token may not edit; use the edit token")
-    told = "no token was given" if token is None else "this token is not known"
-    raise Refused(401, f"{told}, and editing needs the edit token; {HOW}", CHALLENGE)
+    reason = "no token was given" if token is None else "this token is not known"
+    raise Refused(401, f"{reason}, and editing needs the edit token; {HOW}", CHALLENGE)

@@ -16,6 +16,7 @@ from tfa.service.settings import ServiceSettings
 from tfa.service.uploads import Upload, from_base64, upload_of
 
 M = TypeVar("M", bound=Given)
+MAX_FILES = 2048  # parts that are parsed at all; how many photos are allowed, the settings say
 MAX_FIELDS = 16
 FIELD_BYTES = 1_000_000  # of a form field that is no photo: positions of a batch
 PHOTO_KEYS = ("image", "images")
@@ -23,7 +24,7 @@ EXAMPLE = 'send an object such as {"image": "<base64>"}'
 
 
 def body_schema(model: type[Given], key: str, *, json_too: bool = True) -> dict[str, Any]:
-    """How OpenAPI tells of such a body; `key` is `image`, or `images` where several are taken."""
+    """How OpenAPI describes such a body; `key` is `image`, or `images` where several are taken."""
     fields = model.model_json_schema()
     properties, required = fields.get("properties", {}), fields.get("required", [])
 
@@ -47,8 +48,8 @@ async def read_photos(request: Request, model: type[M], settings: ServiceSetting
     elif kind == "application/json":
         uploads, fields = await _from_json(request, settings)
     else:
-        told = f"a body of type {kind!r}" if kind else "a body without a Content-Type"
-        raise Refused(415, f"{told} is not understood; send multipart/form-data with the photo, or application/json")
+        given = f"a body of type {kind!r}" if kind else "a body without a Content-Type"
+        raise Refused(415, f"{given} is not understood; send multipart/form-data with the photo, or application/json")
     if not uploads:
         raise Refused(422, "no photo was sent; send it as the form field 'image' (several: 'images')")
     try:
@@ -61,7 +62,7 @@ async def read_photo(request: Request, model: type[M], settings: ServiceSettings
     """As `read_photos`, for requests that take one."""
     uploads, fields = await read_photos(request, model, settings)
     if len(uploads) > 1:
-        raise Refused(422, f"{len(uploads)} photos were sent where one is asked for; use /v1/query/batch for several")
+        raise Refused(422, f"{len(uploads)} photos were sent where one is expected; use /v1/query/batch for several")
     return uploads[0], fields
 
 
@@ -71,10 +72,8 @@ def _too_many(settings: ServiceSettings) -> Refused:
 
 async def _from_form(request: Request, settings: ServiceSettings) -> tuple[list[Upload], dict[str, Any]]:
     try:
-        form = await request.form(max_files=settings.max_batch + 1, max_fields=MAX_FIELDS, max_part_size=FIELD_BYTES)
+        form = await request.form(max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=FIELD_BYTES)
     except HTTPException as error:
-        if "many files" in str(error.detail):
-            raise _too_many(settings) from None
         raise Refused(400, f"the form cannot be read: {error.detail}; send multipart/form-data") from None
     uploads: list[Upload] = []
     fields: dict[str, Any] = {}
@@ -85,7 +84,7 @@ async def _from_form(request: Request, settings: ServiceSettings) -> tuple[list[
                     raise Refused(422, f"the file field {key!r} is not known; send photos as 'image' or 'images'")
                 if len(uploads) >= settings.max_batch:
                     raise _too_many(settings)
-                # One byte more than allowed tells that it is too large, and no more is read.
+                # One byte more than allowed shows that it is too large, and no more is read.
                 uploads.append(upload_of(value.filename, await value.read(settings.max_upload + 1), settings))
             elif key in PHOTO_KEYS:
                 raise Refused(422, f"the form field {key!r} must be a file; in JSON it may be base64")

@@ -16,7 +16,7 @@ from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.records import ImageRecord
 from tfa.service.jobs import JobBoard
-from tfa.service.live_map import ServedMap
+from tfa.service.live_map import LiveMap
 from tfa.service.metrics import Metrics
 from tfa.service.photo_files import Copies
 from tfa.service.problems import Refused, busy
@@ -31,31 +31,36 @@ WORKERS = 2  # copies, explanations and evidence made at once
 
 
 class Service:
-    """Maps by name, the first of them the one that is asked when none is named."""
+    """Maps by name, the first of them the one that answers when none is named."""
 
     def __init__(self, maps: Sequence[PlaceMap], settings: ServiceSettings) -> None:
         if not maps:
             raise BadMap("there is no map to serve; give one or more")
         self.settings, self.metrics, self.copies = settings, Metrics(), Copies()
-        self.folders = {str(m.path): m.path.name for m in maps if m.path is not None}
-        self.folders |= {str(m.path.resolve()): m.path.name for m in maps if m.path is not None}
-        self.jobs = JobBoard(self.folders)
-        self.ready = False
-        self.maps: dict[str, ServedMap] = {}
+        self.jobs = JobBoard()
+        self._warm = False
+        self.maps: dict[str, LiveMap] = {}
         encoders: dict[str, SharedEncoder] = {}
         for place_map in maps:
-            fingerprint = place_map.state.encoder["fingerprint"]
+            fingerprint = place_map.encoder.fingerprint  # which also distinguishes the arithmetic of one model
             if fingerprint not in encoders:
                 encoders[fingerprint] = SharedEncoder(place_map.encoder)
-            served = ServedMap(place_map, encoders[fingerprint], settings, self.metrics)
-            if served.name in self.maps:
-                raise BadMap(f"two maps are called {served.name!r}; rename the folder of one of them")
-            self.maps[served.name] = served
+            live = LiveMap(place_map, encoders[fingerprint], settings, self.metrics)
+            if live.name in self.maps:
+                raise BadMap(f"two maps are called {live.name!r}; rename the folder of one of them")
+            self.maps[live.name] = live
         self._encoders = list(encoders.values())
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="tfa-decode")
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tfa-work")
 
-    def chosen(self, name: str | None) -> ServedMap:
+    @property
+    def status(self) -> str:
+        """loading, ready, or failed: a map's query thread has ended."""
+        if not all(live.queries.alive for live in self.maps.values()):
+            return "failed"
+        return "ready" if self._warm else "loading"
+
+    def chosen(self, name: str | None) -> LiveMap:
         if name is None:
             return next(iter(self.maps.values()))
         if name not in self.maps:
@@ -67,16 +72,16 @@ class Service:
         try:
             for encoder in self._encoders:
                 encoder.encode([encoder.prepare(Image.new("RGB", (64, 64)))])
-            for served in self.maps.values():
-                served.prepare()
-            self.ready = True
+            for live in self.maps.values():
+                live.prepare()
+            self._warm = True
         except Exception:
             log.exception("an encoder does not run, or a map cannot be read: the service will not be ready")
 
     async def decoded(self, upload: Upload, encoder: SharedEncoder) -> Image.Image:
         """The photo at the size the encoder reads; decoded in a thread, a few at a time."""
-        if not self.ready:
-            raise busy("the service is loading its encoder; ask again in a moment")
+        if not self._warm:
+            raise busy("the service is loading its encoder; send the request again in a moment")
 
         def decode() -> Image.Image:
             return encoder.prepare(picture_of(upload, self.settings))
@@ -90,35 +95,35 @@ class Service:
     def close(self) -> None:
         """Finish what was accepted, in order: jobs end in edits, edits and queries in answers."""
         self.jobs.close()
-        for served in self.maps.values():
-            served.close()
+        for live in self.maps.values():
+            live.close()
         for pool in (self._decoders, self._workers):
             pool.shutdown(wait=True, cancel_futures=True)
 
     def gauges(self) -> list[tuple[str, Mapping[str, str], float]]:
-        found: list[tuple[str, Mapping[str, str], float]] = []
-        for name, served in self.maps.items():
-            found.append(("tfa_queue_length", {"map": name}, len(served.batcher)))
-            found.append(("tfa_map_images", {"map": name}, len(served.current)))
-            found.append(("tfa_map_revision", {"map": name}, served.current.state.revision))
-        found += [("tfa_jobs", {"state": state}, number) for state, number in self.jobs.counts().items()]
-        return found
+        gauges: list[tuple[str, Mapping[str, str], float]] = []
+        for name, live in self.maps.items():
+            gauges.append(("tfa_queue_length", {"map": name}, len(live.queries)))
+            gauges.append(("tfa_map_images", {"map": name}, len(live.current)))
+            gauges.append(("tfa_map_revision", {"map": name}, live.current.state.revision))
+        gauges += [("tfa_jobs", {"state": state}, number) for state, number in self.jobs.counts().items()]
+        return gauges
 
 
 def service_of(request: Request) -> Service:
-    found = request.app.state.service
-    assert isinstance(found, Service)
-    return found
+    service = request.app.state.service
+    assert isinstance(service, Service)
+    return service
 
 
 def chosen_map(
     request: Request,
-    map: Annotated[str | None, Query(description="Which map; the first that is served if not given.")] = None,
-) -> ServedMap:
+    map: Annotated[str | None, Query(description="Which map; the first of the service if not given.")] = None,
+) -> LiveMap:
     return service_of(request).chosen(map)
 
 
-Chosen = Annotated[ServedMap, Depends(chosen_map)]
+Chosen = Annotated[LiveMap, Depends(chosen_map)]
 
 
 async def answer_of(future: Future[T]) -> T:
@@ -126,14 +131,19 @@ async def answer_of(future: Future[T]) -> T:
     return await asyncio.wrap_future(future)
 
 
-def image_url(served: ServedMap, image_id: int) -> str:
+def image_url(live: LiveMap, image_id: int) -> str:
     """Relative to the service's own address, so that it holds behind a proxy with a prefix too."""
-    return f"v1/images/{image_id}/file?map={quote(served.name)}"
+    return f"v1/images/{image_id}/file?map={quote(live.name)}"
 
 
-def record_of(served: ServedMap, image_id: int) -> ImageRecord:
+def file_name_of(path: str) -> str:
+    """The last name of a path that may have been written on another system."""
+    return path.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+def record_of(live: LiveMap, image_id: int) -> ImageRecord:
     """An image that answers, by its id."""
-    found = next((record for record in served.current.images if record.id == image_id), None)
-    if found is None:
-        raise Refused(404, f"there is no image {image_id} in {served.name}; /v1/images lists those there are")
-    return found
+    record = next((one for one in live.current.images if one.id == image_id), None)
+    if record is None:
+        raise Refused(404, f"there is no image {image_id} in {live.name}; /v1/images lists those there are")
+    return record

@@ -74,9 +74,9 @@ def _add(place_map: PlaceMap, fresh: dict[str, NewPhoto]) -> EditReport:
 def _encoded(images: Sequence[Image.Image], place_map: PlaceMap) -> Tokens:
     """Tokens of the photos, encoded one by one: queries are let in between."""
     encoder = place_map.encoder
-    found = [encoder.encode([image]) for image in images]
-    patches = np.concatenate([patches for patches, _ in found])
-    cls = None if found[0][1] is None else np.concatenate([token for _, token in found if token is not None])
+    encoded = [encoder.encode([image]) for image in images]
+    patches = np.concatenate([patches for patches, _ in encoded])
+    cls = None if encoded[0][1] is None else np.concatenate([token for _, token in encoded if token is not None])
     if not np.isfinite(patches).all():
         raise BadTokens(f"{encoder.id} gives tokens that are not finite for one of these photos; leave it out")
     return Tokens(patches, cls, grid=encoder.grid)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,15 +14,11 @@ from typing import Any
 
 from tfa.base.progress import Progress, Task
 from tfa.errors import TfaError
-from tfa.service.problems import DEFECT, Refused, busy, without_paths
+from tfa.service.problems import DEFECT, Refused, busy
 
-REMEMBERED = 100  # jobs that can be asked for after they ended
+REMEMBERED = 100  # ended jobs whose result can still be fetched
 MAX_WAITING = 16
-# Share of a calibration's time by the label of its progress (ours: rounded from maps of a few hundred photos).
-SHARES = {
-    "encoding": 0.3, "vocabularies": 0.15, "descriptors": 0.2, "spectra": 0.1, "evidence": 0.1, "calibration": 0.1,
-    "verification": 0.05,
-}  # fmt: skip
+TASK_SHARE = 0.25  # of what is left of the bar, for each task: how many there will be is not known
 log = getLogger("tfa.service")
 
 
@@ -49,19 +45,18 @@ class Stopped(Exception):
 class JobBoard:
     """Runs jobs in a thread of its own and remembers the last of them."""
 
-    def __init__(self, folders: Mapping[str, str]) -> None:
-        self._folders = folders  # of the server, which messages must not tell
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tfa-jobs")
         self._closing = False
 
     def start(self, work: Callable[[Progress], dict[str, Any]]) -> Job:
-        """Queue `work`, which gets a progress to tell and returns the job's result."""
+        """Queue `work`, which gets a progress to report to and returns the job's result."""
         job = Job(secrets.token_urlsafe(12))  # not to be guessed: a job's answer is for who started it
         with self._lock:
             if self._closing:
-                raise busy("the service is stopping; ask again when it is back")
+                raise busy("the service is stopping; send the request again when it is back")
             if sum(not other.ended for other in self._jobs.values()) >= MAX_WAITING:
                 raise busy(f"{MAX_WAITING} jobs wait already; try again when they are done")
             self._jobs[job.id] = job
@@ -93,14 +88,14 @@ class JobBoard:
     def _run(self, job_id: str, work: Callable[[Progress], dict[str, Any]]) -> None:
         self._change(job_id, state="running", message="reading")
         try:
-            result = work(_Told(self, job_id))
+            result = work(_JobProgress(self, job_id))
             self._change(job_id, state="done", progress=1.0, message="done", result=result)
         except Stopped:
             self._fail(job_id, "the service was stopped before the job was done; start it again")
         except Refused as error:
             self._fail(job_id, error.sentence)
         except TfaError as error:
-            self._fail(job_id, without_paths(str(error), self._folders))
+            self._fail(job_id, error.public)
         except Exception:
             log.exception("a job failed")
             self._fail(job_id, DEFECT)
@@ -109,33 +104,29 @@ class JobBoard:
         self._change(job_id, state="failed", message="failed", error=sentence)
 
 
-class _Told:
-    """A `Progress` that writes to the board."""
+class _JobProgress:
+    """A `Progress` that writes to the board. Each task moves the bar by a share of what is left of it."""
 
     def __init__(self, board: JobBoard, job_id: str) -> None:
         self._board, self._job_id, self._done = board, job_id, 0.0
-        self._left = dict(SHARES)
 
     @contextmanager
     def task(self, label: str, total: int, unit: str = "") -> Iterator[Task]:
-        share = self._left.pop(label, 0.0)
-        self.tell(label, self._done)
-        yield _Steps(self, label, share, total)
+        share = TASK_SHARE * (1 - self._done)
+        self.show(label, 0.0)
+        yield _JobTask(self, label, share / max(total, 1), share)
         self._done += share
 
-    def tell(self, label: str, progress: float) -> None:
+    def show(self, label: str, share: float) -> None:
         if self._board._closing:
             raise Stopped
-        self._board._change(self._job_id, message=label, progress=min(round(progress, 4), 0.99))
-
-    def within(self, label: str, part: float) -> None:
-        self.tell(label, self._done + part)
+        self._board._change(self._job_id, message=label, progress=round(self._done + share, 4))
 
 
-class _Steps:
-    def __init__(self, told: _Told, label: str, share: float, total: int) -> None:
-        self._told, self._label, self._share, self._total, self._made = told, label, share, max(total, 1), 0
+class _JobTask:
+    def __init__(self, progress: _JobProgress, label: str, step: float, share: float) -> None:
+        self._progress, self._label, self._step, self._share, self._steps = progress, label, step, share, 0
 
     def advance(self, steps: int = 1) -> None:
-        self._made += steps
-        self._told.within(self._label, self._share * min(self._made / self._total, 1.0))
+        self._steps += steps
+        self._progress.show(self._label, min(self._step * self._steps, self._share))

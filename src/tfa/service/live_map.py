@@ -1,10 +1,11 @@
-"""A served map: queries read one immutable map, edits make the next one and then put it in its place."""
+"""A live map: queries read one immutable map, edits make the next one and then put it in its place."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from logging import getLogger
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,18 +14,20 @@ from tfa.maps import PlaceMap
 from tfa.maps.folder.header import read_header
 from tfa.maps.folder.writer import MAX_SEGMENTS
 from tfa.maps.query import AskableMap
+from tfa.maps.state import MapState
 from tfa.maps.state_changes import with_arrays_of
 from tfa.service.metrics import Metrics
 from tfa.service.problems import busy
-from tfa.service.query_queue import Batcher
-from tfa.service.self_calibration import Learning
+from tfa.service.query_queue import QueryQueue
+from tfa.service.self_calibration import MapSelfCalibration
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
 
 T = TypeVar("T")
+log = getLogger("tfa.service")
 
 
-class ServedMap:
+class LiveMap:
     """One map of the service.
 
     `current` is never changed in place. An edit works on a `PlaceMap` of its own, in the map's one editing thread,
@@ -39,36 +42,37 @@ class ServedMap:
         self.path: Path = place_map.path
         self.name, self.encoder = place_map.path.stem, encoder
         self._settings, self._metrics, self._cache = settings, metrics, place_map.cache
-        self._current = self._opened(place_map.state)
-        self._current.notes = list(place_map.notes)
-        self.learning = Learning(self.path) if settings.self_calibrate else None
-        self.batcher = Batcher(self.name, self._asked, encoder, settings, metrics)
+        self.self_calibration = MapSelfCalibration(self.path) if settings.self_calibrate else None
+        self._publish(self._opened(place_map.state, place_map.notes))
+        self.queries = QueryQueue(self.name, lambda: self._answering, encoder, settings, metrics)
         self._editor = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-edits-{self.name}")
         self._waiting, self._lock, self._closed = 0, threading.Lock(), False
-        self.evidence: tuple[PlaceMap, dict[str, Any]] | None = None  # as last told, and of which map
+        self.evidence: tuple[PlaceMap, dict[str, Any]] | None = None  # the last one computed, and of which map
 
     @property
     def current(self) -> PlaceMap:
         """The map as it is now. Whoever needs it twice keeps it: the next call may give another."""
         return self._current
 
-    def _asked(self) -> AskableMap:
-        return self._current if self.learning is None else self.learning.listening(self._current)
+    def _publish(self, place_map: PlaceMap) -> None:
+        """From now on queries see this map."""
+        own = self.self_calibration
+        self._answering: AskableMap = place_map if own is None else own.calibrating(place_map)
+        self._current = place_map
 
-    def _opened(self, state: Any) -> PlaceMap:
+    def _opened(self, state: MapState, notes: Sequence[str]) -> PlaceMap:
         opened = PlaceMap(state, self.path, self.encoder)
-        opened.cache = self._cache
+        opened.cache, opened.notes = self._cache, list(notes)
         return opened
 
     def prepare(self) -> None:
         """Make ready for single queries, in turn with edits: the first ones would be slow otherwise."""
         self._editor.submit(lambda: self._pack(self._current)).result()
-        self._asked()
 
     def _pack(self, place_map: PlaceMap) -> None:
-        if self.learning is None:
+        if self.self_calibration is None:
             place_map.prepare()
-        else:  # learning takes the exact score of every image: rows of integers are packed, no coarse ones are made
+        else:  # it needs the exact score of every image: rows of integers are packed, no coarse ones are made
             for head in place_map.state.heads:
                 head.stored.scorer.prepare()
 
@@ -92,26 +96,34 @@ class ServedMap:
             if working.state.revision != before:
                 self._metrics.count("tfa_edits_total", map=self.name, kind=kind)
             if working.state.revision != self._current.state.revision:
-                tidied = self._tidy(working)
-                self._pack(tidied)  # what stayed is packed already
-                self._current = tidied
+                self._publish(self._ready(working))
             return result, working.state.revision
         finally:
             with self._lock:
                 self._waiting -= 1
 
+    def _ready(self, edited: PlaceMap) -> PlaceMap:
+        """The edited map, made ready for queries. It is on disk: what fails now may cost time, not the edit."""
+        try:
+            tidied = self._tidy(edited)
+            self._pack(tidied)  # what stayed is packed already
+            return tidied
+        except Exception:
+            log.exception(
+                "revision %d of %s is not packed: its queries may be slower", edited.state.revision, self.name
+            )
+            return self._opened(edited.state, edited.notes)
+
     def _latest(self) -> PlaceMap:
         """A map to edit: as queries see it, or as another process has left it on disk since."""
         if int(read_header(self.path)["revision"]) != self._current.state.revision:
             return self._reloaded()
-        working = self._opened(self._current.state)
-        working.notes = list(self._current.notes)
-        return working
+        return self._opened(self._current.state, self._current.notes)
 
     def _reloaded(self) -> PlaceMap:
         fresh = PlaceMap.load(self.path, encoder=self.encoder)
-        if fresh.state.encoder["fingerprint"] != self.encoder.fingerprint:
-            raise BadMap(f"{self.path} was built again with another encoder; start the service again")
+        if fresh.state.encoder["fingerprint"] != self.encoder.model:
+            raise BadMap(f"{self.path} was built again with another encoder; start the service again", self.path)
         fresh.cache = self._cache
         return fresh
 
@@ -123,15 +135,13 @@ class ServedMap:
         fresh = self._reloaded()
         if fresh.state.revision != edited.state.revision:  # another process was faster; the next edit reads it
             return edited
-        tidied = self._opened(with_arrays_of(fresh.state, edited.state))
-        tidied.notes = list(edited.notes)
-        return tidied
+        return self._opened(with_arrays_of(fresh.state, edited.state), edited.notes)
 
     def close(self) -> None:
         """Answer and write what was taken, take no more."""
         with self._lock:
             self._closed = True
         self._editor.shutdown(wait=True)
-        self.batcher.close()
-        if self.learning is not None:
-            self.learning.save()
+        self.queries.close()
+        if self.self_calibration is not None:
+            self.self_calibration.close()

@@ -66,17 +66,18 @@ class Metrics:
                 below += number
                 lines[name].append(_line(f"{name}_bucket", (*labelled, ("le", bound)), below))
             lines[name] += [_line(f"{name}_sum", labelled, total), _line(f"{name}_count", labelled, below)]
-        told = [
-            "\n".join([f"# HELP {name} {HELP[name][1]}", f"# TYPE {name} {HELP[name][0]}", *found])
-            for name, found in lines.items()
-            if found
+        blocks = [
+            "\n".join([f"# HELP {name} {HELP[name][1]}", f"# TYPE {name} {HELP[name][0]}", *samples])
+            for name, samples in lines.items()
+            if samples
         ]
-        return "\n".join(told) + "\n"
+        return "\n".join(blocks) + "\n"
 
 
 def _line(name: str, labelled: Labels, value: float) -> str:
     inside = ",".join(f'{key}="{_escaped(text)}"' for key, text in labelled)
-    return f"{name}{{{inside}}} {value:g}" if float(value) != int(value) else f"{name}{{{inside}}} {int(value)}"
+    # repr keeps every digit: a sum of seconds that is rounded to six stands still once it is large.
+    return f"{name}{{{inside}}} {int(value) if float(value).is_integer() else repr(float(value))}"
 
 
 def _escaped(text: str) -> str:

@@ -26,6 +26,9 @@ class QueryFields(Given):
     verify: Annotated[
         bool | None, Field(description="Verify the best images by their patches; absent: as the map decided.")
     ] = None
+    candidates: Annotated[
+        int | None, Field(ge=1, le=MOST_HITS, description="Best images that are verified; absent: 20.", examples=[20])
+    ] = None
 
 
 class WhyFields(Given):
@@ -58,7 +61,7 @@ class Problem(BaseModel):
 
 
 class Health(BaseModel):
-    status: Annotated[str, Field(description='"ok"; of readyz "ready" or "loading".')]
+    status: Annotated[str, Field(description='"ok"; of readyz "ready", "loading" or "failed".')]
 
 
 class MapEntry(BaseModel):

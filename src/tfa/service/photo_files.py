@@ -61,7 +61,7 @@ def file_of(record: ImageRecord, map_folder: Path | None) -> bytes:
             return content
     raise Refused(
         404,
-        f"the photo of image {record.id} ({path.name}) is no longer where the map found it; the map answers without",
+        f"the photo of image {record.id} ({path.name}) is no longer where it was added from; the map answers without",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +25,6 @@ from tfa.service.response_headers import HEADERS
 
 RETRY = {"Retry-After": "1"}
 DEFECT = "the service failed on this request; nothing was changed unless it said so before. Its log has the details"
-PARENTS = re.compile(r"(?<![\w/:.<])/(?:[^\s/;,()]+/)+")  # of an absolute path
 # The first that fits counts; any other TfaError is something the client gave.
 STATUSES: tuple[tuple[type[TfaError], int], ...] = (
     (UnknownImage, 404),
@@ -59,24 +57,17 @@ def status_of(error: TfaError) -> int:
     return next((status for kind, status in STATUSES if isinstance(error, kind)), 422)
 
 
-def without_paths(sentence: str, folders: Mapping[str, str]) -> str:
-    """The sentence with the maps' folders replaced by their names, and without the folders of other files."""
-    for folder in sorted(folders, key=len, reverse=True):
-        sentence = sentence.replace(folder, folders[folder])
-    return PARENTS.sub("", sentence)  # of any other file its name is enough
-
-
 def sentence_of(errors: Any) -> str:
-    """What pydantic found, in one sentence."""
-    told = []
+    """What pydantic objects to, in one sentence."""
+    objections = []
     for error in errors:
         place = ".".join(str(part) for part in error["loc"] if part not in ("body", "query", "path"))
         allowed = str(error["msg"]).removeprefix("Value error, ")
-        told.append(f"{place or 'the request'}: {allowed[:1].lower()}{allowed[1:]}")
-    return f"the request cannot be understood: {'; '.join(told)}. /openapi.json describes it"
+        objections.append(f"{place or 'the request'}: {allowed[:1].lower()}{allowed[1:]}")
+    return f"the request cannot be understood: {'; '.join(objections)}. /openapi.json describes it"
 
 
-def install(app: FastAPI, folders: Mapping[str, str]) -> None:
+def install(app: FastAPI) -> None:
     """Answer every kind of error in the same shape."""
 
     async def refused(_: Request, error: Exception) -> JSONResponse:
@@ -85,7 +76,7 @@ def install(app: FastAPI, folders: Mapping[str, str]) -> None:
 
     async def ours(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, TfaError)
-        return problem(status_of(error), without_paths(str(error), folders))
+        return problem(status_of(error), error.public)
 
     async def invalid(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError | ValidationError)
@@ -93,12 +84,12 @@ def install(app: FastAPI, folders: Mapping[str, str]) -> None:
 
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
-        told = str(error.detail)
+        sentence = str(error.detail)
         if error.status_code == 404:
-            told = f"there is nothing at {request.method} {request.url.path}; /openapi.json lists what there is"
+            sentence = f"there is nothing at {request.method} {request.url.path}; /openapi.json lists what there is"
         elif error.status_code == 405:
-            told = f"{request.method} is not allowed for {request.url.path}; /openapi.json lists what is"
-        return problem(error.status_code, told, error.headers)
+            sentence = f"{request.method} is not allowed for {request.url.path}; /openapi.json lists what is"
+        return problem(error.status_code, sentence, error.headers)
 
     async def defect(_: Request, __: Exception) -> JSONResponse:
         return problem(500, DEFECT, HEADERS)  # the one answer that no middleware of ours sees

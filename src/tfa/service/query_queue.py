@@ -1,4 +1,4 @@
-"""Micro-batches: queries that come within a few milliseconds are encoded and scored together."""
+"""Micro-batches: queries that arrive within a few milliseconds are encoded and scored together."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from logging import getLogger
 from typing import Any
 
 from PIL import Image
@@ -18,12 +19,22 @@ from tfa.maps.query import AskableMap
 from tfa.maps.records import Hit
 from tfa.maps.verification import Question
 from tfa.service.metrics import Metrics
-from tfa.service.problems import busy
+from tfa.service.problems import Refused, busy
 from tfa.service.settings import ServiceSettings
+
+log = getLogger("tfa.service")
+
+
+@dataclass(frozen=True)
+class QueryResult:
+    """The hits of a photo, and the name of the head that gave them: the map may be edited before they are sent."""
+
+    hits: list[Hit]
+    head: str
 
 
 @dataclass
-class Asked:
+class WaitingQuery:
     """A photo that waits: for hits, or without a question for its tokens."""
 
     image: Image.Image
@@ -31,8 +42,11 @@ class Asked:
     future: Future[Any] = field(default_factory=Future)
 
 
-class Batcher:
-    """A thread that answers the queries of one map. `current` gives the map as it is when a batch begins."""
+class QueryQueue:
+    """A thread that answers the queries of one map. `current` gives the map as it is when a batch begins.
+
+    A batch that fails fails its own queries and no others. Should the thread ever end, queries are refused.
+    """
 
     def __init__(
         self,
@@ -44,8 +58,10 @@ class Batcher:
     ) -> None:
         self.name, self._current, self._encoder = name, current, encoder
         self._settings, self._metrics = settings, metrics
-        self._waiting: queue.Queue[Asked | None] = queue.Queue(settings.max_waiting)
-        self._closed = False
+        self._waiting: queue.SimpleQueue[WaitingQuery | None] = queue.SimpleQueue()
+        # Held to put a query in and to end: after the end nothing is put in that nobody would take out.
+        self._lock = threading.Lock()
+        self._closed = self._ended = False
         self._thread = threading.Thread(target=self._run, name=f"tfa-queries-{name}", daemon=True)
         self._thread.start()
 
@@ -53,41 +69,57 @@ class Batcher:
         """Queries that wait."""
         return self._waiting.qsize()
 
-    def hits(self, image: Image.Image, question: Question) -> Future[list[Hit]]:
-        return self._submit(Asked(image, question))
+    @property
+    def alive(self) -> bool:
+        """Are queries answered? False once the thread has ended."""
+        return not self._ended
+
+    def hits(self, image: Image.Image, question: Question) -> Future[QueryResult]:
+        return self._submit(WaitingQuery(image, question))
 
     def tokens(self, image: Image.Image) -> Future[Tokens]:
-        return self._submit(Asked(image, None))
+        return self._submit(WaitingQuery(image, None))
 
-    def _submit(self, asked: Asked) -> Future[Any]:
-        if self._closed:
-            raise busy("the service is stopping; ask again when it is back")
-        try:
-            self._waiting.put_nowait(asked)
-        except queue.Full:
-            raise busy(f"{self._settings.max_waiting} queries wait already; ask again in a moment") from None
-        return asked.future
+    def _submit(self, query: WaitingQuery) -> Future[Any]:
+        with self._lock:
+            if self._closed:
+                raise busy("the service is stopping; send the query again when it is back")
+            if self._ended:
+                raise self._no_thread()
+            if len(self) >= self._settings.max_waiting:
+                raise busy(f"{self._settings.max_waiting} queries wait already; send this one again in a moment")
+            self._waiting.put(query)
+        return query.future
+
+    def _no_thread(self) -> Refused:
+        return Refused(503, f"{self.name} answers no queries: its query thread has ended; start the service again")
 
     def close(self) -> None:
         """Answer what waits, then stop."""
-        self._closed = True
-        self._waiting.put(None)
+        with self._lock:
+            self._closed = True
+            self._waiting.put(None)
         self._thread.join()
 
     # --- the thread --------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            batch, last = self._collect()
-            batch = [asked for asked in batch if asked.future.set_running_or_notify_cancel()]
-            if batch:
-                self._metrics.count("tfa_batches_total", map=self.name)
-                self._metrics.count("tfa_batch_photos_total", len(batch), map=self.name)
-                self._answer(batch)
-            if last:
-                return
+        last = False
+        try:
+            while not last:
+                batch, last = self._collect()
+                self._work(batch)
+        except BaseException:  # nothing we know of comes here: a batch keeps its exceptions to itself
+            log.exception("the query thread of %s has ended; /readyz says so", self.name)
+        finally:
+            with self._lock:
+                self._ended = True
+            while len(self):
+                query = self._waiting.get()
+                if query is not None and query.future.set_running_or_notify_cancel():
+                    query.future.set_exception(self._no_thread())
 
-    def _collect(self) -> tuple[list[Asked], bool]:
+    def _collect(self) -> tuple[list[WaitingQuery], bool]:
         """The next batch: the first query, and what comes until the wait is over or the batch is full."""
         first = self._waiting.get()
         if first is None:
@@ -96,42 +128,60 @@ class Batcher:
         while len(batch) < self._settings.batch_size:
             try:
                 left = deadline - time.monotonic()
-                asked = self._waiting.get(timeout=left) if left > 0 else self._waiting.get_nowait()
+                query = self._waiting.get(timeout=left) if left > 0 else self._waiting.get_nowait()
             except queue.Empty:
                 break
-            if asked is None:
+            if query is None:
                 return batch, True
-            batch.append(asked)
+            batch.append(query)
         return batch, False
 
-    def _answer(self, batch: Sequence[Asked]) -> None:
+    def _work(self, batch: Sequence[WaitingQuery]) -> None:
+        """Answer a batch. Every query of it has an answer or an error afterwards, whatever happens."""
+        batch = [query for query in batch if query.future.set_running_or_notify_cancel()]
+        failure: Exception = self._no_thread()
         try:
-            patches, cls = self._encoder.encode([asked.image for asked in batch])
+            if batch:
+                self._metrics.count("tfa_batches_total", map=self.name)
+                self._metrics.count("tfa_batch_photos_total", len(batch), map=self.name)
+                self._answer(batch)
+        except Exception as error:
+            log.exception("a batch of %d queries of %s failed", len(batch), self.name)
+            failure = error
+        finally:
+            for query in batch:
+                if not query.future.done():
+                    query.future.set_exception(failure)
+
+    def _answer(self, batch: Sequence[WaitingQuery]) -> None:
+        try:
+            patches, cls = self._encoder.encode([query.image for query in batch])
             tokens = Tokens(patches, cls, grid=self._encoder.grid)
         except Exception as error:
             if len(batch) == 1:
                 batch[0].future.set_exception(error)
             else:  # one photo must not spoil the answers of others
-                for asked in batch:
-                    self._answer([asked])
+                for query in batch:
+                    self._answer([query])
             return
         current = self._current()
         groups: dict[tuple[Any, ...], list[int]] = {}
-        for row, asked in enumerate(batch):
-            if asked.question is None:
-                asked.future.set_result(tokens.select([row]))
+        for row, query in enumerate(batch):
+            if query.question is None:
+                query.future.set_result(tokens.select([row]))
             else:
-                kind = (asked.question.calibration, asked.question.verify, asked.question.candidates)
+                kind = (query.question.calibration, query.question.verify, query.question.candidates)
                 groups.setdefault(kind, []).append(row)
         for rows in groups.values():
-            self._ask(current, tokens.select(rows), [batch[row] for row in rows])
+            self._answer_group(current, tokens.select(rows), [batch[row] for row in rows])
 
-    def _ask(self, current: AskableMap, tokens: Tokens, group: Sequence[Asked]) -> None:
+    def _answer_group(self, current: AskableMap, tokens: Tokens, group: Sequence[WaitingQuery]) -> None:
         """Queries of one kind, which differ in k alone: the best k are the first k of the best of any larger k."""
-        questions = [asked.question for asked in group if asked.question is not None]
+        questions = [query.question for query in group if query.question is not None]
         widest = replace(questions[0], k=max(question.k for question in questions))
         try:
-            found = current.query_tokens(
+            head = current.state.chosen(widest.calibration).name
+            answers = current.query_tokens(
                 tokens,
                 k=widest.k,
                 calibration=widest.calibration,
@@ -139,8 +189,8 @@ class Batcher:
                 candidates=widest.candidates,
             )
         except Exception as error:
-            for asked in group:
-                asked.future.set_exception(error)
+            for query in group:
+                query.future.set_exception(error)
             return
-        for asked, question, hits in zip(group, questions, found, strict=True):
-            asked.future.set_result(hits[: question.k])
+        for query, question, hits in zip(group, questions, answers, strict=True):
+            query.future.set_result(QueryResult(hits[: question.k], head))

@@ -1,4 +1,4 @@
-"""What every answer tells browsers: run nothing of elsewhere, guess no types, tell nobody where you come from."""
+"""Headers of every answer, for browsers: run no foreign script, guess no types, send no referrer."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ HEADERS = {
 }
 
 
-class Policy:
+class SecurityHeaders:
     """Puts the headers on every answer that passes, refusals of other guards too."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def told(message: Message) -> None:
+        async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        await self.app(scope, receive, told)
+        await self.app(scope, receive, with_headers)

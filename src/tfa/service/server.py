@@ -11,7 +11,7 @@ import uvicorn
 from tfa.errors import TfaError
 from tfa.service.settings import ServiceSettings
 
-GRACE_SECONDS = 30  # for requests under way when the service is told to stop
+GRACE_SECONDS = 30  # for requests under way when the service is asked to stop
 BACKLOG = 512
 
 
@@ -26,16 +26,16 @@ def bound(settings: ServiceSettings) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        found = socket.socket(family, kind, protocol)
+        listening = socket.socket(family, kind, protocol)
         with contextlib.suppress(OSError):
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            found.bind(address)
-            found.listen(BACKLOG)  # who calls before the app runs waits instead of being refused
+            listening.bind(address)
+            listening.listen(BACKLOG)  # who calls before the app runs waits instead of being refused
         except OSError:
-            found.close()
+            listening.close()
             raise
-        return found
+        return listening
     except OSError as error:
         raise CannotListen(
             f"cannot listen on {settings.host}:{port}: {error.strerror or error}; choose another --port or --host"

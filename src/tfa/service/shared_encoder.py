@@ -14,7 +14,7 @@ from tfa.encoders import Encoder
 
 
 class FairLock:
-    """A lock that is given in the order it was asked for: who needs it in a row lets others in between."""
+    """A lock that is given in the order of its requests: who needs it in a row lets others in between."""
 
     def __init__(self) -> None:
         self._turn = threading.Condition()
@@ -38,16 +38,28 @@ class SharedEncoder:
     """An `Encoder` that threads may share. A model runs one batch at a time; batches of queries and the single
     photos of edits take turns, so a query waits for one photo of an edit at most."""
 
+    # Declared for type checkers alone: every attribute is the shared encoder's own, see `__getattr__`.
+    id: str
+    fingerprint: str
+    model: str
+    channels: int
+    global_channels: int | None
+    grid: tuple[int, int]
+    notes: tuple[str, ...]
+    device: str
+
     def __init__(self, encoder: Encoder) -> None:
         self._encoder, self._turn = encoder, FairLock()
-        self.id, self.fingerprint = encoder.id, encoder.fingerprint
-        self.channels, self.global_channels = encoder.channels, encoder.global_channels
-        self.grid, self.notes, self.device = encoder.grid, encoder.notes, encoder.device
-        self._prepare: Any = getattr(encoder, "prepare", None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # ours, or Python's own: an encoder shares its public attributes
+            raise AttributeError(name)
+        return getattr(self._encoder, name)
 
     def prepare(self, image: Image.Image) -> Image.Image:
         """The picture at the encoder's input size, where the encoder can say it."""
-        return image if self._prepare is None else self._prepare(image)
+        prepare = getattr(self._encoder, "prepare", None)
+        return image if prepare is None else prepare(image)
 
     def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
         with self._turn:

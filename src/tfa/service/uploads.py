@@ -82,7 +82,7 @@ def from_base64(text: str, number: int, settings: ServiceSettings) -> Upload:
 def format_of(upload: Upload, settings: ServiceSettings) -> str:
     """Pillow's name of the photo's format; refuses other files and too many pixels, from the header alone."""
     image_extensions()  # Pillow knows its formats by name only once all of them are registered
-    formats = [name for name in EXTENSIONS if name in Image.OPEN]  # MPO is found by the reader of JPEG
+    formats = [name for name in EXTENSIONS if name in Image.OPEN]  # the reader of JPEG recognises MPO
     try:
         with Image.open(io.BytesIO(upload.content), formats=formats) as image:
             (width, height), kind = image.size, str(image.format)

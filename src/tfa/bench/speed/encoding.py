@@ -210,7 +210,7 @@ class NullEncoder:
     """An encoder that takes no time: constant tokens of the default encoder's shape."""
 
     id = "null@322"
-    fingerprint = sha256_of_json("an encoder that takes no time")
+    fingerprint = model = sha256_of_json("an encoder that takes no time")
     channels = 384
     global_channels: int | None = 384
     grid = (23, 23)

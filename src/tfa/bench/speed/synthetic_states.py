@@ -20,6 +20,7 @@ class MadeEncoder:
 
     id: str = "made-up"
     fingerprint: str = hashlib.sha256(b"made up").hexdigest()
+    model: str = fingerprint
     global_channels: int | None = None
     notes: tuple[str, ...] = ()
     device: str = "cpu"

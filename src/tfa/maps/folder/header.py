@@ -22,31 +22,33 @@ def is_map(path: Path) -> bool:
 def read_header(folder: Path) -> dict[str, Any]:
     """The header of a map, whole and of a version this release reads."""
     if not folder.exists():
-        raise BadMap(f"there is no map at {folder}; build one with: tfa build PHOTOS --out {folder}")
+        raise BadMap(f"there is no map at {folder}; build one with: tfa build PHOTOS --out {folder}", folder)
     if not is_map(folder):
-        raise BadMap(f"{folder} is not a map: it has no {HEADER}")
+        raise BadMap(f"{folder} is not a map: it has no {HEADER}", folder)
     try:
         header = json.loads((folder / HEADER).read_text("utf-8"))
         kind, version = header["format"], header["format_version"]
     except (ValueError, KeyError, TypeError) as error:
-        raise BadMap(f"{folder / HEADER} is not a readable header ({error}); build the map again") from None
+        raise BadMap(f"{folder / HEADER} is not a readable header ({error}); build the map again", folder) from None
     if kind != FORMAT:
-        raise BadMap(f"{folder / HEADER} is a {kind!r}, not a {FORMAT!r}")
+        raise BadMap(f"{folder / HEADER} is a {kind!r}, not a {FORMAT!r}", folder)
     if version not in READABLE:
         known = " and ".join(map(str, READABLE))
-        raise BadMap(f"{folder} has format version {version}, this release reads {known}; use a newer tfa-vpr")
+        raise BadMap(f"{folder} has format version {version}, this release reads {known}; use a newer tfa-vpr", folder)
     digest = header.pop("digest", None)
     if digest != sha256_of_json(header):
-        raise BadMap(f"{folder / HEADER} was edited or damaged: its digest does not match; build the map again")
+        raise BadMap(f"{folder / HEADER} was edited or damaged: its digest does not match; build the map again", folder)
     return header
 
 
 def check_file(file: Path, entry: dict[str, Any], checksum: bool) -> None:
     """Is a file the one that the header names? `checksum` compares its sha256 too."""
     if file.name != entry["name"] or not file.is_file():
-        raise BadMap(f"{file.parent} is incomplete: {entry['name']} is missing; build the map again")
+        raise BadMap(f"{file.parent} is incomplete: {entry['name']} is missing; build the map again", file.parent)
     size = file.stat().st_size
     if size != entry["bytes"]:
-        raise BadMap(f"{file} is truncated or changed: {size} bytes, must be {entry['bytes']}; build the map again")
+        raise BadMap(
+            f"{file} is truncated or changed: {size} bytes, must be {entry['bytes']}; build the map again", file.parent
+        )
     if checksum and sha256_of_file(file) != entry["sha256"]:
-        raise BadMap(f"{file} was changed since the map was written (sha256 differs); build the map again")
+        raise BadMap(f"{file} was changed since the map was written (sha256 differs); build the map again", file.parent)

@@ -46,10 +46,12 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
             scorer = head.stored.scorer
             rows = {len(scorer.bias), *(len(term.gallery) for term in scorer.terms)}
             if rows != {len(images)}:
-                raise BadMap(f"{folder} is damaged: {len(images)} images, but {sorted(rows)} gallery rows")
+                raise BadMap(f"{folder} is damaged: {len(images)} images, but {sorted(rows)} gallery rows", folder)
         compact = _read_compact(folder, header)
         if compact is not None and len(compact) != len(images):
-            raise BadMap(f"{folder} is damaged: {len(images)} images, but {len(compact)} rows of compact tokens")
+            raise BadMap(
+                f"{folder} is damaged: {len(images)} images, but {len(compact)} rows of compact tokens", folder
+            )
         state = MapState(
             encoder=header["encoder"],
             spec=header["spec"],
@@ -66,9 +68,9 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
         )
         names = [head.name for head in heads]
         if names[0] != DATABASE or len(set(names)) != len(names) or state.active not in names:
-            raise BadMap(f"{folder} is damaged: heads {names}, active {state.active!r}; build it again")
+            raise BadMap(f"{folder} is damaged: heads {names}, active {state.active!r}; build it again", folder)
     except (BadFile, KeyError, IndexError, ValueError, TypeError) as error:
-        raise BadMap(f"{folder} is damaged ({error}); build it again") from None
+        raise BadMap(f"{folder} is damaged ({error}); build it again", folder) from None
     return state
 
 

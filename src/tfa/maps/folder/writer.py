@@ -39,9 +39,9 @@ def write_new(path: Path, state: MapState, *, overwrite: bool) -> MapState:
     """Write a whole map: a new one beside `path` and then renamed there, a new revision over an old one."""
     path = Path(path)
     if path.exists() and not overwrite:
-        raise BadMap(f"{path} exists; choose another name, or overwrite it on purpose")
+        raise BadMap(f"{path} exists; choose another name, or overwrite it on purpose", path)
     if path.exists() and not is_map(path):
-        raise BadMap(f"{path} exists and is not a map; it is not overwritten")
+        raise BadMap(f"{path} exists and is not a map; it is not overwritten", path)
     if path.exists():
         with editing(path):
             return write_all(path, replace(state, revision=_last_revision(path) + 1))
@@ -74,9 +74,11 @@ def editing(folder: Path, revision: int | None = None) -> Iterator[None]:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise BadMap(f"{folder} is being edited by another process; try again when it is done") from None
+                raise BadMap(
+                    f"{folder} is being edited by another process; try again when it is done", folder
+                ) from None
         if revision is not None and int(read_header(folder)["revision"]) != revision:
-            raise BadMap(f"{folder} was changed by another process since it was loaded; load it again")
+            raise BadMap(f"{folder} was changed by another process since it was loaded; load it again", folder)
         yield
 
 

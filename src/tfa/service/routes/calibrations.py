@@ -1,4 +1,4 @@
-"""Calibrations: made from photos of a camera as a job, chosen, and learnt from queries where asked for."""
+"""Calibrations: made from photos of a camera as a job, chosen and dropped; self-calibration where it is switched on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tfa.maps.summary import differences
 from tfa.service.auth import editor, reader
 from tfa.service.bodies import body_schema, read_photos
 from tfa.service.context import Chosen, answer_of, service_of
-from tfa.service.live_map import ServedMap
+from tfa.service.live_map import LiveMap
 from tfa.service.models import (
     Active,
     ActiveRequest,
@@ -44,20 +44,20 @@ router = APIRouter(prefix="/v1", tags=["calibration"], responses={401: {"model":
     openapi_extra=body_schema(CalibrationFields, "images"),
     responses={status: {"model": Problem} for status in (403, 413, 415, 422, 503)},
 )
-async def calibrate(request: Request, served: Chosen) -> dict[str, Any]:
+async def calibrate(request: Request, live: Chosen) -> dict[str, Any]:
     """Calibrate the map for a camera, from photos of it that the map does not hold.
 
     Takes a while: poll the job. The calibration answers as soon as it is done; edits need not wait for it.
     """
     service = service_of(request)
     uploads, fields = await read_photos(request, CalibrationFields, service.settings)
-    check_request(served.current.state, fields.name, CalibrationSpec.budget)
+    check_request(live.current.state, fields.name, CalibrationSpec.budget)
     for upload in uploads:  # their pixels are counted now, the job decodes them
         format_of(upload, service.settings)
     folder = Path(tempfile.mkdtemp(prefix="tfa-calibration-"))
     try:
         files = await service.work(lambda: _written(uploads, folder, request))
-        job = service.jobs.start(_calibration(served, files, folder, fields))
+        job = service.jobs.start(_calibration(live, files, folder, fields))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -75,29 +75,28 @@ def _written(uploads: list[Upload], folder: Path, request: Request) -> list[Path
 
 
 def _calibration(
-    served: ServedMap, files: list[Path], folder: Path, fields: CalibrationFields
+    live: LiveMap, files: list[Path], folder: Path, fields: CalibrationFields
 ) -> Callable[[Progress], dict[str, Any]]:
     """The job: calibrate a map apart, then put the new head into the map as it is by then."""
 
     def work(progress: Progress) -> dict[str, Any]:
         try:
-            base = served.current
-            apart = PlaceMap(base.state, encoder=served.encoder)  # without a folder: nothing is written yet
+            base = live.current
+            apart = PlaceMap(base.state, encoder=live.encoder)  # without a folder: nothing is written yet
             apart.cache, apart.options = base.cache, EncoderOptions(batch_size=1, skip_bad=True)
             report = apart.calibrate(files, fields.name, score=fields.score, progress=progress)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        _, revision = served.edit("calibrate", lambda current: current.adopt_calibration(apart, fields.name)).result()
+        _, revision = live.edit("calibrate", lambda current: current.adopt_calibration(apart, fields.name)).result()
         return _reported(report, base, revision)
 
     return work
 
 
 def _reported(report: CalibrationReport, base: PlaceMap, revision: int) -> dict[str, Any]:
-    told = dataclasses.asdict(report)
     skipped = [{"image": Path(image).name, "reason": _nameless(reason, image)} for image, reason in report.skipped]
     return {
-        **told,
+        **dataclasses.asdict(report),
         "skipped": skipped,
         "differences": differences(base.state.database.decisions, report.decisions),
         "revision": revision,
@@ -116,9 +115,9 @@ async def job(request: Request, id: str) -> dict[str, Any]:
 
 
 @router.post("/calibrations/active", response_model=Active, dependencies=[Depends(editor)])
-async def set_active(served: Chosen, wanted: ActiveRequest) -> dict[str, Any]:
-    """Choose the calibration that answers when none is asked for."""
-    active, _ = await answer_of(served.edit("activate", lambda current: current.activate(wanted.name)))
+async def set_active(live: Chosen, wanted: ActiveRequest) -> dict[str, Any]:
+    """Choose the calibration that answers where a query names none."""
+    active, _ = await answer_of(live.edit("activate", lambda current: current.activate(wanted.name)))
     return {"active": active}
 
 
@@ -128,26 +127,26 @@ async def set_active(served: Chosen, wanted: ActiveRequest) -> dict[str, Any]:
     dependencies=[Depends(editor)],
     responses={status: {"model": Problem} for status in (403, 409, 422, 503)},
 )
-async def drop(served: Chosen, name: str) -> dict[str, Any]:
+async def drop(live: Chosen, name: str) -> dict[str, Any]:
     """Take a calibration out of the map for good; if it was the active one, the map answers without."""
-    _, revision = await answer_of(served.edit("drop", lambda current: current.drop_calibration(name)))
+    _, revision = await answer_of(live.edit("drop", lambda current: current.drop_calibration(name)))
     return {"dropped": name, "revision": revision}
 
 
 @router.get("/self-calibration", response_model=SelfCalibrationState, dependencies=[Depends(reader)])
-async def self_calibration(request: Request, served: Chosen) -> dict[str, Any]:
+async def self_calibration(request: Request, live: Chosen) -> dict[str, Any]:
     """What the active head has learnt from queries, where the service was started with --self-calibrate."""
-    learning, current = served.learning, served.current
-    if learning is None:
+    calibration, current = live.self_calibration, live.current
+    if calibration is None:
         return {"enabled": False, "kept": 0, "seen": 0}
-    # Telling the spread of the bias may mean to learn it anew: not in the thread that takes requests.
-    return {**await service_of(request).work(lambda: learning.told(current)), "enabled": True}
+    # The spread of the bias may have to be computed anew: not in the thread that takes requests.
+    return {**await service_of(request).work(lambda: calibration.summary(current)), "enabled": True}
 
 
 @router.post("/self-calibration/reset", response_model=SelfCalibrationState, dependencies=[Depends(editor)])
-async def reset_self_calibration(request: Request, served: Chosen) -> dict[str, Any]:
+async def reset_self_calibration(request: Request, live: Chosen) -> dict[str, Any]:
     """Forget what was learnt from queries."""
-    if served.learning is None:
-        raise Refused(409, "this service does not learn from queries; start it with --self-calibrate")
-    await service_of(request).work(served.learning.reset)
-    return await self_calibration(request, served)
+    if live.self_calibration is None:
+        raise Refused(409, "this service does not calibrate itself; start it with --self-calibrate")
+    await service_of(request).work(live.self_calibration.reset)
+    return await self_calibration(request, live)

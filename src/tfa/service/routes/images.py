@@ -16,7 +16,7 @@ from tfa.service.auth import editor, reader
 from tfa.service.bodies import body_schema, read_photos
 from tfa.service.context import Chosen, Service, answer_of, image_url, record_of, service_of
 from tfa.service.edits import NewPhoto, add_photos
-from tfa.service.live_map import ServedMap
+from tfa.service.live_map import LiveMap
 from tfa.service.models import Added, AddFields, ImageList, Problem, Removed
 from tfa.service.photo_files import LARGEST, SMALLEST
 from tfa.service.problems import Refused
@@ -27,19 +27,19 @@ router = APIRouter(prefix="/v1/images", tags=["images"], responses={401: {"model
 
 @router.get("", response_model=ImageList, dependencies=[Depends(reader)])
 async def list_images(
-    served: Chosen,
+    live: Chosen,
     offset: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=0, le=1000)] = 100,
     filter: Annotated[str, Query(description="Text that the file name must contain; case does not matter.")] = "",
 ) -> dict[str, Any]:
     """The images that answer, in the order they came in."""
     wanted = filter.casefold()
-    found = [record for record in served.current.images if not wanted or wanted in Path(record.path).name.casefold()]
+    matching = [record for record in live.current.images if not wanted or wanted in Path(record.path).name.casefold()]
     return {
-        "total": len(found),
+        "total": len(matching),
         "images": [
-            {**record.to_dict(), "image": Path(record.path).name, "image_url": image_url(served, record.id)}
-            for record in found[offset : offset + limit]
+            {**record.to_dict(), "image": Path(record.path).name, "image_url": image_url(live, record.id)}
+            for record in matching[offset : offset + limit]
         ],
     }
 
@@ -51,11 +51,11 @@ async def list_images(
     responses={200: {"content": {"image/jpeg": {}}, "description": "A copy of the photo."}},
 )
 async def image_file(
-    request: Request, served: Chosen, id: int, size: Annotated[int, Query(ge=SMALLEST, le=LARGEST)] = 480
+    request: Request, live: Chosen, id: int, size: Annotated[int, Query(ge=SMALLEST, le=LARGEST)] = 480
 ) -> Response:
     """A JPEG copy of one of the map's own photos, its longer side at most `size` pixels, without its EXIF data."""
-    service, record = service_of(request), record_of(served, id)
-    copy = await service.work(lambda: service.copies.of(record, served.path, size))
+    service, record = service_of(request), record_of(live, id)
+    copy = await service.work(lambda: service.copies.of(record, live.path, size))
     return Response(copy, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
 
@@ -66,7 +66,7 @@ async def image_file(
     openapi_extra=body_schema(AddFields, "images"),
     responses={status: {"model": Problem} for status in (403, 409, 413, 415, 422, 503)},
 )
-async def add_images(request: Request, served: Chosen) -> dict[str, Any]:
+async def add_images(request: Request, live: Chosen) -> dict[str, Any]:
     """Add photos. They are on disk and visible to the next query when the answer comes.
 
     They are described by the head as it was fitted. A photo that cannot be read, or that the map holds, is skipped.
@@ -78,18 +78,18 @@ async def add_images(request: Request, served: Chosen) -> dict[str, Any]:
     skipped: list[tuple[str, str]] = []
     for upload, place in zip(uploads, places, strict=True):
         try:
-            photos.append(await _new_photo(service, served, upload, place))
+            photos.append(await _new_photo(service, live, upload, place))
         except Refused as refusal:
             if refusal.status == 503 or len(uploads) == 1:
                 raise
             skipped.append((upload.name, refusal.sentence))
-    report, revision = await answer_of(served.edit("add", add_photos(photos)))
-    told = [{"image": image, "reason": reason} for image, reason in [*skipped, *report.skipped]]
-    return {"added": report.added, "skipped": told, "notes": report.notes, "revision": revision}
+    report, revision = await answer_of(live.edit("add", add_photos(photos)))
+    left_out = [{"image": image, "reason": reason} for image, reason in [*skipped, *report.skipped]]
+    return {"added": report.added, "skipped": left_out, "notes": report.notes, "revision": revision}
 
 
-async def _new_photo(service: Service, served: ServedMap, upload: Upload, place: Position | None) -> NewPhoto:
-    image = await service.decoded(upload, served.encoder)
+async def _new_photo(service: Service, live: LiveMap, upload: Upload, place: Position | None) -> NewPhoto:
+    image = await service.decoded(upload, live.encoder)
     name = file_name(upload, format_of(upload, service.settings))
     return NewPhoto(name, upload.content, image, place)
 
@@ -121,8 +121,8 @@ def positions_of(given: Any, names: Sequence[str]) -> list[Position | None]:
     dependencies=[Depends(editor)],
     responses={status: {"model": Problem} for status in (403, 409, 503)},
 )
-async def remove_image(served: Chosen, id: int) -> dict[str, Any]:
+async def remove_image(live: Chosen, id: int) -> dict[str, Any]:
     """Take an image out of the answers. Its descriptors stay in the map until `tfa refit`, its file stays too."""
-    record_of(served, id)
-    report, revision = await answer_of(served.edit("remove", lambda current: current.remove([id])))
+    record_of(live, id)
+    report, revision = await answer_of(live.edit("remove", lambda current: current.remove([id])))
     return {"removed": report.removed, "notes": report.notes, "revision": revision}

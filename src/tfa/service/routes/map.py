@@ -9,10 +9,10 @@ from fastapi import APIRouter, Depends, Request
 
 from tfa.maps import PlaceMap
 from tfa.maps.state import DATABASE
+from tfa.report.evidence import evidence_of
 from tfa.service.auth import reader
 from tfa.service.context import Chosen, service_of
 from tfa.service.models import MapEntry, MapInfo, Positions
-from tfa.service.problems import Refused
 
 router = APIRouter(prefix="/v1", tags=["map"], dependencies=[Depends(reader)])
 
@@ -23,22 +23,22 @@ async def maps(request: Request) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "images": len(served.current),
-            "encoder": served.current.state.encoder["id"],
-            "path_name": served.path.name,
+            "images": len(live.current),
+            "encoder": live.current.state.encoder["id"],
+            "path_name": live.path.name,
         }
-        for name, served in service_of(request).maps.items()
+        for name, live in service_of(request).maps.items()
     ]
 
 
 @router.get("/map", response_model=MapInfo)
-async def map_info(request: Request, served: Chosen) -> dict[str, Any]:
+async def map_info(request: Request, live: Chosen) -> dict[str, Any]:
     """What a map holds, what was decided and why, and its calibrations."""
-    service, current = service_of(request), served.current
-    return {**told(current), "name": served.name, "editable": service.settings.editable}
+    service, current = service_of(request), live.current
+    return {**public_info(current), "name": live.name, "editable": service.settings.editable}
 
 
-def told(place_map: PlaceMap) -> dict[str, Any]:
+def public_info(place_map: PlaceMap) -> dict[str, Any]:
     """`PlaceMap.info()` for the network: without paths of this machine and without the list of photos."""
     info = place_map.info()
     state = place_map.state
@@ -56,24 +56,20 @@ def told(place_map: PlaceMap) -> dict[str, Any]:
 
 
 @router.get("/evidence")
-async def evidence(request: Request, served: Chosen) -> dict[str, Any]:
+async def evidence(request: Request, live: Chosen) -> dict[str, Any]:
     """What the decisions rest on: support and agreement of each candidate, the spectrum, similarities of pairs."""
-    try:
-        from tfa.report.evidence import evidence_of
-    except ImportError:
-        raise Refused(501, "this installation cannot tell a map's evidence; install a release with reports") from None
-    current = served.current
-    kept = served.evidence
+    current = live.current
+    kept = live.evidence
     if kept is None or kept[0] is not current:  # the same until an edit
         kept = (current, await service_of(request).work(lambda: evidence_of(current)))
-        served.evidence = kept
+        live.evidence = kept
     return kept[1]
 
 
 @router.get("/positions", response_model=Positions)
-async def positions(served: Chosen) -> dict[str, Any]:
-    """Where the images were taken; of two kinds in one map the more frequent is told."""
-    placed = [(record.id, record.position) for record in served.current.images if record.position is not None]
+async def positions(live: Chosen) -> dict[str, Any]:
+    """Where the images were taken; of two kinds in one map the more frequent is given."""
+    placed = [(record.id, record.position) for record in live.current.images if record.position is not None]
     globe = [(i, place.lon, place.lat) for i, place in placed if place.is_global]
     plane = [(i, place.x, place.y) for i, place in placed if not place.is_global]
     if not placed:

@@ -9,6 +9,7 @@ from tfa.service.auth import reader
 from tfa.service.context import service_of
 from tfa.service.metrics import CONTENT_TYPE
 from tfa.service.models import Health
+from tfa.service.problems import RETRY
 
 router = APIRouter(tags=["status"])
 
@@ -19,12 +20,15 @@ async def healthz() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/readyz", response_model=Health, responses={503: {"model": Health, "description": "Still loading."}})
+@router.get(
+    "/readyz", response_model=Health, responses={503: {"model": Health, "description": "Still loading, or failed."}}
+)
 async def readyz(request: Request) -> Response:
-    """Ready: maps are open and packed for queries, and encoders have run once."""
-    if service_of(request).ready:
-        return JSONResponse({"status": "ready"})
-    return JSONResponse({"status": "loading"}, 503, headers={"Retry-After": "1"})
+    """Ready: maps are open and packed for queries, encoders have run once, and every map's query thread runs."""
+    status = service_of(request).status
+    if status == "ready":
+        return JSONResponse({"status": status})
+    return JSONResponse({"status": status}, 503, headers=RETRY if status == "loading" else None)
 
 
 @router.get("/metrics", response_class=PlainTextResponse, dependencies=[Depends(reader)])
