@@ -183,22 +183,6 @@ def test_balancing_changes_no_product() -> None:
         np.testing.assert_allclose((x / factors) @ (weight * factors).T, x @ weight.T, rtol=1e-6, atol=1e-9)
 
 
-def test_what_is_written_can_be_read_and_run() -> None:
-    graph = Graph(20)
-    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
-    half = graph.add("Mul", graph.input("x", [2, 3]), graph.constant(np.array(0.5, np.float32)))
-    first, second = graph.split("Split", 2, graph.add("Add", half, graph.constant(rows)), axis=-2, num_outputs=2)
-    normed = graph.add("LayerNormalization", first, graph.constant(np.ones(3, np.float32)), epsilon=0.5)
-    for value, name in ((normed, "first"), (second, "second")):
-        graph.output(value, name, [1, 3])
-    model = graph.model("two rows")
-    weights = read_onnx(model).tensors
-    np.testing.assert_array_equal(next(array for array in weights.values() if array.ndim == 2), rows)
-    outputs = run(model, x=2 * rows)
-    np.testing.assert_allclose(outputs[0], (np.array([[0, 2, 4]]) - 2) / np.sqrt(8 / 3 + 0.5), rtol=1e-6)
-    np.testing.assert_array_equal(outputs[1], [[6, 8, 10]])
-
-
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
 def test_without_its_packages_it_says_what_to_install(
     package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -85,7 +85,7 @@ def run_demo(
     encoder: Encoder | None = None,
     progress: bool | Progress | None = None,
 ) -> DemoResult:
-    """Render, map, ask, compare.
+    """Render, map, query, compare.
 
     Writes the photos, `town.tfa`, `montage.png`, pictures of matches, `report.html` and `result.json`.
     """
@@ -93,27 +93,27 @@ def run_demo(
     town = render_town(out / "town", references=references, queries=queries, size=size, progress=progress)
     encoder = encoder or load_encoder(DEFAULT_ENCODER, progress=progress)
     database = encode(town.references, encoder, progress=progress)
-    asked = encode(town.queries, encoder, progress=progress)
+    encoded = encode(town.queries, encoder, progress=progress)
     head = fit(database.tokens, progress=progress)
 
-    rows = [[town.reference_files.index(name) for name in town.positives[path.name]] for path in asked.paths]
+    rows = [[town.reference_files.index(name) for name in town.positives[path.name]] for path in encoded.paths]
     heads = {name: under_control(head, of, CONTROLS[control]) for name, (of, control) in SHOWN.items()} | {"TFA": head}
-    queries_asked = Photos(asked.tokens)
-    recalls = {name: mean_recall(RetrieverHead(made), queries_asked, rows, KS) for name, made in heads.items()}
+    photos = Photos(encoded.tokens)
+    recalls = {name: mean_recall(RetrieverHead(made), photos, rows, KS) for name, made in heads.items()}
 
     places, _ = find_positions(database.paths, town.references, town.positions_csv)
     where = dict(zip(database.paths, places, strict=True))
     place_map = PlaceMap.from_head(head, database, encoder, where, map_spec=MapSpec(), progress=progress)
     place_map.save(out / "town.tfa", overwrite=True)
     result = DemoResult(out, references, queries, recalls, head.evidence.reasons)
-    _draw(out, town, place_map, result, head, asked)
+    _draw(out, town, place_map, result, head, encoded)
     (out / "result.json").write_text(json.dumps(result.to_dict(), indent=1) + "\n", encoding="utf-8")
     return result
 
 
-def _draw(out: Path, town: Town, place_map: PlaceMap, result: DemoResult, head: Head, asked: EncodedImages) -> None:
-    found = zip(asked.paths, place_map.query_tokens(asked.tokens, k=4), strict=True)
-    answers = [Answer(str(path), hits, hits[0].confidence) for path, hits in found]
+def _draw(out: Path, town: Town, place_map: PlaceMap, result: DemoResult, head: Head, encoded: EncodedImages) -> None:
+    answered = zip(encoded.paths, place_map.query_tokens(encoded.tokens, k=4), strict=True)
+    answers = [Answer(str(path), hits, hits[0].confidence) for path, hits in answered]
     step = max(len(answers) // MONTAGE_QUERIES, 1)
     draw_montage([_montage_row(answer, town) for answer in answers[::step][:MONTAGE_QUERIES]], out / "montage.png")
     decided = head.decisions

@@ -21,13 +21,13 @@ class Picture:
 
 @dataclass(frozen=True)
 class Section:
-    """One dataset under one encoder. A part holds pictures, or a sentence that says why there are none."""
+    """One dataset under one encoder. A figure is pictures, or a sentence that says why there are none."""
 
     anchor: str
     title: str
     facts: Sequence[str]
     tables: Mapping[str, Table]
-    parts: Mapping[str, Sequence[Picture | str]]
+    figures: Mapping[str, Sequence[Picture | str]]
 
 
 def figures_page(title: str, intro: Sequence[str], sections: Sequence[Section]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from tfa.base.files import write_text
-from tfa.bench.figures import sections as parts
+from tfa.bench.figures import sections as figures
 from tfa.bench.figures.grids import ROWS
 from tfa.bench.figures.page import Picture, Section, figures_page
 from tfa.bench.figures.record_groups import REFERENCE, Study, find_studies
@@ -43,7 +43,7 @@ def write_figures(
     page = figures_page("Place recognition: figures from records", intro, sections)
     write_text(out / REPORT, page)
     pictures = [
-        part.file for s in sections for content in s.parts.values() for part in content if isinstance(part, Picture)
+        one.file for s in sections for content in s.figures.values() for one in content if isinstance(one, Picture)
     ]
     return [*pictures, out / REPORT]
 
@@ -71,11 +71,11 @@ def _section(study: Study, out: Path, photos: Mapping[str, Path], reference: str
         by_condition = [_row(s, {name: v[1] for name, v in s.conditions.items()}) for s in study.scored.values()]
         tables["R@1 by condition"] = Table(by_condition)
     drawn = {
-        "Calibration": parts.calibration(study, folder),
-        "Confidence": parts.confidence(study, folder, reference),
-        "Evidence": parts.evidence(study, folder),
-        "Scores": parts.scores(study, folder, reference),
-        "Answers": parts.answers(study, folder, photos.get(truth.name), reference, rows),
+        "Calibration": figures.calibration(study, folder),
+        "Confidence": figures.confidence(study, folder, reference),
+        "Evidence": figures.evidence(study, folder),
+        "Scores": figures.scores(study, folder, reference),
+        "Answers": figures.answers(study, folder, photos.get(truth.name), reference, rows),
     }
     anchor = study.folder.replace("/", "-")
     return Section(anchor, f"{truth.title} ({study.encoder})", facts, tables, drawn)

@@ -1,4 +1,4 @@
-"""The parts of a report's section: each draws its pictures, or says in a sentence why there are none."""
+"""The figures of a report's section: each draws its pictures, or says in a sentence why there are none."""
 
 from __future__ import annotations
 
