@@ -166,7 +166,7 @@ def test_the_page_names_the_machine_and_what_is_asked_for(made_up):
     assert "## One thing\n\n`one`. The floor is nothing.\n\n1 thread: ratio 1.5.\n" in page
     assert "| a \\| b | 3 s | 2 s | 1.50 | ≤ 1.3 | no | 1 MiB | – |" in page
     assert "| Two things (no openvino; install with pip install 'tfa-vpr[fast]') | – |" in page
-    assert "in small" not in page
+    assert "small size" not in page
     assert page.index("## One thing") < page.index("## Two things") < page.index("\n\nNo library.\n")
 
 
@@ -175,10 +175,10 @@ def test_several_machines_are_numbered(made_up):
     assert "1. Abacus 3000" in page
     assert "2. Slide Rule" in page
     assert "Machine 2; 1 thread, small: ratio 1.25." in page
-    assert "in small" in page
+    assert "small size" in page
     assert page.count("## One thing") == 1
     assert "| [One thing](#one-thing) | a \\| b | 1 | 1.50 | ≤ 1.3 | no |" in page
-    assert page.count("[One thing](#one-thing)") == 1  # nothing is asked of a small run
+    assert page.count("[One thing](#one-thing)") == 1  # a small run has no targets
 
 
 def test_results_are_read_from_files_and_folders(made_up, tmp_path):

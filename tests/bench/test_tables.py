@@ -215,7 +215,7 @@ def test_footnotes_say_what_was_asked_and_what_notes_mean():
     notes = "\n".join(layout("primary", cells).footnotes)
     assert f"Encoder of the records: {OWN}." in notes
     assert "SPED: 300 queries here, 607 in its published protocol." in notes
-    assert "C-N: N unlabelled queries calibrate and the complement is asked" in notes
+    assert "C-N: N unlabelled queries calibrate and the others are evaluated" in notes
     assert "RIAᵈ: reconstruction: log map." in notes
     assert "Seen, without labels: nothing by RIAᵈ; target by TFA-C64." in notes
     assert "SALAD, SelaVPR++: supervised references" in notes

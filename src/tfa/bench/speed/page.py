@@ -40,7 +40,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def performance_page(results: Sequence[Result]) -> str:
-    """Markdown: what was asked for and what was measured, then a table for each benchmark of each run."""
+    """Markdown: the targets and what was measured, then a table for each benchmark of each run."""
     machines = list(dict.fromkeys(told_machine(result) for result in results))
     sections = [_introduction(machines, results), _bars(results, machines)]
     for name in _names(results):
@@ -52,7 +52,7 @@ def _introduction(machines: Sequence[str], results: Sequence[Result]) -> str:
     listed = "\n".join(f"{number}. {text}" for number, text in enumerate(machines, 1))
     where = f"Measured on {machines[0]}." if len(machines) == 1 else f"Measured on\n\n{listed}"
     small = (
-        "\n\nSome of it was measured in small, for trying out; nothing is asked of that."
+        "\n\nSome of it was measured at the small size, for trying out; it has no targets."
         if any(r["size"] == "small" for r in results)
         else ""
     )
@@ -73,7 +73,7 @@ does not apply, or was not measured.
 
 
 def _bars(results: Sequence[Result], machines: Sequence[str]) -> str:
-    """Every line with something asked of it, which is asked at full size."""
+    """Every line with a target, which holds at full size."""
     rows = []
     for result, entry in _entries(one for one in results if one["size"] == "full"):
         for line in map(Line.from_dict, entry["lines"]):
@@ -84,7 +84,7 @@ def _bars(results: Sequence[Result], machines: Sequence[str]) -> str:
     if not rows:
         return ""
     place = ["machine"] if len(machines) > 1 else []
-    return "## What is asked for\n\n" + _table(["benchmark", "", *place, "ratio", "asked", "met"], rows, left=2)
+    return "## Targets\n\n" + _table(["benchmark", "", *place, "ratio", "target", "met"], rows, left=2)
 
 
 def _section(name: str, results: Sequence[Result], machines: Sequence[str]) -> str:

@@ -90,7 +90,7 @@ SUITE: dict[str, Benchmark] = {
     "growth-10000": Benchmark(
         title="Fitting a map of 10,000 images",
         run="fit_growth:run_fit_growth_benchmark",
-        floor="The floor is not timed at this size: it is asked whether the fit completes, and in what memory "
+        floor="The floor is not timed at this size: the question is whether the fit completes, and in what memory "
         "of the process.",
         small={"sizes": (400,), "patches": 64, "channels": 384, "floor": False},
         full={"sizes": (10_000,), "patches": 529, "channels": 768, "floor": False},
@@ -114,7 +114,7 @@ SUITE: dict[str, Benchmark] = {
         lines=adapters.calibrate_lines,
     ),
     "query": Benchmark(
-        title="Asking a map",
+        title="Querying a map",
         run="query:run_query_benchmark",
         floor="The floor is the time of reading as many bytes from memory as the answer must read; caches are emptied "
         "before every call, as the encoder empties them between two photos.",

@@ -30,8 +30,8 @@ def footnotes(
         notes.append(f"Best and second best training-free number of a {ranked_within} are marked; ties share the mark.")
     if any(_BUDGET.match(cell.plan) for cell in shown):
         notes.append(
-            "C-N: N unlabelled queries calibrate and the complement is asked, mean±sd over splits; "
-            "other heads are asked all queries."
+            "C-N: N unlabelled queries calibrate and the others are evaluated, mean±sd over splits; "
+            "other heads are evaluated on all queries."
         )
     if references:
         titles = ", ".join(look.head_title(name) for name in references)
@@ -56,7 +56,7 @@ def _what_was_asked(look: Lookup, shown: Sequence[Cell]) -> list[str]:
 
 
 def _what_was_seen(look: Lookup, heads: Sequence[str]) -> list[str]:
-    """The most each head has seen before it was asked, labels never."""
+    """The most each head has seen before it answered, labels never."""
     seers: dict[str, list[str]] = {}
     for head in heads:
         cell = look.of_head(head)

@@ -17,7 +17,7 @@ from tfa.bench.tables.table import NoTable, cells, read_scored
 from tfa.bench.tables.table_specs import LAYOUTS, layout
 from tfa.encoders.catalogue import CATALOGUE
 
-OWN = ("tfa", "tfa-c64", "tfa-c64+", "dual-c64")  # heads whose differences from the peers are told
+OWN = ("tfa", "tfa-c64", "tfa-c64+", "dual-c64")  # heads whose differences from the peers are reported
 PRECISION_DEPTH = 20  # of records of ten splits; deeper ones are cut to it, so that numbers can be compared
 
 
@@ -102,8 +102,8 @@ def _against_peers(scored: Sequence[Scored]) -> str:
     peers = [one.head for one in _first_of_each_head(scored) if _is_peer(one)]
     parts = ["## Against the peers\n"]
     parts.append(
-        "Difference in R@1, in points, over the queries both heads were asked, with its 95 % bootstrap interval over "
-        "queries. **Bold**: below the peer.\n"
+        "Difference in R@1, in points, over the queries that both heads answered, with its 95 % bootstrap interval "
+        "over queries. **Bold**: below the peer.\n"
     )
     for own in OWN:
         rows, lost = [], []
