@@ -103,7 +103,7 @@ def test_the_format_page_names_every_field_and_tensor(folder):
         names |= {f"sides[S].{key}" for key in head["layout"]["sides"][0]}
         names |= {f"terms[P].{key}" for key in head["layout"]["terms"][0]}
     names |= set(header["heads"][0]["evidence"])
-    assert metadata == {"format": "tfa-map", "role": "head"}
+    assert metadata == {"format": "tfa-place-map", "role": "head"}
     text = page("format.md")
     assert sorted(name for name in names if f"`{name}`" not in text) == []
 

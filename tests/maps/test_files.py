@@ -56,6 +56,8 @@ def edit_header(path, **changes):
     ("damage", "message"),
     [
         (lambda p: edit_header(p, format_version=99), "format version 99"),
+        (lambda p: edit_header(p, format="tfa-map", format_version=3), r"unreleased version .* tfa build PHOTOS --out"),
+        (lambda p: edit_header(p, format="tfa-map", format_version=1), r"unreleased version of tfa \(tfa-map 1\)"),
         (lambda p: edit_header(p, next_id=3), "edited or damaged"),
         (lambda p: edit_header(p, format="zip"), "'zip'"),
         (lambda p: (p / "map.json").write_text("{"), "not a readable header"),
@@ -140,8 +142,8 @@ def test_removing_says_what_stays_and_refit_forgets_it(town, tmp_path, cache):
     assert opened.info()["fitted_images"] == 12
     assert sorted(record.id for record in opened.images) == list(range(2, 14))
     assert opened.add([photo(tmp_path / "later.png", 50)]).added == [14]  # ids are never given twice
-    # Header, head, compaction, and for each of two segments gallery, images and compact tokens: nothing left behind.
-    assert len(list((tmp_path / "m.tfa").iterdir())) == 9
+    # Header, head, vocabularies, compaction, and for each of two segments gallery, images and compact tokens.
+    assert len(list((tmp_path / "m.tfa").iterdir())) == 10
 
 
 def test_refit_equals_a_fresh_build(saved, town, tmp_path, cache):
@@ -268,13 +270,43 @@ def test_overwriting_is_one_step_too(place_map, saved, town, cache, monkeypatch)
     other.save(saved, overwrite=True)
     assert len(reopened(saved)) == 5
     reopened(saved).remove([0])  # the files of the map before stay for one more edit
-    assert len(list(saved.iterdir())) == 6
+    assert len(list(saved.iterdir())) == 7
 
 
 def test_a_damaged_map_can_be_overwritten(place_map, saved):
     (saved / "map.json").write_text("{")
     place_map.save(saved, overwrite=True)
     assert len(reopened(saved)) == 14
+
+
+# --- where the photos are ----------------------------------------------------------------------------------------
+
+
+def test_paths_are_kept_relative_to_the_photos(saved, town, tmp_path, cache):
+    editor = reopened(saved, cache)
+    editor.add([photo(tmp_path / "elsewhere" / "new.png", 77), photo(town / "sub" / "late.png", 78)])
+    editor.add([photo(saved / "photos" / "ab" / "upload.png", 79)])
+    paths = [record["path"] for file in sorted(saved.glob("images-*")) for record in json.loads(file.read_text())]
+    assert paths[:2] == ["00.png", "01.png"]
+    assert paths[14:] == [str(tmp_path / "elsewhere" / "new.png"), "sub/late.png", "map:photos/ab/upload.png"]
+    assert [record.path for record in reopened(saved).images] == [record.path for record in editor.images]
+    assert reopened(saved).info()["photo_root"] == str(town)
+
+
+def test_a_map_that_moves_with_its_photos_finds_them(saved, town, tmp_path, cache, monkeypatch):
+    reopened(saved, cache).add([photo(saved / "photos" / "ab" / "upload.png", 79)])
+    there = tmp_path / "another" / "place"
+    there.mkdir(parents=True)
+    town.rename(there / "town")
+    saved.rename(there / "town.tfa")
+    moved = reopened(there / "town.tfa")
+    assert moved.images[3].path == str(there / "town" / "03.png")
+    assert moved.images[14].path == str(there / "town.tfa" / "photos" / "ab" / "upload.png")
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "empty"))
+    moved.refit()  # encodes every photo again
+    assert reopened(there / "town.tfa").state.photo_root == str(there / "town")
+    (there / "town").rename(tmp_path / "gone")  # nowhere to be found: the path it had
+    assert reopened(there / "town.tfa").images[3].path == str(there / "town" / "03.png")
 
 
 # --- readers beside a writer -------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.fakes import FakeEncoder
-from tests.maps.conftest import SPEC, hits, photo, reopened
+from tests.maps.conftest import SPEC, photo, reopened
 from tests.test_docs import page
 from tfa.base.config import MapSpec
 from tfa.base.files import read_tensor_header, sha256_of_json
-from tfa.errors import BadMap, BadSpec
+from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
 
@@ -89,27 +89,6 @@ def rewrite(path, change):
     (path / "map.json").write_text(json.dumps({**header, "digest": sha256_of_json(header)}))
 
 
-def test_a_map_of_format_1_is_read_and_edited(town, tmp_path, dusk, cache):
-    path = tmp_path / "old.tfa"
-    PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(verify=False)).save(path)
-
-    def as_before(header):
-        header["format_version"] = 1
-        del header["verification"]
-        for head in header["heads"]:
-            del head["verification"]
-
-    before = hits(reopened(path), dusk)
-    rewrite(path, as_before)
-    old = reopened(path)
-    assert old.info()["format_version"] == 1
-    assert hits(old, dusk) == before
-    with pytest.raises(BadSpec, match="--verify"):
-        old.query(dusk, verify=True)
-    old.remove([0])
-    assert old.info()["format_version"] == reopened(path).info()["format_version"] == 3
-
-
 def test_compact_tokens_that_do_not_fit_the_map_are_refused(saved, tmp_path, cache):
     reopened(saved).add([photo(tmp_path / "new.png", 77)])
 
@@ -132,7 +111,7 @@ def test_the_pages_name_what_verification_writes(saved):
     names = {*header["verification"], *header["verification"]["spec"], *header["heads"][0]["verification"]}
     for kind in ("tokens", "compaction"):
         tensors, metadata, _ = read_tensor_header(next(saved.glob(f"{kind}-*")))
-        assert metadata == {"format": "tfa-map", "role": kind}
+        assert metadata == {"format": "tfa-place-map", "role": kind}
         names |= set(tensors)
     text = page("format.md")
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []

@@ -1,7 +1,8 @@
 """Calibrating a map: which photos, the head they calibrate, and what a map keeps of it.
 
-A map keeps what answering needs, and calibration needs more: descriptors of both assignments under all three
-vocabularies. So the database-only head is fitted again, from the token cache, on the photos it was fitted on.
+A map keeps what answering needs and its three vocabularies. Calibration needs more: descriptors of both assignments
+under all three, and their spectra. They are computed again from the token cache, or from the photos the map was fitted
+on where the cache lost them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from tfa.maps.lookup import unique_files
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.verification import judge_calibration
-from tfa.method.head import Head
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import EncodedImages
 
@@ -146,13 +145,14 @@ def calibrated_state(
     added = state.images[len(fitted) :]
     assert not any(record.fitted for record in added), "fitted images come first"
     database, more = tokens_of(fitted), tokens_of(added) if added else None  # before the long work: some may be lost
-    head = pipeline.fit(database, HeadSpec.from_dict(state.spec), device=device, progress=progress)
-    notes = rebuilt_notes(state.database, head)
+    geometry = pipeline.fit_database(
+        database, HeadSpec.from_dict(state.spec), list(state.vocabularies), device=device, progress=progress
+    )
     used = len(photos.digests)
     score = used >= CalibrationSpec.score_from if score is None else score
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewPhotos)  # the notes say it
-        tuned = pipeline.calibrate(head, photos.tokens, score=score, device=device, progress=progress)
+        tuned = pipeline.calibrate(geometry, photos.tokens, score=score, device=device, progress=progress)
     facts = {
         "given": photos.given,
         "used": used,
@@ -165,32 +165,9 @@ def calibrated_state(
     named = NamedHead.of(name, tuned, state.database.replica, state.head.storage, facts, verification)
     if more is not None:
         named = replace(named, stored=named.stored.grown(named.stored.rows_of(more)))
-    if any(old.name == name for old in state.calibrations):
-        notes.append(f"the older calibration {name!r} is replaced")
+    replaced = any(old.name == name for old in state.calibrations)
+    notes = [f"the older calibration {name!r} is replaced"] if replaced else []
     return state.with_calibration(named), notes
-
-
-def rebuilt_notes(stored: NamedHead, head: Head) -> list[str]:
-    """Does the head that was fitted again equal the one in the map? Says so if not."""
-    again = head.decisions.to_dict()
-    differing = [key for key, value in stored.decisions.items() if not _alike(value, again.get(key))]
-    pairs = zip(stored.stored.scorer.sides, head.scorer(stored.replica).sides, strict=False)
-    if not all(a.centers.shape == b.centers.shape and np.allclose(a.centers, b.centers, atol=1e-4) for a, b in pairs):
-        differing.append("words")
-    if not differing:
-        return []
-    return [
-        f"the head was fitted again for the calibration and came out differently ({', '.join(differing)}): another "
-        "release, device or vocabulary made the map. The calibration belongs to the new fit; "
-        "run tfa refit so that the map does too"
-    ]
-
-
-def _alike(a: Any, b: Any) -> bool:
-    """Equal up to what another BLAS or device changes in the last digits."""
-    if isinstance(a, str | bool) or isinstance(b, str | bool) or a is None or b is None:
-        return bool(a == b)
-    return np.shape(a) == np.shape(b) and bool(np.allclose(a, b, rtol=1e-3, atol=1e-6))
 
 
 def dropped_note(state: MapState, path: Path | None) -> list[str]:

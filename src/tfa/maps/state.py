@@ -6,9 +6,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tfa.base.files import sha256_of_json
 from tfa.errors import BadCalibration
-from tfa.maps.folder.header import VERSION
 from tfa.maps.records import ImageRecord
 from tfa.maps.stored_head import StoredHead
 from tfa.method.head import Head, Replica
@@ -84,6 +85,7 @@ class MapState:
     spec: dict[str, Any]
     heads: tuple[NamedHead, ...]  # the database-only one, then calibrations, the newest last
     images: list[ImageRecord]
+    vocabularies: np.ndarray  # 3 k d: the words of all constructions, which a calibration starts from
     active: str = DATABASE  # which head answers when none is named
     removed: frozenset[int] = frozenset()
     next_id: int = 0
@@ -91,7 +93,7 @@ class MapState:
     segments: tuple[int, ...] = ()  # gallery rows of each file, in order
     files: tuple[dict[str, Any], ...] = ()  # the header's entries, once on disk
     compact: CompactTokens | None = None  # what verification needs of the images; a row per gallery row
-    version: int = VERSION  # of the format it was read from
+    photo_root: str | None = None  # the folder of the photos; None if they lie all over the place
 
     @property
     def database(self) -> NamedHead:

@@ -11,6 +11,7 @@ import numpy as np
 
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder
+from tfa.maps.folder.photo_paths import common_folder
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.verification import FittedVerification
@@ -34,6 +35,8 @@ def new_state(
         spec=head.spec.to_dict(),
         heads=(NamedHead.of(DATABASE, head, replica, storage, verification=verification.decision),),
         images=records,
+        vocabularies=np.stack([vocabulary.centers for vocabulary in head.vocabularies]),
+        photo_root=common_folder([record.path for record in records]),
         next_id=max((record.id for record in records), default=-1) + 1,
         compact=verification.compact,
     )
@@ -82,7 +85,7 @@ def refitted(state: MapState, head: Head, images: Sequence[ImageRecord], verific
     """The state after fitting `head` on `images`, which keep their ids. Calibrations were of the old head."""
     records = [dataclasses.replace(record, fitted=True) for record in images]
     fresh = new_state(head, state.database.replica, state.head.storage, records, state.encoder, verification)
-    return dataclasses.replace(fresh, next_id=state.next_id, revision=state.revision + 1)
+    return dataclasses.replace(fresh, next_id=state.next_id, revision=state.revision + 1, photo_root=state.photo_root)
 
 
 def with_arrays_of(fresh: MapState, older: MapState) -> MapState:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tfa.maps.folder.header import VERSION
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState, NamedHead
 
@@ -20,8 +21,9 @@ def facts_of(state: MapState, images: Sequence[ImageRecord], path: Path | None) 
     return {
         "name": None if path is None else path.stem,
         "path": None if path is None else str(path),
-        "format_version": state.version,
+        "format_version": VERSION,
         "revision": state.revision,
+        "photo_root": state.photo_root,
         "encoder": state.encoder,
         "images": len(images),
         "fitted_images": sum(record.fitted for record in state.images),

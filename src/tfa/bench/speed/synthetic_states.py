@@ -48,4 +48,5 @@ def made_state(head: StoredHead, encoder: MadeEncoder | None = None) -> MapState
         "weights": None,
     }
     named = NamedHead(DATABASE, head, {}, {"reasons": WHY}, "database", 0)
-    return MapState(facts, {}, (named,), records, next_id=images)
+    words = np.stack([head.scorer.sides[0].centers] * 3)
+    return MapState(facts, {}, (named,), records, words, next_id=images)

@@ -10,9 +10,9 @@ from tfa.base.files import sha256_of_file, sha256_of_json
 from tfa.errors import BadMap
 
 HEADER = "map.json"
-FORMAT = "tfa-map"
-VERSION = 3
-READABLE = (1, 2, 3)  # version 1 has no verification, version 2 no rows of integers
+FORMAT = "tfa-place-map"
+VERSION = 1
+UNRELEASED = "tfa-map"  # what maps were called before the first release
 
 
 def is_map(path: Path) -> bool:
@@ -30,11 +30,18 @@ def read_header(folder: Path) -> dict[str, Any]:
         kind, version = header["format"], header["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise BadMap(f"{folder / HEADER} is not a readable header ({error}); build the map again", folder) from None
+    if kind == UNRELEASED:
+        raise BadMap(
+            f"{folder} was written by an unreleased version of tfa ({kind} {version}), which no release reads; "
+            f"build it again: tfa build PHOTOS --out {folder} --force",
+            folder,
+        )
     if kind != FORMAT:
         raise BadMap(f"{folder / HEADER} is a {kind!r}, not a {FORMAT!r}", folder)
-    if version not in READABLE:
-        known = " and ".join(map(str, READABLE))
-        raise BadMap(f"{folder} has format version {version}, this release reads {known}; use a newer tfa-vpr", folder)
+    if version != VERSION:
+        raise BadMap(
+            f"{folder} has format version {version}, this release reads {VERSION}; use a newer tfa-vpr", folder
+        )
     digest = header.pop("digest", None)
     if digest != sha256_of_json(header):
         raise BadMap(f"{folder / HEADER} was edited or damaged: its digest does not match; build the map again", folder)

@@ -6,12 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tfa.base.files import BadFile, map_tensors
 from tfa.errors import BadMap
 from tfa.maps.folder.header import check_file, read_header
+from tfa.maps.folder.photo_paths import full_path, photo_root
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import StoredHead
+from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.verification.patch_store import CompactTokens
 
 ATTEMPTS = 5  # headers read while another process edits the map
@@ -41,7 +45,13 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
     try:
         heads = tuple(_read_head(folder, header, entry) for entry in header["heads"])
         lists = [folder / entry["name"] for entry in header["files"] if entry["role"] == "images"]
-        images = [ImageRecord.from_dict(record) for file in lists for record in json.loads(file.read_text("utf-8"))]
+        here = str(folder.resolve())
+        root = photo_root(header["photos"], here)
+        images = [
+            ImageRecord.from_dict({**record, "path": full_path(record["path"], root, here)})
+            for file in lists
+            for record in json.loads(file.read_text("utf-8"))
+        ]
         for head in heads:
             scorer = head.stored.scorer
             rows = {len(scorer.bias), *(len(term.gallery) for term in scorer.terms)}
@@ -64,7 +74,8 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
             segments=tuple(header["segments"]),
             files=tuple(header["files"]),
             compact=compact,
-            version=header["format_version"],
+            vocabularies=_read_vocabularies(folder, header),
+            photo_root=root,
         )
         names = [head.name for head in heads]
         if names[0] != DATABASE or len(set(names)) != len(names) or state.active not in names:
@@ -83,9 +94,17 @@ def _read_head(folder: Path, header: dict[str, Any], entry: dict[str, Any]) -> N
     return NamedHead.from_dict(entry, StoredHead.from_tensors(entry["layout"], arrays["head"][0], arrays["gallery"]))
 
 
+def _read_vocabularies(folder: Path, header: dict[str, Any]) -> np.ndarray:
+    [file] = [entry["name"] for entry in header["files"] if entry["role"] == "vocabularies"]
+    centers = map_tensors(folder / file)[0]["centers"]
+    if centers.ndim != 3 or len(centers) != len(CONSTRUCTIONS):
+        raise ValueError(f"vocabularies have shape {centers.shape}, must be {len(CONSTRUCTIONS)} × words × channels")
+    return centers
+
+
 def _read_compact(folder: Path, header: dict[str, Any]) -> CompactTokens | None:
     """The compact tokens, if the map has them."""
-    entry = header["verification"] if header["format_version"] > 1 else None
+    entry = header["verification"]
     if entry is None:
         return None
     arrays: dict[str, list[Any]] = {"compaction": [], "tokens": []}

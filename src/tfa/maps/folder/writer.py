@@ -20,6 +20,7 @@ from typing import Any
 from tfa.base.files import sha256_of_file, sha256_of_json, sync_folder, write_json, write_tensors
 from tfa.errors import BadMap
 from tfa.maps.folder.header import FORMAT, HEADER, VERSION, is_map, read_header
+from tfa.maps.folder.photo_paths import photo_facts, stored_path
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.version import __version__
 
@@ -31,7 +32,7 @@ except ImportError:  # not on Windows: edits there are checked by revision only
 
 MAX_SEGMENTS = 16  # with more, an addition also joins what was added before into one file
 OURS = re.compile(
-    r"\.?((head|gallery|images|tokens|compaction)-([A-Za-z0-9_-]+-)?r\d+|map\.json)\."
+    r"\.?((head|gallery|images|tokens|compaction|vocabularies)-([A-Za-z0-9_-]+-)?r\d+|map\.json)\."
 )  # names of files we may delete
 
 
@@ -83,9 +84,10 @@ def editing(folder: Path, revision: int | None = None) -> Iterator[None]:
 
 
 def write_all(folder: Path, state: MapState) -> MapState:
-    """Every head with one gallery file, one list of images, and compact tokens if it has them; then the header."""
+    """Every head with one gallery file, vocabularies, images, and compact tokens if it has them; then the header."""
     rows = len(state.images)
     files = [_head(folder, state, head) for head in state.heads]
+    files.append(_shared(folder, state, "vocabularies", {"centers": state.vocabularies}))
     if state.compact is not None:
         files.append(_shared(folder, state, "compaction", state.compact.compaction_tensors()))
     files += _segment(folder, state, 0)
@@ -119,7 +121,14 @@ def write_calibration(folder: Path, state: MapState) -> MapState:
 def _segment(folder: Path, state: MapState, first_row: int) -> list[dict[str, Any]]:
     """Image records, every head's gallery rows and compact tokens from `first_row` on."""
     records, rows = folder / f"images-r{state.revision:06d}.json", len(state.images)
-    write_json(records, [record.to_dict() for record in state.images[first_row:]])
+    here = str(folder.resolve())
+    write_json(
+        records,
+        [
+            {**record.to_dict(), "path": stored_path(record.path, state.photo_root, here)}
+            for record in state.images[first_row:]
+        ],
+    )
     files = [_gallery(folder, state, head, first_row, rows) for head in state.heads]
     if state.compact is not None:
         files.append(_shared(folder, state, "tokens", state.compact.patch_tensors(first_row, rows)))
@@ -166,6 +175,7 @@ def commit(folder: Path, state: MapState) -> MapState:
         "format_version": VERSION,
         "tfa_version": __version__,
         "revision": state.revision,
+        "photos": photo_facts(state.photo_root, str(folder.resolve())),
         "encoder": state.encoder,
         "spec": state.spec,
         "verification": None if state.compact is None else state.compact.to_dict(),
@@ -180,7 +190,7 @@ def commit(folder: Path, state: MapState) -> MapState:
     for file in folder.iterdir():  # older revisions, and what a killed writer left
         if file.name not in kept and OURS.match(file.name):
             file.unlink(missing_ok=True)
-    return replace(state, version=VERSION)
+    return state
 
 
 def _files_before(folder: Path) -> list[str]:

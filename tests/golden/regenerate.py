@@ -1,0 +1,73 @@
+"""Write the golden files again. Only on purpose: what they hold is what a release must go on reading and computing.
+
+    python -m tests.golden.regenerate
+
+The map has ten photos under the fake encoder, one of them added and one removed, and a calibration. A changed file
+belongs in the changelog: "Changed numbers" for arrays and answers, the format page for the map.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from tests.fakes import FakeEncoder
+from tests.golden.arrays import computed
+from tests.maps.conftest import photo
+from tfa.base.config import HeadSpec
+from tfa.base.files import write_json, write_tensors
+from tfa.maps import PlaceMap
+from tfa.photos.images import as_rgb
+from tfa.photos.token_cache import TokenCache
+
+HERE = Path(__file__).parent
+
+
+def answers(place_map: PlaceMap, tokens: object) -> dict[str, list]:
+    """Hits of the golden queries, without and with the calibration, as the head ranks them and verified."""
+    ways = {"none": ("none", False), "night": ("night", False), "verified": ("none", True)}
+    return {
+        name: [
+            [{key: hit.to_dict()[key] for key in ("id", "score", "confidence", "matches")} for hit in hits]
+            for hits in place_map.query_tokens(tokens, k=9, calibration=calibration, verify=verify)
+        ]
+        for name, (calibration, verify) in ways.items()
+    }
+
+
+def main() -> None:
+    arrays, decisions = computed()
+    write_tensors(HERE / "arrays.safetensors", arrays)
+    write_json(HERE / "decisions.json", decisions)
+    for name in ("map", "photos"):
+        shutil.rmtree(HERE / name, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="tfa-golden-") as temporary:
+        root = Path(temporary).resolve()
+        photos = [photo(root / "photos" / f"{place}.png", place) for place in range(10)]
+        camera = [photo(root / "camera" / f"{place}.png", place, light=0.7) for place in range(16)]
+        built = PlaceMap.build(
+            photos[:9], encoder=FakeEncoder(), spec=HeadSpec(words=4), cache=TokenCache(root / "cache")
+        )
+        built.save(root / "map")
+        built.add([photos[9]])
+        built.remove([4])
+        built.calibrate(camera, "night")
+        patches, cls = FakeEncoder().encode([as_rgb(path) for path in camera[:3]])
+        assert cls is not None
+        write_tensors(HERE / "queries.safetensors", {"patches": patches, "cls": cls})
+        shutil.copytree(root / "map", HERE / "map")
+        shutil.copytree(root / "photos", HERE / "photos")
+    write_json(HERE / "answers.json", answers(PlaceMap.load(HERE / "map"), queries()))
+
+
+def queries() -> object:
+    from tfa.base.files import map_tensors
+    from tfa.base.tokens import Tokens
+
+    arrays, _ = map_tensors(HERE / "queries.safetensors")
+    return Tokens(arrays["patches"], arrays["cls"], grid=(4, 4))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""What was written and computed once must be read and computed again. `regenerate` says how to change it on purpose."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from tests.fakes import FakeEncoder
+from tests.golden.arrays import computed
+from tests.golden.regenerate import HERE, answers, queries
+from tfa.base.files import map_tensors
+from tfa.maps import PlaceMap
+
+LARGEST = 100_000  # bytes of the golden map, and of everything else together
+
+
+def test_the_golden_map_answers_as_it_did():
+    place_map = PlaceMap.load(HERE / "map", checksum=True)
+    expected, found = json.loads((HERE / "answers.json").read_text("utf-8")), answers(place_map, queries())
+    assert found.keys() == expected.keys() == {"none", "night", "verified"}
+    for way in expected:
+        for ours, theirs in zip(found[way], expected[way], strict=True):
+            assert [hit["id"] for hit in ours] == [hit["id"] for hit in theirs]
+            assert [hit["matches"] for hit in ours] == [hit["matches"] for hit in theirs]
+            for key in ("score", "confidence"):
+                np.testing.assert_allclose([h[key] for h in ours], [h[key] for h in theirs], rtol=1e-4, atol=1e-5)
+
+
+def test_the_golden_map_finds_its_photos_wherever_the_repository_is():
+    place_map = PlaceMap.load(HERE / "map")
+    assert [record.path for record in place_map.images] == [
+        str(HERE.resolve() / "photos" / f"{place}.png") for place in range(10) if place != 4
+    ]
+
+
+def test_the_golden_map_can_be_edited(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
+    for name in ("map", "photos"):
+        shutil.copytree(HERE / name, tmp_path / name)
+    editor = PlaceMap.load(tmp_path / "map", encoder=FakeEncoder())
+    editor.remove([0])
+    editor.refit()
+    again = PlaceMap.load(tmp_path / "map", checksum=True, encoder=FakeEncoder())
+    assert sorted(record.id for record in again.images) == [1, 2, 3, 5, 6, 7, 8, 9]
+    assert again.query(tmp_path / "photos" / "7.png", k=1)[0].id == 7
+
+
+@pytest.fixture(scope="module")
+def now():
+    return computed()
+
+
+def test_golden_arrays(now):
+    expected, _ = map_tensors(HERE / "arrays.safetensors")
+    found, _ = now
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_golden_decisions(now):
+    expected = json.loads((HERE / "decisions.json").read_text("utf-8"))
+    _, found = now
+    assert found.keys() == expected.keys()
+    for name in expected:
+        same(json.loads(json.dumps(found[name])), expected[name])
+
+
+def same(found, expected):
+    """Equal, numbers up to what another BLAS changes in the last digits."""
+    assert type(found) is type(expected)
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            same(found[key], expected[key])
+    elif isinstance(expected, list | float):
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+    else:
+        assert found == expected
+
+
+def test_golden_files_are_small():
+    sizes = {
+        path: path.stat().st_size for path in HERE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")
+    }
+    of_map = sum(size for path, size in sizes.items() if path.is_relative_to(HERE / "map"))
+    assert 0 < of_map < LARGEST
+    assert 0 < sum(sizes.values()) - of_map < LARGEST
