@@ -86,6 +86,11 @@ def test_links_lead_somewhere(page):
             assert anchor in heading_anchors(file), f"{page.name}: {link}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_page_links_to_the_glossary(page):
+    assert page.name == "glossary.md" or "glossary.md)" in page.read_text("utf-8")
+
+
 def page(name: str) -> str:
     return (ROOT / "docs" / name).read_text("utf-8")
 

@@ -68,7 +68,7 @@ $ tfa bench speed --peers --out FILE
 {where}{small}
 
 Peak memory is what a call took beyond what the process held before it, unless it is said to be the process's. A dash:
-does not apply, or was not measured.
+does not apply, or was not measured. Words: [glossary](glossary.md).
 """
 
 
