@@ -36,8 +36,8 @@ def choose(page: Any, zone: str, files: Path | list[Path]) -> None:
 
 
 def ask(page: Any, photo: Path) -> None:
-    choose(page, "ask-files", photo)
-    page.wait_for_selector(".hit, #ask-alert:not([hidden])")
+    choose(page, "recognise-files", photo)
+    page.wait_for_selector(".hit, #recognise-alert:not([hidden])")
 
 
 def ask_why(page: Any, photo: Path, rank: int = 1) -> None:

@@ -52,7 +52,7 @@ def test_another_calibration_can_be_put_in_use(open_page, service):
     page.click("text=Use this one")
     wait_for_text(page, "#map-facts", "not calibrated")
     assert town.active is None
-    page.click("#tab-ask")
+    page.click("#tab-recognise")
     page.click(".options summary")
     choices = page.locator("[name=calibration] option").all_inner_texts()
     assert choices == ["in use (none)", "day", "night", "none"]
@@ -63,7 +63,7 @@ def test_what_was_learnt_from_queries_is_told_and_forgotten(open_page, service, 
     page = open_page(service.url, "#calibrate")
     wait_for_text(page, "#self-words", "0 queries seen, the scores of 0 kept. From 16 on, answers are corrected")
     assert page.is_disabled("#self-reset")
-    page.click("#tab-ask")
+    page.click("#tab-recognise")
     ask(page, photo)
     page.click("#tab-calibrate")  # told anew each time the tab is seen
     wait_for_text(page, "#self-words", "1 query seen, the scores of 1 kept. From 16 on")

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 from tests.browser.steps import IS_LOADED, ask, ask_why, choose, drawing, wait_for_text, wait_until
+from tests.client.conftest import running_service
 from tests.fakes import FakeEncoder, random_image
 from tfa import Client, PlaceMap
-from tfa.service.app import create_app
 from tfa.service.settings import ServiceSettings
 
 PHOTOS = 12
@@ -24,7 +21,7 @@ PHOTOS = 12
 
 @pytest.fixture(scope="module")
 def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A service of a map with positions; told are its address, its app and where its photos are."""
+    """The address of a service of a map with positions, its photos, and the folder of both."""
     folder = tmp_path_factory.mktemp("real")
     photos = folder / "photos"
     photos.mkdir()
@@ -41,21 +38,9 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @contextmanager
 def running(path: Path, **settings: Any) -> Iterator[str]:
-    """A service of a map on a free port; told is its address."""
-    served = PlaceMap.load(path, encoder=FakeEncoder())
-    app = create_app([served], ServiceSettings(**settings))
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", ws="none"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    end = time.monotonic() + 20
-    while not server.started:
-        assert thread.is_alive()
-        assert time.monotonic() < end, "the service did not start"
-        time.sleep(0.02)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}/"
-    server.should_exit = True
-    thread.join(20)
+    """The address of a service of the map."""
+    with running_service(path, ServiceSettings(port=0, **settings)) as (url, _):
+        yield f"{url}/"
 
 
 def test_a_photo_of_the_map_is_found_and_explained(open_page, town):
@@ -93,7 +78,7 @@ def test_a_photo_is_added_found_and_removed(open_page, town):
     page.click("#add-send")
     wait_for_text(page, "#map-status", "Added 1 photo.")
     wait_for_text(page, "#map-facts", f"{PHOTOS + 1} photos")
-    page.click("#tab-ask")
+    page.click("#tab-recognise")
     ask(page, new)
     assert "new" in page.locator(".hit").first.inner_text()
     page.click("#tab-map")
@@ -111,7 +96,7 @@ def test_a_broken_photo_is_refused_in_words(open_page, town, tmp_path: Path):
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"\xff\xd8\xff\xe0 and no more")
     ask(page, broken)
-    assert "broken" in page.inner_text("#ask-alert") or "photo" in page.inner_text("#ask-alert")
+    assert "broken" in page.inner_text("#recognise-alert") or "photo" in page.inner_text("#recognise-alert")
     assert page.locator(".hit").count() == 0
 
 

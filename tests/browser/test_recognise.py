@@ -24,7 +24,7 @@ def test_a_photo_is_seen_beside_its_matches(open_page, service, photo):
     share = meter.evaluate("bar => bar.firstChild.getBoundingClientRect().width / bar.clientWidth")
     assert abs(share - 0.97) < 0.01
     wait_until(page, f"[...document.querySelectorAll('.hit img')].every({IS_LOADED})")
-    assert "5 matches, best confidence 0.97" in page.inner_text("#ask-status")
+    assert "5 matches, best confidence 0.97" in page.inner_text("#recognise-status")
     own, other = page.locator("#own").bounding_box(), best.bounding_box()
     assert own["x"] + own["width"] <= other["x"]  # side by side
 
@@ -98,7 +98,7 @@ def test_options_reach_the_service(open_page, service, photo):
     assert sent[1]["verify"] == "true"
     page.fill("[name=min_confidence]", "0.99")
     page.click("text=Ask again")
-    wait_for_text(page, "#ask-status", "No match is confident enough: the best has confidence 0.97")
+    wait_for_text(page, "#recognise-status", "No match is confident enough: the best has confidence 0.97")
 
 
 def test_a_file_that_is_no_photo_gets_the_services_own_sentence(open_page, service, tmp_path, photo):
@@ -106,12 +106,12 @@ def test_a_file_that_is_no_photo_gets_the_services_own_sentence(open_page, servi
     bad = tmp_path / "notes.jpg"
     bad.write_text("this is text")
     ask(page, bad)
-    alert = page.locator("#ask-alert")
+    alert = page.locator("#recognise-alert")
     assert alert.get_attribute("role") == "alert"
     assert alert.inner_text() == "notes.jpg is not a photo that can be read; send JPEG, PNG or WebP"
     assert page.is_hidden("#own")
     ask(page, photo)
-    assert page.is_hidden("#ask-alert")  # gone with the next answer
+    assert page.is_hidden("#recognise-alert")  # gone with the next answer
 
 
 def test_a_service_that_went_away_is_told(open_page, service, photo):
@@ -119,4 +119,4 @@ def test_a_service_that_went_away_is_told(open_page, service, photo):
     wait_for_text(page, "#map-facts", "30 photos")
     page.context.set_offline(True)
     ask(page, photo)
-    assert "The service does not answer" in page.inner_text("#ask-alert")
+    assert "The service does not answer" in page.inner_text("#recognise-alert")

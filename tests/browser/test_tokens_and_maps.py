@@ -31,11 +31,11 @@ def test_a_question_refused_for_want_of_a_token_is_asked_again_with_it(open_page
     wait_for_text(page, "#map-facts", "30 photos")
     service.stub.read_token = "right"
     ask(page, photo)
-    assert "this needs the read token" in page.inner_text("#ask-alert")
+    assert "this needs the read token" in page.inner_text("#recognise-alert")
     page.fill("#token", "right")
     page.click("text=Use token")
     page.wait_for_selector(".hit")
-    assert page.is_hidden("#ask-alert")
+    assert page.is_hidden("#recognise-alert")
 
 
 def test_reading_may_need_less_than_editing(open_page, service):

@@ -14,7 +14,7 @@ def test_both_photos_carry_their_heat(open_page, service, photo):
     assert page.evaluate("document.activeElement.id") == "why-title"  # the reader is taken there
     assert "Score 0.810" in page.inner_text("#why")
     assert "of the 80 patches of your photo carry half" in page.inner_text("#why")
-    assert "6 pairs of patches lie in one arrangement" in page.inner_text("#why")
+    assert "6 pairs of patches lie in one spatial arrangement" in page.inner_text("#why")
     colours = page.eval_on_selector(
         OVERLAY,
         """canvas => [...document.querySelectorAll('.pair img')].map(image => {

@@ -16,7 +16,7 @@ from tfa.service.settings import ServiceSettings
 from tfa.service.uploads import Upload, from_base64, upload_of
 
 M = TypeVar("M", bound=Given)
-MAX_FILES = 2048  # parts that are parsed at all; how many photos are allowed, the settings say
+MAX_FILES = 2048  # files that are parsed at all; how many photos are allowed, the settings say
 MAX_FIELDS = 16
 FIELD_BYTES = 1_000_000  # of a form field that is no photo: positions of a batch
 PHOTO_KEYS = ("image", "images")

@@ -18,7 +18,7 @@ class Given(BaseModel):
 class QueryFields(Given):
     k: Annotated[int, Field(ge=1, le=MOST_HITS, description="Hits wanted.", examples=[5])] = 5
     calibration: Annotated[
-        str | None, Field(description='Ask with this calibration; "none" goes without, absent is the active one.')
+        str | None, Field(description='Query with this calibration; "none" goes without, absent is the active one.')
     ] = None
     min_confidence: Annotated[
         float, Field(ge=0, le=1, description="No hits are given if the best is less confident than this.")
@@ -72,7 +72,7 @@ class MapEntry(BaseModel):
 
 
 class MapInfo(BaseModel):
-    """What `PlaceMap.info()` tells, without paths of the server and without the list of photos."""
+    """`PlaceMap.info()` without paths of the server and without the list of photos."""
 
     model_config = ConfigDict(extra="allow")
     name: str
@@ -95,9 +95,11 @@ class HitModel(BaseModel):
     score: float
     confidence: Annotated[float, Field(description="Between 0 and 1.")]
     sure: Annotated[bool, Field(description="Verified and confident enough to rely on.")]
-    matches: Annotated[int | None, Field(description="Patches that match in one arrangement; null: not verified.")]
+    matches: Annotated[
+        int | None, Field(description="Patches that match in one spatial arrangement; null: not verified.")
+    ]
     position: dict[str, float] | None
-    image_url: Annotated[str, Field(description="Where the photo can be had, relative to the service.")]
+    image_url: Annotated[str, Field(description="Address of the photo, relative to the service.")]
 
 
 class QueryAnswer(BaseModel):
@@ -173,7 +175,7 @@ class Dropped(BaseModel):
 
 
 class SelfCalibrationState(BaseModel):
-    """More fields tell what was learnt."""
+    """More fields say what was learnt."""
 
     model_config = ConfigDict(extra="allow")
     enabled: bool

@@ -11,7 +11,7 @@ import uvicorn
 from tfa.errors import TfaError
 from tfa.service.settings import ServiceSettings
 
-GRACE_SECONDS = 30  # for requests under way when the service is asked to stop
+GRACE_SECONDS = 30  # for requests under way when the service is to stop
 BACKLOG = 512
 
 

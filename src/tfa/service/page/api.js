@@ -6,7 +6,7 @@ const BASE = new URL(".", document.baseURI);
 
 /** Events: "token-wanted" when the service refuses, "session" when token or map changed, "map-edited" after edits. */
 export const events = new EventTarget();
-export const tell = (name, detail) => events.dispatchEvent(new CustomEvent(name, { detail }));
+export const announce = (name, detail) => events.dispatchEvent(new CustomEvent(name, { detail }));
 
 export class ServiceError extends Error {
   constructor(message, status) {
@@ -50,13 +50,13 @@ async function send(url, options) {
 
 /** The service's own sentence where it gives one. */
 async function refusal(response) {
-  let told = null;
+  let sentence = null;
   try {
-    told = (await response.json()).error;
+    sentence = (await response.json()).error;
   } catch {
-    told = null; // not JSON: a proxy in between, perhaps
+    sentence = null; // not JSON: a proxy in between, perhaps
   }
-  return typeof told === "string" && told ? told : `The service answered ${response.status} ${response.statusText}`.trim();
+  return typeof sentence === "string" && sentence ? sentence : `The service answered ${response.status} ${response.statusText}`.trim();
 }
 
 /** Would another token help? A token that may read but not edit gets a 403. */
@@ -73,7 +73,7 @@ export async function call(path, { method = "GET", query, form, json, signal } =
   const response = await send(address(path, query), options);
   if (!response.ok) {
     const error = new ServiceError(await refusal(response), response.status);
-    if (wantsToken(response.status)) tell("token-wanted", error);
+    if (wantsToken(response.status)) announce("token-wanted", error);
     throw error;
   }
   return response.json();

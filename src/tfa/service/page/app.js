@@ -1,6 +1,6 @@
 // Start: tabs, the chooser of maps, the token, and which part of the page is fresh.
-import { call, chooseMap, chosenMap, events, setToken, tell, token } from "./api.js";
-import { startAsking } from "./ask.js";
+import { call, chooseMap, chosenMap, events, setToken, announce, token } from "./api.js";
+import { startRecognising } from "./recognise.js";
 import { startCalibrating } from "./calibrate.js";
 import { showDecisions } from "./decisions.js";
 import { alertIn, byId, count, make, say } from "./dom.js";
@@ -8,12 +8,12 @@ import { refuseStrayDrops } from "./files.js";
 import { startMap } from "./photos.js";
 import { startTabs } from "./tabs.js";
 
-/** Calibrations are told by name, or as objects that have one. */
+/** Calibrations come by name, or as objects that have one. */
 const namesOf = (calibrations) => (calibrations || []).map((one) => (typeof one === "string" ? one : one.name));
 
-const views = { ask: startAsking(), map: startMap(), calibrate: startCalibrating(), decisions: { show: showDecisions } };
+const views = { recognise: startRecognising(), map: startMap(), calibrate: startCalibrating(), decisions: { show: showDecisions } };
 const stale = new Set(Object.keys(views));
-let shown = "ask";
+let shown = "recognise";
 let facts = null;
 
 /** A view is filled when it is first seen after something changed. */
@@ -24,8 +24,8 @@ function freshen() {
 }
 
 async function loadFacts() {
-  const told = await call("v1/map");
-  facts = { ...told, calibrations: namesOf(told.calibrations), active: told.active_calibration ?? null };
+  const info = await call("v1/map");
+  facts = { ...info, calibrations: namesOf(info.calibrations), active: info.active_calibration ?? null };
   const encoder = typeof facts.encoder === "object" && facts.encoder ? facts.encoder.id : facts.encoder;
   const active = facts.active ? `calibrated to ${facts.active}` : "not calibrated";
   say("map-name", facts.name || "");
@@ -39,7 +39,7 @@ async function loadFacts() {
 async function loadMaps() {
   const maps = await call("v1/maps");
   const names = maps.map((one) => one.name);
-  if (!names.includes(chosenMap())) chooseMap(""); // served no longer
+  if (!names.includes(chosenMap())) chooseMap(""); // the service no longer has it
   byId("map-select").replaceChildren(...maps.map((one) => make("option", { value: one.name }, `${one.name} (${count(one.images, "photo")})`)));
   byId("map-select").value = chosenMap() || names[0] || "";
   byId("map-chooser").hidden = maps.length < 2;
@@ -74,7 +74,7 @@ function startToken() {
     form.hidden = true; // it comes back if the service refuses this one too
     for (const id of ["map-alert", "calibrate-alert", "decisions-alert"]) alertIn(id, null);
     await load();
-    tell("session");
+    announce("session");
   });
   byId("token-forget").addEventListener("click", () => {
     setToken("");
@@ -85,7 +85,7 @@ function startToken() {
 
 byId("map-select").addEventListener("change", (event) => {
   chooseMap(event.target.value);
-  tell("map-chosen");
+  announce("map-chosen");
   load();
 });
 events.addEventListener("map-edited", load);

@@ -1,5 +1,5 @@
 // The calibrate view: photos of a camera, the job's progress, and what the map decides differently.
-import { call, events, formOf, tell } from "./api.js";
+import { call, events, formOf, announce } from "./api.js";
 import { decisionRows, reasonList } from "./decisions.js";
 import { alertIn, byId, count, make, say, table } from "./dom.js";
 import { ChosenFiles, fileZone } from "./files.js";
@@ -52,7 +52,7 @@ async function calibrate(event) {
     showChanges(name, before, { ...(await decided()), ...result });
     say("job-status", `The map is calibrated to ${name}.`);
     chosen.clear();
-    tell("map-edited");
+    announce("map-edited");
   } catch (error) {
     say("job-status", "");
     alertIn("calibrate-alert", error);
@@ -89,27 +89,27 @@ async function use(event) {
   try {
     await call("v1/calibrations/active", { method: "POST", json: { name } });
     say("job-status", name ? `The map answers as calibrated to ${name}.` : "The map answers without a calibration.");
-    tell("map-edited");
+    announce("map-edited");
   } catch (error) {
     alertIn("calibrate-alert", error);
   }
 }
 
-/** What the map learnt from its own queries, where the service was started to; asked for each time the tab is seen. */
+/** Self-calibration, where the service was started with it; read each time the tab is shown. */
 async function showSelf() {
-  let told = null;
+  let state = null;
   try {
-    told = await call("v1/self-calibration");
+    state = await call("v1/self-calibration");
   } catch {
-    told = null; // a service without it
+    state = null; // a service without it
   }
-  byId("self").hidden = !told?.enabled;
-  if (!told?.enabled) return;
-  const effect = told.ready
+  byId("self").hidden = !state?.enabled;
+  if (!state?.enabled) return;
+  const effect = state.ready
     ? "Answers are corrected by what they taught."
-    : `From ${told.needed} on, answers are corrected by what they taught.`;
-  say("self-words", `${count(told.seen, "query", "queries")} seen, the scores of ${told.kept} kept. ${effect}`);
-  byId("self-reset").disabled = told.seen === 0;
+    : `From ${state.needed} on, answers are corrected by what they taught.`;
+  say("self-words", `${count(state.seen, "query", "queries")} seen, the scores of ${state.kept} kept. ${effect}`);
+  byId("self-reset").disabled = state.seen === 0;
 }
 
 async function resetSelf() {

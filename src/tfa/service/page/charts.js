@@ -10,15 +10,15 @@ export function ticks(low, high, about = 5) {
   const raw = (high - low) / about || 1;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = power * [1, 2, 5, 10].find((digit) => digit * power >= raw);
-  const found = [];
-  for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-9; at += step) found.push(Number(at.toPrecision(12)));
-  return found;
+  const ticks = [];
+  for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-9; at += step) ticks.push(Number(at.toPrecision(12)));
+  return ticks;
 }
 
 const powersOfTen = (low, high) => {
-  const found = [];
-  for (let power = Math.ceil(Math.log10(low)); power <= Math.log10(high); power += 1) found.push(10 ** power);
-  return found.length > 1 ? found : [low, high];
+  const ticks = [];
+  for (let power = Math.ceil(Math.log10(low)); power <= Math.log10(high); power += 1) ticks.push(10 ** power);
+  return ticks.length > 1 ? ticks : [low, high];
 };
 
 function short(value) {
@@ -77,7 +77,7 @@ export function line(chart, xs, ys, kind) {
   chart.node.append(makeSvg("path", { class: kind, d }));
 }
 
-/** A text beside a point where no other text or point is yet, as far as that can be had. */
+/** A text beside a point where no other text or point is yet, as far as that is possible. */
 export function letters(chart, points) {
   const places = [[11, -6], [11, 14], [-11, -6], [-11, 14], [0, -12], [0, 20], [18, 4], [-18, 4], [18, -14], [-18, -14], [28, 4], [-28, 4]];
   const taken = points.map((point) => [chart.X(point.x), chart.Y(point.y)]);

@@ -45,7 +45,7 @@ function headCards(decisions, reasons, whose) {
     card(`In numbers, ${whose}`, "", table(["Decision", "Value"], rows, `Decisions, ${whose}`)));
 }
 
-/** The evidence is that of the map's own photos; a calibration in use decides anew and is told first. */
+/** The evidence is that of the map's own photos; a calibration in use decides anew and is shown first. */
 export async function showDecisions(facts) {
   alertIn("decisions-alert", null);
   const place = byId("decisions-body");
@@ -104,7 +104,7 @@ function spectrumChart(spectrum) {
   const places = values.map((_, at) => at + 1);
   const low = Math.min(...plain, ...shaped);
   const chart = frame({
-    title: "Variance of the directions, before and after shaping; the sentence below tells it",
+    title: "Variance of the directions, before and after shaping; the sentence below says it in words",
     x: { range: [1, values.length], label: "direction, by falling variance" },
     y: { range: [Math.max(low * 0.7, 1e-12), 1.3], label: "variance against the first", log: true },
   });
@@ -122,7 +122,7 @@ function similarityChart(similarity) {
   const ys = similarity?.final || [];
   if (!xs.length) return [make("p", {}, "This map keeps no similarities.")];
   const chart = frame({
-    title: "Original against final similarity of pairs of photos; the sentence below tells it",
+    title: "Original against final similarity of pairs of photos; the sentence below says it in words",
     x: { range: around(xs), label: "original similarity" },
     y: { range: around(ys), label: "final similarity" },
   });

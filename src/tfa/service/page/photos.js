@@ -1,34 +1,34 @@
 // The map view: its photos, page by page; adding and removing.
-import { call, events, formOf, showPhoto, tell } from "./api.js";
+import { call, events, formOf, showPhoto, announce } from "./api.js";
 import { alertIn, byId, count, make, positionInWords, say } from "./dom.js";
 import { ChosenFiles, fileZone } from "./files.js";
 
 const PAGE = 24;
 let offset = 0;
 let total = 0;
-let asked = 0; // of several lists under way only the last is shown
+let latest = 0; // of several lists under way only the last is shown
 let chosen = null;
 let editable = true;
 
 async function list() {
-  asked += 1;
-  const mine = asked;
+  latest += 1;
+  const mine = latest;
   try {
-    const found = await call("v1/images", { query: { offset, limit: PAGE, filter: byId("filter").value.trim() } });
-    if (mine !== asked) return;
-    total = found.total;
+    const page = await call("v1/images", { query: { offset, limit: PAGE, filter: byId("filter").value.trim() } });
+    if (mine !== latest) return;
+    total = page.total;
     if (offset >= total && offset > 0) { // the last photo of the last page was removed
       offset = Math.max(0, Math.floor((total - 1) / PAGE) * PAGE);
       await list();
       return;
     }
-    byId("photos").replaceChildren(...found.images.map(photoCard));
-    const last = offset + found.images.length;
+    byId("photos").replaceChildren(...page.images.map(photoCard));
+    const last = offset + page.images.length;
     say("map-range", total ? `${offset + 1} to ${last} of ${total}` : "No photo has this in its name.");
     byId("page-back").disabled = offset === 0;
     byId("page-on").disabled = last >= total;
   } catch (error) {
-    if (mine === asked) alertIn("map-alert", error);
+    if (mine === latest) alertIn("map-alert", error);
   }
 }
 
@@ -66,7 +66,7 @@ async function remove(record) {
   try {
     await call(`v1/images/${encodeURIComponent(record.id)}`, { method: "DELETE" });
     say("map-status", `Removed ${record.image}.`);
-    tell("map-edited"); // the list is read again with all else
+    announce("map-edited"); // the list is read again with all else
     byId("filter").focus(); // the button that had the focus goes away
   } catch (error) {
     alertIn("map-alert", error);
@@ -82,7 +82,7 @@ async function add() {
     const report = await call("v1/images", { method: "POST", form: formOf("images", files) });
     chosen.clear();
     say("map-status", addedInWords(report));
-    tell("map-edited");
+    announce("map-edited");
   } catch (error) {
     say("map-status", "");
     alertIn("map-alert", error);

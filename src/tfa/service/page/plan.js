@@ -89,7 +89,7 @@ export class Plan {
     }
     this.paintScale(brush, colour, scale, width, height);
     this.paintHits(brush, colour, at);
-    this.tell();
+    this.describe();
   }
 
   paintScale(brush, colour, scale, width, height) {
@@ -134,7 +134,7 @@ export class Plan {
   }
 
   /** The same in words: for those who do not see the drawing. */
-  tell() {
+  describe() {
     const known = new Set(this.places.map((place) => place.id));
     const there = this.hits.filter((hit) => known.has(hit.id));
     const words = `${count(this.places.length, "position")} of the map` +

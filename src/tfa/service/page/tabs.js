@@ -1,7 +1,7 @@
 // Tabs as WAI-ARIA describes them: arrow keys, Home and End move and choose, Tab goes on into the panel.
 import { byId } from "./dom.js";
 
-/** `onShow` is told the id of the panel that is shown, each time. */
+/** `onShow` gets the id of the panel that is shown, each time. */
 export function startTabs(onShow) {
   const tabs = [...document.querySelectorAll("[role=tab]")];
   const panels = tabs.map((tab) => byId(tab.getAttribute("aria-controls")));

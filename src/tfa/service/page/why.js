@@ -28,7 +28,7 @@ export async function showWhy(photo, hit, calibration) {
   try {
     const form = formOf("image", [photo], { id: hit.id, calibration });
     const why = await call("v1/why", { method: "POST", form, signal: mine.signal });
-    body.replaceChildren(...parts(photo, hit, why));
+    body.replaceChildren(...sections(photo, hit, why));
     overlay.paint();
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -36,10 +36,10 @@ export async function showWhy(photo, hit, calibration) {
   }
 }
 
-function parts(photo, hit, why) {
+function sections(photo, hit, why) {
   const own = make("img", { alt: "Your photo with the patches that carried the match" });
   const other = make("img", { alt: `Map photo ${hit.image} with the patches that carried the match` });
-  const canvas = make("canvas", { "aria-hidden": "true" }); // its content is told by the sentences and the lists
+  const canvas = make("canvas", { "aria-hidden": "true" }); // the sentences and the lists say what it shows
   const pair = make("div", { class: "pair" },
     make("figure", {}, own, make("figcaption", {}, "Your photo")),
     make("figure", {}, other, make("figcaption", {}, hit.image)),
@@ -58,7 +58,7 @@ function parts(photo, hit, why) {
     make("div", { class: "two" },
       make("div", {}, make("h4", {}, "Visual words"),
         make("p", { class: "quiet" }, "Point at a word, or move to it, to see its patches."), wordList(why)),
-      make("div", {}, make("h4", {}, "Parts of the score"), partTable(why))),
+      make("div", {}, make("h4", {}, "Terms of the score"), termTable(why))),
   ];
 }
 
@@ -66,13 +66,13 @@ function parts(photo, hit, why) {
 function summary(why) {
   const patches = why.grid[0] * why.grid[1];
   const alike = why.matches?.length ?? 0;
-  const told = [
+  const sentences = [
     `Score ${number(why.score)}.`,
     `${halfCarriedBy(why.query_heat)} of the ${patches} patches of your photo carry half of what speaks for the match.`,
   ];
   const pairs = alike ? `${count(alike, "pair")} of patches lie` : "No patches lie";
-  if (why.matches) told.push(`${pairs} in one arrangement in both photos.`);
-  return told.join(" ");
+  if (why.matches) sentences.push(`${pairs} in one spatial arrangement in both photos.`);
+  return sentences.join(" ");
 }
 
 function toggle(label, what) {
@@ -119,7 +119,7 @@ function wordList(why) {
   return list;
 }
 
-function partTable(why) {
-  const rows = (why.terms || []).map((part) => ({ cells: [part.name, part.contribution] }));
-  return table(["Part", "Contribution"], [...rows, { cells: ["Score", why.score] }], "Parts of the score");
+function termTable(why) {
+  const rows = (why.terms || []).map((term) => ({ cells: [term.name, term.contribution] }));
+  return table(["Term", "Contribution"], [...rows, { cells: ["Score", why.score] }], "Terms of the score");
 }

@@ -5,14 +5,14 @@ import { fileZone, preview } from "./files.js";
 import { Plan } from "./plan.js";
 import { hideWhy, showWhy } from "./why.js";
 
-let photo = null; // the file that was asked last
+let photo = null; // the file of the last query
 let hits = [];
 let refused = false; // was the last question refused for want of a token?
 let running = null; // of the question under way, so that a newer one can stop it
 let plan = null;
 
 const options = () => {
-  const form = byId("ask-options");
+  const form = byId("recognise-options");
   return Object.fromEntries(["k", "calibration", "min_confidence", "verify"].map((name) => [name, form.elements[name].value]));
 };
 
@@ -23,19 +23,19 @@ function showPlaces(answered) {
   byId("answer").classList.toggle("empty", !answered);
 }
 
-async function ask(file) {
+async function recognise(file) {
   photo = file;
   running?.abort();
   const mine = new AbortController();
   running = mine;
-  alertIn("ask-alert", null);
+  alertIn("recognise-alert", null);
   hideWhy();
   hits = [];
   byId("hits").replaceChildren();
   preview(byId("own-photo"), file);
   say("own-name", file.name || "Your photo");
   showPlaces(true);
-  say("ask-status", "Looking through the map…");
+  say("recognise-status", "Looking through the map…");
   try {
     const answer = await call("v1/query", { method: "POST", form: formOf("image", [file], options()), signal: mine.signal });
     refused = false;
@@ -43,9 +43,9 @@ async function ask(file) {
   } catch (error) {
     if (error.name === "AbortError") return;
     refused = wantsToken(error.status);
-    say("ask-status", "");
+    say("recognise-status", "");
     showPlaces(false);
-    alertIn("ask-alert", error);
+    alertIn("recognise-alert", error);
   }
   plan.draw(hits);
 }
@@ -54,7 +54,7 @@ function showAnswer(answer) {
   hits = answer.hits;
   const head = answer.calibration ? `calibrated to ${answer.calibration}` : "not calibrated";
   const best = `confidence ${number(answer.confidence, 2)}`;
-  say("ask-status", hits.length
+  say("recognise-status", hits.length
     ? `${count(hits.length, "match", "matches")}, best ${best}, ${head}, ${number(answer.seconds, 2)} s.`
     : `No match is confident enough: the best has ${best}. Lower the least confidence in the options to see it.`);
   byId("hits").replaceChildren(...hits.map(hitCard));
@@ -65,7 +65,7 @@ function hitCard(hit, index) {
   showPhoto(image, hit.image_url, 480);
   const where = positionInWords(hit.position);
   const verified = hit.matches === null || hit.matches === undefined
-    ? null : `${count(hit.matches, "patch", "patches")} in one arrangement`;
+    ? null : `${count(hit.matches, "patch", "patches")} in one spatial arrangement`;
   const why = make("button", { type: "button", "aria-label": `Why ${hit.image}?`, click: () => choose(hit, card) }, "Why?");
   const [here, away] = [() => plan.point(hit.id), () => plan.point(null)];
   const card = make("li", { class: "card hit", mouseenter: here, mouseleave: away, focusin: here, focusout: away },
@@ -91,13 +91,13 @@ function forget() {
   hits = [];
   hideWhy();
   showPlaces(false);
-  say("ask-status", "");
-  alertIn("ask-alert", null);
+  say("recognise-status", "");
+  alertIn("recognise-alert", null);
 }
 
 /** Fill the choices that depend on the map; an answer that is shown stays. */
 async function show(facts) {
-  const select = byId("ask-options").elements.calibration;
+  const select = byId("recognise-options").elements.calibration;
   const before = select.value;
   const inUse = facts.active ? `in use (${facts.active})` : "in use (none)";
   select.replaceChildren(make("option", { value: "" }, inUse),
@@ -109,21 +109,21 @@ async function show(facts) {
     plan.take(await call("v1/positions"));
     plan.draw(hits);
   } catch (error) {
-    alertIn("ask-alert", error);
+    alertIn("recognise-alert", error);
   }
 }
 
-export function startAsking() {
+export function startRecognising() {
   plan = new Plan(byId("plan"), byId("plan-canvas"), byId("plan-words"));
-  fileZone(byId("ask-files"), {
-    title: "Choose a photo", hint: "or drop one here: the map says where it was taken", onFiles: ([file]) => ask(file),
+  fileZone(byId("recognise-files"), {
+    title: "Choose a photo", hint: "or drop one here: the map says where it was taken", onFiles: ([file]) => recognise(file),
   });
-  byId("ask-options").addEventListener("submit", (event) => {
+  byId("recognise-options").addEventListener("submit", (event) => {
     event.preventDefault();
-    if (photo) ask(photo);
-    else alertIn("ask-alert", new Error("There is no photo yet. Choose one first."));
+    if (photo) recognise(photo);
+    else alertIn("recognise-alert", new Error("There is no photo yet. Choose one first."));
   });
-  events.addEventListener("session", () => refused && photo && ask(photo));
+  events.addEventListener("session", () => refused && photo && recognise(photo));
   events.addEventListener("map-chosen", forget);
   return { show };
 }
