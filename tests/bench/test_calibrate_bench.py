@@ -8,7 +8,7 @@ import pytest
 
 from tfa import pipeline
 from tfa.bench.speed import calibrate as benchmark
-from tfa.bench.speed.fit import made_up_tokens
+from tfa.bench.speed.fit import synthetic_tokens
 from tfa.errors import BadSpec
 
 SMALL = {"images": 12, "target": 8, "full": 14, "patches": 10, "channels": 6}
@@ -37,16 +37,16 @@ def test_one_fit_and_two_calibrations_of_it(monkeypatch):
 
 
 def test_photos_are_map_and_target_in_turn(monkeypatch):
-    monkeypatch.setattr(benchmark, "tokens_of_photos", lambda photos, progress: made_up_tokens(21, 8, 4))
+    monkeypatch.setattr(benchmark, "tokens_of_photos", lambda photos, progress: synthetic_tokens(21, 8, 4))
     result = benchmark.run_calibrate_benchmark(photos="photos", target=8, full=607)
     assert (result.images, result.target, result.full) == (11, 8, 10)
-    monkeypatch.setattr(benchmark, "tokens_of_photos", lambda photos, progress: made_up_tokens(3, 8, 4))
+    monkeypatch.setattr(benchmark, "tokens_of_photos", lambda photos, progress: synthetic_tokens(3, 8, 4))
     with pytest.raises(BadSpec, match="2 map images and 1 target images"):
         benchmark.run_calibrate_benchmark(photos="photos")
 
 
 def test_targets_are_the_places_of_the_map_in_another_light():
-    tokens = made_up_tokens(5, 40, 16)
+    tokens = synthetic_tokens(5, 40, 16)
     again = benchmark.seen_again(tokens, 10)
     assert again.cls.shape == (10, 16)
     means = [[np.asarray(patch, np.float64).mean(axis=0) for patch in t.patches] for t in (tokens, again)]

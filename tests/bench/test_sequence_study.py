@@ -66,7 +66,7 @@ def test_rows_and_queries_must_fit():
         study_sequence("made", scores, positives[:9])
 
 
-def made_bench():
+def synthetic_bench():
     tokens = world()
     return SimpleNamespace(
         database=Photos(tokens, tuple(map(str, range(len(tokens))))),
@@ -78,7 +78,7 @@ def made_bench():
 
 
 def test_scores_are_those_of_the_head_fitted_on_the_database():
-    bench = made_bench()
+    bench = synthetic_bench()
     head = fit(bench.database.tokens, bench.spec)
     scores = dict(scores_of(bench))
     assert list(scores) == [0, 1, 2, "ensemble"]
@@ -87,7 +87,7 @@ def test_scores_are_those_of_the_head_fitted_on_the_database():
 
 
 def test_a_drive_is_studied_with_every_replica():
-    bench = made_bench()
+    bench = synthetic_bench()
     study = study_drive(bench)
     scores = dict(scores_of(bench))
     assert study.sequences[1] == study_sequence("made", scores[1], bench.truth.positives)

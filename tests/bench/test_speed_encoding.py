@@ -53,7 +53,7 @@ def test_the_lines_hold_the_gain_and_the_rate_against_what_is_asked(result: benc
 def test_the_null_encoder_keeps_the_promises_of_an_encoder() -> None:
     encoder = benchmark.NullEncoder()
     assert isinstance(encoder, Encoder)
-    photo = benchmark.made_up_photo(0, benchmark.PHOTO)
+    photo = benchmark.synthetic_photo(0, benchmark.PHOTO)
     assert photo.size == (640, 480)
     patches, cls = encoder.encode([encoder.prepare(photo)] * 2)
     assert patches.shape == (2, encoder.grid[0] * encoder.grid[1], encoder.channels)

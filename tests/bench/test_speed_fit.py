@@ -11,7 +11,7 @@ from tfa.bench.speed import fit_growth, fit_sampled
 from tfa.bench.speed.fit import run_fit_benchmark
 from tfa.bench.speed.fit_growth import exponent, run_fit_growth_benchmark
 from tfa.bench.speed.fit_sampled import run_sampled_fit_benchmark
-from tfa.bench.speed.synthetic_tokens import MadeTokens, made_tokens
+from tfa.bench.speed.synthetic_tokens import LazyTokens, lazy_tokens
 from tfa.errors import BadSpec
 from tfa.pipeline import fit
 
@@ -48,12 +48,12 @@ def test_growth_without_a_floor_has_no_ratio():
 
 def test_the_stages_timed_are_those_of_a_fit():
     measured = fit_growth.fit_size(24, 30, 6, SMALL["spec"], floor=False)
-    assert measured.decisions == fit(made_tokens(24, 30, 6)[0], SMALL["spec"]).decisions.to_dict()
+    assert measured.decisions == fit(lazy_tokens(24, 30, 6)[0], SMALL["spec"]).decisions.to_dict()
 
 
 def test_files_are_counted_once(monkeypatch):
     monkeypatch.setattr(fit_growth.Spill.__init__, "__defaults__", (0,))
-    head = fit(made_tokens(20, 30, 6)[0], SMALL["spec"])
+    head = fit(lazy_tokens(20, 30, 6)[0], SMALL["spec"])
     counted = fit_growth.spilled_bytes(head)
     stands_on = [(b.described.descriptors, b.products, b.geometry.vectors) for b in head.branches.values()]
     alone = sum(array.nbytes for arrays in stands_on for array in arrays)
@@ -90,7 +90,7 @@ def test_sizes_that_say_nothing_are_refused():
 
 
 def test_made_tokens_are_the_same_whenever_they_are_read():
-    maker = MadeTokens(5, 529, 16)
+    maker = LazyTokens(5, 529, 16)
     np.testing.assert_array_equal(maker[3], maker[3])
     assert maker[3].shape == (529, 16)
     assert maker[3].dtype == np.float16

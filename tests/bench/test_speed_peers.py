@@ -10,7 +10,7 @@ import pytest
 from tfa.base.backend import l2
 from tfa.bench.heads.peers.anyloc import vlad
 from tfa.bench.speed import peer_builds, peers
-from tfa.bench.speed.fit import made_up_tokens
+from tfa.bench.speed.fit import synthetic_tokens
 from tfa.bench.speed.measure import measure, measure_in_turn, resident, same_threads, thread_count
 from tfa.errors import BadSpec
 
@@ -129,7 +129,7 @@ def test_both_whitenings_give_the_same_products():
 
 def test_photos_are_used_where_they_are_given(monkeypatch):
     monkeypatch.setattr(peer_builds, "library", lambda name: None)
-    monkeypatch.setattr(peers, "tokens_of_photos", lambda photos, progress: made_up_tokens(5, 9, 6))
+    monkeypatch.setattr(peers, "tokens_of_photos", lambda photos, progress: synthetic_tokens(5, 9, 6))
     result = peers.run_peers_benchmark(words=4, photos="photos")
     assert (result.images, result.patches, result.channels) == (5, 9, 6)
 

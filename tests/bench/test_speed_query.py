@@ -8,7 +8,7 @@ import pytest
 from tfa.bench.speed.increment import run_increment_benchmark
 from tfa.bench.speed.map_size import run_map_size_benchmark
 from tfa.bench.speed.query import run_query_benchmark
-from tfa.bench.speed.synthetic_maps import arrays_read, made_head
+from tfa.bench.speed.synthetic_maps import arrays_read, synthetic_head
 from tfa.errors import BadSpec
 
 SHAPE = {"words": 4, "channels": 16}
@@ -36,21 +36,21 @@ def test_queries_are_timed_beside_the_bytes_they_read():
 
 
 def test_arrays_are_read_once_though_two_parts_share_them():
-    read = arrays_read(made_head(30, "adaptive", **SHAPE))
+    read = arrays_read(synthetic_head(30, "adaptive", **SHAPE))
     assert sorted(array.nbytes for array in read) == sorted([30 * 64, 29 * 30, 29 * 30, 30 * 29, 30 * 29])
-    floats = arrays_read(made_head(30, "partial", storage="float16", **SHAPE))
+    floats = arrays_read(synthetic_head(30, "partial", storage="float16", **SHAPE))
     assert sum(array.nbytes for array in floats) == 2 * (30 * 64 + 2 * 30 * 29)
 
 
 def test_scores_of_a_made_up_head_are_finite():
-    from tfa.bench.speed.fit import made_up_tokens
+    from tfa.bench.speed.fit import synthetic_tokens
 
     for carrier in ("original", "partial", "adaptive"):
-        scores = made_head(40, carrier, **SHAPE).scorer.scores(made_up_tokens(3, 9, 16))
+        scores = synthetic_head(40, carrier, **SHAPE).scorer.scores(synthetic_tokens(3, 9, 16))
         assert np.isfinite(scores).all()
         assert scores.std() > 0
     with pytest.raises(BadSpec, match="at least 3"):
-        made_head(2, "original")
+        synthetic_head(2, "original")
 
 
 def test_maps_are_weighed_for_every_carrier_and_storage():

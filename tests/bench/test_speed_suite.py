@@ -14,7 +14,7 @@ import pytest
 from tfa.base.files import BadFile, write_json
 from tfa.bench.speed import suite
 from tfa.bench.speed.page import performance_page, read_results
-from tfa.bench.speed.result_line import COLUMNS, Bar, Line, cells, compared, told_bytes, told_seconds
+from tfa.bench.speed.result_line import COLUMNS, Bar, Line, cells, compared, format_bytes, format_seconds
 from tfa.errors import BadSpec, MissingExtra
 
 
@@ -48,14 +48,14 @@ def test_cells_leave_out_what_does_not_apply():
     ("seconds", "text"), [(123.4, "123 s"), (1.0, "1 s"), (0.5, "500 ms"), (2e-5, "20 µs"), (0.0, "0 µs")]
 )
 def test_seconds_are_told_in_their_unit(seconds, text):
-    assert told_seconds(seconds) == text
+    assert format_seconds(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (1500, "1.46 KiB"), (24 << 30, "24 GiB"), (5 << 40, "5.12e+03 GiB")]
 )
 def test_bytes_are_told_in_their_unit(count, text):
-    assert told_bytes(count) == text
+    assert format_bytes(count) == text
 
 
 @pytest.mark.parametrize("name", suite.SUITE)

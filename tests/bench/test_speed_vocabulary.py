@@ -36,7 +36,7 @@ def test_every_iteration_has_its_bare_product(monkeypatch):
         real(sample, words, threads)
 
     monkeypatch.setattr(benchmark, "_product", counted)
-    sample = benchmark.made_up_patches(300, 6)
+    sample = benchmark.synthetic_patches(300, 6)
     seconds, floor, iterations = benchmark._in_turn(sample, 4, SilentProgress())
     assert iterations == [one.iterations for one in fit_vocabularies(sample, 4, backend_for("cpu"))]
     assert products == [4 * sum(count > at for count in iterations) for at in range(max(iterations))]
@@ -53,7 +53,7 @@ def test_the_bare_product_has_every_patch(monkeypatch):
 
 
 def test_made_up_patches_are_unit_vectors_that_fade_along_the_channels():
-    patches = benchmark.made_up_patches(3000, 32)
+    patches = benchmark.synthetic_patches(3000, 32)
     np.testing.assert_allclose(np.linalg.norm(patches, axis=1), 1, rtol=1e-5)
     assert (patches[:, :4] ** 2).mean() > 3 * (patches[:, -4:] ** 2).mean()
-    np.testing.assert_array_equal(patches, benchmark.made_up_patches(3000, 32))
+    np.testing.assert_array_equal(patches, benchmark.synthetic_patches(3000, 32))

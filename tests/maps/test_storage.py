@@ -9,8 +9,8 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
 from tfa.base.config import MapSpec
 from tfa.base.tokens import Tokens
-from tfa.bench.speed.synthetic_maps import made_head
-from tfa.bench.speed.synthetic_states import MadeEncoder, made_state
+from tfa.bench.speed.synthetic_maps import synthetic_head
+from tfa.bench.speed.synthetic_states import SyntheticEncoder, synthetic_state
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
 from tfa.maps import query as asking
@@ -107,9 +107,9 @@ PATCHES = np.random.default_rng(0).standard_normal((9, 16)).astype(np.float16)
 
 
 def large(carrier, storage, images=600):
-    encoder = MadeEncoder(PATCHES, (3, 3))
-    head = made_head(images, carrier, words=8, channels=16, storage=storage)
-    return PlaceMap(made_state(head, encoder), encoder=encoder)
+    encoder = SyntheticEncoder(PATCHES, (3, 3))
+    head = synthetic_head(images, carrier, words=8, channels=16, storage=storage)
+    return PlaceMap(synthetic_state(head, encoder), encoder=encoder)
 
 
 def made_queries(count=20):

@@ -13,7 +13,7 @@ from tests.maps.conftest import SPEC
 from tests.service.conftest import opened
 from tfa.bench.load_test import run as serving
 from tfa.bench.load_test.child import Child, NotServing
-from tfa.bench.load_test.clients import made_up_photo
+from tfa.bench.load_test.clients import synthetic_photo
 from tfa.client.client import Client
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
@@ -28,7 +28,7 @@ def fake_command(place_map: Path) -> list[str]:
 def fake_map(folder: Path, images: int) -> PlaceMap:
     (folder / "photos").mkdir()
     for seed in range(images):
-        (folder / "photos" / f"{seed}.jpg").write_bytes(made_up_photo(seed))
+        (folder / "photos" / f"{seed}.jpg").write_bytes(synthetic_photo(seed))
     built = PlaceMap.build(folder / "photos", encoder=FakeEncoder(), spec=SPEC, cache=TokenCache(folder / "cache"))
     built.save(folder / "town.tfa")
     return built
@@ -67,7 +67,7 @@ def test_what_is_lost_is_told():
 
 def test_a_service_that_is_told_to_stop_finishes_and_stops(town, tmp_path):
     with Child(town, fake_command, tmp_path / "log.txt") as child:
-        assert Client(child.url).add([made_up_photo(1)]).added == [14]
+        assert Client(child.url).add([synthetic_photo(1)]).added == [14]
         child._process.send_signal(signal.SIGTERM)
         assert child._process.wait(20) in (0, -signal.SIGTERM)
     assert (tmp_path / "log.txt").read_text() == ""

@@ -70,6 +70,28 @@ def write_packed(path: Path, content: dict[str, Any]) -> None:
     write_atomically(path, write)
 
 
+def read_json(path: Path, error: type[TfaError], hint: str = "", *, packed: bool = False) -> Any:
+    """The JSON of a file; `error` says that it is missing (and `hint` what to do) or cannot be read."""
+    try:
+        return read_packed(path) if packed else json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise error(f"{path} does not exist{hint}") from None
+    except (OSError, ValueError) as problem:
+        raise error(f"{path} cannot be read: {problem}") from None
+
+
+def read_form(
+    path: Path, form: str, version: int, error: type[TfaError], hint: str = "", *, packed: bool = False
+) -> dict[str, Any]:
+    """The JSON object of a file that says of which format and version it is."""
+    values: dict[str, Any] = read_json(path, error, hint, packed=packed)
+    if not isinstance(values, dict) or values.get("format") != form:
+        raise error(f"{path} is not a {form} file{hint}")
+    if values.get("version") != version:
+        raise error(f"{path} is of version {values.get('version')}; this release reads version {version}: run again")
+    return values
+
+
 def read_packed(path: Path) -> Any:
     """What `write_packed` wrote; OSError or ValueError where it is not whole."""
     try:

@@ -10,7 +10,6 @@ from its inputs, whose digest it carries.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from tfa.base.files import sha256_of_json, write_json
-from tfa.bench.array_json import BadRecord, array_digest, pack, read_packed, unpack, write_packed
+from tfa.bench.array_json import BadRecord, array_digest, pack, read_form, unpack, write_packed
 from tfa.bench.ranking_codes import pack_rankings, smallest, unpack_rankings
 
 FORMAT, VERSION = "tfa-record", 1
@@ -64,7 +63,7 @@ class Truth:
     @classmethod
     def read(cls, folder: Path) -> Self:
         path = folder / TRUTH_FILE
-        values = _read(path, TRUTH_FORMAT)
+        values = read_form(path, TRUTH_FORMAT, VERSION, BadRecord)
         try:
             truth = cls(
                 values["name"],
@@ -203,7 +202,7 @@ class Record:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        values = _read(path, FORMAT)
+        values = read_form(path, FORMAT, VERSION, BadRecord, packed=True)
         try:
             record = cls(
                 dataset=values["dataset"],
@@ -248,20 +247,6 @@ def find_records(results: Path) -> list[Path]:
 def truth_of(record_file: Path) -> Truth:
     """The Truth a record file belongs to: `dataset.json` one folder up."""
     return Truth.read(record_file.parent.parent)
-
-
-def _read(path: Path, form: str) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text("utf-8")) if form == TRUTH_FORMAT else read_packed(path)
-    except FileNotFoundError:
-        raise BadRecord(f"{path} does not exist") from None
-    except (OSError, ValueError) as error:
-        raise BadRecord(f"{path} cannot be read: {error}") from None
-    if not isinstance(values, dict) or values.get("format") != form:
-        raise BadRecord(f"{path} is not a {form} file")
-    if values.get("version") != VERSION:
-        raise BadRecord(f"{path} is of version {values.get('version')}; this release reads version {VERSION}")
-    return values
 
 
 def packed_fold(fold: Mapping[str, Any], written: Callable[[np.ndarray], Any] = pack) -> dict[str, Any]:

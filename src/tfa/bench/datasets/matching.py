@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tfa.bench.array_json import read_json
 from tfa.bench.datasets.files import BadDataset
 from tfa.bench.datasets.layouts.earth import earth_points
 from tfa.bench.datasets.layouts.indexed import checked_indices
@@ -74,12 +74,7 @@ def listed_positives(
 
 
 def read_positives(file: Path) -> dict[str, list[str]]:
-    try:
-        values = json.loads(file.read_text("utf-8"))
-    except FileNotFoundError:
-        raise BadDataset(f"{file} is missing; it lists the database images of each query as JSON") from None
-    except (OSError, ValueError) as error:
-        raise BadDataset(f"{file} cannot be read: {error}") from None
+    values = read_json(file, BadDataset, "; it lists the database images of each query as JSON")
     if not isinstance(values, dict) or not all(
         isinstance(names, list) and all(isinstance(name, str) for name in names) for names in values.values()
     ):

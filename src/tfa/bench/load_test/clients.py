@@ -17,7 +17,7 @@ from tfa.errors import TfaError
 FIRST_NEW = 1_000_000  # seeds of photos that are added start here
 
 
-def made_up_photo(seed: int, light: float = 1.0, size: tuple[int, int] = (320, 240)) -> bytes:
+def synthetic_photo(seed: int, light: float = 1.0, size: tuple[int, int] = (320, 240)) -> bytes:
     """A JPEG of coloured blocks: the seed decides the blocks, the light how bright they are."""
     from PIL import Image
 
@@ -104,7 +104,7 @@ class Load:
                         self.edits.removed.add(image_id)
                 continue
             seed += 1
-            photo, found = made_up_photo(seed), list[int]()
+            photo, found = synthetic_photo(seed), list[int]()
             if self._timed(lambda: found.extend(client.add([photo]).added), self.edit_seconds):  # noqa: B023
                 mine += found
                 with self._lock:

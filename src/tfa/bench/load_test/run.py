@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 from tfa.base.config import EncoderOptions, HeadSpec
 from tfa.base.progress import Progress, as_progress
 from tfa.bench.load_test.child import Child, Command, serve_command
-from tfa.bench.load_test.clients import Edits, Load, made_up_photo
+from tfa.bench.load_test.clients import Edits, Load, synthetic_photo
 from tfa.client.client import Client
 from tfa.maps import PlaceMap
 
@@ -111,11 +111,11 @@ def run_serving_benchmark(
     """
     with tempfile.TemporaryDirectory(prefix="tfa-bench-serve-") as name:
         folder = Path(name)
-        place_map = (build or made_up_map)(folder, images)
+        place_map = (build or synthetic_map)(folder, images)
         assert place_map.path is not None
         with Child(place_map.path, command or serve_command, folder / "log.txt", threads) as child:
             client = Client(child.url)
-            photos = [made_up_photo(seed, light=0.8) for seed in range(min(images, 32))]
+            photos = [synthetic_photo(seed, light=0.8) for seed in range(min(images, 32))]
             with threadpool_limits(threads):
                 bare, alone = _in_turn(place_map, client, photos, quiet)
             load = Load(child.url, photos, clients, editors)
@@ -142,7 +142,7 @@ def run_serving_benchmark(
     )
 
 
-def made_up_map(folder: Path, images: int) -> PlaceMap:
+def synthetic_map(folder: Path, images: int) -> PlaceMap:
     """A saved map of made-up photos under a real encoder of random weights, which are written beside it."""
     from tfa.base.files import write_tensors
     from tfa.encoders import parse_encoder
@@ -151,7 +151,7 @@ def made_up_map(folder: Path, images: int) -> PlaceMap:
 
     (folder / "photos").mkdir()
     for seed in range(images):
-        (folder / "photos" / f"{seed:05d}.jpg").write_bytes(made_up_photo(seed))
+        (folder / "photos" / f"{seed:05d}.jpg").write_bytes(synthetic_photo(seed))
     generator, shapes = np.random.default_rng(0), expected_shapes(parse_encoder(ENCODER).card)
     weights = {name: 0.3 * generator.standard_normal(shape, np.float32) for name, shape in shapes.items()}
     write_tensors(folder / "random.safetensors", {name: array.astype(np.float16) for name, array in weights.items()})

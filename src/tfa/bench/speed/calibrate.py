@@ -15,7 +15,7 @@ from tfa import pipeline
 from tfa.base.config import HeadSpec
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
-from tfa.bench.speed.fit import made_up_tokens, tokens_of_photos
+from tfa.bench.speed.fit import synthetic_tokens, tokens_of_photos
 from tfa.errors import BadSpec
 from tfa.method.head import Head
 
@@ -78,7 +78,7 @@ def run_calibrate_benchmark(
     others are the target, as many as there are.
     """
     if photos is None:
-        database = made_up_tokens(images, patches, channels)
+        database = synthetic_tokens(images, patches, channels)
         others = seen_again(database, max(target, full))
     else:
         everything = tokens_of_photos(photos, progress)

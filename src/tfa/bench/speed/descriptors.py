@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,9 +12,9 @@ from tfa.base.config import HeadSpec
 from tfa.base.progress import Progress, SilentProgress, as_progress, tracked
 from tfa.base.threads import in_threads
 from tfa.base.tokens import Tokens
-from tfa.bench.speed.fit import made_up_tokens
+from tfa.bench.speed.fit import synthetic_tokens
 from tfa.bench.speed.measure import measure, thread_count
-from tfa.bench.speed.result_line import Bar, Line, cells, compared
+from tfa.bench.speed.result_line import Bar, Line, OverFloor, cells, compared, listed
 from tfa.method.residuals import ASSIGNMENTS, describe
 from tfa.method.vocabulary import CONSTRUCTIONS
 
@@ -23,8 +22,8 @@ BAR = Bar(1.5)
 TURN = 16  # images
 
 
-@dataclass(frozen=True)
-class DescriptorsBenchmark:
+@dataclass(frozen=True, kw_only=True)
+class DescriptorsBenchmark(OverFloor):
     """Seconds of `describe`, and of tokens · wordsᵀ and weightsᵀ · tokens alone, image by image in float32."""
 
     images: int
@@ -32,14 +31,8 @@ class DescriptorsBenchmark:
     channels: int
     words: int
     threads: int
-    seconds: float
-    floor: float
     peak_bytes: int | None  # resident beyond the tokens, which are there before
     disk_bytes: int  # of the six sets, which a fit keeps in a mapped temporary file
-
-    @property
-    def ratio(self) -> float:
-        return self.seconds / self.floor
 
     def lines(self) -> list[Line]:
         sets = len(ASSIGNMENTS) * len(CONSTRUCTIONS)
@@ -51,15 +44,12 @@ class DescriptorsBenchmark:
             )
         ]
 
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "ratio": self.ratio}
-
     def __str__(self) -> str:
         what, seconds, floor, ratio, bar, met, peak, disk = cells(self.lines()[0])
         rows = [("time", seconds), ("their matrix products alone", floor), ("ratio", f"{ratio} ({bar}: {met})")]
         rows += [("peak memory beyond the tokens", peak), ("descriptors, in a mapped file", disk)]
         rows += [("threads of matrix products", str(self.threads))]
-        return "\n".join([what, "", *(f"{name:<44}{value:>20}" for name, value in rows)])
+        return listed(what, rows)
 
 
 def run_descriptors_benchmark(
@@ -72,7 +62,7 @@ def run_descriptors_benchmark(
     progress: bool | Progress | None = None,
 ) -> DescriptorsBenchmark:
     """Time both assignments under three vocabularies, and their products in turn; the fastest run counts."""
-    tokens, backend = made_up_tokens(images, patches, channels), backend_for("cpu")
+    tokens, backend = synthetic_tokens(images, patches, channels), backend_for("cpu")
     rng, temperature = np.random.default_rng(0), HeadSpec().temperature
     # Words as a vocabulary has them: means of patches. Which patches is all the same to the time.
     drawn = [rng.integers(0, (images, patches), (words, 8, 2)) for _ in CONSTRUCTIONS]

@@ -143,7 +143,7 @@ def _architecture(name: str, batches: Sequence[int], threads: int, repeats: int)
     weights = random_weights(name)
     plain, fast = VitEncoder(identity, weights), FastEncoder(identity, weights, threads)
     size = (identity.width, identity.height)
-    images = [made_up_photo(seed, size) for seed in range(max(batches))]
+    images = [synthetic_photo(seed, size) for seed in range(max(batches))]
     speeds = []
     for batch in batches:
         calls = {"float32": _encoding(plain, images[:batch]), "fast": _encoding(fast, images[:batch])}
@@ -185,7 +185,7 @@ def _input(photos: int, repeats: int) -> InputSpeed:
     with tempfile.TemporaryDirectory(prefix="tfa-bench-") as folder:
         paths = [Path(folder, f"{seed}.jpg") for seed in range(photos)]
         for seed, path in enumerate(paths):
-            made_up_photo(seed, PHOTO).save(path, quality=90)
+            synthetic_photo(seed, PHOTO).save(path, quality=90)
         fresh = (Path(folder, f"cache-{n}") for n in itertools.count())
         calls = {
             "whole": lambda: TokenCache(next(fresh)).encode(paths, encoder).digests,
@@ -241,7 +241,7 @@ def random_weights(name: str) -> Weights:
     return Weights(tensors, sha256_of_json([name, "random"]), "random")
 
 
-def made_up_photo(seed: int, size: tuple[int, int]) -> Image.Image:
+def synthetic_photo(seed: int, size: tuple[int, int]) -> Image.Image:
     """Smooth colours with grain, so that a JPEG of it takes as long to decode as a photo."""
     rng = np.random.default_rng(seed)
     coarse = Image.fromarray(rng.integers(0, 256, (30, 40, 3), dtype=np.uint8))

@@ -56,7 +56,7 @@ class FitBenchmark:
         return "\n".join(lines)
 
 
-def made_up_tokens(images: int, patches: int, channels: int) -> Tokens:
+def synthetic_tokens(images: int, patches: int, channels: int) -> Tokens:
     """Tokens with structure: images of recurring things, a share of them particular to the place."""
     rng = np.random.default_rng(0)
     things = rng.normal(size=(400, channels)).astype(np.float32)
@@ -84,7 +84,7 @@ def run_fit_benchmark(
     progress: bool | Progress | None = None,
 ) -> FitBenchmark:
     """Time `fit`, then k-means, the six descriptor sets, six Gram matrices and six eigendecompositions alone."""
-    tokens = made_up_tokens(images, patches, channels) if photos is None else tokens_of_photos(photos, progress)
+    tokens = synthetic_tokens(images, patches, channels) if photos is None else tokens_of_photos(photos, progress)
     fit(tokens.select(slice(0, min(len(tokens), 8))), HeadSpec(words=4))  # thread pools and page tables warm up
     started = time.perf_counter()
     head = fit(tokens, progress=progress)

@@ -23,7 +23,7 @@ from tfa.base.progress import Progress, as_progress, tracked
 from tfa.base.spill import Spill, release
 from tfa.bench.speed.measure import measure, resident, thread_count
 from tfa.bench.speed.result_line import Bar, Line, compared
-from tfa.bench.speed.synthetic_tokens import made_tokens
+from tfa.bench.speed.synthetic_tokens import lazy_tokens
 from tfa.errors import BadSpec
 from tfa.method.head import Head
 from tfa.method.residuals import ASSIGNMENTS, HARD, Described, describe
@@ -161,7 +161,7 @@ def run_fit_growth_benchmark(
         raise BadSpec(
             f"sizes={tuple(sizes)}, repeats={repeats}; give sizes of at least 2 images, and repeat at least once"
         )
-    fit(made_tokens(WARM_UP, patches, channels)[0], HeadSpec(words=4))  # thread pools and page tables
+    fit(lazy_tokens(WARM_UP, patches, channels)[0], HeadSpec(words=4))  # thread pools and page tables
     done = [
         fit_size(images, patches, channels, spec, floor=floor, repeats=repeats)
         for images in tracked(sorted(sizes), len(sizes), "sizes", bar)
@@ -174,7 +174,7 @@ def fit_size(
     images: int, patches: int, channels: int, spec: HeadSpec, *, floor: bool = True, repeats: int = 1
 ) -> FitSize:
     """The stages of one fit, as `pipeline.fit` calls them."""
-    tokens, maker = made_tokens(images, patches, channels)
+    tokens, maker = lazy_tokens(images, patches, channels)
     backend, spill, peaks = backend_for("cpu"), Spill(), []
 
     def staged(call: Any) -> tuple[Any, float, int | None]:

@@ -17,7 +17,7 @@ from tfa.base.progress import Progress, as_progress, tracked
 from tfa.bench.speed.fit_growth import FitSize, exponent, fit_size
 from tfa.bench.speed.measure import thread_count
 from tfa.bench.speed.result_line import Line
-from tfa.bench.speed.synthetic_tokens import made_tokens
+from tfa.bench.speed.synthetic_tokens import lazy_tokens
 from tfa.errors import BadSpec
 from tfa.pipeline import fit
 
@@ -101,7 +101,7 @@ def run_sampled_fit_benchmark(
     if not sizes or sizes[0] <= max_pca:
         raise BadSpec(f"images={tuple(sizes)} with max_pca={max_pca}: the PCA is sampled above max_pca images only")
     spec = HeadSpec(words=words, max_pca=max_pca, pca_sample=pca_sample, max_pseudo=max_pseudo, max_patches=max_patches)
-    fit(made_tokens(WARM_UP, patches, channels)[0], HeadSpec(words=4))  # thread pools and page tables
+    fit(lazy_tokens(WARM_UP, patches, channels)[0], HeadSpec(words=4))  # thread pools and page tables
     bar = as_progress(progress)
     done = [fit_size(count, patches, channels, spec, floor=False) for count in tracked(sizes, len(sizes), "sizes", bar)]
     return SampledFitBenchmark(

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from tfa.base.progress import Progress, as_progress
-from tfa.bench.speed.fit import made_up_tokens
+from tfa.bench.speed.fit import synthetic_tokens
 from tfa.bench.speed.measure import thread_count
 from tfa.bench.speed.result_line import COLUMNS, Bar, Line, cells, compared
-from tfa.bench.speed.synthetic_maps import made_head
-from tfa.bench.speed.synthetic_states import MadeEncoder, made_state
+from tfa.bench.speed.synthetic_maps import synthetic_head
+from tfa.bench.speed.synthetic_states import SyntheticEncoder, synthetic_state
 from tfa.bench.speed.verify import squarest
 from tfa.maps import PlaceMap
 from tfa.maps.stored_head import INTEGERS
@@ -74,11 +74,11 @@ def run_increment_benchmark(
     progress: bool | Progress | None = None,
 ) -> IncrementBenchmark:
     """Save a made-up map, open it, and add photos to it one after the other."""
-    encoder = MadeEncoder(np.asarray(made_up_tokens(1, patches, channels).patches[0]), squarest(patches))
+    encoder = SyntheticEncoder(np.asarray(synthetic_tokens(1, patches, channels).patches[0]), squarest(patches))
     with as_progress(progress).task("adding", additions) as task, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        head = made_head(images, carrier, words=words, channels=channels, storage=storage)
-        PlaceMap(made_state(head, encoder)).save(folder / "made.tfa")
+        head = synthetic_head(images, carrier, words=words, channels=channels, storage=storage)
+        PlaceMap(synthetic_state(head, encoder)).save(folder / "made.tfa")
         del head
         opened = PlaceMap.load(folder / "made.tfa", encoder=encoder)
         opened.cache = TokenCache(folder / "cache")

@@ -10,9 +10,9 @@ from typing import Any
 
 from tfa.base.config import STORAGES
 from tfa.base.progress import Progress, as_progress
-from tfa.bench.speed.result_line import Bar, Line, told_bytes
-from tfa.bench.speed.synthetic_maps import made_head
-from tfa.bench.speed.synthetic_states import made_state
+from tfa.bench.speed.result_line import Bar, Line, format_bytes
+from tfa.bench.speed.synthetic_maps import synthetic_head
+from tfa.bench.speed.synthetic_states import synthetic_state
 from tfa.maps.folder import writer
 from tfa.maps.stored_head import INTEGERS
 from tfa.method.carriers import CARRIERS
@@ -67,7 +67,7 @@ class MapSizeBenchmark:
         lines.append(f"{'carrier':<12}{'storage':<10}{'images':>8}{'map':>12}{'an image':>12}{'times smaller':>16}")
         for size in self.sizes:
             lines.append(
-                f"{size.carrier:<12}{size.storage:<10}{size.images:>8,}{told_bytes(size.disk_bytes):>12}"
+                f"{size.carrier:<12}{size.storage:<10}{size.images:>8,}{format_bytes(size.disk_bytes):>12}"
                 f"{size.bytes_per_image:>12,.0f}{size.ratio:>16.2f}"
             )
         return "\n".join(lines)
@@ -88,9 +88,9 @@ def run_map_size_benchmark(
         for images in sizes:
             for carrier in carriers:
                 for storage in storages:
-                    head = made_head(images, carrier, words=words, channels=channels, storage=storage)
+                    head = synthetic_head(images, carrier, words=words, channels=channels, storage=storage)
                     with tempfile.TemporaryDirectory(prefix="tfa-size-") as folder:
-                        writer.write_new(Path(folder) / "made.tfa", made_state(head), overwrite=False)
+                        writer.write_new(Path(folder) / "made.tfa", synthetic_state(head), overwrite=False)
                         disk = sum(file.stat().st_size for file in (Path(folder) / "made.tfa").iterdir())
                     found.append(MapSize(carrier, storage, images, disk, 4 * words * channels))
                     task.advance()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfa.base.files import BadFile
-from tfa.bench.speed.result_line import COLUMNS, Line, cells, told_bytes
+from tfa.bench.array_json import read_form
+from tfa.bench.speed.result_line import COLUMNS, Line, cells, format_bytes
 from tfa.bench.speed.suite import FORMAT, SUITE, VERSION
 
 Result = Mapping[str, Any]
@@ -22,26 +22,14 @@ def read_results(paths: Sequence[Path]) -> list[dict[str, Any]]:
     if not files:
         listed = ", ".join(map(str, paths))
         raise BadFile(f"{listed}: there is no JSON file; write one with tfa bench speed --out {paths[0]}/speed.json")
-    return [_read(file) for file in files]
-
-
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        result = json.loads(file.read_text("utf-8"))
-    except FileNotFoundError:
-        raise BadFile(f"{file} does not exist; write it with tfa bench speed --out {file}") from None
-    except (OSError, ValueError) as error:
-        raise BadFile(f"{file} cannot be read: {error}") from None
-    if not isinstance(result, dict) or result.get("format") != FORMAT:
-        raise BadFile(f"{file} is not a {FORMAT} file; write one with tfa bench speed --out")
-    if result.get("version") != VERSION:
-        raise BadFile(f"{file} is of version {result.get('version')}; this release reads version {VERSION}: run again")
-    return result
+    return [
+        read_form(file, FORMAT, VERSION, BadFile, f"; write it with tfa bench speed --out {file}") for file in files
+    ]
 
 
 def performance_page(results: Sequence[Result]) -> str:
     """Markdown: the targets and what was measured, then a table for each benchmark of each run."""
-    machines = list(dict.fromkeys(told_machine(result) for result in results))
+    machines = list(dict.fromkeys(format_machine(result) for result in results))
     sections = [_introduction(machines, results), _bars(results, machines)]
     for name in _names(results):
         sections.append(_section(name, results, machines))
@@ -79,7 +67,7 @@ def _bars(results: Sequence[Result], machines: Sequence[str]) -> str:
         for line in map(Line.from_dict, entry["lines"]):
             if line.bar is not None:
                 what, _, _, ratio, bar, met, _, _ = cells(line)
-                place = [str(machines.index(told_machine(result)) + 1)] if len(machines) > 1 else []
+                place = [str(machines.index(format_machine(result)) + 1)] if len(machines) > 1 else []
                 rows.append([f"[{entry['title']}](#{_anchor(entry['title'])})", what, *place, ratio, bar, met])
     if not rows:
         return ""
@@ -93,7 +81,7 @@ def _section(name: str, results: Sequence[Result], machines: Sequence[str]) -> s
     parts = [f"## {first['title']}\n\n`{name}`. {first['floor']}"]
     for result, entry in found:
         settings = ", ".join(f"{key.replace('_', ' ')} {_told(value)}" for key, value in entry["settings"].items())
-        place = f"Machine {machines.index(told_machine(result)) + 1}; " if len(machines) > 1 else ""
+        place = f"Machine {machines.index(format_machine(result)) + 1}; " if len(machines) > 1 else ""
         size = "" if result["size"] == "full" else ", small"
         threads = result["threads"]
         told = f"{place}{threads} thread{'' if threads == 1 else 's'}{size}{': ' if settings else ''}{settings}."
@@ -105,10 +93,10 @@ def _section(name: str, results: Sequence[Result], machines: Sequence[str]) -> s
     return "\n\n".join(parts)
 
 
-def told_machine(result: Result) -> str:
+def format_machine(result: Result) -> str:
     """The machine in words, with the versions that decide about speed."""
     here, versions = result["machine"], result["versions"]
-    memory = f", {told_bytes(here['memory_bytes'])} of memory" if "memory_bytes" in here else ""
+    memory = f", {format_bytes(here['memory_bytes'])} of memory" if "memory_bytes" in here else ""
     software = ", ".join(f"{name} {number}" for name, number in versions.items())
     return f"{here['processor']} ({here['machine']}), {here['cores']} cores{memory}; {software}"
 

@@ -17,7 +17,7 @@ from tfa.base.config import HeadSpec
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.bench.speed import peer_builds
-from tfa.bench.speed.fit import made_up_tokens, tokens_of_photos
+from tfa.bench.speed.fit import synthetic_tokens, tokens_of_photos
 from tfa.bench.speed.measure import Measured, measure, measure_in_turn, same_threads, thread_count
 from tfa.bench.speed.result_line import Bar, Line
 from tfa.errors import BadSpec
@@ -111,7 +111,7 @@ def run_peers_benchmark(
 
     AnyLoc and faiss are given unit patches: making them is not counted against them, holding them is.
     """
-    tokens = made_up_tokens(images, patches, channels) if photos is None else tokens_of_photos(photos, progress)
+    tokens = synthetic_tokens(images, patches, channels) if photos is None else tokens_of_photos(photos, progress)
     if len(tokens) < 2:
         raise BadSpec(f"{len(tokens)} images; give at least 2")
     faiss, count = peer_builds.library("faiss"), threads or thread_count()

@@ -13,10 +13,10 @@ from tfa.base.backend import backend_for
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.bench.described_queries import DescribedQueries
-from tfa.bench.speed.fit import made_up_tokens
+from tfa.bench.speed.fit import synthetic_tokens
 from tfa.bench.speed.measure import measure_in_turn, thread_count
-from tfa.bench.speed.result_line import COLUMNS, Bar, Line, cells, compared, told_bytes
-from tfa.bench.speed.synthetic_maps import arrays_read, made_head, numbers_read
+from tfa.bench.speed.result_line import COLUMNS, Bar, Line, cells, compared, format_bytes
+from tfa.bench.speed.synthetic_maps import arrays_read, numbers_read, synthetic_head
 from tfa.maps.stored_head import INTEGERS
 from tfa.method.carriers import CARRIERS
 from tfa.method.residuals import describe
@@ -49,7 +49,7 @@ class QueryTime:
 
     def lines(self) -> list[Line]:
         name = f"{self.carrier}, {self.images:,} images"
-        note = f"{told_bytes(self.bytes_read)} read; describing {1000 * self.describe_seconds:.2f} ms"
+        note = f"{format_bytes(self.bytes_read)} read; describing {1000 * self.describe_seconds:.2f} ms"
         one = compared(f"{name}, one query", self.seconds, self.floor, ONE_BAR, peak_bytes=self.peak_bytes, note=note)
         rest = compared(f"{name}, its descriptor known", self.rows_seconds, self.floor)
         note = f"the floor is the query alone; bare float32 products take {1000 * self.batch_products:.2f} ms"
@@ -110,7 +110,7 @@ def run_query_benchmark(
     progress: bool | Progress | None = None,
 ) -> QueryBenchmark:
     """Time made-up maps of integers; the floor reads the same arrays on as many threads, in turn with the query."""
-    tokens = made_up_tokens(batch, patches, channels)
+    tokens = synthetic_tokens(batch, patches, channels)
     times = []
     with as_progress(progress).task("timing", len(sizes) * len(carriers) + 1) as task:
         for images in sizes:
@@ -123,7 +123,7 @@ def run_query_benchmark(
 
 
 def _timed(images: int, carrier: str, words: int, tokens: Tokens, repeats: int) -> QueryTime:
-    head = made_head(images, carrier, words=words, channels=tokens.channels, storage=INTEGERS)
+    head = synthetic_head(images, carrier, words=words, channels=tokens.channels, storage=INTEGERS)
     scorer, one = head.scorer, tokens.select([0])
     known = DescribedQueries(one)
     scorer.prepare()

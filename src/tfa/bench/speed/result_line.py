@@ -52,6 +52,21 @@ class Line:
         return cls(**{**given, "bar": None if bar is None else Bar(**bar)})
 
 
+@dataclass(frozen=True, kw_only=True)
+class OverFloor:
+    """A result that is one time beside its floor."""
+
+    seconds: float
+    floor: float
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds / self.floor
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "ratio": self.ratio}
+
+
 class HasLines(Protocol):
     """A result of a benchmark that tells its own lines."""
 
@@ -81,17 +96,22 @@ def cells(line: Line) -> tuple[str, ...]:
     met = {True: "yes", False: "no", None: ""}[line.met]
     return (
         f"{line.what} ({line.note})" if line.note else line.what,
-        told_seconds(line.seconds),
-        told_seconds(line.floor),
+        format_seconds(line.seconds),
+        format_seconds(line.floor),
         UNKNOWN if line.ratio is None else f"{line.ratio:.2f}",
         "" if line.bar is None else str(line.bar),
         met,
-        told_bytes(line.peak_bytes),
-        told_bytes(line.disk_bytes),
+        format_bytes(line.peak_bytes),
+        format_bytes(line.disk_bytes),
     )
 
 
-def told_seconds(seconds: float | None) -> str:
+def listed(what: str, rows: Sequence[tuple[str, str]]) -> str:
+    """Names and values under a heading."""
+    return "\n".join([what, "", *(f"{name:<44}{value:>20}" for name, value in rows)])
+
+
+def format_seconds(seconds: float | None) -> str:
     if seconds is None:
         return UNKNOWN
     for least, factor, unit in ((1.0, 1.0, "s"), (1e-3, 1e3, "ms")):
@@ -100,7 +120,7 @@ def told_seconds(seconds: float | None) -> str:
     return f"{seconds * 1e6:.3g} µs"
 
 
-def told_bytes(count: int | None) -> str:
+def format_bytes(count: int | None) -> str:
     if count is None:
         return UNKNOWN
     size = float(count)

@@ -16,7 +16,7 @@ MAX_RANK = 4096  # directions a geometry keeps at most
 STRENGTHS = {"c": 0.6, "beta": 0.3}  # of the adaptive carrier: all three of its terms
 
 
-def made_head(
+def synthetic_head(
     images: int, carrier: str, *, words: int = 64, channels: int = 384, storage: str = INTEGERS
 ) -> StoredHead:
     """A head of one vocabulary under soft assignment, with `images` random rows."""

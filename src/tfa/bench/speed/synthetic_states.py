@@ -15,7 +15,7 @@ from tfa.maps.stored_head import StoredHead
 WHY = {"assignment": "made up", "strengths": "made up", "admit_cls": "made up", "carrier": "made up"}
 
 
-class MadeEncoder:
+class SyntheticEncoder:
     """Gives every photo the same tokens, at once: what is left of an edit is the map's own time."""
 
     id: str = "made-up"
@@ -32,7 +32,7 @@ class MadeEncoder:
         return np.repeat(self.patches[None], len(images), axis=0), None
 
 
-def made_state(head: StoredHead, encoder: MadeEncoder | None = None) -> MapState:
+def synthetic_state(head: StoredHead, encoder: SyntheticEncoder | None = None) -> MapState:
     """The first state of a map of that head, with records as long as those of real photos."""
     images = len(head.scorer.bias)
     records = []
@@ -40,8 +40,8 @@ def made_state(head: StoredHead, encoder: MadeEncoder | None = None) -> MapState
         digest = hashlib.sha256(number.to_bytes(8, "little")).hexdigest()
         records.append(ImageRecord(number, f"/photos/of/a/town/{number:08d}.jpg", digest, True))
     facts = {
-        "id": MadeEncoder.id,
-        "fingerprint": MadeEncoder.fingerprint,
+        "id": SyntheticEncoder.id,
+        "fingerprint": SyntheticEncoder.fingerprint,
         "channels": head.scorer.sides[0].centers.shape[1],
         "global_channels": None,
         "grid": [1, 1] if encoder is None else list(encoder.grid),

@@ -16,7 +16,7 @@ NOISE = 0.7
 POOL = 16_384  # patches of noise; every image takes a run of them
 
 
-class MadeTokens(Sequence):
+class LazyTokens(Sequence):
     """Patches `n d` of one image after the other, float16, the same whenever they are asked for.
 
     `seconds` tells how long making them took so far: it is no part of what is timed.
@@ -54,7 +54,7 @@ class MadeTokens(Sequence):
         return tokens
 
 
-def made_tokens(images: int, patches: int, channels: int) -> tuple[Tokens, MadeTokens]:
+def lazy_tokens(images: int, patches: int, channels: int) -> tuple[Tokens, LazyTokens]:
     """Tokens with structure, and what makes them."""
-    maker = MadeTokens(images, patches, channels)
+    maker = LazyTokens(images, patches, channels)
     return Tokens(maker, maker.global_tokens()), maker

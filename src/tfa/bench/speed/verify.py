@@ -20,7 +20,7 @@ from tfa.base.config import VerifySpec
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.bench.speed.calibrate import seen_again
-from tfa.bench.speed.fit import made_up_tokens
+from tfa.bench.speed.fit import synthetic_tokens
 from tfa.verification.patch_store import CompactTokens
 
 REPEATS = 5  # of each measurement; the shortest counts, the others were disturbed
@@ -84,7 +84,7 @@ def run_verify_benchmark(
     Products are those of numpy, which shares each of them among the threads.
     """
     grid = squarest(patches)
-    images = made_up_tokens(candidates, patches, channels)
+    images = synthetic_tokens(candidates, patches, channels)
     known = CompactTokens.fit(Tokens(images.patches, grid=grid), VerifySpec(dimensions=dimensions))
     asked = seen_again(images, queries)
     photos = [asked.load(index, index + 1) for index in range(queries)]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from tfa.base.backend import backend_for, l2
 from tfa.base.progress import Progress, as_progress
 from tfa.bench.speed.measure import measure, thread_count
-from tfa.bench.speed.result_line import Bar, Line, cells, compared, told_bytes
+from tfa.bench.speed.result_line import Bar, Line, OverFloor, cells, compared, format_bytes, listed
 from tfa.method.kmeans import ROWS, TURN, Lloyd, Threads
 from tfa.method.vocabulary import CONSTRUCTIONS, MAX_ITERATIONS
 
@@ -19,8 +18,8 @@ BAR = Bar(1.3)
 THINGS = 400
 
 
-@dataclass(frozen=True)
-class VocabularyBenchmark:
+@dataclass(frozen=True, kw_only=True)
+class VocabularyBenchmark(OverFloor):
     """Seconds of three constructions, their start included, and of the products patches · wordsᵀ of their iterations.
 
     The products have the same blocks and dtype; the start, the sums and the choice of the nearest are not in the floor.
@@ -31,30 +30,20 @@ class VocabularyBenchmark:
     words: int
     iterations: list[int]  # of each construction
     threads: int
-    seconds: float
-    floor: float
     peak_bytes: int | None  # resident beyond the patches, which are there before
     patch_bytes: int
 
-    @property
-    def ratio(self) -> float:
-        return self.seconds / self.floor
-
     def lines(self) -> list[Line]:
         what = f"three vocabularies of {self.words} words, {self.patches:,} × {self.channels} patches"
-        note = (
-            f"{', '.join(map(str, self.iterations))} iterations; the patches themselves {told_bytes(self.patch_bytes)}"
-        )
+        patches = format_bytes(self.patch_bytes)
+        note = f"{', '.join(map(str, self.iterations))} iterations; the patches themselves {patches}"
         return [compared(what, self.seconds, self.floor, BAR, peak_bytes=self.peak_bytes, note=note)]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "ratio": self.ratio}
 
     def __str__(self) -> str:
         what, seconds, floor, ratio, bar, met, peak, _ = cells(self.lines()[0])
         rows = [("time", seconds), ("products of as many iterations", floor), ("ratio", f"{ratio} ({bar}: {met})")]
         rows += [("peak memory beyond the patches", peak), ("threads of matrix products", str(self.threads))]
-        return "\n".join([what, "", *(f"{name:<44}{value:>20}" for name, value in rows)])
+        return listed(what, rows)
 
 
 def run_vocabulary_benchmark(
@@ -66,7 +55,7 @@ def run_vocabulary_benchmark(
     progress: bool | Progress | None = None,
 ) -> VocabularyBenchmark:
     """Time three constructions and the products they cannot do without; the fastest of `repeats` counts."""
-    sample, told = made_up_patches(patches, channels), as_progress(progress)
+    sample, told = synthetic_patches(patches, channels), as_progress(progress)
     _in_turn(sample[: 4 * words], 2, as_progress(None))  # thread pools and page tables warm up
     runs, peaks = [], []
     for _ in range(repeats):
@@ -110,7 +99,7 @@ def _in_turn(sample: np.ndarray, words: int, progress: Progress) -> tuple[float,
     return seconds, floor, lloyd.iterations
 
 
-def made_up_patches(patches: int, channels: int) -> np.ndarray:
+def synthetic_patches(patches: int, channels: int) -> np.ndarray:
     """Unit patches of things that recur, under noise; both fade along the channels, as spectra of tokens do."""
     rng = np.random.default_rng(0)
     spread = (1 / np.sqrt(1 + np.arange(channels))).astype(np.float32)

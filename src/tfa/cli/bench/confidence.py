@@ -8,19 +8,10 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.bench.run import named_folder
-from tfa.cli.console import console, delivered, examples, open_table, say, wants_progress
+from tfa.cli.console import console, delivered, open_table, say, wants_progress
 
 if TYPE_CHECKING:
     from tfa.bench.studies.confidence import ConfidenceStudy
-
-
-def register(bench: typer.Typer) -> None:
-    bench.command(
-        epilog=examples(
-            "tfa bench confidence --dataset sped=data/sped --out-of-map nordland=data/nordland",
-            "tfa bench confidence --dataset sped=data/sped --heads tfa,tfa-v-always --json",
-        )
-    )(confidence)
 
 
 def confidence(

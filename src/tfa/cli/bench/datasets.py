@@ -10,26 +10,13 @@ import typer
 from rich.table import Table
 
 from tfa.cli import options
-from tfa.cli.console import console, counted, examples, open_table, print_json, say, wants_progress
+from tfa.cli.console import console, counted, open_table, print_json, say, wants_progress
 
 if TYPE_CHECKING:
     from tfa.bench.datasets.card import DatasetCard
     from tfa.bench.datasets.check import Finding
 
 STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
-
-
-def register(bench: typer.Typer) -> None:
-    bench.command(epilog=examples("tfa bench datasets", "tfa bench datasets pitts30k", "tfa bench datasets --json"))(
-        datasets
-    )
-    bench.command(
-        epilog=examples(
-            "tfa bench check sped data/sped",
-            "tfa bench check pitts30k data/pitts30k --deep",
-            "tfa bench check my-town photos/ --positives town.json",
-        )
-    )(check)
 
 
 def datasets(

@@ -8,16 +8,7 @@ from typing import Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import counted, examples, say
-
-
-def register(bench: typer.Typer) -> None:
-    bench.command(
-        epilog=examples(
-            "tfa bench figures results/ --out figures/",
-            "tfa bench figures results/ --out figures/ --dataset sped --photos sped=datasets/SPED",
-        )
-    )(figures)
+from tfa.cli.console import counted, say
 
 
 def figures(

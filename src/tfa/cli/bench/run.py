@@ -8,24 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import console, counted, examples, note, open_table, print_json, say, wants_progress
+from tfa.cli.console import console, counted, note, open_table, print_json, say, wants_progress
 
 if TYPE_CHECKING:
     from tfa.bench.heads.contract import HeadCard
     from tfa.bench.run import Ran
 
 DEFAULT_HEADS = "anyloc,tfvpr,ria,tfa,tfa-c64"
-
-
-def register(bench: typer.Typer) -> None:
-    bench.command(
-        epilog=examples(
-            "tfa bench run --dataset sped=data/sped --heads anyloc,tfvpr,ria,tfa,tfa-c64 --out results/",
-            "tfa bench run --dataset sped=data/sped --dataset mine=photos/ --heads all",
-            "tfa bench run --dataset pitts30k=data/pitts30k --encoder dinov2-b14@322 --weights vitb14.pth",
-        )
-    )(run)
-    bench.command(epilog=examples("tfa bench heads", "tfa bench heads --json"))(heads)
 
 
 def named_folder(text: str) -> tuple[str, Path]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import console, counted, examples, note, open_table, print_json, printable, say
+from tfa.cli.console import console, counted, note, open_table, print_json, printable, say
 from tfa.errors import BadSpec
 
 if TYPE_CHECKING:
@@ -18,16 +18,6 @@ if TYPE_CHECKING:
     from tfa.bench.metrics.resampling import Paired
 
     Differences = dict[int, Paired]  # number of a row → its difference to the head compared with
-
-
-def register(bench: typer.Typer) -> None:
-    bench.command(
-        epilog=examples(
-            "tfa bench score results/",
-            "tfa bench score results/ --dataset sped --against vlad",
-            "tfa bench score results/ --head tfa-c64 --ks 1,5 --json",
-        )
-    )(score)
 
 
 def whole_numbers(text: str) -> str:

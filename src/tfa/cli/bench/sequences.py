@@ -9,16 +9,7 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.bench.run import named_folder
-from tfa.cli.console import console, delivered, examples, open_table, printable, say, wants_progress
-
-
-def register(bench: typer.Typer) -> None:
-    bench.command(
-        epilog=examples(
-            "tfa bench sequences --dataset gardens-point=data/gardens_point --dataset nordland-540=data/nordland",
-            "tfa bench sequences --dataset drive=data/drive --out sequences.json",
-        )
-    )(sequences)
+from tfa.cli.console import console, delivered, open_table, printable, say, wants_progress
 
 
 def sequences(

@@ -7,11 +7,7 @@ from typing import Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import examples, print_json, say, wants_progress
-
-
-def register(bench: typer.Typer) -> None:
-    bench.command(epilog=examples("tfa bench serve", "tfa bench serve --seconds 10 --clients 4 --json"))(serve)
+from tfa.cli.bench.speed import timed
 
 
 def serve(
@@ -29,17 +25,15 @@ def serve(
     """
     from tfa.bench.load_test.run import run_serving_benchmark
 
-    result = run_serving_benchmark(
+    result = timed(
+        run_serving_benchmark,
+        json,
+        quiet,
         seconds=seconds,
         clients=clients,
         editors=editors,
         images=images,
         threads=threads,
-        progress=wants_progress(quiet=quiet, json=json),
     )
-    if json:
-        print_json(result.to_dict())
-    else:
-        say(str(result))
     if not result.passed:
         raise typer.Exit(1)

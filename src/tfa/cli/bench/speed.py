@@ -2,42 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import console, examples, note, open_table, print_json, printable, say, wants_progress
+from tfa.cli.console import console, note, open_table, print_json, printable, say, wants_progress
 
 if TYPE_CHECKING:
     from tfa.bench.speed.suite import Done
 
 
+class Result(Protocol):
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+T = TypeVar("T", bound=Result)
+
+
 class Size(StrEnum):
     small = "small"
     full = "full"
-
-
-def register(bench: typer.Typer) -> None:
-    bench.command(
-        epilog=examples(
-            "tfa bench speed --size small",
-            "tfa bench speed fit verify --json",
-            "tfa bench speed --peers --out docs/performance/speed.json",
-        )
-    )(speed)
-    bench.command(epilog=examples("tfa bench performance docs/performance/ --out docs/performance.md"))(performance)
-    bench.command(
-        epilog=examples(
-            "tfa bench fit", "tfa bench fit --images 200 --patches 256 --json", "tfa bench fit --tokens photos/"
-        )
-    )(fit)
-    bench.command(
-        epilog=examples("tfa bench calibrate", "tfa bench calibrate --images 200 --full 200 --patches 256 --json")
-    )(calibrate)
-    bench.command(epilog=examples("tfa bench verify", "tfa bench verify --candidates 50 --threads 4 --json"))(verify)
 
 
 def speed(
@@ -121,6 +109,16 @@ def performance(
     note(f"wrote {out}")
 
 
+def timed(run: Callable[..., T], json: bool, quiet: bool, **given: Any) -> T:
+    """Run a benchmark and show its result."""
+    result = run(**given, progress=wants_progress(quiet=quiet, json=json))
+    if json:
+        print_json(result.to_dict())
+    else:
+        say(str(result))
+    return result
+
+
 def fit(
     images: Annotated[int, typer.Option(min=2, help="Images of made-up tokens.")] = 607,
     patches: Annotated[int, typer.Option(min=1, help="Patches of each image.")] = 529,
@@ -139,17 +137,7 @@ def fit(
     """Time the fitting of a head against the sum of its unavoidable parts, each called on its own."""
     from tfa.bench.speed.fit import run_fit_benchmark
 
-    result = run_fit_benchmark(
-        images=images,
-        patches=patches,
-        channels=channels,
-        photos=tokens,
-        progress=wants_progress(quiet=quiet, json=json),
-    )
-    if json:
-        print_json(result.to_dict())
-    else:
-        say(str(result))
+    timed(run_fit_benchmark, json, quiet, images=images, patches=patches, channels=channels, photos=tokens)
 
 
 def calibrate(
@@ -164,18 +152,16 @@ def calibrate(
     """Time the calibration of a head on target images against the fit it builds on, in one run."""
     from tfa.bench.speed.calibrate import run_calibrate_benchmark
 
-    result = run_calibrate_benchmark(
+    timed(
+        run_calibrate_benchmark,
+        json,
+        quiet,
         images=images,
         target=target,
         full=full,
         patches=patches,
         channels=channels,
-        progress=wants_progress(quiet=quiet, json=json),
     )
-    if json:
-        print_json(result.to_dict())
-    else:
-        say(str(result))
 
 
 def verify(
@@ -190,15 +176,13 @@ def verify(
     """Time the verification of candidates against the bare matrix products of the same shapes."""
     from tfa.bench.speed.verify import run_verify_benchmark
 
-    result = run_verify_benchmark(
+    timed(
+        run_verify_benchmark,
+        json,
+        quiet,
         candidates=candidates,
         patches=patches,
         dimensions=dimensions,
         queries=queries,
         threads=threads,
-        progress=wants_progress(quiet=quiet, json=json),
     )
-    if json:
-        print_json(result.to_dict())
-    else:
-        say(str(result))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import examples, note, printable
+from tfa.cli.console import note, printable
 
 if TYPE_CHECKING:
     from tfa.bench.tables.table import Table
@@ -32,17 +32,6 @@ class Format(StrEnum):
     markdown = "markdown"
     csv = "csv"
     latex = "latex"
-
-
-def register(bench: typer.Typer) -> None:
-    bench.command(
-        epilog=examples(
-            "tfa bench table primary",
-            "tfa bench table heads --records results/sped --format csv",
-            "tfa bench table all --out tables/",
-        )
-    )(table)
-    bench.command(epilog=examples("tfa bench results --records results/ --out docs/results.md"))(results)
 
 
 def table(

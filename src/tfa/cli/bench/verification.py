@@ -8,21 +8,12 @@ import typer
 
 from tfa.cli import options
 from tfa.cli.bench.run import named_folder
-from tfa.cli.console import console, delivered, examples, open_table, printable, say, wants_progress
+from tfa.cli.console import console, delivered, open_table, printable, say, wants_progress
 
 if TYPE_CHECKING:
     from tfa.bench.studies.verification import Study
 
 BASE_HEAD = "tfa-c64+"
-
-
-def register(bench: typer.Typer) -> None:
-    bench.command(
-        epilog=examples(
-            "tfa bench verification --dataset sped=data/sped --dataset pitts30k=data/pitts30k",
-            "tfa bench verification --dataset sped=data/sped --heads soft-partial --out study.json",
-        )
-    )(verification)
 
 
 def verification(
