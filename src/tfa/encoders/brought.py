@@ -39,8 +39,8 @@ def load_brought(
     encoder = load(name, weights=None if weights is None else Path(weights), device=device, threads=threads)
     if not isinstance(encoder, Encoder) or entry_of(encoder.id) != entry:
         raise BadPlugin(
-            f"the encoder {entry!r} of {source} must have id, fingerprint, channels, global_channels, grid, notes, "
-            f"device and encode, its id beginning with {entry!r}; it is {encoder!r}"
+            f"the encoder {entry!r} of {source} must have id, fingerprint, model, channels, global_channels, grid, "
+            f"notes, device and encode, its id beginning with {entry!r}; it is {encoder!r}"
         )
     return encoder
 

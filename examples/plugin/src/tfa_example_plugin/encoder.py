@@ -22,6 +22,7 @@ class ColourEncoder:
         self.id = f"example-colours@{side}"  # begins with the name of the entry point: a map finds it again by this
         # Everything that shapes the tokens belongs in here: tokens are cached under it.
         self.fingerprint = hashlib.sha256(f"colours 1, patches of {PATCH}, side {side}".encode()).hexdigest()
+        self.model = self.fingerprint  # which model it is, whatever its arithmetic
         self.channels, self.global_channels = 3, 3
         self.grid = (side // PATCH, side // PATCH)
         self.notes: tuple[str, ...] = ()
