@@ -2,15 +2,13 @@
 
 import pytest
 
-from tests.search.numpy_engine import NumpyEngine
 from tfa.errors import BadSpec
 
 
-@pytest.mark.parametrize("engine", ["exact", "bounded", "numpy"])
-def test_answers_do_not_depend_on_the_engine(place_map, town, dusk, engine, monkeypatch):
+@pytest.mark.parametrize("engine", ["exact", "bounded"])
+def test_answers_do_not_depend_on_the_engine(place_map, town, dusk, engine):
     photos = [*sorted(town.iterdir()), dusk]
     own = place_map.query_many(photos, k=4)
-    monkeypatch.setattr("tfa.maps.query.find_engine", {"numpy": NumpyEngine}.get if engine == "numpy" else _find())
     place_map.use_engine(engine)
     assert place_map.engine().name == engine
     other = place_map.query_many(photos, k=4)
@@ -19,23 +17,6 @@ def test_answers_do_not_depend_on_the_engine(place_map, town, dusk, engine, monk
     for one, two in zip(own, other, strict=True):
         assert [hit.score for hit in two.hits] == pytest.approx([hit.score for hit in one.hits], rel=1e-6)
         assert [hit.confidence for hit in two.hits] == pytest.approx([hit.confidence for hit in one.hits], abs=0.03)
-
-
-def _find():
-    from tfa.search.engine import find_engine
-
-    return find_engine
-
-
-def test_an_engine_follows_the_edits_of_its_map(place_map, town, monkeypatch):
-    monkeypatch.setattr("tfa.maps.query.find_engine", {"numpy": NumpyEngine}.get)
-    place_map.use_engine("numpy")
-    photo = sorted(town.iterdir())[3]
-    first = place_map.query(photo, k=1)[0].id
-    assert place_map.engine().payload([first])[0]["path"] == str(photo.resolve())
-    place_map.remove([first])
-    assert place_map.engine().count() == len(place_map)
-    assert place_map.query(photo, k=1)[0].id != first
 
 
 def test_an_engine_that_does_not_exist_is_refused(place_map):

@@ -1,16 +1,27 @@
 """Our own engines keep the contract; so does a map that is searched through them."""
 
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from tests.search.engine_contract import EngineContract
-from tests.search.numpy_engine import NumpyEngine
 from tfa.errors import BadSpec
 from tfa.search.bounded import BoundedEngine
 from tfa.search.engine import find_engine
 from tfa.search.exact import ExactEngine, WeightedGalleries
 from tfa.search.gallery import Gallery
 from tfa.search.quantised_rows import rounded
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin" / "src" / "tfa_example_plugin" / "engine.py"
+
+
+def example_engine():
+    spec = spec_from_file_location("example_engine", EXAMPLE)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.DictEngine
 
 
 class TestExact(EngineContract):
@@ -21,10 +32,12 @@ class TestBounded(EngineContract):
     create = staticmethod(BoundedEngine.create)
 
 
-class TestNumpy(EngineContract):
-    """The plainest engine there can be keeps the contract too."""
+class TestExample(EngineContract):
+    """The engine of the example distribution keeps the contract too."""
 
-    create = staticmethod(NumpyEngine.create)
+    @staticmethod
+    def create(vectors, bias, ids, payload=None):
+        return example_engine().create(vectors, bias, ids, payload)
 
 
 def test_engines_are_found_by_name():
@@ -32,15 +45,6 @@ def test_engines_are_found_by_name():
     assert find_engine("bounded") is BoundedEngine
     with pytest.raises(BadSpec, match="did you mean bounded"):
         find_engine("bouned")
-
-
-def test_an_engine_of_another_distribution_is_found_by_its_entry_point(tmp_path, monkeypatch):
-    about = tmp_path / "numpy_engine-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy-engine\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[tfa.engines]\nnumpy = tests.search.numpy_engine:NumpyEngine\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    assert find_engine("numpy") is NumpyEngine
 
 
 def test_terms_and_their_direct_sum_give_the_same_scores():

@@ -92,6 +92,10 @@ def query(
             help="With --sequence: subtract every image's mean score on the frames so far. On if not given.",
         ),
     ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Search by this engine: exact, bounded, or an installed one."),
+    ] = None,
     weights: options.Weights = None,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -110,6 +114,7 @@ def query(
     from tfa.maps import PlaceMap
 
     place_map = PlaceMap.load(map, checksum=checksum)
+    place_map.use_engine(engine)
     progress = wants_progress(quiet=quiet, json=json)
     place_map.use_encoder(EncoderOptions(weights=weights, device=device, threads=threads, fast=fast), progress)
     queries = expanded([sequence] if sequence else photos or [])
