@@ -9,11 +9,11 @@ import numpy as np
 
 from tfa.base.backend import backend_for, l2
 from tfa.base.config import HeadSpec
-from tfa.base.progress import Progress, SilentProgress, as_progress, tracked
+from tfa.base.progress import SilentProgress, as_progress, tracked
 from tfa.base.threads import in_threads
 from tfa.base.tokens import Tokens
 from tfa.bench.speed.fit import synthetic_tokens
-from tfa.bench.speed.measure import measure, thread_count
+from tfa.bench.speed.measure import Bars, measure, thread_count
 from tfa.bench.speed.result_line import Bar, Line, OverFloor, cells, compared, listed
 from tfa.method.residuals import ASSIGNMENTS, describe
 from tfa.method.vocabulary import CONSTRUCTIONS
@@ -53,13 +53,7 @@ class DescriptorsBenchmark(OverFloor):
 
 
 def run_descriptors_benchmark(
-    *,
-    images: int = 200,
-    patches: int = 529,
-    channels: int = 768,
-    words: int = 64,
-    repeats: int = 3,
-    progress: bool | Progress | None = None,
+    images: int = 200, patches: int = 529, channels: int = 768, words: int = 64, repeats: int = 3, progress: Bars = None
 ) -> DescriptorsBenchmark:
     """Time both assignments under three vocabularies, and their products in turn; the fastest run counts."""
     tokens, backend = synthetic_tokens(images, patches, channels), backend_for("cpu")

@@ -9,7 +9,7 @@ import numpy as np
 
 from tfa.base.backend import backend_for, l2
 from tfa.base.progress import Progress, as_progress
-from tfa.bench.speed.measure import measure, thread_count
+from tfa.bench.speed.measure import Bars, measure, thread_count
 from tfa.bench.speed.result_line import Bar, Line, OverFloor, cells, compared, format_bytes, listed
 from tfa.method.kmeans import ROWS, TURN, Lloyd, Threads
 from tfa.method.vocabulary import CONSTRUCTIONS, MAX_ITERATIONS
@@ -47,12 +47,7 @@ class VocabularyBenchmark(OverFloor):
 
 
 def run_vocabulary_benchmark(
-    *,
-    patches: int = 300_000,
-    channels: int = 768,
-    words: int = 64,
-    repeats: int = 1,
-    progress: bool | Progress | None = None,
+    *, patches: int = 300_000, channels: int = 768, words: int = 64, repeats: int = 1, progress: Bars = None
 ) -> VocabularyBenchmark:
     """Time three constructions and the products they cannot do without; the fastest of `repeats` counts."""
     sample, told = synthetic_patches(patches, channels), as_progress(progress)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.bench.run import named_folder
+from tfa.cli.bench.run import load_all, named_folder, named_heads
 from tfa.cli.console import console, delivered, open_table, say, wants_progress
 
 if TYPE_CHECKING:
@@ -41,15 +41,9 @@ def confidence(
     from tfa.bench.studies.confidence import study_confidence
     from tfa.encoders import load_encoder
 
-    folders = [named_folder(text) for text in dataset]
-    cards = head_cards([name.strip() for name in heads.split(",") if name.strip()])
-    if out is not None:
-        options.check_writable(out)
-    loaded = [load_dataset(name, path) for name, path in folders]
+    cards = head_cards(named_heads(heads))
+    loaded = load_all(dataset, cards=cards, out=out)
     strangers = None if out_of_map is None else load_dataset(*named_folder(out_of_map))
-    for data in loaded:
-        for card in cards:
-            card.plan.splits(len(data.queries), data.conditions)  # a budget may be larger than the queries
     bars = as_progress(wants_progress(quiet=quiet, json=json))
     model = load_encoder(encoder, weights=weights, device=device, threads=threads)
     other = None if strangers is None else prepare(strangers, model, progress=bars)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ from tfa.cli import options
 from tfa.cli.console import console, counted, note, open_table, print_json, say, wants_progress
 
 if TYPE_CHECKING:
+    from tfa.bench.datasets.load import Dataset
     from tfa.bench.heads.contract import HeadCard
     from tfa.bench.run import Ran
 
@@ -25,6 +27,27 @@ def named_folder(text: str) -> tuple[str, Path]:
     if not Path(path).is_dir():
         raise typer.BadParameter(f"{path} is not a folder; give the folder that holds the dataset {name}")
     return name, Path(path)
+
+
+def load_all(
+    dataset: Sequence[str], *, cards: Sequence[HeadCard] = (), out: Path | None = None, positives: Path | None = None
+) -> list[Dataset]:
+    """The datasets of a command line. What can be refused is refused before the work: also a file that cannot be
+    written, and a budget that is larger than the queries."""
+    from tfa.bench.datasets.load import load_dataset
+
+    folders = [named_folder(text) for text in dataset]
+    if out is not None:
+        options.check_writable(out)
+    loaded = [load_dataset(name, path, positives=positives) for name, path in folders]
+    for data in loaded:
+        for card in cards:
+            card.plan.splits(len(data.queries), data.conditions)
+    return loaded
+
+
+def named_heads(heads: str) -> list[str]:
+    return [name.strip() for name in heads.split(",") if name.strip()]
 
 
 def run(
@@ -73,17 +96,12 @@ def run(
 
     A record that exists is kept; a run that was interrupted goes on where it stopped.
     """
-    from tfa.bench.datasets.load import load_dataset
     from tfa.bench.heads.catalogue import Supplied, head_cards
     from tfa.bench.run import prepare, run_heads
     from tfa.encoders import load_encoder
 
-    # What can be refused is refused before the work.
-    folders = [named_folder(text) for text in dataset]
-    asked = [name.strip() for name in heads.split(",") if name.strip()]
-    cards = head_cards(asked, Supplied(vocabulary, sam, sam_model))
-    options.check_writable(out / "record")
-    loaded = [load_dataset(name, path, positives=positives) for name, path in folders]
+    cards = head_cards(named_heads(heads), Supplied(vocabulary, sam, sam_model))
+    loaded = load_all(dataset, out=out / "record", positives=positives)
     bars = wants_progress(quiet=quiet, json=json)
     model = load_encoder(encoder, weights=weights, device=device, threads=threads, fast=fast)
     done: list[Ran] = []

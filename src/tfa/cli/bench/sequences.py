@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tfa.cli import options
-from tfa.cli.bench.run import named_folder
+from tfa.cli.bench.run import load_all
 from tfa.cli.console import console, delivered, open_table, printable, say, wants_progress
 
 
@@ -34,16 +34,11 @@ def sequences(
     Of the database-only head, for which nothing of the queries is fitted; all three replicas.
     """
     from tfa.base.progress import as_progress
-    from tfa.bench.datasets.load import load_dataset
     from tfa.bench.run import prepare
     from tfa.bench.studies.sequences import check_drive, study_drive
     from tfa.encoders import load_encoder
 
-    # What can be refused is refused before the work.
-    folders = [named_folder(text) for text in dataset]
-    if out is not None:
-        options.check_writable(out)
-    loaded = [load_dataset(name, path) for name, path in folders]
+    loaded = load_all(dataset, out=out)
     for data in loaded:
         check_drive(data.card.name, len(data.queries))
     bars = as_progress(wants_progress(quiet=quiet, json=json))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.bench.run import named_folder
+from tfa.cli.bench.run import load_all, named_folder, named_heads
 from tfa.cli.console import console, delivered, open_table, printable, say, wants_progress
 
 if TYPE_CHECKING:
@@ -41,23 +41,15 @@ def verification(
 ) -> None:
     """Compare ways to verify candidates, one factor changed at a time: R@1 of the first split and replica."""
     from tfa.base.progress import as_progress
-    from tfa.bench.datasets.load import load_dataset
     from tfa.bench.heads.catalogue import head_cards
     from tfa.bench.heads.contract import Shared
     from tfa.bench.run import prepare
     from tfa.bench.studies.verification import check_halves, half_of, joined, study_dataset
     from tfa.encoders import load_encoder
 
-    # What can be refused is refused before the work.
-    folders = [named_folder(text) for text in dataset]
-    check_halves([name for name, _ in folders])
-    cards = head_cards([name.strip() for name in heads.split(",") if name.strip()])
-    if out is not None:
-        options.check_writable(out)
-    loaded = [load_dataset(name, path) for name, path in folders]
-    for data in loaded:
-        for card in cards:
-            card.plan.splits(len(data.queries), data.conditions)  # a budget may be larger than the queries
+    check_halves([named_folder(text)[0] for text in dataset])
+    cards = head_cards(named_heads(heads))
+    loaded = load_all(dataset, cards=cards, out=out)
     bars = as_progress(wants_progress(quiet=quiet, json=json))
     model = load_encoder(encoder, weights=weights, device=device, threads=threads)
     studied = []
