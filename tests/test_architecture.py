@@ -85,3 +85,20 @@ def test_no_file_speaks_of_the_place_it_was_written_in():
             continue  # a picture
         found += [f"{file.relative_to(ROOT)}: {word}" for word in words if word in text]
     assert found == []
+
+
+def test_no_function_takes_more_than_eight_parameters():
+    """A longer list hides an options object. Verbs of the command line are exempt: each option is a parameter."""
+    long = []
+    for file in MODULES:
+        if name_of(file).startswith("cli/"):
+            continue
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                given = node.args
+                names = [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+                names += [one.arg for one in (given.vararg, given.kwarg) if one is not None]
+                count = len(names) - (names[:1] in (["self"], ["cls"]))
+                if count > 8:
+                    long.append(f"{name_of(file)}: {node.name} takes {count}")
+    assert long == []

@@ -69,7 +69,7 @@ def test_the_exponent_is_the_slope_of_logarithms():
 
 def test_a_sampled_fit_tells_memory_at_each_size():
     given = {"images": (60, 30), "channels": 6, "patches": 10, "words": 4, "max_pca": 20, "pca_sample": 12}
-    result = run_sampled_fit_benchmark(**given, max_pseudo=10, max_patches=200)
+    result = run_sampled_fit_benchmark(**given, max_pseudo=10)
     told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert [size["images"] for size in told["sizes"]] == [30, 60]
     assert all(size["floor"] is None for size in told["sizes"])

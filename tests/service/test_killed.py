@@ -34,9 +34,10 @@ def fake_map(folder: Path, images: int) -> PlaceMap:
     return built
 
 
-def test_every_accepted_edit_survives_a_kill_under_load():
+def test_every_accepted_edit_survives_a_kill_under_load(monkeypatch):
+    monkeypatch.setattr(serving, "QUIET", 3)
     result = serving.run_serving_benchmark(
-        seconds=1.0, clients=2, editors=2, images=12, quiet=3, build=fake_map, command=fake_command
+        seconds=1.0, clients=2, editors=2, images=12, build=fake_map, command=fake_command
     )
     assert result.passed
     assert (result.errors, result.lost) == ([], [])

@@ -85,7 +85,6 @@ def run_heads(
     depth: int = DEPTH,
     split_depth: int | None = None,
     again: bool = False,
-    device: str = "cpu",
     progress: bool | Progress | None = None,
     tell: Callable[[Ran], None] = lambda ran: None,
 ) -> list[Ran]:
@@ -98,7 +97,7 @@ def run_heads(
         raise BadSpec(f"depth={min(depth, split_depth or depth)} is out of range: must be at least 1")
     bars = as_progress(progress)
     keep_truth(bench.truth, results)
-    shared = Shared(spec=bench.spec, device=device, progress=bars)
+    shared = Shared(spec=bench.spec, device=bench.encoder.device, progress=bars)
     done = []
     for card in cards:
         kept = (split_depth or depth) if card.plan.count > 1 else depth

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from tfa.cli import add_remove_refit as edit
-from tfa.cli import bench, build, calibrate, demo, encoders, explain, export, info, query, report, serve
+from tfa.cli import bench, build, cache, calibrate, demo, encoders, explain, export, info, query, report, serve
 from tfa.cli.console import console, examples, show_error
 from tfa.errors import TfaError
 from tfa.version import __version__
@@ -93,7 +93,7 @@ def tfa(
     """Visual place recognition without training: a folder of photos becomes a map that knows its places."""
 
 
-for verb in (build, query, explain, info, report, calibrate, edit, serve, export, encoders, demo, bench):
+for verb in (build, query, explain, info, report, calibrate, edit, serve, export, encoders, cache, demo, bench):
     verb.register(app)
 
 

@@ -100,7 +100,6 @@ def run_serving_benchmark(
     editors: int = 2,
     images: int = 200,
     threads: int = 1,
-    quiet: int = QUIET,
     build: Callable[[Path, int], PlaceMap] | None = None,
     command: Command | None = None,
     progress: bool | Progress | None = None,
@@ -117,7 +116,7 @@ def run_serving_benchmark(
             client = Client(child.url)
             photos = [synthetic_photo(seed, light=0.8) for seed in range(min(images, 32))]
             with threadpool_limits(threads):
-                bare, alone = _in_turn(place_map, client, photos, quiet)
+                bare, alone = _in_turn(place_map, client, photos, QUIET)
             load = Load(child.url, photos, clients, editors)
             with as_progress(progress).task("serving under load", max(int(seconds), 1), "s") as task:
                 spent = load.run(seconds, task.advance, last=child.kill)

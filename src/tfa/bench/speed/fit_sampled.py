@@ -84,6 +84,9 @@ class SampledFitBenchmark:
         return "\n".join(rows)
 
 
+MAX_PATCHES = 20_000  # the vocabularies are fitted on
+
+
 def run_sampled_fit_benchmark(
     *,
     images: int | Sequence[int] = (25_000, 50_000),
@@ -93,14 +96,13 @@ def run_sampled_fit_benchmark(
     max_pca: int = 2000,
     pca_sample: int = 1000,
     max_pseudo: int = 1000,
-    max_patches: int = 20_000,
     progress: bool | Progress | None = None,
 ) -> SampledFitBenchmark:
     """Fit made-up maps of each size with a sampled PCA; tokens are made as they are read and not counted."""
     sizes = sorted([images] if isinstance(images, int) else images)
     if not sizes or sizes[0] <= max_pca:
         raise BadSpec(f"images={tuple(sizes)} with max_pca={max_pca}: the PCA is sampled above max_pca images only")
-    spec = HeadSpec(words=words, max_pca=max_pca, pca_sample=pca_sample, max_pseudo=max_pseudo, max_patches=max_patches)
+    spec = HeadSpec(words=words, max_pca=max_pca, pca_sample=pca_sample, max_pseudo=max_pseudo, max_patches=MAX_PATCHES)
     fit(lazy_tokens(WARM_UP, patches, channels)[0], HeadSpec(words=4))  # thread pools and page tables
     bar = as_progress(progress)
     done = [fit_size(count, patches, channels, spec, floor=False) for count in tracked(sizes, len(sizes), "sizes", bar)]

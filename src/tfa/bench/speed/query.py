@@ -100,7 +100,6 @@ class QueryBenchmark:
 def run_query_benchmark(
     *,
     sizes: Sequence[int] = (1000, 10_000),
-    carriers: Sequence[str] = tuple(CARRIERS),
     words: int = 64,
     channels: int = 384,
     patches: int = 529,
@@ -112,9 +111,9 @@ def run_query_benchmark(
     """Time made-up maps of integers; the floor reads the same arrays on as many threads, in turn with the query."""
     tokens = synthetic_tokens(batch, patches, channels)
     times = []
-    with as_progress(progress).task("timing", len(sizes) * len(carriers) + 1) as task:
+    with as_progress(progress).task("timing", len(sizes) * len(CARRIERS) + 1) as task:
         for images in sizes:
-            for carrier in carriers:
+            for carrier in CARRIERS:
                 times.append(_timed(images, carrier, words, tokens, repeats))
                 task.advance()
         proof = proven(proof_images, words * channels, batch, repeats)

@@ -117,7 +117,6 @@ def run(
             depth=depth,
             split_depth=split_depth,
             again=again,
-            device=device,
             progress=bars,
             tell=tell,
         )

@@ -1,0 +1,64 @@
+"""`tfa cache`: what the token cache holds, and making room."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from tfa.cli import options
+from tfa.cli.console import console, counted, examples, open_table, print_json, say
+from tfa.cli.show_map import human_bytes
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog=examples("tfa cache", "tfa cache --prune --older-than 90 --max-size 20", "tfa cache --clear"))(
+        cache
+    )
+
+
+def cache(
+    prune: Annotated[bool, typer.Option("--prune", help="Delete old tokens: see the next two options.")] = False,
+    older_than: Annotated[
+        float | None, typer.Option(min=0, metavar="DAYS", help="With --prune: tokens written so many days ago.")
+    ] = None,
+    max_size: Annotated[
+        float | None, typer.Option(min=0, metavar="GB", help="With --prune: the oldest, until so much is left.")
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete all tokens.")] = False,
+    json: options.AsJson = False,
+) -> None:
+    """Show what the token cache holds of each encoder, or delete some of it.
+
+    Photos whose tokens were deleted are encoded again when they are needed.
+    """
+    if prune and clear:
+        raise typer.BadParameter("give --prune or --clear, not both")
+    if prune != (older_than is not None or max_size is not None):
+        raise typer.BadParameter("--prune goes with --older-than DAYS, --max-size GB or both")
+
+    from tfa.photos import cache_upkeep
+    from tfa.photos.token_cache import TokenCache
+
+    deleted = None
+    if clear:
+        deleted = cache_upkeep.clear()
+    elif prune:
+        deleted = cache_upkeep.prune(older_than, None if max_size is None else round(max_size * 1e9))
+    shelves = cache_upkeep.shelves()
+    size = sum(facts.bytes for facts in shelves)
+    if json:
+        facts = {"folder": str(TokenCache().folder), "bytes": size, "encoders": [asdict(one) for one in shelves]}
+        print_json({**facts, "deleted": None if deleted is None else deleted.to_dict()})
+        return
+    if deleted is not None:
+        say(f"deleted {counted(deleted.files, 'file')}, {human_bytes(deleted.bytes)}", style="bold green")
+    say(f"{TokenCache().folder}: {human_bytes(size)}")
+    table = open_table()
+    for heading in ("encoder", "images", "size"):
+        table.add_column(heading, justify="left" if heading == "encoder" else "right")
+    for one in shelves:
+        table.add_row(one.encoder, f"{one.images:,}", human_bytes(one.bytes))
+    if shelves:
+        console().print(table)

@@ -1,0 +1,83 @@
+"""Upkeep of the token cache, and the verb for it."""
+
+import json
+import os
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.fakes import FakeEncoder, random_image
+from tfa.cli.app import app
+from tfa.errors import BadSpec
+from tfa.photos.cache_upkeep import clear, prune, shelves
+from tfa.photos.token_cache import TokenCache
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """Four images under one encoder, in two files of which one is old, and one under another."""
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
+    made = TokenCache()
+    for seed in range(4):
+        random_image(seed).save(tmp_path / f"{seed}.png")
+    files = [tmp_path / f"{seed}.png" for seed in range(4)]
+    made.encode(files[:3], FakeEncoder())
+    for shard in made.folder.rglob("*.safetensors"):
+        os.utime(shard, (time.time() - 10 * 86_400,) * 2)
+    made.encode(files, FakeEncoder())
+    made.encode(files[:1], FakeEncoder(salt="other"))
+    return made
+
+
+def test_what_the_cache_holds_of_each_encoder(cache):
+    first, second = shelves(cache)
+    assert (first.encoder, first.files, first.images) == ("fake@28", 2, 4)
+    assert (second.files, second.images) == (1, 1)
+    assert first.bytes > second.bytes > 0
+    assert first.fingerprint == FakeEncoder().fingerprint[:32]
+    next(cache.folder.rglob("*.safetensors")).write_bytes(b"damaged")
+    assert sum(facts.files for facts in shelves(cache)) == 3
+
+
+def test_old_tokens_go_first(cache):
+    assert prune(older_than=30, cache=cache).files == 0
+    assert prune(older_than=5, cache=cache).files == 1
+    assert sum(facts.images for facts in shelves(cache)) == 2
+    newest = max(cache.folder.rglob("*.safetensors"), key=lambda file: file.stat().st_mtime)
+    assert prune(max_bytes=newest.stat().st_size, cache=cache).files == 1
+    assert list(cache.folder.rglob("*.safetensors")) == [newest]
+    assert prune(max_bytes=0, cache=cache).bytes > 0
+    assert shelves(cache) == []
+
+
+def test_pruning_without_a_bound_is_refused(cache):
+    for given in ({}, {"older_than": -1.0}, {"max_bytes": -1}):
+        with pytest.raises(BadSpec, match="at least one of them"):
+            prune(**given, cache=cache)
+
+
+def test_a_cleared_cache_is_filled_again(cache, tmp_path):
+    assert clear(cache).files == 3
+    assert shelves(cache) == []
+    encoder = FakeEncoder()
+    cache.encode([tmp_path / "0.png"], encoder)
+    assert encoder.encoded == 1
+
+
+def test_the_verb(cache):
+    def told(*words):
+        result = CliRunner().invoke(app, ["cache", *words, "--json"])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    before = told()
+    assert before["folder"] == str(cache.folder)
+    assert before["bytes"] == sum(encoder["bytes"] for encoder in before["encoders"]) > 0
+    assert before["deleted"] is None
+    assert told("--prune", "--older-than", "5")["deleted"]["files"] == 1
+    assert told("--prune", "--max-size", "0")["bytes"] == 0
+    assert told("--clear")["encoders"] == []
+    for words in (["--prune"], ["--max-size", "1"], ["--prune", "--max-size", "1", "--clear"]):
+        assert CliRunner().invoke(app, ["cache", *words]).exit_code == 2
+    assert "deleted 0 files" in CliRunner().invoke(app, ["cache", "--clear"]).stdout
