@@ -1,7 +1,7 @@
 """Fitting a map too large for a PCA of all its images: is memory the same for any size?
 
 What grows with the map (descriptors, products with the sample, coordinates, galleries) is in mapped files. Resident
-memory is told beside them, at two sizes or more; that of the pages of mapped files counts while they are in use.
+memory is given beside them, at two sizes or more; that of the pages of mapped files counts while they are in use.
 """
 
 from __future__ import annotations

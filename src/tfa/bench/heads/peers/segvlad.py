@@ -230,7 +230,7 @@ def _card(name: str, title: str, note: str, segmenter: Segmenter) -> HeadCard:
 
 
 def segvlad_with_sam(weights: Path, model: str = "vit-h", *, device: str = "cpu") -> HeadCard:
-    """The head with SAM's masks; weights are read here, so that a wrong file is told before any work."""
+    """The head with SAM's masks; weights are read here, so that a wrong file is reported before any work."""
     from tfa.bench.heads.peers.sam import SamSegmenter
 
     note = "unit words of the map, PCA on 4,096 segments and the fixed range of similarities are ours"
