@@ -20,8 +20,8 @@ ALGORITHM: Mapping[str, int] = {
     "spectrum": 1,
     "evidence": 1,
     "controllers": 1,
-    "score_calibration": 1,
-    "verification": 3,  # 2: admission by the database; 3: confidence from lead and margin
+    "score_calibration": 2,  # 2: levels by a partition, in the last digit
+    "verification": 4,  # 3: confidence from lead and margin; 4: ordered by the code of a map
     "peers": 1,  # heads of other papers
 }
 METHOD = ("kmeans", "residuals", "spectrum", "evidence", "controllers", "score_calibration")
