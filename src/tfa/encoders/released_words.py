@@ -7,16 +7,17 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tfa.errors import BadSpec
 
+if TYPE_CHECKING:
+    import torch
+
 NAMED = "centers"
-FLOATS = ("F64", "F32", "F16")  # of safetensors; numpy has no bfloat16
 
 
 def load_vocabulary(path: str | Path) -> np.ndarray:
@@ -45,50 +46,39 @@ def checked_words(words: Any, origin: str) -> np.ndarray:
 
 
 def _from_safetensors(path: Path) -> np.ndarray:
-    from safetensors import SafetensorError, safe_open
+    from tfa.encoders.tensor_files import read_safetensors
 
-    try:
-        with safe_open(path, framework="numpy") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
-            shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
-            flat = [name for name, shape in shapes.items() if len(shape) == 2]
-            name = NAMED if NAMED in shapes else flat[0] if len(flat) == len(shapes) == 1 else None
-            if name is None:
-                raise BadSpec(
-                    f"{path} holds {_listed(shapes)}; a vocabulary file has one 2-D tensor, or one named {NAMED!r}"
-                )
-            if slices[name].get_dtype() not in FLOATS:
-                raise BadSpec(f"{path} holds {slices[name].get_dtype()} numbers; use {', '.join(FLOATS)}")
-            return file.get_tensor(name)
-    except SafetensorError as error:
-        raise BadSpec(f"{path} is not a whole safetensors file: {error}") from None
-
-
-def _listed(shapes: dict[str, tuple[int, ...]]) -> str:
-    shown = [f"{name!r} {shape}" for name, shape in sorted(shapes.items())]
-    return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "") if shown else "no tensor"
+    tensors = read_safetensors(path, BadSpec)
+    name = NAMED if NAMED in tensors else next(iter(tensors), "")
+    if name != NAMED and (len(tensors) != 1 or tensors[name].ndim != 2):
+        shown = [f"{name!r} {tuple(tensor.shape)}" for name, tensor in sorted(tensors.items())]
+        listed = ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
+        raise BadSpec(
+            f"{path} holds {listed or 'no tensor'}; a vocabulary file has one 2-D tensor, or one named {NAMED!r}"
+        )
+    return _floats(tensors[name], path)
 
 
 def _from_torch(path: Path) -> np.ndarray:
     import torch
 
-    try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise BadSpec(
-            f"{path} holds more than a tensor; it was refused and nothing in it was executed. "
-            "Save the words alone: torch.save(words, path)"
-        ) from None
-    except Exception as error:  # damaged archives raise OSError, RuntimeError, EOFError, KeyError …
-        raise BadSpec(f"{path} is not a file torch can read: {error}") from None
+    from tfa.encoders.tensor_files import read_torch
+
+    content = read_torch(path, BadSpec, "Save the words alone: torch.save(words, path)")
     if not isinstance(content, torch.Tensor):
         inside = f" with the keys {', '.join(map(repr, list(content)[:4]))}" if isinstance(content, dict) else ""
         raise BadSpec(
             f"{path} holds a {type(content).__name__}{inside}; it must hold one bare tensor (words, channels)"
         )
-    if not content.is_floating_point() or content.layout is not torch.strided:
-        raise BadSpec(f"{path} holds a {content.layout} tensor of {content.dtype}; a vocabulary is dense and floating")
-    return content.detach().to(torch.float64).numpy()  # bfloat16 has no numpy counterpart, float64 holds it
+    return _floats(content, path)
+
+
+def _floats(tensor: torch.Tensor, path: Path) -> np.ndarray:
+    import torch
+
+    if not tensor.is_floating_point() or tensor.layout is not torch.strided:
+        raise BadSpec(f"{path} holds a {tensor.layout} tensor of {tensor.dtype}; a vocabulary is dense and floating")
+    return tensor.detach().to(torch.float64).numpy()  # bfloat16 has no numpy counterpart, float64 holds it
 
 
 def _from_numpy(path: Path) -> np.ndarray:

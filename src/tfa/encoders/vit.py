@@ -26,14 +26,13 @@ from tfa.photos.images import resize, to_array
 if TYPE_CHECKING:
     from torch import Tensor
 
-_PROJECTIONS = {"query": "q_proj", "key": "k_proj", "value": "v_proj"}
 _TOKENS_VERSION = 1  # raised when the same weights and identity come to give other numbers
 
 
-class VitEncoder:
-    """An `Encoder` over a transformers model; see `tfa.encoders.protocol`."""
+class DinoEncoder:
+    """What the encoders of a vision transformer share, whatever runs it; see `tfa.encoders.protocol`."""
 
-    def __init__(self, identity: EncoderId, weights: Weights, device: str = "cpu") -> None:
+    def __init__(self, identity: EncoderId, weights: Weights, device: str) -> None:
         self._identity, self._card = identity, identity.card
         self.device = checked_device(device)
         self.id = str(identity)
@@ -42,24 +41,40 @@ class VitEncoder:
         self.channels: int = self._card.width
         self.global_channels: int | None = self._card.width
         self.fingerprint = self.model = fingerprint(identity, weights.sha256)
-        self._model = build_model(self._card, identity.layer + 1, weights.tensors).to(self.device)
-        self._source = self._model.get_submodule(_module_name(identity))
 
     def prepare(self, image: Image.Image) -> Image.Image:
         """The picture at the encoder's input size."""
         return resize(image, (self._identity.width, self._identity.height), self._card.resample)
 
+    def _pixels(self, image: Image.Image) -> np.ndarray:
+        card = self._card
+        return to_array(image, (self._identity.width, self._identity.height), card.mean, card.std, card.resample)
+
+    def _patches_and_cls(self, tokens: np.ndarray | Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """From float16 tokens `prefix+n d` of each image."""
+        shape = (len(tokens), self._card.prefix + self.grid[0] * self.grid[1], self.channels)
+        whole = np.asarray(tokens, np.float16).reshape(shape)
+        return np.ascontiguousarray(whole[:, self._card.prefix :]), np.ascontiguousarray(whole[:, 0])
+
+
+class VitEncoder(DinoEncoder):
+    """An `Encoder` over a transformers model."""
+
+    def __init__(self, identity: EncoderId, weights: Weights, device: str = "cpu") -> None:
+        super().__init__(identity, weights, device)
+        self._model = build_model(self._card, identity.layer + 1, weights.tensors).to(self.device)
+        self._source = self._model.get_submodule(_module_name(identity))
+
     def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
         """float16 patches `b n d` and CLS tokens `b d`; the batch changes them by float rounding only."""
-        size, card = (self._identity.width, self._identity.height), self._card
         if not images:
-            n = self.grid[0] * self.grid[1]
-            return np.empty((0, n, self.channels), np.float16), np.empty((0, self.channels), np.float16)
-        pixels = np.stack([to_array(image, size, card.mean, card.std, card.resample) for image in images])  # b 3 h w
-        with torch.inference_mode(), _full_float32(), _captured(self._source) as outputs:
+            return self._patches_and_cls([])
+        pixels = np.stack([self._pixels(image) for image in images])  # b 3 h w
+        # By default CUDA rounds the patch projection to TF32 on hardware that has it, and only there.
+        full_float32 = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+        with torch.inference_mode(), full_float32, _captured(self._source) as outputs:
             self._model(torch.from_numpy(pixels).to(self.device))
-        tokens = outputs[0].to(torch.float16).cpu().numpy()  # b prefix+n d
-        return np.ascontiguousarray(tokens[:, card.prefix :]), np.ascontiguousarray(tokens[:, 0])
+        return self._patches_and_cls(outputs[0].to(torch.float16).cpu().numpy())
 
 
 def checked_device(device: str) -> str:
@@ -102,7 +117,7 @@ def fingerprint(identity: EncoderId, weights_sha256: str) -> str:
 def build_model(card: Card, blocks: int, tensors: dict[str, Tensor]) -> Any:
     """The first `blocks` blocks of a card's model, with its weights, in eval mode."""
     with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
-        model = _model_class(card)(_config(card, blocks))
+        model = _empty_model(card, blocks)
     if card.family == "dinov3":  # its rotary frequencies are computed and not stored, so they need real memory
         model.rope_embeddings = type(model.rope_embeddings)(model.config)
     wanted = {name: parameter.shape for name, parameter in model.state_dict().items()}
@@ -119,33 +134,21 @@ def build_model(card: Card, blocks: int, tensors: dict[str, Tensor]) -> Any:
     return model.eval().requires_grad_(False)
 
 
-def _model_class(card: Card) -> Any:
-    return {
-        "dinov2": transformers.Dinov2Model,
-        "dinov2-reg": transformers.Dinov2WithRegistersModel,
-        "dinov3": transformers.DINOv3ViTModel,
-    }[card.family]
-
-
-def _config(card: Card, blocks: int) -> Any:
-    common: dict[str, Any] = {
+def _empty_model(card: Card, blocks: int) -> Any:
+    options: dict[str, Any] = {
         "hidden_size": card.width,
         "num_hidden_layers": blocks,
         "num_attention_heads": card.heads,
         "patch_size": card.patch,
     }
+    if card.registers:
+        options["num_register_tokens"] = card.registers
     if card.family == "dinov3":
-        return transformers.DINOv3ViTConfig(
-            **common, intermediate_size=card.mlp_width, num_register_tokens=card.registers
-        )
-    common |= {
-        "image_size": card.positions * card.patch,
-        "mlp_ratio": 4,
-        "use_swiglu_ffn": card.mlp == "swiglu",
-    }
+        return transformers.DINOv3ViTModel(transformers.DINOv3ViTConfig(**options, intermediate_size=card.mlp_width))
+    options |= {"image_size": card.positions * card.patch, "mlp_ratio": 4, "use_swiglu_ffn": card.mlp == "swiglu"}
     if card.family == "dinov2":
-        return transformers.Dinov2Config(**common)
-    return transformers.Dinov2WithRegistersConfig(**common, num_register_tokens=card.registers)
+        return transformers.Dinov2Model(transformers.Dinov2Config(**options))
+    return transformers.Dinov2WithRegistersModel(transformers.Dinov2WithRegistersConfig(**options))
 
 
 def _module_name(identity: EncoderId) -> str:
@@ -153,7 +156,7 @@ def _module_name(identity: EncoderId) -> str:
     if identity.final_norm:
         return "norm" if identity.card.family == "dinov3" else "layernorm"
     block = block_name(identity.card, identity.layer)
-    return block if identity.facet == "token" else f"{block}.attention.{_PROJECTIONS[identity.facet]}"
+    return block if identity.facet == "token" else f"{block}.attention.{identity.facet[0]}_proj"
 
 
 @contextmanager
@@ -164,10 +167,3 @@ def _captured(module: Any) -> Iterator[list[Tensor]]:
         yield outputs
     finally:
         hook.remove()
-
-
-@contextmanager
-def _full_float32() -> Iterator[None]:
-    # By default CUDA rounds the patch projection to TF32 on hardware that has it, and only there.
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        yield

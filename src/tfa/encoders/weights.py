@@ -6,21 +6,19 @@ Whatever the source, nothing in it is executed, and it must be exactly the model
 from __future__ import annotations
 
 import hashlib
-import pickle
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+
+import torch
 
 from tfa.base.progress import Progress
 from tfa.encoders.catalogue import DEFAULT_ENCODER, Card
 from tfa.encoders.packaged_weights import get_packaged_weights
+from tfa.encoders.tensor_files import read_safetensors, read_torch
 from tfa.encoders.weight_names import check_weights, to_module_names
 from tfa.errors import BadWeights, WeightsMissing
-
-if TYPE_CHECKING:
-    import torch
 
 _NESTS = ("model", "state_dict", "teacher")  # where training scripts put the weights in a checkpoint
 _PREFIXES = ("module.", "backbone.")  # what wrappers put before every key
@@ -90,36 +88,12 @@ def _from_hub(card: Card) -> Path:
 
 def _read(path: Path) -> dict[str, torch.Tensor]:
     if path.suffix == ".safetensors":
-        return _read_safetensors(path)
-    if path.suffix in (".pth", ".pt", ".bin"):
-        return _read_checkpoint(path)
-    raise BadWeights(
-        f"{path} ends in {path.suffix or 'nothing'}; weights are read from .safetensors, .pth, .pt and .bin"
-    )
-
-
-def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise BadWeights(f"{path} is not a whole safetensors file: {error}") from None
-
-
-def _read_checkpoint(path: Path) -> dict[str, torch.Tensor]:
-    import torch
-
-    try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
+        return read_safetensors(path, BadWeights)
+    if path.suffix not in (".pth", ".pt", ".bin"):
         raise BadWeights(
-            f"{path} holds more than tensors; it was refused and nothing in it was executed. "
-            "Save the model's state_dict alone, best as safetensors"
-        ) from None
-    except Exception as error:  # damaged archives raise OSError, RuntimeError, EOFError, KeyError …
-        raise BadWeights(f"{path} is not a checkpoint torch can read: {error}") from None
+            f"{path} ends in {path.suffix or 'nothing'}; weights are read from .safetensors, .pth, .pt and .bin"
+        )
+    content = read_torch(path, BadWeights, "Save the model's state_dict alone, best as safetensors")
     while isinstance(content, Mapping) and (
         nest := next((key for key in _NESTS if isinstance(content.get(key), Mapping)), None)
     ):
@@ -142,8 +116,6 @@ def _without_prefix(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 
 def _as_float32(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], str]:
-    import torch
-
     digest = hashlib.sha256()
     wide = {name: tensors[name].to(torch.float32).contiguous() for name in sorted(tensors)}
     for name, tensor in wide.items():

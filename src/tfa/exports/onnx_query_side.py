@@ -13,7 +13,7 @@ import numpy as np
 
 from tfa.base.files import write_atomically
 from tfa.base.onnx_graph import Graph
-from tfa.errors import MissingExtra, TfaError
+from tfa.errors import TfaError
 from tfa.exports.vectors import CompiledMap
 from tfa.method.residuals import HARD
 from tfa.method.scorer import GLOBAL, QuerySide, Scorer, ScoreTerm
@@ -27,10 +27,6 @@ LARGEST = 2_000_000_000  # bytes; a protobuf message cannot hold more
 
 def write_onnx_head(path: Path, compiled: CompiledMap) -> None:
     """Write the graph. It takes any number of photos and of patches at once."""
-    try:
-        import onnx  # noqa: F401
-    except ImportError:
-        raise MissingExtra("an ONNX graph needs onnx; install with: pip install 'tfa-vpr[export]'") from None
     size = sum(map(_bytes, compiled.scorer.sides))
     if size > LARGEST:
         raise TfaError(
