@@ -27,8 +27,8 @@ from tfa.errors import BadSpec, BadTokens, FewPhotos
 from tfa.method import dual_vocabulary
 from tfa.method.branch import Branch, DatabaseSplit, fit_branch
 from tfa.method.controllers.database import decide
+from tfa.method.controllers.reasons import of_score
 from tfa.method.controllers.target import decide_for_target
-from tfa.method.controllers.target_reasons import of_score
 from tfa.method.head import FittedDatabase, Head, assemble
 from tfa.method.residuals import ASSIGNMENTS, SOFT, Described, describe
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, given_vocabularies, sample_patches

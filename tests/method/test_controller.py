@@ -5,7 +5,7 @@ import pytest
 from tfa.method.controllers import reasons
 from tfa.method.controllers.decisions import Decisions
 from tfa.method.controllers.rules import choose_assignment, choose_carrier
-from tfa.method.evidence import Candidate
+from tfa.method.evidence.support import Candidate
 
 EVEN = (0.5, 0.5, 0.5)
 LESS = (0.4, 0.4, 0.4)

@@ -5,19 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfa.method.evidence import (
-    NOBODY,
-    SAME,
-    Candidate,
-    Mask,
-    agreement,
-    correlation,
-    dispersion_penalised,
-    row_facts,
-    row_tops,
-    standardised,
-    support,
-)
+from tfa.method.evidence.rows import NOBODY, row_facts, row_tops, standardised
+from tfa.method.evidence.support import SAME, Candidate, Mask, agreement, correlation, dispersion_penalised, support
 
 
 def test_support_and_agreement_of_four_pseudo_queries():

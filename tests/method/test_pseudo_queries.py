@@ -14,12 +14,12 @@ from tfa.method.branch import DatabaseSplit, fit_branch
 from tfa.method.carriers import CARRIERS, carrier_terms
 from tfa.method.head import duplicates_of
 from tfa.method.pseudo_queries import (
-    PseudoScores,
     every_cosine,
     every_score,
     global_similarities,
     pseudo_facts,
     pseudo_tops,
+    wanted_scores,
 )
 from tfa.method.residuals import describe
 from tfa.pipeline import fit
@@ -51,7 +51,7 @@ def test_all_rows_at_once_are_the_rows_one_by_one(case, carrier, device, monkeyp
     backend = backend_for(device)
     branch, terms = branch_of(SPECS[case], device=device), carrier_terms(carrier, 0.6, 0.4)
     count = len(branch.split.pseudo)
-    expected = np.concatenate([PseudoScores(branch, terms, backend).block(i, i + 1) for i in range(count)])
+    expected = np.concatenate([wanted_scores(branch, terms, backend)(i, i + 1) for i in range(count)])
     block = every_score(branch, terms, backend)
     np.testing.assert_allclose(block(0, count), expected, atol=1e-12)
     np.testing.assert_array_equal(block(3, 9), block(0, count)[3:9])

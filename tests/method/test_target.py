@@ -11,11 +11,12 @@ from tfa.base.backend import backend_for
 from tfa.base.config import HeadSpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch, FewPhotos
-from tfa.method.controllers import target_reasons
+from tfa.method.controllers import reasons
+from tfa.method.controllers.decisions import BranchQuality, GlobalEvidence, RouteEvidence, TargetDecisions
 from tfa.method.controllers.rules import admits, choose_route
 from tfa.method.controllers.target import local_share, mixture_weight
-from tfa.method.controllers.target_decisions import BranchQuality, GlobalEvidence, RouteEvidence, TargetDecisions
-from tfa.method.evidence import Subsamples, View, extreme_support, information, relation_terms
+from tfa.method.evidence.information import extreme_support, information
+from tfa.method.evidence.relation import Subsamples, View, relation_terms
 from tfa.method.residuals import ASSIGNMENTS, describe
 from tfa.pipeline import calibrate, fit
 from tfa.reference import database as reference
@@ -174,7 +175,7 @@ def route_of(a, g, capacity=(-1, 1), m_A=0.0, m_G=0.0):
 )
 def test_route(evidence, route, because):
     assert choose_route(evidence) == route
-    assert because in target_reasons.of_route(route, 0.5, evidence)
+    assert because in reasons.of_route(route, 0.5, evidence)
 
 
 def test_mixture_weight():
@@ -203,14 +204,14 @@ def token_of(q_local, q_cls, r_T, r_C=0.5, r_J=0.5, corr=(0.1, -0.1, -0.1)):
 )
 def test_admission(token, admitted, because):
     assert admits(token) == admitted
-    assert because in target_reasons.of_global_token(token, admitted, True)
+    assert because in reasons.of_target_token(token, admitted, True)
 
 
 def test_shares_and_other_reasons():
     assert local_share(0.6, 0.2) == pytest.approx(0.75)
     assert local_share(0, 0) == 0.5
-    assert "no global token" in target_reasons.of_global_token(None, False, True)
-    assert "do not vary" in target_reasons.of_global_token(token_of(1, 1, 1), False, False)
+    assert "no global token" in reasons.of_target_token(None, False, True)
+    assert "do not vary" in reasons.of_target_token(token_of(1, 1, 1), False, False)
 
 
 def test_mixture_weighs_both_branches():

@@ -7,7 +7,7 @@ import tfa
 from tests.worlds import seen_again, world
 from tfa.base.backend import backend_for
 from tfa.base.config import HeadSpec, VerifySpec
-from tfa.method.evidence import NOBODY
+from tfa.method.evidence.rows import NOBODY
 from tfa.method.head import final_scores
 from tfa.verification.admission import Shortlist, evenly_spaced, judge, judge_on_database, judge_on_target, shortlist
 

@@ -13,7 +13,7 @@ from tfa.bench.heads.contract import Confident, Fitted, Photos
 from tfa.bench.metrics.measures import Positives, recall_at
 from tfa.bench.protocols import Fold, Split
 from tfa.bench.records import PROBABILITY, Z_SCORE, ScoreSample
-from tfa.method.evidence import row_facts
+from tfa.method.evidence.rows import row_facts
 from tfa.search.ties import top_k
 
 QUERIES_AT_ONCE = 256  # rows of scores `q m` in memory

@@ -15,8 +15,8 @@ import numpy as np
 from tfa.base.backend import Backend, to_numpy
 from tfa.base.config import HeadSpec
 from tfa.base.spill import Spill, release
-from tfa.method.carriers import KernelTerm
-from tfa.method.evidence import Mask
+from tfa.method.carriers import KernelTerm, weighted_sum
+from tfa.method.evidence.support import Mask
 from tfa.method.gram import cross_products, inner_products
 from tfa.method.residuals import HARD, Described
 from tfa.method.spectrum import Geometry, fit_geometry
@@ -97,19 +97,18 @@ class Branch:
         self, terms: Sequence[KernelTerm], one: np.ndarray, other: np.ndarray, backend: Backend
     ) -> np.ndarray:
         """The kernel of database images `one` with database images `other`, float64."""
-        total = np.zeros((len(one), len(other)))
-        for term in terms:
-            if term.gamma is not None:
-                features = self.features(term.gamma)
-                left = backend.put(features[one])
-                right = left if other is one else backend.put(features[other])  # X Xᵀ is half the work
-                similarity = to_numpy(left @ right.T)
-            elif len(self.split.probes) == self.split.images:
-                similarity = self.products[np.ix_(one, other)]
-            else:
-                similarity = cross_products(self.described.descriptors[one], self.described.descriptors[other], backend)
-            total += term.weight * similarity
-        return total
+
+        def similarity(gamma: float | None) -> np.ndarray:
+            if gamma is None and len(self.split.probes) == self.split.images:
+                return self.products[np.ix_(one, other)]
+            if gamma is None:
+                return cross_products(self.described.descriptors[one], self.described.descriptors[other], backend)
+            features = self.features(gamma)
+            left = backend.put(features[one])
+            right = left if other is one else backend.put(features[other])  # X Xᵀ is half the work
+            return to_numpy(left @ right.T)
+
+        return weighted_sum((term.weight, similarity(term.gamma)) for term in terms)
 
     def release(self) -> None:
         """Give back the resident pages of what was spilled."""
@@ -143,7 +142,8 @@ def fit_branch(
         inner_products(descriptors, split.probes, backend, out=kept)
         gram = backend.put(kept[np.ix_(np.searchsorted(split.probes, split.anchors), split.anchors)])
     release(descriptors)
-    geometry = _spilled(fit_geometry(gram, descriptors.shape[1], spec.max_rank, split.anchors), spill)
+    geometry = fit_geometry(gram, descriptors.shape[1], spec.max_rank, split.anchors)
+    geometry = replace(geometry, vectors=spill.keep(geometry.vectors))
     del gram
     norms, displacement = _norms_and_displacement(descriptors, kept, split)
     branch = Branch(
@@ -173,10 +173,6 @@ def _projected(geometry: Geometry, products: np.ndarray, split: DatabaseSplit, s
         release(products)
         release(projected)
     return projected
-
-
-def _spilled(geometry: Geometry, spill: Spill) -> Geometry:
-    return replace(geometry, vectors=spill.keep(geometry.vectors))
 
 
 def _norms_and_displacement(

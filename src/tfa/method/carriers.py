@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
 
 from tfa.errors import BadSpec
 from tfa.method.spectrum import smooth_step
@@ -15,6 +18,11 @@ class KernelTerm:
 
     weight: float
     gamma: float | None
+
+
+def weighted_sum(weighted: Iterable[tuple[float, np.ndarray]]) -> np.ndarray:
+    """Σ weight · scores: of the terms of a kernel, or of several kernels."""
+    return reduce(np.add, (weight * scores for weight, scores in weighted))
 
 
 def _adaptive(c: float, beta: float) -> tuple[KernelTerm, ...]:

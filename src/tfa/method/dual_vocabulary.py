@@ -25,7 +25,7 @@ from tfa.method.branch import Branch, DatabaseSplit, fit_branch
 from tfa.method.carriers import carrier_terms
 from tfa.method.controllers.decisions import Listed
 from tfa.method.head import ENSEMBLE, Replica, Retriever
-from tfa.method.pseudo_queries import PseudoScores, median_spread, pseudo_facts
+from tfa.method.pseudo_queries import median_spread, pseudo_facts, wanted_scores
 from tfa.method.residuals import SOFT, describe
 from tfa.method.score_calibration import calibrated
 from tfa.method.scorer import QuerySide, Scorer, ScoreTerm, joined
@@ -161,8 +161,8 @@ def _fit_members(
     made = []
     for s, words in tracked(enumerate(centers), len(centers), "spectra", progress):
         branch = fit_branch(SOFT, s, words, described[SOFT, s], split, spec, backend, spill)
-        pseudo = PseudoScores(branch, carrier_terms(CARRIER), backend)
-        sigma = median_spread(pseudo_facts(pseudo.block, len(split.pseudo), branch.mask))
+        block = wanted_scores(branch, carrier_terms(CARRIER), backend)
+        sigma = median_spread(pseudo_facts(block, len(split.pseudo), branch.mask))
         made.append((sigma, _member(branch, sigma, spec, dtype, spill)))
     return made
 

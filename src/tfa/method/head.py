@@ -16,11 +16,9 @@ from tfa.errors import BadSpec, ChannelMismatch
 from tfa.method.branch import Branch, ScoreBlock, row_blocks
 from tfa.method.carriers import carrier_terms
 from tfa.method.compiled import Compiled, compile_scorer
-from tfa.method.controllers.decisions import DatabaseEvidence, Decisions
-from tfa.method.controllers.target_decisions import TargetDecisions, TargetEvidence
-from tfa.method.evidence import Mask
+from tfa.method.controllers.decisions import DatabaseEvidence, Decisions, TargetDecisions, TargetEvidence
+from tfa.method.evidence.support import Mask
 from tfa.method.pseudo_queries import (
-    PseudoScores,
     empty_scores,
     every_cosine,
     every_score,
@@ -29,6 +27,7 @@ from tfa.method.pseudo_queries import (
     median_spread,
     mixed,
     pseudo_facts,
+    wanted_scores,
 )
 from tfa.method.residuals import HARD
 from tfa.method.score_calibration import calibrated
@@ -209,8 +208,7 @@ def final_scores(
     weighted = []
     for weight, branch in used:
         terms = carrier_terms(decisions.carrier, **decisions.strengths[branch.assignment])
-        scores = every_score(branch, terms, backend) if every else PseudoScores(branch, terms, backend).block
-        weighted.append((weight, scores))
+        weighted.append((weight, (every_score if every else wanted_scores)(branch, terms, backend)))
     block, first = mixed(weighted), used[0][1]
     mask = first.mask.union(*(branch.mask for _, branch in used[1:]))
     if decisions.admit_cls:

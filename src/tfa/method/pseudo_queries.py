@@ -12,31 +12,24 @@ import numpy as np
 from tfa.base.backend import Array, Backend, l2, to_numpy
 from tfa.base.spill import Spill, release
 from tfa.method.branch import Branch, DatabaseSplit, ScoreBlock, row_blocks
-from tfa.method.carriers import KernelTerm
-from tfa.method.evidence import Mask, RowFacts, row_facts, row_tops
+from tfa.method.carriers import KernelTerm, weighted_sum
+from tfa.method.evidence.rows import RowFacts, row_facts, row_tops
+from tfa.method.evidence.support import Mask
 
 
-class PseudoScores:
-    """Scores of the pseudo queries of one branch under a kernel, in float64, computed for the rows wanted."""
+def wanted_scores(branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -> ScoreBlock:
+    """Scores `p m` of a branch under a kernel, float64, computed for the rows wanted."""
+    pseudo, rows = branch.split.pseudo, np.searchsorted(branch.split.probes, branch.split.pseudo)
+    shaped = {term.gamma: backend.put(branch.features(term.gamma)) for term in terms if term.gamma is not None}
 
-    def __init__(self, branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -> None:
-        self.branch, self.terms, self.backend = branch, terms, backend
-        self.rows = np.searchsorted(branch.split.probes, branch.split.pseudo)
-        self.shaped = {t.gamma: backend.put(branch.features(t.gamma)) for t in terms if t.gamma is not None}
+    def similarity(gamma: float | None, start: int, stop: int) -> np.ndarray:
+        if gamma is not None:
+            return to_numpy(shaped[gamma][backend.put(pseudo[start:stop]), :] @ shaped[gamma].T)
+        products = branch.products[rows[start:stop]]
+        release(branch.products)  # what was copied need not stay resident
+        return products
 
-    def block(self, start: int, stop: int) -> np.ndarray:
-        """`p m` scores of pseudo queries start to stop."""
-        pseudo = self.branch.split.pseudo[start:stop]
-        total = np.zeros((len(pseudo), self.branch.split.images))
-        for term in self.terms:
-            if term.gamma is None:
-                similarity = self.branch.products[self.rows[start:stop]]
-                release(self.branch.products)  # what was copied need not stay resident
-            else:
-                features = self.shaped[term.gamma]
-                similarity = to_numpy(features[self.backend.put(pseudo), :] @ features.T)
-            total += term.weight * similarity
-        return total
+    return lambda start, stop: weighted_sum((term.weight, similarity(term.gamma, start, stop)) for term in terms)
 
 
 def pseudo_facts(block: ScoreBlock, count: int, mask: Mask | None, width: int = 1) -> RowFacts:
@@ -63,7 +56,7 @@ def every_score(branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -
     plain = sum(term.weight for term in terms if term.gamma is None)
     spectral = [term for term in terms if term.gamma is not None]
     if not spectral:
-        return PseudoScores(branch, terms, backend).block
+        return wanted_scores(branch, terms, backend)
     symmetric = branch.projected is None and len(split.pseudo) == split.images
     total = (_symmetric if symmetric else _by_gallery)(branch, spectral, backend)
 
@@ -164,11 +157,7 @@ def mixed(weighted: Sequence[tuple[float, ScoreBlock]]) -> ScoreBlock:
     """Σ weight · scores, block by block; one block of weight 1 is passed on as it is."""
     if len(weighted) == 1 and weighted[0][0] == 1:
         return weighted[0][1]
-
-    def block(start: int, stop: int) -> np.ndarray:
-        return np.sum([weight * scores(start, stop) for weight, scores in weighted], axis=0)
-
-    return block
+    return lambda start, stop: weighted_sum((weight, scores(start, stop)) for weight, scores in weighted)
 
 
 def fused(

@@ -25,7 +25,7 @@ from scipy.spatial import cKDTree
 
 from tfa.base.config import Spec, described
 from tfa.errors import BadSpec
-from tfa.method.evidence import EPSILON, mean_and_spread, z_scores
+from tfa.method.evidence.rows import EPSILON, mean_and_spread, z_scores
 
 FARTHEST = 5.0  # ℓ: moves beyond it have a share of e⁻⁴ and are left out
 MOST_NEIGHBOURS = 64  # images a move can lead to, where positions say who is near

@@ -30,7 +30,8 @@ from tfa.base.config import VerifySpec
 from tfa.base.progress import Progress, SilentProgress, tracked
 from tfa.base.tokens import Tokens
 from tfa.method.branch import ScoreBlock
-from tfa.method.evidence import NOBODY, Candidate, Mask, mean_and_spread, z_scores
+from tfa.method.evidence.rows import NOBODY, mean_and_spread, z_scores
+from tfa.method.evidence.support import Candidate, Mask
 from tfa.method.head import Head, final_scores
 from tfa.method.pseudo_queries import median_spread, pseudo_facts
 from tfa.method.vocabulary import CONSTRUCTIONS

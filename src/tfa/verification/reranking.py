@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from tfa.base.progress import Progress, SilentProgress
-from tfa.method.evidence import standardised
+from tfa.method.evidence.rows import standardised
 from tfa.search.ties import top_k
 
 WEIGHT = 4.0  # of √M beside a z-score

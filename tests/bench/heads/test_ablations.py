@@ -9,7 +9,7 @@ from tfa.bench.heads.ablations import ABLATIONS, calibrate_by, fit_by
 from tfa.bench.heads.spectral import CONTROLS, under_control
 from tfa.errors import BadSpec
 from tfa.method.controllers.rules import METHOD
-from tfa.method.evidence import Candidate
+from tfa.method.evidence.support import Candidate
 
 
 def candidate(support, agreement):

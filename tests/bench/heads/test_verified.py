@@ -15,7 +15,7 @@ from tfa.bench.heads.verified import VerifiedHead, lifted, verified
 from tfa.bench.studies.patch_pairs import PatchPairs
 from tfa.bench.tables.table_specs import _kind
 from tfa.errors import BadSpec, BadTokens
-from tfa.method.evidence import Candidate
+from tfa.method.evidence.support import Candidate
 from tfa.search.ties import top_k
 from tfa.verification import compaction, matching, reranking
 from tfa.verification.admission import VerificationEvidence

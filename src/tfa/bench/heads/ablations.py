@@ -18,7 +18,7 @@ from tfa.bench.protocols import FULL_QUERY, NO_CALIBRATION
 from tfa.method.controllers.database import decide
 from tfa.method.controllers.rules import METHOD, Rules
 from tfa.method.controllers.target import decide_for_target
-from tfa.method.evidence import Candidate
+from tfa.method.evidence.support import Candidate
 from tfa.method.head import Head, Retriever, assemble
 from tfa.method.residuals import ASSIGNMENTS, HARD, SOFT, describe
 

@@ -21,7 +21,7 @@ from tfa.bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
 from tfa.bench.heads.own_heads import OURS, RetrieverHead, retriever_card
 from tfa.bench.studies.patch_pairs import PatchPairs
 from tfa.maps.confidence import confidence_of
-from tfa.method.evidence import EPSILON
+from tfa.method.evidence.rows import EPSILON
 from tfa.method.head import ENSEMBLE, Head
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.verification import matching

@@ -24,7 +24,7 @@ from tfa.bench.studies.match_geometries import Measure, Pair
 from tfa.bench.studies.patch_pairs import known_grid
 from tfa.bench.studies.verification_variants import BUILT, DEFAULT, FULL, VARIANTS, Variant
 from tfa.errors import BadSpec
-from tfa.method.evidence import standardised
+from tfa.method.evidence.rows import standardised
 from tfa.method.vocabulary import sample_patches
 from tfa.search.ties import top_k
 from tfa.verification.admission import evenly_spaced

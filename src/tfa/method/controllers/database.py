@@ -17,7 +17,7 @@ from tfa.method.carriers import CARRIERS, carrier_terms
 from tfa.method.controllers import reasons
 from tfa.method.controllers.decisions import DatabaseEvidence, Decisions, SpectralStrengths
 from tfa.method.controllers.rules import METHOD, Rules
-from tfa.method.evidence import Candidate, correlation
+from tfa.method.evidence.support import Candidate, correlation
 from tfa.method.pseudo_queries import every_cosine, every_score, median_spread, pseudo_facts, pseudo_tops
 from tfa.method.pseudo_queries import fused as fuse
 from tfa.method.residuals import ASSIGNMENTS, HARD
@@ -88,7 +88,7 @@ def decide(
         "carrier": reasons.of_carrier(carrier, original, partial, local),
     }
     # Reasons are those of the method's rules; a decision made by another rule is not explained by them.
-    given = words if rules == METHOD else {}  # the words are those of the method's own rules
+    given = words if rules == METHOD else {}
     return decisions, DatabaseEvidence(len(split.pseudo), strengths, candidates, given)
 
 

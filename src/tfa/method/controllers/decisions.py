@@ -1,25 +1,38 @@
-"""What a controller decides, and how it is written down."""
+"""What a controller decides, every number it looked at, and how both are written down."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 import numpy as np
 
-from tfa.method.evidence import Candidate, dispersion_penalised
+from tfa.method.evidence.support import Candidate, dispersion_penalised
+from tfa.method.residuals import HARD, SOFT
+
+MIXTURE = "mixture"
 
 
 class Listed:
-    """A frozen dataclass that goes to JSON and back; tuples are lists there."""
+    """A frozen dataclass that goes to JSON and, if it holds nothing but plain values, back; tuples are lists there."""
 
     def to_dict(self) -> dict[str, Any]:
-        values = asdict(self)  # type: ignore[call-overload]
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+        return {entry.name: _listed(getattr(self, entry.name)) for entry in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, (Listed, Candidate)):
+        return value.to_dict()
+    if isinstance(value, dict):
+        return {key: _listed(one) for key, one in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+# --- decisions -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +62,31 @@ class Decisions(Listed):
         return 0.5
 
 
+@dataclass(frozen=True, kw_only=True)
+class TargetDecisions(Listed):
+    """The fitted choices of a head that was calibrated on target photos."""
+
+    route: str  # "hard" | "soft" | "mixture"
+    soft_weight: float  # w_S: share of the soft branch; 0 on the hard route, 1 on the soft one
+    strengths: dict[str, dict[str, float]]  # {"soft": {"c": …, "beta": …}} of the branches in use
+    carrier: str
+    admit_cls: bool
+    local_weight: float  # share of the local score where the global token is used
+    sigma_local: tuple[float, ...]
+    sigma_cls: tuple[float, ...]
+    score_calibrated: bool = False
+
+    @property
+    def branch_weights(self) -> dict[str, float]:
+        """Assignments in use and their share of the local score."""
+        if self.route != MIXTURE:
+            return {self.route: 1.0}
+        return {HARD: 1 - self.soft_weight, SOFT: self.soft_weight}
+
+
+# --- evidence --------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class SpectralStrengths(Listed):
     """Split-database spectral statistics of one assignment, one value per construction, and what follows."""
@@ -71,7 +109,7 @@ class SpectralStrengths(Listed):
 
 
 @dataclass(frozen=True)
-class DatabaseEvidence:
+class DatabaseEvidence(Listed):
     """Every number the database-only controller looked at, and its reasons in words."""
 
     pseudo_queries: int
@@ -79,10 +117,58 @@ class DatabaseEvidence:
     candidates: dict[str, Candidate]
     reasons: dict[str, str] = field(default_factory=dict)
 
+
+@dataclass(frozen=True)
+class RouteEvidence(Listed):
+    """Information and relation of both assignments on target photos, against the database's own."""
+
+    information_target: dict[str, float]  # mean I of the calibration images, per assignment
+    information_database: dict[str, float]  # of the pseudo queries
+    capacity: dict[str, float]  # C: their ratio
+    interval_capacity: tuple[float, float]  # of log(C_S / C_H)
+    m_A: float  # median of J_S − J_H in the anchor-mass view
+    m_G: float  # and in the view of whole descriptors
+    interval_A: tuple[float, float]
+    interval_G: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class BranchQuality(Listed):
+    """How much a score branch (local or global) keeps on target photos."""
+
+    B: float  # information kept by both target and database rows
+    J: float  # relation
+    H: float  # extreme support
+    Q: float  # (B J H)^{1/3}
+    T: float  # top-1 z-score of target rows over that of pseudo queries
+
+
+@dataclass(frozen=True)
+class GlobalEvidence(Listed):
+    """The global token against the local score."""
+
+    local: BranchQuality
+    cls: BranchQuality
+    r_T: float
+    r_C: float
+    r_J: float
+    corr: tuple[float, ...]  # of row spreads, per construction
+
+
+@dataclass(frozen=True)
+class TargetEvidence(Listed):
+    """Every number the target-calibrated controller looked at, and its reasons in words."""
+
+    target_images: int
+    pseudo_queries: int
+    route: RouteEvidence
+    assignments: dict[str, SpectralStrengths]  # of the branches in use, database against target
+    candidates: dict[str, Candidate]
+    global_token: GlobalEvidence | None
+    reasons: dict[str, str] = field(default_factory=dict)
+
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "pseudo_queries": self.pseudo_queries,
-            "assignments": {name: strengths.to_dict() for name, strengths in self.assignments.items()},
-            "candidates": {name: candidate.to_dict() for name, candidate in self.candidates.items()},
-            "reasons": dict(self.reasons),
-        }
+        """The numbers of the route stand beside the others, not below them."""
+        values = super().to_dict()
+        counts = {name: values.pop(name) for name in ("target_images", "pseudo_queries")}
+        return {**counts, **values.pop("route"), **values}

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tfa.method.controllers.target_decisions import MIXTURE, GlobalEvidence, RouteEvidence
-from tfa.method.evidence import Candidate
+from tfa.method.controllers.decisions import MIXTURE, GlobalEvidence, RouteEvidence
+from tfa.method.evidence.support import Candidate
 from tfa.method.residuals import HARD, SOFT
 
 

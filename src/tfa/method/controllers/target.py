@@ -14,32 +14,22 @@ from tfa.base.backend import Backend
 from tfa.base.progress import Progress, SilentProgress
 from tfa.method.branch import Branch
 from tfa.method.carriers import CARRIERS, carrier_terms
-from tfa.method.controllers import target_reasons
-from tfa.method.controllers.decisions import SpectralStrengths
+from tfa.method.controllers import reasons
+from tfa.method.controllers.decisions import MIXTURE, RouteEvidence, SpectralStrengths, TargetDecisions, TargetEvidence
 from tfa.method.controllers.rules import METHOD, Rules
-from tfa.method.controllers.target_decisions import MIXTURE, RouteEvidence, TargetDecisions, TargetEvidence
 from tfa.method.controllers.target_global_token import ScoreBranch, judge_global_token
 from tfa.method.controllers.target_kernels import (
     BranchKernel,
     Kernel,
-    MixedKernel,
     PseudoRows,
     TargetBranch,
     VectorKernel,
-    pseudo_view,
-    target_view,
+    branch_relation,
 )
-from tfa.method.evidence import (
-    EPSILON,
-    Candidate,
-    Mask,
-    Subsamples,
-    bootstrap_interval,
-    correlation,
-    information,
-    joint_scores,
-    relation_terms,
-)
+from tfa.method.evidence.information import bootstrap_interval, information
+from tfa.method.evidence.relation import Subsamples
+from tfa.method.evidence.rows import EPSILON
+from tfa.method.evidence.support import Candidate, Mask, correlation
 from tfa.method.pseudo_queries import median_spread, pseudo_facts
 from tfa.method.residuals import ASSIGNMENTS, HARD, SOFT, Described
 from tfa.method.vocabulary import CONSTRUCTIONS
@@ -70,15 +60,17 @@ def decide_for_target(
         task.advance()
 
         strengths = {a: target_strengths([targets[a, s] for s in CONSTRUCTIONS]) for a in weights}
-        kernels = {
-            m: [local_kernel(targets, weights, strengths, m, s, backend) for s in CONSTRUCTIONS] for m in CARRIERS
-        }
+        kernels: dict[str, list[Kernel]] = {}
+        for m in CARRIERS:  # under mixture every carrier is mixed
+            terms = {a: carrier_terms(m, strengths[a].c, strengths[a].beta) for a in weights}
+            used = [[(weight, targets[a, s], terms[a]) for a, weight in weights.items()] for s in CONSTRUCTIONS]
+            kernels[m] = [BranchKernel(branches_used, backend) for branches_used in used]
         scores = {m: [kernel.target_scores() for kernel in kernels[m]] for m in CARRIERS}
         candidates = {m: Candidate.of(m, np.stack([rows.argmax(axis=1) for rows in scores[m]])) for m in CARRIERS}
-        carrier = rules.carrier(candidates["original"], candidates["partial"], candidates["adaptive"])
+        carrier = rules.carrier(*(candidates[m] for m in CARRIERS))
         task.advance()
 
-        masks = [united([branches[a, s].mask for a in weights]) for s in CONSTRUCTIONS]
+        masks = [Mask.union(*(branches[a, s].mask for a in weights)) for s in CONSTRUCTIONS]
         split = branches[SOFT, 0].split
         pseudo = PseudoRows(split.images, split.pseudo, masks, counted)
         facts = [
@@ -109,15 +101,15 @@ def decide_for_target(
         sigma_cls=sigma_cls,
     )
     words = {
-        "route": target_reasons.of_route(route, soft_weight, route_evidence),
-        "strengths": target_reasons.of_strengths(strengths),
-        "carrier": target_reasons.of_carrier(carrier, candidates),
-        "admit_cls": target_reasons.of_global_token(token, admit, scaled),
+        "route": reasons.of_route(route, soft_weight, route_evidence),
+        "strengths": reasons.of_target_strengths(strengths),
+        "carrier": f"{reasons.of_carrier(carrier, *(candidates[m] for m in CARRIERS))} (on the target photos)",
+        "admit_cls": reasons.of_target_token(token, admit, scaled),
     }
     # Reasons are those of the method's rules; a decision made by another rule is not explained by them.
-    reasons = words if rules == METHOD else {}
+    given = words if rules == METHOD else {}
     count = len(targets[SOFT, 0].products)
-    evidence = TargetEvidence(count, int(counted.sum()), route_evidence, strengths, candidates, token, reasons)
+    evidence = TargetEvidence(count, int(counted.sum()), route_evidence, strengths, candidates, token, given)
     return decisions, evidence
 
 
@@ -128,10 +120,6 @@ def counted_pseudo(branches: Branches) -> np.ndarray:
     for branch in branches.values():
         counted &= np.bincount(branch.mask.rows, minlength=len(counted)) < split.images
     return counted
-
-
-def united(masks: list[Mask]) -> Mask:
-    return masks[0].union(*masks[1:])
 
 
 # --- route -----------------------------------------------------------------------------------------------------
@@ -153,10 +141,10 @@ def judge_route(targets: Targets, samples: Subsamples, counted: np.ndarray, back
             branch = target.branch
             views: dict[str, Kernel] = {
                 "A": VectorKernel(branch.described.mass, target.described.mass, split.pseudo),
-                "G": BranchKernel(target, original, backend),
+                "G": BranchKernel([(1.0, target, original)], backend),
             }
             for name, kernel in views.items():
-                joint_values, reached = branch_relation(kernel, rows, s, samples)
+                joint_values, reached = branch_relation(kernel, kernel.target_scores(), rows, s, samples)
                 joint[name].append(joint_values)
             tops.append(target.products.argmax(axis=1))
             pseudo_tops.append(reached)  # in view G, the last one
@@ -179,15 +167,6 @@ def judge_route(targets: Targets, samples: Subsamples, counted: np.ndarray, back
     )
 
 
-def branch_relation(
-    kernel: Kernel, rows: PseudoRows, construction: int, samples: Subsamples
-) -> tuple[np.ndarray, np.ndarray]:
-    """J of each subsample under one kernel, and the top-1 answers of the pseudo queries that count."""
-    target = relation_terms(target_view(kernel, kernel.target_scores()), samples.target)
-    view, tops = pseudo_view(kernel, rows, construction)
-    return joint_scores(target, relation_terms(view, samples.pseudo)), tops
-
-
 def _interval(values: np.ndarray) -> tuple[float, float]:
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
@@ -208,22 +187,6 @@ def target_strengths(targets: list[TargetBranch]) -> SpectralStrengths:
         [target.branch.geometry.participation for target in targets],
         [target.displacement() for target in targets],
     )
-
-
-def local_kernel(
-    targets: Targets,
-    weights: Mapping[str, float],
-    strengths: Mapping[str, SpectralStrengths],
-    carrier: str,
-    construction: int,
-    backend: Backend,
-) -> Kernel:
-    """The local score of one carrier; under mixture every carrier is mixed."""
-    made: list[tuple[float, Kernel]] = [
-        (w, BranchKernel(targets[a, construction], carrier_terms(carrier, strengths[a].c, strengths[a].beta), backend))
-        for a, w in weights.items()
-    ]
-    return made[0][1] if len(made) == 1 else MixedKernel(made)
 
 
 def local_share(local: float, cls: float) -> float:

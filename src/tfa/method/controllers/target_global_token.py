@@ -7,19 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.method.controllers.target_decisions import BranchQuality, GlobalEvidence
-from tfa.method.controllers.target_kernels import Kernel, PseudoRows, pseudo_view, target_view
-from tfa.method.evidence import (
-    EPSILON,
-    RowFacts,
-    Subsamples,
-    correlation,
-    extreme_support,
-    information,
-    joint_scores,
-    relation_terms,
-    row_facts,
-)
+from tfa.method.controllers.decisions import BranchQuality, GlobalEvidence
+from tfa.method.controllers.target_kernels import Kernel, PseudoRows, branch_relation
+from tfa.method.evidence.information import extreme_support, information
+from tfa.method.evidence.relation import Subsamples
+from tfa.method.evidence.rows import EPSILON, RowFacts, row_facts
+from tfa.method.evidence.support import correlation
 
 
 @dataclass(frozen=True)
@@ -54,10 +47,10 @@ def _quality(
     kept = information(tops, images).mean()
     reference = information(pseudo_tops, images).mean() if pseudo_tops.shape[1] else 0.0
     information_kept = max(float(min(kept, reference)), 0.0)
-    joint: list[np.ndarray] = []
-    for s, kernel in enumerate(branch.kernels):
-        target = relation_terms(target_view(kernel, branch.scores[s]), samples.target)
-        joint.append(joint_scores(target, relation_terms(pseudo_view(kernel, pseudo, s)[0], samples.pseudo)))
+    joint = [
+        branch_relation(kernel, scores, pseudo, s, samples)[0]
+        for s, (kernel, scores) in enumerate(zip(branch.kernels, branch.scores, strict=True))
+    ]
     relation = float(np.median(np.mean(joint, axis=0)))
     support = extreme_support(tops, images)
     retention = [

@@ -1,6 +1,6 @@
 """Kernels over database and target images: the scores and Gram matrices the target controller needs.
 
-Three kinds with one interface: vectors (block norms, global tokens), one branch under a carrier, and a mixture.
+Two kinds with one interface: vectors (block norms, global tokens), and branches under a carrier.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import numpy as np
 
 from tfa.base.backend import Backend, l2, to_numpy
 from tfa.method.branch import Branch, ScoreBlock, row_blocks
-from tfa.method.carriers import KernelTerm
-from tfa.method.evidence import Mask, View
+from tfa.method.carriers import KernelTerm, weighted_sum
+from tfa.method.evidence.relation import Subsamples, View, joint_scores, relation_terms
+from tfa.method.evidence.support import Mask
 from tfa.method.gram import cross_products
-from tfa.method.pseudo_queries import every_score
+from tfa.method.pseudo_queries import every_score, mixed
 from tfa.method.residuals import Described
 
 
@@ -73,6 +74,25 @@ class TargetBranch:
         with_anchors = products[:, branch.split.anchors]
         return cls(branch, described, products, gram, branch.geometry.coordinates(with_anchors))
 
+    def scores(self, terms: Sequence[KernelTerm], backend: Backend) -> np.ndarray:
+        """`q m`: the kernel of the target images with the database."""
+
+        def similarity(gamma: float) -> np.ndarray:
+            database = self.branch.features(gamma)
+            return to_numpy(backend.put(self._shaped(gamma)) @ backend.put(database).T)
+
+        return weighted_sum((t.weight, self.products if t.gamma is None else similarity(t.gamma)) for t in terms)
+
+    def kernel(self, terms: Sequence[KernelTerm]) -> np.ndarray:
+        """`q q`: the kernel of the target images with each other."""
+        shaped = {term.gamma: self._shaped(term.gamma) for term in terms if term.gamma is not None}
+        return weighted_sum(
+            (t.weight, self.gram if t.gamma is None else shaped[t.gamma] @ shaped[t.gamma].T) for t in terms
+        )
+
+    def _shaped(self, gamma: float) -> np.ndarray:
+        return self.branch.geometry.shaped(self.coordinates, gamma)
+
     def energies(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean squared coordinate on each axis, over the database and over the target images."""
         one, two = self.branch.half_energies()
@@ -89,63 +109,24 @@ class TargetBranch:
 
 
 class BranchKernel:
-    """One branch under the terms of a carrier."""
+    """Branches under the terms of a carrier, each with its weight: one of weight 1, or (1 − w)·S_hard + w·S_soft."""
 
-    def __init__(self, target: TargetBranch, terms: Sequence[KernelTerm], backend: Backend) -> None:
-        self.target, self.terms, self.backend = target, terms, backend
-
-    def target_scores(self) -> np.ndarray:
-        total = np.zeros_like(self.target.products)
-        for term in self.terms:
-            if term.gamma is None:
-                total += term.weight * self.target.products
-            else:
-                database = self.target.branch.features(term.gamma)
-                query = self.target.branch.geometry.shaped(self.target.coordinates, term.gamma)
-                total += term.weight * to_numpy(self.backend.put(query) @ self.backend.put(database).T)
-        return total
-
-    def target_gram(self) -> np.ndarray:
-        total = np.zeros_like(self.target.gram)
-        for term in self.terms:
-            if term.gamma is None:
-                total += term.weight * self.target.gram
-            else:
-                query = self.target.branch.geometry.shaped(self.target.coordinates, term.gamma)
-                total += term.weight * (query @ query.T)
-        return total
-
-    def among(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        return self.target.branch.kernel_among(self.terms, one, other, self.backend)
-
-    def pseudo_block(self) -> ScoreBlock:
-        return every_score(self.target.branch, self.terms, self.backend)
-
-
-class MixedKernel:
-    """(1 − w)·S_hard + w·S_soft."""
-
-    def __init__(self, weighted: Sequence[tuple[float, Kernel]]) -> None:
-        self.weighted = weighted
+    def __init__(self, used: Sequence[tuple[float, TargetBranch, Sequence[KernelTerm]]], backend: Backend) -> None:
+        self.used, self.backend = used, backend
 
     def target_scores(self) -> np.ndarray:
-        return np.sum([weight * kernel.target_scores() for weight, kernel in self.weighted], axis=0)
+        return weighted_sum((weight, target.scores(terms, self.backend)) for weight, target, terms in self.used)
 
     def target_gram(self) -> np.ndarray:
-        return np.sum([weight * kernel.target_gram() for weight, kernel in self.weighted], axis=0)
+        return weighted_sum((weight, target.kernel(terms)) for weight, target, terms in self.used)
 
     def among(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        return np.sum([weight * kernel.among(one, other) for weight, kernel in self.weighted], axis=0)
+        return weighted_sum(
+            (weight, target.branch.kernel_among(terms, one, other, self.backend)) for weight, target, terms in self.used
+        )
 
     def pseudo_block(self) -> ScoreBlock:
-        blocks = [(weight, kernel.pseudo_block()) for weight, kernel in self.weighted]
-        return lambda start, stop: np.sum([weight * block(start, stop) for weight, block in blocks], axis=0)
-
-
-def target_view(kernel: Kernel, scores: np.ndarray) -> View:
-    """The relation of target images to their answers; `scores` are the kernel's."""
-    tops = scores.argmax(axis=1)
-    return View(kernel.target_gram(), kernel.among(tops, tops), scores[:, tops])
+        return mixed([(weight, every_score(target.branch, terms, self.backend)) for weight, target, terms in self.used])
 
 
 @dataclass(frozen=True)
@@ -158,8 +139,21 @@ class PseudoRows:
     counted: np.ndarray
 
 
-def pseudo_view(kernel: Kernel, rows: PseudoRows, construction: int) -> tuple[View, np.ndarray]:
-    """The same of the pseudo queries that count, with what they may not answer masked; and their top-1 answers."""
+def branch_relation(
+    kernel: Kernel, scores: np.ndarray, rows: PseudoRows, construction: int, samples: Subsamples
+) -> tuple[np.ndarray, np.ndarray]:
+    """J of each subsample under one kernel, and the top-1 answers of the pseudo queries that count.
+
+    `scores` are the kernel's of the target images.
+    """
+    tops = scores.argmax(axis=1)
+    target = View(kernel.target_gram(), kernel.among(tops, tops), scores[:, tops])
+    reference, reached = _pseudo_view(kernel, rows, construction)
+    return joint_scores(relation_terms(target, samples.target), relation_terms(reference, samples.pseudo)), reached
+
+
+def _pseudo_view(kernel: Kernel, rows: PseudoRows, construction: int) -> tuple[View, np.ndarray]:
+    """The relation of the pseudo queries that count to their answers, those they may not give masked; and these."""
     pseudo, mask = rows.pseudo, rows.masks[construction]
     block = kernel.pseudo_block()
     scores = np.empty((len(pseudo), rows.images))
