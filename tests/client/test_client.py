@@ -16,7 +16,7 @@ from tests.client.conftest import build_town, running_service
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
 from tfa.client.client import Client, ServiceError
-from tfa.client.multipart import BATCH_BYTES, batches, form_of
+from tfa.client.forms import BATCH_BYTES, batches
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
 from tfa.service.settings import ServiceSettings
@@ -198,8 +198,10 @@ def test_photos_are_sent_in_pieces():
     assert list(batches([])) == []
 
 
-def test_a_file_name_does_not_break_the_form():
-    kind, body = form_of("image", [('a"\r\nb.png', b"content")], {"k": "3"})
-    assert kind.startswith("multipart/form-data; boundary=tfa-")
-    assert b'filename="a___b.png"\r\n' in body
-    assert body.count(b"\r\n\r\n") == 2
+def test_a_file_name_does_not_break_the_form(served):
+    client, path, folder = served
+    strange = folder / 'a"\r\nb.png'
+    strange.write_bytes(photo(folder / "plain.png", 5, light=0.8).read_bytes())
+    hits = client.query(strange, k=3, calibration="none")
+    same(hits, local(path).query(strange, k=3, calibration="none"))
+    assert len(hits) == 3

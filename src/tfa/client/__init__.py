@@ -1,4 +1,4 @@
-"""A map behind HTTP, queried with the standard library alone.
+"""A map behind HTTP, queried without any extra.
 
 In: photos. Out: hits, as `PlaceMap` gives them. May see: what the service answers.
 """

@@ -1,4 +1,4 @@
-"""A map behind `tfa serve`, used like one on this disk. Standard library only: no extra is needed.
+"""A map behind `tfa serve`, used like one on this disk. No extra is needed.
 
 client = tfa.Client("http://localhost:8000", token="…")
 client.query("photo.jpg")                                   # the same hits as PlaceMap.query
@@ -7,15 +7,18 @@ client.query("photo.jpg")                                   # the same hits as P
 from __future__ import annotations
 
 import json
+import ssl
 import time
+import weakref
 from collections.abc import Sequence
-from http.client import HTTPException
+from functools import cache
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlsplit
+
+import httpx2
 
 from tfa.base.progress import Progress, as_progress
-from tfa.client.connections import Connections
-from tfa.client.multipart import batches, fields_of, form_of, hits_of, photo_file, sentence_of
+from tfa.client.forms import batches, fields_of, hits_of, photo_file, skipped_of
 from tfa.errors import BadSpec, TfaError
 from tfa.photos.images import Photo, name_of
 
@@ -27,6 +30,8 @@ POLL_SECONDS = (0.2, 2.0)  # first and longest wait between looks at a job
 STEPS = 100  # a job's progress as a bar
 RETRIES = 3  # of a request that the service is too busy for
 LONGEST_PAUSE = 30.0  # seconds before a retry, whatever the service says
+# Each thread has a connection to itself while it needs one; so many are kept open while nobody does.
+CONNECTIONS = httpx2.Limits(max_connections=None, max_keepalive_connections=8)
 
 
 class ServiceError(TfaError):
@@ -35,6 +40,12 @@ class ServiceError(TfaError):
     def __init__(self, sentence: str, status: int | None = None) -> None:
         super().__init__(sentence)
         self.status = status
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Read once for all clients: it takes longer than a query."""
+    return httpx2.create_ssl_context()
 
 
 class Client:
@@ -58,12 +69,19 @@ class Client:
         if retries < 0:
             raise BadSpec(f"retries={retries} is out of range: must be at least 0")
         self.url, self.map, self.timeout, self.retries = url.rstrip("/"), map, timeout, retries
-        self._token = token
-        self._connections = Connections(self.url)
+        self._headers = {"Accept": "application/json"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._open()
+
+    def _open(self) -> None:
+        self._http = httpx2.Client(base_url=self.url, headers=self._headers, limits=CONNECTIONS, verify=_certificates())
+        self._close = weakref.finalize(self, self._http.close)
 
     def close(self) -> None:
         """Close the connections; a later call opens a new one."""
-        self._connections.close()
+        self._close()
+        self._open()
 
     def __enter__(self) -> Client:
         return self
@@ -90,7 +108,7 @@ class Client:
         fields = fields_of(
             k=k, min_confidence=min_confidence, calibration=calibration, verify=verify, candidates=candidates
         )
-        return hits_of(self._post("/v1/query", [photo_file(photo)], "image", fields))
+        return hits_of(self._post("/v1/query", "image", [photo_file(photo)], fields))
 
     def query_many(
         self,
@@ -112,20 +130,18 @@ class Client:
         answers: list[Answer] = []
         with as_progress(progress).task("querying", len(photos), "photos") as task:
             for some in batches(photos):
-                files, errors = [], dict[int, str]()
-                for place, photo in enumerate(some):
+                files, replies = list[tuple[str, bytes]](), list[dict[str, Any] | None]()
+                for photo in some:
                     try:
                         files.append(photo_file(photo))
+                        replies.append(None)
                     except TfaError as error:
-                        errors[place] = str(error)
-                replies = iter(self._post("/v1/query/batch", files, "images", fields)["answers"] if files else [])
-                for place, photo in enumerate(some):
-                    name = name_of(photo)
-                    one: dict[str, Any] = {"error": errors[place]} if place in errors else next(replies)
-                    if "error" in one:
-                        answers.append(Answer(name, [], 0.0, one["error"]))
-                    else:
-                        answers.append(Answer(name, hits_of(one), one["confidence"]))
+                        replies.append({"error": str(error)})
+                received = iter(self._post("/v1/query/batch", "images", files, fields)["answers"] if files else [])
+                for photo, unread in zip(some, replies, strict=True):
+                    one = unread or next(received)
+                    hits = [] if "error" in one else hits_of(one)
+                    answers.append(Answer(name_of(photo), hits, one.get("confidence", 0.0), one.get("error")))
                 task.advance(len(some))
         return answers
 
@@ -152,7 +168,7 @@ class Client:
 
     def image(self, image_id: int, size: int = 480) -> bytes:
         """A JPEG copy of one of the map's photos."""
-        return self._send("GET", f"/v1/images/{image_id}/file", {"size": size})
+        return self._send("GET", f"/v1/images/{image_id}/file", {"size": size}).content
 
     def evidence(self) -> dict[str, Any]:
         """What the decisions rest on: candidates, spectrum, similarities of pairs."""
@@ -161,7 +177,7 @@ class Client:
     def why(self, photo: Photo, image_id: int, calibration: str | None = None) -> dict[str, Any]:
         """What carried the match of a photo with an image of the map: patches, words, terms of the score."""
         fields = fields_of(id=image_id, calibration=calibration)
-        return dict(self._post("/v1/why", [photo_file(photo)], "image", fields))
+        return dict(self._post("/v1/why", "image", [photo_file(photo)], fields))
 
     def self_calibration(self) -> dict[str, Any]:
         """What the map has learnt from its queries, if the service was started to."""
@@ -174,9 +190,8 @@ class Client:
         from tfa.maps import EditReport
 
         fields = {} if positions is None else {"positions": json.dumps(list(positions))}
-        reply = self._post("/v1/images", [photo_file(photo) for photo in photos], "images", fields)
-        skipped = [(one["image"], one["reason"]) for one in reply["skipped"]]
-        return EditReport(reply["added"], [], skipped, reply["notes"])
+        reply = self._post("/v1/images", "images", [photo_file(photo) for photo in photos], fields)
+        return EditReport(reply["added"], [], skipped_of(reply), reply["notes"])
 
     def remove(self, ids: Sequence[int]) -> EditReport:
         """Take images out of the answers, one edit each."""
@@ -202,15 +217,14 @@ class Client:
         from tfa.maps import CalibrationReport
 
         files = [photo_file(photo) for photo in photos]
-        job = self._post("/v1/calibrations", files, "images", fields_of(name=name, score=score))["job"]
+        job = self._post("/v1/calibrations", "images", files, fields_of(name=name, score=score))["job"]
         result = self._finished(job, as_progress(progress))
-        skipped = [(one["image"], one["reason"]) for one in result["skipped"]]
         kept = {key: result[key] for key in ("name", "used", "given", "notes", "decisions", "reasons")}
-        return CalibrationReport(**kept, skipped=skipped)
+        return CalibrationReport(**kept, skipped=skipped_of(result))
 
     def activate(self, name: str | None) -> str | None:
         """Choose the calibration that answers where a query names none; None for none."""
-        active = self._call("POST", "/v1/calibrations/active", body=json.dumps({"name": name}).encode())["active"]
+        active = self._call("POST", "/v1/calibrations/active", json={"name": name})["active"]
         return None if active is None else str(active)
 
     def drop_calibration(self, name: str) -> None:
@@ -238,45 +252,28 @@ class Client:
 
     # --- HTTP --------------------------------------------------------------------------------------------------
 
-    def _post(self, path: str, files: Sequence[tuple[str, bytes]], key: str, fields: dict[str, str]) -> Any:
-        kind, body = form_of(key, files, fields)
-        return self._call("POST", path, body=body, kind=kind)
+    def _post(self, path: str, key: str, files: Sequence[tuple[str, bytes]], fields: dict[str, Any]) -> Any:
+        return self._call("POST", path, data=fields, files=[(key, file) for file in files])
 
-    def _call(
-        self,
-        method: str,
-        path: str,
-        parameters: dict[str, Any] | None = None,
-        *,
-        body: bytes | None = None,
-        kind: str = "application/json",
-    ) -> Any:
-        return json.loads(self._send(method, path, parameters, body, kind))
+    def _call(self, method: str, path: str, parameters: dict[str, Any] | None = None, **body: Any) -> Any:
+        return self._send(method, path, parameters, **body).json()
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        parameters: dict[str, Any] | None = None,
-        body: bytes | None = None,
-        kind: str = "application/json",
-    ) -> bytes:
-        parameters = {**(parameters or {}), **({} if self.map is None else {"map": self.map})}
-        headers = {"Accept": "application/json"}
-        if body is not None:
-            headers["Content-Type"] = kind
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
-        target = f"{path}{'?' if parameters else ''}{urlencode(parameters)}"
+    def _send(self, method: str, path: str, parameters: dict[str, Any] | None = None, **body: Any) -> httpx2.Response:
+        parameters = {**(parameters or {}), **fields_of(map=self.map)}
         for retries_left in range(self.retries, -1, -1):
             try:
-                reply = self._connections.send(method, target, body, headers, self.timeout)
-            except (OSError, HTTPException) as error:
+                reply = self._http.request(method, path, params=parameters, timeout=self.timeout, **body)
+            except httpx2.HTTPError as error:
                 raise ServiceError(f"{self.url} does not answer ({error}); is tfa serve running there?") from None
-            if reply.status < 300:
-                return reply.body
+            if reply.is_success:
+                return reply
             # The service did nothing: it names the time after which the same request may be sent again.
-            if reply.status != 503 or reply.retry_after is None or not retries_left:
+            pause = reply.headers.get("Retry-After", "").strip()
+            if reply.status_code != 503 or not pause.isdecimal() or not retries_left:
                 break
-            time.sleep(min(reply.retry_after, LONGEST_PAUSE))
-        raise ServiceError(sentence_of(reply), reply.status)
+            time.sleep(min(float(pause), LONGEST_PAUSE))
+        try:
+            sentence = str(reply.json()["error"])
+        except (ValueError, KeyError, TypeError):  # a proxy in between, perhaps
+            sentence = f"the service answered {reply.status_code} {reply.reason_phrase}"
+        raise ServiceError(sentence, reply.status_code)

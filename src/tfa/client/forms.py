@@ -1,12 +1,10 @@
-"""Photos of a client as files, files as the body of a form, and answers as hits."""
+"""Photos of a client as files of a form, and answers as hits."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
-import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +12,6 @@ from tfa.errors import BadImage
 from tfa.photos.images import Photo, as_rgb
 
 if TYPE_CHECKING:
-    from tfa.client.connections import Reply
     from tfa.maps import Hit
 
 QUERY_BATCH = 16  # photos sent at a time
@@ -49,23 +46,6 @@ def size_of(photo: Photo) -> int:
         return 0
 
 
-def form_of(key: str, files: Sequence[tuple[str, bytes]], fields: Mapping[str, str]) -> tuple[str, bytes]:
-    """Content type and body of a multipart form."""
-    # A boundary must not occur in the files: 128 random bits do not.
-    boundary = f"tfa-{secrets.token_hex(16)}"
-    pieces: list[bytes] = []
-    for name, value in fields.items():
-        pieces += [f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n'.encode(), value.encode()]
-        pieces.append(b"\r\n")
-    for name, content in files:
-        shown = name.replace("\\", "_").replace('"', "_").replace("\r", "_").replace("\n", "_")
-        head = f'Content-Disposition: form-data; name="{key}"; filename="{shown}"'
-        pieces.append(f"--{boundary}\r\n{head}\r\nContent-Type: application/octet-stream\r\n\r\n".encode())
-        pieces += [content, b"\r\n"]
-    pieces.append(f"--{boundary}--\r\n".encode())
-    return f"multipart/form-data; boundary={boundary}", b"".join(pieces)
-
-
 def batches(photos: Sequence[Photo]) -> Iterator[list[Photo]]:
     """Photos in pieces that one request can carry."""
     piece: list[Photo] = []
@@ -81,18 +61,14 @@ def batches(photos: Sequence[Photo]) -> Iterator[list[Photo]]:
         yield piece
 
 
-def fields_of(**given: Any) -> dict[str, str]:
+def fields_of(**given: Any) -> dict[str, Any]:
     """Form fields of what was given; None is left out, so that the service's defaults hold."""
-    shown = {key: value for key, value in given.items() if value is not None}
-    return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in shown.items()}
+    return {key: value for key, value in given.items() if value is not None}
 
 
-def sentence_of(reply: Reply) -> str:
-    """The service's own words for a refusal."""
-    try:
-        return str(json.loads(reply.body)["error"])
-    except (ValueError, KeyError, TypeError):  # a proxy in between, perhaps
-        return f"the service answered {reply.status} {reply.reason}"
+def skipped_of(reply: dict[str, Any]) -> list[tuple[str, str]]:
+    """Photos that were left out, and why."""
+    return [(one["image"], one["reason"]) for one in reply["skipped"]]
 
 
 def hits_of(answer: dict[str, Any]) -> list[Hit]:
@@ -100,14 +76,8 @@ def hits_of(answer: dict[str, Any]) -> list[Hit]:
     from tfa.maps import Hit
     from tfa.photos.positions import Position
 
+    keys = ("id", "image", "score", "confidence", "matches")
     return [
-        Hit(
-            one["id"],
-            one["image"],
-            one["score"],
-            one["confidence"],
-            None if one["position"] is None else Position.from_dict(one["position"]),
-            one["matches"],
-        )
+        Hit(**{key: one[key] for key in keys}, position=one["position"] and Position.from_dict(one["position"]))
         for one in answer["hits"]
     ]
