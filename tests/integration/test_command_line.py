@@ -1,4 +1,4 @@
-"""The real command line, in a process of its own, from photos to places."""
+"""The real command line with a real encoder, from photos to places."""
 
 import json
 import os
@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
+
+from tfa.cli.app import app
 
 ENCODER = "dinov2-s14@112/l1-token"  # two blocks are enough to tell rendered façades apart
 
@@ -19,11 +22,29 @@ def work(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(work):
+    """The command line in this process: another one takes seconds to import what this one has."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(work).items():
+            patch.setenv(name, value)
+        patch.chdir(work)
+
+        def call(*arguments, expect=0):
+            done = CliRunner().invoke(app, [*map(str, arguments)], prog_name="tfa")
+            assert done.exit_code == expect, done.stdout + done.stderr
+            assert "Traceback" not in done.stderr
+            return done
+
+        yield call
+
+
+@pytest.fixture(scope="module")
+def run_alone(work):
+    """The command line in a process of its own, with no way to a model hub."""
+
     def call(*arguments, expect=0):
-        environment = {**os.environ, "TFA_CACHE": str(work / "cache"), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
         done = subprocess.run(
             [sys.executable, "-m", "tfa", *map(str, arguments)],
-            capture_output=True, text=True, check=False, cwd=work, env=environment,
+            capture_output=True, text=True, check=False, cwd=work, env={**os.environ, **environment(work)},
         )  # fmt: skip
         assert done.returncode == expect, done.stdout + done.stderr
         assert "Traceback" not in done.stderr
@@ -32,16 +53,22 @@ def run(work):
     return call
 
 
+def environment(work):
+    return {"TFA_CACHE": str(work / "cache"), "HF_HUB_OFFLINE": "1", "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
+
+
 @pytest.fixture(scope="module")
-def built(run, work, town, random_weights):
+def built(run_alone, work, town, random_weights):
     options = ("--encoder", ENCODER, "--weights", random_weights, "--positions", town.positions_csv, "--words", 16)
-    done = run("build", town.references, "--out", work / "town.tfa", *options)
+    done = run_alone("build", town.references, "--out", work / "town.tfa", *options)
     assert "20" in done.stdout
     return work / "town.tfa"
 
 
-def test_answers_in_json(run, built, town):
-    answers = json.loads(run("query", built, town.queries, "-k", 5, "--no-verify", "--json").stdout)
+def test_answers_in_json(run, run_alone, built, town):
+    words = ("query", built, town.queries, "-k", 5, "--no-verify", "--json")
+    answers = json.loads(run_alone(*words).stdout)
+    assert json.loads(run(*words).stdout) == answers
     assert [Path(a["query"]).name for a in answers] == town.query_files
     for answer in answers:
         assert [set(hit) for hit in answer["hits"]] == [
@@ -117,7 +144,7 @@ def test_add_remove_refit(run, built, town, work):
     assert json.loads(run("query", built, new, "-k", 30, "--json").stdout)[0]["hits"][-1]["id"] != 0
 
 
-def test_bad_input_gets_one_readable_block(run, built, town, work, random_weights):
+def test_bad_input_gets_one_readable_block(run, run_alone, built, town, work, random_weights):
     broken = work / "broken.jpg"
     broken.write_bytes(b"\xff\xd8\xff nonsense")
     (work / "empty").mkdir(exist_ok=True)
@@ -127,21 +154,9 @@ def test_bad_input_gets_one_readable_block(run, built, town, work, random_weight
     assert "exists" in run("build", town.references, "--out", built, expect=1).stderr
     text = run("build", town.references, "--out", work / "x.tfa", "--encoder", "dinov2-x14", expect=1).stderr
     assert "dinov2-s14" in text
-    text = " ".join(
-        run("build", town.references, "--out", work / "x.tfa", "--encoder", "dinov2-b14", expect=1).stderr.split()
-    )
-    assert "--weights" in text
-    text = run(
-        "build",
-        town.references,
-        "--out",
-        work / "x.tfa",
-        "--encoder",
-        "dinov2-b14",
-        "--weights",
-        random_weights,
-        expect=1,
-    ).stderr
+    large = ("build", town.references, "--out", work / "x.tfa", "--encoder", "dinov2-b14")
+    assert "--weights" in " ".join(run_alone(*large, expect=1).stderr.split())
+    text = run(*large, "--weights", random_weights, expect=1).stderr
     assert "384" in text  # the width found, in place of 768
     assert not (work / "x.tfa").exists()
     text = run("remove", built, "zebra.jpg", expect=1).stderr
