@@ -2,7 +2,7 @@
 #   make demo        renders a small town, maps it, recognises places in it
 #   make check       everything a change must pass, as CI runs it
 #   make test        the tests alone
-#   make test-fast   without those that need a browser, a killed process or real weights
+#   make test-fast   without those that need a browser, a killed process, real weights or much time
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -40,7 +40,7 @@ test: $(VENV)/.installed browser
 	$(PYTEST)
 
 test-fast: $(VENV)/.installed
-	$(PYTEST) -m "not browser and not kill and not encoder"
+	$(PYTEST) -m "not browser and not kill and not encoder and not slow"
 
 check: lint test
 

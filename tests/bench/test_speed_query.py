@@ -18,6 +18,7 @@ def told(result):
     return json.loads(json.dumps(result.to_dict(), allow_nan=False))
 
 
+@pytest.mark.slow
 def test_queries_are_timed_beside_the_bytes_they_read():
     result = run_query_benchmark(sizes=(30, 300), patches=9, batch=5, proof_images=200, repeats=2, **SHAPE)
     facts = told(result)

@@ -108,6 +108,7 @@ def test_a_run_gives_lines_of_every_result(name, monkeypatch):
     assert sum("whole benchmark" in line["what"] for line in entry["lines"]) <= 1
 
 
+@pytest.mark.slow
 def test_a_benchmark_runs_in_a_process_of_its_own():
     [done] = suite.run_each(["verify"], "small", alone=True)
     assert done.name == "verify"

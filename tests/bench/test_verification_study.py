@@ -54,6 +54,7 @@ def studied(bench):
     return study_dataset(bench, head_card("soft-partial"), "tuning")
 
 
+@pytest.mark.slow
 def test_geometry_finds_what_patches_alone_do_not(studied):
     assert studied.recall.keys() == VARIANTS.keys()
     assert studied.queries == PLACES
@@ -71,6 +72,7 @@ def test_a_calibrated_head_is_asked_the_queries_of_its_first_split_only(bench):
     assert result.recall[BUILT] == 1
 
 
+@pytest.mark.slow
 def test_the_default_is_the_verified_head(bench):
     head = head_card("tfa-v-always").fit(bench.database, Shared(spec=bench.spec))
     answered = head.scores(bench.queries, "0").argmax(axis=1)

@@ -43,6 +43,7 @@ def test_writes_what_it_promises(town: Town) -> None:
     assert json.loads(town.positives_json.read_text()) == town.positives
 
 
+@pytest.mark.slow
 def test_same_seed_same_bytes_other_seed_other_town(tmp_path: Path) -> None:
     few = {"references": 3, "queries": 2, "size": (64, 48)}
     runs = [render_town(tmp_path / name, seed=seed, **few) for name, seed in (("a", 3), ("b", 3), ("c", 4))]

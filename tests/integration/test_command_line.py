@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 from tfa.cli.app import app
 
+pytestmark = pytest.mark.slow
+
 ENCODER = "dinov2-s14@112/l1-token"  # two blocks are enough to tell rendered façades apart
 
 

@@ -142,6 +142,7 @@ def full_disk(*_: Any) -> None:
     raise OSError("disk full")
 
 
+@pytest.mark.slow
 def test_any_order_of_edits(tmp_path: Path) -> None:
     made = tmp_path / "made"
     for place in range(FIRST + MORE):

@@ -3,6 +3,7 @@
 import tracemalloc
 
 import numpy as np
+import pytest
 
 from tfa.base.config import HeadSpec
 from tfa.base.spill import Spill
@@ -13,6 +14,7 @@ from tfa.method import pseudo_queries as pseudo_scores
 from tfa.pipeline import fit
 
 
+@pytest.mark.slow
 def test_peak_memory_of_a_fit_is_bounded(monkeypatch):
     images, patches, channels, words = 240, 30, 128, 64
     monkeypatch.setattr(Spill.__init__, "__defaults__", (1 << 20,))  # spill from 1 MiB, as large maps do
@@ -30,6 +32,7 @@ def test_peak_memory_of_a_fit_is_bounded(monkeypatch):
     assert peak < 2 * descriptors + 4 * square + sampled + (4 << 20)
 
 
+@pytest.mark.slow
 def test_memory_of_a_sampled_fit_does_not_grow_with_the_map(monkeypatch):
     monkeypatch.setattr(Spill.__init__, "__defaults__", (1 << 14,))
     for module, name in ((geometry, "IMAGE_BLOCK"), (pseudo_scores, "GALLERY_BLOCK"), (branches, "ROW_BLOCK")):

@@ -168,6 +168,7 @@ def test_ria_scores_are_cosines_of_mapped_covariances_for_three_seeds(name, of_s
     np.testing.assert_allclose(head.scores(Photos(TOKENS), "42"), expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_ria_seeds_project_differently():
     wide = world(images=4, patches=20, channels=160)
     head = card(ria, "ria-power").fit(Photos(wide), Shared())

@@ -217,6 +217,7 @@ def test_the_card_says_whose_segments_they_are():
     assert CARD.settings["segmenter"] == "superpixels (ours)"
 
 
+@pytest.mark.slow
 def test_the_card_of_sam_fits_with_its_masks(database, queries, tmp_path):
     import torch
     from transformers import SamModel
