@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tfa.explain.draw_heat import ADDS, DIM, STRONGEST, TAKES, full_colour, heated
+from tfa.explain.draw_matches import ADDS, DIM, STRONGEST, TAKES, full_colour, heated
 
 
 def test_a_cell_has_the_colour_of_its_sign_and_the_strength_of_its_size():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -47,8 +48,9 @@ def test_format_follows_the_extension(tmp_path: Path, photos: list[Path], name: 
 
 def test_size_grows_with_hits_and_rows(tmp_path: Path, photos: list[Path]) -> None:
     sizes = []
-    for rows, columns in ((rows_of(photos), None), (rows_of(photos), 2), (rows_of(photos)[:1], None)):
-        draw_montage(rows, tmp_path / "out.png", columns=columns)
+    fewer = [replace(row, tiles=row.tiles[:2]) for row in rows_of(photos)]
+    for rows in (rows_of(photos), fewer, rows_of(photos)[:1]):
+        draw_montage(rows, tmp_path / "out.png")
         sizes.append(size_of(tmp_path / "out.png"))
     assert sizes[0][0] == 2 * EDGE + TILE[0] + GAP + 3 * (TILE[0] + GAP)
     assert sizes[0][0] - sizes[1][0] == TILE[0] + GAP
@@ -90,8 +92,6 @@ def test_long_names_are_cut_in_the_middle() -> None:
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path, photos: list[Path]) -> None:
     with pytest.raises(TfaError, match=r"\.png, \.jpg, \.jpeg"):
         draw_montage(rows_of(photos), tmp_path / "out.gif")
-    with pytest.raises(TfaError, match="columns=0"):
-        draw_montage(rows_of(photos), tmp_path / "out.png", columns=0)
     with pytest.raises(TfaError, match="no answers"):
         draw_montage([], tmp_path / "out.png")
     assert not list(tmp_path.glob("out*"))

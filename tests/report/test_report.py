@@ -16,19 +16,16 @@ from tfa.method.compiled import compile_scorer
 from tfa.pipeline import fit
 from tfa.report.advice import advice_of
 from tfa.report.collect import report_of
-from tfa.report.duplicates import near_duplicates
 from tfa.report.evidence import evidence_of, similarity_of, spectrum_of
-from tfa.report.hubs import hubs_of, lonely_of
-from tfa.report.neighbours import Resemblance, resemblance
+from tfa.report.neighbours import Resemblance, hubs_of, lonely_of, near_duplicates, resemblance
 from tfa.report.page import write_report
 from tfa.report.plots import Axis, bars, curves, scatter
 
 
 def made(first, best=None, alike=(), images=None) -> Resemblance:
     first = np.array(first)
-    columns = tuple(np.array(column) for column in zip(*alike, strict=True)) if alike else (np.zeros(0, int),) * 3
     best = np.ones(len(first)) if best is None else np.array(best, float)
-    return Resemblance(np.arange(len(first)), images or len(first), first, best, columns)
+    return Resemblance(np.arange(len(first)), images or len(first), first, best, np.array(alike, int).reshape(-1, 2))
 
 
 # --- resemblance -------------------------------------------------------------------------------------------------
@@ -84,7 +81,7 @@ def test_images_that_are_all_alike_have_no_cosine():
 
 
 def test_groups_are_led_and_do_not_chain():
-    chain = [(0, 1, 0.97), (1, 2, 0.97), (2, 3, 0.97)]
+    chain = [(0, 1), (1, 2), (2, 3)]
     assert near_duplicates(made([[0]] * 5, alike=chain)) == [[0, 1], [2, 3]]
     assert near_duplicates(made([[0]] * 5)) == []
 

@@ -64,10 +64,7 @@ def write_packed(path: Path, content: dict[str, Any]) -> None:
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     squeezed = lzma.compress(text.encode("utf-8"), preset=6)
 
-    def write(temporary: Path) -> None:
-        temporary.write_bytes(squeezed)
-
-    write_atomically(path, write)
+    write_atomically(path, lambda temporary: temporary.write_bytes(squeezed))
 
 
 def read_json(path: Path, error: type[TfaError], hint: str = "", *, packed: bool = False) -> Any:

@@ -102,17 +102,14 @@ def to_module_names(tensors: Mapping[str, Any], card: Card) -> dict[str, Any]:
     for key, tensor in tensors.items():
         if HARMLESS.search(key):
             continue
-        for new, part in _split(_renamed(key, card), tensor, card):
+        renamed = key
+        for pattern, replacement in _RULES[card.family]:
+            renamed = re.sub(pattern, replacement, renamed)
+        for new, part in _split(renamed, tensor, card):
             if new in named:
                 raise BadWeights(f"the weights name {new} twice, the second time as {key}; give a file of one model")
             named[new] = part
     return named
-
-
-def _renamed(key: str, card: Card) -> str:
-    for pattern, replacement in _RULES[card.family]:
-        key = re.sub(pattern, replacement, key)
-    return key
 
 
 def _split(key: str, tensor: Any, card: Card) -> list[tuple[str, Any]]:

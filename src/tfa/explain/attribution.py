@@ -15,7 +15,8 @@ entries of a table always add up to the term.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -55,9 +56,7 @@ class Pieces:
     @property
     def descriptor(self) -> np.ndarray:
         """v, `k d`."""
-        return self.along_words(self.weights.T @ self.unit - self.weights.sum(axis=0)[:, None] * self.centers)
-
-    def along_words(self, blocks: np.ndarray) -> np.ndarray:
+        blocks = self.weights.T @ self.unit - self.weights.sum(axis=0)[:, None] * self.centers
         return blocks * self.scale[:, None]
 
     @property
@@ -86,7 +85,15 @@ class TermShares:
     contribution: float  # weight · ⟨f(q), f(d)⟩
     query: np.ndarray | None = None  # n k, adds up to the contribution; None for the global token
     image: np.ndarray | None = None
-    residue: tuple[float, float] = (0.0, 0.0)  # what rounding left over on either side, already shared out
+    residue: tuple[float, ...] = ()  # what rounding left over on either side, already shared out
+
+    def with_table(self, of: str, table: np.ndarray, pieces: Pieces) -> TermShares:
+        """With the table of the "query" or the "image", to which what rounding left over is added."""
+        weighted = self.term.weight * table
+        left = self.contribution - float(weighted.sum())
+        shared = weighted + pieces.share * (left / table.shape[1])
+        changes: dict[str, Any] = {of: shared, "residue": (*self.residue, left)}
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True)
@@ -130,32 +137,22 @@ def attribute(scorer: Scorer, query: Tokens, image: Tokens, row: int) -> Attribu
     features = [feature[0].astype(np.float64) for feature in scorer.query_features(padded(query, 0)[0])]
     rows = [term.gallery.take([row])[0].astype(np.float64) for term in scorer.terms]
     photos = [tokens.load(0, 1)[0] for tokens in (query, image)]
-    shares: list[TermShares | None] = [None] * len(scorer.terms)
+    shares = [
+        TermShares(term, term.weight * float(ours @ theirs))
+        for term, ours, theirs in zip(scorer.terms, features, rows, strict=True)
+    ]
     nearest: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-    for index, (part, ours, theirs) in enumerate(zip(scorer.terms, features, rows, strict=True)):
-        shares[index] = TermShares(part, part.weight * float(ours @ theirs))
     for number, side in enumerate(scorer.sides):
         pieces = [Pieces.of(patches, side, scorer.dtype) for patches in photos]
         nearest[number] = (pieces[0].nearest, pieces[1].nearest)
-        chosen = [index for index, part in enumerate(scorer.terms) if part.side == number]
+        chosen = [index for index, term in enumerate(scorer.terms) if term.side == number]
         gammas = [scorer.terms[index].gamma for index in chosen]
         # The query's side is read against the gallery's features, the image's against the query's.
-        for which, others in enumerate((rows, features)):
-            tables = _tables(side, pieces[which], gammas, [others[index] for index in chosen])
+        for of, piece, others in (("query", pieces[0], rows), ("image", pieces[1], features)):
+            tables = _tables(side, piece, gammas, [others[index] for index in chosen])
             for index, table in zip(chosen, tables, strict=True):
-                shares[index] = _with_table(shares[index], table, pieces[which], which)
-    return Attribution(tuple(one for one in shares if one is not None), float(scorer.bias[row]), nearest)
-
-
-def _with_table(known: TermShares | None, table: np.ndarray, pieces: Pieces, which: int) -> TermShares:
-    """The term with one photo's table, to which what rounding left over is added."""
-    assert known is not None
-    weighted = known.term.weight * table
-    left = known.contribution - float(weighted.sum())
-    weighted = weighted + pieces.share * (left / table.shape[1])
-    if which == 0:
-        return TermShares(known.term, known.contribution, weighted, known.image, (left, known.residue[1]))
-    return TermShares(known.term, known.contribution, known.query, weighted, (known.residue[0], left))
+                shares[index] = shares[index].with_table(of, table, piece)
+    return Attribution(tuple(shares), float(scorer.bias[row]), nearest)
 
 
 def _tables(

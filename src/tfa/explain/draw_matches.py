@@ -1,18 +1,18 @@
-"""Two photos side by side and lines between their matching patches."""
+"""Two photos side by side, lines between their matching patches, and what each patch added to the score."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from tfa.base.files import write_atomically
 from tfa.errors import BadImage, TfaError
-from tfa.explain.draw_heat import full_colour, heated
-from tfa.explain.draw_montage import FAINT, GREY, INK, PAPER, elide, picture_options
+from tfa.explain.draw_montage import FAINT, GREY, INK, PAPER, elide, font, picture_options
 from tfa.photos.images import as_rgb
 from tfa.verification.matching import Matches
 
@@ -28,6 +28,11 @@ LINE, DOT, FAINT_DOT = 2, 5, 3  # width of a line, radii of dots
 LINES_SEEN_THROUGH = 40  # from so many lines on they fade, or the photos would be hidden
 FINER = 2  # lines are drawn so many times larger, then reduced: Pillow's own have steps
 USUAL_SHAPE = 4 / 3  # of a photo that is not there, if the other is not there either
+ADDS, TAKES = (255, 128, 0), (0, 104, 255)  # orange and blue: apart for eyes that tell red and green badly too
+DIM = 0.6  # brightness left of the photo, which is shown grey, so that colour speaks of contributions alone
+STRONGEST = 0.85  # opacity of the largest contribution
+OUTLIERS = 99.0  # percentile of contributions that has the full colour: one patch must not pale all others
+HEAT_CAPTION_TOP = 8  # below the photos
 HEAT_CAPTION = "orange patches added to the score, blue ones took off it"
 
 
@@ -47,45 +52,80 @@ def draw_matches(
     """
     options = None if path is None else picture_options(Path(path), "matches")
     _check(matches, grid, other)
-    photos = [_photo(query), _photo(answer)]
-    sizes = _sizes([None if photo is None else photo.width / photo.height for photo in photos])
-    sheet = Image.new("RGB", (WIDTH, EDGE + sizes[0][1] + NAMES + CAPTION + EDGE), PAPER)
-    left = (WIDTH - sizes[0][0] - GAP - sizes[1][0]) // 2
-    corners = [(left, EDGE), (left + sizes[0][0] + GAP, EDGE)]
-    for photo, size, corner in zip(photos, sizes, corners, strict=True):
-        box = (*corner, corner[0] + size[0], corner[1] + size[1])
-        sheet.paste(GREY if photo is None else photo.resize(size, Image.Resampling.LANCZOS), box)
-    starts = cell_centres(matches.ours, grid, corners[0], sizes[0])
-    ends = cell_centres(matches.theirs, other, corners[1], sizes[1])
+    panels = _panels([query, answer])
+    height = panels[0].size[1]
+    bottom = EDGE + height + NAMES + CAPTION + EDGE
+    heat_row = 0 if heats is None else height + HEAT_CAPTION_TOP + CAPTION + EDGE
+    sheet = Image.new("RGB", (WIDTH, bottom + heat_row), PAPER)
+    for panel in panels:
+        panel.paste(sheet, EDGE)
+    starts = cell_centres(matches.ours, grid, (panels[0].left, EDGE), panels[0].size)
+    ends = cell_centres(matches.theirs, other, (panels[1].left, EDGE), panels[1].size)
     colours = [ramp(float(place)) for place in matches.ours // grid[1] / max(grid[0] - 1, 1)]
-    overlay = _overlay(sheet.size, starts, ends, matches.consistent, colours)
+    overlay = _overlay((WIDTH, bottom), starts, ends, matches.consistent, colours)
     sheet.paste(overlay, mask=overlay)
-    _write_words(sheet, [query, answer], photos, corners, sizes, caption_of(matches))
+    for panel in panels:
+        panel.write_name(sheet)
+    _write_caption(sheet, bottom - EDGE - CAPTION, caption_of(matches))
     if heats is not None:
-        sheet = _with_heats(sheet, photos, corners, sizes, heats)
+        full = full_colour(heats)
+        for panel, heat in zip(panels, heats, strict=True):
+            panel.paste(sheet, bottom, heat, full)
+        _write_caption(sheet, bottom + height + HEAT_CAPTION_TOP, HEAT_CAPTION)
     if path is not None and options is not None:
         write_atomically(Path(path), lambda temporary: sheet.save(temporary, **options))
     return sheet
 
 
-def _with_heats(
-    sheet: Image.Image,
-    photos: list[Image.Image | None],
-    corners: list[tuple[int, int]],
-    sizes: list[tuple[int, int]],
-    heats: Sequence[np.ndarray],
-) -> Image.Image:
-    """The sheet with a row below it: the photos again, under the contributions of their patches."""
-    top, row = sheet.height, sizes[0][1] + 8 + CAPTION + EDGE
-    taller = Image.new("RGB", (WIDTH, top + row), PAPER)
-    taller.paste(sheet, (0, 0))
-    full = full_colour(heats)
-    for photo, size, (left, _), heat in zip(photos, sizes, corners, heats, strict=True):
-        box = (left, top, left + size[0], top + size[1])
-        taller.paste(GREY if photo is None else heated(photo, size, heat, full), box)
-    at = (WIDTH / 2, top + sizes[0][1] + 8)
-    ImageDraw.Draw(taller).text(at, HEAT_CAPTION, font=_font(CAPTION), fill=INK, anchor="ma")
-    return taller
+@dataclass(frozen=True)
+class _Panel:
+    """A photo and its place on the sheet."""
+
+    photo: Image.Image | None  # at the size it is drawn; None: missing or broken
+    name: str
+    left: int
+    size: tuple[int, int]
+
+    def paste(self, sheet: Image.Image, top: int, heat: np.ndarray | None = None, full: float = 1.0) -> None:
+        picture = self.photo if self.photo is None or heat is None else heated(self.photo, self.size, heat, full)
+        sheet.paste(picture or GREY, (self.left, top, self.left + self.size[0], top + self.size[1]))
+
+    def write_name(self, sheet: Image.Image) -> None:
+        """Below the photo; in the box of one that is missing."""
+        pen, letters = ImageDraw.Draw(sheet), font(NAME)
+        middle, name = self.left + self.size[0] / 2, elide(self.name, self.size[0] - 24, NAME)
+        below = "cannot be read" if self.photo is None else name
+        pen.text((middle, EDGE + self.size[1] + 8), below, font=letters, fill=FAINT, anchor="ma")
+        if self.photo is None:
+            centre = (middle, EDGE + self.size[1] / 2)
+            room = pen.textbbox(centre, name, font=letters, anchor="mm")
+            pen.rectangle((room[0] - 8, room[1] - 6, room[2] + 8, room[3] + 6), fill=GREY)
+            pen.text(centre, name, font=letters, fill=INK, anchor="mm")
+
+
+def _panels(given: Sequence[Path | Image.Image]) -> list[_Panel]:
+    """The photos upright, as the encoder saw them, and equally high; a missing one is as wide as the other."""
+    photos: list[Image.Image | None] = []
+    for one in given:
+        try:
+            photos.append(as_rgb(one))
+        except BadImage:
+            photos.append(None)  # the matches are worth showing without it
+    usual = next((photo.width / photo.height for photo in photos if photo is not None), USUAL_SHAPE)
+    shapes = [usual if photo is None else photo.width / photo.height for photo in photos]
+    height = max(min(round((WIDTH - 2 * EDGE - GAP) / sum(shapes)), TALLEST), 1)
+    widths = [max(math.floor(height * shape), 1) for shape in shapes]
+    left, panels = (WIDTH - sum(widths) - GAP) // 2, []
+    for one, photo, width in zip(given, photos, widths, strict=True):
+        name, size = one.name if isinstance(one, Path) else "", (width, height)
+        panels.append(_Panel(photo and photo.resize(size, Image.Resampling.LANCZOS), name, left, size))
+        left += width + GAP
+    return panels
+
+
+def _write_caption(sheet: Image.Image, top: int, text: str) -> None:
+    shown = elide(text, WIDTH - 2 * EDGE, CAPTION)
+    ImageDraw.Draw(sheet).text((WIDTH / 2, top), shown, font=font(CAPTION), fill=INK, anchor="ma")
 
 
 def caption_of(matches: Matches) -> str:
@@ -134,23 +174,6 @@ def _check(matches: Matches, grid: Grid, other: Grid) -> None:
             )
 
 
-def _photo(given: Path | Image.Image) -> Image.Image | None:
-    """Upright and in RGB, as the encoder saw it; None if the file is missing or broken."""
-    try:
-        return as_rgb(given)
-    except (BadImage, OSError):
-        return None  # the matches are worth showing without it
-
-
-def _sizes(shapes: list[float | None]) -> list[tuple[int, int]]:
-    """Sizes of the two photos, equally high, from their width / height; one that is not there takes the other's."""
-    known = [shape for shape in shapes if shape is not None]
-    usual = known[0] if known else USUAL_SHAPE
-    wide = [usual if shape is None else shape for shape in shapes]
-    height = max(min(round((WIDTH - 2 * EDGE - GAP) / sum(wide)), TALLEST), 1)
-    return [(max(math.floor(height * shape), 1), height) for shape in wide]
-
-
 def _overlay(
     size: tuple[int, int],
     starts: np.ndarray,
@@ -180,29 +203,17 @@ def _dot(pen: ImageDraw.ImageDraw, spot: np.ndarray, radius: int, fill: Colour, 
     pen.ellipse((x - reach, y - reach, x + reach, y + reach), fill=fill, outline=edge, width=FINER)
 
 
-def _write_words(
-    sheet: Image.Image,
-    given: list[Path | Image.Image],
-    photos: list[Image.Image | None],
-    corners: list[tuple[int, int]],
-    sizes: list[tuple[int, int]],
-    caption: str,
-) -> None:
-    """The name of each photo, in the box of one that is missing; below both the caption."""
-    pen = ImageDraw.Draw(sheet)
-    for what, photo, (x, y), (width, height) in zip(given, photos, corners, sizes, strict=True):
-        middle = x + width / 2
-        name = elide(what.name, width - 24, NAME) if isinstance(what, Path) else ""
-        if photo is not None:
-            pen.text((middle, y + height + 8), name, font=_font(NAME), fill=FAINT, anchor="ma")
-            continue
-        pen.text((middle, y + height + 8), "cannot be read", font=_font(NAME), fill=FAINT, anchor="ma")
-        room = pen.textbbox((middle, y + height / 2), name, font=_font(NAME), anchor="mm")
-        pen.rectangle((room[0] - 8, room[1] - 6, room[2] + 8, room[3] + 6), fill=GREY)
-        pen.text((middle, y + height / 2), name, font=_font(NAME), fill=INK, anchor="mm")
-    at = (WIDTH / 2, sheet.height - EDGE - CAPTION)
-    pen.text(at, elide(caption, WIDTH - 2 * EDGE, CAPTION), font=_font(CAPTION), fill=INK, anchor="ma")
+def full_colour(heats: Sequence[np.ndarray]) -> float:
+    """The contribution from which on a patch has the full colour, the same for all photos of a picture."""
+    sizes = np.abs(np.concatenate([np.ravel(heat) for heat in heats])) if heats else np.zeros(1)
+    return float(np.percentile(sizes, OUTLIERS)) or float(sizes.max()) or 1.0
 
 
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(size=size)
+def heated(photo: Image.Image, size: tuple[int, int], heat: np.ndarray, full: float) -> Image.Image:
+    """The photo at `size`, grey, under the contributions of its patches `rows columns`: one cell a patch."""
+    grey = photo.resize(size, Image.Resampling.LANCZOS).convert("L").point(lambda level: int(level * DIM))
+    opacity = np.rint(255 * STRONGEST * np.minimum(np.abs(heat) / full, 1.0)).astype(np.uint8)
+    colour = np.where((heat >= 0)[..., None], np.array(ADDS, np.uint8), np.array(TAKES, np.uint8))
+    # Patches are cells, not points: nearest keeps their edges where the encoder had them.
+    colours, mask = (Image.fromarray(layer).resize(size, Image.Resampling.NEAREST) for layer in (colour, opacity))
+    return Image.composite(colours, grey.convert("RGB"), mask)

@@ -48,15 +48,13 @@ class MontageRow:
     tiles: list[MontageTile]
 
 
-def draw_montage(answers: Sequence[MontageRow], path: Path, *, columns: int | None = None) -> None:
-    """Draw `answers` to a PNG or JPEG file, at most `columns` hits a row (all of them by default)."""
+def draw_montage(answers: Sequence[MontageRow], path: Path) -> None:
+    """Draw `answers` to a PNG or JPEG file."""
     path = Path(path)
     options = picture_options(path, "a montage")
-    if columns is not None and columns < 1:
-        raise TfaError(f"a montage needs at least one hit a row; columns={columns} was given")
     if not answers:
         raise TfaError(f"there are no answers to draw in {path.name}; query at least one photo")
-    image = compose(answers, columns)
+    image = compose(answers)
     write_atomically(path, lambda temporary: image.save(temporary, **options))
 
 
@@ -73,39 +71,36 @@ def picture_options(path: Path, what: str) -> dict[str, Any]:
     return options
 
 
-def compose(answers: Sequence[MontageRow], columns: int | None = None) -> Image.Image:
+def compose(answers: Sequence[MontageRow]) -> Image.Image:
     """The montage as a picture."""
-    shown = [row.tiles[:columns] for row in answers]
-    most = max(len(tiles) for tiles in shown)
-    lines = [max([1, *(len(tile.caption_lines) for tile in tiles)]) for tiles in shown]
-    heights = [LINE + 8 + TILE[1] + 6 + LINE * n for n in lines]
+    most = max(len(row.tiles) for row in answers)
+    captions = [max([1, *(len(tile.caption_lines) for tile in row.tiles)]) for row in answers]
+    heights = [LINE + 8 + TILE[1] + 6 + LINE * n for n in captions]
     # The query stands a little apart from its hits.
     width = 2 * EDGE + TILE[0] + (GAP + most * (TILE[0] + GAP) if most else 0)
     sheet = Image.new("RGB", (width, 2 * EDGE + sum(heights) + 2 * GAP * (len(answers) - 1)), PAPER)
     pen = ImageDraw.Draw(sheet)
     top = EDGE
-    for row, tiles, height in zip(answers, shown, heights, strict=True):
-        _draw_row(sheet, pen, row, tiles, top, width)
+    for row, height in zip(answers, heights, strict=True):
+        _draw_row(sheet, pen, row, top, width)
         top += height + 2 * GAP
         if top < sheet.height:
             pen.line([(EDGE, top - GAP), (width - EDGE, top - GAP)], fill="#e3e6e9", width=1)
     return sheet
 
 
-def _draw_row(
-    sheet: Image.Image, pen: ImageDraw.ImageDraw, row: MontageRow, tiles: list[MontageTile], top: int, width: int
-) -> None:
+def _draw_row(sheet: Image.Image, pen: ImageDraw.ImageDraw, row: MontageRow, top: int, width: int) -> None:
     title = elide(row.title, width - 2 * EDGE, TITLE)
-    pen.text((EDGE, top), title, font=_font(TITLE), fill=INK)
+    pen.text((EDGE, top), title, font=font(TITLE), fill=INK)
     top += LINE + 8
     _paste(sheet, pen, row.query, (EDGE, top), "#3a6ea5")
-    pen.text((EDGE, top + TILE[1] + 5), elide(row.query.name, TILE[0], CAPTION), font=_font(CAPTION), fill=INK)
+    pen.text((EDGE, top + TILE[1] + 5), elide(row.query.name, TILE[0], CAPTION), font=font(CAPTION), fill=INK)
     left = EDGE + TILE[0] + 2 * GAP
-    for tile in tiles:
+    for tile in row.tiles:
         _paste(sheet, pen, tile.image, (left, top), FRAMES[tile.mark])
         for number, line in enumerate(tile.caption_lines):
             at = (left, top + TILE[1] + 5 + number * LINE)
-            pen.text(at, elide(line, TILE[0], CAPTION), font=_font(CAPTION), fill=FAINT if number else INK)
+            pen.text(at, elide(line, TILE[0], CAPTION), font=font(CAPTION), fill=FAINT if number else INK)
         left += TILE[0] + GAP
 
 
@@ -123,7 +118,7 @@ def _paste(sheet: Image.Image, pen: ImageDraw.ImageDraw, path: Path | None, at: 
     words = [elide(name, inner[0] - 12, CAPTION)] + (["cannot be read"] if path is not None else [])
     for number, text in enumerate(words):
         centre = (x + TILE[0] / 2, y + TILE[1] / 2 + (number - (len(words) - 1) / 2) * LINE)
-        pen.text(centre, text, font=_font(CAPTION), fill=INK, anchor="mm")
+        pen.text(centre, text, font=font(CAPTION), fill=INK, anchor="mm")
 
 
 def _open(path: Path | None, size: tuple[int, int]) -> Image.Image | None:
@@ -141,18 +136,12 @@ def _open(path: Path | None, size: tuple[int, int]) -> Image.Image | None:
 def elide(text: str, width: int, size: int) -> str:
     """`text` cut in its middle to fit `width` pixels: the end of a file name says as much as its start."""
     text = " ".join(text.split())  # a line break would be drawn over the row below
-    font = _font(size)
-    if font.getlength(text) <= width:
-        return text
-    keep = len(text) - 1
-    while keep > 2 and font.getlength(_cut(text, keep)) > width:
+    shown, keep = text, len(text)
+    while keep > 2 and font(size).getlength(shown) > width:
         keep -= 1
-    return _cut(text, keep)
+        shown = text[: (keep + 1) // 2] + "…" + text[len(text) - keep // 2 :]
+    return shown
 
 
-def _cut(text: str, keep: int) -> str:
-    return text[: (keep + 1) // 2] + "…" + text[len(text) - keep // 2 :]
-
-
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+def font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size=size)

@@ -28,9 +28,7 @@ class Explanation:
     grid: tuple[int, int]  # of the patches of both photos
     admitted: bool  # whether verification orders the answers of this map
     reason: str
-    tokens: Tokens | None = field(
-        default=None, repr=False, compare=False
-    )  # of the query, so that they are computed once
+    tokens: Tokens | None = field(default=None, repr=False, compare=False)  # of the query: they are computed once
 
     @property
     def mutual(self) -> int:

@@ -33,7 +33,7 @@ def why(
     rows = [row for row, record in enumerate(place_map.state.images) if record.id == image_id]
     if not rows or image_id in place_map.state.removed:
         raise UnknownImage(f"there is no image {image_id} in the map; tfa info --json lists its ids")
-    image = image_tokens(place_map, rows[0])
+    image = place_map.tokens_of([place_map.state.images[rows[0]]])
     head = place_map.state.chosen(calibration)
     scorer = head.stored.scorer
     scorer.check(query_tokens)
@@ -51,11 +51,6 @@ def why(
         "terms": _terms(scorer, found),
         "matches": _matches(place_map, query_tokens, rows[0], grids[0]),
     }
-
-
-def image_tokens(place_map: PlaceMap, row: int) -> Tokens:
-    """Tokens of the image in that row, a clear error if its photo is gone or changed."""
-    return place_map.tokens_of([place_map.state.images[row]])
 
 
 def grid_of(place_map: PlaceMap, tokens: Tokens) -> tuple[int, int]:

@@ -3,10 +3,9 @@
 In: a map. Out: files in formats of others. May see: the map.
 """
 
-from tfa.exports.faiss_index import write_faiss
 from tfa.exports.hloc_pairs import retrieval_pairs, write_pairs
 from tfa.exports.onnx_query_side import write_onnx_head
-from tfa.exports.vectors import CompiledMap, compiled_map, write_npz
+from tfa.exports.vectors import CompiledMap, compiled_map, write_faiss, write_npz
 
 __all__ = [
     "CompiledMap",

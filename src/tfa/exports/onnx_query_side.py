@@ -5,7 +5,7 @@ patches `b n d` (and global `b g` where the head uses it) → vector `b D`;   sc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tfa.base.onnx_graph import Graph
 from tfa.errors import TfaError
 from tfa.exports.vectors import CompiledMap
 from tfa.method.residuals import HARD
-from tfa.method.scorer import GLOBAL, QuerySide, Scorer, ScoreTerm
+from tfa.method.scorer import GLOBAL, QuerySide, Scorer
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import Rows
 from tfa.search.quantised_rows import QuantisedRows
@@ -34,11 +34,7 @@ def write_onnx_head(path: Path, compiled: CompiledMap) -> None:
             "fewer anchors (pca_sample), or export it with --format npz and describe queries with tfa"
         )
     content = head_model(compiled.scorer, compiled.about)
-
-    def write(temporary: Path) -> None:
-        temporary.write_bytes(content)
-
-    write_atomically(Path(path), write)
+    write_atomically(Path(path), lambda temporary: temporary.write_bytes(content))
 
 
 def head_model(scorer: Scorer, about: Mapping[str, Any]) -> bytes:
@@ -48,7 +44,7 @@ def head_model(scorer: Scorer, about: Mapping[str, Any]) -> bytes:
     unit = graph.unit(patches)
     features: dict[tuple[int, float | None], str] = {}
     for number, side in enumerate(scorer.sides):
-        gammas = sorted({part.gamma for part in scorer.terms if part.side == number and part.gamma is not None})
+        gammas = sorted({term.gamma for term in scorer.terms if term.side == number and term.gamma is not None})
         descriptor = _descriptor(graph, side, unit)
         features[number, None] = descriptor
         if gammas:
@@ -57,11 +53,11 @@ def head_model(scorer: Scorer, about: Mapping[str, Any]) -> bytes:
             coordinates = _coordinates(graph, geometry, _floats(side.anchors), descriptor)
             for gamma in gammas:
                 features[number, gamma] = _shaped(graph, geometry, coordinates, gamma)
-    tokens = _global_input(graph, scorer.terms)
-    if tokens is not None:
-        features[GLOBAL, None] = graph.unit(tokens)
-    scaled = [_scaled(graph, features[part.side, part.gamma], part.weight) for part in scorer.terms]
-    width = sum(part.gallery.width for part in scorer.terms)
+    widths = {term.gallery.width for term in scorer.terms if term.side == GLOBAL}
+    if widths:
+        features[GLOBAL, None] = graph.unit(graph.input("global", ["photos", widths.pop()]))
+    scaled = [_scaled(graph, features[term.side, term.gamma], term.weight) for term in scorer.terms]
+    width = sum(term.gallery.width for term in scorer.terms)
     graph.output(graph.add("Concat", *scaled, axis=1), "vector", ["photos", width])
     return graph.model("tfa head", {key: str(value) for key, value in about.items()})
 
@@ -76,11 +72,6 @@ def _bytes(side: QuerySide) -> int:
 
 def _floats(rows: Rows) -> np.ndarray:
     return np.asarray(rows, np.float32) if isinstance(rows, QuantisedRows) else rows
-
-
-def _global_input(graph: Graph, parts: Sequence[ScoreTerm]) -> str | None:
-    widths = {part.gallery.width for part in parts if part.side == GLOBAL}
-    return graph.input("global", ["photos", widths.pop()]) if widths else None
 
 
 def _scaled(graph: Graph, feature: str, weight: float) -> str:

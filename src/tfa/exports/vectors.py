@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.files import write_atomically
-from tfa.errors import NoImages
+from tfa.errors import MissingExtra, NoImages
 from tfa.maps import PlaceMap
 from tfa.method.compiled import compile_scorer
 from tfa.method.scorer import Scorer
@@ -72,3 +72,18 @@ def write_npz(path: Path, compiled: CompiledMap) -> None:
             np.savez(file, **arrays)
 
     write_atomically(Path(path), write)
+
+
+def write_faiss(path: Path, compiled: CompiledMap) -> None:
+    """An exact inner-product index (IndexFlatIP) whose answers are ids of the map.
+
+    The bias is one more dimension: search with Ψ(q) and a 1 at its end.
+    """
+    try:
+        import faiss
+    except ImportError:
+        raise MissingExtra("a faiss index needs faiss; install with: pip install 'tfa-vpr[export]'") from None
+    vectors = compiled.with_bias
+    index = faiss.IndexIDMap2(faiss.IndexFlatIP(vectors.shape[1]))
+    index.add_with_ids(vectors, compiled.ids)
+    write_atomically(Path(path), lambda temporary: faiss.write_index(index, str(temporary)))

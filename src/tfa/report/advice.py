@@ -15,13 +15,17 @@ LISTED = 12  # ids written out
 def advice_of(facts: Mapping[str, Any], duplicates: Sequence[Any], hubs: Sequence[Any], lonely: Sequence[Any]) -> list:
     """Sentences from the facts of a map (`PlaceMap.info`) and what stands out in it; none if all is well."""
     name = facts.get("path") or "MAP"
-    return [
-        *_refit(facts, name),
-        *_duplicates(facts, duplicates, name),
-        *_calibrate(facts, hubs, name),
-        *_lonely(lonely),
-        *_verify(facts),
-    ]
+    advice = [*_refit(facts, name), *_duplicates(facts, duplicates, name), *_calibrate(facts, hubs, name)]
+    if lonely:
+        ids = _listed([one["id"] for one in lonely], ", ")
+        advice.append(
+            f"Look at the images that nothing else resembles ({ids}): a gap in the map, or photos of no place"
+        )
+    if facts["verification"] is None:
+        advice.append(
+            "Build with --verify: this map keeps no patches, so answers can neither be verified nor be called sure"
+        )
+    return advice
 
 
 def _refit(facts: Mapping[str, Any], name: str) -> list[str]:
@@ -38,10 +42,10 @@ def _duplicates(facts: Mapping[str, Any], groups: Sequence[Any], name: str) -> l
     repeated = [image["id"] for group in groups for image in group["images"][1:]]
     if len(repeated) <= REPEATED * facts["images"]:
         return []
-    shown = " ".join(map(str, repeated[:LISTED])) + (" …" if len(repeated) > LISTED else "")
+    ids = _listed(repeated, " ")
     return [
         f"Remove duplicates: {len(repeated)} of {facts['images']} images nearly repeat another; they cost space and "
-        f"share the first ranks among themselves. If they show nothing of their own, run: tfa remove {name} {shown}"
+        f"share the first ranks among themselves. If they show nothing of their own, run: tfa remove {name} {ids}"
     ]
 
 
@@ -67,14 +71,5 @@ def _calibrate(facts: Mapping[str, Any], hubs: Sequence[Any], name: str) -> list
     ]
 
 
-def _lonely(lonely: Sequence[Any]) -> list[str]:
-    if not lonely:
-        return []
-    shown = ", ".join(str(one["id"]) for one in lonely[:LISTED]) + (", …" if len(lonely) > LISTED else "")
-    return [f"Look at the images that nothing else resembles ({shown}): a gap in the map, or photos of no place"]
-
-
-def _verify(facts: Mapping[str, Any]) -> list[str]:
-    if facts["verification"] is not None:
-        return []
-    return ["Build with --verify: this map keeps no patches, so answers can neither be verified nor be called sure"]
+def _listed(ids: Sequence[int], separator: str) -> str:
+    return separator.join([*map(str, ids[:LISTED]), *(["…"] if len(ids) > LISTED else [])])

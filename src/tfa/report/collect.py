@@ -7,10 +7,8 @@ from typing import Any
 
 from tfa.maps import ImageRecord, PlaceMap
 from tfa.report.advice import advice_of
-from tfa.report.duplicates import NEAR, near_duplicates
 from tfa.report.evidence import evidence_of
-from tfa.report.hubs import answers, hubs_of, lonely_of
-from tfa.report.neighbours import NEIGHBOURS, resemblance
+from tfa.report.neighbours import NEAR, NEIGHBOURS, answers, hubs_of, lonely_of, near_duplicates, resemblance
 from tfa.version import __version__
 
 

@@ -11,7 +11,11 @@ from tfa.method.scorer import Scorer
 
 MOST_QUERIES = 2000  # images that are queries; of a larger map evenly spaced ones
 NEIGHBOURS = 5  # answers looked at
-KEPT_ALIKE = 0.9  # cosine from which a pair is kept
+# Cosine from which two images count as near duplicates: a photo saved anew has 0.95, the next frame of a video 0.5.
+NEAR = 0.9
+HUB = 4.0  # times as often among the first answers as an image is on average
+OUTLYING = 3.0  # robust deviations below the usual likeness
+MAD_TO_SIGMA = 1.4826  # of a normal distribution
 BLOCK = 64
 
 
@@ -23,7 +27,7 @@ class Resemblance:
     images: int
     first: np.ndarray  # p NEIGHBOURS: their best others, NOBODY where there are fewer
     best: np.ndarray  # p: cosine with the most similar other image
-    alike: tuple[np.ndarray, np.ndarray, np.ndarray]  # image, other image, cosine ≥ KEPT_ALIKE, image < other
+    alike: np.ndarray  # pairs of near duplicates `j 2`, the first image below the other, in order
 
 
 def resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_QUERIES) -> Resemblance:
@@ -40,25 +44,68 @@ def resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_QUERIES) -> 
     level, norms = _level_and_norms(scorer, kept)
     first = np.empty((len(queries), min(NEIGHBOURS, max(count - 1, 0))), np.int64)
     best = np.full(len(queries), np.nan)
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    alike = []
     for low in range(0, len(queries), BLOCK):
         rows = queries[low : low + BLOCK]
         scores = scorer.scores_of([term.gallery.take(kept[rows]) for term in scorer.terms])[:, alive].astype(float)
         cosines = (scores - scorer.bias[kept] - level[rows][:, None] - level) / (norms[rows][:, None] * norms)
         hidden = kept[rows][:, None] == kept[None, :]
         cosines[hidden] = 1.0
-        one, other = np.nonzero(cosines >= KEPT_ALIKE)
-        found.append((rows[one], other, cosines[one, other].clip(max=1.0)))
+        one, other = np.nonzero(cosines >= NEAR)
+        alike.append(np.stack([rows[one], other], axis=1))
         scores[hidden], cosines[hidden] = -np.inf, -np.inf
         order = np.argsort(-scores, axis=1, kind="stable")[:, : first.shape[1]]
         hides = np.isneginf(np.take_along_axis(scores, order, axis=1))  # fewer others than places
         first[low : low + BLOCK] = np.where(hides, NOBODY, order)
         best[low : low + BLOCK] = cosines.max(axis=1)
-    one, other, cosine = (np.concatenate(column) for column in zip(*found, strict=True))
-    pairs = np.unique(np.stack([np.minimum(one, other), np.maximum(one, other)]), axis=1, return_index=True)
-    chosen = pairs[1][pairs[0][0] < pairs[0][1]]
-    low_ones, high_ones = np.minimum(one, other)[chosen], np.maximum(one, other)[chosen]
-    return Resemblance(queries, count, first, best, (low_ones, high_ones, cosine[chosen]))
+    pairs = np.sort(np.concatenate(alike), axis=1)
+    return Resemblance(queries, count, first, best, np.unique(pairs[pairs[:, 0] < pairs[:, 1]], axis=0))
+
+
+def near_duplicates(found: Resemblance) -> list[list[int]]:
+    """Groups of images (columns), each led by its first: every member is at least NEAR alike to the leader.
+
+    Led groups do not chain: along a video every frame resembles the next, and a whole street would be one group.
+    """
+    groups: dict[int, list[int]] = {}
+    taken: set[int] = set()
+    for leader, member in found.alike.tolist():
+        if member not in taken and (leader in groups or leader not in taken):
+            groups.setdefault(leader, [leader]).append(member)
+            taken |= {leader, member}
+    return list(groups.values())
+
+
+def answers(found: Resemblance) -> np.ndarray:
+    """How often each image `m` is among the first answers of another."""
+    return np.bincount(found.first[found.first != NOBODY], minlength=found.images)
+
+
+def hubs_of(found: Resemblance) -> list[tuple[int, int]]:
+    """Images (columns) that far more images return than is usual, with how many; the largest first."""
+    counts = answers(found)
+    usual = found.first.size / max(found.images, 1)
+    # A hub of a tiny map would be any image: it must be returned more often than there are answers to give.
+    bar = max(HUB * usual, NEIGHBOURS + 1)
+    chosen = np.flatnonzero(counts >= bar)
+    return [(int(i), int(counts[i])) for i in chosen[np.argsort(-counts[chosen], kind="stable")]]
+
+
+def lonely_of(found: Resemblance) -> list[tuple[int, float]]:
+    """Images (columns) that nothing resembles, with their largest cosine; the loneliest first.
+
+    No image returns them among its first answers, and their most similar image is less so than is usual, by three
+    robust standard deviations.
+    """
+    best = found.best
+    known = np.isfinite(best)
+    if not known.any():
+        return []
+    middle = float(np.median(best[known]))
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(best[known] - middle)))
+    far = known & (best < middle - OUTLYING * spread) & (answers(found)[found.queries] == 0)
+    chosen = np.flatnonzero(far)
+    return [(int(found.queries[i]), float(best[i])) for i in chosen[np.argsort(best[chosen], kind="stable")]]
 
 
 def _level_and_norms(scorer: Scorer, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -75,16 +75,14 @@ def _free_height(x: float, y: float, written: list[tuple[float, float]]) -> floa
     return y
 
 
-def curves(
-    lines: Sequence[tuple[str, Sequence[float], str]], x_name: str, y_name: str, alt: str, *, logarithmic: bool = True
-) -> Markup:
+def curves(lines: Sequence[tuple[str, Sequence[float], str]], x_name: str, y_name: str, alt: str) -> Markup:
     """Lines as (name, values over 1, 2, …, class), on logarithmic axes."""
-    values = [value for _, line, _ in lines for value in line if value > 0 or not logarithmic]
+    values = [value for _, line, _ in lines for value in line if value > 0]
     longest = max(len(line) for _, line, _ in lines)
-    across, down = _axes([1.0, float(max(longest, 2))], values, logarithmic=logarithmic)
+    across, down = _axes([1.0, float(max(longest, 2))], values, logarithmic=True)
     drawn = []
     for number, (name, line, kind) in enumerate(lines):
-        spots = [(i, value) for i, value in enumerate(line, 1) if value > 0 or not logarithmic]
+        spots = [(i, value) for i, value in enumerate(line, 1) if value > 0]
         path = " ".join(f"{across(i):.1f},{down(value):.1f}" for i, value in spots)
         drawn.append(f'<polyline class="{kind}" points="{path}"/>')
         at = f'x="{WIDTH - RIGHT - 8}" y="{TOP + 18 + 20 * number}"'
