@@ -120,17 +120,17 @@ def test_metrics_count_requests_batches_and_sizes(client):
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
     for line in (
-        'tfa_requests_total{method="POST",route="/v1/query",status="200"} 1',
-        'tfa_requests_total{method="GET",route="/v1/images/{id}/file",status="200"} 1',
-        'tfa_requests_total{method="GET",route="other",status="404"} 1',
-        'tfa_request_seconds_count{route="/v1/query"} 1',
-        'tfa_request_seconds_bucket{route="/v1/query",le="+Inf"} 1',
-        'tfa_edits_total{kind="add",map="town"} 1',
-        'tfa_batches_total{map="town"} 1',
-        'tfa_queue_length{map="town"} 0',
-        'tfa_map_images{map="town"} 15',
-        'tfa_map_revision{map="town"} 2',
-        'tfa_jobs{state="running"} 0',
+        'tfa_requests_total{method="POST",route="/v1/query",status="200"} 1.0',
+        'tfa_requests_total{method="GET",route="/v1/images/{id}/file",status="200"} 1.0',
+        'tfa_requests_total{method="GET",route="other",status="404"} 1.0',
+        'tfa_request_seconds_count{route="/v1/query"} 1.0',
+        'tfa_request_seconds_bucket{le="+Inf",route="/v1/query"} 1.0',
+        'tfa_edits_total{kind="add",map="town"} 1.0',
+        'tfa_batches_total{map="town"} 1.0',
+        'tfa_queue_length{map="town"} 0.0',
+        'tfa_map_images{map="town"} 15.0',
+        'tfa_map_revision{map="town"} 2.0',
+        'tfa_jobs{state="running"} 0.0',
         "# TYPE tfa_request_seconds histogram",
     ):
         assert line in answer.text.splitlines()
@@ -139,9 +139,9 @@ def test_metrics_count_requests_batches_and_sizes(client):
 def test_buckets_add_up():
     metrics = Metrics()
     for seconds in (0.001, 0.02, 0.02, 99):
-        metrics.observe("tfa_request_seconds", seconds, route='a"b')
-    found = dict(re.findall(r'le="(\S+)"} (\d+)', metrics.text()))
-    assert (found["0.005"], found["0.01"], found["0.025"], found["30.0"], found["+Inf"]) == ("1", "1", "3", "3", "4")
+        metrics.seconds.labels('a"b').observe(seconds)
+    counts = dict(re.findall(r'le="(\S+?)",\S+ (\d+)', metrics.text()))
+    assert [counts[bound] for bound in ("0.005", "0.01", "0.025", "30.0", "+Inf")] == ["1", "1", "3", "3", "4"]
     assert 'route="a\\"b"' in metrics.text()
 
 
@@ -236,8 +236,8 @@ def test_a_service_whose_query_thread_has_ended_says_so(serve, town):
 
 def test_a_long_sum_of_seconds_keeps_its_resolution():
     metrics = Metrics()
-    metrics.observe("tfa_request_seconds", 123456.75, route="/v1/query")
-    metrics.observe("tfa_request_seconds", 0.0625, route="/v1/query")
+    metrics.seconds.labels("/v1/query").observe(123456.75)
+    metrics.seconds.labels("/v1/query").observe(0.0625)
     assert 'tfa_request_seconds_sum{route="/v1/query"} 123456.8125' in metrics.text().splitlines()
 
 

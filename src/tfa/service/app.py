@@ -13,17 +13,12 @@ from fastapi.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from tfa.maps import PlaceMap
-from tfa.service import problems
 from tfa.service.context import Service
 from tfa.service.metrics import Measured
 from tfa.service.middleware import BodyLimit, OriginGuard
-from tfa.service.problems import problem
+from tfa.service.problems import ANSWERED, answer, problem
 from tfa.service.response_headers import SecurityHeaders
-from tfa.service.routes import calibrations as routes_calibrations
-from tfa.service.routes import images as routes_images
-from tfa.service.routes import map as routes_map
-from tfa.service.routes import query as routes_query
-from tfa.service.routes import status as routes_status
+from tfa.service.routes import calibrations, images, map, query, status
 from tfa.service.settings import ServiceSettings
 from tfa.version import __version__
 
@@ -45,11 +40,19 @@ def create_app(maps: Sequence[PlaceMap], settings: ServiceSettings | None = None
             await asyncio.to_thread(service.close)
 
     # The interactive documentation of FastAPI loads scripts from elsewhere; the description itself does not.
-    app = FastAPI(title="TFA", description=ABOUT, version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="TFA",
+        description=ABOUT,
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        exception_handlers=dict.fromkeys(ANSWERED, answer),
+    )
     app.state.service = service
-    for group in (routes_status, routes_map, routes_query, routes_images, routes_calibrations):
-        app.include_router(group.router)
-    problems.install(app)
+    groups = (status.router, map.router, query.router, images.router, images.edits, calibrations.router)
+    for router in (*groups, calibrations.edits):
+        app.include_router(router)
     _add_page(app)
 
     # The last added is the first to see a request.

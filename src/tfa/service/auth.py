@@ -1,22 +1,20 @@
-"""Who may read and who may edit: bearer tokens, compared in constant time."""
+"""Who may read and who may edit: bearer tokens, compared in constant time; routers that let in nobody else."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import Depends, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
+from tfa.service.models import Problem
 from tfa.service.problems import Refused
 from tfa.service.settings import ServiceSettings
 
 bearer = HTTPBearer(auto_error=False, description="The read token, or the edit token, the service was started with.")
 Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
-
-HOW = "send the header 'Authorization: Bearer TOKEN'"
-CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
 def same(given: str, wanted: str | None) -> bool:
@@ -44,8 +42,7 @@ def reader(request: Request, credentials: Credentials) -> None:
     """Refuse who may not read."""
     token = None if credentials is None else credentials.credentials
     if not may_read(request.app.state.service.settings, token):
-        reason = "no token was given" if token is None else "this token is not known"
-        raise Refused(401, f"{reason}, and reading needs one; {HOW}", CHALLENGE)
+        raise _stranger(token, "reading needs one")
 
 
 def editor(request: Request, credentials: Credentials) -> None:
@@ -58,5 +55,26 @@ def editor(request: Request, credentials: Credentials) -> None:
         raise Refused(403, "this service takes no edits: it was started with a read token and without --edit-token")
     if token is not None and same(token, settings.read_token):
         raise Refused(403, "the read token may not edit; use the edit token")
+    raise _stranger(token, "editing needs the edit token")
+
+
+def _stranger(token: str | None, need: str) -> Refused:
     reason = "no token was given" if token is None else "this token is not known"
-    raise Refused(401, f"{reason}, and editing needs the edit token; {HOW}", CHALLENGE)
+    sentence = f"{reason}, and {need}; send the header 'Authorization: Bearer TOKEN'"
+    return Refused(401, sentence, {"WWW-Authenticate": "Bearer"})
+
+
+def reading(tag: str) -> APIRouter:
+    """Routes for those who may read."""
+    return APIRouter(prefix="/v1", tags=[tag], dependencies=[Depends(reader)], responses=refusals(401, 404, 422))
+
+
+def editing(tag: str) -> APIRouter:
+    """Routes for those who may edit."""
+    refused = refusals(401, 403, 404, 409, 413, 415, 422, 503)
+    return APIRouter(prefix="/v1", tags=[tag], dependencies=[Depends(editor)], responses=refused)
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """How OpenAPI describes the errors of a route."""
+    return {status: {"model": Problem} for status in statuses}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from logging import getLogger
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, get_args
 from urllib.parse import quote
 
 from fastapi import Depends, Query, Request
@@ -15,7 +16,7 @@ from PIL import Image
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.records import ImageRecord
-from tfa.service.jobs import JobBoard
+from tfa.service.jobs import JobBoard, JobState
 from tfa.service.live_map import LiveMap
 from tfa.service.metrics import Metrics
 from tfa.service.photo_files import Copies
@@ -52,6 +53,8 @@ class Service:
         self._encoders = list(encoders.values())
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="tfa-decode")
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tfa-work")
+        for state in get_args(JobState):
+            self.metrics.jobs.labels(state).set_function(partial(self.jobs.count, state))
 
     @property
     def status(self) -> str:
@@ -100,15 +103,6 @@ class Service:
         for pool in (self._decoders, self._workers):
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def gauges(self) -> list[tuple[str, Mapping[str, str], float]]:
-        gauges: list[tuple[str, Mapping[str, str], float]] = []
-        for name, live in self.maps.items():
-            gauges.append(("tfa_queue_length", {"map": name}, len(live.queries)))
-            gauges.append(("tfa_map_images", {"map": name}, len(live.current)))
-            gauges.append(("tfa_map_revision", {"map": name}, live.current.state.revision))
-        gauges += [("tfa_jobs", {"state": state}, number) for state, number in self.jobs.counts().items()]
-        return gauges
-
 
 def service_of(request: Request) -> Service:
     service = request.app.state.service
@@ -116,11 +110,12 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def chosen_map(
-    request: Request,
-    map: Annotated[str | None, Query(description="Which map; the first of the service if not given.")] = None,
-) -> LiveMap:
-    return service_of(request).chosen(map)
+Running = Annotated[Service, Depends(service_of)]
+MapName = Annotated[str | None, Query(description="Which map; the first of the service if not given.")]
+
+
+def chosen_map(service: Running, map: MapName = None) -> LiveMap:
+    return service.chosen(map)
 
 
 Chosen = Annotated[LiveMap, Depends(chosen_map)]

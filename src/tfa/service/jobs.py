@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from logging import getLogger
-from typing import Any
+from typing import Any, Literal
 
 from tfa.base.progress import Progress, Task
 from tfa.errors import TfaError
@@ -20,6 +19,7 @@ REMEMBERED = 100  # ended jobs whose result can still be fetched
 MAX_WAITING = 16
 TASK_SHARE = 0.25  # of what is left of the bar, for each task: how many there will be is not known
 log = getLogger("tfa.service")
+JobState = Literal["waiting", "running", "done", "failed"]
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Job:
     """How far a job has come; replaced as a whole, so that a reader never sees half of a change."""
 
     id: str
-    state: str = "waiting"  # waiting, running, done, failed
-    progress: float = 0.0
+    state: JobState = "waiting"
+    progress: float = 0.0  # to 1
     message: str = "waiting for its turn"
     result: dict[str, Any] | None = None
     error: str | None = None
@@ -47,7 +47,7 @@ class JobBoard:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._jobs: OrderedDict[str, Job] = OrderedDict()
+        self._jobs: dict[str, Job] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tfa-jobs")
         self._closing = False
 
@@ -71,10 +71,9 @@ class JobBoard:
                 raise Refused(404, f"there is no job {job_id!r}; jobs are forgotten when the service restarts")
             return self._jobs[job_id]
 
-    def counts(self) -> dict[str, int]:
+    def count(self, state: JobState) -> int:
         with self._lock:
-            states = [job.state for job in self._jobs.values()]
-        return {state: states.count(state) for state in ("waiting", "running", "done", "failed")}
+            return sum(job.state == state for job in self._jobs.values())
 
     def close(self) -> None:
         """Stop the running job at its next step and those that wait."""
@@ -92,8 +91,6 @@ class JobBoard:
             self._change(job_id, state="done", progress=1.0, message="done", result=result)
         except Stopped:
             self._fail(job_id, "the service was stopped before the job was done; start it again")
-        except Refused as error:
-            self._fail(job_id, error.sentence)
         except TfaError as error:
             self._fail(job_id, error.public)
         except Exception:

@@ -47,6 +47,9 @@ class LiveMap:
         self.queries = QueryQueue(self.name, lambda: self._answering, encoder, settings, metrics)
         self._editor = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-edits-{self.name}")
         self._waiting, self._lock, self._closed = 0, threading.Lock(), False
+        metrics.queue_length.labels(self.name).set_function(lambda: len(self.queries))
+        metrics.map_images.labels(self.name).set_function(lambda: len(self._current))
+        metrics.map_revision.labels(self.name).set_function(lambda: self._current.state.revision)
         self.evidence: tuple[PlaceMap, dict[str, Any]] | None = None  # the last one computed, and of which map
 
     @property
@@ -94,7 +97,7 @@ class LiveMap:
             before = working.state.revision
             result = change(working)
             if working.state.revision != before:
-                self._metrics.count("tfa_edits_total", map=self.name, kind=kind)
+                self._metrics.edits.labels(self.name, kind).inc()
             if working.state.revision != self._current.state.revision:
                 self._publish(self._ready(working))
             return result, working.state.revision

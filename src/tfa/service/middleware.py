@@ -38,7 +38,7 @@ class BodyLimit:
         )
         length = Headers(scope=scope).get("content-length", "")
         if length.isdecimal() and int(length) > limit:
-            await problem(refusal.status, refusal.sentence)(scope, receive, send)
+            await problem(refusal.status, refusal.public)(scope, receive, send)
             return
         arrived, complete = 0, False
         deadline = get_running_loop().time() + self.settings.body_seconds

@@ -89,17 +89,20 @@ class MapInfo(BaseModel):
     editable: Annotated[bool, Field(description="Does the service take edits?")]
 
 
-class HitModel(BaseModel):
+class ShownImage(BaseModel):
     id: int
     image: Annotated[str, Field(description="File name.")]
+    position: dict[str, float] | None
+    image_url: Annotated[str, Field(description="Address of the photo, relative to the service.")]
+
+
+class HitModel(ShownImage):
     score: float
     confidence: Annotated[float, Field(description="Between 0 and 1.")]
     sure: Annotated[bool, Field(description="Verified and confident enough to rely on.")]
     matches: Annotated[
         int | None, Field(description="Patches that match in one spatial arrangement; null: not verified.")
     ]
-    position: dict[str, float] | None
-    image_url: Annotated[str, Field(description="Address of the photo, relative to the service.")]
 
 
 class QueryAnswer(BaseModel):
@@ -113,13 +116,9 @@ class BatchAnswer(BaseModel):
     answers: Annotated[list[QueryAnswer | Problem], Field(description="In the order of the photos.")]
 
 
-class ImageEntry(BaseModel):
-    id: int
-    image: str
+class ImageEntry(ShownImage):
     digest: Annotated[str, Field(description="sha256 of the file.")]
     fitted: Annotated[bool, Field(description="Was it in the database the head was fitted on?")]
-    position: dict[str, float] | None
-    image_url: str
 
 
 class ImageList(BaseModel):
@@ -153,16 +152,7 @@ class Removed(BaseModel):
 
 
 class JobStarted(BaseModel):
-    job: Annotated[str, Field(description="Ask /v1/jobs/{id} for it.")]
-
-
-class JobModel(BaseModel):
-    id: str
-    state: Annotated[str, Field(description="waiting, running, done or failed")]
-    progress: Annotated[float, Field(description="0 to 1")]
-    message: str
-    result: dict[str, Any] | None
-    error: str | None
+    job: Annotated[str, Field(description="/v1/jobs/{id} says how far it has come.")]
 
 
 class Active(BaseModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
@@ -37,12 +37,12 @@ STATUSES: tuple[tuple[type[TfaError], int], ...] = (
 )
 
 
-class Refused(Exception):
+class Refused(TfaError):
     """A request that is not answered: why, what is allowed, and what to do."""
 
     def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(sentence)
-        self.status, self.sentence, self.headers = status, sentence, dict(headers or {})
+        self.status, self.headers = status, dict(headers or {})
 
 
 def busy(sentence: str) -> Refused:
@@ -54,6 +54,8 @@ def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None
 
 
 def status_of(error: TfaError) -> int:
+    if isinstance(error, Refused):
+        return error.status
     return next((status for kind, status in STATUSES if isinstance(error, kind)), 422)
 
 
@@ -67,36 +69,23 @@ def sentence_of(errors: Any) -> str:
     return f"the request cannot be understood: {'; '.join(objections)}. /openapi.json describes it"
 
 
-def install(app: FastAPI) -> None:
-    """Answer every kind of error in the same shape."""
+async def answer(request: Request, error: Exception) -> JSONResponse:
+    """Every kind of error in the same shape."""
+    match error:
+        case TfaError():
+            return problem(status_of(error), error.public, getattr(error, "headers", None))
+        case RequestValidationError() | ValidationError():
+            return problem(422, sentence_of(error.errors()))
+        case HTTPException(status_code=404):
+            place = f"{request.method} {request.url.path}"
+            return problem(404, f"there is nothing at {place}; /openapi.json lists what there is", error.headers)
+        case HTTPException(status_code=405):
+            refusal = f"{request.method} is not allowed for {request.url.path}; /openapi.json lists what is"
+            return problem(405, refusal, error.headers)
+        case HTTPException():
+            return problem(error.status_code, str(error.detail), error.headers)
+        case _:
+            return problem(500, DEFECT, HEADERS)  # the one answer that no middleware of ours sees
 
-    async def refused(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, Refused)
-        return problem(error.status, error.sentence, error.headers)
 
-    async def ours(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, TfaError)
-        return problem(status_of(error), error.public)
-
-    async def invalid(_: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestValidationError | ValidationError)
-        return problem(422, sentence_of(error.errors()))
-
-    async def http(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        sentence = str(error.detail)
-        if error.status_code == 404:
-            sentence = f"there is nothing at {request.method} {request.url.path}; /openapi.json lists what there is"
-        elif error.status_code == 405:
-            sentence = f"{request.method} is not allowed for {request.url.path}; /openapi.json lists what is"
-        return problem(error.status_code, sentence, error.headers)
-
-    async def defect(_: Request, __: Exception) -> JSONResponse:
-        return problem(500, DEFECT, HEADERS)  # the one answer that no middleware of ours sees
-
-    app.add_exception_handler(Refused, refused)
-    app.add_exception_handler(TfaError, ours)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(ValidationError, invalid)
-    app.add_exception_handler(HTTPException, http)
-    app.add_exception_handler(Exception, defect)
+ANSWERED: tuple[type[Exception], ...] = (TfaError, RequestValidationError, ValidationError, HTTPException, Exception)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from logging import getLogger
 from typing import Any
 
@@ -31,6 +31,7 @@ class QueryResult:
 
     hits: list[Hit]
     head: str
+    seconds: float  # from the decoded photo, waiting included
 
 
 @dataclass
@@ -40,6 +41,7 @@ class WaitingQuery:
     image: Image.Image
     question: Question | None
     future: Future[Any] = field(default_factory=Future)
+    since: float = field(default_factory=time.perf_counter)
 
 
 class QueryQueue:
@@ -142,8 +144,8 @@ class QueryQueue:
         failure: Exception = self._no_thread()
         try:
             if batch:
-                self._metrics.count("tfa_batches_total", map=self.name)
-                self._metrics.count("tfa_batch_photos_total", len(batch), map=self.name)
+                self._metrics.batches.labels(self.name).inc()
+                self._metrics.batch_photos.labels(self.name).inc(len(batch))
                 self._answer(batch)
         except Exception as error:
             log.exception("a batch of %d queries of %s failed", len(batch), self.name)
@@ -165,13 +167,12 @@ class QueryQueue:
                     self._answer([query])
             return
         current = self._current()
-        groups: dict[tuple[Any, ...], list[int]] = {}
+        groups: dict[Question, list[int]] = {}
         for row, query in enumerate(batch):
             if query.question is None:
                 query.future.set_result(tokens.select([row]))
             else:
-                kind = (query.question.calibration, query.question.verify, query.question.candidates)
-                groups.setdefault(kind, []).append(row)
+                groups.setdefault(replace(query.question, k=0), []).append(row)
         for rows in groups.values():
             self._answer_group(current, tokens.select(rows), [batch[row] for row in rows])
 
@@ -181,16 +182,10 @@ class QueryQueue:
         widest = replace(questions[0], k=max(question.k for question in questions))
         try:
             head = current.state.chosen(widest.calibration).name
-            answers = current.query_tokens(
-                tokens,
-                k=widest.k,
-                calibration=widest.calibration,
-                verify=widest.verify,
-                candidates=widest.candidates,
-            )
+            answers = current.query_tokens(tokens, **asdict(widest))
         except Exception as error:
             for query in group:
                 query.future.set_exception(error)
             return
         for query, question, hits in zip(group, questions, answers, strict=True):
-            query.future.set_result(QueryResult(hits[: question.k], head))
+            query.future.set_result(QueryResult(hits[: question.k], head, time.perf_counter() - query.since))

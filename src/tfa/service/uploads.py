@@ -110,7 +110,8 @@ def picture_of(upload: Upload, settings: ServiceSettings) -> Image.Image:
         raise Refused(422, f"{error}; it may be truncated, send the whole file") from None
 
 
-def file_name(upload: Upload, kind: str) -> str:
-    """The upload's name, with an ending that says what it is."""
+def file_name(upload: Upload, settings: ServiceSettings) -> str:
+    """The upload's name, with an ending that says what it is; refuses as `format_of` does."""
+    kind = format_of(upload, settings)
     known = PurePosixPath(upload.name).suffix.lower() in image_extensions()
     return upload.name if known else f"{upload.name}{EXTENSIONS[kind]}"

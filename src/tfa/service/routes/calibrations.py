@@ -9,54 +9,38 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Request
 
 from tfa.base.config import CalibrationSpec, EncoderOptions
 from tfa.base.progress import Progress
 from tfa.maps import CalibrationReport, PlaceMap
 from tfa.maps.calibrate import check_request
 from tfa.maps.summary import differences
-from tfa.service.auth import editor, reader
+from tfa.service.auth import editing, reading
 from tfa.service.bodies import body_schema, read_photos
-from tfa.service.context import Chosen, answer_of, service_of
+from tfa.service.context import Chosen, Running, answer_of
+from tfa.service.jobs import Job
 from tfa.service.live_map import LiveMap
-from tfa.service.models import (
-    Active,
-    ActiveRequest,
-    CalibrationFields,
-    Dropped,
-    JobModel,
-    JobStarted,
-    Problem,
-    SelfCalibrationState,
-)
+from tfa.service.models import Active, ActiveRequest, CalibrationFields, Dropped, JobStarted, SelfCalibrationState
 from tfa.service.problems import Refused
-from tfa.service.uploads import Upload, file_name, format_of
+from tfa.service.uploads import Upload, file_name
 
-router = APIRouter(prefix="/v1", tags=["calibration"], responses={401: {"model": Problem}})
+router, edits = reading("calibration"), editing("calibration")
+PHOTOS = body_schema(CalibrationFields, "images")
 
 
-@router.post(
-    "/calibrations",
-    status_code=202,
-    response_model=JobStarted,
-    dependencies=[Depends(editor)],
-    openapi_extra=body_schema(CalibrationFields, "images"),
-    responses={status: {"model": Problem} for status in (403, 413, 415, 422, 503)},
-)
-async def calibrate(request: Request, live: Chosen) -> dict[str, Any]:
+@edits.post("/calibrations", status_code=202, response_model=JobStarted, openapi_extra=PHOTOS)
+async def calibrate(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """Calibrate the map for a camera, from photos of it that the map does not hold.
 
     Takes a while: poll the job. The calibration answers as soon as it is done; edits need not wait for it.
     """
-    service = service_of(request)
     uploads, fields = await read_photos(request, CalibrationFields, service.settings)
     check_request(live.current.state, fields.name, CalibrationSpec.budget)
-    for upload in uploads:  # their pixels are counted now, the job decodes them
-        format_of(upload, service.settings)
+    names = [file_name(upload, service.settings) for upload in uploads]  # pixels are counted now, decoded by the job
     folder = Path(tempfile.mkdtemp(prefix="tfa-calibration-"))
     try:
-        files = await service.work(lambda: _written(uploads, folder, request))
+        files = await service.work(lambda: _written(uploads, names, folder))
         job = service.jobs.start(_calibration(live, files, folder, fields))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -64,13 +48,11 @@ async def calibrate(request: Request, live: Chosen) -> dict[str, Any]:
     return {"job": job.id}
 
 
-def _written(uploads: list[Upload], folder: Path, request: Request) -> list[Path]:
-    files = []
-    for number, upload in enumerate(uploads):
-        kind = format_of(upload, service_of(request).settings)
-        files.append(folder / f"{number:03d}" / file_name(upload, kind))
-        files[-1].parent.mkdir()
-        files[-1].write_bytes(upload.content)
+def _written(uploads: list[Upload], names: list[str], folder: Path) -> list[Path]:
+    files = [folder / f"{number:03d}" / name for number, name in enumerate(names)]
+    for file, upload in zip(files, uploads, strict=True):
+        file.parent.mkdir()
+        file.write_bytes(upload.content)
     return files
 
 
@@ -94,7 +76,11 @@ def _calibration(
 
 
 def _reported(report: CalibrationReport, base: PlaceMap, revision: int) -> dict[str, Any]:
-    skipped = [{"image": Path(image).name, "reason": _nameless(reason, image)} for image, reason in report.skipped]
+    # Reasons are given without the folder the upload was written to.
+    skipped = [
+        {"image": Path(image).name, "reason": reason.replace(f"{Path(image).parent}/", "")}
+        for image, reason in report.skipped
+    ]
     return {
         **dataclasses.asdict(report),
         "skipped": skipped,
@@ -103,50 +89,40 @@ def _reported(report: CalibrationReport, base: PlaceMap, revision: int) -> dict[
     }
 
 
-def _nameless(reason: str, file: str) -> str:
-    """A reason without the folder the upload was written to."""
-    return reason.replace(str(Path(file).parent) + "/", "")
-
-
-@router.get("/jobs/{id}", response_model=JobModel, dependencies=[Depends(reader)])
-async def job(request: Request, id: str) -> dict[str, Any]:
+@router.get("/jobs/{id}")
+async def job(service: Running, id: str) -> Job:
     """How far a job has come, and its result when it is done."""
-    return dataclasses.asdict(service_of(request).jobs.get(id))
+    return service.jobs.get(id)
 
 
-@router.post("/calibrations/active", response_model=Active, dependencies=[Depends(editor)])
+@edits.post("/calibrations/active", response_model=Active)
 async def set_active(live: Chosen, wanted: ActiveRequest) -> dict[str, Any]:
     """Choose the calibration that answers where a query names none."""
     active, _ = await answer_of(live.edit("activate", lambda current: current.activate(wanted.name)))
     return {"active": active}
 
 
-@router.delete(
-    "/calibrations/{name}",
-    response_model=Dropped,
-    dependencies=[Depends(editor)],
-    responses={status: {"model": Problem} for status in (403, 409, 422, 503)},
-)
+@edits.delete("/calibrations/{name}", response_model=Dropped)
 async def drop(live: Chosen, name: str) -> dict[str, Any]:
     """Take a calibration out of the map for good; if it was the active one, the map answers without."""
     _, revision = await answer_of(live.edit("drop", lambda current: current.drop_calibration(name)))
     return {"dropped": name, "revision": revision}
 
 
-@router.get("/self-calibration", response_model=SelfCalibrationState, dependencies=[Depends(reader)])
-async def self_calibration(request: Request, live: Chosen) -> dict[str, Any]:
+@router.get("/self-calibration", response_model=SelfCalibrationState)
+async def self_calibration(service: Running, live: Chosen) -> dict[str, Any]:
     """What the active head has learnt from queries, where the service was started with --self-calibrate."""
     calibration, current = live.self_calibration, live.current
     if calibration is None:
         return {"enabled": False, "kept": 0, "seen": 0}
     # The spread of the bias may have to be computed anew: not in the thread that takes requests.
-    return {**await service_of(request).work(lambda: calibration.summary(current)), "enabled": True}
+    return {**await service.work(lambda: calibration.summary(current)), "enabled": True}
 
 
-@router.post("/self-calibration/reset", response_model=SelfCalibrationState, dependencies=[Depends(editor)])
-async def reset_self_calibration(request: Request, live: Chosen) -> dict[str, Any]:
+@edits.post("/self-calibration/reset", response_model=SelfCalibrationState)
+async def reset_self_calibration(service: Running, live: Chosen) -> dict[str, Any]:
     """Forget what was learnt from queries."""
     if live.self_calibration is None:
         raise Refused(409, "this service does not calibrate itself; start it with --self-calibrate")
-    await service_of(request).work(live.self_calibration.reset)
-    return await self_calibration(request, live)
+    await service.work(live.self_calibration.reset)
+    return await self_calibration(service, live)

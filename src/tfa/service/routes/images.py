@@ -7,25 +7,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import Response
 
 from tfa.errors import BadPositions
 from tfa.photos.positions import Position
-from tfa.service.auth import editor, reader
+from tfa.service.auth import editing, reading
 from tfa.service.bodies import body_schema, read_photos
-from tfa.service.context import Chosen, Service, answer_of, image_url, record_of, service_of
+from tfa.service.context import Chosen, Running, Service, answer_of, image_url, record_of
 from tfa.service.edits import NewPhoto, add_photos
 from tfa.service.live_map import LiveMap
-from tfa.service.models import Added, AddFields, ImageList, Problem, Removed
+from tfa.service.models import Added, AddFields, ImageList, Removed
 from tfa.service.photo_files import LARGEST, SMALLEST
 from tfa.service.problems import Refused
-from tfa.service.uploads import Upload, file_name, format_of
+from tfa.service.uploads import Upload, file_name
 
-router = APIRouter(prefix="/v1/images", tags=["images"], responses={401: {"model": Problem}, 404: {"model": Problem}})
+router, edits = reading("images"), editing("images")
 
 
-@router.get("", response_model=ImageList, dependencies=[Depends(reader)])
+@router.get("/images", response_model=ImageList)
 async def list_images(
     live: Chosen,
     offset: Annotated[int, Query(ge=0)] = 0,
@@ -45,33 +45,25 @@ async def list_images(
 
 
 @router.get(
-    "/{id}/file",
-    dependencies=[Depends(reader)],
+    "/images/{id}/file",
     response_class=Response,
     responses={200: {"content": {"image/jpeg": {}}, "description": "A copy of the photo."}},
 )
 async def image_file(
-    request: Request, live: Chosen, id: int, size: Annotated[int, Query(ge=SMALLEST, le=LARGEST)] = 480
+    service: Running, live: Chosen, id: int, size: Annotated[int, Query(ge=SMALLEST, le=LARGEST)] = 480
 ) -> Response:
     """A JPEG copy of one of the map's own photos, its longer side at most `size` pixels, without its EXIF data."""
-    service, record = service_of(request), record_of(live, id)
+    record = record_of(live, id)
     copy = await service.work(lambda: service.copies.of(record, live.path, size))
     return Response(copy, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
 
-@router.post(
-    "",
-    response_model=Added,
-    dependencies=[Depends(editor)],
-    openapi_extra=body_schema(AddFields, "images"),
-    responses={status: {"model": Problem} for status in (403, 409, 413, 415, 422, 503)},
-)
-async def add_images(request: Request, live: Chosen) -> dict[str, Any]:
+@edits.post("/images", response_model=Added, openapi_extra=body_schema(AddFields, "images"))
+async def add_images(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """Add photos. They are on disk and visible to the next query when the answer comes.
 
     They are described by the head as it was fitted. A photo that cannot be read, or that the map holds, is skipped.
     """
-    service = service_of(request)
     uploads, fields = await read_photos(request, AddFields, service.settings)
     places = positions_of(fields.positions, [upload.name for upload in uploads])
     photos: list[NewPhoto] = []
@@ -82,7 +74,7 @@ async def add_images(request: Request, live: Chosen) -> dict[str, Any]:
         except Refused as refusal:
             if refusal.status == 503 or len(uploads) == 1:
                 raise
-            skipped.append((upload.name, refusal.sentence))
+            skipped.append((upload.name, refusal.public))
     report, revision = await answer_of(live.edit("add", add_photos(photos)))
     left_out = [{"image": image, "reason": reason} for image, reason in [*skipped, *report.skipped]]
     return {"added": report.added, "skipped": left_out, "notes": report.notes, "revision": revision}
@@ -90,8 +82,7 @@ async def add_images(request: Request, live: Chosen) -> dict[str, Any]:
 
 async def _new_photo(service: Service, live: LiveMap, upload: Upload, place: Position | None) -> NewPhoto:
     image = await service.decoded(upload, live.encoder)
-    name = file_name(upload, format_of(upload, service.settings))
-    return NewPhoto(name, upload.content, image, place)
+    return NewPhoto(file_name(upload, service.settings), upload.content, image, place)
 
 
 def positions_of(given: Any, names: Sequence[str]) -> list[Position | None]:
@@ -115,12 +106,7 @@ def positions_of(given: Any, names: Sequence[str]) -> list[Position | None]:
     return [None if place is None else Position.from_dict(place) for place in given]
 
 
-@router.delete(
-    "/{id}",
-    response_model=Removed,
-    dependencies=[Depends(editor)],
-    responses={status: {"model": Problem} for status in (403, 409, 503)},
-)
+@edits.delete("/images/{id}", response_model=Removed)
 async def remove_image(live: Chosen, id: int) -> dict[str, Any]:
     """Take an image out of the answers. Its descriptors stay in the map until `tfa refit`, its file stays too."""
     record_of(live, id)

@@ -5,20 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fastapi import APIRouter, Depends, Request
-
 from tfa.maps import PlaceMap
 from tfa.maps.state import DATABASE
 from tfa.report.evidence import evidence_of
-from tfa.service.auth import reader
-from tfa.service.context import Chosen, service_of
+from tfa.service.auth import reading
+from tfa.service.context import Chosen, Running
 from tfa.service.models import MapEntry, MapInfo, Positions
 
-router = APIRouter(prefix="/v1", tags=["map"], dependencies=[Depends(reader)])
+router = reading("map")
 
 
 @router.get("/maps", response_model=list[MapEntry])
-async def maps(request: Request) -> list[dict[str, Any]]:
+async def maps(service: Running) -> list[dict[str, Any]]:
     """The maps of this service; the first answers where none is named."""
     return [
         {
@@ -27,15 +25,14 @@ async def maps(request: Request) -> list[dict[str, Any]]:
             "encoder": live.current.state.encoder["id"],
             "path_name": live.path.name,
         }
-        for name, live in service_of(request).maps.items()
+        for name, live in service.maps.items()
     ]
 
 
 @router.get("/map", response_model=MapInfo)
-async def map_info(request: Request, live: Chosen) -> dict[str, Any]:
+async def map_info(service: Running, live: Chosen) -> dict[str, Any]:
     """What a map holds, what was decided and why, and its calibrations."""
-    service, current = service_of(request), live.current
-    return {**public_info(current), "name": live.name, "editable": service.settings.editable}
+    return {**public_info(live.current), "name": live.name, "editable": service.settings.editable}
 
 
 def public_info(place_map: PlaceMap) -> dict[str, Any]:
@@ -56,12 +53,12 @@ def public_info(place_map: PlaceMap) -> dict[str, Any]:
 
 
 @router.get("/evidence")
-async def evidence(request: Request, live: Chosen) -> dict[str, Any]:
+async def evidence(service: Running, live: Chosen) -> dict[str, Any]:
     """What the decisions rest on: support and agreement of each candidate, the spectrum, similarities of pairs."""
     current = live.current
     kept = live.evidence
     if kept is None or kept[0] is not current:  # the same until an edit
-        kept = (current, await service_of(request).work(lambda: evidence_of(current)))
+        kept = (current, await service.work(lambda: evidence_of(current)))
         live.evidence = kept
     return kept[1]
 

@@ -2,71 +2,55 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import Request
 
 from tfa.errors import TfaError
 from tfa.explain.why import why as explain
 from tfa.maps.state import DATABASE
 from tfa.maps.verification import Question, wanted_candidates
-from tfa.service.auth import reader
+from tfa.service.auth import reading, refusals
 from tfa.service.bodies import body_schema, read_photo, read_photos
-from tfa.service.context import Chosen, Service, answer_of, file_name_of, image_url, record_of, service_of
+from tfa.service.context import Chosen, Running, Service, answer_of, file_name_of, image_url, record_of
 from tfa.service.live_map import LiveMap
-from tfa.service.models import BatchAnswer, Problem, QueryAnswer, QueryFields, WhyFields
-from tfa.service.problems import Refused
+from tfa.service.models import BatchAnswer, QueryAnswer, QueryFields, WhyFields
+from tfa.service.problems import Refused, status_of
 from tfa.service.query_queue import QueryResult
 from tfa.service.uploads import Upload
 
-router = APIRouter(
-    prefix="/v1",
-    tags=["query"],
-    dependencies=[Depends(reader)],
-    responses={status: {"model": Problem} for status in (401, 413, 415, 422, 503)},
-)
-
-
-@dataclass(frozen=True)
-class StartedQuery:
-    """A query that waits for its answer, and when it began to."""
-
-    result: Future[QueryResult]
-    started: float
+router = reading("query")
+router.responses |= refusals(413, 415, 503)
 
 
 @router.post("/query", response_model=QueryAnswer, openapi_extra=body_schema(QueryFields, "image"))
-async def query(request: Request, live: Chosen) -> dict[str, Any]:
+async def query(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """The most likely places of one photo."""
-    service = service_of(request)
     upload, fields = await read_photo(request, QueryFields, service.settings)
     return await _answer(live, await _start(service, live, upload, _question(live, fields)), fields.min_confidence)
 
 
 @router.post("/query/batch", response_model=BatchAnswer, openapi_extra=body_schema(QueryFields, "images"))
-async def query_batch(request: Request, live: Chosen) -> dict[str, Any]:
+async def query_batch(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """The places of several photos; one that cannot be read gets an error in its place."""
-    service = service_of(request)
     uploads, fields = await read_photos(request, QueryFields, service.settings)
     question, answers = _question(live, fields), list[dict[str, Any]]()
-    queries: list[StartedQuery | Refused] = []
+    queries: list[Future[QueryResult]] = []
     for upload in uploads:  # decoded one after the other, encoded together as they come
         try:
             queries.append(await _start(service, live, upload, question))
         except Refused as refusal:
             if refusal.status == 503:
                 raise
-            queries.append(refusal)
-    for one in queries:
-        if isinstance(one, Refused):
-            answers.append({"error": one.sentence})
-            continue
+            queries.append(Future())
+            queries[-1].set_exception(refusal)
+    for query in queries:
         try:
-            answers.append(await _answer(live, one, fields.min_confidence))
+            answers.append(await _answer(live, query, fields.min_confidence))
         except TfaError as error:
+            if status_of(error) == 503:
+                raise
             answers.append({"error": error.public})
     return {"answers": answers}
 
@@ -78,13 +62,12 @@ def _question(live: LiveMap, fields: QueryFields) -> Question:
     return question
 
 
-async def _start(service: Service, live: LiveMap, upload: Upload, question: Question) -> StartedQuery:
-    image = await service.decoded(upload, live.encoder)
-    return StartedQuery(live.queries.hits(image, question), time.perf_counter())
+async def _start(service: Service, live: LiveMap, upload: Upload, question: Question) -> Future[QueryResult]:
+    return live.queries.hits(await service.decoded(upload, live.encoder), question)
 
 
-async def _answer(live: LiveMap, query: StartedQuery, min_confidence: float) -> dict[str, Any]:
-    result = await answer_of(query.result)
+async def _answer(live: LiveMap, query: Future[QueryResult], min_confidence: float) -> dict[str, Any]:
+    result = await answer_of(query)
     confidence = result.hits[0].confidence if result.hits else 0.0
     return {
         "hits": [
@@ -93,14 +76,13 @@ async def _answer(live: LiveMap, query: StartedQuery, min_confidence: float) -> 
         ],
         "confidence": confidence,
         "calibration": None if result.head == DATABASE else result.head,
-        "seconds": time.perf_counter() - query.started,
+        "seconds": result.seconds,
     }
 
 
 @router.post("/why", openapi_extra=body_schema(WhyFields, "image"))
-async def why(request: Request, live: Chosen) -> dict[str, Any]:
+async def why(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """What carried the match of a photo with an image of the map: patches, words and terms of the score."""
-    service = service_of(request)
     upload, fields = await read_photo(request, WhyFields, service.settings)
     record = record_of(live, fields.id)
     image = await service.decoded(upload, live.encoder)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from tfa.service.auth import reader
-from tfa.service.context import service_of
-from tfa.service.metrics import CONTENT_TYPE
+from tfa.service.context import Running
 from tfa.service.models import Health
 from tfa.service.problems import RETRY
 
@@ -23,16 +23,13 @@ async def healthz() -> dict[str, str]:
 @router.get(
     "/readyz", response_model=Health, responses={503: {"model": Health, "description": "Still loading, or failed."}}
 )
-async def readyz(request: Request) -> Response:
+async def readyz(service: Running) -> Response:
     """Ready: maps are open and packed for queries, encoders have run once, and every map's query thread runs."""
-    status = service_of(request).status
-    if status == "ready":
-        return JSONResponse({"status": status})
-    return JSONResponse({"status": status}, 503, headers=RETRY if status == "loading" else None)
+    status = service.status
+    return JSONResponse({"status": status}, 200 if status == "ready" else 503, RETRY if status == "loading" else None)
 
 
 @router.get("/metrics", response_class=PlainTextResponse, dependencies=[Depends(reader)])
-async def metrics(request: Request) -> Response:
+async def metrics(service: Running) -> Response:
     """Counts, latencies, queue lengths and map sizes in Prometheus' text format."""
-    service = service_of(request)
-    return Response(service.metrics.text(service.gauges()), media_type=CONTENT_TYPE)
+    return Response(service.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
