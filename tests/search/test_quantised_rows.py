@@ -116,3 +116,9 @@ def test_stored_rows_are_slices_and_joints_of_one_another():
     np.testing.assert_array_equal(stored.inner(queries), rows.inner(queries))
     joint = joined_rows([rows[:4], stored[4:]])
     np.testing.assert_array_equal(joint.inner(queries), rows.inner(queries))
+
+
+def test_joined_rows_keep_what_is_finer_than_a_step():
+    rows = rounded(made(9, 20), fine=True)
+    joint = joined_rows([rows[:4], rows[4:]])
+    np.testing.assert_array_equal(np.asarray(joint), np.asarray(rows))

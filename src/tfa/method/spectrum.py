@@ -47,7 +47,7 @@ class Geometry:
         xp = array_namespace(products)
         means = in_namespace_of(self.anchor_means, products)
         centred = products - xp.mean(products, axis=1, keepdims=True) - means + self.grand_mean
-        # Images are columns of the product: see scoring.inner.
+        # Images are columns of the product: see `inner` of search.gallery.
         projected = xp.matrix_transpose(in_namespace_of(self.vectors, products)) @ centred.T
         return projected.T / in_namespace_of(np.sqrt(self.eta), products)
 

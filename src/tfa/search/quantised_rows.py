@@ -171,7 +171,8 @@ def joined_rows(chunks: Sequence[QuantisedRows]) -> QuantisedRows:
     if len(chunks) == 1:
         return chunks[0]
     stored, step = np.concatenate([c.packed for c in chunks]), np.concatenate([c.step for c in chunks])
-    return QuantisedRows(stored, step, chunks[0].width, chunks[0].top)
+    fine = None if chunks[0].fine is None else np.concatenate([c.fine for c in chunks if c.fine is not None])
+    return QuantisedRows(stored, step, chunks[0].width, chunks[0].top, fine)
 
 
 # --- seven bits a level on disk ---------------------------------------------------------------------------------
