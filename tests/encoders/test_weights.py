@@ -199,11 +199,11 @@ def test_hub_weights_are_used_and_kept(hub: Hub, tmp_path: Path) -> None:
     card = TINY["tiny-v3"]
     hub.remote = tmp_path / "model.safetensors"
     save_file(renamed(random_weights(card), card, "transformers4"), hub.remote)
-    assert resolve_weights(card).source == card.hub
+    assert resolve_weights(card).tensors.keys() == expected_shapes(card).keys()
     assert hub.knocks == 1
     hub.local = hub.remote
     hub.error = ConnectionError("no network any more")
-    assert resolve_weights(card).source == card.hub
+    assert resolve_weights(card).tensors.keys() == expected_shapes(card).keys()
     assert hub.knocks == 1  # what is there is used without asking
 
 

@@ -8,29 +8,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tfa.errors import BadSpec
 
-if TYPE_CHECKING:
-    import torch
-
 NAMED = "centers"
+SUFFIXES = (".safetensors", ".pt", ".pth", ".npy")
 
 
 def load_vocabulary(path: str | Path) -> np.ndarray:
     """Words `k d` in float64, as the file has them: not normalised."""
     path = Path(path)
-    readers = {".safetensors": _from_safetensors, ".pt": _from_torch, ".pth": _from_torch, ".npy": _from_numpy}
-    if path.suffix.lower() not in readers:
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
         raise BadSpec(
-            f"{path}: vocabularies are read from {', '.join(readers)} files, not from {path.suffix or 'this'}"
+            f"{path}: vocabularies are read from {', '.join(SUFFIXES)} files, not from {path.suffix or 'this'}"
         )
     if not path.is_file():
         raise BadSpec(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}; give a vocabulary file")
-    return checked_words(readers[path.suffix.lower()](path), str(path))
+    return checked_words(_from_numpy(path) if suffix == ".npy" else _from_tensors(path), str(path))
 
 
 def checked_words(words: Any, origin: str) -> np.ndarray:
@@ -45,40 +43,30 @@ def checked_words(words: Any, origin: str) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def _from_safetensors(path: Path) -> np.ndarray:
-    from tfa.encoders.tensor_files import read_safetensors
-
-    tensors = read_safetensors(path, BadSpec)
-    name = NAMED if NAMED in tensors else next(iter(tensors), "")
-    if name != NAMED and (len(tensors) != 1 or tensors[name].ndim != 2):
-        shown = [f"{name!r} {tuple(tensor.shape)}" for name, tensor in sorted(tensors.items())]
-        listed = ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
-        raise BadSpec(
-            f"{path} holds {listed or 'no tensor'}; a vocabulary file has one 2-D tensor, or one named {NAMED!r}"
-        )
-    return _floats(tensors[name], path)
-
-
-def _from_torch(path: Path) -> np.ndarray:
+def _from_tensors(path: Path) -> np.ndarray:
     import torch
 
-    from tfa.encoders.tensor_files import read_torch
+    from tfa.encoders.tensor_files import read_safetensors, read_torch
 
-    content = read_torch(path, BadSpec, "Save the words alone: torch.save(words, path)")
-    if not isinstance(content, torch.Tensor):
-        inside = f" with the keys {', '.join(map(repr, list(content)[:4]))}" if isinstance(content, dict) else ""
-        raise BadSpec(
-            f"{path} holds a {type(content).__name__}{inside}; it must hold one bare tensor (words, channels)"
-        )
-    return _floats(content, path)
+    if path.suffix.lower() == ".safetensors":
+        words: Any = _words_among(read_safetensors(path, BadSpec), path)
+    else:
+        words = read_torch(path, BadSpec, "Save the words alone: torch.save(words, path)")
+    if not isinstance(words, torch.Tensor):
+        inside = f" with the keys {', '.join(map(repr, list(words)[:4]))}" if isinstance(words, dict) else ""
+        raise BadSpec(f"{path} holds a {type(words).__name__}{inside}; it must hold one bare tensor (words, channels)")
+    if not words.is_floating_point() or words.layout is not torch.strided:
+        raise BadSpec(f"{path} holds a {words.layout} tensor of {words.dtype}; a vocabulary is dense and floating")
+    return words.detach().to(torch.float64).numpy()  # bfloat16 has no numpy counterpart, float64 holds it
 
 
-def _floats(tensor: torch.Tensor, path: Path) -> np.ndarray:
-    import torch
-
-    if not tensor.is_floating_point() or tensor.layout is not torch.strided:
-        raise BadSpec(f"{path} holds a {tensor.layout} tensor of {tensor.dtype}; a vocabulary is dense and floating")
-    return tensor.detach().to(torch.float64).numpy()  # bfloat16 has no numpy counterpart, float64 holds it
+def _words_among(tensors: dict[str, Any], path: Path) -> Any:
+    flat = [tensor for tensor in tensors.values() if tensor.ndim == 2]
+    if NAMED in tensors or len(flat) == len(tensors) == 1:
+        return tensors[NAMED] if NAMED in tensors else flat[0]
+    shown = [f"{name!r} {tuple(tensor.shape)}" for name, tensor in sorted(tensors.items())]
+    listed = ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
+    raise BadSpec(f"{path} holds {listed or 'no tensor'}; a vocabulary file has one 2-D tensor, or one named {NAMED!r}")
 
 
 def _from_numpy(path: Path) -> np.ndarray:

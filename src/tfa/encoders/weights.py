@@ -36,22 +36,19 @@ class Weights:
 
     tensors: dict[str, torch.Tensor]
     sha256: str
-    source: str
 
 
 def resolve_weights(card: Card, file: str | Path | None = None, *, progress: bool | Progress | None = None) -> Weights:
     """The weights of `card`: from `file` if given, else from the card's hub id or package."""
     if file is not None:
-        path, source = Path(file), str(file)
+        path = Path(file)
         if not path.is_file():
             raise WeightsMissing(f"there is no weights file {path} for {card.name}\n{ways_to_get(card)}")
-    elif card.hub is None:
-        path, source = get_packaged_weights(progress), card.licence
     else:
-        path, source = _from_hub(card), card.hub
+        path = get_packaged_weights(progress) if card.hub is None else _from_hub(card)
     tensors = to_module_names(_without_prefix(_read(path)), card)
     check_weights({name: tuple(tensor.shape) for name, tensor in tensors.items()}, card, str(path))
-    return Weights(*_as_float32(tensors), source)
+    return Weights(*_as_float32(tensors))
 
 
 def ways_to_get(card: Card) -> str:

@@ -50,13 +50,17 @@ def head_model(scorer: Scorer, about: Mapping[str, Any]) -> bytes:
         if gammas:
             assert side.anchors is not None
             geometry = side.geometry_in_floats()
-            coordinates = _coordinates(graph, geometry, _floats(side.anchors), descriptor)
+            anchors = np.asarray(side.anchors, np.float32) if isinstance(side.anchors, QuantisedRows) else side.anchors
+            coordinates = _coordinates(graph, geometry, anchors, descriptor)
             for gamma in gammas:
                 features[number, gamma] = _shaped(graph, geometry, coordinates, gamma)
     widths = {term.gallery.width for term in scorer.terms if term.side == GLOBAL}
     if widths:
         features[GLOBAL, None] = graph.unit(graph.input("global", ["photos", widths.pop()]))
-    scaled = [_scaled(graph, features[term.side, term.gamma], term.weight) for term in scorer.terms]
+    scaled = []
+    for term in scorer.terms:
+        feature, root = features[term.side, term.gamma], np.float32(np.sqrt(term.weight))
+        scaled.append(feature if term.weight == 1 else graph.add("Mul", feature, graph.constant(root)))
     width = sum(term.gallery.width for term in scorer.terms)
     graph.output(graph.add("Concat", *scaled, axis=1), "vector", ["photos", width])
     return graph.model("tfa head", {key: str(value) for key, value in about.items()})
@@ -68,14 +72,6 @@ def _bytes(side: QuerySide) -> int:
     if side.geometry is not None and side.anchors is not None:
         held += [side.anchors, side.geometry.vectors if side.directions is None else side.directions]
     return sum(4 * len(one) * one.shape[1] if isinstance(one, QuantisedRows) else one.nbytes for one in held)
-
-
-def _floats(rows: Rows) -> np.ndarray:
-    return np.asarray(rows, np.float32) if isinstance(rows, QuantisedRows) else rows
-
-
-def _scaled(graph: Graph, feature: str, weight: float) -> str:
-    return feature if weight == 1 else graph.add("Mul", feature, graph.constant(np.float32(np.sqrt(weight))))
 
 
 def _descriptor(graph: Graph, side: QuerySide, unit: str) -> str:

@@ -91,32 +91,41 @@ def find_positions(
 
 def read_positions_csv(path: Path) -> dict[str, Position]:
     """Rows of `file,lat,lon` or `file,x,y`, keyed by the file as a normalised posix path."""
-    found: dict[str, Position] = {}
-    lines: dict[str, int] = {}
+    positions: dict[str, Position] = {}
+    line_of: dict[str, int] = {}
     rows = _rows(path)
     line, header = next(rows, (1, []))
-    columns, pair = _columns(path, line, header)
+    names = [cell.strip().lower() for cell in header]
+    pair = next((pair for pair in (("lat", "lon"), ("x", "y")) if {"file", *pair} <= set(names)), None)
+    if pair is None:
+        raise BadPositions(
+            f"{path}, line {line}: the header is {','.join(names) or 'nothing'!r}, must name the columns file,lat,lon "
+            "or file,x,y (separated by commas; more columns do no harm)"
+        )
+    columns = [names.index(name) for name in ("file", *pair)]
     for line, row in rows:
-        cells = {name: row[column].strip() if column < len(row) else "" for name, column in columns.items()}
-        file = _key(cells["file"])
-        if not cells["file"]:
-            raise BadPositions(f"{path}, line {line}: no file name")
-        if file in found:
-            raise BadPositions(f"{path}, line {line}: {cells['file']} is listed already in line {lines[file]}")
-        numbers = {}
-        for name in pair:
-            number = _number(cells[name])
-            if number is None:
-                raise BadPositions(f"{path}, line {line}: {name} is {cells[name]!r}, must be a number")
-            numbers[name] = number
+        name, *cells = (row[column].strip() if column < len(row) else "" for column in columns)
+        file = _key(name)
         try:
-            found[file] = Position(**numbers)
+            if not name:
+                raise BadPositions("no file name")
+            if file in positions:
+                raise BadPositions(f"{name} is listed already in line {line_of[file]}")
+            positions[file] = _position(dict(zip(pair, cells, strict=True)))
         except BadPositions as error:
             raise BadPositions(f"{path}, line {line}: {error}") from None
-        lines[file] = line
-    if not found:
+        line_of[file] = line
+    if not positions:
         raise BadPositions(f"{path} has a header but no rows; give one line for each photo")
-    return found
+    return positions
+
+
+def _position(cells: Mapping[str, str]) -> Position:
+    numbers = {name: _number(text) for name, text in cells.items()}
+    for name, number in numbers.items():
+        if number is None:
+            raise BadPositions(f"{name} is {cells[name]!r}, must be a number")
+    return Position(**numbers)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -136,19 +145,6 @@ def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise BadPositions(f"cannot read the positions file {path}: {error.strerror or error}") from None
 
 
-def _columns(path: Path, line: int, header: list[str]) -> tuple[dict[str, int], tuple[str, str]]:
-    names = [cell.strip().lower() for cell in header]
-    for pair in (("lat", "lon"), ("x", "y")):
-        wanted = ("file", *pair)
-        if all(name in names for name in wanted):
-            return {name: names.index(name) for name in wanted}, pair
-    given = ",".join(names) or "nothing"
-    raise BadPositions(
-        f"{path}, line {line}: the header is {given!r}, must name the columns file,lat,lon or file,x,y "
-        "(separated by commas; more columns do no harm)"
-    )
-
-
 def _match(
     rows: Mapping[str, Position], paths: Sequence[Path], root: Path | None, csv: Path
 ) -> tuple[dict[int, Position], list[str]]:
@@ -160,35 +156,31 @@ def _match(
         relative[_key(below.as_posix())] = index
         by_name[parts[index][-1]].append(index)
 
-    # Exact names first: a looser one must not take a photo that another row names in full.
-    listed = {relative[file]: position for file, position in rows.items() if file in relative}
-    exact = set(listed)
-    claimed: dict[int, str] = {}
+    named: dict[int, str] = {}  # the row of each photo
     unmatched: list[str] = []
-    for file, position in rows.items():
-        if file in relative:
-            continue
+    # Exact names first: a looser one must not take a photo that another row names in full.
+    for file in sorted(rows, key=lambda file: file not in relative):
         ending = PurePosixPath(file).parts
-        ends = [i for i in by_name.get(ending[-1], []) if parts[i][-len(ending) :] == ending] if ending else []
+        alike = by_name.get(ending[-1], []) if ending else []
+        ends = [relative[file]] if file in relative else [i for i in alike if parts[i][-len(ending) :] == ending]
         if len(ends) > 1:
             raise BadPositions(
                 f"{csv}: {file} may be {paths[ends[0]]} or {paths[ends[1]]}; write paths relative to the photo folder"
             )
-        if not ends or ends[0] in exact:
+        if not ends or named.get(ends[0]) in relative:
             unmatched.append(file)
-        elif ends[0] in claimed:
-            raise BadPositions(f"{csv}: {claimed[ends[0]]} and {file} both name {paths[ends[0]]}; keep one row")
+        elif ends[0] in named:
+            raise BadPositions(f"{csv}: {named[ends[0]]} and {file} both name {paths[ends[0]]}; keep one row")
         else:
-            claimed[ends[0]] = file
-            listed[ends[0]] = position
-    if not listed:
+            named[ends[0]] = file
+    if not named:
         example = f"the first photo is {next(iter(relative))}" if paths else "there are no photos"
         raise BadPositions(f"{csv}: none of its {len(rows)} rows names a photo (first row: {unmatched[0]}; {example})")
     notes = []
     if unmatched:
         verb = "matches" if len(unmatched) == 1 else "match"
         notes.append(f"{_count(len(unmatched), 'row')} of {csv.name} {verb} no image (first: {unmatched[0]})")
-    return listed, notes
+    return {index: rows[file] for index, file in named.items()}, notes
 
 
 def _count(number: int, noun: str) -> str:
@@ -245,10 +237,8 @@ def _degrees(parts: Any, reference: str | bytes, signs: str) -> float:
     """Degrees, minutes and seconds with N, S, E or W as one signed number; ValueError when they make none."""
     text = reference.decode("ascii") if isinstance(reference, bytes) else reference
     letter = text.strip("\0 ").upper()
-    # Pillow gives a tuple, or the bare number when there is but one.
-    values = [
-        float(part) for part in (parts if isinstance(parts, tuple) else (parts,))
-    ]  # a rational with denominator 0 becomes nan
+    # Pillow gives a tuple, or the bare number when there is but one; a rational with denominator 0 becomes nan.
+    values = [float(part) for part in (parts if isinstance(parts, tuple) else (parts,))]
     if letter not in tuple(signs) or not 1 <= len(values) <= 3 or not all(value >= 0 for value in values):
         raise ValueError(f"{parts} {reference!r} is not an angle")
     angle = sum(value / 60**power for power, value in enumerate(values))

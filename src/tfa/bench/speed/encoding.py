@@ -238,7 +238,7 @@ def random_weights(name: str) -> Weights:
         tensors[key] = noise + 1 if "norm" in key and key.endswith("weight") else noise
         if key.endswith("lambda1"):
             tensors[key] = noise.abs() + 0.1
-    return Weights(tensors, sha256_of_json([name, "random"]), "random")
+    return Weights(tensors, sha256_of_json([name, "random"]))
 
 
 def synthetic_photo(seed: int, size: tuple[int, int]) -> Image.Image:

@@ -22,10 +22,7 @@ _DEVIATIONS = 3.0  # of a normed channel, up to which it is usually found
 
 def quantised(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """int8 `out in` and float32 scales `out`, as fine as the sums of neighbours allow."""
-    sizes = np.abs(weight)
-    even, odd = sizes[:, 0::2], sizes[:, 1::2]
-    pairs = even.copy()
-    pairs[:, : odd.shape[1]] += odd
+    pairs = np.add.reduceat(np.abs(weight), np.arange(0, weight.shape[1], 2), axis=1)
     # Rounding adds at most a half to each of two neighbours: hence one less than what is allowed.
     scales = pairs.max(axis=1) / np.float32(LARGEST_PAIR - 1)
     scales = np.where(scales > 0, scales, np.float32(1)).astype(np.float32)  # a row of zeros stays one
