@@ -23,6 +23,7 @@ def town(tmp_path):
     return write_town(tmp_path / "results")
 
 
+@pytest.mark.slow
 def test_the_report_embeds_every_picture_and_names_no_address(town, tmp_path):
     results, truth = town
     write_record(results, truth, "tfa-c8", plan=budget(8, splits=2))

@@ -152,6 +152,7 @@ def test_what_exists_is_kept_and_nothing_is_fitted(bench, tmp_path):
     assert log == ["fit"]
 
 
+@pytest.mark.slow
 def test_two_runs_give_identical_records_but_for_timings(bench, tmp_path):
     cards = [head_card(name) for name in ("tfa", "tfa-c4", "dual-c4", "hard-partial", "tfa-no-cls")]
     contents = []

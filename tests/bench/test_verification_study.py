@@ -66,6 +66,7 @@ def test_geometry_finds_what_patches_alone_do_not(studied):
     assert 0 < studied.recall["window-9"] < 1
 
 
+@pytest.mark.slow
 def test_a_calibrated_head_is_asked_the_queries_of_its_first_split_only(bench):
     result = study_dataset(bench, head_card("tfa-c4+"), "confirmation", shared=Shared(spec=bench.spec))
     assert (result.head, result.half, result.queries) == ("tfa-c4+", "confirmation", PLACES - 4)

@@ -80,6 +80,7 @@ def test_heads_are_listed_with_what_they_see(bench):
     assert "tfa" in told["groups"]["calibrated"]
 
 
+@pytest.mark.slow
 def test_the_page_says_where_a_head_is_below_a_peer(bench, town, tmp_path):
     results = tmp_path / "results"
     heads = "anyloc,mean,ria,tfa,tfa-c8,dual-c8,tfa-no-cls,soft-original,tfa-fullq"

@@ -26,6 +26,7 @@ def town(tmp_path):
     return write_drive(tmp_path / "town", PLACES)
 
 
+@pytest.mark.slow
 def test_a_table_with_both_halves_and_the_default_marked(bench, town, tmp_path):
     datasets = [f"--dataset={name}={town}" for name in ("north", "south", "west")]
     done = bench("verification", *datasets, "--heads", "tfa-c4+,mean", "--out", tmp_path / "study.json")

@@ -21,6 +21,9 @@ from tfa.errors import BadSpec
 SIZE = (160, 120)
 
 
+pytestmark = pytest.mark.slow  # drawing is what takes time
+
+
 @pytest.fixture(scope="module")
 def town(tmp_path_factory: pytest.TempPathFactory) -> Town:
     return render_town(tmp_path_factory.mktemp("town"), references=16, queries=8, size=SIZE)
@@ -43,7 +46,6 @@ def test_writes_what_it_promises(town: Town) -> None:
     assert json.loads(town.positives_json.read_text()) == town.positives
 
 
-@pytest.mark.slow
 def test_same_seed_same_bytes_other_seed_other_town(tmp_path: Path) -> None:
     few = {"references": 3, "queries": 2, "size": (64, 48)}
     runs = [render_town(tmp_path / name, seed=seed, **few) for name, seed in (("a", 3), ("b", 3), ("c", 4))]

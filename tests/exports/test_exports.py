@@ -164,6 +164,7 @@ def test_names_that_pairs_cannot_hold_are_refused(tmp_path):
     assert common_folder([tmp_path / "a" / "1.jpg"]) == (tmp_path / "a").resolve()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("carrier", ["original", "partial", "adaptive"])
 def test_a_map_of_integers_is_explained_and_reported_like_one_of_floats(map_of, queries, carrier):
     whole, integers = (map_of(carrier, "soft", admit=False, storage=storage) for storage in ("float32", "int7"))

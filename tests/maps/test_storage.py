@@ -117,7 +117,9 @@ def made_queries(count=20):
 
 
 @pytest.mark.parametrize("storage", ["float32", "float16", "int7"])
-@pytest.mark.parametrize("carrier", ["original", "partial", "adaptive"])
+@pytest.mark.parametrize(
+    "carrier", [*(pytest.param(c, marks=pytest.mark.slow) for c in ("original", "partial")), "adaptive"]
+)
 def test_a_prepared_map_gives_the_same_answers(carrier, storage):
     place_map, queries = large(carrier, storage), made_queries()
     place_map.remove([5, 17])

@@ -48,7 +48,7 @@ def plain_scores(database, queries, head, construction, target=None, robust=Fals
     return total
 
 
-@pytest.mark.parametrize("device", ["cpu", "torch"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("torch", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("source", [None, SOURCE], ids=["fitted source", "given source"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 5e-4)])
 def test_scores_equal_the_plain_formulas(source, dtype, tolerance, device):

@@ -272,7 +272,7 @@ def made(seed, noise, shift, cls=True):
 WORLDS = [(1, 0.3, 0.15), (0, 0.3, 0.8), (7, 0.6, 0.6), (5, 0.3, 0.8)]
 
 
-@pytest.mark.parametrize("of", WORLDS)
+@pytest.mark.parametrize("of", [WORLDS[0], *(pytest.param(of, marks=pytest.mark.slow) for of in WORLDS[1:])])
 def test_a_small_world(of):
     head, target, cls = made(*of)
     assert set(head.strengths) == ({"hard", "soft"} if head.route == "mixture" else {head.route})

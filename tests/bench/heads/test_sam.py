@@ -66,6 +66,7 @@ def tiny(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_masks_are_boolean_of_the_half_image_and_always_the_same(tiny):
     image = random_image(1, (60, 40))
     masks = SamSegmenter(tiny, asking=EASY).segment(image)
