@@ -5,9 +5,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tfa.base.config import EncoderOptions
 from tfa.errors import BadWeights
 from tfa.version import __version__
 
@@ -85,6 +87,25 @@ def test_usage_errors_exit_with_2(run, spy, folder, words):
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
     assert spy.calls == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["query", "town.tfa", "near.jpg"],
+        ["explain", "town.tfa", "near.jpg"],
+        ["pairs", "town.tfa", "near.jpg", "-o", "pairs.txt"],
+        ["add", "town.tfa", "near.jpg"],
+        ["calibrate", "town.tfa", "camera"],
+        ["refit", "town.tfa"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_verb_that_encodes_takes_the_same_options(run, spy, folder, words):
+    (folder / "w.pth").touch()
+    result = run(*words, "--weights", "w.pth", "--threads", 2, "--fast")
+    assert result.exit_code == 0, result.stderr
+    assert spy.given("use_encoder")["options"] == EncoderOptions(weights=Path("w.pth"), threads=2, fast=True)
 
 
 def test_an_error_is_one_block_and_exits_with_1(run, spy, folder):

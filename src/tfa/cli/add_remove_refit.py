@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -18,26 +19,23 @@ def register(app: typer.Typer) -> None:
     app.command(epilog=examples("tfa refit town.tfa"))(refit)
 
 
+@options.with_encoder
 def add(
     map: options.MapPath,
     photos: options.Photos,
     positions: options.Positions = None,
     skip_bad: options.SkipBad = False,
-    weights: options.Weights = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    fast: options.Fast = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
 ) -> None:
     """Add photos to a map without fitting it again."""
     from tfa.maps import PlaceMap
 
     place_map = PlaceMap.load(map)
     progress = wants_progress(quiet=quiet, json=json)
-    place_map.use_encoder(
-        EncoderOptions(weights=weights, device=device, threads=threads, fast=fast, skip_bad=skip_bad), progress
-    )
+    place_map.use_encoder(replace(encoding, skip_bad=skip_bad), progress)
     report = place_map.add(photos, positions=positions, progress=progress)
     _show_edit(report, place_map, json=json)
 
@@ -60,14 +58,13 @@ def remove(
     _show_edit(report, place_map, json=json)
 
 
+@options.with_encoder
 def refit(
     map: options.MapPath,
-    weights: options.Weights = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    fast: options.Fast = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
 ) -> None:
     """Fit a map again on the images it holds now, from the token cache."""
     from tfa.maps import PlaceMap
@@ -75,7 +72,7 @@ def refit(
     place_map = PlaceMap.load(map)
     before = place_map.info()
     progress = wants_progress(quiet=quiet, json=json)
-    place_map.use_encoder(EncoderOptions(weights=weights, device=device, threads=threads, fast=fast), progress)
+    place_map.use_encoder(encoding, progress)
     place_map.refit(progress)
     after = place_map.info()
     show_notes(place_map.notes)

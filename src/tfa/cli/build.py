@@ -27,11 +27,11 @@ def register(app: typer.Typer) -> None:
     )(build)
 
 
+@options.with_encoder
 def build(
     photos: options.Photos,
     out: Annotated[Path, typer.Option(metavar="NAME.tfa", help="The map to write, a folder.")],
     encoder: options.Encoder = "dinov2-s14-focus",
-    weights: options.Weights = None,
     positions: options.Positions = None,
     skip_bad: options.SkipBad = False,
     ensemble: Annotated[
@@ -51,13 +51,12 @@ def build(
         ),
     ] = True,
     words: Annotated[int, typer.Option(min=1, help=f"{HELP['words']}.")] = HeadSpec().words,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    fast: options.Fast = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Photos encoded at a time.")] = EncoderOptions.batch_size,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
 ) -> None:
     """Build a searchable map from photos.
 
@@ -79,9 +78,7 @@ def build(
         positions=positions,
         spec=HeadSpec(words=words),
         map_spec=map_spec,
-        options=EncoderOptions(
-            weights=weights, device=device, threads=threads, fast=fast, batch_size=batch_size, skip_bad=skip_bad
-        ),
+        options=dataclasses.replace(encoding, batch_size=batch_size, skip_bad=skip_bad),
         progress=wants_progress(quiet=quiet, json=json),
     )
     place_map.save(out, overwrite=force)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ def register(app: typer.Typer) -> None:
     )(calibrate)
 
 
+@options.with_encoder
 def calibrate(
     map: options.MapPath,
     photos: Annotated[
@@ -50,12 +52,10 @@ def calibrate(
         str | None, typer.Option(metavar="NAME", help="Without photos: take this calibration out of the map for good.")
     ] = None,
     skip_bad: options.SkipBad = False,
-    weights: options.Weights = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    fast: options.Fast = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
 ) -> None:
     """Calibrate a map with photos of the camera it will be used with.
 
@@ -71,9 +71,7 @@ def calibrate(
         _change(place_map, activate, drop, json=json)
         return
     progress = wants_progress(quiet=quiet, json=json)
-    place_map.use_encoder(
-        EncoderOptions(weights=weights, device=device, threads=threads, fast=fast, skip_bad=skip_bad), progress
-    )
+    place_map.use_encoder(replace(encoding, skip_bad=skip_bad), progress)
     report = place_map.calibrate(photos, name, budget=budget, score=score, progress=progress)
     [entry] = [entry for entry in place_map.info()["calibrations"] if entry["name"] == report.name]
     show_notes(report.notes, report.skipped)

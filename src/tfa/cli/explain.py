@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
     )(explain)
 
 
+@options.with_encoder
 def explain(
     map: options.MapPath,
     photo: Annotated[Path, typer.Argument(metavar="PHOTO", help="The query.")],
@@ -42,10 +43,9 @@ def explain(
         typer.Option(metavar="NAME|none", help="Use this calibration of the map, as in [bold]tfa query[/bold]."),
     ] = None,
     json: options.AsJson = False,
-    weights: options.Weights = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
     quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
 ) -> None:
     """Show which patches of a photo match those of the map's answer, and whether they are arranged alike.
 
@@ -58,8 +58,7 @@ def explain(
     from tfa.maps import PlaceMap
 
     place_map = PlaceMap.load(map)
-    given = EncoderOptions(weights=weights, device=device, threads=threads)
-    place_map.use_encoder(given, wants_progress(quiet=quiet, json=json))
+    place_map.use_encoder(encoding, wants_progress(quiet=quiet, json=json))
     explanation = explained(place_map, photo, rank=rank, calibration=calibration)
     if json:
         print_json(explanation.to_dict())

@@ -40,6 +40,7 @@ def register(app: typer.Typer) -> None:
     )(export)
 
 
+@options.with_encoder
 def pairs(
     map: options.MapPath,
     photos: options.Photos,
@@ -55,10 +56,9 @@ def pairs(
         ),
     ] = None,
     calibration: Calibration = None,
-    weights: options.Weights = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
     quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
 ) -> None:
     """Write retrieval pairs for 3-D localisation: hloc's text format, a line "query map-image" each.
 
@@ -72,7 +72,7 @@ def pairs(
 
     place_map, queries = PlaceMap.load(map), expanded(photos)
     progress = wants_progress(quiet=quiet, json=False)
-    place_map.use_encoder(EncoderOptions(weights=weights, device=device, threads=threads), progress)
+    place_map.use_encoder(encoding, progress)
     answers = place_map.query_many(queries, k=k, calibration=calibration, progress=progress)
     given = photos[0] if len(photos) == 1 and photos[0].is_dir() else common_folder(queries)
     of_map = common_folder([Path(record.path) for record in place_map.images])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from tfa.base.config import EncoderOptions
 from tfa.errors import TfaError
 
 PICTURES = (".png", ".jpg", ".jpeg")
@@ -56,6 +60,29 @@ JsonFile = Annotated[
     Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Also write the result there, as JSON.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Draw no progress bars.")]
+
+
+# What a verb with an `encoding` parameter takes of its user, by the names of EncoderOptions.
+ENCODING: dict[str, Any] = {"weights": Weights, "device": Device, "threads": Threads, "fast": Fast}
+
+
+def with_encoder(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb with --weights, --device, --threads and --fast in place of its parameter `encoding`."""
+
+    @functools.wraps(verb)
+    def called(**given: Any) -> None:
+        encoding = EncoderOptions(**{name: given.pop(name) for name in ENCODING})
+        verb(**given, encoding=encoding)
+
+    signature = inspect.signature(verb, eval_str=True)
+    own = [parameter for name, parameter in signature.parameters.items() if name != "encoding"]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=getattr(EncoderOptions, name), annotation=kind)
+        for name, kind in ENCODING.items()
+    ]
+    called.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *shared)}
+    return called
 
 
 def share(value: float) -> float:

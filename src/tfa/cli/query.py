@@ -29,6 +29,7 @@ def register(app: typer.Typer) -> None:
     )(query)
 
 
+@options.with_encoder
 def query(
     map: options.MapPath,
     photos: Annotated[
@@ -96,12 +97,10 @@ def query(
         str | None,
         typer.Option(metavar="NAME", help="Search by this engine: exact, bounded, or an installed one."),
     ] = None,
-    weights: options.Weights = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    fast: options.Fast = False,
     checksum: options.Checksum = False,
     quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
 ) -> None:
     """Find the places of a map that photos show.
 
@@ -116,7 +115,7 @@ def query(
     place_map = PlaceMap.load(map, checksum=checksum)
     place_map.use_engine(engine)
     progress = wants_progress(quiet=quiet, json=json)
-    place_map.use_encoder(EncoderOptions(weights=weights, device=device, threads=threads, fast=fast), progress)
+    place_map.use_encoder(encoding, progress)
     queries = expanded([sequence] if sequence else photos or [])
     common: dict[str, Any] = {"min_confidence": min_confidence, "calibration": calibration, "progress": progress}
     if sequence is not None:

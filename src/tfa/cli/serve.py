@@ -36,6 +36,7 @@ def size(text: str) -> int:
     return int(float(given[1]) * UNITS[unit])
 
 
+@options.with_encoder
 def serve(
     maps: Annotated[list[Path], typer.Argument(metavar="MAP…", help="Maps; the first answers where none is named.")],
     host: Annotated[str, typer.Option(help="Address to listen on; other machines cannot reach the default.")] = (
@@ -81,11 +82,9 @@ def serve(
         ),
     ] = False,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request on standard error.")] = False,
-    weights: options.Weights = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    fast: options.Fast = False,
     quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
 ) -> None:
     """Serve maps over HTTP, with a page to look at.
 
@@ -116,8 +115,7 @@ def serve(
     )
     with bound(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
         progress = wants_progress(quiet=quiet, json=False)
-        options_given = EncoderOptions(weights=weights, device=device, threads=threads, fast=fast)
-        opened = opened_maps(maps, options_given, progress)
+        opened = opened_maps(maps, encoding, progress)
         app = create_app(opened, settings)
         say(f"serving {_listed(opened)} at {address_of(listening)}", style="bold green")
         if not settings.editable:

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tfa.base.config import EncoderOptions
 from tfa.cli import options
-from tfa.cli.bench.run import load_all, named_folder, named_heads
+from tfa.cli.bench.run import load_all, loaded_encoder, named_folder, named_heads
 from tfa.cli.console import console, delivered, open_table, say, wants_progress
 
 if TYPE_CHECKING:
     from tfa.bench.studies.confidence import ConfidenceStudy
 
 
+@options.with_encoder
 def confidence(
     dataset: Annotated[
         list[str],
@@ -25,12 +27,11 @@ def confidence(
     ] = None,
     heads: Annotated[str, typer.Option(metavar="NAME,NAME,…", help="Heads to ask.")] = "tfa-v-always,tfa-c64-v-always",
     encoder: options.Encoder = "dinov2-s14-focus",
-    weights: options.Weights = None,
     out: options.JsonFile = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
 ) -> None:
     """Of answers accepted by their confidence, how many are right? First split, all replicas."""
     from tfa.base.progress import as_progress
@@ -39,18 +40,17 @@ def confidence(
     from tfa.bench.heads.contract import Shared
     from tfa.bench.run import prepare
     from tfa.bench.studies.confidence import study_confidence
-    from tfa.encoders import load_encoder
 
     cards = head_cards(named_heads(heads))
     loaded = load_all(dataset, cards=cards, out=out)
     strangers = None if out_of_map is None else load_dataset(*named_folder(out_of_map))
     bars = as_progress(wants_progress(quiet=quiet, json=json))
-    model = load_encoder(encoder, weights=weights, device=device, threads=threads)
+    model = loaded_encoder(encoder, encoding)
     other = None if strangers is None else prepare(strangers, model, progress=bars)
     studies = []
     for data in loaded:
         bench = prepare(data, model, progress=bars)
-        shared = Shared(spec=bench.spec, device=device, progress=bars)
+        shared = Shared(spec=bench.spec, device=encoding.device, progress=bars)
         outside = None if other is None or other.truth.name == bench.truth.name else other
         studies += [study_confidence(bench, card, outside, shared=shared, progress=bars) for card in cards]
     if not delivered([study.to_dict() for study in studies], out=out, json=json):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import console, counted, note, open_table, print_json, say, wants_progress
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tfa.bench.datasets.load import Dataset
     from tfa.bench.heads.contract import HeadCard
     from tfa.bench.run import Ran
+    from tfa.encoders import Encoder
 
 DEFAULT_HEADS = "anyloc,tfvpr,ria,tfa,tfa-c64"
 
@@ -46,10 +48,19 @@ def load_all(
     return loaded
 
 
+def loaded_encoder(name: str, encoding: EncoderOptions) -> Encoder:
+    from tfa.encoders import load_encoder
+
+    return load_encoder(
+        name, weights=encoding.weights, device=encoding.device, threads=encoding.threads, fast=encoding.fast
+    )
+
+
 def named_heads(heads: str) -> list[str]:
     return [name.strip() for name in heads.split(",") if name.strip()]
 
 
+@options.with_encoder
 def run(
     dataset: Annotated[
         list[str],
@@ -63,7 +74,6 @@ def run(
         str, typer.Option(metavar="NAME,NAME,…", help="Heads and groups of [bold]tfa bench heads[/bold], or all.")
     ] = DEFAULT_HEADS,
     encoder: options.Encoder = "dinov2-s14-focus",
-    weights: options.Weights = None,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where records are kept.")] = Path("results"),
     positives: Annotated[
         Path | None,
@@ -86,11 +96,10 @@ def run(
     ] = None,
     sam: Annotated[Path | None, typer.Option(exists=True, help="Weights of SAM, for the head segvlad.")] = None,
     sam_model: Annotated[str, typer.Option(help="Which SAM the weights are of: vit-h, vit-l or vit-b.")] = "vit-h",
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    fast: options.Fast = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
 ) -> None:
     """Run heads on datasets: encode once, write every head's rankings, then score them.
 
@@ -98,12 +107,11 @@ def run(
     """
     from tfa.bench.heads.catalogue import Supplied, head_cards
     from tfa.bench.run import prepare, run_heads
-    from tfa.encoders import load_encoder
 
     cards = head_cards(named_heads(heads), Supplied(vocabulary, sam, sam_model))
     loaded = load_all(dataset, out=out / "record", positives=positives)
     bars = wants_progress(quiet=quiet, json=json)
-    model = load_encoder(encoder, weights=weights, device=device, threads=threads, fast=fast)
+    model = loaded_encoder(encoder, encoding)
     done: list[Ran] = []
     for data in loaded:
         for text in data.notes:

@@ -7,11 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
+from tfa.base.config import EncoderOptions
 from tfa.cli import options
-from tfa.cli.bench.run import load_all
+from tfa.cli.bench.run import load_all, loaded_encoder
 from tfa.cli.console import console, delivered, open_table, printable, say, wants_progress
 
 
+@options.with_encoder
 def sequences(
     dataset: Annotated[
         list[str],
@@ -22,12 +24,11 @@ def sequences(
         ),
     ],
     encoder: options.Encoder = "dinov2-s14-focus",
-    weights: options.Weights = None,
     out: options.JsonFile = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
 ) -> None:
     """Replay drives: R@1 of single frames and of sequences, with and without self-calibration.
 
@@ -36,14 +37,13 @@ def sequences(
     from tfa.base.progress import as_progress
     from tfa.bench.run import prepare
     from tfa.bench.studies.sequences import check_drive, study_drive
-    from tfa.encoders import load_encoder
 
     loaded = load_all(dataset, out=out)
     for data in loaded:
         check_drive(data.card.name, len(data.queries))
     bars = as_progress(wants_progress(quiet=quiet, json=json))
-    model = load_encoder(encoder, weights=weights, device=device, threads=threads)
-    told = [study_drive(prepare(data, model, progress=bars), device, bars).to_dict() for data in loaded]
+    model = loaded_encoder(encoder, encoding)
+    told = [study_drive(prepare(data, model, progress=bars), encoding.device, bars).to_dict() for data in loaded]
     if not delivered(told, out=out, json=json):
         show(told)
 

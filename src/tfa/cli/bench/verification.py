@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tfa.base.config import EncoderOptions
 from tfa.cli import options
-from tfa.cli.bench.run import load_all, named_folder, named_heads
+from tfa.cli.bench.run import load_all, loaded_encoder, named_folder, named_heads
 from tfa.cli.console import console, delivered, open_table, printable, say, wants_progress
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 BASE_HEAD = "tfa-c64+"
 
 
+@options.with_encoder
 def verification(
     dataset: Annotated[
         list[str],
@@ -32,12 +34,11 @@ def verification(
         int | None, typer.Option(min=1, help="Ask at most so many queries of each dataset, evenly spaced.")
     ] = None,
     encoder: options.Encoder = "dinov2-s14-focus",
-    weights: options.Weights = None,
     out: options.JsonFile = None,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
 ) -> None:
     """Compare ways to verify candidates, one factor changed at a time: R@1 of the first split and replica."""
     from tfa.base.progress import as_progress
@@ -45,17 +46,16 @@ def verification(
     from tfa.bench.heads.contract import Shared
     from tfa.bench.run import prepare
     from tfa.bench.studies.verification import check_halves, half_of, joined, study_dataset
-    from tfa.encoders import load_encoder
 
     check_halves([named_folder(text)[0] for text in dataset])
     cards = head_cards(named_heads(heads))
     loaded = load_all(dataset, cards=cards, out=out)
     bars = as_progress(wants_progress(quiet=quiet, json=json))
-    model = load_encoder(encoder, weights=weights, device=device, threads=threads)
+    model = loaded_encoder(encoder, encoding)
     studied = []
     for position, data in enumerate(loaded):
         bench = prepare(data, model, progress=bars)
-        shared = Shared(spec=bench.spec, device=device, progress=bars)
+        shared = Shared(spec=bench.spec, device=encoding.device, progress=bars)
         for card in cards:
             studied.append(study_dataset(bench, card, half_of(position), most=queries, shared=shared, progress=bars))
     studies = joined(studied, model.id)
