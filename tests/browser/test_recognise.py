@@ -90,14 +90,14 @@ def test_options_reach_the_service(open_page, service, photo):
     page.click(".options summary")
     page.fill("[name=k]", "3")
     page.select_option("[name=verify]", "true")
-    page.click("text=Ask again")
+    page.click("text=Query again")
     wait_until(page, "document.querySelectorAll('.hit').length === 3")
     sent = [fields for method, path, fields in service.stub.calls if path == "/v1/query"]
     assert "verify" not in sent[0]  # as the map decided
     assert sent[1]["k"] == "3"
     assert sent[1]["verify"] == "true"
     page.fill("[name=min_confidence]", "0.99")
-    page.click("text=Ask again")
+    page.click("text=Query again")
     wait_for_text(page, "#recognise-status", "No match is confident enough: the best has confidence 0.97")
 
 

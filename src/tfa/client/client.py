@@ -18,7 +18,7 @@ from urllib.parse import quote, urlsplit
 import httpx2
 
 from tfa.base.progress import Progress, as_progress
-from tfa.client.forms import batches, fields_of, hits_of, photo_file, skipped_of
+from tfa.client.forms import File, batches, fields_of, hits_of, photo_file, skipped_of
 from tfa.errors import BadSpec, TfaError
 from tfa.photos.images import Photo, name_of
 
@@ -130,18 +130,12 @@ class Client:
         answers: list[Answer] = []
         with as_progress(progress).task("querying", len(photos), "photos") as task:
             for some in batches(photos):
-                files, replies = list[tuple[str, bytes]](), list[dict[str, Any] | None]()
-                for photo in some:
-                    try:
-                        files.append(photo_file(photo))
-                        replies.append(None)
-                    except TfaError as error:
-                        replies.append({"error": str(error)})
-                received = iter(self._post("/v1/query/batch", "images", files, fields)["answers"] if files else [])
-                for photo, unread in zip(some, replies, strict=True):
-                    one = unread or next(received)
-                    hits = [] if "error" in one else hits_of(one)
-                    answers.append(Answer(name_of(photo), hits, one.get("confidence", 0.0), one.get("error")))
+                files = [one for one in some if not isinstance(one, TfaError)]
+                replies = iter(self._post("/v1/query/batch", "images", files, fields)["answers"] if files else [])
+                for one in some:
+                    reply: dict[str, Any] = {"error": str(one)} if isinstance(one, TfaError) else next(replies)
+                    name, hits = name_of(photos[len(answers)]), [] if "error" in reply else hits_of(reply)
+                    answers.append(Answer(name, hits, reply.get("confidence", 0.0), reply.get("error")))
                 task.advance(len(some))
         return answers
 
@@ -252,7 +246,7 @@ class Client:
 
     # --- HTTP --------------------------------------------------------------------------------------------------
 
-    def _post(self, path: str, key: str, files: Sequence[tuple[str, bytes]], fields: dict[str, Any]) -> Any:
+    def _post(self, path: str, key: str, files: Sequence[File], fields: dict[str, Any]) -> Any:
         return self._call("POST", path, data=fields, files=[(key, file) for file in files])
 
     def _call(self, method: str, path: str, parameters: dict[str, Any] | None = None, **body: Any) -> Any:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfa.errors import BadImage
+from tfa.errors import BadImage, TfaError
 from tfa.photos.images import Photo, as_rgb
 
 if TYPE_CHECKING:
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 QUERY_BATCH = 16  # photos sent at a time
 BATCH_BYTES = 100_000_000  # and so many bytes at most
-PICTURE_BYTES = 3  # a pixel; PNG takes less
+
+File = tuple[str, bytes]  # name and content
 
 
-def photo_file(photo: Photo) -> tuple[str, bytes]:
+def photo_file(photo: Photo) -> File:
     """Name and content of a photo; a PIL image is written as PNG, which loses nothing."""
     if isinstance(photo, bytes):
         return "photo", photo
@@ -34,28 +35,21 @@ def photo_file(photo: Photo) -> tuple[str, bytes]:
         raise BadImage(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def size_of(photo: Photo) -> int:
-    """How many bytes it will be, about."""
-    if isinstance(photo, bytes):
-        return len(photo)
-    if not isinstance(photo, (str, os.PathLike)):
-        return int(PICTURE_BYTES * photo.width * photo.height)
-    try:
-        return Path(photo).stat().st_size
-    except OSError:
-        return 0
-
-
-def batches(photos: Sequence[Photo]) -> Iterator[list[Photo]]:
-    """Photos in pieces that one request can carry."""
-    piece: list[Photo] = []
+def batches(photos: Iterable[Photo]) -> Iterator[list[File | TfaError]]:
+    """Photos in pieces that one request can carry; one that cannot be read has its error in its place."""
+    piece: list[File | TfaError] = []
     size = 0
     for photo in photos:
-        more = size_of(photo)
+        file: File | TfaError
+        try:
+            file = photo_file(photo)
+            more = len(file[1])
+        except TfaError as error:
+            file, more = error, 0
         if piece and (len(piece) == QUERY_BATCH or size + more > BATCH_BYTES):
             yield piece
             piece, size = [], 0
-        piece.append(photo)
+        piece.append(file)
         size += more
     if piece:
         yield piece

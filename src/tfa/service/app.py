@@ -9,15 +9,14 @@ from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import FileResponse, Response
+from fastapi.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 
 from tfa.maps import PlaceMap
 from tfa.service.context import Service
 from tfa.service.metrics import Measured
-from tfa.service.middleware import BodyLimit, OriginGuard
-from tfa.service.problems import ANSWERED, answer, problem
-from tfa.service.response_headers import SecurityHeaders
+from tfa.service.middleware import BodyLimit, OriginGuard, SecurityHeaders
+from tfa.service.problems import ANSWERED, answer
 from tfa.service.routes import calibrations, images, map, query, status
 from tfa.service.settings import ServiceSettings
 from tfa.version import __version__
@@ -53,7 +52,8 @@ def create_app(maps: Sequence[PlaceMap], settings: ServiceSettings | None = None
     groups = (status.router, map.router, query.router, images.router, images.edits, calibrations.router)
     for router in (*groups, calibrations.edits):
         app.include_router(router)
-    _add_page(app)
+    app.mount("/static", StaticFiles(directory=PAGE), name="static")
+    app.add_api_route("/", lambda: FileResponse(PAGE / "index.html"), include_in_schema=False)
 
     # The last added is the first to see a request.
     app.add_middleware(BodyLimit, settings=service.settings)
@@ -68,15 +68,3 @@ def create_app(maps: Sequence[PlaceMap], settings: ServiceSettings | None = None
     app.add_middleware(Measured, metrics=service.metrics)
     app.add_middleware(SecurityHeaders)
     return app
-
-
-def _add_page(app: FastAPI) -> None:
-    @app.get("/", include_in_schema=False)
-    async def page() -> Response:
-        index = PAGE / "index.html"
-        if not index.is_file():
-            return problem(404, "this installation has no page; the service itself is described by /openapi.json")
-        return FileResponse(index)
-
-    if PAGE.is_dir():
-        app.mount("/static", StaticFiles(directory=PAGE), name="static")

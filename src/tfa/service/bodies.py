@@ -23,20 +23,20 @@ PHOTO_KEYS = ("image", "images")
 EXAMPLE = 'send an object such as {"image": "<base64>"}'
 
 
-def body_schema(model: type[Given], key: str, *, json_too: bool = True) -> dict[str, Any]:
+def body_schema(model: type[Given], key: str) -> dict[str, Any]:
     """How OpenAPI describes such a body; `key` is `image`, or `images` where several are taken."""
     fields = model.model_json_schema()
     properties, required = fields.get("properties", {}), fields.get("required", [])
 
-    def schema(photo: dict[str, Any]) -> dict[str, Any]:
-        shown = photo if key == "image" else {"type": "array", "items": photo}
-        return {
-            "schema": {"type": "object", "properties": {key: shown, **properties}, "required": [key, *required]},
-        }
+    def schema(**photo: str) -> dict[str, Any]:
+        shown = {"type": "string", **photo}
+        taken = {key: shown if key == "image" else {"type": "array", "items": shown}}
+        return {"schema": {"type": "object", "properties": {**taken, **properties}, "required": [key, *required]}}
 
-    content = {"multipart/form-data": schema({"type": "string", "format": "binary"})}
-    if json_too:
-        content["application/json"] = schema({"type": "string", "format": "byte", "description": "base64"})
+    content = {
+        "multipart/form-data": schema(format="binary"),
+        "application/json": schema(format="byte", description="base64"),
+    }
     return {"requestBody": {"required": True, "content": content}}
 
 
@@ -66,8 +66,10 @@ async def read_photo(request: Request, model: type[M], settings: ServiceSettings
     return uploads[0], fields
 
 
-def _too_many(settings: ServiceSettings) -> Refused:
-    return Refused(413, f"more than {settings.max_batch} photos in one request; send at most {settings.max_batch}")
+def _check_count(photos: int, settings: ServiceSettings) -> None:
+    if photos > settings.max_batch:
+        most = settings.max_batch
+        raise Refused(413, f"more than {most} photos in one request; send at most {most}")
 
 
 async def _from_form(request: Request, settings: ServiceSettings) -> tuple[list[Upload], dict[str, Any]]:
@@ -82,8 +84,7 @@ async def _from_form(request: Request, settings: ServiceSettings) -> tuple[list[
             if isinstance(value, UploadFile):
                 if key not in PHOTO_KEYS:
                     raise Refused(422, f"the file field {key!r} is not known; send photos as 'image' or 'images'")
-                if len(uploads) >= settings.max_batch:
-                    raise _too_many(settings)
+                _check_count(len(uploads) + 1, settings)
                 # One byte more than allowed shows that it is too large, and no more is read.
                 uploads.append(upload_of(value.filename, await value.read(settings.max_upload + 1), settings))
             elif key in PHOTO_KEYS:
@@ -107,6 +108,5 @@ async def _from_json(request: Request, settings: ServiceSettings) -> tuple[list[
     texts += many if isinstance(many, list) else [many]
     if not all(isinstance(text, str) for text in texts):
         raise Refused(422, "photos in JSON must be base64 text")
-    if len(texts) > settings.max_batch:
-        raise _too_many(settings)
+    _check_count(len(texts), settings)
     return [from_base64(text, number, settings) for number, text in enumerate(texts)], body

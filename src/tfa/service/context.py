@@ -63,13 +63,6 @@ class Service:
             return "failed"
         return "ready" if self._warm else "loading"
 
-    def chosen(self, name: str | None) -> LiveMap:
-        if name is None:
-            return next(iter(self.maps.values()))
-        if name not in self.maps:
-            raise Refused(404, f"there is no map {name!r} here; this service has {', '.join(self.maps)}")
-        return self.maps[name]
-
     def warm_up(self) -> None:
         """Run every encoder once and pack every map: the first queries would be slower than all others."""
         try:
@@ -115,7 +108,11 @@ MapName = Annotated[str | None, Query(description="Which map; the first of the s
 
 
 def chosen_map(service: Running, map: MapName = None) -> LiveMap:
-    return service.chosen(map)
+    if map is None:
+        return next(iter(service.maps.values()))
+    if map not in service.maps:
+        raise Refused(404, f"there is no map {map!r} here; this service has {', '.join(service.maps)}")
+    return service.maps[map]
 
 
 Chosen = Annotated[LiveMap, Depends(chosen_map)]
@@ -129,11 +126,6 @@ async def answer_of(future: Future[T]) -> T:
 def image_url(live: LiveMap, image_id: int) -> str:
     """Relative to the service's own address, so that it holds behind a proxy with a prefix too."""
     return f"v1/images/{image_id}/file?map={quote(live.name)}"
-
-
-def file_name_of(path: str) -> str:
-    """The last name of a path that may have been written on another system."""
-    return path.replace("\\", "/").rsplit("/", 1)[-1]
 
 
 def record_of(live: LiveMap, image_id: int) -> ImageRecord:

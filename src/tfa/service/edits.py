@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,43 +29,36 @@ class NewPhoto:
     position: Position | None = None
 
 
-def add_photos(photos: Sequence[NewPhoto]) -> Callable[[PlaceMap], EditReport]:
+def add_photos(photos: Sequence[NewPhoto], place_map: PlaceMap) -> EditReport:
     """Store the photos in the map's folder and describe them by its frozen head; a photo the map holds is skipped."""
-
-    def change(place_map: PlaceMap) -> EditReport:
-        known = {record.digest: record.id for record in place_map.images}
-        fresh: dict[str, NewPhoto] = {}
-        skipped: list[tuple[str, str]] = []
-        for photo in photos:
-            digest = hashlib.sha256(photo.content).hexdigest()
-            if digest in known:
-                skipped.append((photo.name, f"the map already holds this photo as image {known[digest]}"))
-            elif digest in fresh:
-                skipped.append((photo.name, f"it is the same photo as {fresh[digest].name}"))
-            else:
-                fresh[digest] = photo
-        if not fresh:
-            return EditReport(skipped=skipped)
-        report = _add(place_map, fresh)
-        return dataclasses.replace(report, skipped=skipped)
-
-    return change
+    known = {record.digest: record.id for record in place_map.images}
+    fresh: dict[str, NewPhoto] = {}
+    skipped: list[tuple[str, str]] = []
+    for photo in photos:
+        digest = hashlib.sha256(photo.content).hexdigest()
+        if digest in known:
+            skipped.append((photo.name, f"the map already holds this photo as image {known[digest]}"))
+        elif digest in fresh:
+            skipped.append((photo.name, f"it is the same photo as {fresh[digest].name}"))
+        else:
+            fresh[digest] = photo
+    report = _add(place_map, fresh) if fresh else EditReport()
+    return dataclasses.replace(report, skipped=skipped)
 
 
 def _add(place_map: PlaceMap, fresh: dict[str, NewPhoto]) -> EditReport:
-    folder, stored = place_map.path, list[Path]()
+    folder, places = place_map.path, dict[Path, Position | None]()
     assert folder is not None
     tokens = _encoded([photo.image for photo in fresh.values()], place_map)
     try:
-        places: dict[Path, Position | None] = {}
         for digest, photo in fresh.items():
             path = store(folder, photo.name, digest, photo.content)
-            stored.append(path)
+            places[path] = photo.position  # before anything that can fail: what is stored is discarded then
             places[path] = photo.position or position_from_name(path.name) or position_from_exif(path)
-        return place_map.add_encoded(EncodedImages(stored, list(fresh), tokens, []), places)
+        return place_map.add_encoded(EncodedImages(list(places), list(fresh), tokens, []), places)
     except BaseException:
         named = {Path(record.path) for record in place_map.state.images}
-        for path in stored:
+        for path in places:
             if path.resolve() not in named:  # an image that was removed may still be kept there
                 discard(folder, path)
         raise

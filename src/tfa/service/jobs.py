@@ -110,20 +110,25 @@ class _JobProgress:
     @contextmanager
     def task(self, label: str, total: int, unit: str = "") -> Iterator[Task]:
         share = TASK_SHARE * (1 - self._done)
-        self.show(label, 0.0)
-        yield _JobTask(self, label, share / max(total, 1), share)
+        task = _JobTask(self._board, self._job_id, label, self._done, share, max(total, 1))
+        task.advance(0)
+        yield task
         self._done += share
 
-    def show(self, label: str, share: float) -> None:
-        if self._board._closing:
-            raise Stopped
-        self._board._change(self._job_id, message=label, progress=round(self._done + share, 4))
 
-
+@dataclass
 class _JobTask:
-    def __init__(self, progress: _JobProgress, label: str, step: float, share: float) -> None:
-        self._progress, self._label, self._step, self._share, self._steps = progress, label, step, share, 0
+    board: JobBoard
+    job_id: str
+    label: str
+    start: float  # of the bar
+    share: float
+    total: int
+    steps: int = 0
 
     def advance(self, steps: int = 1) -> None:
-        self._steps += steps
-        self._progress.show(self._label, min(self._step * self._steps, self._share))
+        if self.board._closing:
+            raise Stopped
+        self.steps += steps
+        reached = self.start + self.share * min(self.steps / self.total, 1)
+        self.board._change(self.job_id, message=self.label, progress=round(reached, 4))

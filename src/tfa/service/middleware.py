@@ -1,14 +1,14 @@
-"""What is refused before a request reaches its route: bodies too large or too slow, and pages of other origins."""
+"""What every request passes: bodies too large or too slow and pages of other origins are refused, headers are set."""
 
 from __future__ import annotations
 
 from asyncio import get_running_loop, timeout_at
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tfa.service.problems import Refused, problem
+from tfa.service.problems import HEADERS, Refused, problem
 from tfa.service.settings import ServiceSettings, is_loopback
 
 MANY = ("/v1/query/batch", "/v1/images", "/v1/calibrations")  # routes that take several photos
@@ -93,3 +93,18 @@ class OriginGuard:
 def _name(host: str) -> str:
     """A Host header without its port."""
     return urlsplit(f"//{host}").hostname or ""
+
+
+class SecurityHeaders:
+    """Puts the headers on every answer that passes, refusals of other guards too."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        await self.app(scope, receive, with_headers)

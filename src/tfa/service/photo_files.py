@@ -28,14 +28,10 @@ def store(map_folder: Path, name: str, digest: str, content: bytes) -> Path:
     folder = map_folder / FOLDER / digest[:16]
     path = folder / name
     if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-        write_atomically(path, lambda temporary: _write(temporary, content))
+        write_atomically(path, lambda temporary: temporary.write_bytes(content))
         for parent in (folder.parent, map_folder):
             sync_folder(parent)
     return path
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
 
 
 def discard(map_folder: Path, path: Path) -> None:

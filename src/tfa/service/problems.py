@@ -21,8 +21,16 @@ from tfa.errors import (
     UnknownImage,
     WeightsMissing,
 )
-from tfa.service.response_headers import HEADERS
 
+# Of every answer, for browsers: run no foreign script, guess no types, send no referrer.
+# The page runs its own scripts and no others, shows pictures it was given, and is framed by nobody. Other answers have
+# the same policy: one that is opened by itself, such as a photo or a sentence, then runs nothing either.
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
 RETRY = {"Retry-After": "1"}
 DEFECT = "the service failed on this request; nothing was changed unless it said so before. Its log has the details"
 # The first that fits counts; any other TfaError is something the client gave.

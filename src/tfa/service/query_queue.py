@@ -5,8 +5,9 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from logging import getLogger
 from typing import Any
@@ -15,6 +16,7 @@ from PIL import Image
 
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder
+from tfa.errors import TfaError
 from tfa.maps.query import AskableMap
 from tfa.maps.records import Hit
 from tfa.maps.verification import Question
@@ -139,17 +141,23 @@ class QueryQueue:
         return batch, False
 
     def _work(self, batch: Sequence[WaitingQuery]) -> None:
-        """Answer a batch. Every query of it has an answer or an error afterwards, whatever happens."""
         batch = [query for query in batch if query.future.set_running_or_notify_cancel()]
+        if batch:
+            self._metrics.batches.labels(self.name).inc()
+            self._metrics.batch_photos.labels(self.name).inc(len(batch))
+            with self._settled(batch):
+                self._answer(batch)
+
+    @contextmanager
+    def _settled(self, batch: Sequence[WaitingQuery]) -> Iterator[None]:
+        """Every query of the batch has an answer or an error afterwards, whatever happens."""
         failure: Exception = self._no_thread()
         try:
-            if batch:
-                self._metrics.batches.labels(self.name).inc()
-                self._metrics.batch_photos.labels(self.name).inc(len(batch))
-                self._answer(batch)
+            yield
         except Exception as error:
-            log.exception("a batch of %d queries of %s failed", len(batch), self.name)
             failure = error
+            if not isinstance(error, TfaError):
+                log.exception("a batch of %d queries of %s failed", len(batch), self.name)
         finally:
             for query in batch:
                 if not query.future.done():
@@ -159,11 +167,11 @@ class QueryQueue:
         try:
             patches, cls = self._encoder.encode([query.image for query in batch])
             tokens = Tokens(patches, cls, grid=self._encoder.grid)
-        except Exception as error:
+        except Exception:
             if len(batch) == 1:
-                batch[0].future.set_exception(error)
-            else:  # one photo must not spoil the answers of others
-                for query in batch:
+                raise
+            for query in batch:  # one photo must not spoil the answers of others
+                with self._settled([query]):
                     self._answer([query])
             return
         current = self._current()
@@ -173,19 +181,15 @@ class QueryQueue:
                 query.future.set_result(tokens.select([row]))
             else:
                 groups.setdefault(replace(query.question, k=0), []).append(row)
-        for rows in groups.values():
-            self._answer_group(current, tokens.select(rows), [batch[row] for row in rows])
+        for kind, rows in groups.items():
+            group = [batch[row] for row in rows]
+            with self._settled(group):
+                self._answer_group(current, tokens.select(rows), group, kind)
 
-    def _answer_group(self, current: AskableMap, tokens: Tokens, group: Sequence[WaitingQuery]) -> None:
+    def _answer_group(self, current: AskableMap, tokens: Tokens, group: Sequence[WaitingQuery], kind: Question) -> None:
         """Queries of one kind, which differ in k alone: the best k are the first k of the best of any larger k."""
-        questions = [query.question for query in group if query.question is not None]
-        widest = replace(questions[0], k=max(question.k for question in questions))
-        try:
-            head = current.state.chosen(widest.calibration).name
-            answers = current.query_tokens(tokens, **asdict(widest))
-        except Exception as error:
-            for query in group:
-                query.future.set_exception(error)
-            return
-        for query, question, hits in zip(group, questions, answers, strict=True):
-            query.future.set_result(QueryResult(hits[: question.k], head, time.perf_counter() - query.since))
+        wanted = [query.question.k for query in group if query.question is not None]
+        head = current.state.chosen(kind.calibration).name
+        answers = current.query_tokens(tokens, **asdict(replace(kind, k=max(wanted))))
+        for query, k, hits in zip(group, wanted, answers, strict=True):
+            query.future.set_result(QueryResult(hits[:k], head, time.perf_counter() - query.since))

@@ -42,9 +42,7 @@ class SelfCalibratingScorer(Scorer):
 
     @property
     def rows(self) -> WeightedGalleries:
-        plain = super().rows
-        fields = {field.name: getattr(plain, field.name) for field in dataclasses.fields(plain)}
-        return CorrectedGalleries(**fields, correct=self.correct)
+        return CorrectedGalleries(**vars(super().rows), correct=self.correct)
 
 
 @dataclass(frozen=True)
@@ -129,8 +127,8 @@ class MapSelfCalibration:
         return AskableMap(dataclasses.replace(state, heads=tuple(heads)), current.path)
 
     def _calibrating_head(self, learner: HeadSelfCalibration, head: NamedHead, state: MapState) -> NamedHead:
-        fields = {field.name: getattr(head.stored.scorer, field.name) for field in dataclasses.fields(Scorer)}
-        scorer = SelfCalibratingScorer(**fields, correct=partial(self._correct, learner, state.images))
+        correct = partial(self._correct, learner, state.images)
+        scorer = SelfCalibratingScorer(**vars(head.stored.scorer), correct=correct)
         return dataclasses.replace(head, stored=dataclasses.replace(head.stored, scorer=scorer))
 
     def _correct(self, learner: HeadSelfCalibration, images: Sequence[ImageRecord], raw: np.ndarray) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from typing import Any
 
@@ -23,23 +22,14 @@ def bound(settings: ServiceSettings) -> socket.socket:
     """A listening socket at the settings' address; port 0 takes any that is free."""
     host, port = settings.host.strip("[]"), settings.port
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listening = socket.socket(family, kind, protocol)
-        with contextlib.suppress(OSError):
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind(address)
-            listening.listen(BACKLOG)  # who calls before the app runs waits instead of being refused
-        except OSError:
-            listening.close()
-            raise
-        return listening
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+        # Who calls before the app runs waits instead of being refused.
+        return socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=both)
     except OSError as error:
-        raise CannotListen(
-            f"cannot listen on {settings.host}:{port}: {error.strerror or error}; choose another --port or --host"
-        ) from None
+        reason = (error.strerror or str(error)).partition(" (while")[0]  # the address is named once
+        sentence = f"cannot listen on {settings.host}:{port}: {reason}; choose another --port or --host"
+        raise CannotListen(sentence) from None
 
 
 def address_of(listening: socket.socket) -> str:

@@ -53,30 +53,25 @@ def safe_name(given: str | None) -> str:
 
 def upload_of(name: str | None, content: bytes, settings: ServiceSettings) -> Upload:
     """Refuse what is empty or too large."""
-    upload = Upload(safe_name(name), content)
+    upload, most = Upload(safe_name(name), content), settings.max_upload
     if not content:
         raise Refused(422, f"{upload.name} is empty; send the bytes of a photo")
-    if len(content) > settings.max_upload:
-        raise Refused(413, _too_large(upload.name, settings))
+    if len(content) > most:
+        allowed = f"{megabytes(most)}, the most a photo may have"
+        raise Refused(413, f"{upload.name} is larger than {allowed}; send a smaller copy")
     return upload
-
-
-def _too_large(name: str, settings: ServiceSettings) -> str:
-    return f"{name} is larger than {megabytes(settings.max_upload)}, the most a photo may have; send a smaller copy"
 
 
 def from_base64(text: str, number: int, settings: ServiceSettings) -> Upload:
     """A photo written in base64, with or without the head of a data URL."""
-    name = f"image {number + 1}"
     if text.startswith("data:"):
         text = text.partition(",")[2]
-    if len(text) > settings.max_upload * 4 // 3 + 4:
-        raise Refused(413, _too_large(name, settings))
     try:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise Refused(422, f"{name} is not base64; encode the bytes of the photo file, in one line") from None
-    return upload_of(name.replace(" ", "-"), content, settings)
+        sentence = f"image {number + 1} is not base64; encode the bytes of the photo file, in one line"
+        raise Refused(422, sentence) from None
+    return upload_of(f"image-{number + 1}", content, settings)
 
 
 def format_of(upload: Upload, settings: ServiceSettings) -> str:

@@ -13,7 +13,7 @@ function enable() {
   byId("calibrate-send").disabled = busy || chosen.files.length === 0;
 }
 
-/** Ask after the job until it is over; more rarely the longer it takes. */
+/** Poll the job until it is over; more rarely the longer it takes. */
 async function finished(id) {
   for (let pause = 200; ; pause = Math.min(pause * 1.4, 2000)) {
     const job = await call(`v1/jobs/${encodeURIComponent(id)}`);

@@ -47,7 +47,7 @@ function removeButton(record) {
   return make("button", { type: "button", class: "danger", "aria-label": label, click: () => remove(record) }, "Remove");
 }
 
-/** Ask in a dialog; resolves to true only if the person says yes. */
+/** A dialog with a question; resolves to true only if the person says yes. */
 function confirmed(title, words) {
   const dialog = byId("confirm");
   say("confirm-title", title);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,13 +15,12 @@ from tfa.errors import BadPositions
 from tfa.photos.positions import Position
 from tfa.service.auth import editing, reading
 from tfa.service.bodies import body_schema, read_photos
-from tfa.service.context import Chosen, Running, Service, answer_of, image_url, record_of
+from tfa.service.context import Chosen, Running, answer_of, image_url, record_of
 from tfa.service.edits import NewPhoto, add_photos
-from tfa.service.live_map import LiveMap
 from tfa.service.models import Added, AddFields, ImageList, Removed
 from tfa.service.photo_files import LARGEST, SMALLEST
 from tfa.service.problems import Refused
-from tfa.service.uploads import Upload, file_name
+from tfa.service.uploads import file_name
 
 router, edits = reading("images"), editing("images")
 
@@ -70,19 +70,15 @@ async def add_images(request: Request, service: Running, live: Chosen) -> dict[s
     skipped: list[tuple[str, str]] = []
     for upload, place in zip(uploads, places, strict=True):
         try:
-            photos.append(await _new_photo(service, live, upload, place))
+            image = await service.decoded(upload, live.encoder)
+            photos.append(NewPhoto(file_name(upload, service.settings), upload.content, image, place))
         except Refused as refusal:
             if refusal.status == 503 or len(uploads) == 1:
                 raise
             skipped.append((upload.name, refusal.public))
-    report, revision = await answer_of(live.edit("add", add_photos(photos)))
+    report, revision = await answer_of(live.edit("add", partial(add_photos, photos)))
     left_out = [{"image": image, "reason": reason} for image, reason in [*skipped, *report.skipped]]
     return {"added": report.added, "skipped": left_out, "notes": report.notes, "revision": revision}
-
-
-async def _new_photo(service: Service, live: LiveMap, upload: Upload, place: Position | None) -> NewPhoto:
-    image = await service.decoded(upload, live.encoder)
-    return NewPhoto(file_name(upload, service.settings), upload.content, image, place)
 
 
 def positions_of(given: Any, names: Sequence[str]) -> list[Position | None]:

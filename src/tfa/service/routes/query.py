@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from pathlib import PureWindowsPath
 from typing import Any
 
 from fastapi import Request
@@ -13,7 +14,7 @@ from tfa.maps.state import DATABASE
 from tfa.maps.verification import Question, wanted_candidates
 from tfa.service.auth import reading, refusals
 from tfa.service.bodies import body_schema, read_photo, read_photos
-from tfa.service.context import Chosen, Running, Service, answer_of, file_name_of, image_url, record_of
+from tfa.service.context import Chosen, Running, Service, answer_of, image_url, record_of
 from tfa.service.live_map import LiveMap
 from tfa.service.models import BatchAnswer, QueryAnswer, QueryFields, WhyFields
 from tfa.service.problems import Refused, status_of
@@ -70,8 +71,8 @@ async def _answer(live: LiveMap, query: Future[QueryResult], min_confidence: flo
     result = await answer_of(query)
     confidence = result.hits[0].confidence if result.hits else 0.0
     return {
-        "hits": [
-            {**hit.to_dict(), "image": file_name_of(hit.image), "image_url": image_url(live, hit.id)}
+        "hits": [  # a path may have been written on another system: this kind knows both separators
+            {**hit.to_dict(), "image": PureWindowsPath(hit.image).name, "image_url": image_url(live, hit.id)}
             for hit in (result.hits if confidence >= min_confidence else [])
         ],
         "confidence": confidence,
