@@ -6,19 +6,22 @@ Whatever the source, nothing in it is executed, and it must be exactly the model
 from __future__ import annotations
 
 import hashlib
+import pickle
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
 from tfa.base.progress import Progress
 from tfa.encoders.catalogue import DEFAULT_ENCODER, Card
 from tfa.encoders.packaged_weights import get_packaged_weights
-from tfa.encoders.tensor_files import read_safetensors, read_torch
 from tfa.encoders.weight_names import check_weights, to_module_names
-from tfa.errors import BadWeights, WeightsMissing
+from tfa.errors import BadWeights, TfaError, WeightsMissing
 
 _NESTS = ("model", "state_dict", "teacher")  # where training scripts put the weights in a checkpoint
 _PREFIXES = ("module.", "backbone.")  # what wrappers put before every key
@@ -119,3 +122,21 @@ def _as_float32(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tenso
         digest.update(f"{name} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().numpy().data)
     return wide, digest.hexdigest()
+
+
+def read_safetensors(path: Path, bad: type[TfaError]) -> dict[str, torch.Tensor]:
+    """Every tensor of the file by its name; `bad` is the error of a damaged one."""
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise bad(f"{path} is not a whole safetensors file: {error}") from None
+
+
+def read_torch(path: Path, bad: type[TfaError], advice: str) -> Any:
+    """What torch.save wrote, if it is tensors and plain containers; `advice` says what to save instead."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise bad(f"{path} holds more than tensors; it was refused and nothing in it was executed. {advice}") from None
+    except Exception as error:  # damaged archives raise OSError, RuntimeError, EOFError, KeyError …
+        raise bad(f"{path} is not a file torch can read: {error}") from None

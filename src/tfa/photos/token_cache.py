@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -30,6 +30,7 @@ SHARD_IMAGES = 32  # a kill costs at most the encoding of so many images
 DECODERS = 2  # threads; Pillow decodes and resizes without the interpreter's lock
 
 Encoded = tuple[np.ndarray, np.ndarray | None]  # patches n d, global token d_g
+Refuse = Callable[[str, Path, str], str]  # of a broken image: digest, path, reason
 Picture = Image.Image | BadImage  # a thread hands over its errors; the caller decides
 
 
@@ -94,21 +95,35 @@ class TokenCache:
         paths = [Path(path) for path in paths]
         shelf = self._shelf(encoder.fingerprint)
         shelf.tidy()
-        bad = _BadImages(skip_bad)
-        digests = [_digest(path, bad) for path in tracked(paths, len(paths), "reading", listener, "images")]
+        bad: dict[str, str] = {}  # reasons by digest, or by path where a file cannot even be read
+
+        def refuse(key: str, path: Path, reason: str) -> str:
+            if not skip_bad:
+                advice = "fix or remove it, or use --skip-bad (skip_bad=True) to leave such images out"
+                raise BadImage(f"{reason}; {advice}", path)
+            bad[key] = reason
+            return key
+
+        def digest_of(path: Path) -> str:
+            try:
+                return sha256_of_file(path)
+            except OSError as error:
+                return refuse(str(path), path, f"{path} cannot be read: {error.strerror}")
+
+        digests = [digest_of(path) for path in tracked(paths, len(paths), "reading", listener, "images")]
         known = shelf.entries()
         work: dict[str, Path] = {}  # a picture stored twice is encoded once, under its first name
         for digest, path in zip(digests, paths, strict=True):
-            if digest not in known and digest not in bad.reasons:
+            if digest not in known and digest not in bad:
                 work.setdefault(digest, path)
         with listener.task("encoding", len(work), "images") as task:
-            _encode(work, encoder, shelf, max(batch_size, 1), bad, task)
-        good = [index for index, digest in enumerate(digests) if digest not in bad.reasons]
-        skipped = [(p, bad.reasons[d]) for p, d in zip(paths, digests, strict=True) if d in bad.reasons]
-        if not good:
+            _encode(work, encoder, shelf, max(batch_size, 1), refuse, task)
+        skipped = [(p, bad[d]) for p, d in zip(paths, digests, strict=True) if d in bad]
+        if len(skipped) == len(paths):
             first = f"all {len(paths)} images are broken; the first: {skipped[0][1]}" if skipped else ""
             raise NoImages(first or "no image was given to encode", *(path for path, _ in skipped))
-        paths, digests = [paths[index] for index in good], [digests[index] for index in good]
+        paths = [path for path, digest in zip(paths, digests, strict=True) if digest not in bad]
+        digests = [digest for digest in digests if digest not in bad]
         tokens = self.tokens(encoder.fingerprint, digests, [str(path) for path in paths], encoder.grid)
         return EncodedImages(paths, digests, tokens, skipped)
 
@@ -118,31 +133,7 @@ class TokenCache:
         return self._shelves[fingerprint]
 
 
-class _BadImages:
-    """Broken images: the first stops the run, unless they are to be skipped; then their reasons are kept."""
-
-    def __init__(self, skip: bool) -> None:
-        self._skip = skip
-        self.reasons: dict[str, str] = {}  # by digest, or by path where a file cannot even be read
-
-    def add(self, key: str, path: Path, reason: str) -> None:
-        if not self._skip:
-            advice = "fix or remove it, or use --skip-bad (skip_bad=True) to leave such images out"
-            raise BadImage(f"{reason}; {advice}", path)
-        self.reasons[key] = reason
-
-
-def _digest(path: Path, bad: _BadImages) -> str:
-    try:
-        return sha256_of_file(path)
-    except OSError as error:
-        bad.add(str(path), path, f"{path} cannot be read: {error.strerror}")
-        return str(path)
-
-
-def _encode(
-    work: dict[str, Path], encoder: Encoder, shelf: Shelf, batch_size: int, bad: _BadImages, task: Task
-) -> None:
+def _encode(work: dict[str, Path], encoder: Encoder, shelf: Shelf, batch_size: int, refuse: Refuse, task: Task) -> None:
     """Encode the images of `work` and put them on the shelf."""
     metadata = {"encoder": encoder.id, "grid": "x".join(map(str, encoder.grid))}
     ready: dict[str, Encoded] = {}
@@ -151,7 +142,7 @@ def _encode(
             for batch in batches:
                 for digest, image in batch.items():
                     if isinstance(image, BadImage):
-                        bad.add(digest, work[digest], str(image))
+                        refuse(digest, work[digest], str(image))
                 images = {digest: image for digest, image in batch.items() if isinstance(image, Image.Image)}
                 ready |= _encode_batch(images, encoder, work)
                 if len(ready) >= SHARD_IMAGES:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,35 +58,31 @@ def similarity_of(scorer: Scorer, alive: np.ndarray, most: int = MOST_PAIRS) -> 
 
     Half of the pairs are neighbours in the map's order, which often show one place; the others are drawn (seed 0).
     """
-    rows, descriptors = _original(scorer, alive)
+    rows, kept, descriptors = _original(scorer, alive)
     if len(rows) < 2:
         return None
     near = np.linspace(0, len(rows) - 2, min(most // 2, len(rows) - 1)).round().astype(np.int64)
     drawn = np.random.default_rng(0).integers(0, len(rows), (2, most - len(near)))
     drawn = drawn[:, drawn[0] != drawn[1]]
     one, other = np.r_[near, drawn[0]], np.r_[near + 1, drawn[1]]
-    original = [float(descriptors(a) @ descriptors(b)) for a, b in zip(rows[one], rows[other], strict=True)]
-    final = np.zeros(len(one))
-    for term in scorer.terms:
-        for index, (a, b) in enumerate(zip(rows[one], rows[other], strict=True)):
-            final[index] += term.weight * float(_row(term.gallery, a) @ _row(term.gallery, b))
-    final += scorer.bias[rows[other]]
-    return {"original": original, "final": final.tolist()}
+    final = sum(term.weight * _dots(term.gallery, rows[one], rows[other]) for term in scorer.terms)
+    final = final + scorer.bias[rows[other]]
+    return {"original": _dots(descriptors, kept[one], kept[other]).tolist(), "final": final.tolist()}
 
 
-def _original(scorer: Scorer, alive: np.ndarray) -> tuple[np.ndarray, Any]:
-    """Gallery rows whose residual descriptor the map keeps, and how to get it."""
+def _original(scorer: Scorer, alive: np.ndarray) -> tuple[np.ndarray, np.ndarray, Gallery]:
+    """Gallery rows whose residual descriptor the map keeps, and where: rows of another gallery."""
     for term in scorer.terms:
         if term.side != GLOBAL and term.gamma is None:
-            return alive, partial(_row, term.gallery)
+            return alive, alive, term.gallery
     side = next(side for side in scorer.sides if side.geometry is not None)
-    geometry, anchors = side.geometry, side.anchors
-    assert geometry is not None
-    assert anchors is not None
-    place = {int(row): index for index, row in enumerate(geometry.anchors)}
-    rows = np.array([row for row in alive.tolist() if row in place], np.int64)
-    return rows, lambda row: _row(Gallery.of(anchors), place[int(row)])
+    assert side.geometry is not None
+    assert side.anchors is not None
+    rows, _, kept = np.intersect1d(alive, side.geometry.anchors, return_indices=True)
+    return rows, kept, Gallery.of(side.anchors)
 
 
-def _row(gallery: Gallery, row: int) -> np.ndarray:
-    return gallery.take([row])[0]
+def _dots(gallery: Gallery, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Inner products of pairs of rows, two rows in memory at a time."""
+    pairs = (gallery.take([a, b]) for a, b in zip(one, other, strict=True))
+    return np.array([float(left @ right) for left, right in pairs])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,14 +46,15 @@ class Table:
     """Methods down, numbers across; the best of each column stands out."""
 
     rows: Sequence[TableRow]
-    columns: list[str] = field(init=False)
-    best: dict[str, str] = field(init=False)  # as printed: two equal figures are both best
 
-    def __post_init__(self) -> None:
-        columns = list(dict.fromkeys(column for row in self.rows for column in row.numbers))
-        best = {c: f"{max(row.numbers[c][0] for row in self.rows if c in row.numbers):.1f}" for c in columns}
-        object.__setattr__(self, "columns", columns)
-        object.__setattr__(self, "best", best)
+    @property
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys(column for row in self.rows for column in row.numbers))
+
+    @property
+    def best(self) -> dict[str, str]:
+        """As printed: two equal figures are both best."""
+        return {c: f"{max(row.numbers[c][0] for row in self.rows if c in row.numbers):.1f}" for c in self.columns}
 
 
 def render(template: Path, **values: Any) -> str:
