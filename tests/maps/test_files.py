@@ -56,8 +56,7 @@ def edit_header(path, **changes):
     ("damage", "message"),
     [
         (lambda p: edit_header(p, format_version=99), "format version 99"),
-        (lambda p: edit_header(p, format="tfa-map", format_version=3), r"unreleased version .* tfa build PHOTOS --out"),
-        (lambda p: edit_header(p, format="tfa-map", format_version=1), r"unreleased version of tfa \(tfa-map 1\)"),
+        (lambda p: edit_header(p, format="tfa-map"), r"'tfa-map', not .* tfa build PHOTOS --out .* --force"),
         (lambda p: edit_header(p, next_id=3), "edited or damaged"),
         (lambda p: edit_header(p, format="zip"), "'zip'"),
         (lambda p: (p / "map.json").write_text("{"), "not a readable header"),

@@ -20,13 +20,12 @@ class ImageRecord:
     position: Position | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        position = None if self.position is None else self.position.to_dict()
-        return {"id": self.id, "path": self.path, "digest": self.digest, "fitted": self.fitted, "position": position}
+        return {**vars(self), "position": None if self.position is None else self.position.to_dict()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ImageRecord:
         position = None if values["position"] is None else Position.from_dict(values["position"])
-        return cls(values["id"], values["path"], values["digest"], values["fitted"], position)
+        return cls(**{**values, "position": position})
 
 
 @dataclass(frozen=True)
@@ -46,15 +45,8 @@ class Hit:
         return is_sure(self.confidence, self.matches)
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "image": self.image,
-            "id": self.id,
-            "score": self.score,
-            "confidence": self.confidence,
-            "matches": self.matches,
-            "sure": self.sure,
-            "position": None if self.position is None else self.position.to_dict(),
-        }
+        position = None if self.position is None else self.position.to_dict()
+        return {**vars(self), "position": position, "sure": self.sure}
 
 
 @dataclass(frozen=True)

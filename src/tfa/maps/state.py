@@ -42,29 +42,13 @@ class NamedHead:
         verification: dict[str, Any] | None = None,
     ) -> NamedHead:
         """What a map keeps of a fitted head."""
-        return cls(
-            name=name,
-            stored=StoredHead.of(head, replica, storage),
-            decisions=head.decisions.to_dict(),
-            evidence=head.evidence.to_dict(),
-            saw=head.saw,
-            replica=replica,
-            calibration=calibration,
-            verification=verification,
-        )
+        stored, decisions, evidence = StoredHead.of(head, replica, storage), head.decisions, head.evidence
+        return cls(name, stored, decisions.to_dict(), evidence.to_dict(), head.saw, replica, calibration, verification)
 
     def to_dict(self) -> dict[str, Any]:
         """Its entry in the header."""
-        return {
-            "name": self.name,
-            "saw": self.saw,
-            "replica": self.replica,
-            "calibration": self.calibration,
-            "verification": self.verification,
-            "decisions": self.decisions,
-            "evidence": self.evidence,
-            "layout": self.stored.layout(),
-        }
+        facts = {key: value for key, value in vars(self).items() if key != "stored"}
+        return {**facts, "layout": self.stored.layout()}
 
     @property
     def verifies(self) -> bool:
@@ -73,8 +57,8 @@ class NamedHead:
 
     @classmethod
     def from_dict(cls, entry: dict[str, Any], stored: StoredHead) -> NamedHead:
-        kept = {key: value for key, value in entry.items() if key != "layout"}
-        return cls(stored=stored, **kept)
+        facts = {key: value for key, value in entry.items() if key != "layout"}
+        return cls(stored=stored, **facts)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from tfa.search.gallery import Gallery, Rows
 from tfa.search.quantised_rows import SEVEN_TOP, TOP, QuantisedRows, rounded
 
 Tensors = Mapping[str, np.ndarray]
+GEOMETRY = ("grand_mean", "participation")  # the numbers of a geometry and of a term that the header holds
+TERM = ("weight", "side", "gamma", "member")
 INTEGERS = "int7"  # descriptors in seven bits a number, the rest of a row in eight
 
 
@@ -34,7 +36,7 @@ class StoredHead:
 
     @classmethod
     def of(cls, head: Head, replica: Replica, storage: str) -> StoredHead:
-        """Drop from a fitted head what serving does not need."""
+        """Drop from a fitted head what answering does not need."""
         scorer = head.scorer(replica)
         sides = tuple(_stored_side(side, storage) for side in scorer.sides)
         terms: list[ScoreTerm] = []
@@ -42,13 +44,13 @@ class StoredHead:
             if same is not None:
                 terms.append(replace(term, gallery=terms[same].gallery))
                 continue
-            side = None if term.side == GLOBAL else sides[term.side]
-            if term.gamma is None and side is not None and side.anchors is not None and _all_anchors(side, term):
-                rows = side.anchors  # every image is an anchor: one copy serves both
+            anchors = sides[term.side].anchors if _describes(term) else None
+            if anchors is not None and len(anchors) == len(term.gallery):
+                rows = anchors  # every image is an anchor: one copy is enough
             else:
                 rows = _stored_rows(term.gallery.chunks[0], storage, descriptors=_describes(term))
             if scorer.duplicates is not None and term.gamma is not None:
-                # Twins have equal tokens; the eigenvectors gave their coordinates unequal last bits.
+                # Duplicates have equal tokens; the eigenvectors gave their coordinates unequal last bits.
                 rows = rows[scorer.duplicates]
             terms.append(replace(term, gallery=Gallery.of(rows)))
         return cls(replace(scorer, sides=sides, terms=tuple(terms), dtype="float32"), head.peaks[replica], storage)
@@ -72,30 +74,14 @@ class StoredHead:
 
     def layout(self) -> dict[str, Any]:
         """What the header says of the tensors."""
-        return {
-            "storage": self.storage,
-            "sides": [
-                {
-                    "assignment": side.assignment,
-                    "temperature": side.temperature,
-                    "geometry": None
-                    if side.geometry is None
-                    else {"grand_mean": side.geometry.grand_mean, "participation": side.geometry.participation},
-                }
-                for side in self.scorer.sides
-            ],
-            "terms": [
-                {
-                    "weight": p.weight,
-                    "side": p.side,
-                    "gamma": p.gamma,
-                    "member": p.member,
-                    "shares_anchors": self._shares_anchors(p),
-                    "same_as": same,
-                }
-                for p, same in zip(self.scorer.terms, _first_alike(self.scorer.terms), strict=True)
-            ],
-        }
+        sides, terms = [], []
+        for side in self.scorer.sides:
+            numbers = None if side.geometry is None else {key: getattr(side.geometry, key) for key in GEOMETRY}
+            sides.append({"assignment": side.assignment, "temperature": side.temperature, "geometry": numbers})
+        for term, same in zip(self.scorer.terms, _first_alike(self.scorer.terms), strict=True):
+            numbers = {key: getattr(term, key) for key in TERM}
+            terms.append({**numbers, "shares_anchors": self._shares_anchors(term), "same_as": same})
+        return {"storage": self.storage, "sides": sides, "terms": terms}
 
     def _shares_anchors(self, term: ScoreTerm) -> bool:
         return term.side != GLOBAL and term.gallery.chunks[0] is self.scorer.sides[term.side].anchors
@@ -139,7 +125,7 @@ class StoredHead:
             if entry["shares_anchors"]:
                 chunks.insert(0, sides[entry["side"]].anchors)
             gallery = Gallery.of(*chunks) if source == index else terms[source].gallery
-            terms.append(ScoreTerm(entry["weight"], entry["side"], entry["gamma"], gallery, entry["member"]))
+            terms.append(ScoreTerm(gallery=gallery, **{key: entry[key] for key in TERM}))
             if f"calibrators{source}" in head:
                 features.append(head[f"calibrators{source}"])
         bias = np.concatenate([gallery["bias"] for gallery in galleries])
@@ -152,18 +138,17 @@ def _stored_side(side: QuerySide, storage: str) -> QuerySide:
     if side.geometry is None or side.anchors is None:
         return replace(side, centers=centers)
     anchors = _stored_rows(side.anchors, storage, descriptors=True)
-    if storage != INTEGERS:
-        geometry = replace(side.geometry, vectors=side.geometry.vectors.astype(storage))
-        return replace(side, centers=centers, geometry=geometry, anchors=anchors)
+    vectors = side.geometry.vectors
     # 1/√η enlarges the rounding of E in the last directions: two bytes a number, where rows have one.
-    directions = rounded(side.geometry.vectors.T, fine=True)
-    return replace(
-        side, centers=centers, geometry=_without_vectors(side.geometry), anchors=anchors, directions=directions
-    )
+    directions = rounded(vectors.T, fine=True) if storage == INTEGERS else None
+    vectors = vectors.astype(storage) if directions is None else _no_vectors(side.geometry.anchors)
+    geometry = replace(side.geometry, vectors=vectors)
+    return replace(side, centers=centers, geometry=geometry, anchors=anchors, directions=directions)
 
 
-def _without_vectors(geometry: Geometry) -> Geometry:
-    return replace(geometry, vectors=np.empty((len(geometry.anchors), 0), np.float32))
+def _no_vectors(anchors: np.ndarray) -> np.ndarray:
+    """What a geometry holds in place of E where that is kept in integers."""
+    return np.empty((len(anchors), 0), np.float32)
 
 
 def _stored_rows(rows: Rows, storage: str, *, descriptors: bool) -> Rows:
@@ -201,18 +186,17 @@ def _read_side(name: str, entry: dict[str, Any], head: Tensors) -> QuerySide:
     side = QuerySide(entry["assignment"], head[name + "centers"], entry["temperature"])
     if entry["geometry"] is None:
         return side
-    vectors = _read(name + "vectors", head, None)
+    vectors, index = _read(name + "vectors", head, None), head[name + "anchor_index"]
+    directions = vectors if isinstance(vectors, QuantisedRows) else None
     geometry = Geometry(
-        anchors=head[name + "anchor_index"],
-        vectors=vectors if isinstance(vectors, np.ndarray) else np.empty((0, 0), np.float32),
+        anchors=index,
+        vectors=vectors if isinstance(vectors, np.ndarray) else _no_vectors(index),
         eta=head[name + "eta"],
         anchor_means=head[name + "anchor_means"],
         **entry["geometry"],
     )
     anchors = _read(name + "anchors", head, side.centers.size)
-    if isinstance(vectors, np.ndarray):
-        return replace(side, geometry=geometry, anchors=anchors)
-    return replace(side, geometry=_without_vectors(geometry), anchors=anchors, directions=vectors)
+    return replace(side, geometry=geometry, anchors=anchors, directions=directions)
 
 
 def _first_alike(terms: Sequence[ScoreTerm]) -> list[int | None]:
@@ -220,8 +204,3 @@ def _first_alike(terms: Sequence[ScoreTerm]) -> list[int | None]:
     seen: dict[tuple[int, float | None], int] = {}
     first = [seen.setdefault((term.side, term.gamma), index) for index, term in enumerate(terms)]
     return [None if same == index else same for index, same in enumerate(first)]
-
-
-def _all_anchors(side: QuerySide, term: ScoreTerm) -> bool:
-    assert side.anchors is not None
-    return len(side.anchors) == len(term.gallery.chunks[0])

@@ -12,7 +12,6 @@ from tfa.errors import BadMap
 HEADER = "map.json"
 FORMAT = "tfa-place-map"
 VERSION = 1
-UNRELEASED = "tfa-map"  # what maps were called before the first release
 
 
 def is_map(path: Path) -> bool:
@@ -30,14 +29,9 @@ def read_header(folder: Path) -> dict[str, Any]:
         kind, version = header["format"], header["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise BadMap(f"{folder / HEADER} is not a readable header ({error}); build the map again", folder) from None
-    if kind == UNRELEASED:
-        raise BadMap(
-            f"{folder} was written by an unreleased version of tfa ({kind} {version}), which no release reads; "
-            f"build it again: tfa build PHOTOS --out {folder} --force",
-            folder,
-        )
     if kind != FORMAT:
-        raise BadMap(f"{folder / HEADER} is a {kind!r}, not a {FORMAT!r}", folder)
+        again = f"build it again: tfa build PHOTOS --out {folder} --force"
+        raise BadMap(f"{folder / HEADER} is a {kind!r}, not a {FORMAT!r}, which no release reads; {again}", folder)
     if version != VERSION:
         raise BadMap(
             f"{folder} has format version {version}, this release reads {VERSION}; use a newer tfa-vpr", folder

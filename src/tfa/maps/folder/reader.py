@@ -43,7 +43,11 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
     for entry in header["files"]:
         check_file(folder / entry["name"], entry, checksum)
     try:
-        heads = tuple(_read_head(folder, header, entry) for entry in header["heads"])
+        heads = []
+        for entry in header["heads"]:
+            [own] = _tensors(folder, header, "head", entry["name"])
+            stored = StoredHead.from_tensors(entry["layout"], own, _tensors(folder, header, "gallery", entry["name"]))
+            heads.append(NamedHead.from_dict(entry, stored))
         lists = [folder / entry["name"] for entry in header["files"] if entry["role"] == "images"]
         here = str(folder.resolve())
         root = photo_root(header["photos"], here)
@@ -65,7 +69,7 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
         state = MapState(
             encoder=header["encoder"],
             spec=header["spec"],
-            heads=heads,
+            heads=tuple(heads),
             images=images,
             active=header["active"],
             removed=frozenset(header["removed"]),
@@ -85,18 +89,15 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
     return state
 
 
-def _read_head(folder: Path, header: dict[str, Any], entry: dict[str, Any]) -> NamedHead:
-    """One head from its entry in the header and the files that are its own."""
-    arrays: dict[str, list[Any]] = {"head": [], "gallery": []}
-    for file in header["files"]:
-        if file["head"] == entry["name"]:
-            arrays[file["role"]].append(map_tensors(folder / file["name"])[0])
-    return NamedHead.from_dict(entry, StoredHead.from_tensors(entry["layout"], arrays["head"][0], arrays["gallery"]))
+def _tensors(folder: Path, header: dict[str, Any], role: str, head: str | None = None) -> list[dict[str, np.ndarray]]:
+    """The arrays of every file of that role, of the head of that name or of none, in the order of the header."""
+    names = [entry["name"] for entry in header["files"] if (entry["role"], entry["head"]) == (role, head)]
+    return [map_tensors(folder / name)[0] for name in names]
 
 
 def _read_vocabularies(folder: Path, header: dict[str, Any]) -> np.ndarray:
-    [file] = [entry["name"] for entry in header["files"] if entry["role"] == "vocabularies"]
-    centers = map_tensors(folder / file)[0]["centers"]
+    [vocabularies] = _tensors(folder, header, "vocabularies")
+    centers = vocabularies["centers"]
     if centers.ndim != 3 or len(centers) != len(CONSTRUCTIONS):
         raise ValueError(f"vocabularies have shape {centers.shape}, must be {len(CONSTRUCTIONS)} × words × channels")
     return centers
@@ -104,11 +105,7 @@ def _read_vocabularies(folder: Path, header: dict[str, Any]) -> np.ndarray:
 
 def _read_compact(folder: Path, header: dict[str, Any]) -> CompactTokens | None:
     """The compact tokens, if the map has them."""
-    entry = header["verification"]
-    if entry is None:
+    if header["verification"] is None:
         return None
-    arrays: dict[str, list[Any]] = {"compaction": [], "tokens": []}
-    for file in header["files"]:
-        if file["role"] in arrays:
-            arrays[file["role"]].append(map_tensors(folder / file["name"])[0])
-    return CompactTokens.from_tensors(entry, arrays["compaction"][0], arrays["tokens"])
+    [compaction] = _tensors(folder, header, "compaction")
+    return CompactTokens.from_tensors(header["verification"], compaction, _tensors(folder, header, "tokens"))

@@ -21,7 +21,7 @@ from tfa.base.files import sha256_of_file, sha256_of_json, sync_folder, write_js
 from tfa.errors import BadMap
 from tfa.maps.folder.header import FORMAT, HEADER, VERSION, is_map, read_header
 from tfa.maps.folder.photo_paths import photo_facts, stored_path
-from tfa.maps.state import DATABASE, MapState, NamedHead
+from tfa.maps.state import DATABASE, MapState
 from tfa.version import __version__
 
 try:
@@ -85,13 +85,12 @@ def editing(folder: Path, revision: int | None = None) -> Iterator[None]:
 
 def write_all(folder: Path, state: MapState) -> MapState:
     """Every head with one gallery file, vocabularies, images, and compact tokens if it has them; then the header."""
-    rows = len(state.images)
-    files = [_head(folder, state, head) for head in state.heads]
-    files.append(_shared(folder, state, "vocabularies", {"centers": state.vocabularies}))
+    files = [_tensors(folder, state, "head", head.stored.head_tensors(), head.name) for head in state.heads]
+    files.append(_tensors(folder, state, "vocabularies", {"centers": state.vocabularies}))
     if state.compact is not None:
-        files.append(_shared(folder, state, "compaction", state.compact.compaction_tensors()))
+        files.append(_tensors(folder, state, "compaction", state.compact.compaction_tensors()))
     files += _segment(folder, state, 0)
-    return commit(folder, replace(state, files=tuple(files), segments=(rows,)))
+    return commit(folder, replace(state, files=tuple(files), segments=(len(state.images),)))
 
 
 def write_addition(folder: Path, state: MapState) -> MapState:
@@ -111,9 +110,10 @@ def write_calibration(folder: Path, state: MapState) -> MapState:
     """The files of the newest head, its rows in the segments there are; the rest of the map is not touched."""
     head, start = state.heads[-1], 0
     files = [entry for entry in state.files if entry["head"] != head.name]
-    files.append(_head(folder, state, head))
+    files.append(_tensors(folder, state, "head", head.stored.head_tensors(), head.name))
     for number, rows in enumerate(state.segments):
-        files.append(_gallery(folder, state, head, start, start + rows, suffix=f"-{number}" if number else ""))
+        tensors, suffix = head.stored.gallery_tensors(start, start + rows), f"-{number}" if number else ""
+        files.append(_tensors(folder, state, "gallery", tensors, head.name, suffix))
         start += rows
     return commit(folder, replace(state, files=tuple(files)))
 
@@ -122,41 +122,26 @@ def _segment(folder: Path, state: MapState, first_row: int) -> list[dict[str, An
     """Image records, every head's gallery rows and compact tokens from `first_row` on."""
     records, rows = folder / f"images-r{state.revision:06d}.json", len(state.images)
     here = str(folder.resolve())
-    write_json(
-        records,
-        [
-            {**record.to_dict(), "path": stored_path(record.path, state.photo_root, here)}
-            for record in state.images[first_row:]
-        ],
-    )
-    files = [_gallery(folder, state, head, first_row, rows) for head in state.heads]
+    paths = [stored_path(record.path, state.photo_root, here) for record in state.images[first_row:]]
+    fresh = zip(state.images[first_row:], paths, strict=True)
+    write_json(records, [{**record.to_dict(), "path": path} for record, path in fresh])
+    files = [
+        _tensors(folder, state, "gallery", head.stored.gallery_tensors(first_row, rows), head.name)
+        for head in state.heads
+    ]
     if state.compact is not None:
-        files.append(_shared(folder, state, "tokens", state.compact.patch_tensors(first_row, rows)))
+        files.append(_tensors(folder, state, "tokens", state.compact.patch_tensors(first_row, rows)))
     return [*files, _entry(records, "images", None)]
 
 
-def _head(folder: Path, state: MapState, head: NamedHead) -> dict[str, Any]:
-    return _tensors(folder, state, head, "head", head.stored.head_tensors())
-
-
-def _gallery(folder: Path, state: MapState, head: NamedHead, start: int, stop: int, suffix: str = "") -> dict[str, Any]:
-    return _tensors(folder, state, head, "gallery", head.stored.gallery_tensors(start, stop), suffix)
-
-
 def _tensors(
-    folder: Path, state: MapState, head: NamedHead, role: str, tensors: dict[str, Any], suffix: str = ""
+    folder: Path, state: MapState, role: str, tensors: dict[str, Any], head: str | None = None, suffix: str = ""
 ) -> dict[str, Any]:
-    name = "" if head.name == DATABASE else f"{head.name}{suffix}-"
+    """Write a file of tensors, of the head of that name or of none; its entry in the header."""
+    name = "" if head in (None, DATABASE) else f"{head}{suffix}-"
     path = folder / f"{role}-{name}r{state.revision:06d}.safetensors"
     write_tensors(path, tensors, {"format": FORMAT, "role": role})
-    return _entry(path, role, head.name)
-
-
-def _shared(folder: Path, state: MapState, role: str, tensors: dict[str, Any]) -> dict[str, Any]:
-    """A file that belongs to no head."""
-    path = folder / f"{role}-r{state.revision:06d}.safetensors"
-    write_tensors(path, tensors, {"format": FORMAT, "role": role})
-    return _entry(path, role, None)
+    return _entry(path, role, head)
 
 
 def _entry(path: Path, role: str, head: str | None) -> dict[str, Any]:
