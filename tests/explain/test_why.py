@@ -166,7 +166,7 @@ def test_a_photo_that_is_gone_is_a_clear_error(town, tmp_path):
     Path(town.images[0].path).unlink()
     assert why(town, tokens, 0)["score"] > 0  # the cache still has it
     town.cache = TokenCache(tmp_path / "another")
-    with pytest.raises(BadMap, match=r"0\.png.*restore"):
+    with pytest.raises(BadMap, match=r"0\.png.*restore them, or explain another image"):
         why(town, tokens, 0)
     assert why(town, tokens, 1)["grid"] == [4, 4]  # encoded again from its file
 

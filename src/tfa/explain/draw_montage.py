@@ -14,7 +14,6 @@ from tfa.errors import BadImage, TfaError
 from tfa.photos.images import as_rgb
 
 Mark = Literal["good", "bad", "none"]
-Box = tuple[int, int, int, int]
 
 FORMATS: dict[str, dict[str, Any]] = {
     ".png": {"format": "PNG"},

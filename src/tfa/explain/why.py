@@ -17,7 +17,6 @@ from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
 from tfa.verification.matching import match
 
 WORDS = 12  # words listed
-LOST = "explain another image"
 
 
 def why(
@@ -33,7 +32,7 @@ def why(
     rows = [row for row, record in enumerate(place_map.state.images) if record.id == image_id]
     if not rows or image_id in place_map.state.removed:
         raise UnknownImage(f"there is no image {image_id} in the map; tfa info --json lists its ids")
-    image = place_map.tokens_of([place_map.state.images[rows[0]]])
+    image = place_map.tokens_of([place_map.state.images[rows[0]]], otherwise="explain another image")
     head = place_map.state.chosen(calibration)
     scorer = head.stored.scorer
     scorer.check(query_tokens)
