@@ -16,7 +16,7 @@ from tfa.explain.why import why
 from tfa.exports import compiled_map, retrieval_pairs, write_faiss, write_npz, write_onnx_head, write_pairs
 from tfa.exports.hloc_pairs import common_folder, relative_name
 from tfa.maps import Answer, Hit
-from tfa.method.compiled import Compiled
+from tfa.method.scorer import Compiled
 from tfa.report.collect import report_of
 from tfa.report.evidence import evidence_of
 

@@ -12,7 +12,7 @@ from tests.maps.conftest import photo
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps.sequence import query_sequence, roads_of
-from tfa.online.self_calibration import Levelled
+from tfa.online.self_calibration import FrameCorrection
 from tfa.online.sequence_filter import follow, roads_by_index, roads_by_position
 from tfa.photos.images import as_rgb
 from tfa.photos.positions import Position
@@ -44,7 +44,7 @@ def test_frames_are_self_calibrated_unless_that_is_switched_off(place_map, frame
     drive = (frames * 3)[:24]  # more than the 16 frames below which nothing is learnt
     tokens = Tokens(*FakeEncoder().encode([as_rgb(frame) for frame in drive]))
     scores = place_map.state.head.scorer.scores(tokens)
-    correct = Levelled()
+    correct = FrameCorrection()
     levelled = np.stack([correct(row) for row in scores])
     assert np.array_equal(levelled[:16], scores[:16])
     assert not np.allclose(levelled[16:], scores[16:], atol=1e-3)

@@ -5,21 +5,21 @@ import pytest
 
 from tfa.base.files import BadFile, write_tensors
 from tfa.errors import BadSpec
-from tfa.method.score_calibration import robust_level
-from tfa.online.self_calibration import FEWEST, Levelled, SelfCalibration
+from tfa.method.score_calibration import usual_scores
+from tfa.online.self_calibration import FEWEST, FrameCorrection, SelfCalibration
 
 
 def scores(queries=40, images=12, seed=0):
     return np.random.default_rng(seed).normal(0.3, 0.1, (queries, images)).astype(np.float32)
 
 
-def test_the_bias_is_the_robust_level_of_all_queries_while_they_fit():
+def test_the_bias_is_the_usual_scores_of_all_queries_while_they_fit():
     rows, made = scores(), SelfCalibration(64)
     made.observe(rows[:10])
     assert made.bias() is None
     made.observe(rows[10:])
     sigma = np.median(rows.std(axis=1))
-    level = sigma * robust_level(rows / sigma)
+    level = sigma * usual_scores(rows / sigma)
     np.testing.assert_allclose(made.bias(), level.mean() - level, atol=1e-6)
     assert made.bias().mean() == pytest.approx(0, abs=1e-9)
     assert (made.seen, made.kept) == (40, 40)
@@ -121,7 +121,7 @@ def test_flat_scores_and_broken_rows_teach_nothing():
 
 def test_frames_are_corrected_by_those_before_them():
     rows, learner = scores(40), SelfCalibration(64)
-    exact, correct = Levelled(every=1), Levelled(every=4)
+    exact, correct = FrameCorrection(every=1), FrameCorrection(every=4)
     for frame, row in enumerate(rows):
         bias = learner.bias()
         expected = row if bias is None else row + bias

@@ -12,7 +12,6 @@ import pytest
 from tests.worlds import world
 from tfa.base.config import HeadSpec
 from tfa.maps import PlaceMap
-from tfa.method.compiled import compile_scorer
 from tfa.pipeline import fit
 from tfa.report.advice import advice_of
 from tfa.report.collect import report_of
@@ -36,7 +35,7 @@ def test_resemblance_is_that_of_the_compiled_vectors(seed):
     scorer = fit(world(30, seed=seed), HeadSpec(words=6)).scorer(0)
     alive = np.delete(np.arange(30), [4, 9])
     found = resemblance(scorer, alive)
-    psi = compile_scorer(scorer).database[alive].astype(float)
+    psi = scorer.compile().database[alive].astype(float)
     centred = psi - psi.mean(axis=0)
     unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
     kernel, cosines = psi @ psi.T, unit @ unit.T
@@ -132,7 +131,7 @@ def test_the_spectrum_is_null_where_the_head_has_none(carrier):
         assert spectrum["eigenvalues"] == sorted(spectrum["eigenvalues"], reverse=True)
     alive = np.arange(len(tokens))
     pairs = similarity_of(scorer, alive, most=40)
-    psi = compile_scorer(scorer).database
+    psi = scorer.compile().database
     near = np.linspace(0, 22, 20).round().astype(int)  # half of the pairs: an image and the next
     expected = (psi[near] * psi[near + 1]).sum(axis=1)
     np.testing.assert_allclose(pairs["final"][:20], expected, atol=1e-5)

@@ -200,8 +200,7 @@ def test_calibrated_scores_are_judged_with_their_bias():
         return np.zeros(len(others))
 
     judge_on_database(head, evidence, VerifySpec(candidates=3), CPU)
-    used = [(weight, head.branches[a, 0]) for a, weight in head.decisions.branch_weights.items()]
-    _, mask = final_scores(used, head.decisions, head.cls, CPU)
+    _, mask = final_scores(head.used(head.decisions, 0), head.decisions, None, CPU)
     scores = head.scores(tokens, 0)
     scores[mask.rows, mask.columns] = -np.inf
     assert tops == dict(enumerate(scores.argmax(axis=1).tolist()))

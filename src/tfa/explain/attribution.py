@@ -23,7 +23,7 @@ import numpy as np
 from tfa.base.backend import l2
 from tfa.base.tokens import Tokens
 from tfa.method.residuals import HARD, hard_weights, residual_blocks, soft_weights
-from tfa.method.scorer import GLOBAL, QuerySide, Scorer, ScoreTerm, padded
+from tfa.method.scorer import GLOBAL, QuerySide, Scorer, ScoreTerm
 from tfa.search.gallery import Rows
 
 ANCHOR_BLOCK = 128  # anchors widened to float64 at a time
@@ -134,7 +134,7 @@ class Attribution:
 def attribute(scorer: Scorer, query: Tokens, image: Tokens, row: int) -> Attribution:
     """Take apart the score of a query (one photo) with gallery row `row`, whose own tokens are `image`."""
     row = row if scorer.duplicates is None else int(scorer.duplicates[row])
-    features = [feature[0].astype(np.float64) for feature in scorer.query_features(padded(query, 0)[0])]
+    features = [feature[0].astype(np.float64) for feature in scorer.query_vectors(query).terms]
     rows = [term.gallery.take([row])[0].astype(np.float64) for term in scorer.terms]
     photos = [tokens.load(0, 1)[0] for tokens in (query, image)]
     shares = [

@@ -12,7 +12,6 @@ import numpy as np
 from tfa.base.files import write_atomically
 from tfa.errors import MissingExtra, NoImages
 from tfa.maps import PlaceMap
-from tfa.method.compiled import compile_scorer
 from tfa.method.scorer import Scorer
 
 
@@ -41,7 +40,7 @@ def compiled_map(place_map: PlaceMap, calibration: str | None = None) -> Compile
     scorer, rows = head.stored.scorer, place_map.rows
     # Copies of a photo tie to the last bit: they share the row of the first.
     rows = rows if scorer.duplicates is None else scorer.duplicates[rows]
-    compiled = compile_scorer(scorer)
+    compiled = scorer.compile()
     return CompiledMap(
         ids=np.array([record.id for record in place_map.images], np.int64),
         vectors=compiled.database[rows].astype(np.float32),

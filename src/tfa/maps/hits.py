@@ -11,9 +11,8 @@ from tfa.maps.confidence import confidence_of
 from tfa.maps.records import Hit, ImageRecord
 from tfa.maps.stored_head import StoredHead
 from tfa.maps.verification import Verifier
-from tfa.method.compiled import direct_sum
 from tfa.method.evidence.rows import z_scores
-from tfa.search.engine import Engine, QueryVectors, SearchResult, checked_k
+from tfa.search.engine import Engine, QueryVectors, SearchResult, checked_k, direct_sum
 from tfa.search.exact import ExactEngine
 from tfa.verification.reranking import UNVERIFIED, reorder
 

@@ -13,7 +13,7 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadImage, BadSpec
 from tfa.maps.query import QUERY_BATCH, AskableMap
 from tfa.maps.records import Answer, Hit, ImageRecord
-from tfa.online.self_calibration import Levelled
+from tfa.online.self_calibration import FrameCorrection
 from tfa.online.sequence_filter import (
     Belief,
     Roads,
@@ -68,7 +68,7 @@ def query_sequence(
     if not 0 <= min_confidence <= 1:
         raise BadSpec(f"min_confidence={min_confidence} is out of range: must be between 0 and 1")
     path = SequenceFilter(roads_of(place_map.images, spec), spec)
-    levelled = Levelled() if self_calibrate else None
+    correct = FrameCorrection() if self_calibrate else None
     answers: list[FrameAnswer] = []
     with as_progress(progress).task("following", len(frames), "frames") as task:
         for start in range(0, len(frames), QUERY_BATCH):
@@ -82,7 +82,7 @@ def query_sequence(
                     answers.append(FrameAnswer(name_of(frame), [], 0.0, errors[index], path.skip().lost))
                 else:
                     row = next(scores)
-                    row = row if levelled is None else levelled(row)
+                    row = row if correct is None else correct(row)
                     answers.append(_answer(name_of(frame), path.update(row), row, place_map.images, k, min_confidence))
                 task.advance()
     return answers

@@ -57,7 +57,7 @@ class StoredHead:
 
     def rows_of(self, tokens: Tokens) -> list[Rows]:
         """Gallery rows of new images, one array per term: the frozen vocabulary and geometry describe them."""
-        features = self.scorer.query_features(tokens) if len(tokens) else []
+        features = self.scorer.query_vectors(tokens).terms if len(tokens) else ()
         terms, rows = self.scorer.terms[: len(features)], list[Rows]()
         for feature, term, same in zip(features, terms, _first_alike(terms), strict=True):
             fresh = _stored_rows(feature, self.storage, descriptors=_describes(term)) if same is None else rows[same]

@@ -51,6 +51,14 @@ class DatabaseSplit:
         """The images whose products with the whole database are needed: anchors and pseudo queries."""
         return np.union1d(self.anchors, self.pseudo)
 
+    @cached_property
+    def half_shares(self) -> np.ndarray:
+        """`2 m`: of each image in the mean of its half."""
+        shares = np.zeros((2, self.images))
+        for half, members in enumerate(self.halves):
+            shares[half, members] = 1 / max(len(members), 1)
+        return shares
+
 
 @dataclass(frozen=True)
 class Branch:
@@ -69,6 +77,12 @@ class Branch:
         """PCA coordinates `m r` of some database images, float64."""
         return self.geometry.anchor_coordinates(rows) if self.projected is None else self.projected[rows]
 
+    @property
+    def anchors(self) -> np.ndarray:
+        """Descriptors `a k·d` of the anchors."""
+        every = len(self.split.anchors) == self.split.images
+        return self.described.descriptors if every else self.described.descriptors[self.split.anchors]
+
     def features(self, gamma: float | None, dtype: str = "float64", spill: Spill | None = None) -> np.ndarray:
         """What a kernel term compares: descriptors (None) or φ_γ of the database, `m D`."""
         if gamma is None:
@@ -83,13 +97,10 @@ class Branch:
 
     def half_energies(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean squared coordinate on each axis, over each half of the database."""
-        share = np.zeros((2, self.split.images))  # of each image in the mean of its half
-        for half, members in enumerate(self.split.halves):
-            share[half, members] = 1 / max(len(members), 1)
         energies = np.zeros((2, self.geometry.rank))
         for start, stop in row_blocks(self.split.images, self.geometry.rank):
             coordinates = self.coordinates(slice(start, stop))
-            energies += share[:, start:stop] @ (coordinates * coordinates)
+            energies += self.split.half_shares[:, start:stop] @ (coordinates * coordinates)
             self.release()
         return energies[0], energies[1]
 
@@ -182,9 +193,7 @@ def _norms_and_displacement(
 
     With w = ±1/|D_h|, ‖μ_0 − μ_1‖² = wᵀGw; where only some rows of G exist it is summed over the descriptors.
     """
-    weights = np.empty(split.images)
-    for half, sign in zip(split.halves, (1.0, -1.0), strict=True):
-        weights[half] = sign / max(len(half), 1)
+    weights = split.half_shares[0] - split.half_shares[1]
     if len(split.probes) == split.images:
         squared = float(weights @ products @ weights)
         return np.sqrt(np.diagonal(products).clip(min=0)), float(np.sqrt(max(squared, 0.0)))

@@ -18,20 +18,18 @@ import numpy as np
 from tfa.base.backend import Backend, backend_for, l2
 from tfa.base.config import HeadSpec
 from tfa.base.progress import Progress, as_progress, tracked
-from tfa.base.spill import Spill, release
+from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
-from tfa.method.branch import Branch, DatabaseSplit, fit_branch
+from tfa.method.branch import DatabaseSplit, fit_branch
 from tfa.method.carriers import carrier_terms
 from tfa.method.controllers.decisions import Listed
-from tfa.method.head import ENSEMBLE, Replica, Retriever
+from tfa.method.head import ENSEMBLE, BaseHead, Replica, replica_scorer
 from tfa.method.pseudo_queries import median_spread, pseudo_facts, wanted_scores
 from tfa.method.residuals import SOFT, describe
 from tfa.method.score_calibration import calibrated
-from tfa.method.scorer import QuerySide, Scorer, ScoreTerm, joined
+from tfa.method.scorer import Scorer, joined
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, sample_patches
-from tfa.search.gallery import Gallery
-from tfa.search.ties import find_duplicates
 
 SOURCE, MAP = "source", "map"
 BRANCHES = (SOURCE, MAP)
@@ -54,7 +52,7 @@ class DualDecisions(Listed):
 
 
 @dataclass(frozen=True)
-class DualHead(Retriever):
+class DualHead(BaseHead):
     """A fitted retriever of two vocabularies, with the interface of `Head`. Immutable."""
 
     spec: HeadSpec  # its `words` are the map vocabulary's
@@ -67,14 +65,14 @@ class DualHead(Retriever):
     def calibrate(self, target: Tokens, *, robust: bool = False) -> DualHead:
         """The head less the mean score (log mean exp) of each database image on unlabelled target photos.
 
-        The level is log mean exp of the branch's column; `robust` leaves out its largest entries, as
-        `score_calibration.robust_level` does. An earlier calibration is replaced, not added to.
+        `robust` leaves out the largest entries of an image's column, as `score_calibration.usual_scores` does. An
+        earlier calibration is replaced, not added to.
         """
         if not isinstance(target, Tokens) or len(target) < 2:
             given = f"{len(target)} images" if isinstance(target, Tokens) else type(target).__name__
             raise BadTokens(f"calibration takes tfa.Tokens of at least 2 images, got {given}")
         # A given source vocabulary is the same scorer in all constructions, and is calibrated once.
-        fresh = {id(member): _levelled(member, target, robust) for member in self.members.values()}
+        fresh = {id(member): _less_usual_scores(member, target, robust) for member in self.members.values()}
         members = {key: fresh[id(member)] for key, member in self.members.items()}
         decisions = replace(
             self.decisions,
@@ -129,10 +127,10 @@ def fit_dual(
     sigma: dict[str, tuple[float, ...]] = {}
     for name, fitted in vocabularies.items():
         made = _fit_members(tokens, fitted, split, spec, backend, dtype, bars)
-        every = made if len(made) == len(CONSTRUCTIONS) else made * len(CONSTRUCTIONS)
-        sigma[name] = tuple(spread for spread, _ in every)
-        members.update({(name, s): scorer for s, (_, scorer) in enumerate(every)})
-        vocabularies[name] = fitted if len(fitted) == len(CONSTRUCTIONS) else fitted * len(CONSTRUCTIONS)
+        times = len(CONSTRUCTIONS) // len(fitted)  # a given vocabulary is that of every construction
+        sigma[name] = tuple(spread for spread, _ in made * times)
+        members.update({(name, s): scorer for s, (_, scorer) in enumerate(made * times)})
+        vocabularies[name] = fitted * times
     decisions = DualDecisions(
         source="database" if given is None else "given",
         source_words=len(vocabularies[SOURCE][0].centers),
@@ -158,40 +156,18 @@ def _fit_members(
     described = describe(
         tokens, centers, [SOFT], spec.temperature, backend, dtype=dtype, spill=spill, progress=progress
     )
-    made = []
+    made, terms = [], carrier_terms(CARRIER)
     for s, words in tracked(enumerate(centers), len(centers), "spectra", progress):
         branch = fit_branch(SOFT, s, words, described[SOFT, s], split, spec, backend, spill)
-        block = wanted_scores(branch, carrier_terms(CARRIER), backend)
+        block = wanted_scores(branch, terms, backend)
         sigma = median_spread(pseudo_facts(block, len(split.pseudo), branch.mask))
-        made.append((sigma, _member(branch, sigma, spec, dtype, spill)))
+        # Scores without any spread stay as they are (ours): nothing to scale them by.
+        made.append((sigma, replica_scorer([(1 / (sigma or 1.0), branch, terms)], spec, dtype, spill)))
+        branch.release()
     return made
 
 
-def _member(branch: Branch, sigma: float, spec: HeadSpec, dtype: str, spill: Spill) -> Scorer:
-    """x_b = S_P / σ_b as a scorer. Scores without any spread stay as they are (ours): nothing to scale them by."""
-    descriptors = branch.described.descriptors
-    everything = len(branch.split.anchors) == branch.split.images
-    side = QuerySide(
-        SOFT,
-        branch.centers,
-        spec.temperature,
-        branch.geometry,
-        descriptors if everything else descriptors[branch.split.anchors],
-    )
-    terms = carrier_terms(CARRIER)
-    galleries = [branch.features(term.gamma, dtype, spill) for term in terms]
-    scored = tuple(
-        ScoreTerm(term.weight / (sigma or 1.0), 0, term.gamma, Gallery.of(gallery))
-        for term, gallery in zip(terms, galleries, strict=True)
-    )
-    scorer = Scorer((side,), scored, np.zeros(len(descriptors)), find_duplicates(descriptors), dtype)
-    for gallery in galleries:
-        release(gallery)
-    branch.release()
-    return scorer
-
-
-def _levelled(member: Scorer, target: Tokens, robust: bool) -> Scorer:
+def _less_usual_scores(member: Scorer, target: Tokens, robust: bool) -> Scorer:
     if robust:
         return calibrated(member, 1.0, target)  # x has unit spread already
     scores = member.scores(target).astype(np.float64)
@@ -202,6 +178,6 @@ def _replicas(members: Mapping[tuple[str, int], Scorer]) -> dict[Replica, Scorer
     """The two branches of each construction added, and for the ensemble all six."""
     pairs = [[members[name, s] for name in BRANCHES] for s in CONSTRUCTIONS]
     scorers: dict[Replica, Scorer] = {s: joined(pair) for s, pair in enumerate(pairs)}
-    # Six members, not three sums: each branch keeps its own level for images that join later.
+    # Six members, not three sums: each branch keeps its own usual scores for images that join later.
     scorers[ENSEMBLE] = joined([member for pair in pairs for member in pair])
     return scorers

@@ -65,8 +65,7 @@ def every_score(branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -
         if plain:
             scores += plain * branch.products[rows[start:stop]]
         for array in (total, branch.products):
-            if isinstance(array, np.memmap):
-                release(array)  # a row is read once
+            release(array)  # a row is read once
         return scores
 
     return block

@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 from tfa.base.tokens import Tokens
-from tfa.method.scorer import Scorer, padded
-from tfa.search.gallery import QUERY_BLOCK, inner
+from tfa.method.scorer import Scorer
+from tfa.search.gallery import inner
 
 TRIMMED = 0.05  # share of the largest entries of a column that do not count
 
@@ -24,20 +24,11 @@ def calibrated(scorer: Scorer, sigma: float, target: Tokens) -> Scorer:
     """The scorer scaled by 1/σ, less the mean score of each database image on the target photos."""
     terms = tuple(replace(term, weight=term.weight / sigma) for term in scorer.terms)
     scaled = replace(scorer, terms=terms, bias=scorer.bias / sigma)
-    features = target_features(scaled, target)
-    return replace(scaled, calibrators=features, bias=scaled.bias - robust_level(scaled.scores_of(features)))
+    features = scaled.query_vectors(target).terms
+    return replace(scaled, calibrators=features, bias=scaled.bias - usual_scores(scaled.scores_of(features)))
 
 
-def target_features(scorer: Scorer, target: Tokens) -> tuple[np.ndarray, ...]:
-    """Features `c D` of the target photos for each term, computed in the blocks scores are computed in."""
-    blocks = []
-    for start in range(0, len(target), QUERY_BLOCK):
-        tokens, count = padded(target, start)
-        blocks.append([features[:count] for features in scorer.query_features(tokens)])
-    return tuple(np.concatenate(features) for features in zip(*blocks, strict=True))
-
-
-def robust_level(scores: np.ndarray) -> np.ndarray:
+def usual_scores(scores: np.ndarray) -> np.ndarray:
     """b_d `m`: log mean exp of each column over target rows `c m`, without its ⌈5 %⌉ largest entries.
 
     Dropping the largest keeps a place from being punished because a target photo happens to show it.
@@ -56,5 +47,5 @@ def bias_of_rows(scorer: Scorer, rows: Sequence[np.ndarray]) -> np.ndarray:
     for member in sorted({term.member for term in scorer.terms}):
         chosen = [i for i, term in enumerate(scorer.terms) if term.member == member]
         scores = sum(scorer.terms[i].weight * inner(scorer.calibrators[i], rows[i]) for i in chosen)
-        bias -= robust_level(np.asarray(scores))
+        bias -= usual_scores(np.asarray(scores))
     return bias

@@ -19,9 +19,9 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
 from tfa.method.residuals import describe
 from tfa.method.spectrum import Geometry
-from tfa.search.engine import QueryVectors
+from tfa.search.engine import QueryVectors, direct_sum
 from tfa.search.exact import WeightedGalleries
-from tfa.search.gallery import QUERY_BLOCK, Gallery, Rows, inner, query_blocks
+from tfa.search.gallery import Gallery, Rows, inner, query_blocks
 from tfa.search.quantised_rows import QuantisedRows
 from tfa.search.ties import find_duplicates
 
@@ -41,8 +41,10 @@ class QuerySide:
     anchors: Rows | None = None  # a k·d: descriptors that carry the geometry
     directions: QuantisedRows | None = None  # r a: Eᵀ in integers, where rows are; the geometry then has no vectors
 
-    def features(self, tokens: Tokens, gammas: set[float | None], dtype: str) -> Features:
-        """Descriptors (None) and φ_γ of the tokens' images, for the asked γ, and products with the anchors."""
+    def features(
+        self, tokens: Tokens, gammas: set[float | None], dtype: str
+    ) -> tuple[dict[float | None, np.ndarray], np.ndarray | None]:
+        """Descriptors (None) and φ_γ `q D` of the images; products `q a` with the anchors, if a γ needs them."""
         described = describe(
             tokens,
             [self.centers],
@@ -56,7 +58,7 @@ class QuerySide:
         features: dict[float | None, np.ndarray] = {None: descriptors}
         shaped = [gamma for gamma in gammas if gamma is not None]
         if not shaped:
-            return Features(features)
+            return features, None
         assert self.geometry is not None
         assert self.anchors is not None
         products, coordinates = [], []
@@ -66,7 +68,7 @@ class QuerySide:
         z, count = np.concatenate(coordinates), len(descriptors)
         for gamma in shaped:
             features[gamma] = self.geometry.shaped(z, gamma)[:count]
-        return Features(features, np.concatenate(products)[:count])
+        return features, np.concatenate(products)[:count]
 
     def _coordinates(self, products: np.ndarray) -> np.ndarray:
         """`geometry.coordinates`, or the same with integers for E."""
@@ -85,14 +87,6 @@ class QuerySide:
         if self.directions is None:
             return self.geometry
         return replace(self.geometry, vectors=np.asarray(self.directions, np.float32).T)
-
-
-@dataclass(frozen=True)
-class Features:
-    """What one side makes of queries."""
-
-    by_gamma: dict[float | None, np.ndarray]  # q D each
-    with_anchors: np.ndarray | None = None  # q a: products of the descriptors with the anchors, if they were needed
 
 
 @dataclass(frozen=True)
@@ -139,32 +133,26 @@ class Scorer:
         return self.rows.scores(QueryVectors(tuple(features), tuple(term.weight for term in self.terms)))
 
     def query_vectors(self, tokens: Tokens) -> QueryVectors:
-        """The queries as an engine takes them."""
+        """The queries as an engine takes them: the feature of each term, `q D`."""
         self.check(tokens)
-        sides = self._sides(tokens)
-        known = [
-            (side.anchors, one.with_anchors)
-            for side, one in zip(self.sides, sides, strict=True)
-            if side.anchors is not None and one.with_anchors is not None
-        ]
-        return QueryVectors(tuple(self._features(tokens, sides)), tuple(term.weight for term in self.terms), known)
-
-    def query_features(self, tokens: Tokens) -> list[np.ndarray]:
-        """The query's feature of each term, `q D` each."""
-        return self._features(tokens, self._sides(tokens))
-
-    def _sides(self, tokens: Tokens) -> list[Features]:
-        gammas: list[set[float | None]] = [set() for _ in self.sides]
-        for term in self.terms:
-            if term.side != GLOBAL:
-                gammas[term.side].add(term.gamma)
-        return [side.features(tokens, asked, self.dtype) for side, asked in zip(self.sides, gammas, strict=True)]
-
-    def _features(self, tokens: Tokens, sides: Sequence[Features]) -> list[np.ndarray]:
-        return [
-            l2(np.asarray(tokens.cls, self.dtype)) if term.side == GLOBAL else sides[term.side].by_gamma[term.gamma]
+        described, known = [], []
+        for index, side in enumerate(self.sides):
+            gammas = {term.gamma for term in self.terms if term.side == index}
+            features, products = side.features(tokens, gammas, self.dtype)
+            described.append(features)
+            if side.anchors is not None and products is not None:
+                known.append((side.anchors, products))
+        every = tuple(
+            l2(np.asarray(tokens.cls, self.dtype)) if term.side == GLOBAL else described[term.side][term.gamma]
             for term in self.terms
-        ]
+        )
+        return QueryVectors(every, tuple(term.weight for term in self.terms), known)
+
+    def compile(self) -> Compiled:
+        """The scorer as one vector per image and a bias per database image."""
+        rows = self.rows
+        galleries = [gallery.take(np.arange(len(rows))).astype(self.dtype, copy=False) for gallery in rows.galleries]
+        return Compiled(self, direct_sum(rows.weights, galleries), self.bias.astype(self.dtype))
 
     def prepare(self) -> None:
         """Pack rows of integers for their kernel; scores stay as they are."""
@@ -175,19 +163,34 @@ class Scorer:
                 rows.prepare()
 
     def check(self, tokens: Tokens) -> None:
-        channels = self.sides[0].centers.shape[1]
-        if len(tokens) and tokens.channels != channels:
-            raise ChannelMismatch(
-                f"query tokens have {tokens.channels} channels, this head was fitted on {channels}; "
-                "encode the query with the encoder of the database"
-            )
-        for term in self.terms:
-            if term.side == GLOBAL and len(tokens):
-                width = term.gallery.width
-                if tokens.cls is None:
-                    raise BadTokens("this head compares global tokens and the query has none; give cls")
-                if tokens.cls.shape[1] != width:
-                    raise ChannelMismatch(f"global tokens have {tokens.cls.shape[1]} channels, must have {width}")
+        widths = [term.gallery.width for term in self.terms if term.side == GLOBAL]
+        check_channels(tokens, self.sides[0].centers.shape[1], widths[0] if widths else None)
+        if widths and len(tokens) and tokens.cls is None:
+            raise BadTokens("this head compares global tokens and the query has none; give cls")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A head as one vector per image: any inner-product engine can search it."""
+
+    scorer: Scorer
+    database: np.ndarray  # m D
+    bias: np.ndarray  # m
+
+    def query(self, tokens: Tokens) -> np.ndarray:
+        """`q D`."""
+        return np.asarray(self.scorer.query_vectors(tokens))
+
+
+def check_channels(tokens: Tokens, channels: int, width: int | None) -> None:
+    """Raise if `tokens` do not come from the encoder of a head of so many channels, of patches and global tokens."""
+    if len(tokens) and tokens.channels != channels:
+        raise ChannelMismatch(
+            f"tokens have {tokens.channels} channels, this head was fitted on {channels}; "
+            "encode them with the encoder of the database"
+        )
+    if len(tokens) and tokens.cls is not None and width is not None and tokens.cls.shape[1] != width:
+        raise ChannelMismatch(f"global tokens have {tokens.cls.shape[1]} channels, must have {width}")
 
 
 def joined(scorers: Sequence[Scorer]) -> Scorer:
@@ -212,9 +215,3 @@ def _common_duplicates(scorers: Sequence[Scorer]) -> np.ndarray | None:
     if any(scorer.duplicates is None for scorer in scorers):
         return None
     return find_duplicates(np.stack([scorer.duplicates for scorer in scorers if scorer.duplicates is not None], axis=1))
-
-
-def padded(tokens: Tokens, start: int) -> tuple[Tokens, int]:
-    """The block of queries at `start`, filled up with its first query, and how many of it are real."""
-    count = min(QUERY_BLOCK, len(tokens) - start)
-    return tokens.select(np.r_[np.arange(start, start + count), np.full(QUERY_BLOCK - count, start)]), count

@@ -23,7 +23,7 @@ import numpy as np
 from tfa.base.config import CalibrationSpec
 from tfa.base.files import BadFile, map_tensors, write_tensors
 from tfa.errors import BadSpec
-from tfa.method.score_calibration import robust_level
+from tfa.method.score_calibration import usual_scores
 
 FEWEST = CalibrationSpec.score_from  # rows below which nothing is learnt
 REFRESHED_EVERY = 8  # frames of a sequence: the mean of a column changes little with one row of many
@@ -105,15 +105,15 @@ class SelfCalibration:
         known = np.isfinite(self._rows)
         spread = np.nanstd(self._rows, axis=1) if known.any() else np.zeros(1)
         sigma = float(np.median(spread)) or 1.0  # all scores equal: nothing to scale
-        level = np.full(self._rows.shape[1], np.nan)
+        usual = np.full(self._rows.shape[1], np.nan)
         whole = known.all(axis=0)
         if whole.any():
-            level[whole] = robust_level(self._rows[:, whole] / sigma)
+            usual[whole] = usual_scores(self._rows[:, whole] / sigma)
         for column in np.flatnonzero(~whole & (known.sum(axis=0) >= FEWEST)):
-            level[column] = robust_level(self._rows[known[:, column], column][:, None] / sigma)[0]
-        learnt = np.isfinite(level)
-        mean = float(level[learnt].mean()) if learnt.any() else 0.0
-        return np.where(learnt, sigma * (mean - level), 0.0)
+            usual[column] = usual_scores(self._rows[known[:, column], column][:, None] / sigma)[0]
+        learnt = np.isfinite(usual)
+        mean = float(usual[learnt].mean()) if learnt.any() else 0.0
+        return np.where(learnt, sigma * (mean - usual), 0.0)
 
     # --- describe and keep -------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class SelfCalibration:
         return made
 
 
-class Levelled:
+class FrameCorrection:
     """Scores of consecutive frames, each corrected by what the frames before it teach; a frame never by itself."""
 
     def __init__(self, learner: SelfCalibration | None = None, every: int = REFRESHED_EVERY) -> None:

@@ -29,11 +29,11 @@ from tfa.base.backend import Backend
 from tfa.base.config import VerifySpec
 from tfa.base.progress import Progress, SilentProgress, tracked
 from tfa.base.tokens import Tokens
-from tfa.method.branch import ScoreBlock
 from tfa.method.evidence.rows import NOBODY, mean_and_spread, z_scores
-from tfa.method.evidence.support import Candidate, Mask
-from tfa.method.head import Head, final_scores
-from tfa.method.pseudo_queries import median_spread, pseudo_facts
+from tfa.method.evidence.support import Candidate
+from tfa.method.head import Head, final_scores, shifted
+from tfa.method.pseudo_queries import global_similarities, median_spread, pseudo_facts
+from tfa.method.residuals import HARD
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.search.ties import top_k
 from tfa.verification.reranking import Between, ordering
@@ -179,7 +179,7 @@ def judge_on_database(
 
     `among` gives the evidence of a database image, by its index, with others.
     """
-    pseudo = next(iter(head.branches.values())).split.pseudo
+    pseudo = head.branches[HARD, 0].split.pseudo
     chosen = evenly_spaced(len(pseudo), spec.max_pseudo)
     lists = [_pseudo_shortlist(head, s, chosen, 2 * spec.candidates, backend) for s in CONSTRUCTIONS]
     known = remembering(among)
@@ -227,23 +227,16 @@ def remembering(evidence: PairEvidence) -> PairEvidence:
 
 def _pseudo_shortlist(head: Head, construction: int, chosen: np.ndarray, depth: int, backend: Backend) -> Shortlist:
     """Of the pseudo queries `chosen` under the decided head, itself and its duplicates hidden."""
-    used = [(weight, head.branches[a, construction]) for a, weight in head.decisions.branch_weights.items()]
-    block, mask = final_scores(used, head.decisions, head.cls, backend)
-    block = _with_bias(head, construction, block, mask)
+    used, split = head.used(head.decisions, construction), head.branches[HARD, 0].split
+    similar = global_similarities(head.cls, split.pseudo) if head.decisions.admit_cls and head.cls is not None else None
+    block, mask = final_scores(used, head.decisions, similar, backend)
+    bias = head.scorers[construction].bias
+    if bias.any():  # scores were calibrated
+        block = shifted(block, median_spread(pseudo_facts(block, len(split.pseudo), mask)) or 1.0, bias)
     lists = []
     for run in np.split(chosen, np.flatnonzero(np.diff(chosen) != 1) + 1):  # rows next to each other in one product
         start, stop = int(run[0]), int(run[-1]) + 1
         lists.append(shortlist(block(start, stop), mask.within(start, stop), depth))
-    for _, branch in used:
+    for _, branch, _ in used:
         branch.release()
     return Shortlist(np.concatenate([x.images for x in lists]), np.concatenate([x.standardised for x in lists]))
-
-
-def _with_bias(head: Head, construction: int, block: ScoreBlock, mask: Mask) -> ScoreBlock:
-    """Where scores were calibrated: S/σ + b, as `head.assemble` has it."""
-    bias = head.scorers[construction].bias
-    if not bias.any():
-        return block
-    count = len(next(iter(head.branches.values())).split.pseudo)
-    sigma = median_spread(pseudo_facts(block, count, mask)) or 1.0
-    return lambda start, stop: block(start, stop) / sigma + bias

@@ -19,7 +19,7 @@ from tfa.method.controllers.database import decide
 from tfa.method.controllers.rules import METHOD, Rules
 from tfa.method.controllers.target import decide_for_target
 from tfa.method.evidence.support import Candidate
-from tfa.method.head import Head, Retriever, assemble
+from tfa.method.head import BaseHead, Head, assemble
 from tfa.method.residuals import ASSIGNMENTS, HARD, SOFT, describe
 
 
@@ -103,7 +103,7 @@ def _fit_database(rules: Rules) -> Fit:
 
 
 def _fit_target(rules: Rules) -> Fit:
-    def calibrate(head: Head, target: Tokens) -> Retriever:
+    def calibrate(head: Head, target: Tokens) -> BaseHead:
         return calibrate_by(rules, head, target)
 
     return lambda database, shared: RetrieverHead(fitted_tfa(database, shared), how=calibrate)

@@ -26,10 +26,10 @@ from tfa.bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
 from tfa.bench.protocols import FULL_QUERY, NO_CALIBRATION, Plan, budget, cross_fit
 from tfa.errors import FewPhotos
 from tfa.method.dual_vocabulary import DualHead, fit_dual
-from tfa.method.head import ENSEMBLE, Head, Replica, Retriever
+from tfa.method.head import ENSEMBLE, BaseHead, Head, Replica
 from tfa.method.vocabulary import CONSTRUCTIONS
 
-Calibrate = Callable[[Any, Tokens], Retriever]  # a fitted head and target tokens in, a calibrated one out
+Calibrate = Callable[[Any, Tokens], BaseHead]  # a fitted head and target tokens in, a calibrated one out
 BUDGETS = (8, 16, 32, 64, 128, 256)
 OURS = "ours, beyond the paper"
 
@@ -38,7 +38,7 @@ OURS = "ours, beyond the paper"
 class RetrieverHead:
     """A fitted head of the package, and how it is calibrated."""
 
-    retriever: Retriever
+    retriever: BaseHead
     asked: tuple[Replica, ...] = CONSTRUCTIONS
     how: Calibrate | None = None
 
@@ -82,23 +82,23 @@ def fitted_dual(database: Photos, shared: Shared) -> DualHead:
     return shared.once("dual", make)
 
 
-def _calibrate_tfa(head: Head, target: Tokens) -> Retriever:
+def _calibrate_tfa(head: Head, target: Tokens) -> BaseHead:
     return pipeline.calibrate(head, target)
 
 
-def _calibrate_tfa_scores(head: Head, target: Tokens) -> Retriever:
+def _calibrate_tfa_scores(head: Head, target: Tokens) -> BaseHead:
     return pipeline.calibrate(head, target, score=True)
 
 
-def _calibrate_dual(head: DualHead, target: Tokens) -> Retriever:
+def _calibrate_dual(head: DualHead, target: Tokens) -> BaseHead:
     return head.calibrate(target)
 
 
-def _calibrate_dual_robustly(head: DualHead, target: Tokens) -> Retriever:
+def _calibrate_dual_robustly(head: DualHead, target: Tokens) -> BaseHead:
     return head.calibrate(target, robust=True)
 
 
-_SYSTEMS: Mapping[str, tuple[str, Callable[[Photos, Shared], Retriever], Calibrate, Calibrate]] = {
+_SYSTEMS: Mapping[str, tuple[str, Callable[[Photos, Shared], BaseHead], Calibrate, Calibrate]] = {
     "tfa": ("TFA", fitted_tfa, _calibrate_tfa, _calibrate_tfa_scores),
     "dual": ("TFA dual", fitted_dual, _calibrate_dual, _calibrate_dual_robustly),
 }
@@ -132,5 +132,5 @@ def retriever_card(name: str) -> HeadCard | None:
     )
 
 
-def _fit(fit: Callable[[Photos, Shared], Retriever], asked: tuple[Replica, ...], how: Calibrate | None) -> Fit:
+def _fit(fit: Callable[[Photos, Shared], BaseHead], asked: tuple[Replica, ...], how: Calibrate | None) -> Fit:
     return lambda database, shared: RetrieverHead(fit(database, shared), asked, how)

@@ -11,7 +11,6 @@ from tfa.base.progress import Progress
 from tfa.base.spill import Spill, release
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Photos
-from tfa.method.scorer import padded
 from tfa.search.gallery import QUERY_BLOCK, inner
 from tfa.search.ties import find_duplicates
 
@@ -58,7 +57,13 @@ class VectorHead:
         gallery, duplicates = self.gallery[replica], self.duplicates[replica]
         blocks = []
         for start in range(0, len(queries), QUERY_BLOCK):
-            tokens, count = padded(queries.tokens, start)  # equal shapes: no score depends on its neighbours
+            tokens, count = _padded(queries.tokens, start)  # equal shapes: no score depends on its neighbours
             rows = inner(self.describe[replica](tokens), gallery)[:count]
             blocks.append(rows if duplicates is None else rows[:, duplicates])  # equal images tie to the last bit
         return np.concatenate(blocks) if blocks else np.empty((0, len(gallery)), gallery.dtype)
+
+
+def _padded(tokens: Tokens, start: int) -> tuple[Tokens, int]:
+    """The block of queries at `start`, filled up with its first query, and how many of it are real."""
+    count = min(QUERY_BLOCK, len(tokens) - start)
+    return tokens.select(np.r_[np.arange(start, start + count), np.full(QUERY_BLOCK - count, start)]), count

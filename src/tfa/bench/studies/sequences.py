@@ -13,7 +13,7 @@ from tfa.bench.run import Bench
 from tfa.errors import BadSpec
 from tfa.method.head import ENSEMBLE, Replica
 from tfa.method.vocabulary import CONSTRUCTIONS
-from tfa.online.self_calibration import Levelled, SelfCalibration
+from tfa.online.self_calibration import FrameCorrection, SelfCalibration
 from tfa.online.sequence_filter import SequenceSpec, follow, roads_by_index
 from tfa.pipeline import fit
 
@@ -127,7 +127,7 @@ def study_sequence(
 ) -> SequenceStudy:
     """Both ways on scores `q m` whose rows and columns are in driving order."""
     _check(scores, positives)
-    correct = Levelled()
+    correct = FrameCorrection()
     numbers = []
     for rows in (scores, np.stack([correct(row) for row in scores])):
         beliefs = list(follow(rows, roads_by_index(rows.shape[1], spec), spec))

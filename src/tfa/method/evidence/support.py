@@ -46,14 +46,8 @@ class Mask:
         return self.rows[low:high] - start, self.columns[low:high]
 
     def union(self, *others: Mask) -> Mask:
-        pairs = np.stack(
-            [
-                np.concatenate([m.rows for m in (self, *others)]),
-                np.concatenate([m.columns for m in (self, *others)]),
-            ]
-        )
-        rows, columns = np.unique(pairs, axis=1)
-        return Mask(rows, columns)
+        pairs = np.concatenate([np.stack([mask.rows, mask.columns]) for mask in (self, *others)], axis=1)
+        return Mask(*np.unique(pairs, axis=1))
 
 
 def support(tops: np.ndarray) -> float:
