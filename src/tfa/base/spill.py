@@ -42,7 +42,7 @@ def release(array: np.ndarray) -> None:
     """Let the system take back the resident pages of a mapped array; its content stays in the file."""
     base = array
     while base is not None and not isinstance(getattr(base, "_mmap", None), mmap.mmap):
-        base = base.base  # type: ignore[assignment]
+        base = getattr(base, "base", None)  # type: ignore[assignment]  # a tensor may lie below, which has none
     if base is not None and hasattr(mmap, "MADV_DONTNEED"):
         # Of a shared file mapping this drops the process's pages, not what was written to them.
         base._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]

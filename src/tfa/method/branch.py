@@ -6,7 +6,7 @@ one at a time; what is large is spilled to disk, so memory does not grow with th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -126,6 +126,9 @@ class Branch:
         for array in (self.described.descriptors, self.products, self.geometry.vectors, self.projected):
             if array is not None:
                 release(array)
+
+
+Branches = Mapping[tuple[str, int], Branch]  # by assignment and construction
 
 
 def fit_branch(

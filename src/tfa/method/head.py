@@ -13,7 +13,7 @@ from tfa.base.config import HeadSpec
 from tfa.base.spill import Spill, release
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec
-from tfa.method.branch import Branch, ScoreBlock
+from tfa.method.branch import Branch, Branches, ScoreBlock
 from tfa.method.carriers import KernelTerm, carrier_terms
 from tfa.method.controllers.decisions import DatabaseEvidence, Decisions, TargetDecisions, TargetEvidence
 from tfa.method.evidence.support import Mask
@@ -66,7 +66,6 @@ class BaseHead:
         return self.scorer(replica).compile()
 
 
-Branches = Mapping[tuple[str, int], Branch]
 Used = Sequence[tuple[float, Branch, Sequence[KernelTerm]]]  # weight, branch and kernel of each assignment in use
 
 

@@ -5,14 +5,13 @@ It takes fitted database branches and database global tokens; it has no paramete
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from tfa.base.backend import Backend
 from tfa.base.progress import Progress, SilentProgress, tracked
-from tfa.method.branch import Branch, ScoreBlock
+from tfa.method.branch import Branch, Branches, ScoreBlock
 from tfa.method.carriers import CARRIERS, carrier_terms
 from tfa.method.controllers import reasons
 from tfa.method.controllers.decisions import DatabaseEvidence, Decisions, SpectralStrengths
@@ -22,8 +21,6 @@ from tfa.method.pseudo_queries import every_cosine, every_score, median_spread, 
 from tfa.method.pseudo_queries import fused as fuse
 from tfa.method.residuals import ASSIGNMENTS, HARD
 from tfa.method.vocabulary import CONSTRUCTIONS
-
-Branches = Mapping[tuple[str, int], Branch]
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,26 @@ own pseudo queries reach, so that a hard map and an easy one are judged alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from tfa.base.backend import Backend
 from tfa.base.progress import Progress, SilentProgress
-from tfa.method.branch import Branch
+from tfa.method.branch import Branches
 from tfa.method.carriers import CARRIERS, carrier_terms
 from tfa.method.controllers import reasons
-from tfa.method.controllers.decisions import MIXTURE, RouteEvidence, SpectralStrengths, TargetDecisions, TargetEvidence
+from tfa.method.controllers.decisions import (
+    MIXTURE,
+    BranchQuality,
+    GlobalEvidence,
+    RouteEvidence,
+    SpectralStrengths,
+    TargetDecisions,
+    TargetEvidence,
+)
 from tfa.method.controllers.rules import METHOD, Rules
-from tfa.method.controllers.target_global_token import ScoreBranch, judge_global_token
 from tfa.method.controllers.target_kernels import (
     BranchKernel,
     Kernel,
@@ -26,15 +34,14 @@ from tfa.method.controllers.target_kernels import (
     VectorKernel,
     branch_relation,
 )
-from tfa.method.evidence.information import bootstrap_interval, information
+from tfa.method.evidence.information import bootstrap_interval, extreme_support, information, interval
 from tfa.method.evidence.relation import Subsamples
-from tfa.method.evidence.rows import EPSILON
+from tfa.method.evidence.rows import EPSILON, RowFacts, row_facts
 from tfa.method.evidence.support import Candidate, Mask, correlation
 from tfa.method.pseudo_queries import median_spread, pseudo_facts
 from tfa.method.residuals import ASSIGNMENTS, HARD, SOFT, Described
 from tfa.method.vocabulary import CONSTRUCTIONS
 
-Branches = Mapping[tuple[str, int], Branch]
 Targets = Mapping[tuple[str, int], TargetBranch]
 
 
@@ -162,14 +169,9 @@ def judge_route(targets: Targets, samples: Subsamples, counted: np.ndarray, back
         interval_capacity=bootstrap_interval(per_image[SOFT], per_image[HARD], reference[SOFT], reference[HARD]),
         m_A=float(np.median(gain["A"])),
         m_G=float(np.median(gain["G"])),
-        interval_A=_interval(gain["A"]),
-        interval_G=_interval(gain["G"]),
+        interval_A=interval(gain["A"]),
+        interval_G=interval(gain["G"]),
     )
-
-
-def _interval(values: np.ndarray) -> tuple[float, float]:
-    low, high = np.percentile(values, [2.5, 97.5])
-    return float(low), float(high)
 
 
 def mixture_weight(m_A: float) -> float:
@@ -177,7 +179,7 @@ def mixture_weight(m_A: float) -> float:
     return float(np.sin(np.pi * (np.clip(m_A, -1, 1) + 1) / 4) ** 2)
 
 
-# --- strengths and kernels -------------------------------------------------------------------------------------
+# --- strengths -------------------------------------------------------------------------------------------------
 
 
 def target_strengths(targets: list[TargetBranch]) -> SpectralStrengths:
@@ -187,6 +189,55 @@ def target_strengths(targets: list[TargetBranch]) -> SpectralStrengths:
         [target.branch.geometry.participation for target in targets],
         [target.displacement() for target in targets],
     )
+
+
+# --- global token: quality, retention, and a rescue for what complements -----------------------------------------
+
+
+@dataclass(frozen=True)
+class ScoreBranch:
+    """Local patches or the global token: in each construction its kernel, target scores and pseudo-query rows."""
+
+    kernels: Sequence[Kernel]
+    scores: Sequence[np.ndarray]
+    pseudo_facts: Sequence[RowFacts]
+
+
+def judge_global_token(local: ScoreBranch, cls: ScoreBranch, pseudo: PseudoRows, samples: Subsamples) -> GlobalEvidence:
+    """Both branches' qualities, their ratios, and the correlation of their row spreads."""
+    local_rows, cls_rows = ([row_facts(scores.copy()) for scores in branch.scores] for branch in (local, cls))
+    ours, theirs = _quality(local, local_rows, pseudo, samples), _quality(cls, cls_rows, pseudo, samples)
+    return GlobalEvidence(
+        local=ours,
+        cls=theirs,
+        r_T=theirs.T / (ours.T + EPSILON),
+        r_C=theirs.B / (ours.B + EPSILON),
+        r_J=float(np.sqrt(theirs.B * theirs.J) / (np.sqrt(ours.B * ours.J) + EPSILON)),
+        corr=tuple(correlation(a.spread, b.spread) for a, b in zip(local_rows, cls_rows, strict=True)),
+    )
+
+
+def _quality(
+    branch: ScoreBranch, target_rows: Sequence[RowFacts], pseudo: PseudoRows, samples: Subsamples
+) -> BranchQuality:
+    images, counted = pseudo.images, pseudo.counted
+    tops = np.stack([rows.top for rows in target_rows])
+    pseudo_tops = np.stack([rows.top[counted] for rows in branch.pseudo_facts])
+    kept = information(tops, images).mean()
+    reference = information(pseudo_tops, images).mean() if pseudo_tops.shape[1] else 0.0
+    information_kept = max(float(min(kept, reference)), 0.0)
+    joint = [
+        branch_relation(kernel, scores, pseudo, s, samples)[0]
+        for s, (kernel, scores) in enumerate(zip(branch.kernels, branch.scores, strict=True))
+    ]
+    relation = float(np.median(np.mean(joint, axis=0)))
+    support = extreme_support(tops, images)
+    retention = [
+        float(target.peak.mean() / (rows.peak[counted].mean() + EPSILON)) if counted.any() else 0.0
+        for target, rows in zip(target_rows, branch.pseudo_facts, strict=True)
+    ]
+    quality = float(np.cbrt(information_kept * relation * support))
+    return BranchQuality(information_kept, relation, support, quality, float(np.mean(retention)))
 
 
 def local_share(local: float, cls: float) -> float:

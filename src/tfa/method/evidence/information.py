@@ -40,7 +40,12 @@ def bootstrap_interval(
         values[drawn].mean(axis=1).clip(min=0) / (reference + EPSILON)
         for values, reference in ((soft, soft_reference), (hard, hard_reference))
     ]
-    low, high = np.percentile(np.log((ratio[0] + EPSILON) / (ratio[1] + EPSILON)), [2.5, 97.5])
+    return interval(np.log((ratio[0] + EPSILON) / (ratio[1] + EPSILON)))
+
+
+def interval(values: np.ndarray) -> tuple[float, float]:
+    """The middle 95 % of resampled values."""
+    low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)
 
 
