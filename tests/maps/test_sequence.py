@@ -13,7 +13,7 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps.sequence import query_sequence, roads_of
 from tfa.online.self_calibration import FrameCorrection
-from tfa.online.sequence_filter import follow, roads_by_index, roads_by_position
+from tfa.online.sequence_filter import SequenceFilter, roads_by_index, roads_by_position
 from tfa.photos.images import as_rgb
 from tfa.photos.positions import Position
 
@@ -27,7 +27,7 @@ def test_frames_are_answered_by_the_filter(place_map, frames):
     answers = query_sequence(place_map, frames, k=3, self_calibrate=False)
     tokens = Tokens(*FakeEncoder().encode([as_rgb(frame) for frame in frames]))
     scores = place_map.state.head.scorer.scores(tokens)
-    beliefs = list(follow(scores, roads_by_index(len(place_map))))
+    beliefs = list(map(SequenceFilter(roads_by_index(len(place_map))).update, scores))
     assert len(answers) == len(frames)
     for answer, belief, row in zip(answers, beliefs, scores, strict=True):
         assert answer.confidence == pytest.approx(belief.confidence, abs=1e-6)

@@ -8,7 +8,7 @@ from tfa.base.spill import Spill
 from tfa.errors import BadSpec
 from tfa.method import gram as geometry
 from tfa.method.carriers import carrier_terms
-from tfa.method.gram import inner_products
+from tfa.method.gram import gram_matrix, probe_products
 from tfa.method.spectrum import fit_geometry, smooth_step
 from tfa.reference import database as reference
 
@@ -21,7 +21,7 @@ def descriptors(images=18, width=40, seed=0):
 
 
 def fitted(v, device="cpu", max_rank=4096):
-    gram = inner_products(v, None, backend_for(device))
+    gram = gram_matrix(v, backend_for(device))
     return fit_geometry(gram, v.shape[1], max_rank, np.arange(len(v)))
 
 
@@ -50,9 +50,10 @@ def test_numpy_and_torch_give_the_same_coordinates():
 def test_products_are_float64_and_blockwise(device):
     v = np.random.default_rng(0).normal(size=(6, 5000)).astype(np.float32)
     expected = v.astype(np.float64) @ v.astype(np.float64).T
-    whole = to_numpy(inner_products(v, None, backend_for(device)))
-    some = to_numpy(inner_products(v, np.array([4, 1]), backend_for(device)))
-    assert whole.dtype == some.dtype == np.float64
+    whole = to_numpy(gram_matrix(v, backend_for(device)))
+    some = np.empty((2, 6))
+    probe_products(v, np.array([4, 1]), backend_for(device), some)
+    assert whole.dtype == np.float64
     np.testing.assert_allclose(whole, expected, rtol=1e-13)
     np.testing.assert_allclose(some, expected[[4, 1]], rtol=1e-13)
 
@@ -120,12 +121,12 @@ def test_zero_blocks_are_used_where_it_is_less_work(monkeypatch):
     calls, real = [], geometry._products_by_word
     monkeypatch.setattr(geometry, "_products_by_word", lambda *given: calls.append(1) or real(*given))
     expected = v.astype(np.float64) @ v.astype(np.float64).T
-    np.testing.assert_allclose(inner_products(v, None, backend_for("cpu"), filled=filled), expected, atol=1e-11)
+    np.testing.assert_allclose(gram_matrix(v, backend_for("cpu"), filled=filled), expected, atol=1e-11)
     assert len(calls) == 1
-    inner_products(v, None, backend_for("cpu"), filled=np.ones_like(filled))  # nothing to leave out
-    inner_products(v, None, backend_for("torch"), filled=filled)  # not where one large product is what is fast
+    gram_matrix(v, backend_for("cpu"), filled=np.ones_like(filled))  # nothing to leave out
+    gram_matrix(v, backend_for("torch"), filled=filled)  # not where one large product is what is fast
     narrow, few = half_empty(channels=2)
-    inner_products(narrow, None, backend_for("cpu"), filled=few)  # more to add up than to multiply
+    gram_matrix(narrow, backend_for("cpu"), filled=few)  # more to add up than to multiply
     assert len(calls) == 1
 
 
@@ -135,8 +136,7 @@ def test_products_with_probes_come_in_blocks_of_images(device, monkeypatch):
     monkeypatch.setattr(geometry, "COLUMN_BLOCK", 3)
     v = np.random.default_rng(0).normal(size=(11, 8)).astype(np.float32)
     room = Spill(spill_bytes=0).empty((2, 11), np.float64)
-    products = inner_products(v, np.array([9, 2]), backend_for(device), out=room)
-    assert products is room
+    probe_products(v, np.array([9, 2]), backend_for(device), room)
     np.testing.assert_allclose(room, v[[9, 2]].astype(np.float64) @ v.astype(np.float64).T, rtol=1e-13)
 
 

@@ -13,7 +13,6 @@ from tfa.online.sequence_filter import (
     MOST_NEIGHBOURS,
     SequenceFilter,
     SequenceSpec,
-    follow,
     log_likelihood,
     metres,
     roads_by_index,
@@ -55,7 +54,9 @@ def test_the_filter_equals_the_plain_formulas_by_index(reach):
     scores = np.random.default_rng(0).normal(size=(12, 30))
     index = np.arange(30)
     plain = plain_filter(scores, np.abs(index[:, None] - index), spec)
-    for belief, (places, lost) in zip(follow(scores, roads_by_index(30, spec), spec), plain, strict=True):
+    for belief, (places, lost) in zip(
+        map(SequenceFilter(roads_by_index(30, spec), spec).update, scores), plain, strict=True
+    ):
         np.testing.assert_allclose(belief.places, places, rtol=1e-9)
         assert belief.lost == pytest.approx(lost, rel=1e-9)
 
@@ -70,7 +71,7 @@ def test_the_filter_equals_the_plain_formulas_by_position():
     distances = np.linalg.norm(places[:, None] - places[None], axis=-1) / np.median(steps[steps > 0])
     plain = plain_filter(scores, distances, spec)
     roads = roads_by_position(places, spec)
-    for belief, (expected, lost) in zip(follow(scores, roads, spec), plain, strict=True):
+    for belief, (expected, lost) in zip(map(SequenceFilter(roads, spec).update, scores), plain, strict=True):
         np.testing.assert_allclose(belief.places, expected, rtol=1e-9)
         assert belief.lost == pytest.approx(lost, rel=1e-9)
 
@@ -79,7 +80,7 @@ def test_the_filter_equals_the_plain_formulas_by_position():
 @given(st.integers(2, 50), st.integers(0, 1000))
 def test_a_belief_is_a_probability(images, seed):
     scores = np.random.default_rng(seed).normal(size=(6, images)) * 10.0 ** np.arange(-3, 3)[:, None]
-    for belief in follow(scores, roads_by_index(images)):
+    for belief in map(SequenceFilter(roads_by_index(images)).update, scores):
         assert belief.places.sum() + belief.lost == pytest.approx(1)
         assert (belief.places >= 0).all()
         assert belief.places[belief.best] <= belief.confidence + 1e-12 <= 1 + 1e-9
@@ -99,7 +100,7 @@ def drive(images=60, frames=40, errs=(), start=5, seed=0):
 def test_single_frames_that_err_are_overruled():
     scores, errs = drive(errs=(10, 17, 23)), (10, 17, 23)
     assert sum(scores[frame].argmax() == frame + 5 for frame in errs) == 0
-    found = list(follow(scores, roads_by_index(60)))
+    found = list(map(SequenceFilter(roads_by_index(60)).update, scores))
     assert all(abs(belief.best - frame - 5) <= 1 for frame, belief in enumerate(found))
     assert np.mean([belief.best == frame + 5 for frame, belief in enumerate(found)]) > 0.85
     assert found[9].confidence > 0.9
@@ -108,7 +109,7 @@ def test_single_frames_that_err_are_overruled():
 def test_a_camera_that_leaves_the_map_is_lost_and_is_found_again():
     scores = drive(frames=40)
     scores[15:25] = np.random.default_rng(3).normal(size=(10, 60))
-    found = list(follow(scores, roads_by_index(60)))
+    found = list(map(SequenceFilter(roads_by_index(60)).update, scores))
     assert found[13].lost < 0.05
     assert found[24].lost > 0.5
     assert found[26].best == 31
@@ -117,13 +118,13 @@ def test_a_camera_that_leaves_the_map_is_lost_and_is_found_again():
 
 def test_a_camera_that_is_carried_off_is_followed():
     scores = np.concatenate([drive(frames=15), drive(frames=10, start=45)])
-    found = list(follow(scores, roads_by_index(60)))
+    found = list(map(SequenceFilter(roads_by_index(60)).update, scores))
     assert [belief.best for belief in found[17:]] == list(range(47, 55))
 
 
 def test_the_first_frame_is_answered_as_a_single_one():
     scores = drive()
-    assert next(iter(follow(scores, roads_by_index(60)))).best == scores[0].argmax()
+    assert next(map(SequenceFilter(roads_by_index(60)).update, scores)).best == scores[0].argmax()
     height = math.sqrt(2 * math.log(60))
     row = np.zeros(60)
     row[9] = 1.0

@@ -11,7 +11,6 @@ from tfa.verification.matching import (
     Matches,
     displacements,
     evidence,
-    match,
     matches,
     mutual,
     nearest,
@@ -141,7 +140,7 @@ def shifted(photo, down, right, seed=9):
 def test_the_matches_of_a_shifted_photo_are_its_overlap(down, right):
     photo = unit(72, 64)
     other = shifted(photo, down, right)
-    found = match(photo, other, GRID, GRID)
+    found = matches(photo, other[None], GRID, GRID)[0]
     overlap = (8 - abs(down)) * (9 - abs(right))
     moved = displacements(found.ours, found.theirs, GRID, GRID)
     true = (moved[0] == down) & (moved[1] == right)
@@ -149,18 +148,20 @@ def test_the_matches_of_a_shifted_photo_are_its_overlap(down, right):
     assert found.consistent[true].all()
     assert overlap <= found.count <= len(found.ours)  # what is new may match by chance and move alike too
     assert found.distinct[true].min() > found.distinct[~true].max(initial=0)
-    assert match(photo, photo, GRID, GRID).count == 72
+    assert matches(photo, photo[None], GRID, GRID)[0].count == 72
 
 
 def test_evidence_is_that_of_the_matches_of_each_candidate():
     photo = unit(72, 16)
     candidates = np.stack([unit(72, 16, seed=s) for s in (1, 2, 3)] + [shifted(photo, 1, 1)])
     counts = evidence(photo, candidates, GRID, GRID)
-    np.testing.assert_allclose(counts, [match(photo, candidate, GRID, GRID).evidence for candidate in candidates])
+    np.testing.assert_allclose(
+        counts, [matches(photo, candidate[None], GRID, GRID)[0].evidence for candidate in candidates]
+    )
     assert counts[3] > counts[:3].max()
     assert evidence(photo, candidates[:0], GRID, GRID).tolist() == []
     for together, candidate in zip(matches(photo, candidates, GRID, GRID), candidates, strict=True):
-        alone = match(photo, candidate, GRID, GRID)
+        alone = matches(photo, candidate[None], GRID, GRID)[0]
         for part in ("ours", "theirs", "distinct", "consistent"):
             np.testing.assert_array_equal(getattr(together, part), getattr(alone, part))
 
@@ -168,7 +169,7 @@ def test_evidence_is_that_of_the_matches_of_each_candidate():
 def test_photos_of_unlike_grids_are_compared():
     large = unit(8, 9, 32)
     part = np.ascontiguousarray(large[2:7, 3:8]).reshape(25, 32)  # the same scene, seen by a smaller grid
-    found = match(part, large.reshape(72, 32), (5, 5), GRID)
+    found = matches(part, large.reshape(72, 32)[None], (5, 5), GRID)[0]
     assert found.count == 25
     assert displacements(found.ours, found.theirs, (5, 5), GRID)[0].tolist() == [2] * 25
 

@@ -12,7 +12,7 @@ from tfa.errors import BadMap, BadSpec
 from tfa.maps.query import AskableMap
 from tfa.maps.records import Hit
 from tfa.photos.images import Photo, as_rgb, name_of
-from tfa.verification.matching import Matches, displacements, match
+from tfa.verification.matching import Matches, displacements
 
 NOT_JUDGED = "not used: it was not judged for this head"
 
@@ -101,6 +101,6 @@ def explain(place_map: AskableMap, photo: Photo, rank: int = 1, calibration: str
     tokens = Tokens(*place_map.encoder.encode([as_rgb(photo)]), grid=place_map.encoder.grid)
     hit = place_map.query_tokens(tokens, k=rank, calibration=calibration)[0][rank - 1]
     row = next(row for row, record in enumerate(place_map.state.images) if record.id == hit.id)
-    matches = match(compact.query(tokens)[0], compact.rows(np.array([row]))[0], compact.grid, compact.grid)
+    matches = compact.matches(compact.query(tokens)[0], compact.grid, np.array([row]))[0]
     reason = NOT_JUDGED if head.verification is None else head.verification["reason"]
     return Explanation(name_of(photo), rank, hit, matches, compact.grid, head.verifies, reason, tokens)

@@ -14,7 +14,6 @@ from tfa.errors import BadTokens, UnknownImage
 from tfa.explain.attribution import Attribution, attribute
 from tfa.maps import PlaceMap
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
-from tfa.verification.matching import match
 
 WORDS = 12  # words listed
 
@@ -110,7 +109,7 @@ def _matches(place_map: PlaceMap, query: Tokens, row: int, grid: tuple[int, int]
     compact = place_map.state.compact
     if compact is None or compact.grid_of(query) is None:
         return []
-    found = match(compact.query(query)[0], compact.rows(np.array([row]))[0], grid, compact.grid)
+    found = compact.matches(compact.query(query)[0], grid, np.array([row]))[0]
     ours = np.divmod(found.ours[found.consistent], grid[1])
     theirs = np.divmod(found.theirs[found.consistent], compact.grid[1])
     return np.stack([*ours, *theirs], axis=-1).tolist()

@@ -17,7 +17,7 @@ from tfa.base.config import HeadSpec
 from tfa.base.spill import Spill, release
 from tfa.method.carriers import KernelTerm, weighted_sum
 from tfa.method.evidence.support import Mask
-from tfa.method.gram import cross_products, inner_products
+from tfa.method.gram import cross_products, gram_matrix, probe_products
 from tfa.method.residuals import HARD, Described
 from tfa.method.spectrum import Geometry, fit_geometry
 
@@ -146,14 +146,14 @@ def fit_branch(
     if len(split.probes) == split.images:
         # A word no patch chose is a block of zeros. A soft block is never zero, though its norm may be too small.
         filled = described.mass > 0 if assignment == HARD else None
-        products = inner_products(descriptors, None, backend, filled=filled)
+        products = gram_matrix(descriptors, backend, filled)
         whole = len(split.anchors) == split.images
         gram = products if whole else products[backend.put(split.anchors), :][:, backend.put(split.anchors)]
         kept = spill.keep(to_numpy(products))  # before the decomposition, which overwrites and needs the memory
         del products
     else:
         kept = spill.empty((len(split.probes), split.images), np.float64)
-        inner_products(descriptors, split.probes, backend, out=kept)
+        probe_products(descriptors, split.probes, backend, kept)
         gram = backend.put(kept[np.ix_(np.searchsorted(split.probes, split.anchors), split.anchors)])
     release(descriptors)
     geometry = fit_geometry(gram, descriptors.shape[1], spec.max_rank, split.anchors)

@@ -23,23 +23,13 @@ def in_namespace_of(values: np.ndarray, other: Array) -> Array:
     return xp.asarray(np.array(values), dtype=other.dtype, device=other.device)
 
 
-def inner_products(
-    descriptors: np.ndarray,
-    probes: np.ndarray | None,
-    backend: Backend,
-    *,
-    filled: np.ndarray | None = None,
-    out: np.ndarray | None = None,
-) -> Array:
-    """⟨v_p, v_d⟩ in float64 of the probes (None: all images) with the whole database, `p m`.
+def gram_matrix(descriptors: np.ndarray, backend: Backend, filled: np.ndarray | None = None) -> Array:
+    """⟨v_i, v_j⟩ in float64 of all images with each other, `m m`.
 
-    In column blocks, so that no float64 copy of the descriptors exists. With all images as probes each block
-    is `X Xᵀ`, which numpy runs as a symmetric rank-k update at half the work. `filled`, `m k`, says which words
-    an image has, where words it lacks are zero blocks: pairs of images that do not share a word then cost
-    nothing. Products with some probes go to `out` if it is given (it may be mapped), a block of images at a time.
+    In column blocks, so that no float64 copy of the descriptors exists. Each block is `X Xᵀ`, which numpy runs as a
+    symmetric rank-k update at half the work. `filled`, `m k`, says which words an image has, where words it lacks are
+    zero blocks: pairs of images that do not share a word then cost nothing.
     """
-    if probes is not None:
-        return _products_with(descriptors, probes, backend, out)
     images, width = descriptors.shape
     if filled is not None and backend.torch_device is None and _sparse_enough(filled, width // filled.shape[1]):
         return _products_by_word(descriptors, filled)
@@ -53,9 +43,9 @@ def inner_products(
     return products
 
 
-def _products_with(descriptors: np.ndarray, probes: np.ndarray, backend: Backend, out: np.ndarray | None) -> np.ndarray:
+def probe_products(descriptors: np.ndarray, probes: np.ndarray, backend: Backend, products: np.ndarray) -> None:
+    """⟨v_p, v_d⟩ in float64 of the probes with the whole database into `products`, `p m`, which may be mapped."""
     images, width = descriptors.shape
-    products = np.empty((len(probes), images)) if out is None else out
     for first in range(0, images, IMAGE_BLOCK):
         last = min(first + IMAGE_BLOCK, images)
         total = np.zeros((len(probes), last - first))
@@ -66,7 +56,6 @@ def _products_with(descriptors: np.ndarray, probes: np.ndarray, backend: Backend
         products[:, first:last] = total
         for mapped in (descriptors, products):
             release(mapped)
-    return products
 
 
 def _sparse_enough(filled: np.ndarray, channels: int) -> bool:

@@ -205,13 +205,7 @@ def joined(scorers: Sequence[Scorer]) -> Scorer:
         sides.extend(scorer.sides)
         calibrators.extend(scorer.calibrators or ())
     bias = np.sum([scorer.bias for scorer in scorers], axis=0)
-    return Scorer(
-        tuple(sides), tuple(terms), bias, _common_duplicates(scorers), scorers[0].dtype, tuple(calibrators) or None
-    )
-
-
-def _common_duplicates(scorers: Sequence[Scorer]) -> np.ndarray | None:
-    """Images are duplicates of the sum only if they are duplicates in every scorer."""
-    if any(scorer.duplicates is None for scorer in scorers):
-        return None
-    return find_duplicates(np.stack([scorer.duplicates for scorer in scorers if scorer.duplicates is not None], axis=1))
+    each = [scorer.duplicates for scorer in scorers if scorer.duplicates is not None]
+    # Images are duplicates of the sum only if they are duplicates in every scorer.
+    duplicates = find_duplicates(np.stack(each, axis=1)) if len(each) == len(scorers) else None
+    return Scorer(tuple(sides), tuple(terms), bias, duplicates, scorers[0].dtype, tuple(calibrators) or None)

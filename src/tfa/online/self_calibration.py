@@ -73,11 +73,10 @@ class SelfCalibration:
         ids = np.asarray(ids, np.int64)
         if np.array_equal(ids, self._ids):
             return
-        place = {int(image): column for column, image in enumerate(self._ids)}
-        source = np.array([place.get(int(image), -1) for image in ids], np.int64)
+        _, before, now = np.intersect1d(self._ids, ids, assume_unique=True, return_indices=True)
         table = np.empty((self.size, len(ids)), np.float32)
         table[: self.kept] = np.nan
-        table[: self.kept, source >= 0] = self._rows[:, source[source >= 0]]
+        table[: self.kept, now] = self._rows[:, before]
         self._ids, self._table, self._bias = ids, table, None
 
     def _keep(self, row: np.ndarray) -> None:

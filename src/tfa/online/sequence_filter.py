@@ -17,7 +17,6 @@ trained. Arrays in, arrays out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -184,9 +183,3 @@ def log_likelihood(scores: np.ndarray, trust: float) -> np.ndarray:
         return np.zeros(row.shape[1])
     height = math.sqrt(2 * math.log(row.shape[1]))
     return trust * (height * z_scores(row[0], mean, spread) - height**2 / 2)
-
-
-def follow(scores: Iterable[np.ndarray], roads: Roads, spec: SequenceSpec | None = None) -> Iterator[Belief]:
-    """A belief for each frame of a sequence of score rows."""
-    path = SequenceFilter(roads, spec)
-    return (path.update(row) for row in scores)

@@ -124,11 +124,6 @@ def matches(query: np.ndarray, candidates: np.ndarray, grid: tuple[int, int], ot
     return [Matches(ours[part], theirs[part], distinct[part], alike[part]) for part in parts]
 
 
-def match(query: np.ndarray, candidate: np.ndarray, grid: tuple[int, int], other: tuple[int, int]) -> Matches:
-    """Of two photos."""
-    return matches(query, candidate[None], grid, other)[0]
-
-
 def evidence(query: np.ndarray, candidates: np.ndarray, grid: tuple[int, int], other: tuple[int, int]) -> np.ndarray:
     """M of each candidate: compact patches `n r` against `c m r` → `c`."""
     return np.array([found.evidence for found in matches(query, candidates, grid, other)], np.float64)

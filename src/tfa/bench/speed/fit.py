@@ -16,7 +16,7 @@ from tfa.base.backend import backend_for
 from tfa.base.config import HeadSpec
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
-from tfa.method.gram import inner_products
+from tfa.method.gram import gram_matrix
 from tfa.method.head import Head
 from tfa.method.residuals import ASSIGNMENTS, describe
 from tfa.method.vocabulary import fit_vocabularies, sample_patches
@@ -117,6 +117,6 @@ def _parts(tokens: Tokens, head: Head) -> dict[str, float]:
         for assignment in ASSIGNMENTS:
             alone = (tokens, [vocabulary.centers], [assignment], spec.temperature, backend)
             described = np.array(timed("six descriptor passes", describe, *alone)[assignment, 0].descriptors)
-            gram = timed("six Gram matrices, float64", inner_products, described, None, backend)
+            gram = timed("six Gram matrices, float64", gram_matrix, described, backend)
             timed("six eigendecompositions, float64", np.linalg.eigh, gram)
     return parts

@@ -21,7 +21,7 @@ from tfa.bench.speed.fit import synthetic_tokens, tokens_of_photos
 from tfa.bench.speed.measure import Measured, measure, measure_in_turn, same_threads, thread_count
 from tfa.bench.speed.result_line import Bar, Line
 from tfa.errors import BadSpec
-from tfa.method.gram import inner_products
+from tfa.method.gram import gram_matrix
 from tfa.method.residuals import HARD
 from tfa.method.spectrum import fit_geometry
 from tfa.method.vocabulary import sample_patches
@@ -211,7 +211,7 @@ def _whitenings(descriptors: np.ndarray) -> dict[str, Measured]:
 
 def own_whitened(descriptors: np.ndarray) -> np.ndarray:
     """φ_1 of the rows: Gram matrix, spectrum, coordinates divided by √λ, L2."""
-    gram = inner_products(descriptors, None, backend_for("cpu"))
+    gram = gram_matrix(descriptors, backend_for("cpu"))
     everyone = np.arange(len(descriptors))
     geometry = fit_geometry(gram, descriptors.shape[1], len(descriptors), everyone)
     return geometry.shaped(geometry.anchor_coordinates(), 1.0)

@@ -15,7 +15,7 @@ import numpy as np
 
 from tfa.errors import MissingExtra
 from tfa.verification import matching
-from tfa.verification.matching import displacements, match, mutual, nearest
+from tfa.verification.matching import displacements, matches, mutual, nearest
 
 Measure = Callable[["Pair"], float]
 TOLERANCE = 2.0  # cells by which a match may miss a transformation and still agree with it
@@ -68,7 +68,7 @@ class Pair:
 
 def as_built(pair: Pair) -> float:
     """The evidence of `tfa.verification`."""
-    return match(pair.query, pair.candidate, pair.grid, pair.other).evidence
+    return matches(pair.query, pair.candidate[None], pair.grid, pair.other)[0].evidence
 
 
 def without_geometry(pair: Pair) -> float:
