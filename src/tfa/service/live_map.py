@@ -30,8 +30,9 @@ log = getLogger("tfa.service")
 class LiveMap:
     """One map of the service.
 
-    `current` is never changed in place. An edit works on a `PlaceMap` of its own, in the map's one editing thread,
-    which writes to disk; only then do queries see it. Queries wait for no edit, edits wait for each other.
+    `current` is the map as it is now and is never changed in place; whoever needs it twice keeps it, since the next
+    look may give another. An edit works on a `PlaceMap` of its own, in the map's one editing thread, which writes to
+    disk; only then do queries see it. Queries wait for no edit, edits wait for each other.
     """
 
     def __init__(
@@ -48,20 +49,15 @@ class LiveMap:
         self._editor = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-edits-{self.name}")
         self._waiting, self._lock, self._closed = 0, threading.Lock(), False
         metrics.queue_length.labels(self.name).set_function(lambda: len(self.queries))
-        metrics.map_images.labels(self.name).set_function(lambda: len(self._current))
-        metrics.map_revision.labels(self.name).set_function(lambda: self._current.state.revision)
+        metrics.map_images.labels(self.name).set_function(lambda: len(self.current))
+        metrics.map_revision.labels(self.name).set_function(lambda: self.current.state.revision)
         self.evidence: tuple[PlaceMap, dict[str, Any]] | None = None  # the last one computed, and of which map
-
-    @property
-    def current(self) -> PlaceMap:
-        """The map as it is now. Whoever needs it twice keeps it: the next call may give another."""
-        return self._current
 
     def _publish(self, place_map: PlaceMap) -> None:
         """From now on queries see this map."""
         own = self.self_calibration
         self._answering: AskableMap = place_map if own is None else own.calibrating(place_map)
-        self._current = place_map
+        self.current = place_map
 
     def _opened(self, state: MapState, notes: Sequence[str]) -> PlaceMap:
         opened = PlaceMap(state, self.path, self.encoder)
@@ -70,7 +66,7 @@ class LiveMap:
 
     def prepare(self) -> None:
         """Make ready for single queries, in turn with edits: the first ones would be slow otherwise."""
-        self._editor.submit(lambda: self._pack(self._current)).result()
+        self._editor.submit(lambda: self._pack(self.current)).result()
 
     def _pack(self, place_map: PlaceMap) -> None:
         if self.self_calibration is None:
@@ -98,7 +94,7 @@ class LiveMap:
             result = change(working)
             if working.state.revision != before:
                 self._metrics.edits.labels(self.name, kind).inc()
-            if working.state.revision != self._current.state.revision:
+            if working.state.revision != self.current.state.revision:
                 self._publish(self._ready(working))
             return result, working.state.revision
         finally:
@@ -119,9 +115,9 @@ class LiveMap:
 
     def _latest(self) -> PlaceMap:
         """A map to edit: as queries see it, or as another process has left it on disk since."""
-        if int(read_header(self.path)["revision"]) != self._current.state.revision:
+        if int(read_header(self.path)["revision"]) != self.current.state.revision:
             return self._reloaded()
-        return self._opened(self._current.state, self._current.notes)
+        return self._opened(self.current.state, self.current.notes)
 
     def _reloaded(self) -> PlaceMap:
         fresh = PlaceMap.load(self.path, encoder=self.encoder)
