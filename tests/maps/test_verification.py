@@ -16,7 +16,7 @@ from tfa.maps import PlaceMap
 from tfa.maps.confidence import SURE, percentile, verified_confidence
 from tfa.maps.records import Hit
 from tfa.photos.images import as_rgb
-from tfa.verification.matching import match
+from tfa.verification.matching import matches
 from tfa.verification.reranking import leads, margins, ordering
 
 
@@ -70,7 +70,7 @@ def test_answers_are_ordered_by_the_fused_score_and_the_rest_follows(place_map, 
     for row, answer in enumerate(answers):
         ranked = np.argsort(-scores[row], kind="stable")
         query = compact.compaction.compact(np.asarray(tokens.patches[row]))
-        found = [match(query, image, (4, 4), (4, 4)) for image in compact.rows(ranked[:count])]
+        found = [matches(query, image[None], (4, 4), (4, 4))[0] for image in compact.rows(ranked[:count])]
         votes, counts = np.array([one.evidence for one in found]), np.array([one.count for one in found])
         own = scores[row].astype(np.float64)
         z = (own - own.mean()) / own.std()
