@@ -31,7 +31,7 @@ def synthetic_truth(name: str = "town") -> Truth:
         name,
         f"The {name} <&>",
         tuple(f"map/{i}.png" for i in range(IMAGES)),
-        tuple(f"asked/{i}.png" for i in range(QUERIES)),
+        tuple(f"queries/{i}.png" for i in range(QUERIES)),
         tuple(np.array([i]) for i in range(QUERIES)),
         {},
         "the same frame",

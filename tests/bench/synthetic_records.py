@@ -55,10 +55,10 @@ def synthetic_record(
     """A record of `rankings` `q splits replicas depth`; the queries not evaluated in a split calibrate it."""
     ranked = np.array(rankings, np.uint16)
     queries, splits, replicas, _ = ranked.shape
-    asked = [list(range(queries))] * splits if evaluated is None else evaluated
+    by_split = [list(range(queries))] * splits if evaluated is None else evaluated
     if confidence is None:
         confidence = np.full(ranked.shape[:3], np.nan)
-        for split, own in enumerate(asked):
+        for split, own in enumerate(by_split):
             confidence[own, split] = 1.0
     folds = tuple(
         (
@@ -70,7 +70,7 @@ def synthetic_record(
                 "decisions": {"c": 0.5},
             },
         )
-        for own in asked
+        for own in by_split
     )
     counts = {"database": len(truth.database), "queries": queries}
     values: dict[str, Any] = {

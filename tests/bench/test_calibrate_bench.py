@@ -1,4 +1,4 @@
-"""The calibration benchmark in small: what it times, tells and prints."""
+"""The calibration benchmark in small: what it times, reports and prints."""
 
 import json
 from dataclasses import replace
@@ -14,13 +14,13 @@ from tfa.errors import BadSpec
 SMALL = {"images": 12, "target": 8, "full": 14, "patches": 10, "channels": 6}
 
 
-def test_a_small_run_tells_both_ratios():
+def test_a_small_run_reports_both_ratios():
     result = benchmark.run_calibrate_benchmark(**SMALL)
-    told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert {key: told[key] for key in SMALL} == SMALL
+    facts = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert {key: facts[key] for key in SMALL} == SMALL
     by_hand = replace(result, fit_seconds=2.0, target_seconds=3.0, full_seconds=5.0)
     assert (by_hand.target_ratio, by_hand.full_ratio) == (1.5, 2.5)
-    assert "carrier" in told["decisions"]
+    assert "carrier" in facts["decisions"]
     assert f"calibration on 14 images{result.full_seconds:30.2f}{result.full_ratio:12.2f}" in str(result)
     assert "calibration on 8 images" in str(result)
 

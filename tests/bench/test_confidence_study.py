@@ -54,19 +54,19 @@ def bench():
 
 
 @pytest.mark.parametrize("name", ["tfa-v-always", "tfa", "tfa-c4-v-always"])
-def test_a_head_is_asked_its_queries_and_out_of_map_queries(bench, name):
+def test_a_head_is_evaluated_on_its_queries_and_out_of_map_queries(bench, name):
     study = study_confidence(bench, head_card(name), bench)
-    asked = 3 * (PLACES - 4 if "c4" in name else PLACES)  # three replicas
-    assert (len(study.sure), len(study.right), len(study.out_of_map_sure)) == (asked, asked, 3 * PLACES)
+    evaluated = 3 * (PLACES - 4 if "c4" in name else PLACES)  # three replicas
+    assert (len(study.sure), len(study.right), len(study.out_of_map_sure)) == (evaluated, evaluated, 3 * PLACES)
     assert study.out_of_map == "town"
-    told = json.loads(json.dumps(study.to_dict()))
-    assert told["recall"] == study.right.mean()
+    facts = json.loads(json.dumps(study.to_dict()))
+    assert facts["recall"] == study.right.mean()
     if name.endswith("-v-always"):
         assert study.right.all()
         assert ((study.sure > 0) & (study.sure < 1)).all()  # a probability, not a z-score
 
 
 def test_without_out_of_map_queries_nothing_is_said_of_them(bench):
-    told = study_confidence(bench, head_card("tfa")).to_dict()
-    assert (told["out_of_map_queries"], told["out_of_map"]) == (0, "")
-    assert told["answered_at_with_out_of_map"] == {"0.95": None, "0.99": None}
+    facts = study_confidence(bench, head_card("tfa")).to_dict()
+    assert (facts["out_of_map_queries"], facts["out_of_map"]) == (0, "")
+    assert facts["answered_at_with_out_of_map"] == {"0.95": None, "0.99": None}

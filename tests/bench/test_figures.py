@@ -59,7 +59,7 @@ def test_examples_are_spread_over_the_thirds_of_the_queries(eligible, rows, chos
     assert spread_out(np.array(list(eligible), int), 90, rows) == chosen
 
 
-def test_a_query_that_was_not_asked_of_a_head_is_no_example(town):
+def test_a_query_that_a_head_was_not_evaluated_on_is_no_example(town):
     results, truth = town
     record = write_record(results, truth, "tfa-c8", tuple(range(12)), plan=budget(8, splits=1))
     [study] = find_studies(results)
@@ -71,7 +71,7 @@ def test_a_query_that_was_not_asked_of_a_head_is_no_example(town):
 def test_frames_are_green_where_right_and_red_where_wrong(town, tmp_path):
     results, truth = town
     write_record(results, truth, "ria", (1, 9), nothing=(5,))
-    photos = write_photos(tmp_path / "photos", truth, missing=("map/4.png", "asked/0.png"))
+    photos = write_photos(tmp_path / "photos", truth, missing=("map/4.png", "queries/0.png"))
     [study] = find_studies(results)
     heads = study.heads("tfa")
     assert heads == ["tfa", "anyloc", "ria"]
@@ -88,7 +88,7 @@ def test_frames_are_green_where_right_and_red_where_wrong(town, tmp_path):
     assert inside(0, 0) == PHOTO
     assert inside(1, 0) == EMPTY  # map/4.png is not there
     assert inside(2, 2) == EMPTY  # no answer
-    assert sheet.getpixel((EDGE + 12, corner(0, 0)[1] + 12)) == EMPTY  # asked/0.png is not there
+    assert sheet.getpixel((EDGE + 12, corner(0, 0)[1] + 12)) == EMPTY  # queries/0.png is not there
     assert sheet.getpixel((EDGE + 12, corner(1, 0)[1] + 12)) == PHOTO
 
 

@@ -79,7 +79,7 @@ def test_the_row_of_sped(column, value, sd, mark):
     assert paper_value("primary", "SPED", column, "R@1") == Figure(value, sd, mark)
 
 
-def test_a_row_of_two_backbones_gives_the_one_asked_for():
+def test_a_row_of_two_backbones_gives_the_one_named():
     assert paper_value("aerial", "SUES-200", "tfa", "R@5") == Figure(81.05)
     assert paper_value("aerial", "SUES-200", "tfa", "R@5", backbone="DINOv3-B") == Figure(91.43)
     assert paper_value("aerial", "SUES-200", "sample4geo", "R@10", backbone="DINOv3-B") == Figure(97.14, mark="r")

@@ -1,4 +1,4 @@
-"""Plans: which queries calibrate and which are asked, by hand."""
+"""Plans: which queries calibrate and which are evaluated, by hand."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ def lists(split):
     return [(fold.calibration.tolist(), fold.evaluated.tolist()) for fold in split.folds]
 
 
-def test_a_budget_draws_by_seed_and_asks_the_complement():
+def test_a_budget_draws_by_seed_and_evaluates_the_complement():
     splits = budget(6).splits(20)
     assert [split.seed for split in splits] == list(range(10))
     for split in splits:
@@ -26,19 +26,19 @@ def test_a_budget_draws_by_seed_and_asks_the_complement():
     ("halves", "one", "other"),
     [("even-odd", [0, 2, 4, 6], [1, 3, 5]), ("contiguous", [0, 1, 2, 3], [4, 5, 6])],
 )
-def test_cross_fit_asks_each_half_of_the_other(halves, one, other):
+def test_cross_fit_evaluates_each_half_with_the_other(halves, one, other):
     [split] = cross_fit(halves).splits(7)
     assert split.seed is None
     assert lists(split) == [(other, one), (one, other)]
     assert sorted(split.evaluated) == list(range(7))
 
 
-def test_full_query_calibrates_on_what_it_asks():
+def test_full_query_calibrates_on_what_it_evaluates():
     [split] = FULL_QUERY.splits(5)
     assert lists(split) == [(list(range(5)), list(range(5)))]
 
 
-def test_without_calibration_everyone_is_asked():
+def test_without_calibration_all_queries_are_evaluated():
     [split] = NO_CALIBRATION.splits(5, CONDITIONS)
     assert lists(split) == [([], list(range(5)))]
     assert not NO_CALIBRATION.calibrates

@@ -179,7 +179,7 @@ def test_rankings_are_packed_exactly(seed: int, depth: int, images: int):
     depth, kind = min(depth, images), generator.choice([np.uint8, np.uint16, np.uint32])
     rankings = np.full((queries, splits, replicas, depth), np.iinfo(kind).max, kind)
     for place in np.ndindex(queries, splits, replicas):
-        if generator.random() < 0.8:  # the others were not asked
+        if generator.random() < 0.8:  # the others were not evaluated
             rankings[place] = generator.permutation(images)[:depth]
     again = unpack_rankings(json.loads(json.dumps(pack_rankings(rankings))))
     assert again.dtype == rankings.dtype

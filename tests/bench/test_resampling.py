@@ -46,7 +46,7 @@ def test_a_mean_without_spread_has_no_width():
     assert (found.mean, found.low, found.high) == (1, 1, 1)
 
 
-def test_queries_not_asked_do_not_count():
+def test_queries_not_evaluated_do_not_count():
     values = coin(40, 0.5)
     with_gaps = np.full(80, np.nan)
     with_gaps[::2] = values
@@ -63,7 +63,7 @@ def test_conditions_weigh_the_same_whatever_their_size():
     assert interval(values).low < 0.9
 
 
-def test_a_condition_nobody_was_asked_is_left_out():
+def test_a_condition_without_evaluated_queries_is_left_out():
     values = np.array([1.0, 0.0, np.nan])
     assert interval(values, [np.array([0, 1]), np.array([2])]).mean == 0.5
 

@@ -54,12 +54,12 @@ class Rigged:
     saw = "target"
 
     def __init__(self, images, seen=()):
-        self.images, self.seen, self.asked = images, list(seen), []
+        self.images, self.seen, self.queried = images, list(seen), []
         self.decisions = {"seen": self.seen}
 
     def scores(self, queries, replica):
         numbers = numbers_of(queries)
-        self.asked += numbers
+        self.queried += numbers
         scores = np.zeros((len(numbers), self.images))
         scores[:, -1] = 1
         scores[range(len(numbers)), numbers] = 2 if replica == "0" else 0.5
@@ -114,7 +114,7 @@ def test_depth_is_at_most_the_database(bench, tmp_path):
     assert only_record(tmp_path / "results")[0].depth == PLACES + EXTRA
 
 
-def test_cross_fit_asks_each_query_of_the_other_half(bench, tmp_path):
+def test_cross_fit_evaluates_each_query_with_the_other_half(bench, tmp_path):
     run_heads(bench, [rigged(cross_fit())], tmp_path / "results")
     record, _ = only_record(tmp_path / "results")
     even, odd = record.folds[0]
@@ -140,7 +140,7 @@ def test_a_record_says_what_it_was_made_of(bench, tmp_path):
     assert record.seeds == (0, 1)
     assert {"tfa", "numpy", "python"} <= set(record.versions)
     assert record.hardware["cores"] >= 1
-    assert {"fit", "calibrate", "ask"} == set(record.timings)
+    assert {"fit", "calibrate", "query"} == set(record.timings)
     assert record.sample.scores.shape == (PLACES, PLACES + EXTRA)
 
 
@@ -294,7 +294,7 @@ def test_an_interrupted_run_continues_where_it_stopped(bench, tmp_path):
     counting = dataclasses.replace(card, fit=lambda database, shared: Counting(len(database)))
     first, second = run_heads(bench, [rigged(NO_CALIBRATION, name="first"), counting], tmp_path / "results")
     assert (first.outcome, second.outcome) == ("kept", "written")
-    # Split 0 is asked again for its piece of the score matrix; split 1 was finished.
+    # Split 0 is evaluated again for its piece of the score matrix; split 1 was finished.
     drawn = [np.random.default_rng(split).permutation(PLACES)[:3].tolist() for split in range(4)]
     assert calibrated == [drawn[0], drawn[2], drawn[3]]
     run_heads(bench, [card], tmp_path / "whole")
@@ -313,11 +313,13 @@ def test_splits_of_other_inputs_are_not_used(bench, tmp_path):
 
 
 def test_a_budget_larger_than_the_queries_is_skipped_with_its_reason(bench, tmp_path):
-    told = []
-    ran = run_heads(bench, [rigged(budget(64)), rigged(NO_CALIBRATION, name="b")], tmp_path / "r", tell=told.append)
+    reported = []
+    ran = run_heads(
+        bench, [rigged(budget(64)), rigged(NO_CALIBRATION, name="b")], tmp_path / "r", report=reported.append
+    )
     assert [one.outcome for one in ran] == ["skipped", "written"]
     assert "64 of 10 queries" in ran[0].reason
-    assert told == ran
+    assert reported == ran
 
 
 def test_a_constant_scorer_ranks_nothing(bench, tmp_path):

@@ -1,4 +1,4 @@
-"""Records made in memory, whose recalls can be told by hand."""
+"""Records made in memory, whose recalls can be worked out by hand."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def test_splits_have_a_mean_and_a_sample_deviation():
     assert scored.decisions[0][0] == {"condition": None, "calibration": 1, "evaluated": 3, "decisions": {"c": 0.5}}
 
 
-def test_a_query_never_asked_has_no_value():
+def test_a_query_never_evaluated_has_no_value():
     scored = score(synthetic_record(TRUTH, [[[RIGHT]]] * 4, evaluated=[[0, 2]]), TRUTH, ks=[1])
     assert np.isnan(scored.per_query).tolist() == [False, True, False, True]
-    assert (scored.asked, scored.queries, scored.recalls[1].mean) == (2, 4, 1)
+    assert (scored.evaluated, scored.queries, scored.recalls[1].mean) == (2, 4, 1)
 
 
 def test_conditions_weigh_the_same_whatever_their_size():
@@ -60,22 +60,22 @@ def test_conditions_weigh_the_same_whatever_their_size():
     assert scored.mean_average_precision.mean == 0.5
 
 
-def test_a_condition_that_was_not_asked_is_left_out():
+def test_a_condition_that_was_not_evaluated_is_left_out():
     truth = synthetic_truth([[0]] * 4, conditions={"day": [0, 1, 2], "night": [3]})
     scored = score(synthetic_record(truth, [[[RIGHT]]] * 4, evaluated=[[0, 1]]), truth, ks=[1])
     assert (list(scored.conditions), scored.recalls[1].mean) == (["day"], 1)
 
 
 @pytest.mark.parametrize(
-    ("unanswerable", "recall", "told"), [("miss", 0.5, "count as misses"), ("skip", 1, "left out")]
+    ("unanswerable", "recall", "message"), [("miss", 0.5, "count as misses"), ("skip", 1, "left out")]
 )
-def test_queries_without_positives_are_misses_or_left_out(unanswerable: str, recall: float, told: str):
+def test_queries_without_positives_are_misses_or_left_out(unanswerable: str, recall: float, message: str):
     truth = synthetic_truth([[0], [0], [], []])
     record = synthetic_record(truth, [[[RIGHT]]] * 4, confidence=[[[3]], [[2]], [[4]], [[1]]])
     scored = score(record, truth, ks=[1], unanswerable=unanswerable)
     assert scored.recalls[1].mean == scored.mean_average_precision.mean == recall
     assert scored.without_positives == 2
-    assert told in scored.to_dict()["unanswerable"]
+    assert message in scored.to_dict()["unanswerable"]
     # Accepting the confident wrong answer first costs precision only where it counts.
     assert scored.acceptance.recall_at_100.mean == (0 if unanswerable == "miss" else 1)
 
@@ -84,7 +84,7 @@ def test_nothing_but_queries_without_positives_cannot_be_skipped():
     truth = synthetic_truth([[], []])
     record = synthetic_record(truth, [[[RIGHT]]] * 2)
     assert score(record, truth, ks=[1]).recalls[1].mean == 0
-    with pytest.raises(BadRecord, match="no query asked has positives"):
+    with pytest.raises(BadRecord, match="no evaluated query has positives"):
         score(record, truth, ks=[1], unanswerable="skip")
 
 
@@ -110,8 +110,8 @@ def test_mean_average_precision_needs_rankings_as_deep_as_positives_are_many():
     scored = score(record, truth, ks=[1])
     assert scored.mean_average_precision is None
     assert scored.refused == "a query has 5 positives and rankings end at 4"
-    asked_otherwise = score(synthetic_record(truth, [[[RIGHT]]] * 2, evaluated=[[1]]), truth, ks=[1])
-    assert asked_otherwise.mean_average_precision.mean == 1
+    other_queries = score(synthetic_record(truth, [[[RIGHT]]] * 2, evaluated=[[1]]), truth, ks=[1])
+    assert other_queries.mean_average_precision.mean == 1
 
 
 def test_mean_average_precision_can_be_cut_to_the_depth_of_a_shallower_record():
@@ -129,9 +129,11 @@ def test_a_k_beyond_the_rankings_names_both():
         score(record, TRUTH)
 
 
-@pytest.mark.parametrize(("given", "told"), [({"ks": [0]}, "at least 1"), ({"unanswerable": "x"}, "'miss' or 'skip'")])
-def test_impossible_settings_say_what_is_allowed(given: dict, told: str):
-    with pytest.raises(BadSpec, match=told):
+@pytest.mark.parametrize(
+    ("given", "message"), [({"ks": [0]}, "at least 1"), ({"unanswerable": "x"}, "'miss' or 'skip'")]
+)
+def test_impossible_settings_say_what_is_allowed(given: dict, message: str):
+    with pytest.raises(BadSpec, match=message):
         score(synthetic_record(TRUTH, [[[RIGHT]]] * 4), TRUTH, **{"ks": [1], **given})
 
 
@@ -147,7 +149,7 @@ def test_a_record_whose_arrays_do_not_fit_is_refused():
         score(replace(record, confidence=np.ones((3, 1, 1), np.float32)), TRUTH, ks=[1])
 
 
-def test_paired_heads_are_compared_on_the_queries_both_were_asked():
+def test_paired_heads_are_compared_on_the_queries_both_were_evaluated_on():
     better = score(
         synthetic_record(TRUTH, [[[RIGHT]], [[RIGHT]], [[RIGHT]], [[WRONG]]], evaluated=[[0, 1, 3]]), TRUTH, ks=[1]
     )
@@ -164,10 +166,10 @@ def test_paired_heads_are_compared_on_the_queries_both_were_asked():
 def test_what_is_scored_survives_json():
     truth = synthetic_truth([[0], [0], [], [0]], conditions={"day": [0, 1], "night": [2, 3]})
     scored = score(synthetic_record(truth, [[[RIGHT, WRONG]], [[SECOND, RIGHT]]] * 2), truth, ks=KS)
-    told = scored.to_dict()
-    assert json.loads(json.dumps(told, allow_nan=False)) == told
-    assert told["recalls"]["2"] == {"mean": scored.recalls[2].mean, "sd": 0.0}
-    assert (told["head"], told["sees"], told["note"]) == ("vlad", "database", "hard words")
+    facts = scored.to_dict()
+    assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+    assert facts["recalls"]["2"] == {"mean": scored.recalls[2].mean, "sd": 0.0}
+    assert (facts["head"], facts["sees"], facts["note"]) == ("vlad", "database", "hard words")
 
 
 def test_a_split_none_of_whose_queries_counts_is_left_out():

@@ -92,16 +92,16 @@ def test_a_drive_is_studied_with_every_replica():
     scores = dict(scores_of(bench))
     assert study.sequences[1] == study_sequence("made", scores[1], bench.truth.positives)
     assert study.replays["ensemble"] == study_replay("made", scores["ensemble"], bench.truth.positives)
-    told = json.loads(json.dumps(study.to_dict()))
-    assert told["replay"]["added"]["fresh"] == study.replays["ensemble"].fresh
-    assert told["sequence"]["mean"]["single"] == pytest.approx(np.mean([study.sequences[s].single for s in (0, 1, 2)]))
+    facts = json.loads(json.dumps(study.to_dict()))
+    assert facts["replay"]["added"]["fresh"] == study.replays["ensemble"].fresh
+    assert facts["sequence"]["mean"]["single"] == pytest.approx(np.mean([study.sequences[s].single for s in (0, 1, 2)]))
 
 
 def test_tables_are_in_percent_with_a_row_for_the_mean_and_one_for_added_scores():
     shares = {"single": 0.5, "filtered": 0.75, "lost": 0.125, "single_levelled": 0.6, "levelled": 1.0}
     shares["levelled_lost"] = 0.0
-    told = [{"dataset": "made", "sequence": {"frames": 8, "mean": shares, "added": {**shares, "single": 0.25}}}]
-    assert table_rows(told, "sequence") == [
+    facts = [{"dataset": "made", "sequence": {"frames": 8, "mean": shares, "added": {**shares, "single": 0.25}}}]
+    assert table_rows(facts, "sequence") == [
         ("made", "8", "mean of three", "50.0", "75.0 (lost 12.5)", "60.0", "100.0 (lost 0.0)"),
         ("made", "8", "scores added", "25.0", "75.0 (lost 12.5)", "60.0", "100.0 (lost 0.0)"),
     ]

@@ -1,4 +1,4 @@
-"""The benchmark of descriptors in small: what it times, tells and prints."""
+"""The benchmark of descriptors in small: what it times, reports and prints."""
 
 import json
 from dataclasses import replace
@@ -11,12 +11,12 @@ from tfa.bench.speed import descriptors as benchmark
 SMALL = {"images": 3, "patches": 12, "channels": 6, "words": 4}
 
 
-def test_a_small_run_tells_time_floor_and_ratio():
+def test_a_small_run_reports_time_floor_and_ratio():
     result = benchmark.run_descriptors_benchmark(**SMALL, repeats=2)
-    told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert {key: told[key] for key in SMALL} == SMALL
+    facts = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert {key: facts[key] for key in SMALL} == SMALL
     assert replace(result, seconds=3.0, floor=2.0).to_dict()["ratio"] == 1.5
-    assert told["disk_bytes"] == 6 * 3 * 4 * (4 * 6 + 4)
+    assert facts["disk_bytes"] == 6 * 3 * 4 * (4 * 6 + 4)
     (line,) = result.lines()
     assert (line.seconds, line.floor, line.bar.allowed) == (result.seconds, result.floor, 1.5)
     assert line.disk_bytes == result.disk_bytes
@@ -25,14 +25,14 @@ def test_a_small_run_tells_time_floor_and_ratio():
 
 
 def test_all_six_are_described_at_once_in_every_run(monkeypatch):
-    asked, real = [], benchmark.describe
+    calls, real = [], benchmark.describe
     monkeypatch.setattr(
         benchmark,
         "describe",
-        lambda *given, **more: asked.append((len(given[0]), len(given[1]), given[2])) or real(*given, **more),
+        lambda *given, **more: calls.append((len(given[0]), len(given[1]), given[2])) or real(*given, **more),
     )
     benchmark.run_descriptors_benchmark(**SMALL, repeats=2)
-    assert asked == [(1, 3, ("hard", "soft")), (3, 3, ("hard", "soft")), (3, 3, ("hard", "soft"))]  # the first warms up
+    assert calls == [(1, 3, ("hard", "soft")), (3, 3, ("hard", "soft")), (3, 3, ("hard", "soft"))]  # the first warms up
 
 
 def test_the_floor_is_two_products_an_image(monkeypatch):

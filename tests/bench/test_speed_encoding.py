@@ -1,4 +1,4 @@
-"""The benchmark of encoding in small: what it times, tells and prints."""
+"""The benchmark of encoding in small: what it times, reports and prints."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ def result() -> benchmark.EncodingBenchmark:
         return benchmark.run_encoding_benchmark(encoders=["tiny-v2"], batches=[1, 3], photos=9, threads=1, repeats=1)
 
 
-def test_a_small_run_tells_times_ratios_and_sizes(result: benchmark.EncodingBenchmark) -> None:
-    told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert [found["batch"] for found in told["architectures"]] == [1, 3]
-    for found in told["architectures"]:
+def test_a_small_run_reports_times_ratios_and_sizes(result: benchmark.EncodingBenchmark) -> None:
+    facts = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert [found["batch"] for found in facts["architectures"]] == [1, 3]
+    for found in facts["architectures"]:
         assert found["encoder"] == "tiny-v2@56"
         assert found["cosine"] > 0.99
         assert found["fast_bytes"] < found["float32_bytes"]
-    assert [line.ratio for line in result.lines()[:2]] == [found["ratio"] for found in told["architectures"]]
+    assert [line.ratio for line in result.lines()[:2]] == [found["ratio"] for found in facts["architectures"]]
     assert replace(result.architectures[0], float32_seconds=3.0, fast_seconds=2.0).ratio == 1.5
-    fed = told["input"]
+    fed = facts["input"]
     assert fed["photos"] == 9
     assert fed["images_per_second"] == pytest.approx(1 / fed["seconds"])
     assert fed["disk_bytes"] > 2 * (529 + 1) * 384
 
 
-def test_the_lines_hold_the_gain_and_the_rate_against_what_is_asked(result: benchmark.EncodingBenchmark) -> None:
+def test_the_lines_hold_the_gain_and_the_rate_against_what_is_required(result: benchmark.EncodingBenchmark) -> None:
     one = dataclasses.replace(result.architectures[0], batch=8, float32_seconds=1.8, fast_seconds=1.0)
     fed = dataclasses.replace(result.input, seconds=1 / 151)
-    told = dataclasses.replace(result, architectures=(one,), input=fed)
-    assert [line.met for line in told.lines()] == [True, None, True]
+    changed = dataclasses.replace(result, architectures=(one,), input=fed)
+    assert [line.met for line in changed.lines()] == [True, None, True]
     slow = dataclasses.replace(one, fast_seconds=1.01)
-    told = dataclasses.replace(result, architectures=(slow,), input=dataclasses.replace(fed, seconds=1 / 149))
-    assert [line.met for line in told.lines()] == [False, None, False]
-    assert "149 images/s" in str(told)
-    assert "1 threads" in str(told)
+    changed = dataclasses.replace(result, architectures=(slow,), input=dataclasses.replace(fed, seconds=1 / 149))
+    assert [line.met for line in changed.lines()] == [False, None, False]
+    assert "149 images/s" in str(changed)
+    assert "1 threads" in str(changed)
 
 
 def test_the_null_encoder_keeps_the_promises_of_an_encoder() -> None:

@@ -20,9 +20,9 @@ SMALL = {"patches": 30, "channels": 6, "spec": HeadSpec(words=8)}
 
 def test_growth_tells_time_floor_memory_and_exponent_of_each_size():
     result = run_fit_growth_benchmark(sizes=(40, 20), repeats=2, **SMALL)
-    told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert [size["images"] for size in told["sizes"]] == [20, 40]
-    for size in told["sizes"]:
+    facts = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert [size["images"] for size in facts["sizes"]] == [20, 40]
+    for size in facts["sizes"]:
         assert size["floor"] == pytest.approx(sum(size["floor_parts"].values()))
         assert size["descriptor_bytes"] == 6 * size["images"] * 8 * 6 * 4
         assert 0 < size["zero_blocks"] < 1
@@ -31,7 +31,7 @@ def test_growth_tells_time_floor_memory_and_exponent_of_each_size():
     size = replace(result.sizes[0], **before, seconds=3.0, floor_parts={"a": 1.5, "b": 0.5})
     assert (size.floor, size.ratio) == (2.0, 1.5)
     assert (size.whole_seconds, size.whole_ratio) == (6.0, 1.2)
-    assert set(told["exponents"]) == {"from descriptors", "whole", "floor"}
+    assert set(facts["exponents"]) == {"from descriptors", "whole", "floor"}
     assert "growth exponent: from descriptors" in str(result)
     lines = result.lines()
     assert [line.ratio for line in lines if line.bar] == [size.ratio for size in result.sizes]
@@ -70,12 +70,12 @@ def test_the_exponent_is_the_slope_of_logarithms():
 def test_a_sampled_fit_tells_memory_at_each_size():
     given = {"images": (60, 30), "channels": 6, "patches": 10, "words": 4, "max_pca": 20, "pca_sample": 12}
     result = run_sampled_fit_benchmark(**given, max_pseudo=10)
-    told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert [size["images"] for size in told["sizes"]] == [30, 60]
-    assert all(size["floor"] is None for size in told["sizes"])
-    if told["sizes"][0]["peak_bytes"] is not None:
-        gained = told["sizes"][1]["peak_bytes"] - told["sizes"][0]["peak_bytes"]
-        assert told["bytes_per_image"] == pytest.approx(gained / 30)
+    facts = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert [size["images"] for size in facts["sizes"]] == [30, 60]
+    assert all(size["floor"] is None for size in facts["sizes"])
+    if facts["sizes"][0]["peak_bytes"] is not None:
+        gained = facts["sizes"][1]["peak_bytes"] - facts["sizes"][0]["peak_bytes"]
+        assert facts["bytes_per_image"] == pytest.approx(gained / 30)
         assert result.lines()[-1].what == "growth of memory"
     assert "PCA of 12 images, 10 pseudo queries" in str(result)
     one = run_sampled_fit_benchmark(**{**given, "images": 25}, max_pseudo=10)
@@ -101,8 +101,8 @@ def test_made_tokens_are_the_same_whenever_they_are_read():
 
 def test_the_fit_beside_its_unavoidable_parts():
     result = run_fit_benchmark(images=12, patches=10, channels=6)
-    told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert len(told["parts"]) == 4
+    facts = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert len(facts["parts"]) == 4
     by_hand = replace(result, seconds=3.0, parts={"a": 1.5, "b": 0.5})
     assert (by_hand.floor, by_hand.ratio) == (2.0, 1.5)
     assert "six eigendecompositions" in str(result)

@@ -18,23 +18,23 @@ SMALL = {"images": 12, "patches": 16, "channels": 8, "words": 4}
 RNG = np.random.default_rng(0)
 
 
-def test_a_small_run_tells_every_row():
+def test_a_small_run_reports_every_row():
     pytest.importorskip("fast_pytorch_kmeans")
     pytest.importorskip("faiss")
     pytest.importorskip("sklearn")
     result = peers.run_peers_benchmark(**SMALL, threads=1)
-    told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert {key: told[key] for key in SMALL} == SMALL
-    rows = {row["what"]: row for row in told["rows"]}
+    facts = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert {key: facts[key] for key in SMALL} == SMALL
+    rows = {row["what"]: row for row in facts["rows"]}
     assert list(rows) == list(peers.ROWS)
     build = rows[peers.WORDS]["seconds"] + rows[peers.RESIDUALS]["seconds"]
     assert rows[peers.BUILD]["seconds"] == pytest.approx(build)
-    assert told["ratio"] == pytest.approx(rows[peers.FIT]["seconds"] / build)
+    assert facts["ratio"] == pytest.approx(rows[peers.FIT]["seconds"] / build)
     assert all(row["of_build"] == pytest.approx(row["seconds"] / build) for row in rows.values())
     own, other = rows[peers.OWN_ALL], rows[peers.FAISS_ALL]
     assert own["of_peer"] == pytest.approx(own["seconds"] / other["seconds"])
-    assert told["same_answers"] > 0.99  # made-up images are far apart
-    assert told["anyloc_iterations"] >= 1
+    assert facts["same_answers"] > 0.99  # made-up images are far apart
+    assert facts["anyloc_iterations"] >= 1
     assert peers.SKLEARN in str(result)
 
 
@@ -155,16 +155,16 @@ def test_threads_are_as_they_were_afterwards():
     torch = pytest.importorskip("torch")
 
     class Library:
-        asked = 7
+        threads = 7
 
         def omp_get_max_threads(self):
-            return self.asked
+            return self.threads
 
         def omp_set_num_threads(self, count):
-            self.asked = count
+            self.threads = count
 
     library, before = Library(), (torch.get_num_threads(), thread_count())
     with same_threads(1, library, None):
-        assert (torch.get_num_threads(), library.asked) == (1, 1)
+        assert (torch.get_num_threads(), library.threads) == (1, 1)
     assert (torch.get_num_threads(), thread_count()) == before
-    assert library.asked == 7
+    assert library.threads == 7

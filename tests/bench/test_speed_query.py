@@ -1,4 +1,4 @@
-"""The benchmarks of asking, of size and of growth in small: what they time, tell and print."""
+"""The benchmarks of queries, of size and of growth in small: what they time, report and print."""
 
 import json
 
@@ -14,14 +14,14 @@ from tfa.errors import BadSpec
 SHAPE = {"words": 4, "channels": 16}
 
 
-def told(result):
+def facts_of(result):
     return json.loads(json.dumps(result.to_dict(), allow_nan=False))
 
 
 @pytest.mark.slow
 def test_queries_are_timed_beside_the_bytes_they_read():
     result = run_query_benchmark(sizes=(30, 300), patches=9, batch=5, proof_images=200, repeats=2, **SHAPE)
-    facts = told(result)
+    facts = facts_of(result)
     assert [(time["carrier"], time["images"]) for time in facts["times"]] == [
         (carrier, images) for images in (30, 300) for carrier in ("original", "partial", "adaptive")
     ]
@@ -56,7 +56,7 @@ def test_scores_of_a_made_up_head_are_finite():
 
 def test_maps_are_weighed_for_every_carrier_and_storage():
     result = run_map_size_benchmark(sizes=(40,), **SHAPE)
-    facts = told(result)
+    facts = facts_of(result)
     assert len(facts["sizes"]) == 9
     by_storage = {(size["carrier"], size["storage"]): size["bytes_per_image"] for size in facts["sizes"]}
     for carrier in ("original", "partial", "adaptive"):
@@ -68,7 +68,7 @@ def test_maps_are_weighed_for_every_carrier_and_storage():
 
 def test_an_addition_is_timed_and_rewrites_nothing():
     result = run_increment_benchmark(images=40, patches=9, additions=3, **SHAPE)
-    facts = told(result)
+    facts = facts_of(result)
     assert facts["untouched"] is True
     assert facts["written_bytes"] < facts["map_bytes"]
     assert facts["own_seconds"] == pytest.approx(facts["seconds"] - facts["encode_seconds"])

@@ -32,9 +32,9 @@ def test_a_ratio_is_time_over_floor_and_a_gain_is_floor_over_time():
     [Line("a"), Line("b", 1.0, 2.0, 0.5, Bar(0.5), 10, 20, "note"), Line("c", ratio=2.0, bar=Bar(4, at_least=True))],
 )
 def test_a_line_survives_json(line):
-    told = json.loads(json.dumps(line.to_dict()))
-    assert Line.from_dict(told) == line
-    assert told["met"] == line.met
+    facts = json.loads(json.dumps(line.to_dict()))
+    assert Line.from_dict(facts) == line
+    assert facts["met"] == line.met
 
 
 def test_cells_leave_out_what_does_not_apply():
@@ -47,14 +47,14 @@ def test_cells_leave_out_what_does_not_apply():
 @pytest.mark.parametrize(
     ("seconds", "text"), [(123.4, "123 s"), (1.0, "1 s"), (0.5, "500 ms"), (2e-5, "20 µs"), (0.0, "0 µs")]
 )
-def test_seconds_are_told_in_their_unit(seconds, text):
+def test_seconds_are_printed_in_their_unit(seconds, text):
     assert format_seconds(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (1500, "1.46 KiB"), (24 << 30, "24 GiB"), (5 << 40, "5.12e+03 GiB")]
 )
-def test_bytes_are_told_in_their_unit(count, text):
+def test_bytes_are_printed_in_their_unit(count, text):
     assert format_bytes(count) == text
 
 
@@ -97,10 +97,10 @@ TINY = {
 def test_a_run_gives_lines_of_every_result(name, monkeypatch):
     monkeypatch.setitem(suite.SUITE, name, replace(suite.SUITE[name], small=TINY[name]))
     [done] = suite.run_each([name], "small")
-    told = json.loads(json.dumps(suite.SpeedRun.here("small", [done]).to_dict(), allow_nan=False))
-    assert {"machine", "versions", "threads", "size"} <= set(told)
-    assert told["machine"]["cores"] >= 1
-    [entry] = told["benchmarks"]
+    facts = json.loads(json.dumps(suite.SpeedRun.here("small", [done]).to_dict(), allow_nan=False))
+    assert {"machine", "versions", "threads", "size"} <= set(facts)
+    assert facts["machine"]["cores"] >= 1
+    [entry] = facts["benchmarks"]
     assert (entry["name"], entry["settings"]) == (name, TINY[name])
     first = entry["lines"][0]
     assert min(first["ratio"], first["seconds"], first["floor"]) > 0
@@ -160,7 +160,7 @@ def result(size: str, processor: str = "Abacus 3000") -> dict:
     return replace(run, benchmarks=tuple(suite.run_each(["one", "two"], size))).to_dict()
 
 
-def test_the_page_names_the_machine_and_what_is_asked_for(made_up):
+def test_the_page_names_the_machine_and_what_is_required(made_up):
     page = performance_page([result("full")])
     assert "Measured on Abacus 3000 (x), 2 cores; numpy 2.\n" in page
     assert "| [One thing](#one-thing) | a \\| b | 1.50 | ≤ 1.3 | no |" in page
@@ -190,15 +190,15 @@ def test_results_are_read_from_files_and_folders(made_up, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [(None, "does not exist"), ("{", "cannot be read"), ("[]", "is not a tfa-speed file"),
      ('{"format": "tfa-speed", "version": 99}', "is of version 99")],
 )  # fmt: skip
-def test_other_files_are_refused(tmp_path, text, told):
+def test_other_files_are_refused(tmp_path, text, message):
     file = tmp_path / "a.json"
     if text is not None:
         file.write_text(text)
-    with pytest.raises(BadFile, match=told):
+    with pytest.raises(BadFile, match=message):
         read_results([file])
 
 

@@ -1,4 +1,4 @@
-"""The benchmark of vocabularies in small: what it times, tells and prints."""
+"""The benchmark of vocabularies in small: what it times, reports and prints."""
 
 import json
 from dataclasses import replace
@@ -14,14 +14,14 @@ from tfa.method.vocabulary import fit_vocabularies
 SMALL = {"patches": 300, "channels": 6, "words": 4}
 
 
-def test_a_small_run_tells_time_floor_and_ratio():
+def test_a_small_run_reports_time_floor_and_ratio():
     result = benchmark.run_vocabulary_benchmark(**SMALL, repeats=2)
-    told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert {key: told[key] for key in SMALL} == SMALL
+    facts = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert {key: facts[key] for key in SMALL} == SMALL
     assert replace(result, seconds=3.0, floor=2.0).to_dict()["ratio"] == 1.5
-    assert told["patch_bytes"] == 300 * 6 * 4
-    assert len(told["iterations"]) == 3
-    assert min(told["iterations"]) >= 1
+    assert facts["patch_bytes"] == 300 * 6 * 4
+    assert len(facts["iterations"]) == 3
+    assert min(facts["iterations"]) >= 1
     (line,) = result.lines()
     assert (line.seconds, line.floor, line.bar.allowed) == (result.seconds, result.floor, 1.3)
     assert "three vocabularies of 4 words, 300 × 6 patches" in str(result)

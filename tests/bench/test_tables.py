@@ -145,7 +145,7 @@ def test_spectral_controls_are_those_of_the_assignment_fullq_chose():
     assert f"Assignment of TFA-FullQ: SPED {OWN} soft." in table.footnotes
 
 
-def test_both_assignments_are_shown_when_asked():
+def test_both_assignments_are_shown_when_requested():
     table = layout("spectral", [cell("hard-original", 60.0), cell("soft-centred", 66.0)], both=True)
     found = shown(table, "SPED", OWN)
     assert (found["HARD-ORIGINAL"].number, found["SOFT-CENTRED"].number) == (Number(60.0, rank=2), Number(66.0, rank=1))
@@ -207,7 +207,7 @@ def test_ranks_do_not_compare_encoders():
     assert row_of(table, "A", "database", "other@14").shown[0].number.rank == BEST  # type: ignore[union-attr]
 
 
-def test_footnotes_say_what_was_asked_and_what_notes_mean():
+def test_footnotes_say_what_was_evaluated_and_what_notes_mean():
     cells = [
         cell("ria", 60.0, note="reconstruction: log map", title="RIA", sees="nothing"),
         cell("tfa-c64", 70.0, plan="C64", sds={1: 1.0}, queries=300, sees="target"),

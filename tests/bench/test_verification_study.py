@@ -67,7 +67,7 @@ def test_geometry_finds_what_patches_alone_do_not(studied):
 
 
 @pytest.mark.slow
-def test_a_calibrated_head_is_asked_the_queries_of_its_first_split_only(bench):
+def test_a_calibrated_head_is_evaluated_on_the_queries_of_its_first_split_only(bench):
     result = study_dataset(bench, head_card("tfa-c4+"), "confirmation", shared=Shared(spec=bench.spec))
     assert (result.head, result.half, result.queries) == ("tfa-c4+", "confirmation", PLACES - 4)
     assert result.recall[BUILT] == 1
@@ -149,8 +149,8 @@ def test_a_magnified_photo_is_beyond_the_scales_allowed():
     assert arrangements.similarity(Pair(np.eye(9, dtype=np.float32), wide, (3, 3), (27, 27))) < 9
 
 
-def test_each_way_asks_its_own_candidates_and_matches_are_found_once():
-    asked, scores = [], np.arange(10.0)
+def test_each_way_compares_its_own_candidates_and_matches_are_computed_once():
+    compared, scores = [], np.arange(10.0)
     variants = {
         "none": Variant(factor="", title="", measure=None),
         "two": Variant(factor="", title="", candidates=2, measure=arrangements.without_geometry),
@@ -160,13 +160,13 @@ def test_each_way_asks_its_own_candidates_and_matches_are_found_once():
     }
 
     def pair(dimensions, image):
-        asked.append((dimensions, image))
+        compared.append((dimensions, image))
         return pair_of(0, {7: 1}.get(image, 3))  # image 7 holds every patch of query 0
 
     found = answers(scores, pair, lambda dimensions, image, other: UNLIKE, variants)
     assert found["none"] == found["two"] == found["narrow"] == 9
     assert found["three"] == 7
-    assert sorted(asked) == [(64, 9), (128, 7), (128, 8), (128, 9)]
+    assert sorted(compared) == [(64, 9), (128, 7), (128, 8), (128, 9)]
     assert answers(np.ones(10), pair, lambda *_: UNLIKE, variants) == dict.fromkeys(variants, -1)
 
 
@@ -175,16 +175,16 @@ def test_the_head_chooses_among_images_of_one_place_where_it_is_to():
         name: Variant(factor="", title="", candidates=3, measure=arrangements.without_geometry, one_place=kept)
         for name, kept in (("places", True), ("frames", False))
     }
-    asked = []
+    compared = []
 
     def between(dimensions, image, other):
-        asked.append((dimensions, image, other))
+        compared.append((dimensions, image, other))
         patches = unit(DATABASE, 0)
         return Pair(5 * patches, patches, GRID, GRID)  # more alike than any two photos are
 
     found = answers(np.arange(10.0), lambda _, image: pair_of(0, {7: 1}.get(image, 3)), between, variants)
     assert (found["places"], found["frames"]) == (9, 7)
-    assert asked == [(128, 7, 9)]
+    assert compared == [(128, 7, 9)]
 
 
 def test_queries_can_be_thinned():
@@ -203,11 +203,11 @@ def test_halves_go_by_position_and_each_dataset_counts_once():
     study = Study("tfa", "fake", (one("a", "tuning", 0.5), one("b", "confirmation", 0.1), one("c", "tuning", 1.0)))
     assert study.mean(BUILT, "tuning") == 0.75
     assert study.mean(BUILT, "confirmation") == 0.1
-    told = json.loads(json.dumps(study.to_dict(), allow_nan=False))
-    assert [row["name"] for row in told["variants"]] == list(VARIANTS)
-    assert [row["name"] for row in told["variants"] if row["default"]] == [BUILT]
-    assert told["variants"][1]["recall"] == {"a": 0.5, "b": 0.1, "c": 1.0}
-    assert told["datasets"][1] == {"dataset": "b", "title": "b", "half": "confirmation", "queries": 5}
+    facts = json.loads(json.dumps(study.to_dict(), allow_nan=False))
+    assert [row["name"] for row in facts["variants"]] == list(VARIANTS)
+    assert [row["name"] for row in facts["variants"] if row["default"]] == [BUILT]
+    assert facts["variants"][1]["recall"] == {"a": 0.5, "b": 0.1, "c": 1.0}
+    assert facts["datasets"][1] == {"dataset": "b", "title": "b", "half": "confirmation", "queries": 5}
     alone = Study("tfa", "fake", (one("a", "tuning", 0.5),))
     assert alone.mean(BUILT, "confirmation") is None
     assert verification_study.joined([*study.datasets], "fake") == [study]

@@ -1,4 +1,4 @@
-"""The benchmark of verification in small: what it times, tells and prints."""
+"""The benchmark of verification in small: what it times, reports and prints."""
 
 import json
 from dataclasses import replace
@@ -10,10 +10,10 @@ from tfa.bench.speed import verify as benchmark
 SMALL = {"candidates": 3, "patches": 12, "dimensions": 6, "queries": 4, "threads": 2}
 
 
-def test_a_small_run_tells_times_and_ratios():
+def test_a_small_run_reports_times_and_ratios():
     result = benchmark.run_verify_benchmark(**SMALL)
-    told = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert {key: told[key] for key in SMALL} == SMALL
+    facts = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert {key: facts[key] for key in SMALL} == SMALL
     batch = {"batch_seconds": 5.0, "batch_products_seconds": 4.0}
     by_hand = replace(result, seconds=3.0, products_seconds=2.0, **batch).to_dict()
     assert (by_hand["ratio"], by_hand["batch_ratio"], by_hand["ms_per_query"]) == (1.5, 1.25, 3000.0)
@@ -22,16 +22,16 @@ def test_a_small_run_tells_times_and_ratios():
 
 
 def test_every_query_is_verified_against_every_candidate(monkeypatch):
-    asked = []
+    calls = []
 
     def watch(self, queries, grid, indices, threads):
-        asked.append(([len(query) for query in queries], grid, [images.tolist() for images in indices], threads))
+        calls.append(([len(query) for query in queries], grid, [images.tolist() for images in indices], threads))
 
     monkeypatch.setattr(benchmark.CompactTokens, "matches_of_each", watch)
     benchmark.run_verify_benchmark(**SMALL)
-    assert len(asked) == 2 * (1 + benchmark.REPEATS)  # the first of each warms up
-    assert asked[0] == ([12], (3, 4), [[0, 1, 2]], 2)
-    assert asked[-1] == ([12] * 4, (3, 4), [[0, 1, 2]] * 4, 2)
+    assert len(calls) == 2 * (1 + benchmark.REPEATS)  # the first of each warms up
+    assert calls[0] == ([12], (3, 4), [[0, 1, 2]], 2)
+    assert calls[-1] == ([12] * 4, (3, 4), [[0, 1, 2]] * 4, 2)
 
 
 @pytest.mark.parametrize(("patches", "grid"), [(529, (23, 23)), (12, (3, 4)), (7, (1, 7)), (1, (1, 1))])

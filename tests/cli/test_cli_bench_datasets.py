@@ -70,9 +70,9 @@ def test_a_whole_copy_exits_with_0(bench: Run, town: Path) -> None:
     result = bench("check", "my-town", town)
     assert result.exit_code == 0
     assert "my-town is whole" in result.stdout
-    told = json.loads(bench("check", "my-town", town, "--deep", "--json").stdout)
-    assert (told["dataset"], told["whole"]) == ("my-town", True)
-    assert {finding["level"] for finding in told["findings"]} == {"note"}
+    facts = json.loads(bench("check", "my-town", town, "--deep", "--json").stdout)
+    assert (facts["dataset"], facts["whole"]) == ("my-town", True)
+    assert {finding["level"] for finding in facts["findings"]} == {"note"}
 
 
 def test_a_copy_that_lacks_something_exits_with_1(bench: Run, town: Path) -> None:

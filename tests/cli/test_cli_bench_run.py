@@ -38,10 +38,10 @@ def test_records_are_written_scored_and_kept(bench, town, tmp_path):
 def test_json_holds_runs_and_scores(bench, town, tmp_path):
     done = bench("run", "--dataset", f"town={town}", "--heads", "mean,tfa-c64", "--out", tmp_path / "r", "--json")
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout)
-    assert [(one["head"], one["outcome"]) for one in told["runs"]] == [("mean", "written"), ("tfa-c64", "skipped")]
-    assert told["runs"][1]["record"] is None
-    assert told["scores"][0]["recalls"]["1"]["mean"] == 1
+    facts = json.loads(done.stdout)
+    assert [(one["head"], one["outcome"]) for one in facts["runs"]] == [("mean", "written"), ("tfa-c64", "skipped")]
+    assert facts["runs"][1]["record"] is None
+    assert facts["scores"][0]["recalls"]["1"]["mean"] == 1
 
 
 def test_rankings_shallower_than_twenty_are_scored_as_deep_as_they_are(bench, town, tmp_path):
@@ -52,7 +52,7 @@ def test_rankings_shallower_than_twenty_are_scored_as_deep_as_they_are(bench, to
 
 
 @pytest.mark.parametrize(
-    ("dataset", "heads", "told"),
+    ("dataset", "heads", "message"),
     [
         ("town", "mean", "give NAME=PATH"),
         ("town=nowhere", "mean", "nowhere is not a folder"),
@@ -60,11 +60,11 @@ def test_rankings_shallower_than_twenty_are_scored_as_deep_as_they_are(bench, to
         ("sped=TOWN", "mean", "607"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_encoded(bench, town, tmp_path, dataset, heads, told):
+def test_what_is_wrong_is_said_before_anything_is_encoded(bench, town, tmp_path, dataset, heads, message):
     args = ("--dataset", dataset.replace("TOWN", str(town)), "--heads", heads, "--out", tmp_path / "r")
     done = bench("run", *args)
     assert done.exit_code != 0
-    assert told in done.stderr
+    assert message in done.stderr
     assert not (tmp_path / "r").exists()
 
 
@@ -75,9 +75,9 @@ def test_heads_are_listed_with_what_they_see(bench):
     assert "target" in row
     assert "C64" in row
     assert "ablations: tfa-support-only" in done.stdout
-    told = json.loads(bench("heads", "--json").stdout)
-    assert {"name", "title", "sees", "plan", "settings", "note"} == set(told["heads"][0])
-    assert "tfa" in told["groups"]["calibrated"]
+    facts = json.loads(bench("heads", "--json").stdout)
+    assert {"name", "title", "sees", "plan", "settings", "note"} == set(facts["heads"][0])
+    assert "tfa" in facts["groups"]["calibrated"]
 
 
 @pytest.mark.slow

@@ -74,13 +74,13 @@ def test_conditions_have_rows_of_their_own(bench: Run, tmp_path: Path):
 
 
 def test_json_is_all_there_is_on_standard_output(bench: Run, results: Path):
-    told = json.loads(bench(results, "--json", "--against", "vlad", "--ks", "1,5").stdout)
-    assert [one["head"] for one in told] == ["tfa", "tfa-c64", "vlad"]
-    assert told[0]["recalls"] == {"1": {"mean": 0.5, "sd": 0.0}, "5": {"mean": 0.5, "sd": 0.0}}
-    assert told[0]["against"]["head"] == "vlad"
-    assert told[0]["against"]["mean"] == 0.5
-    assert told[0]["against"]["queries"] == 4
-    assert "against" not in told[2]
+    facts = json.loads(bench(results, "--json", "--against", "vlad", "--ks", "1,5").stdout)
+    assert [one["head"] for one in facts] == ["tfa", "tfa-c64", "vlad"]
+    assert facts[0]["recalls"] == {"1": {"mean": 0.5, "sd": 0.0}, "5": {"mean": 0.5, "sd": 0.0}}
+    assert facts[0]["against"]["head"] == "vlad"
+    assert facts[0]["against"]["mean"] == 0.5
+    assert facts[0]["against"]["queries"] == 4
+    assert "against" not in facts[2]
 
 
 def test_a_refused_average_precision_says_why(bench: Run, tmp_path: Path):
@@ -104,18 +104,18 @@ def test_an_encoder_without_the_head_compared_with_is_noted(bench: Run, results:
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
+    ("args", "message"),
     [
         (["--dataset", "twon"], "did you mean town?"),
         (["--head", "nobody"], "there are tfa, tfa-c64, vlad"),
         (["--ks", "1,50"], "20 deep, recall at 50"),
     ],
 )
-def test_errors_say_what_there_is(bench: Run, results: Path, args: list[str], told: str):
+def test_errors_say_what_there_is(bench: Run, results: Path, args: list[str], message: str):
     result = bench(results, *args)
     assert result.exit_code == 1
     assert result.stdout == ""
-    assert told in result.stderr
+    assert message in result.stderr
 
 
 @pytest.mark.parametrize("ks", ["", "0", "1,x", "-1", "1,,5", "²"])

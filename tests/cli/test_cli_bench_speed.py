@@ -11,7 +11,7 @@ from tfa.bench.speed.result_line import Bar, Line, compared
 
 
 @pytest.fixture
-def asked(monkeypatch, tmp_path):
+def runs(monkeypatch, tmp_path):
     """What is run; nothing is timed."""
     monkeypatch.chdir(tmp_path)
     calls = []
@@ -26,31 +26,31 @@ def asked(monkeypatch, tmp_path):
     return calls
 
 
-def test_without_names_all_but_the_long_ones_run(run, asked):
+def test_without_names_all_but_the_long_ones_run(run, runs):
     done = run("bench", "speed", "--quiet")
     assert done.exit_code == 0, done.stderr
-    assert asked == [(suite.chosen(), "full", False)]
+    assert runs == [(suite.chosen(), "full", False)]
     assert "Fitting a head (fit)" in done.stdout
     assert "whole" in done.stdout
     assert "≤ 1.3" in done.stdout
     assert "[other] (not installed)" in done.stdout
 
 
-def test_names_size_and_peers_are_passed_on(run, asked):
+def test_names_size_and_peers_are_passed_on(run, runs):
     done = run("bench", "speed", "verify", "--peers", "--size", "small")
     assert done.exit_code == 0
     assert "note: the bars are meant for --size full" in done.stderr
-    assert asked == [(["verify", "peers"], "small", True)]
+    assert runs == [(["verify", "peers"], "small", True)]
 
 
-def test_json_is_all_there_is_on_standard_output(run, asked):
-    told = json.loads(run("bench", "speed", "fit", "--json").stdout)
-    assert {"format", "version", "size", "machine", "versions", "threads", "benchmarks"} == set(told)
-    [entry] = told["benchmarks"]
+def test_json_is_all_there_is_on_standard_output(run, runs):
+    facts = json.loads(run("bench", "speed", "fit", "--json").stdout)
+    assert {"format", "version", "size", "machine", "versions", "threads", "benchmarks"} == set(facts)
+    [entry] = facts["benchmarks"]
     assert (entry["name"], entry["details"], entry["lines"][0]["met"]) == ("fit", {"x": 1}, False)
 
 
-def test_the_file_is_what_json_prints_and_becomes_the_page(run, asked, tmp_path):
+def test_the_file_is_what_json_prints_and_becomes_the_page(run, runs, tmp_path):
     done = run("bench", "speed", "fit", "--json", "--out", "speed/a.json")
     assert json.loads((tmp_path / "speed/a.json").read_text("utf-8")) == json.loads(done.stdout)
     assert "wrote speed/a.json" in done.stderr
@@ -74,7 +74,7 @@ def test_what_was_measured_is_written_before_the_next_begins(run, monkeypatch, t
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("speed", "fitt"), "did you mean 'fit'"),
         (("speed", "--size", "tiny"), "tiny"),
@@ -83,9 +83,9 @@ def test_what_was_measured_is_written_before_the_next_begins(run, monkeypatch, t
         (("performance",), "Missing argument"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_timed(run, asked, tmp_path, words, told):
+def test_what_is_wrong_is_said_before_anything_is_timed(run, runs, tmp_path, words, message):
     (tmp_path / "file").write_text("")
     done = run("bench", *words)
     assert done.exit_code != 0
-    assert told in done.stderr
-    assert asked == []
+    assert message in done.stderr
+    assert runs == []

@@ -93,7 +93,7 @@ def test_both_reaches_the_layout(table: Run, results: Path):
 
 
 @pytest.mark.parametrize(
-    ("args", "code", "told"),
+    ("args", "code", "message"),
     [
         (["tertiary"], 2, "tertiary"),
         (["primary", "--format", "html"], 2, "html"),
@@ -101,10 +101,10 @@ def test_both_reaches_the_layout(table: Run, results: Path):
         (["primary", "--encoder", "nobody@1"], 1, "no record of encoder 'nobody@1'; it has other@14, tiny@28"),
     ],
 )
-def test_what_cannot_be_shown_is_refused(table: Run, results: Path, args, code, told):
+def test_what_cannot_be_shown_is_refused(table: Run, results: Path, args, code, message):
     done = table(*args, "--records", results)
     assert done.exit_code == code
-    assert told in done.stderr
+    assert message in done.stderr
     assert done.stdout == ""
 
 

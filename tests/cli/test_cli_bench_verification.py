@@ -39,11 +39,11 @@ def test_a_table_with_both_halves_and_the_default_marked(bench, town, tmp_path):
     marked = [line for line in done.stdout.splitlines() if "as built *" in line]
     assert len(marked) == 2
     assert len(marked[0].split()) == 3 + 5
-    told = json.loads((tmp_path / "study.json").read_text("utf-8"))
-    assert [study["head"] for study in told] == ["tfa-c4+", "mean"]
-    assert [one["half"] for one in told[0]["datasets"]] == ["tuning", "confirmation", "tuning"]
-    assert [one["queries"] for one in told[0]["datasets"]] == [PLACES - 4] * 3
-    assert [row["name"] for row in told[0]["variants"]] == list(VARIANTS)
+    facts = json.loads((tmp_path / "study.json").read_text("utf-8"))
+    assert [study["head"] for study in facts] == ["tfa-c4+", "mean"]
+    assert [one["half"] for one in facts[0]["datasets"]] == ["tuning", "confirmation", "tuning"]
+    assert [one["queries"] for one in facts[0]["datasets"]] == [PLACES - 4] * 3
+    assert [row["name"] for row in facts[0]["variants"]] == list(VARIANTS)
 
 
 def test_json_alone_and_one_dataset(bench, town):
@@ -56,7 +56,7 @@ def test_json_alone_and_one_dataset(bench, town):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("--dataset", "town"), "give NAME=PATH"),
         (("--dataset", "town=TOWN", "--heads", "meen"), "did you mean 'mean'"),
@@ -64,11 +64,11 @@ def test_json_alone_and_one_dataset(bench, town):
         (("--dataset", "town=TOWN", "--dataset", "town=TOWN", "--heads", "mean"), "given twice"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_encoded(bench, town, monkeypatch, words, told):
+def test_what_is_wrong_is_said_before_anything_is_encoded(bench, town, monkeypatch, words, message):
     monkeypatch.setattr(tfa.encoders, "load_encoder", lambda name, **given: pytest.fail("an encoder was loaded"))
     done = bench("verification", *(word.replace("TOWN", str(town)) for word in words))
     assert done.exit_code != 0
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 class Result:
@@ -93,15 +93,15 @@ def test_verify_passes_on_what_it_is_given(run, monkeypatch):
 
 def test_confidence_of_heads_with_out_of_map_queries(bench, town, tmp_path):
     args = ("confidence", f"--dataset=town={town}", f"--out-of-map=other={town}", "--heads", "tfa,tfa-v-always")
-    done = bench(*args, "--out", tmp_path / "told.json")
+    done = bench(*args, "--out", tmp_path / "studies.json")
     assert done.exit_code == 0, done.output
-    told = json.loads((tmp_path / "told.json").read_text("utf-8"))
-    assert [(row["head"], row["out_of_map"], row["out_of_map_queries"]) for row in told] == [
+    facts = json.loads((tmp_path / "studies.json").read_text("utf-8"))
+    assert [(row["head"], row["out_of_map"], row["out_of_map_queries"]) for row in facts] == [
         ("tfa", "other", 3 * PLACES),
         ("tfa-v-always", "other", 3 * PLACES),
     ]
     lines = [line for line in done.stdout.splitlines() if line.startswith("town")]
     assert len(lines) == 2
-    assert f"{100 * told[1]['recall']:.1f}" in lines[1]
+    assert f"{100 * facts[1]['recall']:.1f}" in lines[1]
     own = bench("confidence", f"--dataset=town={town}", f"--out-of-map=town={town}", "--heads", "tfa", "--json")
     assert json.loads(own.stdout)[0]["out_of_map_queries"] == 0  # a dataset is not out of its own map

@@ -1,9 +1,9 @@
-"""Plans: which queries calibrate a head and which are asked. Numbers of queries in, index lists out.
+"""Plans: which queries calibrate a head and which are evaluated. Numbers of queries in, index lists out.
 
-    no calibration   all queries are asked of the head as it is
-    C-N              N queries calibrate, the others are asked; ten splits
-    FullQ            all queries calibrate and all are asked
-    cross-fit        each half is asked of a head calibrated on the other
+    no calibration   all queries are evaluated with the head as it is
+    C-N              N queries calibrate, the others are evaluated; ten splits
+    FullQ            all queries calibrate and all are evaluated
+    cross-fit        each half is evaluated with a head calibrated on the other
 
 Conditions (day, night, …) are parts of one list of queries. A budget is drawn over all of them and serves one
 head, or, where a plan says so, each condition draws its own and has a head of its own.
@@ -25,7 +25,7 @@ HALVES = ("even-odd", "contiguous")
 
 @dataclass(frozen=True)
 class Fold:
-    """One head: the queries it is calibrated on (in the order drawn) and the queries it is asked."""
+    """One head: the queries it is calibrated on (in the order drawn) and the queries it is evaluated on."""
 
     calibration: np.ndarray
     evaluated: np.ndarray
@@ -69,16 +69,16 @@ class Plan:
         return self.kind != "none"
 
     def to_dict(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"kind": self.kind, "name": self.name}
+        facts: dict[str, Any] = {"kind": self.kind, "name": self.name}
         if self.kind == "budget":
-            told |= {"n": self.n, "splits": self.count}
+            facts |= {"n": self.n, "splits": self.count}
         if self.kind == "cross-fit":
-            told |= {"halves": self.halves}
-        return told | ({"specific": True} if self.specific else {})
+            facts |= {"halves": self.halves}
+        return facts | ({"specific": True} if self.specific else {})
 
     def splits(self, queries: int, conditions: Mapping[str, np.ndarray] | None = None) -> list[Split]:
         if queries < 1:
-            raise BadSpec("there are no queries to ask")
+            raise BadSpec("there are no queries to evaluate")
         everyone = np.arange(queries)
         groups: dict[str | None, np.ndarray] = {None: everyone}
         if self.specific and conditions:
@@ -113,7 +113,7 @@ FULL_QUERY = Plan(kind="full")
 
 
 def budget(n: int, *, splits: int = SPLITS, specific: bool = False) -> Plan:
-    """C-N: in split `seed`, `default_rng(seed).permutation(queries)[:n]` calibrate and the others are asked."""
+    """C-N: in split `seed`, `default_rng(seed).permutation(queries)[:n]` calibrate and the others are evaluated."""
     if splits < 1:
         raise BadSpec(f"splits={splits} is out of range: must be at least 1")
     return Plan(kind="budget", n=n, count=splits, specific=specific)
@@ -128,4 +128,6 @@ def cross_fit(halves: str = "even-odd") -> Plan:
 def check_budget(n: int, available: int, condition: str | None = None) -> None:
     what = "queries" if condition is None else f"queries of {condition!r}"
     if not 1 <= n < available:
-        raise BadSpec(f"a budget of {n} of {available} {what} is not allowed; at least 1 must calibrate and 1 be asked")
+        raise BadSpec(
+            f"a budget of {n} of {available} {what} is not allowed; at least 1 must calibrate and 1 be evaluated"
+        )

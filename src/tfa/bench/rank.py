@@ -1,4 +1,4 @@
-"""Asking a head: the first places of each query's ranking, and how far the best answer stands out of its row."""
+"""Querying a head: the first places of each query's ranking, and how far the best answer stands out of its row."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAMPLE = 40  # queries and database images of the piece of the score matrix that
 
 @dataclass(frozen=True)
 class Answers:
-    """What the queries were answered in one split. Queries that were not asked have `nothing` and nan."""
+    """What the queries were answered in one split. Queries that were not evaluated have `nothing` and nan."""
 
     replicas: tuple[str, ...]
     folds: tuple[Mapping[str, Any], ...]
@@ -36,7 +36,7 @@ def index_type(images: int) -> np.dtype:
     return next(kind for kind in map(np.dtype, ("u1", "u2", "u4")) if images < np.iinfo(kind).max)
 
 
-def asked_split(
+def answers_of_split(
     split: Split,
     heads: Sequence[Fitted],
     queries: Photos,
@@ -44,12 +44,12 @@ def asked_split(
     depth: int,
     progress: Progress | None = None,
 ) -> Answers:
-    """Each fold's head is asked its queries, under every replica."""
+    """Each fold's head answers its queries, under every replica."""
     replicas, kind = heads[0].replicas, index_type(images)
     rankings = np.full((len(queries), len(replicas), min(depth, images)), np.iinfo(kind).max, kind)
     confidence = np.full((len(queries), len(replicas)), np.nan, np.float32)
     kinds = []
-    with (progress or SilentProgress()).task("asking", len(split.evaluated) * len(replicas), "queries") as task:
+    with (progress or SilentProgress()).task("querying", len(split.evaluated) * len(replicas), "queries") as task:
         for fold, head in zip(split.folds, heads, strict=True):
             own = False
             for column, replica in enumerate(replicas):
@@ -92,7 +92,7 @@ def mean_recall(head: Fitted, queries: Photos, positives: Positives, ks: Sequenc
     """Recall of each replica over all queries, averaged: what the paper reports of a head that is not calibrated."""
     everyone = Split(None, (Fold(np.arange(0), np.arange(len(queries))),))
     images = head.scores(queries.select(slice(0, 1)), head.replicas[0]).shape[1]
-    answers = asked_split(everyone, [head], queries, images, max(ks))
+    answers = answers_of_split(everyone, [head], queries, images, max(ks))
     rows = [recall_at(answers.rankings[:, replica], positives, ks) for replica in range(len(head.replicas))]
     return [float(value) for value in np.mean(rows, axis=0)]
 

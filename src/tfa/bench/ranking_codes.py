@@ -19,8 +19,8 @@ def pack_rankings(rankings: np.ndarray) -> dict[str, Any]:
     """Of `q s r d` database indices. The largest value of the type stands for no image: of a whole ranking or none."""
     queries, depth = len(rankings), rankings.shape[-1]
     rows = rankings.reshape(queries, -1, depth)
-    asked = (rows != np.iinfo(rankings.dtype).max).any(axis=2)
-    query, images = np.nonzero(asked)[0], rows[asked].astype(np.int64)
+    evaluated = (rows != np.iinfo(rankings.dtype).max).any(axis=2)
+    query, images = np.nonzero(evaluated)[0], rows[evaluated].astype(np.int64)
     if (np.diff(np.sort(images, axis=1), axis=1) == 0).any():
         raise BadRecord("a ranking names an image twice; a head's ranking must name each image once")
     orders, places, counts = _usual_orders(query, images, queries)
@@ -28,7 +28,8 @@ def pack_rankings(rankings: np.ndarray) -> dict[str, Any]:
     return {
         "type": rankings.dtype.newbyteorder("<").str.replace("|u1", "<u1"),
         "shape": list(rankings.shape),
-        "asked": pack(np.packbits(asked)),
+        # The stored key of `evaluated`: another word would make every committed record unreadable.
+        "asked": pack(np.packbits(evaluated)),
         "counts": pack(counts.astype(smallest(counts))),
         "orders": pack(orders.astype(smallest(orders))),
         # All codes of one place together: first places are nearly always 0, last ones seldom.
@@ -42,14 +43,14 @@ def unpack_rankings(packed: dict[str, Any]) -> np.ndarray:
         if kind.kind != "u":
             raise BadRecord(f"packed rankings are of type {kind}; allowed are unsigned integers")
         queries, depth, each = shape[0], shape[-1], int(np.prod(shape[1:-1]))
-        asked = np.unpackbits(unpack(packed["asked"]), count=queries * each).astype(bool).reshape(queries, each)
+        evaluated = np.unpackbits(unpack(packed["asked"]), count=queries * each).astype(bool).reshape(queries, each)
         counts, orders = (unpack(packed[name]).astype(np.int64) for name in ("counts", "orders"))
         places = _from_lehmer(unpack(packed["codes"]).astype(np.int64).T)
-        query = np.nonzero(asked)[0]
+        query = np.nonzero(evaluated)[0]
         if (places >= counts[query][:, None]).any():
             raise BadRecord("packed rankings are damaged: a query's order is shorter than its rankings need")
         rows = np.full((queries, each, depth), np.iinfo(kind).max, kind)
-        rows[asked] = orders[(np.cumsum(counts) - counts)[query][:, None] + places]
+        rows[evaluated] = orders[(np.cumsum(counts) - counts)[query][:, None] + places]
         return rows.reshape(shape)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise BadRecord(f"packed rankings are damaged: {type(error).__name__} {error}") from None

@@ -131,13 +131,13 @@ class Record:
     # Of each split: calibration, evaluated, condition, decisions, and of which kind the confidences are.
     folds: tuple[tuple[Mapping[str, Any], ...], ...]
     rankings: np.ndarray  # queries splits replicas depth: database indices, `nothing` where there is none
-    confidence: np.ndarray  # queries splits replicas, of the best answer; nan where not asked
+    confidence: np.ndarray  # queries splits replicas, of the best answer; nan where not evaluated
     sample: ScoreSample
     timings: Mapping[str, float]  # seconds
 
     @property
     def nothing(self) -> int:
-        """The index that stands for no image: not asked in this split, or a row of nothing but equal scores."""
+        """The index that stands for no image: not evaluated in this split, or a row of nothing but equal scores."""
         return int(np.iinfo(self.rankings.dtype).max)
 
     @property
@@ -159,7 +159,7 @@ class Record:
         return tuple(dict.fromkeys(fold["confidence"] for folds in self.folds for fold in folds))
 
     def evaluated(self, split: int) -> np.ndarray:
-        """Queries asked in a split, in the order of their numbers."""
+        """Queries evaluated in a split, in the order of their numbers."""
         return np.sort(np.concatenate([np.asarray(fold["evaluated"], np.int64) for fold in self.folds[split]]))
 
     @property

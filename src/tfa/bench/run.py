@@ -1,4 +1,4 @@
-"""The first loop: encode a dataset once, ask every head, write its rankings. Nothing is scored here.
+"""The first loop: encode a dataset once, query every head, write its rankings. Nothing is scored here.
 
 A head's record is written when it is complete; a finished split of an unfinished head is kept beside it. A run
 that is interrupted continues where it stopped. A record that exists is kept, unless it was made by another revision
@@ -26,7 +26,7 @@ from tfa.bench.finished_splits import FinishedSplits
 from tfa.bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Shared
 from tfa.bench.protocols import Plan, Split
 from tfa.bench.provenance import hardware, revisions, versions
-from tfa.bench.rank import asked_split, score_sample
+from tfa.bench.rank import answers_of_split, score_sample
 from tfa.bench.records import TRUTH_FILE, Record, Truth, record_path
 from tfa.encoders.protocol import Encoder
 from tfa.errors import BadSpec
@@ -48,7 +48,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Bench:
-    """A dataset under an encoder, ready to be asked."""
+    """A dataset under an encoder, ready for heads."""
 
     dataset: Dataset
     truth: Truth
@@ -86,7 +86,7 @@ def run_heads(
     split_depth: int | None = None,
     again: bool = False,
     progress: bool | Progress | None = None,
-    tell: Callable[[Ran], None] = lambda ran: None,
+    report: Callable[[Ran], None] = lambda ran: None,
 ) -> list[Ran]:
     """Records of all heads on one dataset. `again` makes existing ones once more and compares.
 
@@ -102,7 +102,7 @@ def run_heads(
     for card in cards:
         kept = (split_depth or depth) if card.plan.count > 1 else depth
         done.append(run_head(bench, card, results, shared, depth=kept, again=again, progress=bars))
-        tell(done[-1])
+        report(done[-1])
     return done
 
 
@@ -172,7 +172,7 @@ def make_record(
     finished: FinishedSplits,
     progress: Progress,
 ) -> Record:
-    """Fit, calibrate for each split, ask, and put the answers together."""
+    """Fit, calibrate for each split, query, and put the answers together."""
     clock = _Clock()
     first: Fitted | None = None
     with clock.of("fit"):
@@ -187,8 +187,10 @@ def make_record(
             with clock.of("calibrate"):
                 heads = [calibrated(fitted, bench.queries, fold.calibration) for fold in split.folds]
             first = first or heads[0]
-            with clock.of("ask"):
-                answers = asked_split(split, heads, bench.queries, len(bench.database), inputs["depth"], of_queries)
+            with clock.of("query"):
+                answers = answers_of_split(
+                    split, heads, bench.queries, len(bench.database), inputs["depth"], of_queries
+                )
             if several:
                 finished.write(number, answers)
         answered.append(answers)

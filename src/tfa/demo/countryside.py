@@ -1,4 +1,4 @@
-"""Photos of somewhere else: fields, hills, fences and woods, to ask a map about a place it does not hold."""
+"""Photos of somewhere else: fields, hills, fences and woods, queries of places that a map does not hold."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def outside_photos(folder: Path, count: int = 8, size: tuple[int, int] = (480, 3
     """Write `count` country photos, `outside_000.jpg` and on, each of another landscape; return their paths."""
     if count < 1 or min(size) < 32:
         raise BadSpec(
-            f"{count} photos of {size[0]}×{size[1]} pixels cannot be drawn; ask for at least 1 of 32 pixels a side"
+            f"{count} photos of {size[0]}×{size[1]} pixels cannot be drawn; give at least 1 of 32 pixels a side"
         )
     paths = []
     for number in range(count):

@@ -104,7 +104,7 @@ def render_town(
     if references < 2 or queries < 1 or min(size) < 32:
         raise BadSpec(
             f"a town of {references} references and {queries} queries of {size[0]}×{size[1]} pixels cannot be drawn; "
-            "ask for at least 2 references, 1 query and 32 pixels a side"
+            "give at least 2 references, 1 query and 32 pixels a side"
         )
     world = plan_world(seed)
     first, second = plan_poses(world.route, references, queries, seed)

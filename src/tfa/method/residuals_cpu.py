@@ -64,7 +64,7 @@ class ImagePass:
         largest = np.ones_like(totals)
         similarities, weights = self.similarities[: len(unit)], self.weights[: len(unit)]
         # One product a construction: of another shape it might round otherwise, and a descriptor would depend on what
-        # else is asked for.
+        # else is requested.
         for s, centers in enumerate(self.centers):
             np.matmul(unit, centers.T, out=similarities)
             nearest = similarities.argmax(axis=1)  # of equals the first

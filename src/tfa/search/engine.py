@@ -33,7 +33,7 @@ class SearchResult:
 
     ids: np.ndarray  # q k, int64
     scores: np.ndarray  # q k, float32
-    mean: np.ndarray | None = None  # q, float64: over everything the engine holds; None if it cannot tell
+    mean: np.ndarray | None = None  # q, float64: over everything the engine holds; None if it does not know it
     spread: np.ndarray | None = None  # q, float64: the population standard deviation
 
 

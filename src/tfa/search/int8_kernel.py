@@ -45,9 +45,9 @@ class Kernel:
         for number, piece in enumerate(self.pieces):
             columns = planes[:, number * self.columns : (number + 1) * self.columns]
             # Two more columns, zero in the rows, whose entries make the kernel's scale 1 and its offset 63.
-            asked = np.empty((len(columns), columns.shape[1] + 2), np.float32)
-            asked[:, :-2], asked[:, -2], asked[:, -1] = columns, -63, 64
-            total += torch.ops.quantized.linear_dynamic(torch.from_numpy(asked), piece, True).numpy()
+            padded = np.empty((len(columns), columns.shape[1] + 2), np.float32)
+            padded[:, :-2], padded[:, -2], padded[:, -1] = columns, -63, 64
+            total += torch.ops.quantized.linear_dynamic(torch.from_numpy(padded), piece, True).numpy()
         return total
 
 

@@ -29,7 +29,7 @@ EXACT = 1 << 24  # below it every integer is a float32
 RUN = 512  # columns of a float32 product
 ROWS = 512  # rows of it: a block of 1 MB stays in a cache
 SMALL = 256  # rows up to which the int8 kernel is not worth its packing
-PACKED_AFTER = 2  # asks after which rows are packed for it: a program that asks once need not wait
+PACKED_AFTER = 2  # products after which rows are packed for it: a program that queries once need not wait
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class QuantisedRows:
     top: int = TOP  # largest level
     fine: np.ndarray | None = None  # int8 `m D`: row ≈ step · (levels + fine / 254)
     _kernels: dict[str, Kernel | None] = field(default_factory=dict, repr=False, compare=False)
-    _asked: list[int] = field(default_factory=lambda: [0], repr=False, compare=False)
+    _uses: list[int] = field(default_factory=lambda: [0], repr=False, compare=False)
 
     @cached_property
     def levels(self) -> np.ndarray:
-        """int8 `m D`; what is stored in seven bits is widened when it is first asked for."""
+        """int8 `m D`; what is stored in seven bits is widened when it is first needed."""
         return from_seven_bits(self.stored, self.width) if self.stored.dtype == np.uint8 else self.stored
 
     @property
@@ -75,8 +75,8 @@ class QuantisedRows:
 
     def inner(self, features: np.ndarray) -> np.ndarray:
         """⟨query, row⟩ `q m` of features `q D`, in the features' dtype."""
-        self._asked[0] += 1
-        if self._asked[0] > PACKED_AFTER:
+        self._uses[0] += 1
+        if self._uses[0] > PACKED_AFTER:
             self.prepare()
         planes = planes_of(features, BASE if self.fine is None else FINE_BASE)
         sums = self._sums("levels", self.levels, planes)

@@ -84,7 +84,7 @@ COUNTS = {
 }
 GOOD = {
     "name": "town", "title": "Town", "layout": "folder", "positives": "same index", "group": "Other",
-    "citation": "none", "licence": "unknown", "get": "ask",
+    "citation": "none", "licence": "unknown", "get": "from the authors",
 }  # fmt: skip
 
 

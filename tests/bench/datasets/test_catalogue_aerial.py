@@ -57,7 +57,7 @@ def test_published_counts_are_declared(name: str, database: int, queries: int) -
 
 
 @pytest.mark.parametrize("name", ["urbanscape", "park", *(f"4seasons-{name}" for name in SEASONS)])
-def test_inferred_counts_are_told_but_not_declared(name: str) -> None:
+def test_inferred_counts_are_reported_but_not_declared(name: str) -> None:
     card = cards()[name]
     assert card.counts.to_dict() == {}
     assert "inferred" in card.note

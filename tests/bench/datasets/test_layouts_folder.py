@@ -99,7 +99,7 @@ def test_folder_measures_degrees_on_the_ground(town):
     assert rows(folder.load(town, radius=112.0)) == [[0, 1, 2], [0, 1]]
 
 
-def test_folder_without_any_rule_asks_for_positives(town):
+def test_folder_without_any_rule_needs_positives(town):
     with pytest.raises(BadDataset, match=r"positives\.json is missing"):
         folder.load(town)
     with pytest.raises(BadDataset, match="5 of 5 images have no position"):

@@ -44,7 +44,7 @@ def test_the_reverse_direction_has_several_positives(tmp_path: Path) -> None:
     assert [own.tolist() for own in found.positives] == [[0, 1], [2], []]
 
 
-def test_without_distractors_only_asked_classes_stay_and_a_note_says_whose_rule_that_is(tmp_path: Path) -> None:
+def test_without_distractors_only_classes_with_queries_stay_and_a_note_says_whose_rule_that_is(tmp_path: Path) -> None:
     university(tmp_path)
     found = identity.load(tmp_path, distractors=False)
     assert [image.name for image in found.database] == ["0001.jpg", "0002.jpg"]
@@ -96,7 +96,7 @@ def sues_200(root: Path, training: str = "index : ['0001', '0003']\n") -> None:
     (root / "indexs.yaml").write_text(training)
 
 
-def test_sues_asks_for_untrained_ids_in_a_gallery_of_all(tmp_path: Path) -> None:
+def test_sues_queries_are_untrained_ids_in_a_gallery_of_all(tmp_path: Path) -> None:
     sues_200(tmp_path)
     found = sues.load(tmp_path, heights=(150, 200))
     assert [image.parent.name for image in found.database] == ["0001", "0002", "0003", "0004"]

@@ -139,7 +139,7 @@ def test_gsv_lists_name_missing_images_and_lists(tmp_path):
         gsv_lists.load(tmp_path)
 
 
-def test_gsv_lists_ask_which_of_two_is_meant(tmp_path):
+def test_two_gsv_lists_are_ambiguous(tmp_path):
     for name in ("x", "y"):
         np.save(tmp_path / f"{name}_dbImages.npy", np.array(["a.jpg"]))
     with pytest.raises(BadDataset, match="may both be meant"):
@@ -158,7 +158,7 @@ def msls_tree(root, used, positives):
     save_objects(root / "msls_val/msls_val_pIdx.npy", ragged(positives))
 
 
-def test_msls_asks_only_the_chosen_queries(tmp_path):
+def test_msls_has_only_the_chosen_queries(tmp_path):
     msls_tree(tmp_path, [0, 2], [[1], [0, 1]])
     found = msls.load(tmp_path)
     assert names(found.queries) == ["0.jpg", "2.jpg"]
@@ -221,7 +221,7 @@ def test_gsv_cities_take_the_users_positives_first(brussels):
     assert (names(found.queries), len(found.database), rows(found)) == ([listed[0]], 3, [[0, 1]])
 
 
-def test_gsv_cities_need_to_be_told_the_queries(brussels):
+def test_gsv_cities_need_a_list_of_queries(brussels):
     root, listed = brussels
     with pytest.raises(BadDataset, match="not published"):
         gsv_cities.load(root, city="Brussels")

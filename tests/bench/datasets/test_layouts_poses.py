@@ -102,7 +102,7 @@ def test_tiles_within_a_hundred_metres_are_positives(visloc: Path) -> None:
     assert "1 photos have no row" in found.notes[1]
 
 
-def test_coverage_asks_that_a_tile_shows_the_position(visloc: Path) -> None:
+def test_coverage_requires_that_a_tile_shows_the_position(visloc: Path) -> None:
     found = uav_visloc.load(visloc, coverage=True)
     assert [own.tolist() for own in found.positives] == [[0], [1]]
 

@@ -24,7 +24,7 @@ from tfa.bench.records import Truth
 def small(name: str, **changes: object) -> DatasetCard:
     given = {
         "title": name.title(), "layout": "folder", "positives": "same place", "group": "Other", "citation": "none",
-        "licence": "unknown", "get": "ask",
+        "licence": "unknown", "get": "from the authors",
     } | changes  # fmt: skip
     return DatasetCard(name=name, **given)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Arrays that others pickled are read; whatever else a pickle asks for is refused and not run."""
+"""Arrays that others pickled are read; whatever else a pickle names is refused and not run."""
 
 from __future__ import annotations
 

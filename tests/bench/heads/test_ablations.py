@@ -84,7 +84,7 @@ def test_the_methods_own_rules_change_nothing(head):
     assert calibrate_by(METHOD, head, target).decisions == pipeline.calibrate(head, target).decisions
 
 
-def test_reasons_are_not_told_of_rules_that_are_not_the_methods(head):
+def test_rules_that_are_not_the_methods_have_no_reasons(head):
     assert fit_by(ABLATIONS["no-cls"].rules, head).evidence.reasons == {}
 
 

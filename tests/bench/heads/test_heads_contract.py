@@ -1,4 +1,4 @@
-"""What every head of the benchmark promises, asked of every card. A new module of heads joins MODULES."""
+"""What every head of the benchmark promises, checked on every card. A new module of heads joins MODULES."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SPEC = HeadSpec(words=8)  # of this package's own heads: 24 small images have no
 
 
 def fitted(card: HeadCard, database: Tokens, queries: Tokens = QUERIES) -> Fitted:
-    """The head as it is asked: calibrated on the queries where its plan says so."""
+    """The head as it is evaluated: calibrated on the queries where its plan says so."""
     head = card.fit(Photos(database), Shared(spec=SPEC))
     if card.plan.calibrates:
         assert isinstance(head, Calibratable)
@@ -148,7 +148,7 @@ def test_a_duplicate_image_ties_exactly_and_comes_later(card):
 
 
 @every_card
-def test_a_score_does_not_depend_on_what_it_was_asked_with(card):
+def test_a_score_does_not_depend_on_the_other_queries(card):
     head = fitted_once(card.name)
     for replica, together in all_scores(head).items():
         alone = [head.scores(Photos(QUERIES.select([i])), replica) for i in range(len(QUERIES))]

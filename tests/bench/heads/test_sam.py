@@ -17,7 +17,7 @@ from tfa.bench.heads.peers import sam_weights
 from tfa.bench.heads.peers.sam import (
     MEAN,
     STD,
-    Asking,
+    MaskSettings,
     SamSegmenter,
     boxes_of,
     enlarge,
@@ -28,7 +28,7 @@ from tfa.bench.heads.peers.sam import (
 )
 from tfa.errors import BadSpec, BadWeights, WeightsMissing
 
-EASY = Asking(points_per_side=3, points_per_batch=4, least_iou=-100.0, least_stability=0.0)
+EASY = MaskSettings(points_per_side=3, points_per_batch=4, least_iou=-100.0, least_stability=0.0)
 
 
 def tiny_config() -> SamConfig:
@@ -69,26 +69,28 @@ def tiny(tmp_path_factory) -> Path:
 @pytest.mark.slow
 def test_masks_are_boolean_of_the_half_image_and_always_the_same(tiny):
     image = random_image(1, (60, 40))
-    masks = SamSegmenter(tiny, asking=EASY).segment(image)
+    masks = SamSegmenter(tiny, prompting=EASY).segment(image)
     assert masks.dtype == bool
     assert masks.shape[1:] == (20, 30)
     assert 0 < len(masks) <= 27
     assert 0 < masks.mean() < 1
-    assert np.array_equal(masks, SamSegmenter(tiny, asking=EASY).segment(image))
-    assert SamSegmenter(tiny, asking=EASY).segment(random_image(1, (1280, 640))).shape[1:] == (160, 320)
+    assert np.array_equal(masks, SamSegmenter(tiny, prompting=EASY).segment(image))
+    assert SamSegmenter(tiny, prompting=EASY).segment(random_image(1, (1280, 640))).shape[1:] == (160, 320)
 
 
 def test_a_model_that_is_sure_of_nothing_gives_no_mask(tiny):
-    sure = Asking(points_per_side=2, least_iou=100.0)
-    assert SamSegmenter(tiny, asking=sure).segment(random_image(1)).shape == (0, 15, 20)
-    unstable = Asking(points_per_side=2, least_iou=-100.0, least_stability=1.1)
-    assert SamSegmenter(tiny, asking=unstable).segment(random_image(1)).shape == (0, 15, 20)
+    sure = MaskSettings(points_per_side=2, least_iou=100.0)
+    assert SamSegmenter(tiny, prompting=sure).segment(random_image(1)).shape == (0, 15, 20)
+    unstable = MaskSettings(points_per_side=2, least_iou=-100.0, least_stability=1.1)
+    assert SamSegmenter(tiny, prompting=unstable).segment(random_image(1)).shape == (0, 15, 20)
 
 
 def test_batches_of_points_do_not_change_the_masks(tiny):
-    one = Asking(points_per_side=3, points_per_batch=64, least_iou=-100.0, least_stability=0.0)
+    one = MaskSettings(points_per_side=3, points_per_batch=64, least_iou=-100.0, least_stability=0.0)
     image = random_image(2)
-    assert np.array_equal(SamSegmenter(tiny, asking=EASY).segment(image), SamSegmenter(tiny, asking=one).segment(image))
+    assert np.array_equal(
+        SamSegmenter(tiny, prompting=EASY).segment(image), SamSegmenter(tiny, prompting=one).segment(image)
+    )
 
 
 def test_the_published_numbers_are_the_defaults(tiny):

@@ -148,7 +148,7 @@ def test_a_photo_of_the_database_finds_itself(head, queries):
     assert head.scores(queries, "0")[[0, 3]].argmax(axis=1).tolist() == [3, 5]
 
 
-def test_answers_do_not_depend_on_what_else_is_asked(head, queries):
+def test_answers_do_not_depend_on_the_other_queries(head, queries):
     together = head.scores(queries, "0")
     alone = np.concatenate([head.scores(queries.select([index]), "0") for index in range(len(queries))])
     assert np.array_equal(together, alone)

@@ -114,12 +114,12 @@ def test_what_is_remembered_is_what_is_found_anew_and_no_pair_is_matched_twice(a
         return real(self, queries, grid, images, threads)
 
     monkeypatch.setattr(CompactTokens, "matches_of_each", watched)
-    asked = Photos(DescribedQueries(QUERIES))
-    np.testing.assert_array_equal(always.scores(asked.select([3, 1]), "0"), fresh[[3, 1]])
-    np.testing.assert_array_equal(always.scores(asked, "0"), fresh)
+    photos = Photos(DescribedQueries(QUERIES))
+    np.testing.assert_array_equal(always.scores(photos.select([3, 1]), "0"), fresh[[3, 1]])
+    np.testing.assert_array_equal(always.scores(photos, "0"), fresh)
     once = sum(matched)
     assert once == len(QUERIES) * always.pairs.spec.candidates  # images of one place were compared before
-    np.testing.assert_array_equal(always.scores(asked.select([5]), "0"), fresh[[5]])
+    np.testing.assert_array_equal(always.scores(photos.select([5]), "0"), fresh[[5]])
     assert sum(matched) == once
     always.scores(Photos(QUERIES), "0")
     assert sum(matched) == 2 * once  # not of a remembered set: nothing was kept

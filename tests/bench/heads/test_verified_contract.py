@@ -44,19 +44,19 @@ def test_a_verified_head_and_a_map_give_the_same_order_matches_and_confidence(en
     bench = head_card("tfa-c8-v-always" if calibrates else "tfa-v-always").fit(
         Photos(database.tokens), Shared(spec=SPEC)
     )
-    asked = Photos(DescribedQueries(queries.tokens))
+    photos = Photos(DescribedQueries(queries.tokens))
     if calibrates:
-        bench = bench.calibrate(asked.select(slice(0, 8)))
+        bench = bench.calibrate(photos.select(slice(0, 8)))
     bench = VerifiedHead(bench.base, PatchPairs(database.tokens, spec), always=True)
     place_map = PlaceMap.from_head(bench.base.retriever, database, FakeEncoder(), storage="float32", verify=spec)
 
     answers = place_map.query_tokens(queries.tokens, k=IMAGES, verify=True)
-    scores, sure = bench.scores_and_confidence(asked, "0")
+    scores, sure = bench.scores_and_confidence(photos, "0")
     order, _ = ranked(scores, IMAGES, np.dtype(np.int64))
 
     assert [[hit.id for hit in answer] for answer in answers] == order.tolist()
     np.testing.assert_allclose([answer[0].confidence for answer in answers], sure, rtol=1e-6)
-    compared = bench.pairs.of(asked.tokens)
+    compared = bench.pairs.of(photos.tokens)
     for row, answer in enumerate(answers):
         verified = [hit for hit in answer if hit.matches is not None]
         assert len(verified) == min(candidates, IMAGES)

@@ -40,8 +40,12 @@ class Counts:
     conditions: Mapping[str, int] = field(default_factory=dict)  # queries of each condition
 
     def to_dict(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"database": self.database, "queries": self.queries, "conditions": dict(self.conditions)}
-        return {key: value for key, value in told.items() if value not in (None, {})}
+        declared: dict[str, Any] = {
+            "database": self.database,
+            "queries": self.queries,
+            "conditions": dict(self.conditions),
+        }
+        return {key: value for key, value in declared.items() if value not in (None, {})}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +69,8 @@ class DatasetCard:
     conditions_specific: bool = False  # the paper calibrates each condition on its own queries
 
     def to_dict(self) -> dict[str, Any]:
-        told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {**told, "options": dict(self.options), "counts": self.counts.to_dict(), "spec": dict(self.spec)}
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {**values, "options": dict(self.options), "counts": self.counts.to_dict(), "spec": dict(self.spec)}
 
 
 def read_card(text: str, source: str) -> DatasetCard:

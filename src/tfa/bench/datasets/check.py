@@ -1,4 +1,4 @@
-"""Is a copy of a dataset whole? Every fault that can be told, not just the first; a bad copy never raises."""
+"""Is a copy of a dataset whole? Every fault that can be found, not just the first; a bad copy never raises."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def check_dataset(
     try:
         found = reading.load(root)
     except (TfaError, OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        # what is missing has been told; a loader that stops for that reason has nothing to add
+        # what is missing has been reported; a loader that stops for that reason has nothing to add
         if not lacking:
             findings.append(Finding(ERROR, "layout", str(error)))
         return findings
@@ -70,7 +70,7 @@ def check_dataset(
 
 
 def _missing(reading: Reading, root: Path) -> list[str]:
-    """Folders and files the layout knows it needs; a layout without such a list tells its first error instead."""
+    """Folders and files the layout knows it needs; a layout without such a list reports its first error instead."""
     listed = getattr(layout_of(reading.layout), "missing", None)
     return list(listed(root, **reading.options)) if listed else []
 

@@ -38,7 +38,9 @@ def evidence_of(record: Record) -> Evidence | None:
     if not candidates:
         return None
     try:
-        points = {name: (float(told["support"]), _mean(told["agreement"])) for name, told in candidates.items()}
+        points = {
+            name: (float(evidence["support"]), _mean(evidence["agreement"])) for name, evidence in candidates.items()
+        }
         chosen = f"{decisions['assignment']}/{decisions['carrier']}"
         joined = f"{decisions['assignment']}/adaptive+cls"
     except (KeyError, TypeError, ValueError, AttributeError) as error:

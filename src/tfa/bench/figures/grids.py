@@ -32,17 +32,17 @@ class Grid:
 
 
 def choose(study: Study, heads: Sequence[str], *, successes: bool, rows: int = ROWS) -> Grid:
-    """Queries the first head answers rightly and some other wrongly, or the reverse; asked of every head."""
+    """Queries the first head answers rightly and some other wrongly, or the reverse, evaluated for every head."""
     if rows < 1:
         raise BadSpec(f"rows={rows} is out of range: a grid has at least 1 row")
     answers = {head: BestAnswers.of(study.records[head], study.truth) for head in heads}
     reference, *others = answers.values()
-    asked = np.logical_and.reduce([answer.asked for answer in answers.values()])
-    differing = np.zeros(len(asked), bool)
+    evaluated = np.logical_and.reduce([answer.evaluated for answer in answers.values()])
+    differing = np.zeros(len(evaluated), bool)
     for other in others:
         differing |= other.right != reference.right
-    eligible = np.flatnonzero(asked & differing & (reference.right == successes))
-    return Grid(tuple(spread_out(eligible, len(asked), rows)), len(eligible), tuple(heads), answers)
+    eligible = np.flatnonzero(evaluated & differing & (reference.right == successes))
+    return Grid(tuple(spread_out(eligible, len(evaluated), rows)), len(eligible), tuple(heads), answers)
 
 
 def spread_out(eligible: np.ndarray, queries: int, rows: int) -> list[int]:

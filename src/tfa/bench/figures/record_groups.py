@@ -44,24 +44,24 @@ class Study:
 
 @dataclass(frozen=True)
 class BestAnswers:
-    """The best answer of a head to each query: from the first split that asked it, by the first replica."""
+    """The best answer of a head to each query: from the first split that evaluated it, by the first replica."""
 
     image: np.ndarray  # q: database index; -1 where there is no answer
-    asked: np.ndarray  # q
+    evaluated: np.ndarray  # q
     right: np.ndarray  # q
 
     @classmethod
     def of(cls, record: Record, truth: Truth) -> BestAnswers:
         count = len(truth.queries)
-        image, asked = np.full(count, -1, np.int64), np.zeros(count, bool)
+        image, evaluated = np.full(count, -1, np.int64), np.zeros(count, bool)
         for split in range(len(record.folds)):
             new = record.evaluated(split)
-            new = new[~asked[new]]
+            new = new[~evaluated[new]]
             top = record.rankings[new, split, 0, 0].astype(np.int64)
             image[new] = np.where(top == record.nothing, -1, top)
-            asked[new] = True
+            evaluated[new] = True
         right = np.array([image[q] in truth.positives[q] for q in range(count)], bool)
-        return cls(image, asked, right)
+        return cls(image, evaluated, right)
 
 
 def find_studies(results: Path, datasets: Collection[str] | None = None, encoder: str | None = None) -> list[Study]:

@@ -23,9 +23,9 @@ def calibration(study: Study, folder: Path) -> Content:
     draw_calibration(curves, path)
     alt = "R@1 in percent against the number of calibration queries. " + "; ".join(c.words() for c in curves) + "."
     caption = (
-        "Filled: N unlabelled queries calibrate the head, the others are asked; bars show the deviation over splits. "
-        "Open, behind the dotted line: FullQ calibrates on all queries and asks all of them; a cross-fit asks each "
-        "half of a head calibrated on the other. Dashed: no calibration."
+        "Filled: N unlabelled queries calibrate the head, the others are evaluated; bars show the deviation over "
+        "splits. Open, behind the dotted line: FullQ calibrates on all queries and evaluates all of them; a cross-fit "
+        "evaluates each half with a head calibrated on the other. Dashed: no calibration."
     )
     return [Picture(path, alt, caption)]
 
@@ -93,9 +93,9 @@ def answers(study: Study, folder: Path, photos: Path | None, reference: str, row
             "spread over the list of queries. Green frame: a true place. Red frame: another place. "
             "Answers are of the first replica."
         )
-        told = "; ".join(
+        counts = "; ".join(
             f"query {q}: " + ", ".join(f"{h} {'right' if grid.answers[h].right[q] else 'wrong'}" for h in heads)
             for q in grid.queries
         )
-        content.append(Picture(path, f"Queries and the best answers of {', '.join(heads)}. {told}.", caption, True))
+        content.append(Picture(path, f"Queries and the best answers of {', '.join(heads)}. {counts}.", caption, True))
     return content

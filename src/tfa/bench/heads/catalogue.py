@@ -139,10 +139,10 @@ def names() -> list[str]:
     return [*own, *plugin_names(PLUGINS, own)]
 
 
-def head_cards(asked: Sequence[str], supplied: Supplied | None = None) -> list[HeadCard]:
-    """Cards of names and groups (`all` is every group), each once, in the order asked."""
+def head_cards(names: Sequence[str], supplied: Supplied | None = None) -> list[HeadCard]:
+    """Cards of names and groups (`all` is every group), each once, in the order given."""
     wanted: list[str] = []
-    for name in asked:
+    for name in names:
         if name == "all":
             wanted += [member for group in GROUPS.values() for member in group]
         else:

@@ -1,4 +1,4 @@
-"""What the benchmark asks of a head: fit on a database, score queries, say what was seen.
+"""What the benchmark needs of a head: fit on a database, score queries, say what was seen.
 
 A head is fitted on `Photos` of the database alone. A head that calibrates takes unlabelled target photos
 afterwards, drawn by its protocol; there is no argument positives could come in by.
@@ -100,7 +100,7 @@ class HeadCard:
     title: str
     sees: str  # the most its fitted form has seen: nothing < database < target
     fit: Fit
-    plan: Plan = NO_CALIBRATION  # which queries calibrate and which are asked
+    plan: Plan = NO_CALIBRATION  # which queries calibrate and which are evaluated
     settings: Mapping[str, Any] = field(default_factory=dict)  # for the record: all that shapes the scores
     stages: tuple[str, ...] = METHOD  # keys of provenance.ALGORITHM: whose revisions its records carry
     note: str = ""  # "reconstruction", "ours, beyond the paper", …

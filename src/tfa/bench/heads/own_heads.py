@@ -3,9 +3,9 @@
 Every head of one database shares one fit. The names say what happens after it:
 
     tfa  dual                 as fitted on the database
-    tfa-c64  dual-c64         calibrated on 64 unlabelled queries, the others are asked (any number)
+    tfa-c64  dual-c64         calibrated on 64 unlabelled queries, the others are evaluated (any number)
     tfa-fullq  dual-fullq     calibrated on all queries
-    tfa-crossfit              each half of the queries asked of a head calibrated on the other
+    tfa-crossfit              each half of the queries evaluated by a head calibrated on the other
     …+                        with robust score calibration (ours, beyond the paper)
     …-ensemble                the three replicas' scores added, not averaged recalls (ours)
 """
@@ -39,12 +39,12 @@ class RetrieverHead:
     """A fitted head of the package, and how it is calibrated."""
 
     retriever: BaseHead
-    asked: tuple[Replica, ...] = CONSTRUCTIONS
+    own_replicas: tuple[Replica, ...] = CONSTRUCTIONS
     how: Calibrate | None = None
 
     @property
     def replicas(self) -> tuple[str, ...]:
-        return tuple(str(replica) for replica in self.asked)
+        return tuple(str(replica) for replica in self.own_replicas)
 
     @property
     def saw(self) -> str:
@@ -53,11 +53,11 @@ class RetrieverHead:
     @property
     def decisions(self) -> dict[str, Any]:
         """What it decided, with the evidence of every candidate where there is some."""
-        told = dict(self.retriever.decisions.to_dict())  # type: ignore[attr-defined]
+        decisions = dict(self.retriever.decisions.to_dict())  # type: ignore[attr-defined]
         if isinstance(self.retriever, Head):
             candidates = self.retriever.evidence.candidates
-            told["candidates"] = {name: candidate.to_dict() for name, candidate in candidates.items()}
-        return told
+            decisions["candidates"] = {name: candidate.to_dict() for name, candidate in candidates.items()}
+        return decisions
 
     def scores(self, queries: Photos, replica: str) -> np.ndarray:
         return self.retriever.scores(queries.tokens, ENSEMBLE if replica == ENSEMBLE else int(replica))
@@ -66,7 +66,7 @@ class RetrieverHead:
         assert self.how is not None, "a head without a calibration was given a plan that calibrates"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FewPhotos)  # a budget of 4 is the benchmark's own choice
-            return RetrieverHead(self.how(self.retriever, target.tokens), self.asked)
+            return RetrieverHead(self.how(self.retriever, target.tokens), self.own_replicas)
 
 
 def fitted_tfa(database: Photos, shared: Shared) -> Head:
@@ -118,13 +118,13 @@ def retriever_card(name: str) -> HeadCard | None:
         return None
     title, fit, plain, scored = _SYSTEMS[match[1]]
     suffix, plan = (f"-C{match[3]}", budget(int(match[3]))) if match[3] else _PLANS[match[2] or ""]
-    asked: tuple[Replica, ...] = (ENSEMBLE,) if match[5] else CONSTRUCTIONS
+    own_replicas: tuple[Replica, ...] = (ENSEMBLE,) if match[5] else CONSTRUCTIONS
     how = None if not plan.calibrates else scored if match[4] else plain
     return HeadCard(
         name=name,
         title=title + suffix + ("+" if match[4] else "") + (" ensemble" if match[5] else ""),
         sees="target" if plan.calibrates else "database",
-        fit=_fit(fit, asked, how),
+        fit=_fit(fit, own_replicas, how),
         plan=plan,
         settings={"system": match[1], "score_calibration": bool(match[4]), "ensemble": bool(match[5])},
         note=OURS if match[4] or match[5] else "",
@@ -132,5 +132,5 @@ def retriever_card(name: str) -> HeadCard | None:
     )
 
 
-def _fit(fit: Callable[[Photos, Shared], BaseHead], asked: tuple[Replica, ...], how: Calibrate | None) -> Fit:
-    return lambda database, shared: RetrieverHead(fit(database, shared), asked, how)
+def _fit(fit: Callable[[Photos, Shared], BaseHead], own_replicas: tuple[Replica, ...], how: Calibrate | None) -> Fit:
+    return lambda database, shared: RetrieverHead(fit(database, shared), own_replicas, how)

@@ -35,7 +35,7 @@ class Child:
 
     def __init__(self, place_map: Path, command: Command, log: Path, threads: int = 1) -> None:
         self._command, self._log = list(command(place_map)), log
-        self._surroundings = {**os.environ, **dict.fromkeys(THREADS, str(threads))}
+        self._environment = {**os.environ, **dict.fromkeys(THREADS, str(threads))}
         self._process: subprocess.Popen[str] | None = None
         self.url = ""
 
@@ -52,7 +52,7 @@ class Child:
         """Start it and wait until it is ready."""
         with open(self._log, "a", encoding="utf-8") as log:
             self._process = subprocess.Popen(
-                self._command, stdout=subprocess.PIPE, stderr=log, text=True, env=self._surroundings
+                self._command, stdout=subprocess.PIPE, stderr=log, text=True, env=self._environment
             )
         clock = threading.Timer(START_SECONDS, self._process.kill)
         clock.daemon = True
@@ -61,7 +61,7 @@ class Child:
             self.url = self._address()
             while not self._ready():
                 if self._process.poll() is not None:
-                    raise NotServing(f"the service ended before it was ready:\n{self._told()}")
+                    raise NotServing(f"the service ended before it was ready:\n{self._log_tail()}")
                 time.sleep(0.05)
         except BaseException:
             self.kill()
@@ -73,17 +73,17 @@ class Child:
         assert self._process is not None
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            found = re.search(r"https?://\S+", line)
-            if found:
-                return found[0]
-        raise NotServing(f"the service did not start:\n{self._told()}")
+            match = re.search(r"https?://\S+", line)
+            if match:
+                return match[0]
+        raise NotServing(f"the service did not start:\n{self._log_tail()}")
 
     def _ready(self) -> bool:
         with contextlib.suppress(URLError, OSError), urlopen(f"{self.url}/readyz", timeout=10) as answer:
             return bool(answer.status == 200)
         return False
 
-    def _told(self) -> str:
+    def _log_tail(self) -> str:
         return self._log.read_text("utf-8", "replace")[-2000:]
 
     def kill(self) -> None:

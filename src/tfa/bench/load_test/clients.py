@@ -1,4 +1,4 @@
-"""Clients that ask and edit at once, and what they saw."""
+"""Clients that query and edit at once, and what they saw."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def synthetic_photo(seed: int, light: float = 1.0, size: tuple[int, int] = (320,
 
 @dataclass
 class Edits:
-    """Edits that the service said were done. What it was asked for but did not answer may be there or not."""
+    """Edits that the service said were done. What was requested and not answered may be there or not."""
 
     added: set[int] = field(default_factory=set)
     removed: set[int] = field(default_factory=set)
-    asked_to_remove: set[int] = field(default_factory=set)
+    removal_requested: set[int] = field(default_factory=set)
 
 
 class Load:
-    """Askers and editors, a thread and a client each."""
+    """Queriers and editors, a thread and a client each."""
 
     def __init__(self, url: str, photos: Sequence[bytes], clients: int, editors: int) -> None:
         self._url, self._photos = url, photos
@@ -48,20 +48,20 @@ class Load:
         self.edit_seconds: list[float] = []
         self._lock = threading.Lock()
         self._over = threading.Event()
-        works: list[Callable[[int], None]] = [*[self._ask] * clients, *[self._edit] * editors]
+        works: list[Callable[[int], None]] = [*[self._query] * clients, *[self._edit] * editors]
         self._threads = [
             threading.Thread(target=work, args=(number,), name=f"load-{number}", daemon=True)
             for number, work in enumerate(works)
         ]
 
-    def run(self, seconds: float, told: Callable[[], None], last: Callable[[], None]) -> float:
+    def run(self, seconds: float, advance: Callable[[], None], last: Callable[[], None]) -> float:
         """Let all of them work, then call `last` in the midst of it (the kill); how long they worked."""
         started = time.monotonic()
         for thread in self._threads:
             thread.start()
         while time.monotonic() - started < seconds:
             time.sleep(min(1.0, max(seconds - (time.monotonic() - started), 0.0)))
-            told()
+            advance()
         spent = time.monotonic() - started
         self._over.set()  # from here on an error is the kill's
         last()
@@ -84,7 +84,7 @@ class Load:
                 into.append(time.perf_counter() - started)
         return True
 
-    def _ask(self, number: int) -> None:
+    def _query(self, number: int) -> None:
         client, choose = Client(self._url), random.Random(number)
         while not self._over.is_set():
             photo = choose.choice(self._photos)
@@ -98,14 +98,14 @@ class Load:
             if mine and choose.random() < 0.4:
                 image_id = mine.pop(choose.randrange(len(mine)))
                 with self._lock:
-                    self.edits.asked_to_remove.add(image_id)
+                    self.edits.removal_requested.add(image_id)
                 if self._timed(lambda: client.remove([image_id]), self.edit_seconds):  # noqa: B023
                     with self._lock:
                         self.edits.removed.add(image_id)
                 continue
             seed += 1
-            photo, found = synthetic_photo(seed), list[int]()
-            if self._timed(lambda: found.extend(client.add([photo]).added), self.edit_seconds):  # noqa: B023
-                mine += found
+            photo, added = synthetic_photo(seed), list[int]()
+            if self._timed(lambda: added.extend(client.add([photo]).added), self.edit_seconds):  # noqa: B023
+                mine += added
                 with self._lock:
-                    self.edits.added.update(found)
+                    self.edits.added.update(added)

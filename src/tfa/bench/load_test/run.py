@@ -1,4 +1,4 @@
-"""`tfa bench serve`: a real service under mixed load, killed without warning, and asked what it remembers.
+"""`tfa bench serve`: a real service under mixed load, killed without warning, and checked for what it remembers.
 
 Queries are timed beside the same query without a service: in this process, on the same map. Every edit that was
 answered with success must be there after the kill and a restart.
@@ -26,7 +26,7 @@ from tfa.client.client import Client
 from tfa.maps import PlaceMap
 
 ENCODER = "dinov2-s14@56/l0"  # one block of random weights at 56 pixels: quick, so that the service itself is seen
-QUIET = 100  # queries asked one after the other, of the service and in this process in turn
+QUIET = 100  # queries sent one after the other, to the service and in this process in turn
 KEPT_PHOTOS = 20  # photos of surviving additions that are fetched after the restart
 
 
@@ -73,7 +73,7 @@ class ServingBenchmark:
         return {**asdict(self), "queries_per_second": self.queries.count / self.seconds, "passed": self.passed}
 
     def __str__(self) -> str:
-        mixed = f"{self.clients} clients asking and {self.editors} editing for {self.seconds:.0f} s"
+        mixed = f"{self.clients} clients querying and {self.editors} editing for {self.seconds:.0f} s"
         lines = [f"{self.images} images, {self.encoder}, {self.machine}, {self.threads} threads; load: {mixed}", ""]
         lines.append(f"{'milliseconds':<40}{'requests':>10}{'p50':>9}{'p99':>9}")
         rows = (
@@ -174,22 +174,22 @@ def _in_turn(
         place_map.query(photo)
 
     calls: tuple[Callable[[bytes], Any], ...] = (bare, client.query)
-    found: tuple[list[float], list[float]] = ([], [])
+    times: tuple[list[float], list[float]] = ([], [])
     for number in range(-2, count):  # the first two warm up
-        for call, seconds in zip(calls, found, strict=True):
+        for call, seconds in zip(calls, times, strict=True):
             started = time.perf_counter()
             call(photos[number % len(photos)])
             if number >= 0:
                 seconds.append(time.perf_counter() - started)
-    return found
+    return times
 
 
 def _lost(client: Client, edits: Edits) -> list[str]:
     """Accepted edits that the map does not know any more."""
     present = {record.id for record in client.images()}
-    told = [f"image {i} was added and is gone" for i in sorted(edits.added - edits.asked_to_remove - present)]
-    told += [f"image {i} was removed and is back" for i in sorted(edits.removed & present)]
+    lost = [f"image {i} was added and is gone" for i in sorted(edits.added - edits.removal_requested - present)]
+    lost += [f"image {i} was removed and is back" for i in sorted(edits.removed & present)]
     for image_id in sorted(edits.added & present)[:KEPT_PHOTOS]:
         if not client.image(image_id).startswith(b"\xff\xd8"):
-            told.append(f"the photo of image {image_id} is gone")
-    return told
+            lost.append(f"the photo of image {image_id} is gone")
+    return lost

@@ -61,8 +61,8 @@ class Scored:
     depth: int
     ks: tuple[int, ...]
     unanswerable: str  # "miss" | "skip"
-    asked: int  # queries that count in at least one split
-    without_positives: int  # of the queries asked
+    evaluated: int  # queries that count in at least one split
+    without_positives: int  # of the queries evaluated
     recalls: Mapping[int, Estimate]  # k → recall
     splits: tuple[tuple[float, ...], ...]  # recall at each k of each split
     conditions: Mapping[str, Mapping[int, Estimate]]
@@ -74,13 +74,13 @@ class Scored:
     timings: Mapping[str, float]
     algorithm: Mapping[str, int]  # stage → revision; {} where none was recorded
     confidence_kinds: tuple[str, ...]  # "z-score", "probability" or both
-    per_query: np.ndarray  # hit at 1 over replicas and splits; nan if never asked
+    per_query: np.ndarray  # hit at 1 over replicas and splits; nan if never evaluated
     strata: tuple[np.ndarray, ...]  # queries of each condition
 
     def to_dict(self) -> dict[str, Any]:
         plain = (
             "dataset", "dataset_title", "truth", "database", "queries", "encoder", "head", "title", "sees", "note",
-            "plan", "depth", "asked", "without_positives",
+            "plan", "depth", "evaluated", "without_positives",
         )  # fmt: skip
         precision = self.mean_average_precision
         return {

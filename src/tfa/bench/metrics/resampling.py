@@ -32,20 +32,20 @@ class Interval:
 
 @dataclass(frozen=True)
 class Paired:
-    """The mean difference of two heads over the queries both were asked."""
+    """The mean difference of two heads over the queries both were evaluated on."""
 
     mean: float
     low: float
     high: float
     above: float  # share of resamples above 0
-    queries: int  # asked of both
+    queries: int  # evaluated for both
 
     def to_dict(self) -> dict[str, float | int]:
         return {"mean": self.mean, "low": self.low, "high": self.high, "above": self.above, "queries": self.queries}
 
 
 def interval(values: np.ndarray, strata: Sequence[np.ndarray] = (), *, seed: int = 0) -> Interval:
-    """Of per-query `values` `q`, nan where a query was not asked; `strata` are the queries of each condition."""
+    """Of per-query `values` `q`, nan where a query was not evaluated; `strata` are the queries of each condition."""
     groups = _known_groups(values, strata)
     means = _resampled_means(groups, seed)
     low, high = np.percentile(means, PERCENTILES)
@@ -55,7 +55,7 @@ def interval(values: np.ndarray, strata: Sequence[np.ndarray] = (), *, seed: int
 def paired_difference(
     one: np.ndarray, other: np.ndarray, strata: Sequence[np.ndarray] = (), *, seed: int = 0
 ) -> Paired:
-    """`one` minus `other`: per-query values of two heads, nan where a query was not asked."""
+    """`one` minus `other`: per-query values of two heads, nan where a query was not evaluated."""
     if len(one) != len(other):
         raise BadSpec(f"heads of {len(one)} and {len(other)} queries cannot be paired; compare heads of one dataset")
     groups = _known_groups(np.asarray(one, np.float64) - np.asarray(other, np.float64), strata)
@@ -70,7 +70,9 @@ def _known_groups(values: np.ndarray, strata: Sequence[np.ndarray]) -> list[np.n
     known = [group[~np.isnan(group)] for group in groups]
     known = [group for group in known if len(group)]
     if not known:
-        raise BadSpec("no query has a value, so there is nothing to resample; compare heads asked the same queries")
+        raise BadSpec(
+            "no query has a value, so there is nothing to resample; compare heads evaluated on the same queries"
+        )
     return known
 
 

@@ -49,15 +49,15 @@ def score(
     records of unlike depth can be compared only at the smaller one.
     """
     ks = tuple(dict.fromkeys(int(k) for k in ks))
-    _check_asked(record, ks, unanswerable)
+    _check_settings(record, ks, unanswerable)
     fingerprint = _check_truth(record, truth)
     places = min(precision_depth or record.depth, record.depth)
     values = _values(record, truth, ks, unanswerable, places)
     hits = values[HIT]
-    asked = ~np.isnan(hits).all(axis=(1, 2))
-    if not asked.any():
+    evaluated = ~np.isnan(hits).all(axis=(1, 2))
+    if not evaluated.any():
         raise BadRecord(
-            f"{_where(record)}: no query asked has positives; count such queries as misses, do not skip them"
+            f"{_where(record)}: no evaluated query has positives; count such queries as misses, do not skip them"
         )
     strata = tuple(truth.conditions.values())
     groups = strata or (np.arange(len(hits)),)
@@ -75,11 +75,11 @@ def score(
         truth=fingerprint,
         ks=ks,
         unanswerable=unanswerable,
-        asked=int(asked.sum()),
-        without_positives=sum(not len(truth.positives[query]) for query in _ever_asked(record)),
+        evaluated=int(evaluated.sum()),
+        without_positives=sum(not len(truth.positives[query]) for query in _ever_evaluated(record)),
         recalls=_recalls(by_split, ks),
         splits=tuple(zip(*(by_split[recall_name(k)].tolist() for k in ks), strict=True)),
-        # A condition none of whose queries was asked has no recall.
+        # A condition none of whose queries was evaluated has no recall.
         conditions={name: _recalls(own, ks) for name, own in by_condition.items() if not np.isnan(own[HIT]).all()},
         interval=interval(per_query, strata),
         mean_average_precision=_estimate(by_split[AVERAGE_PRECISION]) if refused is None else None,
@@ -91,7 +91,7 @@ def score(
 
 
 def paired(one: Scored, other: Scored) -> Paired:
-    """Difference in recall at 1 over the queries both were asked: `one` minus `other`."""
+    """Difference in recall at 1 over the queries both were evaluated on: `one` minus `other`."""
     check_revisions([one, other])
     if one.truth != other.truth:
         raise BadRecord(
@@ -217,12 +217,12 @@ def _fold_facts(fold: Mapping[str, Any]) -> dict[str, Any]:
     return {"condition": fold["condition"], **counts, "decisions": dict(fold["decisions"])}
 
 
-def _ever_asked(record: Record) -> np.ndarray:
+def _ever_evaluated(record: Record) -> np.ndarray:
     return np.unique(np.concatenate([record.evaluated(split) for split in range(len(record.folds))]))
 
 
 def _refusal(record: Record, truth: Truth, places: int) -> str | None:
-    most = max(len(truth.positives[query]) for query in _ever_asked(record))
+    most = max(len(truth.positives[query]) for query in _ever_evaluated(record))
     if most <= places:
         return None
     return f"a query has {most} positives and rankings end at {places}"
@@ -232,7 +232,7 @@ def _where(record: Record) -> str:
     return f"record of {record.name} on {record.dataset['name']}"
 
 
-def _check_asked(record: Record, ks: Sequence[int], unanswerable: str) -> None:
+def _check_settings(record: Record, ks: Sequence[int], unanswerable: str) -> None:
     if unanswerable not in UNANSWERABLE:
         raise BadSpec(f"unanswerable={unanswerable!r} is unknown; use {' or '.join(map(repr, UNANSWERABLE))}")
     if not ks or min(ks) < 1:
@@ -240,7 +240,7 @@ def _check_asked(record: Record, ks: Sequence[int], unanswerable: str) -> None:
     if max(ks) > record.depth:
         raise BadSpec(
             f"{_where(record)}: rankings are {record.depth} deep, recall at {max(ks)} needs {max(ks)}; "
-            f"ask for k up to {record.depth}, or run the head again with deeper rankings"
+            f"use k up to {record.depth}, or run the head again with deeper rankings"
         )
 
 
@@ -265,17 +265,17 @@ def _check_truth(record: Record, truth: Truth) -> str:
 def _chosen(paths: Sequence[Path], wanted: Mapping[str, Collection[str]]) -> list[Path]:
     """Files whose record is of the datasets, heads and encoders named; a name without a record is an error."""
     names = {path: _names(path) for path in paths}
-    for kind, asked in wanted.items():
-        there = sorted({told[kind] for told in names.values()})
-        for name in asked:
+    for kind, given in wanted.items():
+        there = sorted({of[kind] for of in names.values()})
+        for name in given:
             if name not in there:
                 near = difflib.get_close_matches(name, there, 1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise BadRecord(f"there is no record of {kind} {name!r}; there are {', '.join(there)}{hint}")
-    chosen = [path for path, told in names.items() if all(told[kind] in asked for kind, asked in wanted.items())]
+    chosen = [path for path, of in names.items() if all(of[kind] in given for kind, given in wanted.items())]
     if not chosen:
-        asked_for = ", ".join(f"{kind} {' or '.join(asked)}" for kind, asked in wanted.items())
-        raise BadRecord(f"there are records of each of these, but none of all together: {asked_for}")
+        filters = ", ".join(f"{kind} {' or '.join(given)}" for kind, given in wanted.items())
+        raise BadRecord(f"there are records of each of these, but none of all together: {filters}")
     return chosen
 
 

@@ -1,4 +1,4 @@
-"""Lines of the results that do not tell their own: one function a kind of result, without an import of it."""
+"""Lines of the results that do not make their own: one function a kind of result, without an import of it."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def run_descriptors_benchmark(
 
 
 class _BareProducts(SilentProgress):
-    """Told that images are done, multiplies as much: similarities to all words at once, sums under all weights at once.
+    """The products of every finished image alone: similarities to all words at once, sums under all weights at once.
 
     The pass and its products take turns, so a machine that others use slows both alike. Both multiply several images at
     once, by one thread each.

@@ -73,7 +73,7 @@ class EncodingBenchmark:
         for found in self.architectures:
             what = f"{found.encoder}, an image of {'a batch of ' if found.batch > 1 else ''}{found.batch}"
             note = f"float32 {found.float32_bytes / 1e6:.0f} MB, tokens' cosine {found.cosine:.4f}"
-            # Batches are what a map is built in, and what the gain is asked of.
+            # Batches are what a map is built in, and what the gain is required of.
             bar = GAIN if found.batch > 1 else None
             lines.append(
                 Line(

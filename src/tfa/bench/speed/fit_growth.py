@@ -98,20 +98,20 @@ class FitGrowthBenchmark:
         return {**asdict(self), "sizes": [size.to_dict() for size in self.sizes], "exponents": self.exponents}
 
     def lines(self) -> list[Line]:
-        told = []
+        lines = []
         for size in self.sizes:
             what, at, on = f"{size.images:,} images, from the descriptors on", size.peak_bytes, size.spilled_bytes
             if size.floor is None:
-                told.append(Line(what, size.seconds, peak_bytes=at, disk_bytes=on))
+                lines.append(Line(what, size.seconds, peak_bytes=at, disk_bytes=on))
             else:
-                told.append(compared(what, size.seconds, size.floor, FIT, peak_bytes=at, disk_bytes=on))
-            told.append(
+                lines.append(compared(what, size.seconds, size.floor, FIT, peak_bytes=at, disk_bytes=on))
+            lines.append(
                 Line(f"{size.images:,} images, whole fit", size.whole_seconds, peak_bytes=size.whole_peak_bytes)
             )
         for name, value in self.exponents.items():
             if value is not None:
-                told.append(Line(f"growth exponent, {name}", note=f"time ∝ N^{value:.2f}"))
-        return told
+                lines.append(Line(f"growth exponent, {name}", note=f"time ∝ N^{value:.2f}"))
+        return lines
 
     def __str__(self) -> str:
         head = f"{self.patches} patches × {self.channels} channels, {self.words} words, {self.threads} threads"

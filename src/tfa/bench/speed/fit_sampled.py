@@ -50,11 +50,11 @@ class SampledFitBenchmark:
         return (other.peak_bytes - one.peak_bytes) / (other.images - one.images)
 
     def to_dict(self) -> dict[str, Any]:
-        told = {"exponent": self.exponent, "bytes_per_image": self.bytes_per_image}
-        return {**asdict(self), "sizes": [size.to_dict() for size in self.sizes], **told}
+        derived = {"exponent": self.exponent, "bytes_per_image": self.bytes_per_image}
+        return {**asdict(self), "sizes": [size.to_dict() for size in self.sizes], **derived}
 
     def lines(self) -> list[Line]:
-        told = [
+        lines = [
             Line(
                 f"{size.images:,} images, PCA of {self.pca_sample:,}, from the descriptors on",
                 size.seconds,
@@ -68,8 +68,8 @@ class SampledFitBenchmark:
             note = (
                 f"{self.bytes_per_image:,.0f} resident bytes an image more; its descriptors on disk take {stored:,.0f}"
             )
-            told.append(Line("growth of memory", note=note))
-        return told
+            lines.append(Line("growth of memory", note=note))
+        return lines
 
     def __str__(self) -> str:
         shape = f"{self.patches} patches × {self.channels} channels, {self.words} words, {self.threads} threads"

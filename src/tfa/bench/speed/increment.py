@@ -106,7 +106,7 @@ def run_increment_benchmark(
             encode_seconds=min(encodes),
             written_bytes=sum(fresh) // additions + header,
             map_bytes=sum(size for size, _ in after.values()),
-            untouched=all(after.get(file) == told for file, told in before.items() if file != "map.json"),
+            untouched=all(after.get(file) == state for file, state in before.items() if file != "map.json"),
         )
 
 

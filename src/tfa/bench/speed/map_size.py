@@ -59,8 +59,8 @@ class MapSizeBenchmark:
 
     def to_dict(self) -> dict[str, Any]:
         more = [{"bytes_per_image": size.bytes_per_image, "ratio": size.ratio} for size in self.sizes]
-        told = asdict(self)
-        return {**told, "sizes": [{**size, **extra} for size, extra in zip(told["sizes"], more, strict=True)]}
+        values = asdict(self)
+        return {**values, "sizes": [{**size, **extra} for size, extra in zip(values["sizes"], more, strict=True)]}
 
     def __str__(self) -> str:
         lines = [f"{self.words} words × {self.channels} channels", ""]

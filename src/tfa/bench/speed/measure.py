@@ -54,7 +54,7 @@ def measure_in_turn(
 
 
 def resident(field: str) -> int | None:
-    """Bytes of this process's memory now (`VmRSS`) or at most (`VmHWM`); None where the system does not tell."""
+    """Bytes of this process's memory now (`VmRSS`) or at most (`VmHWM`); None where the system does not say."""
     with contextlib.suppress(OSError):
         found = re.search(rf"^{field}:\s+(\d+) kB", STATUS.read_text("ascii"), re.MULTILINE)
         return None if found is None else 1024 * int(found[1])
@@ -71,14 +71,14 @@ def _forget_peak() -> bool:
 
 
 def thread_count() -> int:
-    """Threads of numpy's matrix products: what is set, else what the environment asks for, else every core."""
+    """Threads of numpy's matrix products: what is set, else what the environment sets, else every core."""
     with contextlib.suppress(ImportError):
         pools = importlib.import_module("threadpoolctl").threadpool_info()
         threads = [pool["num_threads"] for pool in pools if pool["user_api"] == "blas"]
         if threads:
             return max(threads)
-    asked = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
-    return int(asked) if asked.isdigit() and int(asked) > 0 else os.cpu_count() or 1
+    wanted = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
+    return int(wanted) if wanted.isdigit() and int(wanted) > 0 else os.cpu_count() or 1
 
 
 @contextlib.contextmanager
@@ -102,7 +102,7 @@ def same_threads(count: int, *libraries: Any) -> Iterator[None]:
 
 
 def machine() -> dict[str, str | int]:
-    """The processor by name, its cores, and its memory where the system tells it."""
+    """The processor by name, its cores, and its memory where the system says it."""
     with contextlib.suppress(AttributeError, OSError, ValueError):
         return {**hardware(), "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")}
     return hardware()

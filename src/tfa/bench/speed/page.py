@@ -80,12 +80,12 @@ def _section(name: str, results: Sequence[Result], machines: Sequence[str]) -> s
     first = found[0][1]
     parts = [f"## {first['title']}\n\n`{name}`. {first['floor']}"]
     for result, entry in found:
-        settings = ", ".join(f"{key.replace('_', ' ')} {_told(value)}" for key, value in entry["settings"].items())
+        settings = ", ".join(f"{key.replace('_', ' ')} {_in_words(value)}" for key, value in entry["settings"].items())
         place = f"Machine {machines.index(format_machine(result)) + 1}; " if len(machines) > 1 else ""
         size = "" if result["size"] == "full" else ", small"
         threads = result["threads"]
-        told = f"{place}{threads} thread{'' if threads == 1 else 's'}{size}{': ' if settings else ''}{settings}."
-        parts.append(told[0].upper() + told[1:])
+        setup = f"{place}{threads} thread{'' if threads == 1 else 's'}{size}{': ' if settings else ''}{settings}."
+        parts.append(setup[0].upper() + setup[1:])
         rows = [list(cells(Line.from_dict(line))) for line in entry["lines"]]
         parts.append(_table(COLUMNS, rows, left=1).rstrip())
     if name in SUITE and SUITE[name].limits:
@@ -111,9 +111,9 @@ def _names(results: Iterable[Result]) -> list[str]:
     return [*(name for name in SUITE if name in there), *(name for name in there if name not in SUITE)]
 
 
-def _told(value: Any) -> str:
+def _in_words(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return " and ".join(map(_told, value))
+        return " and ".join(map(_in_words, value))
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -45,7 +45,7 @@ def anyloc_words(kmeans: Any, patches: np.ndarray, words: int) -> tuple[Any, int
         iterations = 0
 
         def max_sim(self, a: Any, b: Any) -> Any:
-            self.iterations += 1  # it compares once an iteration, and tells the number in print only
+            self.iterations += 1  # it compares once an iteration, and reports the number in print only
             return super().max_sim(a, b)
 
     # It starts from random patches of torch's global generator, whose state is ours to keep.

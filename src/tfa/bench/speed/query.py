@@ -141,8 +141,8 @@ def _timed(images: int, carrier: str, words: int, tokens: Tokens, repeats: int) 
         }
         measure_in_turn(calls)  # thread pools and page tables warm up
         found = measure_in_turn(calls, repeats, before_each=np.ones(CACHES, np.uint8).sum)
-        asked, rows = np.ones((len(tokens), ROWS), np.float32), np.ones((ROWS, ROWS), np.float32)
-        calls = {"many": lambda: answered(scorer, tokens), "products": lambda: asked @ rows}
+        left, rows = np.ones((len(tokens), ROWS), np.float32), np.ones((ROWS, ROWS), np.float32)
+        calls = {"many": lambda: answered(scorer, tokens), "products": lambda: left @ rows}
         many = measure_in_turn(calls, max(repeats // 3, 1))
     size = sum(array.nbytes for array in arrays)
     return QueryTime(
@@ -182,20 +182,20 @@ def proven(images: int, width: int, queries: int, repeats: int) -> Proof:
     middles = rng.standard_normal((max(images // 10, 1), width), np.float32)
     rows = middles[np.arange(images) % len(middles)] + rng.standard_normal((images, width), np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    asked = rows[rng.integers(0, images, queries)] + rng.standard_normal((queries, width), np.float32) / width**0.5
-    asked /= np.linalg.norm(asked, axis=1, keepdims=True)
+    query_rows = rows[rng.integers(0, images, queries)] + rng.standard_normal((queries, width), np.float32) / width**0.5
+    query_rows /= np.linalg.norm(query_rows, axis=1, keepdims=True)
     engine = BoundedEngine.create(rows, np.zeros(images), np.arange(images))
     engine.prepare()
     calls = {
-        "coarse": lambda: engine.search(asked[:1], K),
-        "exhaustive": lambda: top_k((rows @ asked[0])[None], K),
+        "coarse": lambda: engine.search(query_rows[:1], K),
+        "exhaustive": lambda: top_k((rows @ query_rows[0])[None], K),
     }
     measure_in_turn(calls)
     found = measure_in_turn(calls, repeats)
-    scores, bound = engine.bounded([asked])
-    best = engine.search(asked, K)
+    scores, bound = engine.bounded([query_rows])
+    best = engine.search(query_rows, K)
     reach = scores + bound >= best.scores[:, -1:]
-    same = (best.ids == top_k(asked @ rows.T, K)[0]).all(axis=1)
+    same = (best.ids == top_k(query_rows @ rows.T, K)[0]).all(axis=1)
     return Proof(
         images=images,
         width=width,

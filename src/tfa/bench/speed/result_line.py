@@ -12,7 +12,7 @@ UNKNOWN = "–"
 
 @dataclass(frozen=True)
 class Bar:
-    """The ratio that is asked for: at most `allowed`, or at least that where the ratio says how much is gained."""
+    """The ratio that is required: at most `allowed`, or at least that where the ratio says how much is gained."""
 
     allowed: float
     at_least: bool = False
@@ -39,7 +39,7 @@ class Line:
 
     @property
     def met(self) -> bool | None:
-        """None where nothing was asked for or nothing measured."""
+        """None where nothing is required or nothing measured."""
         return None if self.bar is None or self.ratio is None else self.bar.met(self.ratio)
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class OverFloor:
 
 
 class HasLines(Protocol):
-    """A result of a benchmark that tells its own lines."""
+    """A result of a benchmark that makes its own lines."""
 
     def lines(self) -> Sequence[Line]: ...
 

@@ -224,7 +224,7 @@ def run_each(
     """Run the benchmarks one after the other; each is given as soon as it is done.
 
     `alone`: each in a process of its own. What another has left behind changes a time: memory that is already there is
-    not asked for again, threads that wait for work take a core from those that have some.
+    not requested again, threads that wait for work take a core from those that have some.
     """
     if size not in SIZES:
         raise BadSpec(f"size={size!r} is unknown; use {' or '.join(SIZES)}")

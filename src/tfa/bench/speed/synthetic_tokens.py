@@ -17,9 +17,9 @@ POOL = 16_384  # patches of noise; every image takes a run of them
 
 
 class LazyTokens(Sequence):
-    """Patches `n d` of one image after the other, float16, the same whenever they are asked for.
+    """Patches `n d` of one image after the other, float16, the same whenever they are loaded.
 
-    `seconds` tells how long making them took so far: it is no part of what is timed.
+    `seconds` is how long making them took so far: it is no part of what is timed.
     """
 
     def __init__(self, images: int, patches: int, channels: int) -> None:

@@ -86,8 +86,8 @@ def run_verify_benchmark(
     grid = squarest(patches)
     images = synthetic_tokens(candidates, patches, channels)
     known = CompactTokens.fit(Tokens(images.patches, grid=grid), VerifySpec(dimensions=dimensions))
-    asked = seen_again(images, queries)
-    photos = [asked.load(index, index + 1) for index in range(queries)]
+    tokens = seen_again(images, queries)
+    photos = [tokens.load(index, index + 1) for index in range(queries)]
     rows, floor = np.arange(candidates), known.rows(range(candidates))
 
     def verify(some: Sequence[np.ndarray]) -> None:
@@ -125,7 +125,7 @@ def squarest(patches: int) -> tuple[int, int]:
     return rows, patches // rows
 
 
-def _shortest(calls: dict[str, Callable[[], Any]], told: Callable[[], None]) -> dict[str, float]:
+def _shortest(calls: dict[str, Callable[[], Any]], advance: Callable[[], None]) -> dict[str, float]:
     """The shortest of several runs of each call, in turn, so that a busy machine slows them alike."""
     shortest = dict.fromkeys(calls, math.inf)
     for call in calls.values():
@@ -135,5 +135,5 @@ def _shortest(calls: dict[str, Callable[[], Any]], told: Callable[[], None]) -> 
             started = time.perf_counter()
             call()
             shortest[name] = min(shortest[name], time.perf_counter() - started)
-        told()
+        advance()
     return shortest

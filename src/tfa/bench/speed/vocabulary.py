@@ -50,11 +50,11 @@ def run_vocabulary_benchmark(
     *, patches: int = 300_000, channels: int = 768, words: int = 64, repeats: int = 1, progress: Bars = None
 ) -> VocabularyBenchmark:
     """Time three constructions and the products they cannot do without; the fastest of `repeats` counts."""
-    sample, told = synthetic_patches(patches, channels), as_progress(progress)
+    sample, bars = synthetic_patches(patches, channels), as_progress(progress)
     _in_turn(sample[: 4 * words], 2, as_progress(None))  # thread pools and page tables warm up
     runs, peaks = [], []
     for _ in range(repeats):
-        measured = measure(lambda: _in_turn(sample, words, told))
+        measured = measure(lambda: _in_turn(sample, words, bars))
         runs.append(measured.result)
         peaks.append(measured.peak_bytes)
     seconds, floor, iterations = min(runs, key=lambda run: run[0])

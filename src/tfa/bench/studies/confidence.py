@@ -42,7 +42,7 @@ class ConfidenceStudy:
         }
 
     def answered_at(self, precision: float, *, out_of_map: bool = False) -> float:
-        """The largest share of queries answered at a precision; with `out_of_map`, those queries are asked too."""
+        """The largest share of queries answered at a precision; with `out_of_map`, those queries count too."""
         others = self.out_of_map_sure if out_of_map else self.out_of_map_sure[:0]
         sure = np.concatenate([self.sure, others])
         right = np.concatenate([self.right, np.zeros(len(others), bool)])
@@ -76,27 +76,27 @@ def study_confidence(
     shared: Shared | None = None,
     progress: bool | Progress | None = None,
 ) -> ConfidenceStudy:
-    """Ask the first split's queries, and the queries of another dataset, of one head."""
+    """Query one head with the first split's queries, and with those of another dataset."""
     bars = as_progress(progress)
     split = card.plan.splits(len(bench.queries), bench.truth.conditions)[0]
     fitted = card.fit(bench.database, shared or Shared(spec=bench.spec, progress=bars))
     sure, right, of_others = [], [], []
     others = None if out_of_map is None else out_of_map.queries
     total = len(split.evaluated) + (0 if others is None else len(others) * len(split.folds))
-    with bars.task(f"{bench.truth.name}: asking", total * len(fitted.replicas), "photos") as task:
+    with bars.task(f"{bench.truth.name}: querying", total * len(fitted.replicas), "photos") as task:
         for fold in split.folds:
             head = calibrated(fitted, bench.queries, fold.calibration)
             for replica in head.replicas:
                 for start in range(0, len(fold.evaluated), QUERIES_AT_ONCE):
                     rows = fold.evaluated[start : start + QUERIES_AT_ONCE]
-                    best, trust = _asked(head, bench.queries.select(rows), replica)
+                    best, trust = _best_answers(head, bench.queries.select(rows), replica)
                     sure.append(trust)
                     right.append([b in bench.truth.positives[row] for b, row in zip(best, rows, strict=True)])
                     task.advance(len(rows))
                 for start in range(0, 0 if others is None else len(others), QUERIES_AT_ONCE):
                     assert others is not None
                     some = others.select(slice(start, start + QUERIES_AT_ONCE))
-                    of_others.append(_asked(head, some, replica)[1])
+                    of_others.append(_best_answers(head, some, replica)[1])
                     task.advance(len(some))
     return ConfidenceStudy(
         dataset=bench.truth.name,
@@ -108,7 +108,7 @@ def study_confidence(
     )
 
 
-def _asked(head: Any, photos: Photos, replica: str) -> tuple[np.ndarray, np.ndarray]:
+def _best_answers(head: Any, photos: Photos, replica: str) -> tuple[np.ndarray, np.ndarray]:
     """The best image of each photo, and how sure the head is of it."""
     scores, trust = scored(head, photos, replica)
     first, peak = ranked(scores, 1, np.dtype(np.int64))

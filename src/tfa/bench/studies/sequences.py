@@ -57,7 +57,7 @@ class ReplayStudy:
     frames: int  # of the second half
     without: float
     frozen: float  # learnt from the first half, then left as it is
-    fresh: float  # learnt from every frame before the one that is asked
+    fresh: float  # learnt from every frame before the one that is evaluated
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -142,7 +142,7 @@ def study_sequence(
 def study_replay(
     dataset: str, scores: np.ndarray, positives: Positives, size: int = ROWS_KEPT, seed: int = 0
 ) -> ReplayStudy:
-    """Replay scores `q m` in order: the first half is observed, the second half is asked."""
+    """Replay scores `q m` in order: the first half is observed, the second half is evaluated."""
     _check(scores, positives)
     half = len(scores) // 2
     learner = SelfCalibration(size, seed)
@@ -150,10 +150,10 @@ def study_replay(
     frozen = learner.bias()
     plain, later = scores[half:], positives[half:]
     fresh = np.empty(len(plain), np.int64)
-    for row, asked in enumerate(plain):
+    for row, scores_of_frame in enumerate(plain):
         bias = learner.bias()
-        fresh[row] = (asked if bias is None else asked + bias).argmax()
-        learner.observe(asked)
+        fresh[row] = (scores_of_frame if bias is None else scores_of_frame + bias).argmax()
+        learner.observe(scores_of_frame)
     calibrated = plain if frozen is None else plain + frozen
     shares = [_right(tops, later).mean() for tops in (plain.argmax(axis=1), calibrated.argmax(axis=1), fresh)]
     return ReplayStudy(dataset, len(plain), *map(float, shares))

@@ -91,8 +91,8 @@ def study_dataset(
     shared: Shared | None = None,
     progress: bool | Progress | None = None,
 ) -> Studied:
-    """Ask the first split's queries of the head (`most` of them at most, evenly spaced), and verify its candidates in
-    every way there is."""
+    """Query the head with the first split's queries (`most` of them at most, evenly spaced), and verify its
+    candidates in every way there is."""
     bars = as_progress(progress)
     queries, positives = bench.queries, bench.truth.positives
     split = thinned(card.plan.splits(len(queries), bench.truth.conditions)[0], most)

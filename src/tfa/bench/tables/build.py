@@ -80,8 +80,8 @@ def by_dataset(sheet: ByDataset, look: Lookup, *, paper: bool = True) -> Table:
         footnotes=(),
     )
     heads = [*references, *sheet.heads]
-    told = footnotes(made, look, heads, "row", references=references, extra=sheet.notes)
-    return replace(made, footnotes=told)
+    notes = footnotes(made, look, heads, "row", references=references, extra=sheet.notes)
+    return replace(made, footnotes=notes)
 
 
 def without_one_encoder(table: Table) -> Table:

@@ -34,7 +34,7 @@ class Lookup:
         return self._heads.get(head)
 
     def saw(self, head: str) -> str:
-        """The most a head has seen before it was asked; "" where there is no record."""
+        """The most a head has seen before it was queried; "" where there is no record."""
         return self._heads[head].sees if head in self._heads else ""
 
     def encoders_of(self, dataset: str) -> list[str]:

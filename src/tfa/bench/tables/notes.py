@@ -25,7 +25,7 @@ def footnotes(
 ) -> tuple[str, ...]:
     shown = [cell for cell in look.cells if cell.head in heads]
     numbers = [n for row in table.rows for one in row.shown for n in (one.number, one.beside) if n is not None]
-    notes = ["Recall in percent: queries with a positive among the first k answers.", *_what_was_asked(look, shown)]
+    notes = ["Recall in percent: queries with a positive among the first k answers.", *_protocol_notes(look, shown)]
     if any(number.rank for number in numbers):
         notes.append(f"Best and second best training-free number of a {ranked_within} are marked; ties share the mark.")
     if any(_BUDGET.match(cell.plan) for cell in shown):
@@ -40,7 +40,7 @@ def footnotes(
     return (*notes, *_of_paper(numbers))
 
 
-def _what_was_asked(look: Lookup, shown: Sequence[Cell]) -> list[str]:
+def _protocol_notes(look: Lookup, shown: Sequence[Cell]) -> list[str]:
     encoders = sorted({cell.encoder for cell in shown})
     datasets = [name for name in look.datasets if any(cell.dataset == name for cell in shown)]
     counts = [f"{look.dataset_title(name)} {look.queries(name)[0]:,}" for name in datasets]
@@ -62,8 +62,8 @@ def _what_was_seen(look: Lookup, heads: Sequence[str]) -> list[str]:
         cell = look.of_head(head)
         if cell is not None and cell.sees:
             seers.setdefault(cell.sees, []).append(look.head_title(head))
-    told = [f"{sees} by {', '.join(seers[sees])}" for sees in SEES if sees in seers]
-    return [f"Seen, without labels: {'; '.join(told)}."] if told else []
+    seen = [f"{sees} by {', '.join(seers[sees])}" for sees in SEES if sees in seers]
+    return [f"Seen, without labels: {'; '.join(seen)}."] if seen else []
 
 
 def _notes_of_heads(look: Lookup, heads: Sequence[str]) -> list[str]:

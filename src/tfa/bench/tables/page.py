@@ -122,12 +122,14 @@ def _against_peers(scored: Sequence[Scored]) -> str:
         parts.append(f"### {titles[own]}\n")
         parts.append(f"| dataset | {' | '.join(titles[p] for p in peers)} |\n|---|{'--:|' * len(peers)}")
         parts.append("\n".join(rows) + "\n")
-        told = "; ".join(
+        peers_above = "; ".join(
             f"{titles[peer]} on {', '.join(name for name, other in lost if other == peer)}"
             for peer in peers
             if any(other == peer for _, other in lost)
         )
-        parts.append(f"{titles[own]} is below {told}.\n" if told else f"{titles[own]} is below no peer.\n")
+        parts.append(
+            f"{titles[own]} is below {peers_above}.\n" if peers_above else f"{titles[own]} is below no peer.\n"
+        )
     return "\n".join(parts)
 
 
@@ -197,8 +199,8 @@ def _c64(one: Scored | None) -> str:
     counts = [Counter(str(decisions[key]) for decisions in made) for key in ("route", "carrier", "admit_cls")]
     counts[2] = Counter({{"True": "used", "False": "left out"}[name]: n for name, n in counts[2].items()})
     strengths = sorted(next(iter(decisions["strengths"].values()))["c"] for decisions in made)
-    told = [", ".join(f"{name} {n}" for name, n in sorted(count.items())) for count in counts]
-    return " | ".join([*told, f"{strengths[len(strengths) // 2]:.3f}"])
+    counted = [", ".join(f"{name} {n}" for name, n in sorted(count.items())) for count in counts]
+    return " | ".join([*counted, f"{strengths[len(strengths) // 2]:.3f}"])
 
 
 def _first_of_each(scored: Sequence[Scored]) -> list[Scored]:

@@ -107,8 +107,8 @@ def read_cells(results: Path, *, encoder: str | None = None) -> list[Cell]:
 
 def _route(scored: Scored) -> str | None:
     """The assignment of a record. Hard only if every head in it is: one soft route makes the record soft."""
-    told = [fold["decisions"] for folds in scored.decisions for fold in folds]
-    routes = {decisions["route"] for decisions in told if "route" in decisions}
+    decided = [fold["decisions"] for folds in scored.decisions for fold in folds]
+    routes = {decisions["route"] for decisions in decided if "route" in decisions}
     if not routes:
         return None
     return "hard" if routes == {"hard"} else "soft"

@@ -135,8 +135,8 @@ def _under_chosen_assignment(cells: Sequence[Cell]) -> tuple[list[Cell], list[st
             unknown[names[cell.dataset]] = None
         elif route == assignment:
             shown.append(replace(cell, head=control, title=paper_title(control)))
-    told = ", ".join(f"{names[d]} {e} {route}" for (d, e), route in sorted(routes.items()))
-    notes = [f"Assignment of TFA-FullQ: {told}."] if told else []
+    assignments = ", ".join(f"{names[d]} {e} {route}" for (d, e), route in sorted(routes.items()))
+    notes = [f"Assignment of TFA-FullQ: {assignments}."] if assignments else []
     if unknown:
         notes.append(f"{', '.join(unknown)}: no record of tfa-fullq says which assignment; --both shows the two.")
     return shown, notes

@@ -23,9 +23,11 @@ def confidence(
     ],
     out_of_map: Annotated[
         str | None,
-        typer.Option(metavar="NAME=PATH", help="A dataset whose queries are asked too: out-of-map queries."),
+        typer.Option(metavar="NAME=PATH", help="A dataset whose queries are used as out-of-map queries."),
     ] = None,
-    heads: Annotated[str, typer.Option(metavar="NAME,NAME,…", help="Heads to ask.")] = "tfa-v-always,tfa-c64-v-always",
+    heads: Annotated[
+        str, typer.Option(metavar="NAME,NAME,…", help="Heads to evaluate.")
+    ] = "tfa-v-always,tfa-c64-v-always",
     encoder: options.Encoder = "dinov2-s14-focus",
     out: options.JsonFile = None,
     json: options.AsJson = False,

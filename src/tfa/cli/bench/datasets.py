@@ -91,7 +91,7 @@ def check(
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Tell everything that is wrong with a copy of a dataset. Exits with 1 if something is."""
+    """List everything that is wrong with a copy of a dataset. Exits with 1 if something is."""
     from tfa.base.progress import RichProgress, SilentProgress
     from tfa.bench.datasets.check import check_dataset
 
@@ -99,8 +99,8 @@ def check(
     findings = check_dataset(dataset, path, positives=positives, deep=deep, progress=progress)
     whole = not any(finding.level == "error" for finding in findings)
     if json:
-        told = [finding.to_dict() for finding in findings]
-        print_json({"dataset": dataset, "folder": str(path), "whole": whole, "findings": told})
+        listed = [finding.to_dict() for finding in findings]
+        print_json({"dataset": dataset, "folder": str(path), "whole": whole, "findings": listed})
     else:
         show_findings(dataset, findings)
     if not whole:

@@ -1,4 +1,4 @@
-"""`tfa bench run`, `tfa bench heads`: ask every head, keep its rankings, score them."""
+"""`tfa bench run`, `tfa bench heads`: query every head, keep its rankings, score them."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def run(
         for text in data.notes:
             note(f"{data.card.name}: {text}")
         bench = prepare(data, model, progress=bars)
-        tell = (lambda ran: None) if json else _tell
+        report = (lambda ran: None) if json else _report_run
         done += run_heads(
             bench,
             cards,
@@ -126,12 +126,12 @@ def run(
             split_depth=split_depth,
             again=again,
             progress=bars,
-            tell=tell,
+            report=report,
         )
     _report(done, out, model.id, json=json)
 
 
-def _tell(ran: Ran) -> None:
+def _report_run(ran: Ran) -> None:
     if ran.outcome == "skipped":
         note(f"{ran.dataset}: {ran.head} was not run: {ran.reason}")
     else:
@@ -142,10 +142,10 @@ def _report(done: list[Ran], out: Path, encoder: str, *, json: bool) -> None:
     from tfa.bench.metrics.scored import KS, score_folder
     from tfa.cli.bench.score import show_scores
 
-    asked = [ran for ran in done if ran.outcome != "skipped"]
+    finished = [ran for ran in done if ran.outcome != "skipped"]
     scored = []
-    for dataset in dict.fromkeys(ran.dataset for ran in asked):
-        made = [ran for ran in asked if ran.dataset == dataset]
+    for dataset in dict.fromkeys(ran.dataset for ran in finished):
+        made = [ran for ran in finished if ran.dataset == dataset]
         depth = min(_depth(ran.path) for ran in made if ran.path is not None)
         ks = [k for k in KS if k <= depth] or [1]
         own = score_folder(
@@ -167,7 +167,7 @@ def _report(done: list[Ran], out: Path, encoder: str, *, json: bool) -> None:
         return
     if scored:
         show_scores(scored)
-    say(f"{counted(len(asked), 'record')} in {out}")
+    say(f"{counted(len(finished), 'record')} in {out}")
 
 
 def _depth(path: Path) -> int:

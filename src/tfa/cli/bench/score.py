@@ -54,7 +54,7 @@ def score(
     against: Annotated[
         str | None,
         typer.Option(
-            metavar="HEAD", help="Also show how R@1 differs from this head's, on the queries both were asked."
+            metavar="HEAD", help="Also show how R@1 differs from this head's, on the queries both were evaluated on."
         ),
     ] = None,
     json: options.AsJson = False,
@@ -113,8 +113,8 @@ def _show(rows: Sequence[tuple[int, Scored]], against: str | None, differences: 
     first = rows[0][1]
     say(f"{first.dataset_title} ({first.dataset}), {first.encoder}", style="bold")
     averaged = f", recall averaged over {counted(len(first.strata), 'condition')}" if first.strata else ""
-    asked = _queries([one for _, one in rows])
-    say(f"{counted(first.database, 'image')}, {asked}{averaged}; in percent, R@1 with its 95 % interval")
+    queries = _queries([one for _, one in rows])
+    say(f"{counted(first.database, 'image')}, {queries}{averaged}; in percent, R@1 with its 95 % interval")
     compare = against is not None and any(row in differences for row, _ in rows)
     recalls = [f"R@{k}" for k in first.ks]
     numeric = [*recalls, "mAP", "PR area", "R at 99 % P", *([f"R@1 - {against}"] if compare else [])]
@@ -137,9 +137,9 @@ def _show(rows: Sequence[tuple[int, Scored]], against: str | None, differences: 
 def _queries(scored: Sequence[Scored]) -> str:
     from tfa.bench.metrics.scored import UNANSWERABLE
 
-    told = counted(scored[0].queries, "query").replace("querys", "queries")
-    without = max(one.without_positives for one in scored)  # a head with a budget is asked fewer
-    return f"{told} ({UNANSWERABLE[scored[0].unanswerable]}: {without:,})" if without else told
+    text = counted(scored[0].queries, "query").replace("querys", "queries")
+    without = max(one.without_positives for one in scored)  # a head with a budget is evaluated on fewer
+    return f"{text} ({UNANSWERABLE[scored[0].unanswerable]}: {without:,})" if without else text
 
 
 def _recalls(one: Scored) -> list[str]:

@@ -43,25 +43,25 @@ def sequences(
         check_drive(data.card.name, len(data.queries))
     bars = as_progress(wants_progress(quiet=quiet, json=json))
     model = loaded_encoder(encoder, encoding)
-    told = [study_drive(prepare(data, model, progress=bars), encoding.device, bars).to_dict() for data in loaded]
-    if not delivered(told, out=out, json=json):
-        show(told)
+    studies = [study_drive(prepare(data, model, progress=bars), encoding.device, bars).to_dict() for data in loaded]
+    if not delivered(studies, out=out, json=json):
+        show(studies)
 
 
-def show(told: Sequence[Mapping[str, Any]]) -> None:
+def show(studies: Sequence[Mapping[str, Any]]) -> None:
     """The two tables: whole drives, then their second halves."""
     from tfa.bench.studies.sequences import REPLAY_COLUMNS, SEQUENCE_COLUMNS, table_rows
 
-    say(f"Sequences, {told[0]['encoder']}: R@1 in percent (share of frames that are rather lost)", style="bold")
-    _print("frames", SEQUENCE_COLUMNS, table_rows(told, "sequence"))
+    say(f"Sequences, {studies[0]['encoder']}: R@1 in percent (share of frames that are rather lost)", style="bold")
+    _print("frames", SEQUENCE_COLUMNS, table_rows(studies, "sequence"))
     say()
     say("Replay: R@1 of the second half in percent, self-calibrated on the queries before", style="bold")
-    _print("queries", REPLAY_COLUMNS, table_rows(told, "replay"))
+    _print("queries", REPLAY_COLUMNS, table_rows(studies, "replay"))
 
 
-def _print(asked: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print(unit: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     table = open_table()
-    for number, column in enumerate(("dataset", asked, "replicas", *columns)):
+    for number, column in enumerate(("dataset", unit, "replicas", *columns)):
         table.add_column(column, justify="left" if number in (0, 2) else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(printable, row))

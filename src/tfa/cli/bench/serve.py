@@ -11,8 +11,8 @@ from tfa.cli.bench.speed import timed
 
 
 def serve(
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long clients ask and edit.")] = 60.0,
-    clients: Annotated[int, typer.Option(min=1, help="Clients that ask, at once.")] = 8,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long clients query and edit.")] = 60.0,
+    clients: Annotated[int, typer.Option(min=1, help="Clients that query, at once.")] = 8,
     editors: Annotated[int, typer.Option(min=0, help="Clients that add and remove images, at once.")] = 2,
     threads: Annotated[int, typer.Option(min=1, help="Threads of matrix products, with and without the service.")] = 1,
     images: Annotated[int, typer.Option(min=2, help="Images of the made-up map.")] = 200,

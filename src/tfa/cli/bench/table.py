@@ -73,7 +73,7 @@ def table(
 
 
 def _tables(name: Name, records: Path, encoder: str | None, *, paper: bool, both: bool) -> list[Table]:
-    """The table asked for; of `all`, those the records have something for."""
+    """The table requested; of `all`, those the records have something for."""
     from tfa.bench.tables.table import NoTable, read_cells
     from tfa.bench.tables.table_specs import LAYOUTS, layout
 

@@ -31,7 +31,7 @@ def verification(
         str, typer.Option(metavar="NAME,NAME,…", help="Heads whose candidates are verified, each in a table.")
     ] = BASE_HEAD,
     queries: Annotated[
-        int | None, typer.Option(min=1, help="Ask at most so many queries of each dataset, evenly spaced.")
+        int | None, typer.Option(min=1, help="Use at most so many queries of each dataset, evenly spaced.")
     ] = None,
     encoder: options.Encoder = "dinov2-s14-focus",
     out: options.JsonFile = None,
@@ -73,8 +73,8 @@ def show(study: Study) -> None:
     halves = {half: [one for one in study.datasets if one.half == half] for half in HALVES}
     shown = [(half, own) for half, own in halves.items() if own]
     say(f"Verification of {study.head}, {study.encoder}: R@1 in percent, first split and replica", style="bold")
-    told = "; ".join(f"{half}: {', '.join(one.dataset for one in own)}" for half, own in shown)
-    say(f"{told} (by their position on the command line: odd ones are for tuning, even ones confirm); * as built")
+    members = "; ".join(f"{half}: {', '.join(one.dataset for one in own)}" for half, own in shown)
+    say(f"{members} (by their position on the command line: odd ones are for tuning, even ones confirm); * as built")
     table = open_table()
     for column in ("factor", "variant"):
         table.add_column(column, overflow="fold")

@@ -26,8 +26,8 @@ def load(root: Path, *, radius: float = 10.0, max_angle: float | None = None) ->
     database = images_in(root / "training_images_undistort")
     queries = images_in(root / "query_images_undistort")
     centres, turns = _poses(database, root / "training_gt", turned)
-    asked, query_turns = _poses(queries, root / "query_gt", turned)
-    positives = within(centres, asked, radius)
+    query_centres, query_turns = _poses(queries, root / "query_gt", turned)
+    positives = within(centres, query_centres, radius)
     notes: tuple[str, ...] = ()
     if max_angle is not None:
         positives = tuple(
@@ -39,7 +39,7 @@ def load(root: Path, *, radius: float = 10.0, max_angle: float | None = None) ->
 
 
 def _poses(images: tuple[Path, ...], folder: Path, turned: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Camera centres `m 3` of images and, if asked for, their rotations `m 3 3`."""
+    """Camera centres `m 3` of images and, if wanted, their rotations `m 3 3`."""
     read = [_pose(folder / f"{image.stem}.camera", turned) for image in images]
     return np.array([centre for centre, _ in read]), np.array([turn for _, turn in read])
 

@@ -38,7 +38,7 @@ def load(
         names = by_name(database, root / "database"), by_name(queries, root / "queries")
         matched = listed_positives(file, *names, len(queries))
         note = f"positives are those of {file.name}"
-    elif positives != POSITIVES:  # asked for by name: another rule in its place would be a surprise
+    elif positives != POSITIVES:  # requested by name: another rule in its place would be a surprise
         raise BadDataset(f"{file} is missing; it lists the database images of each query as JSON")
     elif tolerance is not None:
         database, queries = natural_order(database), natural_order(queries)

@@ -23,16 +23,16 @@ def load(root: Path, *, city: str, positives: str = POSITIVES, queries: str = QU
     images = images_in(folder)
     file = root / positives
     if file.is_file():
-        database, asked = _parted(images, list(read_positives(file)), folder, file)
-        rows = listed_positives(file, by_name(database, folder), by_name(asked, folder), len(asked))
-        return DatasetFiles(database, asked, rows, notes=(f"queries and positives are those of {file.name}",))
+        database, query_images = _parted(images, list(read_positives(file)), folder, file)
+        rows = listed_positives(file, by_name(database, folder), by_name(query_images, folder), len(query_images))
+        return DatasetFiles(database, query_images, rows, notes=(f"queries and positives are those of {file.name}",))
     listed = root / queries
     if not listed.is_file():
         raise BadDataset(f"{root} holds neither {positives} nor {queries}; which images are queries is not published")
     names = [line.strip() for line in listed.read_text("utf-8").splitlines() if line.strip()]
-    database, asked = _parted(images, names, folder, listed)
-    rows = same_labels([place_of(path) for path in database], [place_of(path) for path in asked])
-    return DatasetFiles(database, asked, rows, notes=(f"queries are those of {listed.name}",))
+    database, query_images = _parted(images, names, folder, listed)
+    rows = same_labels([place_of(path) for path in database], [place_of(path) for path in query_images])
+    return DatasetFiles(database, query_images, rows, notes=(f"queries are those of {listed.name}",))
 
 
 def missing(root: Path, *, city: str, positives: str = POSITIVES, queries: str = QUERIES) -> list[str]:
@@ -58,8 +58,8 @@ def _parted(
     unknown = [name for name in names if name not in known]
     if unknown:
         raise BadDataset(f"{file}: {len(unknown):,} names are not in {folder} (first: {', '.join(unknown[:3])})")
-    asked = tuple(path for path in images if path.name in wanted)
+    queries = tuple(path for path in images if path.name in wanted)
     database = tuple(path for path in images if path.name not in wanted)
-    if not asked or not database:
-        raise BadDataset(f"{file} names {len(asked):,} of {len(images):,} images as queries; some must be, some not")
-    return database, asked
+    if not queries or not database:
+        raise BadDataset(f"{file} names {len(queries):,} of {len(images):,} images as queries; some must be, some not")
+    return database, queries

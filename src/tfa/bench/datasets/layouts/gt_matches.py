@@ -26,7 +26,7 @@ def load(
 ) -> DatasetFiles:
     """Positives are the references of the columns top_1_ref_ind to top_`top`_ref_ind."""
     references = natural_order(images_in(root / database))
-    asked = natural_order(images_in(root / queries))
+    query_images = natural_order(images_in(root / queries))
     table = read_table(root / matches)
     who = table.column("query_ind")
     best = [table.column(f"top_{rank}_ref_ind") for rank in range(1, top + 1)]
@@ -37,5 +37,5 @@ def load(
         listed = [table.number(line, row, column) for column in best]
         found = checked_indices(listed, len(references), f"{table.path}, line {line}")
         rows.append((int(float(row[who])), found))
-    positives, notes = in_query_order(rows, len(asked), table.path)
-    return DatasetFiles(references, asked, positives, notes=notes)
+    positives, notes = in_query_order(rows, len(query_images), table.path)
+    return DatasetFiles(references, query_images, positives, notes=notes)

@@ -29,15 +29,15 @@ def load(
 ) -> DatasetFiles:
     """Positives as listed. The first `skip` rows of the file are passed over."""
     references = natural_order(images_in(root / database))
-    asked = natural_order(images_in(root / queries))
-    listed, notes = read_positives(root / positives, len(references), len(asked), skip=skip)
-    return DatasetFiles(references, asked, listed, notes=notes)
+    query_images = natural_order(images_in(root / queries))
+    listed, notes = read_positives(root / positives, len(references), len(query_images), skip=skip)
+    return DatasetFiles(references, query_images, listed, notes=notes)
 
 
 def read_positives(
     path: Path, images: int, queries: int, *, skip: int = 0
 ) -> tuple[tuple[np.ndarray, ...], tuple[str, ...]]:
-    """Positives of each query from an array of [query, positives], and what is worth telling."""
+    """Positives of each query from an array of [query, positives], and what is worth a note."""
     if not path.is_file():
         raise BadDataset(f"{path} is missing; it lists the positives of each query")
     rows: list[tuple[int | None, np.ndarray]] = []

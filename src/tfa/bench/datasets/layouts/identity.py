@@ -27,13 +27,13 @@ def load(
     database, classes = labelled_images(root / gallery)
     notes: tuple[str, ...] = ()
     if not distractors:
-        asked = set(query_classes)
-        kept = [index for index, label in enumerate(classes) if label in asked]
+        wanted = set(query_classes)
+        kept = [index for index, label in enumerate(classes) if label in wanted]
         if not kept:
             raise BadDataset(f"{root / gallery} and {root / query} share no class; are both of the same split?")
         dropped = len(classes) - len(kept)
         notes = (
-            f"{dropped} gallery images of {len(set(classes) - asked)} classes without a query are left out, as in "
+            f"{dropped} gallery images of {len(set(classes) - wanted)} classes without a query are left out, as in "
             "Sample4Geo's evaluator; the dataset's own baseline keeps them",
         )
         database = tuple(database[index] for index in kept)

@@ -30,7 +30,7 @@ def checked_indices(values: Any, images: int, where: str) -> np.ndarray:
 def in_query_order(
     rows: Sequence[tuple[int | None, np.ndarray]], queries: int, path: Path
 ) -> tuple[tuple[np.ndarray, ...], tuple[str, ...]]:
-    """Positives of query 0, 1, … from rows (query, positives), and what is worth telling.
+    """Positives of query 0, 1, … from rows (query, positives), and what is worth a note.
 
     Rows go where their first column says. If that column does not count the queries from 0, the rows are taken
     in the order of the file, which is how AnyLoc reads all of them.

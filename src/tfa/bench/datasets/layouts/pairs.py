@@ -14,8 +14,8 @@ from tfa.bench.datasets.files import BadDataset, DatasetFiles, images_in, same_l
 
 
 def load(root: Path, *, database: str = "new", queries: str = "old") -> DatasetFiles:
-    known, asked = images_in(root / database), images_in(root / queries)
-    stems = [path.stem for path in known], [path.stem for path in asked]
+    known, query_images = images_in(root / database), images_in(root / queries)
+    stems = [path.stem for path in known], [path.stem for path in query_images]
     for folder, names in ((database, stems[0]), (queries, stems[1])):
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
@@ -26,7 +26,7 @@ def load(root: Path, *, database: str = "new", queries: str = "old") -> DatasetF
             f"{len(alone):,} images of {root / queries} have no partner of the same name in {root / database} "
             f"(first: {', '.join(alone[:3])})"
         )
-    return DatasetFiles(known, asked, same_labels(*stems))
+    return DatasetFiles(known, query_images, same_labels(*stems))
 
 
 def missing(root: Path, *, database: str = "new", queries: str = "old") -> list[str]:

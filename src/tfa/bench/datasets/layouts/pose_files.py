@@ -1,4 +1,4 @@
-"""Camera centres from text files of poses: NVM models, quaternions or matrices, told apart by what they hold.
+"""Camera centres from text files of poses: NVM models, quaternions or matrices, recognised by what they hold.
 
 NVM_V3 … name focal qw qx qy qz cx cy cz …    the centre itself
 name qw qx qy qz tx ty tz                     world to camera: c = -Rᵀ t

@@ -34,12 +34,12 @@ def load(
 ) -> DatasetFiles:
     """Positives within `radius` metres in space. `aligned`: both files of poses are in one metric frame already."""
     database, centres, without = _recording(root / reference, camera, aligned)
-    queries, asked, query_without = _recording(root / query, camera, aligned)
+    queries, query_centres, query_without = _recording(root / query, camera, aligned)
     notes = ["the recordings, the threshold and the thinning of the paper are not public"]
     for folder, count in ((reference, without), (query, query_without)):
         if count:
             notes.append(f"{folder}: {count} frames without a pose are left out")
-    return DatasetFiles(database, queries, within(centres, asked, radius), notes=tuple(notes))
+    return DatasetFiles(database, queries, within(centres, query_centres, radius), notes=tuple(notes))
 
 
 def _recording(folder: Path, camera: str, aligned: bool) -> tuple[tuple[Path, ...], np.ndarray, int]:

@@ -85,8 +85,8 @@ def _by_pose(
     if len(kept) < len(database):
         notes.append(f"{len(database) - len(kept)} reference images without a pose are left out")
     posed = [query for query in queries if _key(query) in centres]
-    asked = np.array([centres[_key(query)] for query in posed]).reshape(-1, 3)
-    close = within(np.array([centres[_key(image)] for image in kept]), asked, radius)
+    query_centres = np.array([centres[_key(query)] for query in posed]).reshape(-1, 3)
+    close = within(np.array([centres[_key(image)] for image in kept]), query_centres, radius)
     return kept, dict(zip(posed, close, strict=True))
 
 

@@ -46,10 +46,10 @@ def load(
             images = images_in(place / str(height))
             queries.extend(images)
             flown.extend([height] * len(images))
-    asked = [image.parent.parent.name for image in queries]
+    query_labels = [image.parent.parent.name for image in queries]
     conditions = {str(height): np.flatnonzero(np.array(flown) == height) for height in heights}
     notes = (f"queries of {len(places)} ids; the gallery keeps the {len(trained)} training ids as distractors",)
-    return DatasetFiles(database, tuple(queries), same_labels(labels, asked), conditions, notes)
+    return DatasetFiles(database, tuple(queries), same_labels(labels, query_labels), conditions, notes)
 
 
 def read_ids(path: Path) -> frozenset[int]:

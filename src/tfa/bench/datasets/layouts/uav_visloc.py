@@ -4,7 +4,7 @@
     NN/tiles/*.png             NN/tiles/tiles.csv    file, lat, lon of the tile's centre[, half_width in metres]
 
 How the paper tiled the maps, and what qualifies a tile by its coverage beyond 100 m, is not public. Here a positive
-is a tile whose centre lies within `radius` of the photo; `coverage` also asks that the tile shows the photo's
+is a tile whose centre lies within `radius` of the photo; `coverage` also requires that the tile shows the photo's
 position. Both rules, and one gallery of all maps, are ours.
 """
 
@@ -34,10 +34,10 @@ def load(root: Path, *, maps: Sequence[str] = (), radius: float = 100.0, coverag
         tiles, half_widths = _tiles(root / name / "tiles", coverage)
         database.update(tiles)
         widths.extend(half_widths)
-    where, asked = np.array(list(database.values())), np.array(list(queries.values()))
-    positives = within(earth_points(where), earth_points(asked), radius)
+    where, query_positions = np.array(list(database.values())), np.array(list(queries.values()))
+    positives = within(earth_points(where), earth_points(query_positions), radius)
     if coverage:
-        positives = _covering(positives, where, asked, np.array(widths))
+        positives = _covering(positives, where, query_positions, np.array(widths))
         notes.append("positives also cover the photo's position with their half_width")
     return DatasetFiles(tuple(database), tuple(queries), positives, notes=tuple(notes))
 
@@ -68,7 +68,7 @@ def _photos(folder: Path) -> tuple[dict[Path, tuple[float, float]], int]:
 
 
 def _tiles(folder: Path, coverage: bool) -> tuple[dict[Path, tuple[float, float]], list[float]]:
-    """Tiles of a map with their centres in the order of names and, if asked for, half of their widths in metres."""
+    """Tiles of a map with their centres in the order of names and, if wanted, half of their widths in metres."""
     table = read_table(folder / "tiles.csv")
     file = table.column("file", "filename", "name")
     half = table.column("half_width", "half-width", "half_width_m") if coverage else None
@@ -93,11 +93,11 @@ def _position(table: Table, line: int, row: Sequence[str]) -> tuple[float, float
 
 
 def _covering(
-    positives: Sequence[np.ndarray], where: np.ndarray, asked: np.ndarray, widths: np.ndarray
+    positives: Sequence[np.ndarray], where: np.ndarray, query_positions: np.ndarray, widths: np.ndarray
 ) -> tuple[np.ndarray, ...]:
     """Of the positives of each query those whose square, north up, holds the query's position."""
     points, kept = earth_points(where), []
-    for close, position in zip(positives, asked, strict=True):
+    for close, position in zip(positives, query_positions, strict=True):
         offsets = (points[close] - earth_points(position[None])) @ east_and_north(position).T
         kept.append(close[np.abs(offsets).max(axis=1) <= widths[close]])
     return tuple(kept)

@@ -16,7 +16,7 @@ from tfa.bench.datasets.layouts.text_tables import natural_order
 
 
 def load(root: Path, *, distractors: bool = False) -> DatasetFiles:
-    """References, then distractors if asked for; positives are references only."""
+    """References, then distractors if wanted; positives are references only."""
     references = natural_order(images_in(root / "reference_views"))
     queries = natural_order(images_in(root / "queries"))
     positives, notes = read_positives(root / "vpair_gt.npy", len(references), len(queries))

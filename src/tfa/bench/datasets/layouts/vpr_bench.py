@@ -33,14 +33,14 @@ def load(
     tolerance: int | None = None,
 ) -> DatasetFiles:
     """`queries` and `database` are the names their folders go by in different releases."""
-    asked = natural_order(images_in(_first(root, queries)))
+    query_images = natural_order(images_in(_first(root, queries)))
     known = natural_order(images_in(_first(root, database)))
     file = root / truth
     if not file.is_file() and tolerance is not None:
         note = f"no {truth}: a query matches the frames of its own number ± {tolerance}"
-        return DatasetFiles(known, asked, same_frame(len(known), len(asked), tolerance), notes=(note,))
-    rows = index_rows(_in_order(load_object_array(file), len(asked), file), file, len(known))
-    return DatasetFiles(known, asked, rows)
+        return DatasetFiles(known, query_images, same_frame(len(known), len(query_images), tolerance), notes=(note,))
+    rows = index_rows(_in_order(load_object_array(file), len(query_images), file), file, len(known))
+    return DatasetFiles(known, query_images, rows)
 
 
 def missing(root: Path, *, queries: Sequence[str] = ("query",), database: Sequence[str] = ("ref",), truth: str = TRUTH,

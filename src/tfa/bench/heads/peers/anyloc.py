@@ -4,7 +4,7 @@
 
 The mean of unit vectors is shorter than one and is used so (`raw`); `unit` normalises the centres afterwards.
 Ours: the random start is numpy's, drawn from patches in an order that does not depend on how the database is
-listed; at most 300,000 patches; the vocabulary sees the photos at the size they are asked at.
+listed; at most 300,000 patches; the vocabulary sees the photos at the size of the queries.
 """
 
 from __future__ import annotations

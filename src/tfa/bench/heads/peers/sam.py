@@ -1,4 +1,4 @@
-"""SAM's automatic masks: a grid of points is asked for masks, and those it is sure of are kept.
+"""SAM's automatic masks: a grid of points prompts it, and the masks it is sure of are kept.
 
 Weights come from a file or folder on this machine; nothing is downloaded and nothing in them is executed.
 Preparation and suppression of overlapping boxes are our own code, so that no vision library is needed.
@@ -26,8 +26,8 @@ ENLARGE_AT_ONCE = 16  # masks of 1024 × 1024 logits in memory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asking:
-    """How masks are asked for and which are kept: the published defaults of the automatic mask generator."""
+class MaskSettings:
+    """How masks are prompted for and which are kept: the published defaults of the automatic mask generator."""
 
     points_per_side: int = 32
     points_per_batch: int = 64
@@ -40,13 +40,13 @@ class Asking:
 
 
 class SamSegmenter:
-    """SAM of one size, its weights, and how it is asked. A saved folder's own config says its size."""
+    """SAM of one size, its weights, and how it is prompted. A saved folder's own config says its size."""
 
     def __init__(
-        self, weights: Path, model: str = "vit-h", *, device: str = "cpu", asking: Asking | None = None
+        self, weights: Path, model: str = "vit-h", *, device: str = "cpu", prompting: MaskSettings | None = None
     ) -> None:
         self.device = "cpu" if device == "torch" else device
-        self.asking = asking or Asking()
+        self.prompting = prompting or MaskSettings()
         config = folder_config(weights) if weights.is_dir() else sized_config(model)
         self.model_name = model if not weights.is_dir() else size_of(config)
         built, self.sha256 = build(config, weights, self.model_name)
@@ -59,43 +59,43 @@ class SamSegmenter:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        return {"segmenter": self.name, "weights": self.sha256, **asdict(self.asking)}
+        return {"segmenter": self.name, "weights": self.sha256, **asdict(self.prompting)}
 
     def segment(self, image: Image.Image) -> np.ndarray:
         """Boolean masks `s h w` at the reduced resolution, most confident first; none if it is sure of none."""
         import torch
 
-        image = reduced(image, self.asking.longest)
-        size = tuple(max(round(length / self.asking.reduction), 1) for length in image.size)
+        image = reduced(image, self.prompting.longest)
+        size = tuple(max(round(length / self.prompting.reduction), 1) for length in image.size)
         image = resize(image, (size[0], size[1]))
         pixels, inside = prepare(image, self.side)
         masks, ious, boxes = [], [], []
         with torch.inference_mode():
             embedded = self._sam.get_image_embeddings(torch.from_numpy(pixels)[None].to(self.device))
-            points = grid_points(self.asking.points_per_side, inside)
-            for low in range(0, len(points), self.asking.points_per_batch):
-                logits, iou = self._ask(embedded, points[low : low + self.asking.points_per_batch])
+            points = grid_points(self.prompting.points_per_side, inside)
+            for low in range(0, len(points), self.prompting.points_per_batch):
+                logits, iou = self._masks_at(embedded, points[low : low + self.prompting.points_per_batch])
                 for start in range(0, len(logits), ENLARGE_AT_ONCE):
                     chunk = slice(start, start + ENLARGE_AT_ONCE)
                     large = enlarge(logits[chunk], self.side, inside, image.size).cpu().numpy()
-                    sure = stability(large, self.asking.stability_offset) >= self.asking.least_stability
+                    sure = stability(large, self.prompting.stability_offset) >= self.prompting.least_stability
                     kept = large[sure] > 0
                     masks.append(kept)
                     ious.append(iou[chunk][sure])
                     boxes.append(boxes_of(kept))
         if not masks:
             return np.zeros((0, image.height, image.width), dtype=bool)
-        best = suppress(np.concatenate(boxes), np.concatenate(ious), self.asking.most_overlap)
+        best = suppress(np.concatenate(boxes), np.concatenate(ious), self.prompting.most_overlap)
         return np.concatenate(masks)[best]
 
-    def _ask(self, embedded: torch.Tensor, points: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
+    def _masks_at(self, embedded: torch.Tensor, points: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
         """Three masks for each point, those with a good predicted IoU: logits `s h w` and IoUs `s`."""
         import torch
 
-        asked = torch.from_numpy(points).to(self.device)[None, :, None, :]
-        answer = self._sam(image_embeddings=embedded, input_points=asked, multimask_output=True)
+        prompts = torch.from_numpy(points).to(self.device)[None, :, None, :]
+        answer = self._sam(image_embeddings=embedded, input_points=prompts, multimask_output=True)
         iou = answer.iou_scores[0].flatten()
-        good = iou >= self.asking.least_iou
+        good = iou >= self.prompting.least_iou
         return answer.pred_masks[0].flatten(0, 1)[good], iou[good].cpu().numpy()
 
 

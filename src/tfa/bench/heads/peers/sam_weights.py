@@ -44,10 +44,10 @@ def folder_config(folder: Path) -> Any:
 
     file = folder / "config.json"
     try:
-        told = json.loads(file.read_text("utf-8"))
-        if told.get("model_type") != "sam":
-            raise BadWeights(f"{file} is of a {told.get('model_type')!r}; give a folder of a 'sam' model")
-        return SamConfig.from_dict(told)
+        values = json.loads(file.read_text("utf-8"))
+        if values.get("model_type") != "sam":
+            raise BadWeights(f"{file} is of a {values.get('model_type')!r}; give a folder of a 'sam' model")
+        return SamConfig.from_dict(values)
     except BadWeights:
         raise
     except Exception as error:  # no file, no JSON, values of another type: all of it means no SAM folder
@@ -98,11 +98,11 @@ def _check(shapes: dict[str, tuple[int, ...]], wanted: Mapping[str, Any], weight
         "extra": [key for key in shapes if key not in wanted],
         "of another shape": [key for key in wanted if key in shapes and shapes[key] != tuple(wanted[key].shape)],
     }
-    told = [f"{len(keys)} {kind}: {', '.join(keys[:4])}" for kind, keys in problems.items() if keys]
-    if told:
+    mismatches = [f"{len(keys)} {kind}: {', '.join(keys[:4])}" for kind, keys in problems.items() if keys]
+    if mismatches:
         raise BadWeights(
             f"{weights} does not hold the weights of SAM {name} under transformers' names:\n  "
-            + "\n  ".join(told)
+            + "\n  ".join(mismatches)
             + f"\ngive the size the file belongs to ({', '.join(SIZES)}), or a folder written by save_pretrained"
         )
 

@@ -10,7 +10,7 @@ Ours, where the published head does otherwise:
   PCA          fitted on at most 4,096 segments (published: 50,000), and to fewer dimensions where the map has fewer
                segments, in the published proportion: whitening every direction of a small map makes all equidistant
   low, high    from database segments against those of other photos (published: from all similarities of a run, so
-               that an answer depends on what else was asked)
+               that an answer depends on which other queries came with it)
   duplicates   equal photos are searched once and share their score
   order        fitting visits the photos in the order of their content's digest, so the map's order plays no part
 """

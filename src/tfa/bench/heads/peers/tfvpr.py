@@ -131,7 +131,7 @@ def _fit(database: Photos, shared: Shared) -> VectorHead:
 
 @dataclass(frozen=True)
 class Transductive:
-    """TF-VPR whose centres may be refitted on the database and the photos it will be asked."""
+    """TF-VPR whose centres may be refitted on the database and the queries."""
 
     head: VectorHead
     database: Photos
