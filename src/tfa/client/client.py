@@ -156,7 +156,9 @@ class Client:
         images: list[ImageRecord] = []
         while True:
             page = self._call("GET", "/v1/images", {"offset": len(images), "limit": PAGE, "filter": filter})
-            images += [ImageRecord.from_dict({**one, "path": one["image"]}) for one in page["images"]]
+            for one in page["images"]:
+                kept = {key: one[key] for key in ("id", "digest", "fitted", "position")}
+                images.append(ImageRecord.from_dict({**kept, "path": one["image"]}))
             if not page["images"] or len(images) >= page["total"]:
                 return images
 
