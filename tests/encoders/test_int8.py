@@ -55,7 +55,15 @@ def cosines(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
     return (a * b).sum(-1) / (np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1))
 
 
-@pytest.mark.parametrize("choice", ["", "@64x80", "/l0", "/l1", "/l0-query", "/l1-key", "/value"])
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "",
+        "@64x80",
+        "/l1",
+        *(pytest.param(c, marks=pytest.mark.slow) for c in ("/l0", "/l0-query", "/l1-key", "/value")),
+    ],
+)
 def test_in_float32_the_graph_is_torchs_model(name: str, choice: str, weights) -> None:
     identity, file = parse_encoder(name + choice), weights(name)
     card = identity.card

@@ -63,7 +63,7 @@ def test_layers_and_the_final_norm(name: str, weights_file: Path) -> None:
         close(cls, expected[:, 0])
 
 
-@pytest.mark.parametrize("facet", ["query", "key", "value"])
+@pytest.mark.parametrize("facet", [*(pytest.param(f, marks=pytest.mark.slow) for f in ("query", "key")), "value"])
 def test_facets(name: str, facet: str, weights_file: Path) -> None:
     card = TINY[name]
     _, _, projections = full_run(name, (card.size, card.size))

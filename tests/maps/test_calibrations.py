@@ -34,7 +34,7 @@ def test_a_calibration_is_kept_beside_the_map_and_answers(saved, camera, dusk, c
         assert opened.query_many([dusk], k=99, calibration="none")[0].hits == opened.query(dusk, 99, 0.0, "none")
 
 
-@pytest.mark.parametrize("ensemble", [False, True])
+@pytest.mark.parametrize("ensemble", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("score", [False, True])
 @pytest.mark.parametrize("mixture", [False, True])
 def test_scores_are_those_of_the_calibrated_head(town, camera, cache, tmp_path, monkeypatch, ensemble, score, mixture):

@@ -270,9 +270,10 @@ def made(seed, noise, shift, cls=True):
 
 # Worlds that take every route and both decisions about the global token.
 WORLDS = [(1, 0.3, 0.15), (0, 0.3, 0.8), (7, 0.6, 0.6), (5, 0.3, 0.8)]
+CASES = [WORLDS[0], *(pytest.param(of, marks=pytest.mark.slow) for of in WORLDS[1:])]
 
 
-@pytest.mark.parametrize("of", [WORLDS[0], *(pytest.param(of, marks=pytest.mark.slow) for of in WORLDS[1:])])
+@pytest.mark.parametrize("of", CASES)
 def test_a_small_world(of):
     head, target, cls = made(*of)
     assert set(head.strengths) == ({"hard", "soft"} if head.route == "mixture" else {head.route})
@@ -292,13 +293,14 @@ def test_a_small_world(of):
     assert np.mean(hits) > 3 / 16  # the same places, seen again: far better than chance
 
 
+@pytest.mark.slow
 def test_the_small_worlds_take_every_route():
     heads = [made(*of)[0] for of in WORLDS]
     assert {head.route for head in heads} == {"hard", "soft", "mixture"}
     assert {head.admit_cls for head in heads} == {True, False}
 
 
-@pytest.mark.parametrize("of", WORLDS)
+@pytest.mark.parametrize("of", CASES)
 def test_the_final_score_is_the_carrier_or_the_weighted_sum(of):
     head, target, cls = made(*of)
     for s in range(3):
@@ -312,6 +314,7 @@ def test_the_final_score_is_the_carrier_or_the_weighted_sum(of):
         np.testing.assert_allclose(head.scores(v, cls, s), expected, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_without_global_tokens_they_are_refused():
     head, _, _ = made(1, 0.3, 0.15, cls=False)
     assert not head.admit_cls

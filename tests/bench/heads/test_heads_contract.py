@@ -28,8 +28,9 @@ CARDS = [*PEERS, *spectral.CARDS, *ablations.CARDS, *map(head_card, OWN), *map(h
 
 
 def for_each(cards: list[HeadCard]) -> pytest.MarkDecorator:
-    """A case for each card. Ablations and controls vary heads that are here too: a fast run leaves most of them out."""
+    """A case for each card. A fast run leaves most variations of heads out: ablations, controls, other calibrations."""
     variations = {card.name for card in (*spectral.CARDS[1:], *ablations.CARDS[1:])}
+    variations |= {"tfa-c64+", "tfa-fullq", "dual-c64", "dual-c64+", "dual-crossfit"}
     cases = [pytest.param(card, id=card.name, marks=[pytest.mark.slow] * (card.name in variations)) for card in cards]
     return pytest.mark.parametrize("card", cases)
 
