@@ -58,7 +58,7 @@ def test_what_is_lost_is_told():
             return b"" if image_id == 3 else b"\xff\xd8"
 
     opened_records = [type("Record", (), {"id": i}) for i in (1, 3, 5)]
-    edits = serving.Edits(added={1, 2, 3, 4}, removed={5}, asked_to_remove={4, 5})
+    edits = serving.Edits(added={1, 2, 3, 4}, removed={5}, removal_requested={4, 5})
     assert serving._lost(Forgetful(), edits) == [
         "image 2 was added and is gone",
         "image 5 was removed and is back",
