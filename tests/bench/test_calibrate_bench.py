@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.bench.recorded_calls import record_calls
 from tfa import pipeline
 from tfa.bench.speed import calibrate as benchmark
 from tfa.bench.speed.fit import synthetic_tokens
@@ -26,12 +27,7 @@ def test_a_small_run_reports_both_ratios():
 
 
 def test_one_fit_and_two_calibrations_of_it(monkeypatch):
-    calls, real = [], pipeline.calibrate
-    monkeypatch.setattr(
-        pipeline,
-        "calibrate",
-        lambda head, target, **given: calls.append((len(head), len(target))) or real(head, target, **given),
-    )
+    calls = record_calls(monkeypatch, pipeline, "calibrate", lambda head, target: (len(head), len(target)))
     benchmark.run_calibrate_benchmark(**SMALL)
     assert calls == [(8, 8), (12, 8), (12, 14)]  # the first warms up
 

@@ -23,14 +23,13 @@ def drive(frames=60, seed=0):
     return scores, [np.arange(max(i - 1, 0), i + 2) for i in range(frames)]
 
 
-def test_the_filter_mends_what_single_frames_get_wrong():
+def test_the_filter_corrects_what_single_frames_get_wrong():
     study = study_sequence("made", *drive())
     assert study.single < 0.85
     assert study.filtered > 0.9
     assert study.levelled > 0.85
     assert study.lost < 0.1
-    assert json.loads(json.dumps(study.to_dict()))["frames"] == 60
-    assert "made, 60 frames: R@1" in str(study)
+    assert study.frames == 60
 
 
 def test_self_calibration_takes_a_hub_out_of_the_second_half():
@@ -41,8 +40,6 @@ def test_self_calibration_takes_a_hub_out_of_the_second_half():
     assert study.frozen > study.without + 0.2
     assert study.fresh > study.without + 0.2
     assert study.frames == 30
-    assert "30 frames" in str(study)
-    assert set(study.to_dict()) == {"dataset", "frames", "without", "frozen", "fresh"}
 
 
 def test_a_filter_settles_on_a_hub_unless_its_level_is_taken_off():

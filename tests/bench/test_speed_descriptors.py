@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tests.bench.recorded_calls import record_calls
 from tfa.base.tokens import Tokens
 from tfa.bench.speed import descriptors as benchmark
 
@@ -25,12 +26,7 @@ def test_a_small_run_reports_time_floor_and_ratio():
 
 
 def test_all_six_are_described_at_once_in_every_run(monkeypatch):
-    calls, real = [], benchmark.describe
-    monkeypatch.setattr(
-        benchmark,
-        "describe",
-        lambda *given, **more: calls.append((len(given[0]), len(given[1]), given[2])) or real(*given, **more),
-    )
+    calls = record_calls(monkeypatch, benchmark, "describe", lambda *given: (len(given[0]), len(given[1]), given[2]))
     benchmark.run_descriptors_benchmark(**SMALL, repeats=2)
     assert calls == [(1, 3, ("hard", "soft")), (3, 3, ("hard", "soft")), (3, 3, ("hard", "soft"))]  # the first warms up
 

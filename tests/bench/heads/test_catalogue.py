@@ -37,12 +37,17 @@ def test_the_heads_of_the_paper_are_there():
         ("dual-c8", "TFA dual-C8", "C8", "target"),
         ("dual-crossfit-contiguous", "TFA dual-FullQ (cross-fit, contiguous halves)", "cross-fit contiguous", "target"),
         ("tfa-fullq+", "TFA-FullQ+", "FullQ", "target"),
+        ("tfa-v", "TFA +V", "no calibration", "database"),
+        ("tfa-c64-v", "TFA-C64 +V", "C64", "target"),
+        ("tfa-c64-v-always", "TFA-C64 +V, always", "C64", "target"),
+        ("tfa-c64+-ensemble-v", "TFA-C64+ ensemble +V", "C64", "target"),
+        ("dual-c64-v", "TFA dual-C64 +V", "C64", "target"),
     ],
 )
 def test_names_of_our_own_heads_say_what_happens(name, title, plan, sees):
     card = head_card(name)
     assert (card.title, card.plan.name, card.sees) == (title, plan, sees)
-    assert card.note.startswith("ours") == ("+" in name or "ensemble" in name)
+    assert card.note.startswith("ours") == any(ours in name for ours in ("+", "ensemble", "-v"))
 
 
 def test_reconstructions_and_fallbacks_say_so():

@@ -195,19 +195,9 @@ def test_no_grid_is_said(always):
         fit("tfa-v-always", Tokens(np.asarray(DATABASE.patches)))
 
 
-@pytest.mark.parametrize(
-    ("name", "title", "plan", "sees"),
-    [
-        ("tfa-v", "TFA +V", "no calibration", "database"),
-        ("tfa-c64-v", "TFA-C64 +V", "C64", "target"),
-        ("tfa-c64-v-always", "TFA-C64 +V, always", "C64", "target"),
-        ("tfa-c64+-ensemble-v", "TFA-C64+ ensemble +V", "C64", "target"),
-        ("dual-c64-v", "TFA dual-C64 +V", "C64", "target"),
-    ],
-)
-def test_names_say_what_happens_and_stand_beside_the_papers(name, title, plan, sees):
+@pytest.mark.parametrize("name", ["tfa-v", "tfa-c64-v", "tfa-c64-v-always", "tfa-c64+-ensemble-v", "dual-c64-v"])
+def test_verified_heads_stand_beside_the_papers(name):
     card = head_card(name)
-    assert (card.title, card.plan.name, card.sees) == (title, plan, sees)
     assert card.note == "ours, beyond the paper"
     assert card.settings["verification"]["always"] is name.endswith("always")
     assert _kind(name) == "Ours, beyond the paper"

@@ -13,7 +13,7 @@ from tfa.base.progress import SilentProgress, as_progress, tracked
 from tfa.base.threads import in_threads
 from tfa.base.tokens import Tokens
 from tfa.bench.speed.fit import synthetic_tokens
-from tfa.bench.speed.measure import Bars, measure, thread_count
+from tfa.bench.speed.measure import Bars, fastest, thread_count
 from tfa.bench.speed.result_line import Bar, Line, OverFloor, cells, compared, listed
 from tfa.method.residuals import ASSIGNMENTS, describe
 from tfa.method.vocabulary import CONSTRUCTIONS
@@ -72,12 +72,8 @@ def run_descriptors_benchmark(
         kept = sum(one.descriptors.nbytes + one.mass.nbytes for one in made.values())
         return seconds, products.seconds, kept
 
-    runs, peaks = [], []
-    for _ in tracked(range(repeats), repeats, "descriptors", as_progress(progress)):
-        measured = measure(all_six)
-        runs.append(measured.result)
-        peaks.append(measured.peak_bytes)
-    seconds, floor, kept = min(runs, key=lambda run: run[0])
+    runs = tracked(range(repeats), repeats, "descriptors", as_progress(progress))
+    seconds, floor, kept, peak = fastest(runs, all_six)
     return DescriptorsBenchmark(
         images=images,
         patches=patches,
@@ -86,7 +82,7 @@ def run_descriptors_benchmark(
         threads=thread_count(),
         seconds=seconds,
         floor=floor,
-        peak_bytes=max((peak for peak in peaks if peak is not None), default=None),
+        peak_bytes=peak,
         disk_bytes=kept,
     )
 

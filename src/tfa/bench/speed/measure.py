@@ -8,7 +8,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -51,6 +51,14 @@ def measure_in_turn(
             seconds[name] = min(seconds[name], time.perf_counter() - started)
             peaks[name] = max(peaks[name], (resident("VmHWM") or 0) - before)
     return {name: Measured(seconds[name], peaks[name] if known else None, results[name]) for name in calls}
+
+
+def fastest(runs: Iterable[Any], call: Callable[[], tuple[float, float, Any]]) -> tuple[float, float, Any, int | None]:
+    """Of a call for each of `runs`, which times itself and its floor: the fastest (seconds, floor, what else it gives),
+    and the most memory any of them took."""
+    measured = [measure(call) for _ in runs]
+    peak = max((one.peak_bytes for one in measured if one.peak_bytes is not None), default=None)
+    return *min((one.result for one in measured), key=lambda result: result[0]), peak
 
 
 def resident(field: str) -> int | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tfa.base.backend import backend_for, l2
 from tfa.base.progress import Progress, as_progress
-from tfa.bench.speed.measure import Bars, measure, thread_count
+from tfa.bench.speed.measure import Bars, fastest, thread_count
 from tfa.bench.speed.result_line import Bar, Line, OverFloor, cells, compared, format_bytes, listed
 from tfa.method.kmeans import ROWS, TURN, Lloyd, Threads
 from tfa.method.vocabulary import CONSTRUCTIONS, MAX_ITERATIONS
@@ -52,12 +52,7 @@ def run_vocabulary_benchmark(
     """Time three constructions and the products they cannot do without; the fastest of `repeats` counts."""
     sample, bars = synthetic_patches(patches, channels), as_progress(progress)
     _in_turn(sample[: 4 * words], 2, as_progress(None))  # thread pools and page tables warm up
-    runs, peaks = [], []
-    for _ in range(repeats):
-        measured = measure(lambda: _in_turn(sample, words, bars))
-        runs.append(measured.result)
-        peaks.append(measured.peak_bytes)
-    seconds, floor, iterations = min(runs, key=lambda run: run[0])
+    seconds, floor, iterations, peak = fastest(range(repeats), lambda: _in_turn(sample, words, bars))
     return VocabularyBenchmark(
         patches=patches,
         channels=channels,
@@ -66,7 +61,7 @@ def run_vocabulary_benchmark(
         threads=thread_count(),
         seconds=seconds,
         floor=floor,
-        peak_bytes=max((peak for peak in peaks if peak is not None), default=None),
+        peak_bytes=peak,
         patch_bytes=sample.nbytes,
     )
 

@@ -38,16 +38,6 @@ class SequenceStudy:
     levelled: float  # the same, filtered: as `tfa query --sequence` does
     levelled_lost: float
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.dataset}, {self.frames} frames: R@1 {100 * self.single:.1f} single, {100 * self.filtered:.1f} "
-            f"filtered (lost {100 * self.lost:.1f} %); self-calibrated {100 * self.single_levelled:.1f} single, "
-            f"{100 * self.levelled:.1f} filtered (lost {100 * self.levelled_lost:.1f} %)"
-        )
-
 
 @dataclass(frozen=True)
 class ReplayStudy:
@@ -58,15 +48,6 @@ class ReplayStudy:
     without: float
     frozen: float  # learnt from the first half, then left as it is
     fresh: float  # learnt from every frame before the one that is evaluated
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.dataset}, second half of {self.frames} frames: R@1 {100 * self.without:.1f} without, "
-            f"{100 * self.frozen:.1f} learnt from the first half, {100 * self.fresh:.1f} kept fresh"
-        )
 
 
 @dataclass(frozen=True)
@@ -170,7 +151,7 @@ def _check(scores: np.ndarray, positives: Positives) -> None:
 
 def _by_replica(studies: Mapping[Replica, SequenceStudy] | Mapping[Replica, ReplayStudy]) -> dict[str, Any]:
     """The frames, the mean share over the replicas, the shares of their scores added up, and each replica's own."""
-    facts = {name: study.to_dict() for name, study in studies.items()}
+    facts = {name: asdict(study) for name, study in studies.items()}
     frames = {study.pop("frames") for study in facts.values()}
     for study in facts.values():
         del study["dataset"]

@@ -25,15 +25,7 @@ def serve(
     """
     from tfa.bench.load_test.run import run_serving_benchmark
 
-    result = timed(
-        run_serving_benchmark,
-        json,
-        quiet,
-        seconds=seconds,
-        clients=clients,
-        editors=editors,
-        images=images,
-        threads=threads,
-    )
+    load = {"clients": clients, "editors": editors, "images": images, "threads": threads}
+    result = timed(run_serving_benchmark, json, quiet, seconds=seconds, **load)
     if not result.passed:
         raise typer.Exit(1)

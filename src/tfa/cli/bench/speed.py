@@ -21,6 +21,8 @@ class Result(Protocol):
 
 
 T = TypeVar("T", bound=Result)
+Patches = Annotated[int, typer.Option(min=1, help="Patches of each image.")]
+Channels = Annotated[int, typer.Option(min=1, help="Channels of each patch.")]
 
 
 class Size(StrEnum):
@@ -121,8 +123,8 @@ def timed(run: Callable[..., T], json: bool, quiet: bool, **given: Any) -> T:
 
 def fit(
     images: Annotated[int, typer.Option(min=2, help="Images of made-up tokens.")] = 607,
-    patches: Annotated[int, typer.Option(min=1, help="Patches of each image.")] = 529,
-    channels: Annotated[int, typer.Option(min=1, help="Channels of each patch.")] = 384,
+    patches: Patches = 529,
+    channels: Channels = 384,
     tokens: Annotated[
         Path | None,
         typer.Option(
@@ -144,29 +146,21 @@ def calibrate(
     images: Annotated[int, typer.Option(min=2, help="Images of the map, of made-up tokens.")] = 607,
     target: Annotated[int, typer.Option(min=2, help="Target images of a usual calibration.")] = 64,
     full: Annotated[int, typer.Option(min=2, help="Target images when every query calibrates.")] = 607,
-    patches: Annotated[int, typer.Option(min=1, help="Patches of each image.")] = 529,
-    channels: Annotated[int, typer.Option(min=1, help="Channels of each patch.")] = 384,
+    patches: Patches = 529,
+    channels: Channels = 384,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Time the calibration of a head on target images against the fit it builds on, in one run."""
     from tfa.bench.speed.calibrate import run_calibrate_benchmark
 
-    timed(
-        run_calibrate_benchmark,
-        json,
-        quiet,
-        images=images,
-        target=target,
-        full=full,
-        patches=patches,
-        channels=channels,
-    )
+    shape = {"images": images, "target": target, "full": full, "patches": patches, "channels": channels}
+    timed(run_calibrate_benchmark, json, quiet, **shape)
 
 
 def verify(
     candidates: Annotated[int, typer.Option(min=1, help="Candidates of each query, of made-up patches.")] = 20,
-    patches: Annotated[int, typer.Option(min=1, help="Patches of each image.")] = 529,
+    patches: Patches = 529,
     dimensions: Annotated[int, typer.Option(min=1, help="Dimensions of a compact patch.")] = 128,
     queries: Annotated[int, typer.Option(min=1, help="Queries of a batch.")] = 16,
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the batch.")] = 2,
@@ -176,13 +170,5 @@ def verify(
     """Time the verification of candidates against the bare matrix products of the same shapes."""
     from tfa.bench.speed.verify import run_verify_benchmark
 
-    timed(
-        run_verify_benchmark,
-        json,
-        quiet,
-        candidates=candidates,
-        patches=patches,
-        dimensions=dimensions,
-        queries=queries,
-        threads=threads,
-    )
+    shape = {"candidates": candidates, "patches": patches, "dimensions": dimensions, "queries": queries}
+    timed(run_verify_benchmark, json, quiet, **shape, threads=threads)

@@ -49,15 +49,8 @@ def load(
     return DatasetFiles(database, queries, within(_points(database), _points(queries), radius), parts)
 
 
-def missing(
-    root: Path,
-    *,
-    split: str = "test",
-    radius: float = 25.0,
-    conditions: Mapping[str, str] | None = None,
-    tolerance: int | None = None,
-) -> list[str]:
-    """What the folder lacks."""
+def missing(root: Path, *, split: str = "test", conditions: Mapping[str, str] | None = None, **_: object) -> list[str]:
+    """What the folder lacks; other options of `load` do not matter to it."""
     base = _base(root, split)
     absent = [] if _gallery(base).is_dir() else [f"{_below(base, root)}database"]
     return absent + [
