@@ -79,11 +79,12 @@ def test_edits_go_on_while_a_calibration_is_made(client, town, monkeypatch):
     assert head.calibration["revision"] == 4
     # What was added meanwhile is described as if it had been there before.
     tokens = Tokens(*FakeEncoder().encode([as_rgb(picture(40))]), grid=(4, 4))
-    for part, rows in zip(head.stored.scorer.terms, head.stored.rows_of(tokens), strict=True):
-        assert (part.gallery.chunks[-1][-1] == rows[0]).all()
+    fresh = head.grown(tokens).stored.scorer.terms
+    for term, grown in zip(head.stored.scorer.terms, fresh, strict=True):
+        assert (term.gallery.chunks[-1][-1] == grown.gallery.chunks[-1][0]).all()
 
 
-def test_what_cannot_calibrate_is_told(client):
+def test_what_cannot_calibrate_is_reported(client):
     for data, words in (({"name": "no/slash"}, "cannot name a calibration"), ({"name": "none"}, "cannot name")):
         refused = client.post("/v1/calibrations", files=camera(2), data=data)
         assert refused.status_code == 422

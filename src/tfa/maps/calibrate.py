@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,30 +21,15 @@ from tfa.base.files import sha256_of_file
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadCalibration, BadImage, BadSpec, FewPhotos, NoImages
-from tfa.maps.lookup import unique_files
-from tfa.maps.records import ImageRecord
+from tfa.maps.lookup import tokens_of, unique_files
+from tfa.maps.query import AskableMap
+from tfa.maps.records import CalibrationReport, ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.verification import judge_calibration
-from tfa.photos.images import as_rgb
-from tfa.photos.token_cache import EncodedImages
+from tfa.method.head import Head
+from tfa.photos.images import as_rgb, find_images
 
 NAME = re.compile(r"[A-Za-z0-9_-]+")
-LOST = (
-    "take them out for good with tfa remove and tfa refit "
-    "(a calibration needs every photo the map was fitted on, removed ones too)"
-)
-
-
-@dataclass(frozen=True)
-class ChosenPhotos:
-    """The photos a calibration is made of."""
-
-    given: int  # files that were named, or lie in folders that were
-    budget: int
-    digests: list[str]
-    tokens: Tokens
-    skipped: list[tuple[str, str]]
-    notes: list[str]
 
 
 def check_request(state: MapState, name: str, budget: int) -> None:
@@ -60,114 +45,108 @@ def check_request(state: MapState, name: str, budget: int) -> None:
     CalibrationSpec(budget=budget)
 
 
-def choose_photos(
-    paths: Sequence[Path],
-    state: MapState,
-    budget: int,
-    skip_bad: bool,
-    encode: Callable[[list[Path]], EncodedImages],
-) -> ChosenPhotos:
-    """Take at most `budget` of the photos, each content once and none of the map.
+def draw_photos(
+    paths: Sequence[Path], images: Sequence[ImageRecord], budget: int, skip_bad: bool
+) -> tuple[list[Path], list[tuple[str, str]], list[str]]:
+    """At most `budget` of the photos, each content once and none of the map; those that were skipped; notes.
 
     They are looked at in a fixed random order until there are enough, so that a large folder is not read for a few.
     """
-    paths = unique_files(paths)
     enough = len(paths) <= budget
     order = range(len(paths)) if enough else np.random.default_rng(0).permutation(len(paths)).tolist()
+    opened = skip_bad and not enough  # else encoding will say what is wrong with a photo
     content: dict[str, int] = {}
     skipped: list[tuple[str, str]] = []
     repeated = 0
     for index in order:
         if len(content) == budget:
             break
-        digest = _content(paths[index])
-        reason = _unreadable(paths[index]) if skip_bad and not enough else None  # else encoding will say it
-        if reason is not None:
-            skipped.append((str(paths[index]), reason))
-        elif digest in content:
-            repeated += 1
-        else:
-            content[digest] = index
-    _refuse_known({digest: paths[index] for digest, index in content.items()}, state.images)
-    notes = [f"photos that repeat another one and do not count: {repeated}"] if repeated else []
-    if not enough:
-        notes.append(f"{len(paths)} photos are more than the budget: {budget} were drawn, always the same (seed 0)")
-    files = [paths[index] for index in sorted(content.values())]
-    encoded = encode(files) if files else EncodedImages([], [], Tokens(np.empty((0, 1, 1))), [])
-    skipped += [(str(path), reason) for path, reason in encoded.skipped]
-    used = len(encoded.paths)
-    if used < CalibrationSpec.fewest:
-        raise NoImages(
-            f"a calibration needs at least {CalibrationSpec.fewest} photos; of {len(paths)} given, {used} can be used"
-        )
-    if used < CalibrationSpec.few:
-        notes.append(f"{used} photos are few: the calibration may do worse than none. Give {budget} if you can")
-    return ChosenPhotos(len(paths), budget, encoded.digests, encoded.tokens, skipped, notes)
-
-
-def _unreadable(file: Path) -> str | None:
-    try:
-        as_rgb(file)
-        return None
-    except (BadImage, OSError) as error:
-        return str(error)
-
-
-def _content(path: Path) -> str:
-    try:
-        return sha256_of_file(path)
-    except OSError:
-        return str(path)  # encoding will say what is wrong with it
-
-
-def _refuse_known(content: dict[str, Path], images: Sequence[ImageRecord]) -> None:
+        try:
+            if opened:
+                as_rgb(paths[index])
+            digest = sha256_of_file(paths[index])
+        except (BadImage, OSError) as error:
+            if opened:
+                skipped.append((str(paths[index]), str(error)))
+                continue
+            digest = str(paths[index])
+        repeated += digest in content
+        content.setdefault(digest, index)
     digests = {record.digest for record in images}
-    known = [path for digest, path in content.items() if digest in digests]
+    known = [paths[index] for digest, index in content.items() if digest in digests]
     if known:
         raise BadCalibration(
             f"{len(known)} of {len(content)} photos are in the map themselves (first: {known[0]}); calibrate with "
             "other photos, of the camera the map will be used with (a removed photo stays in it until tfa refit)",
             known[0],
         )
+    notes = [f"photos that repeat another one and do not count: {repeated}"] if repeated else []
+    if not enough:
+        notes.append(f"{len(paths)} photos are more than the budget: {budget} were drawn, always the same (seed 0)")
+    return [paths[index] for index in sorted(content.values())], skipped, notes
 
 
-def calibrated_state(
-    state: MapState,
-    photos: ChosenPhotos,
+def calibrate(
+    place_map: AskableMap,
+    photos: Any,
     name: str,
+    budget: int,
     score: bool | None,
-    tokens_of: Callable[[Sequence[ImageRecord]], Tokens],
-    device: str,
+    skip_bad: bool | None,
     progress: Progress,
-) -> tuple[MapState, list[str]]:
-    """The state with the calibration, and notes on how it came about."""
+) -> tuple[MapState, CalibrationReport]:
+    """The state of the map with the calibration, and what it saw and decided; the map stays as it is."""
+    state = place_map.state
+    check_request(state, name, budget)
+    skip_bad = place_map.options.skip_bad if skip_bad is None else skip_bad
+    paths = unique_files(find_images(photos))
+    files, skipped, notes = draw_photos(paths, state.images, budget, skip_bad)
+    encoded = place_map.encoded(files, skip_bad, progress) if files else None
+    used = 0 if encoded is None else len(encoded.paths)
+    if encoded is None or used < CalibrationSpec.fewest:
+        raise NoImages(
+            f"a calibration needs at least {CalibrationSpec.fewest} photos; of {len(paths)} given, {used} can be used"
+        )
+    skipped += [(str(path), reason) for path, reason in encoded.skipped]
+    if used < CalibrationSpec.few:
+        notes.append(f"{used} photos are few: the calibration may do worse than none. Give {budget} if you can")
+
+    score = used >= CalibrationSpec.score_from if score is None else score
+    tuned, added = _calibrated_head(place_map, encoded.tokens, score, progress)
+    facts = {
+        "given": len(paths),
+        "used": used,
+        "budget": budget,
+        "score": score,
+        "digests": list(encoded.digests),
+        "revision": state.revision + 1,
+    }
+    verification = judge_calibration(tuned, encoded.tokens, state.compact, progress)
+    head = NamedHead.of(name, tuned, state.database.replica, state.head.storage, facts, verification)
+    if added is not None:
+        head = head.grown(added)
+    if any(old.name == name for old in state.calibrations):
+        notes.append(f"the older calibration {name!r} is replaced")
+    decisions, reasons = dict(head.decisions), dict(head.evidence["reasons"])
+    report = CalibrationReport(name, used, len(paths), skipped, notes, decisions, reasons)
+    return state.with_calibration(head), report
+
+
+def _calibrated_head(
+    place_map: AskableMap, photos: Tokens, score: bool, progress: Progress
+) -> tuple[Head, Tokens | None]:
+    """The head of the fitted images, calibrated, and the tokens of those that were added since."""
+    state, device = place_map.state, place_map.options.device
     fitted = [record for record in state.images if record.fitted]
     added = state.images[len(fitted) :]
     assert not any(record.fitted for record in added), "fitted images come first"
-    database, more = tokens_of(fitted), tokens_of(added) if added else None  # before the long work: some may be lost
-    geometry = pipeline.fit_database(
-        database, HeadSpec.from_dict(state.spec), list(state.vocabularies), device=device, progress=progress
-    )
-    used = len(photos.digests)
-    score = used >= CalibrationSpec.score_from if score is None else score
+    database = tokens_of(place_map, fitted, progress)  # all tokens before the long work: some may be lost
+    more = tokens_of(place_map, added, progress) if added else None
+    spec, words = HeadSpec.from_dict(state.spec), list(state.vocabularies)
+    geometry = pipeline.fit_database(database, spec, words, device=device, progress=progress)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewPhotos)  # the notes say it
-        tuned = pipeline.calibrate(geometry, photos.tokens, score=score, device=device, progress=progress)
-    facts = {
-        "given": photos.given,
-        "used": used,
-        "budget": photos.budget,
-        "score": score,
-        "digests": list(photos.digests),
-        "revision": state.revision + 1,
-    }
-    verification = judge_calibration(tuned, photos.tokens, state.compact, progress)
-    named = NamedHead.of(name, tuned, state.database.replica, state.head.storage, facts, verification)
-    if more is not None:
-        named = replace(named, stored=named.stored.grown(named.stored.rows_of(more)))
-    replaced = any(old.name == name for old in state.calibrations)
-    notes = [f"the older calibration {name!r} is replaced"] if replaced else []
-    return state.with_calibration(named), notes
+        return pipeline.calibrate(geometry, photos, score=score, device=device, progress=progress), more
 
 
 def dropped_note(state: MapState, path: Path | None) -> list[str]:

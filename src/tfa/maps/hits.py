@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,88 +11,88 @@ from tfa.base.tokens import Tokens
 from tfa.maps.confidence import confidence_of
 from tfa.maps.records import Hit, ImageRecord
 from tfa.maps.stored_head import StoredHead
-from tfa.maps.verification import Verifier
 from tfa.method.evidence.rows import z_scores
 from tfa.search.engine import Engine, QueryVectors, SearchResult, checked_k, direct_sum
 from tfa.search.exact import ExactEngine
+from tfa.verification.patch_store import CompactTokens, PhotoPairs
 from tfa.verification.reranking import UNVERIFIED, reorder
 
 AT_ONCE = 64  # photos searched at a time, however many are given
 SAMPLED = 1000  # images whose scores stand for all, where an engine knows neither their mean nor their spread
 
 
-def engine_over(kind: type[Engine], stored: StoredHead, images: Sequence[ImageRecord], rows: np.ndarray) -> Engine:
-    """An engine of the images, which stand in these gallery rows. Our own search them where they lie."""
-    ids = np.array([image.id for image in images], np.int64)
-    galleries = stored.scorer.rows
-    if issubclass(kind, ExactEngine):
-        return kind(galleries, ids, rows)
-    # Copies of a photo tie to the last bit: they share the row of the first.
-    rows = rows if galleries.duplicates is None else galleries.duplicates[rows]
-    vectors = direct_sum(galleries.weights, [gallery.take(rows) for gallery in galleries.galleries])
-    payload = [image.to_dict() for image in images]
-    return kind.create(vectors, galleries.bias[rows].astype(np.float32), ids, payload)
+@dataclass(frozen=True)
+class SearchableHead:
+    """A head, the images that answer, the gallery rows they stand in, and the engine that searches them."""
 
+    stored: StoredHead
+    images: Sequence[ImageRecord]
+    rows: np.ndarray
+    engine: Engine
 
-def hits_of(
-    stored: StoredHead,
-    engine: Engine,
-    images: Sequence[ImageRecord],
-    rows: np.ndarray,
-    tokens: Tokens,
-    k: int,
-    verifier: Verifier | None = None,
-) -> list[list[Hit]]:
-    """The k best of `images`, which stand in these gallery rows, for each query; verified where wanted."""
-    checked_k(k)
-    if not len(images):
-        return [[] for _ in range(len(tokens))]
-    hits: list[list[Hit]] = []
-    for start in range(0, len(tokens), AT_ONCE):
-        hits += _hits(stored, engine, images, rows, tokens.select(slice(start, start + AT_ONCE)), k, verifier)
-    return hits
+    @classmethod
+    def of(
+        cls, stored: StoredHead, images: Sequence[ImageRecord], rows: np.ndarray, kind: type[Engine]
+    ) -> SearchableHead:
+        """Searched by an engine of that kind. Our own search the rows where they lie."""
+        ids = np.array([image.id for image in images], np.int64)
+        galleries = stored.scorer.rows
+        if issubclass(kind, ExactEngine):
+            return cls(stored, images, rows, kind(galleries, ids, rows))
+        # Copies of a photo tie to the last bit: they share the row of the first.
+        first = rows if galleries.duplicates is None else galleries.duplicates[rows]
+        vectors = direct_sum(galleries.weights, [gallery.take(first) for gallery in galleries.galleries])
+        payload = [image.to_dict() for image in images]
+        bias = galleries.bias[first].astype(np.float32)
+        return cls(stored, images, rows, kind.create(vectors, bias, ids, payload))
 
+    def hits(self, tokens: Tokens, k: int, candidates: int, compact: CompactTokens | None) -> list[list[Hit]]:
+        """The k best images for each query; the best `candidates` are verified by the compact tokens, if there are."""
+        checked_k(k)
+        if not len(self.images) or not len(tokens):
+            return [[] for _ in range(len(tokens))]
+        blocks = [tokens.select(slice(start, start + AT_ONCE)) for start in range(0, len(tokens), AT_ONCE)]
+        results = [self._search(block, max(k, candidates)) for block in blocks]
+        columns, scores, z = (np.concatenate(arrays) for arrays in zip(*results, strict=True))
+        ranked = reorder(columns, z, k, candidates, self._pairs(tokens, compact) if candidates else None)
+        confidence = confidence_of(ranked, self.stored.peaks)
+        hits = []
+        for row in range(len(tokens)):
+            score = dict(zip(columns[row].tolist(), scores[row].tolist(), strict=True))
+            best = zip(
+                ranked.indices[row].tolist(), confidence[row].tolist(), ranked.matches[row].tolist(), strict=True
+            )
+            hits.append([_hit(self.images[i], score[i], sure, matches) for i, sure, matches in best])
+        return hits
 
-def _hits(
-    stored: StoredHead,
-    engine: Engine,
-    images: Sequence[ImageRecord],
-    rows: np.ndarray,
-    tokens: Tokens,
-    k: int,
-    verifier: Verifier | None,
-) -> list[list[Hit]]:
-    candidates = 0 if verifier is None else verifier.candidates
-    vectors = stored.scorer.query_vectors(tokens)
-    result = engine.search(vectors, max(k, candidates))
-    mean, spread = _mean_and_spread(stored, result, vectors, rows)
-    z = z_scores(result.scores.astype(np.float64), mean[:, None], spread[:, None])
-    # Photos of one content are compared as one, so that the first of them wins here too.
-    same = stored.scorer.duplicates
-    pairs = None if verifier is None else verifier.pairs(tokens, rows if same is None else same[rows])
-    columns = np.searchsorted(np.array([image.id for image in images]), result.ids)  # ids grow along the map
-    ranked = reorder(columns, z, k, candidates, pairs)
-    confidence = confidence_of(ranked, stored.peaks)
-    hits = []
-    for row in range(len(tokens)):
-        score = dict(zip(columns[row].tolist(), result.scores[row].tolist(), strict=True))
-        best = zip(ranked.indices[row].tolist(), confidence[row].tolist(), ranked.matches[row].tolist(), strict=True)
-        hits.append([_hit(images[i], score[i], sure, matches) for i, sure, matches in best])
-    return hits
+    def _search(self, tokens: Tokens, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The best images of each query `q c`: which they are, their scores and their z-scores."""
+        vectors = self.stored.scorer.query_vectors(tokens)
+        result = self.engine.search(vectors, width)
+        mean, spread = self._mean_and_spread(result, vectors)
+        z = z_scores(result.scores.astype(np.float64), mean[:, None], spread[:, None])
+        ids = np.array([image.id for image in self.images])
+        return np.searchsorted(ids, result.ids), result.scores, z  # ids grow along the map
 
+    def _pairs(self, tokens: Tokens, compact: CompactTokens | None) -> PhotoPairs | None:
+        grid = None if compact is None else compact.grid_of(tokens)
+        if compact is None or grid is None:
+            return None
+        # Photos of one content are compared as one, so that the first of them wins here too.
+        same = self.stored.scorer.duplicates
+        return PhotoPairs(compact, tokens, grid, self.rows if same is None else same[self.rows])
 
-def _mean_and_spread(
-    stored: StoredHead, result: SearchResult, vectors: QueryVectors, rows: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Of each query's scores with all images; where the engine does not know, of evenly spaced ones (ours)."""
-    if result.mean is not None and result.spread is not None:
-        return result.mean, result.spread
-    sample = rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), SAMPLED)).astype(np.int64))]
-    galleries = stored.scorer.rows
-    scores = np.zeros((len(vectors), len(sample))) + galleries.bias[sample]
-    for weight, gallery, features in zip(galleries.weights, galleries.galleries, vectors.terms, strict=True):
-        scores += weight * (features.astype(np.float64) @ gallery.take(sample).astype(np.float64).T)
-    return scores.mean(axis=1), scores.std(axis=1)
+    def _mean_and_spread(self, result: SearchResult, vectors: QueryVectors) -> tuple[np.ndarray, np.ndarray]:
+        """Of each query's scores with all images; where the engine does not know, of evenly spaced ones (ours)."""
+        if result.mean is not None and result.spread is not None:
+            return result.mean, result.spread
+        count = len(self.rows)
+        sample = self.rows[np.unique(np.linspace(0, count - 1, min(count, SAMPLED)).astype(np.int64))]
+        galleries = self.stored.scorer.rows
+        scores = np.zeros((len(vectors), len(sample))) + galleries.bias[sample]
+        for weight, gallery, features in zip(galleries.weights, galleries.galleries, vectors.terms, strict=True):
+            scores += weight * (features.astype(np.float64) @ gallery.take(sample).astype(np.float64).T)
+        return scores.mean(axis=1), scores.std(axis=1)
 
 
 def _hit(image: ImageRecord, score: float, confidence: float, matches: int) -> Hit:

@@ -1,37 +1,41 @@
-"""Photos of a map found again: by name or id, and their tokens in the cache."""
+"""The photos of a map looked up: by name or id, and their tokens in the cache."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
-from tfa.encoders import Encoder
 from tfa.errors import BadMap, UnknownImage
+from tfa.maps.query import AskableMap
 from tfa.maps.records import ImageRecord
 from tfa.photos.token_cache import TokenCache
 
+LOST = (
+    "take them out for good with tfa remove and tfa refit "
+    "(a calibration needs every photo the map was fitted on, removed ones too)"
+)
+
 
 def tokens_of(
+    place_map: AskableMap,
     records: Sequence[ImageRecord],
-    fingerprint: str,
-    cache: TokenCache,
-    encoder: Callable[[], Encoder],
-    progress: Progress,
-    otherwise: str,
-    grid: Sequence[int] | None = None,
+    progress: bool | Progress | None = None,
+    otherwise: str = LOST,
 ) -> Tokens:
     """Tokens of the map's photos; what the cache lost is encoded again from files that have not changed.
 
-    `encoder` is called for one only if it is needed; `otherwise` is what to do about photos that are lost.
+    `otherwise` is what to do about photos that are lost.
     """
+    cache, fingerprint = place_map.cache or TokenCache(), place_map.state.encoder["fingerprint"]
+    rows, columns = place_map.state.encoder["grid"]
     digests, paths = [record.digest for record in records], [record.path for record in records]
     missing = cache.missing(fingerprint, digests)
     if missing:
         # Another arithmetic of the map's model has a shelf of its own: all tokens are taken from there, or none.
-        fingerprint = encoder().fingerprint
+        fingerprint = place_map.encoder.fingerprint
         missing = cache.missing(fingerprint, digests)
     if missing:
         gone = [paths[i] for i in missing if not Path(paths[i]).is_file()]
@@ -41,11 +45,11 @@ def tokens_of(
                 f"restore them, or {otherwise}",
                 gone[0],
             )
-        again = cache.encode([Path(paths[i]) for i in missing], encoder(), progress=progress)
+        again = cache.encode([Path(paths[i]) for i in missing], place_map.encoder, progress=progress)
         for path, digest, i in zip(again.paths, again.digests, missing, strict=True):
             if digest != digests[i]:
                 raise BadMap(f"{path} is not the photo the map was built with; restore it, or {otherwise}", path)
-    return cache.tokens(fingerprint, digests, paths, None if grid is None else (grid[0], grid[1]))
+    return cache.tokens(fingerprint, digests, paths, (rows, columns))
 
 
 def find_records(records: Sequence[ImageRecord], photos: Sequence[str | Path | int]) -> list[ImageRecord]:
@@ -58,22 +62,22 @@ def find_records(records: Sequence[ImageRecord], photos: Sequence[str | Path | i
         by_path.setdefault(record.path, []).append(record)
         by_name.setdefault(os.path.basename(record.path), []).append(record)
 
-    def found(photo: str | Path | int) -> list[ImageRecord]:
+    def matching(photo: str | Path | int) -> list[ImageRecord]:
         if isinstance(photo, int):
             return [by_id[photo]] if photo in by_id else []
-        whole, parts = str(Path(photo).resolve()), Path(photo).parts
+        whole, ending = str(Path(photo).resolve()), Path(photo).parts
         alike = by_name.get(Path(photo).name, [])
-        return by_path.get(whole) or [one for one in alike if Path(one.path).parts[-len(parts) :] == parts]
+        return by_path.get(whole) or [one for one in alike if Path(one.path).parts[-len(ending) :] == ending]
 
-    return [_only(photo, found(photo)) for photo in photos]
+    return [_only(photo, matching(photo)) for photo in photos]
 
 
-def _only(photo: str | Path | int, found: Sequence[ImageRecord]) -> ImageRecord:
-    if len(found) > 1:
-        raise UnknownImage(f"{photo} may be any of {len(found)} photos of the map; give its whole path or its id")
-    if not found:
+def _only(photo: str | Path | int, records: Sequence[ImageRecord]) -> ImageRecord:
+    if len(records) > 1:
+        raise UnknownImage(f"{photo} may be any of {len(records)} photos of the map; give its whole path or its id")
+    if not records:
         raise UnknownImage(f"{photo} is not in the map; tfa info --json lists the photos that are")
-    return found[0]
+    return records[0]
 
 
 def unique_files(paths: Sequence[Path]) -> list[Path]:

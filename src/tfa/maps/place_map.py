@@ -8,24 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from tfa.base.config import CalibrationSpec, EncoderOptions, HeadSpec, MapSpec
-from tfa.base.progress import Progress, SilentProgress, as_progress
-from tfa.base.tokens import Tokens
+from tfa.base.progress import Progress, as_progress
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.errors import BadMap, NoImages
-from tfa.maps.calibrate import LOST, calibrated_state, check_request, choose_photos, dropped_note
+from tfa.maps.calibrate import calibrate, dropped_note
 from tfa.maps.folder import reader, writer
 from tfa.maps.lookup import find_records, tokens_of, unique_files
 from tfa.maps.query import AskableMap
-from tfa.maps.records import CalibrationReport, EditReport, ImageRecord
+from tfa.maps.records import CalibrationReport, EditReport
 from tfa.maps.state import DATABASE, MapState
-from tfa.maps.state_changes import (
-    encoder_facts,
-    new_state,
-    records_of,
-    refitted,
-    with_images,
-    without_images,
-)
+from tfa.maps.state_changes import encoder_facts, new_state, records_of, refitted, with_images
 from tfa.maps.summary import facts_of, unseen_share
 from tfa.maps.verification import fit_verification
 from tfa.method.head import ENSEMBLE, Head, Replica
@@ -33,6 +25,7 @@ from tfa.photos.images import find_images
 from tfa.photos.positions import Position, find_positions
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import encode, fit
+from tfa.verification.patch_store import why_not
 
 UNSEEN_LIMIT = 0.2  # share of images not seen at fitting from which a refit is advised
 
@@ -105,13 +98,15 @@ class PlaceMap(AskableMap):
         map_spec, options = map_spec or MapSpec(verify=False), options or EncoderOptions()
         records = records_of(encoded, places or {}, first_id=0, fitted=True)
         replica: Replica = ENSEMBLE if map_spec.ensemble else 0
-        verification = fit_verification(head, encoded.tokens, map_spec.verification, options.device, progress)
+        fitted = fit_verification(head, encoded.tokens, map_spec.verification, options.device, progress)
         facts = encoder_facts(encoder, options.weights)
-        made = cls(new_state(head, replica, map_spec.storage, records, facts, verification), encoder=encoder)
-        made.options = options
-        made.notes = [*encoder.notes, *verification.notes]
-        made.skipped = [(str(path), reason) for path, reason in encoded.skipped]
-        return made
+        place_map = cls(new_state(head, replica, map_spec.storage, records, facts, *fitted), encoder=encoder)
+        place_map.options, place_map.notes = options, list(encoder.notes)
+        hindrance = why_not(encoded.tokens)
+        if map_spec.verification is not None and hindrance is not None:
+            place_map.notes.append(f"built without verification: {hindrance}")
+        place_map.skipped = [(str(path), reason) for path, reason in encoded.skipped]
+        return place_map
 
     def save(self, path: str | Path, overwrite: bool = False) -> None:
         """Write the map as a folder; from then on edits are written there too."""
@@ -147,7 +142,7 @@ class PlaceMap(AskableMap):
         if not fresh:
             return EditReport(notes=notes)
         places, more = find_positions(fresh, None, None if positions is None else Path(positions))
-        encoded = self._encoded(fresh, skip_bad, progress)
+        encoded = self.encoded(fresh, skip_bad, progress)
         report = self.add_encoded(encoded, dict(zip(fresh, places, strict=True)))
         return replace(report, notes=[*notes, *more, *report.notes])
 
@@ -164,7 +159,8 @@ class PlaceMap(AskableMap):
         Their descriptors stay in the map, where they may carry the fitted geometry; only `refit` forgets them.
         """
         gone = sorted({record.id for record in find_records(self.images, photos)})
-        self._commit(without_images(self.state, frozenset(gone)), writer.commit)
+        # Their rows stay: they may carry the geometry.
+        self._commit(self.state.changed(removed=self.state.removed.union(gone)), writer.commit)
         notes = ["removed photos no longer answer; their descriptors stay in the map until tfa refit"] if gone else []
         return EditReport([], gone, [], [*notes, *self._advice()])
 
@@ -173,11 +169,11 @@ class PlaceMap(AskableMap):
         if len(self) < 2:
             raise NoImages(f"refit needs at least 2 photos, the map has {len(self)}")
         progress, old, device = as_progress(progress), self.state, self.options.device
-        tokens = self.tokens_of(self.images, progress, "remove them from the map before refit")
+        tokens = tokens_of(self, self.images, progress, "remove them from the map before refit")
         head = fit(tokens, HeadSpec.from_dict(old.spec), device=device, progress=progress)
         spec = None if old.compact is None else old.compact.spec
-        verification = fit_verification(head, tokens, spec, device, progress)
-        self._commit(refitted(old, head, self.images, verification), writer.write_all)
+        compact, verification = fit_verification(head, tokens, spec, device, progress)
+        self._commit(refitted(old, head, self.images, compact, verification), writer.write_all)
         self.notes += dropped_note(old, self.path)
 
     def calibrate(
@@ -195,21 +191,9 @@ class PlaceMap(AskableMap):
         The calibration is kept beside the database-only head and answers from now on. `score` also calibrates
         scores, an image's bias each (None: from 16 photos on). Needs the photos of the map, or their cached tokens.
         """
-        check_request(self.state, name, budget)
-        listener, skip_bad = as_progress(progress), self.options.skip_bad if skip_bad is None else skip_bad
-        chosen = choose_photos(
-            find_images(photos), self.state, budget, skip_bad, lambda paths: self._encoded(paths, skip_bad, listener)
-        )
-        fresh, notes = calibrated_state(
-            self.state, chosen, name, score, lambda records: self.tokens_of(records, listener),
-            self.options.device, listener,
-        )  # fmt: skip
+        fresh, report = calibrate(self, photos, name, budget, score, skip_bad, as_progress(progress))
         self._commit(fresh, writer.write_calibration)
-        head = fresh.chosen(name)
-        notes, reasons = [*chosen.notes, *notes], dict(head.evidence["reasons"])
-        return CalibrationReport(
-            name, len(chosen.digests), chosen.given, chosen.skipped, notes, dict(head.decisions), reasons
-        )
+        return report
 
     def activate(self, name: str | None) -> str | None:
         """Let the calibration of that name answer where a query names none; None lets the database-only head answer."""
@@ -231,23 +215,9 @@ class PlaceMap(AskableMap):
         if self.state.head_digest(DATABASE) != other.state.head_digest(DATABASE):
             raise BadMap("the map was fitted again while it was calibrated; calibrate it again")
         if added := self.state.images[len(known) :]:
-            head = replace(head, stored=head.stored.grown(head.stored.rows_of(self.tokens_of(added))))
+            head = head.grown(tokens_of(self, added))
         head = replace(head, calibration={**(head.calibration or {}), "revision": self.state.revision + 1})
         self._commit(self.state.with_calibration(head), writer.write_calibration)
-
-    def tokens_of(
-        self, records: Sequence[ImageRecord], progress: Progress | None = None, otherwise: str = LOST
-    ) -> Tokens:
-        """Tokens of images of the map, from the cache or their files; `otherwise` is what to do about lost ones."""
-        facts = self.state.encoder
-        return tokens_of(
-            records, facts["fingerprint"], self.cache or TokenCache(), lambda: self.encoder,
-            progress or SilentProgress(), otherwise, facts["grid"],
-        )  # fmt: skip
-
-    def _encoded(self, paths: list[Path], skip_bad: bool | None, progress: bool | Progress | None) -> EncodedImages:
-        skip_bad, size = self.options.skip_bad if skip_bad is None else skip_bad, self.options.batch_size
-        return encode(paths, self.encoder, cache=self.cache, skip_bad=skip_bad, batch_size=size, progress=progress)
 
     def _commit(self, state: MapState, write: Callable[[Path, MapState], MapState]) -> None:
         """Make `state`, the next revision of this map's own, the map's; on disk first if it has a folder.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,59 +13,21 @@ from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder, load_encoder
 from tfa.errors import BadImage, BadSpec, BadWeights
-from tfa.maps.hits import engine_over, hits_of
+from tfa.maps.hits import SearchableHead
 from tfa.maps.records import Answer, Hit
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import with_duplicates
 from tfa.maps.stored_head import INTEGERS
-from tfa.maps.verification import Question, verifier_for, wanted_candidates
+from tfa.maps.verification import Question, wanted_candidates
 from tfa.photos.images import Photo, as_rgb, name_of
-from tfa.photos.token_cache import TokenCache
+from tfa.photos.token_cache import EncodedImages, TokenCache
+from tfa.pipeline import encode
 from tfa.search.bounded import BoundedEngine
 from tfa.search.engine import Engine, find_engine
 from tfa.search.exact import ExactEngine
 
 QUERY_BATCH = 8  # photos encoded at a time
 COARSE_FROM = 500  # images from which a prepared map of floats answers from coarse scores
-
-
-def answers_of(
-    photos: Sequence[Photo],
-    ask: Callable[[Tokens], list[list[Hit]]],
-    encoder: Callable[[], Encoder],
-    min_confidence: float,
-    strict: bool,
-) -> Iterator[Answer]:
-    """An answer per photo, in order; a photo that cannot be read is an error if `strict`, else an answer that says so.
-
-    `encoder` is called for one only when a photo could be read.
-    """
-    if not 0 <= min_confidence <= 1:
-        raise BadSpec(f"min_confidence={min_confidence} is out of range: must be between 0 and 1")
-    for start in range(0, len(photos), QUERY_BATCH):
-        images: list[Any] = []
-        errors: dict[int, str] = {}
-        batch = photos[start : start + QUERY_BATCH]
-        for index, photo in enumerate(batch):
-            try:
-                images.append(as_rgb(photo))
-            except (BadImage, OSError) as error:
-                if strict:
-                    raise
-                errors[index] = str(error)
-        # The confidence of the best hit is reported even when it is too low for the hit to be given.
-        found = iter(ask(_encoded(encoder(), images)) if images else [])
-        for index, photo in enumerate(batch):
-            if index in errors:
-                yield Answer(name_of(photo), [], 0.0, errors[index])
-                continue
-            hits = next(found)
-            sure = hits[0].confidence if hits else 0.0
-            yield Answer(name_of(photo), hits if sure >= min_confidence else [], sure)
-
-
-def _encoded(encoder: Encoder, images: list[Any]) -> Tokens:
-    return Tokens(*encoder.encode(images), grid=encoder.grid)
 
 
 class AskableMap:
@@ -88,18 +50,18 @@ class AskableMap:
         rows = [row for row, record in enumerate(state.images) if record.id not in state.removed]
         self.rows = np.array(rows, dtype=np.int64)  # of the gallery: those of `images`, in their order
         self.images = [state.images[row] for row in rows]
-        self._engines: dict[str, Engine] = {}
+        self._searchable_heads: dict[str, SearchableHead] = {}
         if self._prepared:
             self.prepare()
 
     def prepare(self) -> None:
-        """Make ready for many single questions, which takes seconds for a large map and memory for its rows.
+        """Make ready for many single queries, which takes seconds for a large map and memory for its rows.
 
         Rows of integers are packed; answers stay as they are. A map of floats, from 500 images on, then answers from
         coarse scores: the same images, and scores to the rounding of a float32. Mean and spread of a row, which
         confidence needs, are then of coarse scores (z-scores to about 0.01).
         """
-        self._prepared, self._engines = True, {}
+        self._prepared, self._searchable_heads = True, {}
         for head in self.state.heads:
             head.stored.scorer.prepare()
             engine = self.engine(head.name)
@@ -111,17 +73,20 @@ class AskableMap:
 
         Another distribution's engine is given every image as one compiled vector when it is first needed.
         """
-        self._engine_class, self._engines = None if name is None else find_engine(name), {}
+        self._engine_class, self._searchable_heads = None if name is None else find_engine(name), {}
 
     def engine(self, calibration: str | None = None) -> Engine:
         """What searches the images under the head of that name (None: the active one)."""
+        return self._searchable(calibration).engine
+
+    def _searchable(self, calibration: str | None) -> SearchableHead:
         head = self.state.chosen(calibration)
-        if head.name not in self._engines:
+        if head.name not in self._searchable_heads:
             floats = head.stored.storage != INTEGERS
             bounded = self._prepared and floats and len(self.state.images) >= COARSE_FROM
             kind = self._engine_class or (BoundedEngine if bounded else ExactEngine)
-            self._engines[head.name] = engine_over(kind, head.stored, self.images, self.rows)
-        return self._engines[head.name]
+            self._searchable_heads[head.name] = SearchableHead.of(head.stored, self.images, self.rows, kind)
+        return self._searchable_heads[head.name]
 
     def scores(self, tokens: Tokens, calibration: str | None = None) -> np.ndarray:
         """Scores `q m` of queries with every image, in the order of `images`."""
@@ -151,9 +116,9 @@ class AskableMap:
             )  # fmt: skip
         # One model, in whatever arithmetic: what was mapped in float32 may be queried by a robot in integers.
         if self._encoder.model != wanted["fingerprint"]:
-            found, self._encoder = self._encoder.id, None
+            other, self._encoder = self._encoder.id, None
             raise BadWeights(
-                f"this map was built with {wanted['id']} (fingerprint {wanted['fingerprint'][:12]}…), but {found} "
+                f"this map was built with {wanted['id']} (fingerprint {wanted['fingerprint'][:12]}…), but {other} "
                 "was loaded with other weights or preprocessing; give the map's own weights with --weights"
             )
         return self._encoder
@@ -208,19 +173,55 @@ class AskableMap:
 
         Where it was admitted, photos are verified if the grid of their patches is known or is the map's.
         """
-        return self._ask(tokens, Question(k, calibration, verify, candidates))
+        return self.hits(tokens, Question(k, calibration, verify, candidates))
 
-    def _ask(self, tokens: Tokens, question: Question) -> list[list[Hit]]:
-        head = self.state.chosen(question.calibration)
-        verifier = verifier_for(tokens, question, head, self.state.compact)
-        engine = self.engine(head.name)
-        return hits_of(head.stored, engine, self.images, self.rows, tokens, question.k, verifier)
+    def hits(self, tokens: Tokens, question: Question) -> list[list[Hit]]:
+        """The hits of each photo, verified where the question wants it."""
+        candidates = wanted_candidates(question, self.state, tokens)
+        return self._searchable(question.calibration).hits(tokens, question.k, candidates, self.state.compact)
 
     def _answers(
         self, photos: Sequence[Photo], question: Question, min_confidence: float, strict: bool
     ) -> Iterator[Answer]:
         # What cannot be answered is refused before photos are read.
-        wanted_candidates(question, self.state.chosen(question.calibration), self.state.compact)
-        return answers_of(
-            photos, lambda tokens: self._ask(tokens, question), lambda: self.encoder, min_confidence, strict
-        )
+        wanted_candidates(question, self.state)
+        checked_share(min_confidence)
+        for named, tokens in self.encoded_batches(photos, strict):
+            hits_of_readable = iter([] if tokens is None else self.hits(tokens, question))
+            for name, error in named:
+                hits = next(hits_of_readable) if error is None else []
+                # The confidence of the best hit is reported even when it is too low for the hit to be given.
+                confidence = hits[0].confidence if hits else 0.0
+                yield Answer(name, hits if confidence >= min_confidence else [], confidence, error)
+
+    def encoded_batches(
+        self, photos: Sequence[Photo], strict: bool = False
+    ) -> Iterator[tuple[list[tuple[str, str | None]], Tokens | None]]:
+        """Photos a few at a time: the name of each with why it cannot be read, and the tokens of those that can.
+
+        One that cannot be read is an error if `strict`. The encoder is loaded when the first one could be read.
+        """
+        for start in range(0, len(photos), QUERY_BATCH):
+            images: list[Any] = []
+            named: list[tuple[str, str | None]] = []
+            for photo in photos[start : start + QUERY_BATCH]:
+                try:
+                    images.append(as_rgb(photo))
+                    named.append((name_of(photo), None))
+                except (BadImage, OSError) as error:
+                    if strict:
+                        raise
+                    named.append((name_of(photo), str(error)))
+            yield named, Tokens(*self.encoder.encode(images), grid=self.encoder.grid) if images else None
+
+    def encoded(
+        self, paths: Sequence[Path], skip_bad: bool | None, progress: bool | Progress | None = None
+    ) -> EncodedImages:
+        """Photos to take into the map or to calibrate it with; `skip_bad` is that of the map's options if None."""
+        skip_bad, size = self.options.skip_bad if skip_bad is None else skip_bad, self.options.batch_size
+        return encode(paths, self.encoder, cache=self.cache, skip_bad=skip_bad, batch_size=size, progress=progress)
+
+
+def checked_share(min_confidence: float) -> None:
+    if not 0 <= min_confidence <= 1:
+        raise BadSpec(f"min_confidence={min_confidence} is out of range: must be between 0 and 1")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from tfa.base.progress import Progress, as_progress
-from tfa.base.tokens import Tokens
-from tfa.errors import BadImage, BadSpec
-from tfa.maps.query import QUERY_BATCH, AskableMap
+from tfa.maps.query import AskableMap, checked_share
 from tfa.maps.records import Answer, Hit, ImageRecord
 from tfa.online.self_calibration import FrameCorrection
 from tfa.online.sequence_filter import (
@@ -23,7 +20,8 @@ from tfa.online.sequence_filter import (
     roads_by_index,
     roads_by_position,
 )
-from tfa.photos.images import Photo, as_rgb, name_of
+from tfa.photos.images import Photo
+from tfa.search.engine import checked_k
 
 
 @dataclass(frozen=True)
@@ -35,15 +33,14 @@ class FrameAnswer(Answer):
 
 def roads_of(images: Sequence[ImageRecord], spec: SequenceSpec | None = None) -> Roads:
     """By position where every image has one of the same kind, else by the order of the images in the map."""
-    places = [record.position for record in images]
-    kinds = {None if place is None else place.is_global for place in places}
+    places = [record.position for record in images if record.position is not None]
+    kinds = {place.is_global for place in places}
+    if len(places) < len(images) or len(kinds) != 1:
+        return roads_by_index(len(images), spec)
     if kinds == {True}:
-        degrees = np.array([[place.lat, place.lon] for place in places if place is not None], np.float64)
+        degrees = np.array([[place.lat, place.lon] for place in places], np.float64)
         return roads_by_position(metres(degrees[:, 0], degrees[:, 1]), spec)
-    if kinds == {False}:
-        plane = np.array([[place.x, place.y] for place in places if place is not None], np.float64)
-        return roads_by_position(plane, spec)
-    return roads_by_index(len(images), spec)
+    return roads_by_position(np.array([[place.x, place.y] for place in places], np.float64), spec)
 
 
 def query_sequence(
@@ -63,39 +60,23 @@ def query_sequence(
     `self_calibrate` (on by default) subtracts every image's mean score on the frames so far: a filter would else
     settle on images that resemble all frames. Without it scores are the head's own. The map itself stays as it is.
     """
-    if k < 1:
-        raise BadSpec(f"k={k} is out of range: must be at least 1")
-    if not 0 <= min_confidence <= 1:
-        raise BadSpec(f"min_confidence={min_confidence} is out of range: must be between 0 and 1")
+    checked_k(k)
+    checked_share(min_confidence)
     path = SequenceFilter(roads_of(place_map.images, spec), spec)
     correct = FrameCorrection() if self_calibrate else None
     answers: list[FrameAnswer] = []
     with as_progress(progress).task("following", len(frames), "frames") as task:
-        for start in range(0, len(frames), QUERY_BATCH):
-            batch = frames[start : start + QUERY_BATCH]
-            opened, errors = _opened(batch)
-            encoder = place_map.encoder if opened else None
-            tokens = Tokens(*encoder.encode(opened), grid=encoder.grid) if encoder else None
+        for named, tokens in place_map.encoded_batches(frames):
             scores = iter(np.empty((0, 0)) if tokens is None else place_map.scores(tokens, calibration))
-            for index, frame in enumerate(batch):
-                if index in errors:
-                    answers.append(FrameAnswer(name_of(frame), [], 0.0, errors[index], path.skip().lost))
+            for frame, error in named:
+                if error is not None:
+                    answers.append(FrameAnswer(frame, [], 0.0, error, path.skip().lost))
                 else:
                     row = next(scores)
                     row = row if correct is None else correct(row)
-                    answers.append(_answer(name_of(frame), path.update(row), row, place_map.images, k, min_confidence))
+                    answers.append(_answer(frame, path.update(row), row, place_map.images, k, min_confidence))
                 task.advance()
     return answers
-
-
-def _opened(frames: Sequence[Photo]) -> tuple[list[Any], dict[int, str]]:
-    opened, errors = [], {}
-    for index, frame in enumerate(frames):
-        try:
-            opened.append(as_rgb(frame))
-        except (BadImage, OSError) as error:
-            errors[index] = str(error)
-    return opened, errors
 
 
 def _answer(
@@ -104,8 +85,8 @@ def _answer(
     confidence = belief.confidence
     if belief.lost > confidence or confidence < min_confidence:
         return FrameAnswer(frame, [], confidence, None, belief.lost)
-    best = np.argsort(-belief.places, kind="stable")[:k]
-    hit: Callable[[int], Hit] = lambda i: Hit(  # noqa: E731
-        images[i].id, images[i].path, float(scores[i]), float(belief.mass[i]), images[i].position
-    )
-    return FrameAnswer(frame, [hit(i) for i in best.tolist()], confidence, None, belief.lost)
+    hits = []
+    for index in np.argsort(-belief.places, kind="stable")[:k].tolist():
+        image = images[index]
+        hits.append(Hit(image.id, image.path, float(scores[index]), float(belief.mass[index]), image.position))
+    return FrameAnswer(frame, hits, confidence, None, belief.lost)

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from tfa.base.files import sha256_of_json
+from tfa.base.tokens import Tokens
 from tfa.errors import BadCalibration
 from tfa.maps.records import ImageRecord
 from tfa.maps.stored_head import StoredHead
 from tfa.method.head import Head, Replica
+from tfa.method.scorer import Scorer
 from tfa.verification.patch_store import CompactTokens
 
 DATABASE = "none"  # what the head without a calibration is called, wherever a calibration can be named
@@ -54,6 +56,13 @@ class NamedHead:
     def verifies(self) -> bool:
         """Was verification admitted for this head?"""
         return self.verification is not None and bool(self.verification["admitted"])
+
+    def grown(self, tokens: Tokens) -> NamedHead:
+        """With new images, described by the frozen vocabulary and geometry."""
+        return dataclasses.replace(self, stored=self.stored.grown(tokens))
+
+    def with_scorer(self, scorer: Scorer) -> NamedHead:
+        return dataclasses.replace(self, stored=dataclasses.replace(self.stored, scorer=scorer))
 
     @classmethod
     def from_dict(cls, entry: dict[str, Any], stored: StoredHead) -> NamedHead:
@@ -113,26 +122,26 @@ class MapState:
         file = next(entry for entry in self.files if entry["role"] == "head" and entry["head"] == name)
         return sha256_of_json({"layout": self.chosen(name).stored.layout(), "sha256": file["sha256"]})
 
+    def changed(self, **changes: Any) -> MapState:
+        """The next revision."""
+        return dataclasses.replace(self, revision=self.revision + 1, **changes)
+
     def with_calibration(self, head: NamedHead) -> MapState:
         """With a calibration, in place of an older one of that name; it answers from now on."""
         kept = [old for old in self.heads if old.name != head.name]
-        return dataclasses.replace(self, heads=(*kept, head), active=head.name, revision=self.revision + 1)
+        return self.changed(heads=(*kept, head), active=head.name)
 
     def with_active(self, name: str) -> MapState:
         """With the head of that name answering where none is named; the same state if it does already."""
-        if self.chosen(name).name == self.active:
-            return self
-        return dataclasses.replace(self, active=name, revision=self.revision + 1)
+        return self if self.chosen(name).name == self.active else self.changed(active=name)
 
     def without_calibration(self, name: str) -> MapState:
         """Without the calibration of that name and its files."""
         if name == DATABASE:
             raise BadCalibration(f"{DATABASE!r} is the head without a calibration, which every map keeps")
         gone = self.chosen(name).name
-        return dataclasses.replace(
-            self,
+        return self.changed(
             heads=tuple(head for head in self.heads if head.name != gone),
             files=tuple(entry for entry in self.files if entry["head"] != gone),
             active=DATABASE if self.active == gone else self.active,
-            revision=self.revision + 1,
         )

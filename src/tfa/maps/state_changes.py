@@ -14,10 +14,10 @@ from tfa.encoders import Encoder
 from tfa.maps.folder.photo_paths import common_folder
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.verification import FittedVerification
 from tfa.method.head import Head, Replica
 from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages
+from tfa.verification.patch_store import CompactTokens
 
 
 def new_state(
@@ -26,19 +26,19 @@ def new_state(
     storage: str,
     records: list[ImageRecord],
     encoder: dict[str, Any],
-    verification: FittedVerification | None = None,
+    compact: CompactTokens | None = None,
+    verification: dict[str, Any] | None = None,
 ) -> MapState:
     """The first state of a map whose head was just fitted on the images of `records`."""
-    verification = verification or FittedVerification()
     return MapState(
         encoder=encoder,
         spec=head.spec.to_dict(),
-        heads=(NamedHead.of(DATABASE, head, replica, storage, verification=verification.decision),),
+        heads=(NamedHead.of(DATABASE, head, replica, storage, verification=verification),),
         images=records,
         vocabularies=np.stack([vocabulary.centers for vocabulary in head.vocabularies]),
         photo_root=common_folder([record.path for record in records]),
         next_id=max((record.id for record in records), default=-1) + 1,
-        compact=verification.compact,
+        compact=compact,
     )
 
 
@@ -65,26 +65,25 @@ def records_of(
 
 def with_images(state: MapState, tokens: Tokens, records: list[ImageRecord]) -> MapState:
     """The state with more images, described by the frozen vocabulary, geometry and compaction."""
-    grown = [dataclasses.replace(h, stored=h.stored.grown(h.stored.rows_of(tokens))) for h in state.heads]
-    return dataclasses.replace(
-        state,
-        heads=tuple(grown),
+    return state.changed(
+        heads=tuple(head.grown(tokens) for head in state.heads),
         images=[*state.images, *records],
         next_id=state.next_id + len(records),
-        revision=state.revision + 1,
         compact=None if state.compact is None else state.compact.grown(tokens),
     )
 
 
-def without_images(state: MapState, ids: frozenset[int]) -> MapState:
-    """The state whose answers leave `ids` out. Their rows stay: they may carry the geometry."""
-    return dataclasses.replace(state, removed=state.removed | ids, revision=state.revision + 1)
-
-
-def refitted(state: MapState, head: Head, images: Sequence[ImageRecord], verification: FittedVerification) -> MapState:
+def refitted(
+    state: MapState,
+    head: Head,
+    images: Sequence[ImageRecord],
+    compact: CompactTokens | None,
+    verification: dict[str, Any] | None,
+) -> MapState:
     """The state after fitting `head` on `images`, which keep their ids. Calibrations were of the old head."""
     records = [dataclasses.replace(record, fitted=True) for record in images]
-    fresh = new_state(head, state.database.replica, state.head.storage, records, state.encoder, verification)
+    replica, storage = state.database.replica, state.head.storage
+    fresh = new_state(head, replica, storage, records, state.encoder, compact, verification)
     return dataclasses.replace(fresh, next_id=state.next_id, revision=state.revision + 1, photo_root=state.photo_root)
 
 
@@ -102,20 +101,17 @@ def with_arrays_of(fresh: MapState, older: MapState) -> MapState:
                 dataclasses.replace(term, gallery=term.gallery.starting_with(same.gallery)) for term, same in pairs
             ]
             scorer = dataclasses.replace(scorer, sides=old.sides, terms=tuple(terms))
-            head = dataclasses.replace(head, stored=dataclasses.replace(head.stored, scorer=scorer))
+            head = head.with_scorer(scorer)
         heads.append(head)
     return dataclasses.replace(fresh, heads=tuple(heads))
 
 
 def with_duplicates(state: MapState) -> MapState:
     """Photos with the same content tie to the last bit in every head, so that the first of them wins."""
-    duplicates = duplicates_of(state.images)
-
-    def tied(head: NamedHead) -> NamedHead:
-        scorer = dataclasses.replace(head.stored.scorer, duplicates=duplicates)
-        return dataclasses.replace(head, stored=dataclasses.replace(head.stored, scorer=scorer))
-
-    return dataclasses.replace(state, heads=tuple(map(tied, state.heads)))
+    rows = duplicates_of(state.images)
+    scorers = [dataclasses.replace(head.stored.scorer, duplicates=rows) for head in state.heads]
+    tied = [head.with_scorer(scorer) for head, scorer in zip(state.heads, scorers, strict=True)]
+    return dataclasses.replace(state, heads=tuple(tied))
 
 
 def duplicates_of(images: Sequence[ImageRecord]) -> np.ndarray | None:

@@ -55,18 +55,13 @@ class StoredHead:
             terms.append(replace(term, gallery=Gallery.of(rows)))
         return cls(replace(scorer, sides=sides, terms=tuple(terms), dtype="float32"), head.peaks[replica], storage)
 
-    def rows_of(self, tokens: Tokens) -> list[Rows]:
-        """Gallery rows of new images, one array per term: the frozen vocabulary and geometry describe them."""
-        features = self.scorer.query_vectors(tokens).terms if len(tokens) else ()
-        terms, rows = self.scorer.terms[: len(features)], list[Rows]()
-        for feature, term, same in zip(features, terms, _first_alike(terms), strict=True):
+    def grown(self, tokens: Tokens) -> StoredHead:
+        """With new images, described by the frozen vocabulary and geometry: one more chunk of gallery rows a term."""
+        old, features, rows = self.scorer.terms, self.scorer.query_vectors(tokens).terms, list[Rows]()
+        for feature, term, same in zip(features, old, _first_alike(old), strict=True):
             fresh = _stored_rows(feature, self.storage, descriptors=_describes(term)) if same is None else rows[same]
             rows.append(fresh)
-        return rows
-
-    def grown(self, rows: Sequence[Any]) -> StoredHead:
-        """With one more chunk of gallery rows."""
-        terms = [replace(p, gallery=p.gallery.appended(r)) for p, r in zip(self.scorer.terms, rows, strict=True)]
+        terms = [replace(term, gallery=term.gallery.appended(own)) for term, own in zip(old, rows, strict=True)]
         bias = np.concatenate([self.scorer.bias, bias_of_rows(self.scorer, rows)])
         return replace(self, scorer=replace(self.scorer, terms=tuple(terms), bias=bias, duplicates=None))
 

@@ -12,20 +12,11 @@ from tfa.base.config import VerifySpec
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
-from tfa.maps.state import NamedHead
+from tfa.maps.state import MapState
 from tfa.method.head import Head
 from tfa.verification.admission import judge_on_database, judge_on_target
-from tfa.verification.patch_store import CompactTokens, Grid, PhotoPairs, why_not
+from tfa.verification.patch_store import CompactTokens, PhotoPairs, why_not
 from tfa.verification.reranking import Verified, rerank
-
-
-@dataclass(frozen=True)
-class FittedVerification:
-    """What a map keeps for verification; empty, with a note that says why, where it cannot be."""
-
-    compact: CompactTokens | None = None
-    decision: dict[str, Any] | None = None
-    notes: tuple[str, ...] = ()
 
 
 def fit_verification(
@@ -34,17 +25,13 @@ def fit_verification(
     spec: VerifySpec | None,
     device: str = "cpu",
     progress: bool | Progress | None = None,
-) -> FittedVerification:
-    """Compact tokens of the images a head was fitted on, what chance reaches, and whether it is admitted."""
-    if spec is None:
-        return FittedVerification()
-    hindrance = why_not(tokens)
-    if hindrance is not None:
-        return FittedVerification(notes=(f"built without verification: {hindrance}",))
+) -> tuple[CompactTokens | None, dict[str, Any] | None]:
+    """Compact tokens of the images a head was fitted on, and whether verification is admitted; None if it cannot be."""
+    if spec is None or why_not(tokens) is not None:
+        return None, None
     compact = CompactTokens.fit(tokens, spec)
-
     judged = judge_on_database(head, compact.among, spec, backend_for(device), as_progress(progress))
-    return FittedVerification(compact, judged.to_dict())
+    return compact, judged.to_dict()
 
 
 def judge_calibration(
@@ -72,38 +59,21 @@ class Question:
     candidates: int | None = None  # None: as the map was built
 
 
-@dataclass(frozen=True)
-class Verifier:
-    """How the answers of one question are verified."""
-
-    compact: CompactTokens
-    candidates: int
-    grid: Grid  # of the photos
-
-    def pairs(self, photos: Tokens, stored_rows: np.ndarray) -> PhotoPairs:
-        """The photos beside the images of a score matrix, which stand in these rows of the compact tokens."""
-        return PhotoPairs(self.compact, photos, self.grid, stored_rows)
-
-
-def wanted_candidates(question: Question, head: NamedHead, compact: CompactTokens | None) -> int | None:
-    """How many images are to be verified; None if none are."""
+def wanted_candidates(question: Question, state: MapState, tokens: Tokens | None = None) -> int:
+    """How many images are verified; 0 if none are wanted, or if how the patches of `tokens` lie is not known."""
+    head, compact = state.chosen(question.calibration), state.compact
     if question.candidates is not None and question.candidates < 1:
         raise BadSpec(f"candidates={question.candidates} is out of range: must be at least 1")
     if compact is None and question.verify:
         raise BadSpec("this map holds no compact tokens to verify answers with; build it with --verify (verify=True)")
     wanted = head.verifies if question.verify is None else question.verify
-    return (question.candidates or compact.spec.candidates) if compact is not None and wanted else None
-
-
-def verifier_for(tokens: Tokens, question: Question, head: NamedHead, compact: CompactTokens | None) -> Verifier | None:
-    """What verifies the answers of these photos, if they are to be verified and can be."""
-    candidates = wanted_candidates(question, head, compact)
-    if candidates is None or compact is None:
-        return None
-    grid = compact.grid_of(tokens)
-    if grid is None and question.verify:
-        raise BadTokens(f"query tokens: {why_not(tokens)}; give it: Tokens(patches, grid=(rows, columns))")
-    return None if grid is None else Verifier(compact, candidates, grid)
+    if compact is None or not wanted:
+        return 0
+    if tokens is not None and compact.grid_of(tokens) is None:
+        if question.verify:
+            raise BadTokens(f"query tokens: {why_not(tokens)}; give it: Tokens(patches, grid=(rows, columns))")
+        return 0
+    return question.candidates or compact.spec.candidates
 
 
 def verify(

@@ -15,7 +15,7 @@ import numpy as np
 
 from tfa.base.tokens import Tokens
 from tfa.method.scorer import Scorer
-from tfa.search.gallery import inner
+from tfa.search.gallery import Rows, inner
 
 TRIMMED = 0.05  # share of the largest entries of a column that do not count
 
@@ -39,7 +39,7 @@ def usual_scores(scores: np.ndarray) -> np.ndarray:
     return top + np.log(np.exp(kept - top).mean(axis=0))
 
 
-def bias_of_rows(scorer: Scorer, rows: Sequence[np.ndarray]) -> np.ndarray:
+def bias_of_rows(scorer: Scorer, rows: Sequence[Rows]) -> np.ndarray:
     """Bias of images that join the gallery with feature rows `m D` per term."""
     bias = np.zeros(len(rows[0]))
     if scorer.calibrators is None:

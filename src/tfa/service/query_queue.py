@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from logging import getLogger
 from typing import Any
 
@@ -190,6 +190,6 @@ class QueryQueue:
         """Queries of one kind, which differ in k alone: the best k are the first k of the best of any larger k."""
         wanted = [query.question.k for query in group if query.question is not None]
         head = current.state.chosen(kind.calibration).name
-        answers = current.query_tokens(tokens, **asdict(replace(kind, k=max(wanted))))
+        answers = current.hits(tokens, replace(kind, k=max(wanted)))
         for query, k, hits in zip(group, wanted, answers, strict=True):
             query.future.set_result(QueryResult(hits[:k], head, time.perf_counter() - query.since))

@@ -129,7 +129,7 @@ class MapSelfCalibration:
     def _calibrating_head(self, learner: HeadSelfCalibration, head: NamedHead, state: MapState) -> NamedHead:
         correct = partial(self._correct, learner, state.images)
         scorer = SelfCalibratingScorer(**vars(head.stored.scorer), correct=correct)
-        return dataclasses.replace(head, stored=dataclasses.replace(head.stored, scorer=scorer))
+        return head.with_scorer(scorer)
 
     def _correct(self, learner: HeadSelfCalibration, images: Sequence[ImageRecord], raw: np.ndarray) -> np.ndarray:
         with self._lock:

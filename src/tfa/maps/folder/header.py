@@ -12,6 +12,7 @@ from tfa.errors import BadMap
 HEADER = "map.json"
 FORMAT = "tfa-place-map"
 VERSION = 1
+AS_THEY_ARE = ("revision", "encoder", "spec", "active", "next_id")  # fields of a state that the header holds so
 
 
 def is_map(path: Path) -> bool:

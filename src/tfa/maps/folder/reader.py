@@ -10,7 +10,7 @@ import numpy as np
 
 from tfa.base.files import BadFile, map_tensors
 from tfa.errors import BadMap
-from tfa.maps.folder.header import check_file, read_header
+from tfa.maps.folder.header import AS_THEY_ARE, check_file, read_header
 from tfa.maps.folder.photo_paths import full_path, photo_root
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
@@ -67,14 +67,10 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
                 f"{folder} is damaged: {len(images)} images, but {len(compact)} rows of compact tokens", folder
             )
         state = MapState(
-            encoder=header["encoder"],
-            spec=header["spec"],
+            **{key: header[key] for key in AS_THEY_ARE},
             heads=tuple(heads),
             images=images,
-            active=header["active"],
             removed=frozenset(header["removed"]),
-            next_id=header["next_id"],
-            revision=header["revision"],
             segments=tuple(header["segments"]),
             files=tuple(header["files"]),
             compact=compact,

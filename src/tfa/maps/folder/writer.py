@@ -19,7 +19,7 @@ from typing import Any
 
 from tfa.base.files import sha256_of_file, sha256_of_json, sync_folder, write_json, write_tensors
 from tfa.errors import BadMap
-from tfa.maps.folder.header import FORMAT, HEADER, VERSION, is_map, read_header
+from tfa.maps.folder.header import AS_THEY_ARE, FORMAT, HEADER, VERSION, is_map, read_header
 from tfa.maps.folder.photo_paths import photo_facts, stored_path
 from tfa.maps.state import DATABASE, MapState
 from tfa.version import __version__
@@ -159,16 +159,12 @@ def commit(folder: Path, state: MapState) -> MapState:
         "format": FORMAT,
         "format_version": VERSION,
         "tfa_version": __version__,
-        "revision": state.revision,
+        **{key: getattr(state, key) for key in AS_THEY_ARE},
         "photos": photo_facts(state.photo_root, str(folder.resolve())),
-        "encoder": state.encoder,
-        "spec": state.spec,
         "verification": None if state.compact is None else state.compact.to_dict(),
         "heads": [head.to_dict() for head in state.heads],
-        "active": state.active,
         "segments": list(state.segments),
         "removed": sorted(state.removed),
-        "next_id": state.next_id,
         "files": list(state.files),
     }
     write_json(folder / HEADER, {**header, "digest": sha256_of_json(header)})

@@ -58,8 +58,8 @@ async def query_batch(request: Request, service: Running, live: Chosen) -> dict[
 
 def _question(live: LiveMap, fields: QueryFields) -> Question:
     """The question of the request; an impossible one is refused before a photo is decoded."""
-    question, state = Question(fields.k, fields.calibration, fields.verify, fields.candidates), live.current.state
-    wanted_candidates(question, state.chosen(question.calibration), state.compact)
+    question = Question(fields.k, fields.calibration, fields.verify, fields.candidates)
+    wanted_candidates(question, live.current.state)
     return question
 
 
