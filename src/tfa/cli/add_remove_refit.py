@@ -9,14 +9,8 @@ import typer
 
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
-from tfa.cli.console import counted, examples, print_json, say, show_notes, wants_progress
+from tfa.cli.console import counted, print_json, say, show_notes
 from tfa.cli.show_map import show_changes, show_map
-
-
-def register(app: typer.Typer) -> None:
-    app.command(epilog=examples("tfa add town.tfa new.jpg", "tfa add town.tfa more-photos/ --positions where.csv"))(add)
-    app.command(epilog=examples("tfa remove town.tfa photos/old.jpg", "tfa remove town.tfa 17 18"))(remove)
-    app.command(epilog=examples("tfa refit town.tfa"))(refit)
 
 
 @options.with_encoder
@@ -31,11 +25,7 @@ def add(
     encoding: EncoderOptions,
 ) -> None:
     """Add photos to a map without fitting it again."""
-    from tfa.maps import PlaceMap
-
-    place_map = PlaceMap.load(map)
-    progress = wants_progress(quiet=quiet, json=json)
-    place_map.use_encoder(replace(encoding, skip_bad=skip_bad), progress)
+    place_map, progress = options.open_map(map, replace(encoding, skip_bad=skip_bad), quiet=quiet, json=json)
     report = place_map.add(photos, positions=positions, progress=progress)
     _show_edit(report, place_map, json=json)
 
@@ -67,12 +57,8 @@ def refit(
     encoding: EncoderOptions,
 ) -> None:
     """Fit a map again on the images it holds now, from the token cache."""
-    from tfa.maps import PlaceMap
-
-    place_map = PlaceMap.load(map)
+    place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json)
     before = place_map.info()
-    progress = wants_progress(quiet=quiet, json=json)
-    place_map.use_encoder(encoding, progress)
     place_map.refit(progress)
     after = place_map.info()
     show_notes(place_map.notes)
@@ -85,9 +71,8 @@ def refit(
 
 
 def _show_edit(report: Any, place_map: Any, *, json: bool) -> None:
-    show_notes(report.notes, report.skipped)
+    skipped = show_notes(report.notes, report.skipped)
     if json:
-        skipped = [{"file": file, "reason": reason} for file, reason in report.skipped]
         edits = {"added": list(report.added), "removed": list(report.removed)}
         print_json({**edits, "skipped": skipped, "notes": list(report.notes), "images": len(place_map)})
         return

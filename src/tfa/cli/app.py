@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -93,8 +94,62 @@ def tfa(
     """Visual place recognition without training: a folder of photos becomes a map that knows its places."""
 
 
-for verb in (build, query, explain, info, report, calibrate, edit, serve, export, encoders, cache, demo, bench):
-    verb.register(app)
+# Every verb with its examples, in the order of `tfa --help`.
+VERBS: dict[Callable[..., None], tuple[str, ...]] = {
+    build.build: (
+        "tfa build photos/ --out town.tfa",
+        "tfa build photos/ --out town.tfa --positions where.csv --skip-bad",
+        "tfa build north/ south/ --out town.tfa --encoder dinov2-b14 --weights vitb14.pth",
+    ),
+    query.query: (
+        "tfa query town.tfa photo.jpg",
+        "tfa query town.tfa photo.jpg -k 3 --montage answer.png",
+        "tfa query town.tfa evening-walk/ --min-confidence 0.5 --json > answers.json",
+        "tfa query town.tfa photo.jpg --calibration night",
+        "tfa query town.tfa photo.jpg --verify --candidates 50",
+        "tfa query town.tfa --sequence drive/ --json > path.json",
+    ),
+    explain.explain: (
+        "tfa explain town.tfa photo.jpg",
+        "tfa explain town.tfa photo.jpg -o why.png --rank 2",
+        "tfa explain town.tfa photo.jpg --json > why.json",
+    ),
+    info.info: ("tfa info town.tfa", "tfa info town.tfa --json", "tfa info town.tfa --checksum"),
+    report.report: ("tfa report town.tfa -o report.html", "tfa report town.tfa --json > report.json"),
+    calibrate.calibrate: (
+        "tfa calibrate town.tfa robot-photos/",
+        "tfa calibrate town.tfa night-walk/ --name night",
+        "tfa query town.tfa photo.jpg --calibration night",
+        "tfa query town.tfa photo.jpg --calibration none",
+        "tfa calibrate town.tfa --activate none",
+        "tfa calibrate town.tfa --drop night",
+    ),
+    edit.add: ("tfa add town.tfa new.jpg", "tfa add town.tfa more-photos/ --positions where.csv"),
+    edit.remove: ("tfa remove town.tfa photos/old.jpg", "tfa remove town.tfa 17 18"),
+    edit.refit: ("tfa refit town.tfa",),
+    serve.serve: (
+        "tfa serve town.tfa",
+        "tfa serve town.tfa forest.tfa --port 9000",
+        "TFA_READ_TOKEN=… TFA_EDIT_TOKEN=… tfa serve town.tfa --host 0.0.0.0",
+        "tfa serve town.tfa --cors https://example.org --max-upload 8MB",
+    ),
+    export.pairs: (
+        "tfa pairs town.tfa queries/ -o pairs.txt -k 20",
+        "tfa pairs town.tfa images/query/ -o pairs.txt --root images/",
+    ),
+    export.export: (
+        "tfa export town.tfa --format npz -o town.npz",
+        "tfa export town.tfa --format faiss -o town.faiss",
+        "tfa export town.tfa --format onnx-head -o head.onnx",
+    ),
+    encoders.encoders: ("tfa encoders", "tfa encoders --json"),
+    cache.cache: ("tfa cache", "tfa cache --prune --older-than 90 --max-size 20", "tfa cache --clear"),
+    demo.demo: ("tfa demo", "tfa demo --out try --references 30 --queries 15"),
+}
+for verb, shown in VERBS.items():
+    app.command(epilog=examples(*shown))(verb)
+app.add_typer(encoders.weights)
+bench.register(app)
 
 
 def main() -> None:

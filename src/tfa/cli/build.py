@@ -10,21 +10,11 @@ import typer
 
 from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.cli import options
-from tfa.cli.console import examples, print_json, say, show_notes, wants_progress
+from tfa.cli.console import print_json, say, show_notes, wants_progress
 from tfa.cli.show_map import show_map
 from tfa.errors import TfaError
 
 HELP = {field.name: field.metadata["help"] for field in dataclasses.fields(HeadSpec)}
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "tfa build photos/ --out town.tfa",
-            "tfa build photos/ --out town.tfa --positions where.csv --skip-bad",
-            "tfa build north/ south/ --out town.tfa --encoder dinov2-b14 --weights vitb14.pth",
-        )
-    )(build)
 
 
 @options.with_encoder
@@ -96,10 +86,9 @@ def check_out(out: Path, *, force: bool) -> None:
 
 def report(place_map: Any, out: Path, *, json: bool) -> None:
     info = place_map.info()
-    skipped = list(place_map.skipped)
-    show_notes(place_map.notes, skipped)
+    skipped = show_notes(place_map.notes, place_map.skipped)
     if json:
-        print_json({**info, "skipped": [{"file": file, "reason": reason} for file, reason in skipped]})
+        print_json({**info, "skipped": skipped})
         return
     say(f"built {out}", style="bold green")
     show_map(info)

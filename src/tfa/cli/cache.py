@@ -8,14 +8,8 @@ from typing import Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import console, counted, examples, open_table, print_json, say
+from tfa.cli.console import console, counted, open_table, print_json, say
 from tfa.cli.show_map import human_bytes
-
-
-def register(app: typer.Typer) -> None:
-    app.command(epilog=examples("tfa cache", "tfa cache --prune --older-than 90 --max-size 20", "tfa cache --clear"))(
-        cache
-    )
 
 
 def cache(
@@ -55,9 +49,7 @@ def cache(
     if deleted is not None:
         say(f"deleted {counted(deleted.files, 'file')}, {human_bytes(deleted.bytes)}", style="bold green")
     say(f"{TokenCache().folder}: {human_bytes(size)}")
-    table = open_table()
-    for heading in ("encoder", "images", "size"):
-        table.add_column(heading, justify="left" if heading == "encoder" else "right")
+    table = open_table("encoder", "images", "size", fold=("encoder", "images", "size"))
     for one in shelves:
         table.add_row(one.encoder, f"{one.images:,}", human_bytes(one.bytes))
     if shelves:

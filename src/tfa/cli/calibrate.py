@@ -10,21 +10,8 @@ import typer
 
 from tfa.base.config import CalibrationSpec, EncoderOptions
 from tfa.cli import options
-from tfa.cli.console import examples, print_json, say, show_notes, wants_progress
+from tfa.cli.console import print_json, say, show_notes
 from tfa.cli.show_map import show_calibration
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "tfa calibrate town.tfa robot-photos/",
-            "tfa calibrate town.tfa night-walk/ --name night",
-            "tfa query town.tfa photo.jpg --calibration night",
-            "tfa query town.tfa photo.jpg --calibration none",
-            "tfa calibrate town.tfa --activate none",
-            "tfa calibrate town.tfa --drop night",
-        )
-    )(calibrate)
 
 
 @options.with_encoder
@@ -62,21 +49,16 @@ def calibrate(
     The photos need no labels and must not be in the map; 64 are enough. A map can hold several calibrations
     beside the one without; the newest answers unless another is named.
     """
-    from tfa.maps import PlaceMap
-
     if [bool(photos), activate is not None, drop is not None].count(True) != 1:
         raise typer.BadParameter("give photos to calibrate with, or one of --activate NAME and --drop NAME")
-    place_map = PlaceMap.load(map)
+    place_map, progress = options.open_map(map, replace(encoding, skip_bad=skip_bad), quiet=quiet, json=json)
     if not photos:
         _change(place_map, activate, drop, json=json)
         return
-    progress = wants_progress(quiet=quiet, json=json)
-    place_map.use_encoder(replace(encoding, skip_bad=skip_bad), progress)
     report = place_map.calibrate(photos, name, budget=budget, score=score, progress=progress)
     [entry] = [entry for entry in place_map.info()["calibrations"] if entry["name"] == report.name]
-    show_notes(report.notes, report.skipped)
+    skipped = show_notes(report.notes, report.skipped)
     if json:
-        skipped = [{"file": file, "reason": reason} for file, reason in report.skipped]
         print_json({**entry, "skipped": skipped, "notes": list(report.notes)})
         return
     say(f"calibrated {map} as {report.name}", style="bold green")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+NUMBERS = ("", "id", "score", "confidence", "matches", "images", "parameters", "patch", "size")  # headings
 PIPED_WIDTH = 160  # without a terminal rich assumes 80 columns, too few for a table with paths
 
 
@@ -37,13 +38,14 @@ def show_error(text: str) -> None:
     _titled("error:", "bold red", text)
 
 
-def show_notes(notes: Iterable[str], skipped: Iterable[tuple[str, str]] = ()) -> None:
+def show_notes(notes: Iterable[str], skipped: Sequence[tuple[str, str]] = ()) -> list[dict[str, str]]:
+    """Notes and skipped files in words; returns the files as JSON has them."""
     for text in notes:
         note(text)
-    skipped = list(skipped)
     if skipped:
         listed = "\n".join(f"  {file}: {reason}" for file, reason in skipped)
         note(f"{counted(len(skipped), 'file')} skipped:\n{listed}")
+    return [{"file": file, "reason": reason} for file, reason in skipped]
 
 
 def _titled(title: str, style: str, text: str) -> None:
@@ -66,9 +68,13 @@ def delivered(value: Any, *, out: Path | None, json: bool) -> bool:
     return json
 
 
-def open_table() -> Table:
-    """A table without lines."""
-    return Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+def open_table(*headings: str, fold: Container[str] = ()) -> Table:
+    """A table without lines. Columns of numbers stand at the right; those in `fold` break where they are too long."""
+    table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in headings:
+        justify: Any = "right" if heading in NUMBERS else "left"
+        table.add_column(heading, justify=justify, no_wrap=heading not in fold, overflow="fold")
+    return table
 
 
 def printable(text: str) -> str:

@@ -8,11 +8,7 @@ from typing import Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import examples, say, wants_progress
-
-
-def register(app: typer.Typer) -> None:
-    app.command(epilog=examples("tfa demo", "tfa demo --out try --references 30 --queries 15"))(demo)
+from tfa.cli.console import say, wants_progress
 
 
 def demo(

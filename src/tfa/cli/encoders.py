@@ -13,12 +13,13 @@ from tfa.cli.console import console, examples, open_table, print_json, say, want
 if TYPE_CHECKING:
     from tfa.encoders.catalogue import Card
 
-weights = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Get the weights of encoders.")
-
-
-def register(app: typer.Typer) -> None:
-    app.command(epilog=examples("tfa encoders", "tfa encoders --json"))(encoders)
-    app.add_typer(weights, name="weights", epilog=examples("tfa weights get dinov2-s14-focus"))
+weights = typer.Typer(
+    name="weights",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help="Get the weights of encoders.",
+    epilog=examples("tfa weights get dinov2-s14-focus"),
+)
 
 
 def encoders(json: options.AsJson = False) -> None:
@@ -31,10 +32,7 @@ def encoders(json: options.AsJson = False) -> None:
     if json:
         print_json([*rows, *brought])
         return
-    table = open_table()
-    for heading in ("encoder", "parameters", "patch", "size", "licence", "weights here"):
-        numeric = heading in ("parameters", "patch", "size")
-        table.add_column(heading, justify="right" if numeric else "left", no_wrap=heading != "licence")
+    table = open_table("encoder", "parameters", "patch", "size", "licence", "weights here", fold=("licence",))
     for row in rows:
         here = "yes" if row["weights"] else "no"
         style = "bold" if row["name"] == DEFAULT_ENCODER else None

@@ -9,17 +9,7 @@ import typer
 
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
-from tfa.cli.console import examples, note, print_json, say, wants_progress
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "tfa explain town.tfa photo.jpg",
-            "tfa explain town.tfa photo.jpg -o why.png --rank 2",
-            "tfa explain town.tfa photo.jpg --json > why.json",
-        )
-    )(explain)
+from tfa.cli.console import note, print_json, say
 
 
 @options.with_encoder
@@ -38,10 +28,7 @@ def explain(
         ),
     ] = None,
     rank: Annotated[int, typer.Option(min=1, help="Which hit to explain; 1 is the best.")] = 1,
-    calibration: Annotated[
-        str | None,
-        typer.Option(metavar="NAME|none", help="Use this calibration of the map, as in [bold]tfa query[/bold]."),
-    ] = None,
+    calibration: options.Calibration = None,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
     *,
@@ -51,14 +38,9 @@ def explain(
 
     The map must hold compact tokens: [bold]tfa build --verify[/bold].
     """
-    if out is not None:
-        options.check_writable(out)
-
     from tfa.explain.matches import explain as explained
-    from tfa.maps import PlaceMap
 
-    place_map = PlaceMap.load(map)
-    place_map.use_encoder(encoding, wants_progress(quiet=quiet, json=json))
+    place_map, _ = options.open_map(map, encoding, quiet=quiet, json=json)
     explanation = explained(place_map, photo, rank=rank, calibration=calibration)
     if json:
         print_json(explanation.to_dict())

@@ -10,34 +10,14 @@ import typer
 
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
-from tfa.cli.console import counted, examples, say, show_error, wants_progress
-
-Calibration = Annotated[
-    str | None,
-    typer.Option(metavar="NAME|none", help="Use this calibration of the map, as in [bold]tfa query[/bold]."),
-]
+from tfa.cli.console import counted, say
+from tfa.cli.show_answers import end_with_errors
 
 
 class Format(StrEnum):
     npz = "npz"
     faiss = "faiss"
     onnx_head = "onnx-head"
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "tfa pairs town.tfa queries/ -o pairs.txt -k 20",
-            "tfa pairs town.tfa images/query/ -o pairs.txt --root images/",
-        )
-    )(pairs)
-    app.command(
-        epilog=examples(
-            "tfa export town.tfa --format npz -o town.npz",
-            "tfa export town.tfa --format faiss -o town.faiss",
-            "tfa export town.tfa --format onnx-head -o head.onnx",
-        )
-    )(export)
 
 
 @options.with_encoder
@@ -55,7 +35,7 @@ def pairs(
             "that holds them all, and so are the map's photos.",
         ),
     ] = None,
-    calibration: Calibration = None,
+    calibration: options.Calibration = None,
     quiet: options.Quiet = False,
     *,
     encoding: EncoderOptions,
@@ -68,22 +48,16 @@ def pairs(
 
     from tfa.cli.query import expanded
     from tfa.exports.hloc_pairs import common_folder, retrieval_pairs, write_pairs
-    from tfa.maps import PlaceMap
 
-    place_map, queries = PlaceMap.load(map), expanded(photos)
-    progress = wants_progress(quiet=quiet, json=False)
-    place_map.use_encoder(encoding, progress)
+    place_map, progress = options.open_map(map, encoding, quiet=quiet)
+    queries = expanded(photos)
     answers = place_map.query_many(queries, k=k, calibration=calibration, progress=progress)
     given = photos[0] if len(photos) == 1 and photos[0].is_dir() else common_folder(queries)
     of_map = common_folder([Path(record.path) for record in place_map.images])
     found = retrieval_pairs(answers, root or given, root or of_map)
     write_pairs(out, found)
-    failed = [answer.error for answer in answers if answer.error is not None]
-    say(f"{counted(len(found), 'pair')} of {counted(len(answers) - len(failed), 'photo')} in {out}")
-    for error in failed:
-        show_error(error)
-    if failed:
-        raise typer.Exit(1)
+    say(f"{counted(len(found), 'pair')} of {counted(sum(one.error is None for one in answers), 'photo')} in {out}")
+    end_with_errors(answers)
 
 
 def export(
@@ -96,7 +70,7 @@ def export(
             "tokens to vector, as an ONNX graph."
         ),
     ] = Format.npz,
-    calibration: Calibration = None,
+    calibration: options.Calibration = None,
 ) -> None:
     """Write a map for other programs: score = query vector · image vector + bias."""
     options.check_writable(out)

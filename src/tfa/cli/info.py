@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import typer
-
 from tfa.cli import options
-from tfa.cli.console import examples, print_json, say, show_notes
+from tfa.cli.console import print_json, say, show_notes
 from tfa.cli.show_map import show_calibration, show_evidence, show_map, with_verification
-
-
-def register(app: typer.Typer) -> None:
-    app.command(epilog=examples("tfa info town.tfa", "tfa info town.tfa --json", "tfa info town.tfa --checksum"))(info)
 
 
 def info(map: options.MapPath, checksum: options.Checksum = False, json: options.AsJson = False) -> None:

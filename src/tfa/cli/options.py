@@ -8,12 +8,16 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tfa.base.config import EncoderOptions
+from tfa.cli.console import wants_progress
 from tfa.errors import TfaError
+
+if TYPE_CHECKING:
+    from tfa.maps import PlaceMap
 
 PICTURES = (".png", ".jpg", ".jpeg")
 
@@ -52,6 +56,13 @@ Fast = Annotated[
         "Needs pip install 'tfa-vpr\\[fast]'.",
     ),
 ]
+Calibration = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME|none",
+        help="Use this calibration of the map, or none; the active one if not given. See [bold]tfa calibrate[/bold].",
+    ),
+]
 Checksum = Annotated[
     bool, typer.Option("--checksum", help="First compare every byte of the map with its checksums, not sizes only.")
 ]
@@ -85,6 +96,17 @@ def with_encoder(verb: Callable[..., None]) -> Callable[..., None]:
     return called
 
 
+def open_map(
+    path: Path, encoding: EncoderOptions, *, quiet: bool, json: bool = False, checksum: bool = False
+) -> tuple[PlaceMap, bool]:
+    """A map that encodes photos as the options say, and whether progress is shown."""
+    from tfa.maps import PlaceMap
+
+    place_map, progress = PlaceMap.load(path, checksum=checksum), wants_progress(quiet=quiet, json=json)
+    place_map.use_encoder(encoding, progress)
+    return place_map, progress
+
+
 def share(value: float) -> float:
     """A number between 0 and 1 (typer's own range check lets nan through)."""
     if math.isnan(value) or not 0 <= value <= 1:
@@ -93,9 +115,11 @@ def share(value: float) -> float:
 
 
 def picture(path: Path | None) -> Path | None:
-    """A file name whose ending says which picture format to write."""
-    if path is not None and path.suffix.lower() not in PICTURES:
-        raise typer.BadParameter(f"{path} must end in one of {' '.join(PICTURES)}")
+    """A file that can be written, whose ending says which picture format to write."""
+    if path is not None:
+        if path.suffix.lower() not in PICTURES:
+            raise typer.BadParameter(f"{path} must end in one of {' '.join(PICTURES)}")
+        check_writable(path)
     return path
 
 

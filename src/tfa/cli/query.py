@@ -10,23 +10,10 @@ import typer
 
 from tfa.base.config import EncoderOptions, VerifySpec
 from tfa.cli import options
-from tfa.cli.console import examples, print_json, show_error, wants_progress
-from tfa.cli.show_answers import entry, show, write_montage
+from tfa.cli.console import print_json
+from tfa.cli.show_answers import end_with_errors, entry, show, write_montage
 
 CANDIDATES_HELP = VerifySpec.__dataclass_fields__["candidates"].metadata["help"].capitalize()
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "tfa query town.tfa photo.jpg",
-            "tfa query town.tfa photo.jpg -k 3 --montage answer.png",
-            "tfa query town.tfa evening-walk/ --min-confidence 0.5 --json > answers.json",
-            "tfa query town.tfa photo.jpg --calibration night",
-            "tfa query town.tfa photo.jpg --verify --candidates 50",
-            "tfa query town.tfa --sequence drive/ --json > path.json",
-        )
-    )(query)
 
 
 @options.with_encoder
@@ -56,14 +43,7 @@ def query(
             "stand out less clearly.",
         ),
     ] = 0.0,
-    calibration: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|none",
-            help="Use this calibration of the map, or none; the active one if not given. "
-            "See [bold]tfa calibrate[/bold].",
-        ),
-    ] = None,
+    calibration: options.Calibration = None,
     verify: Annotated[
         bool | None,
         typer.Option(
@@ -107,15 +87,8 @@ def query(
     A photo that cannot be read is reported and the others are answered; the exit code is then 1.
     """
     check_combination(photos, sequence, verify, candidates, self_calibrate)
-    if montage is not None:
-        options.check_writable(montage)
-
-    from tfa.maps import PlaceMap
-
-    place_map = PlaceMap.load(map, checksum=checksum)
+    place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json, checksum=checksum)
     place_map.use_engine(engine)
-    progress = wants_progress(quiet=quiet, json=json)
-    place_map.use_encoder(encoding, progress)
     queries = expanded([sequence] if sequence else photos or [])
     common: dict[str, Any] = {"min_confidence": min_confidence, "calibration": calibration, "progress": progress}
     if sequence is not None:
@@ -132,12 +105,7 @@ def query(
         show(answers, k, min_confidence)
     if montage is not None:
         write_montage(montage, answers, min_confidence)
-
-    failed = [answer.error for answer in answers if answer.error is not None]
-    for error in failed:
-        show_error(error)
-    if failed:
-        raise typer.Exit(1)
+    end_with_errors(answers)
 
 
 def check_combination(

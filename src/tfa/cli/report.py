@@ -8,20 +8,20 @@ from typing import Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import counted, examples, note, print_json, say
-
-
-def register(app: typer.Typer) -> None:
-    app.command(epilog=examples("tfa report town.tfa -o report.html", "tfa report town.tfa --json > report.json"))(
-        report
-    )
+from tfa.cli.console import counted, note, print_json, say
 
 
 def report(
     map: options.MapPath,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE.html", dir_okay=False, help="Where to write the page."),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE.html",
+            dir_okay=False,
+            help="Where to write the page.",
+        ),
     ] = None,
     json: options.AsJson = False,
 ) -> None:

@@ -10,30 +10,18 @@ import typer
 
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
-from tfa.cli.console import counted, examples, note, say, wants_progress
+from tfa.cli.console import counted, note, say, wants_progress
 from tfa.errors import MissingExtra
 
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples(
-            "tfa serve town.tfa",
-            "tfa serve town.tfa forest.tfa --port 9000",
-            "TFA_READ_TOKEN=… TFA_EDIT_TOKEN=… tfa serve town.tfa --host 0.0.0.0",
-            "tfa serve town.tfa --cors https://example.org --max-upload 8MB",
-        )
-    )(serve)
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
 def size(text: str) -> int:
     """A number of bytes, such as 20MB or 500000."""
-    given = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?B?)\s*", text.upper())
-    unit = None if given is None else given[2] if given[2].endswith("B") or not given[2] else given[2] + "B"
-    if given is None or unit not in UNITS:
+    given = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)B?\s*", text.upper())
+    if given is None:
         raise typer.BadParameter(f"{text!r} is not a valid size; write 20MB, 500KB or a number of bytes")
-    return int(float(given[1]) * UNITS[unit])
+    return int(float(given[1]) * UNITS[given[2]])
 
 
 @options.with_encoder
@@ -114,10 +102,10 @@ def serve(
         self_calibrate=self_calibrate,
     )
     with bound(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
-        progress = wants_progress(quiet=quiet, json=False)
-        opened = opened_maps(maps, encoding, progress)
+        opened = opened_maps(maps, encoding, wants_progress(quiet=quiet, json=False))
         app = create_app(opened, settings)
-        say(f"serving {_listed(opened)} at {address_of(listening)}", style="bold green")
+        listed = ", ".join(f"{one.path.stem} ({counted(len(one), 'image')})" for one in opened)
+        say(f"serving {listed} at {address_of(listening)}", style="bold green")
         if not settings.editable:
             note("edits are off: a read token was given and no edit token")
         try:
@@ -142,7 +130,3 @@ def opened_maps(paths: list[Path], encoder: EncoderOptions, progress: bool | Non
             place_map.encoder  # noqa: B018  # loaded now: missing weights are reported before the port answers
         opened.append(place_map)
     return opened
-
-
-def _listed(maps: list[Any]) -> str:
-    return ", ".join(f"{place_map.path.stem} ({counted(len(place_map), 'image')})" for place_map in maps)

@@ -6,12 +6,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
+import typer
 
-from tfa.cli.console import console, counted, note, open_table, printable, say
+from tfa.cli.console import console, counted, note, open_table, printable, say, show_error
 
+FOLDED = ("query", "image", "best image", "position")  # columns of any length
 ONE_BY_ONE = 3  # up to so many queries get a table of their own
 MONTAGE_ROWS = 60  # a taller picture is no longer a picture
+
+
+def end_with_errors(answers: Sequence[Any]) -> None:
+    """The exit code is 1 if a photo could not be read."""
+    failed = [answer.error for answer in answers if answer.error is not None]
+    for error in failed:
+        show_error(error)
+    if failed:
+        raise typer.Exit(1)
 
 
 def show(answers: Sequence[Any], k: int, min_confidence: float) -> None:
@@ -46,7 +56,7 @@ def show_one(answer: Any, min_confidence: float) -> None:
         say(f"  {_no_place(answer, min_confidence)}", style="yellow")
         return
     verified = _verified([answer])
-    table = _table("", "image", *_columns(verified))
+    table = open_table("", "image", *_columns(verified), fold=FOLDED)
     for rank, hit in enumerate(answer.hits, 1):
         table.add_row(str(rank), *_cells(hit, verified))
     console().print(table)
@@ -54,7 +64,7 @@ def show_one(answer: Any, min_confidence: float) -> None:
 
 def show_many(answers: Sequence[Any], k: int, min_confidence: float) -> None:
     verified = _verified(answers)
-    table = _table("query", "best image", *_columns(verified))
+    table = open_table("query", "best image", *_columns(verified), fold=FOLDED)
     for answer in answers:
         query = printable(str(answer.query))
         if answer.hits:
@@ -66,14 +76,6 @@ def show_many(answers: Sequence[Any], k: int, min_confidence: float) -> None:
     say(f"{answered:,} of {counted(len(answers), 'photo')} answered")
     if k > 1 and answered:
         note(f"the best hit of each photo is shown; --json prints all {k}")
-
-
-def _table(*columns: str) -> Table:
-    table = open_table()
-    for column in columns:
-        numeric = column in ("", "id", "score", "confidence", "matches")
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
-    return table
 
 
 def _verified(answers: Sequence[Any]) -> bool:
