@@ -153,13 +153,13 @@ def find_positives(
 ) -> dict[str, list[str]]:
     """For each query the references within `RADIUS` along the route that look about the same way."""
     travelled, headings = np.array([p.travelled for p in references]), _headings(references)
-    found = {}
+    positives = {}
     for file, pose in zip(query_files, queries, strict=True):
         turn = np.abs((headings - pose.heading + np.pi) % (2 * np.pi) - np.pi)
         good = (route.apart(travelled, np.array(pose.travelled)) <= RADIUS) & (turn <= SIMILAR_HEADING)
         assert good.any(), f"{file} has no reference within {RADIUS} m"  # steps are at most 8 m, turns are gentle
-        found[file] = [reference_files[i] for i in np.flatnonzero(good)]
-    return found
+        positives[file] = [reference_files[i] for i in np.flatnonzero(good)]
+    return positives
 
 
 class Traverse:

@@ -125,14 +125,14 @@ def _packaged() -> dict[str, DatasetCard]:
 
 def collect(texts: Mapping[str, str]) -> dict[str, DatasetCard]:
     """Cards by name, from the text of each file."""
-    found: dict[str, DatasetCard] = {}
+    known: dict[str, DatasetCard] = {}
     sources: dict[str, str] = {}
     for source, text in texts.items():
         card = read_card(text, source)
-        if card.name in found:
+        if card.name in known:
             raise BadCard(f"{source} and {sources[card.name]} both name the dataset {card.name!r}; rename one")
-        found[card.name], sources[card.name] = card, source
-    return found
+        known[card.name], sources[card.name] = card, source
+    return known
 
 
 def cards() -> dict[str, DatasetCard]:
@@ -146,9 +146,9 @@ def nearest_card(name: str) -> str | None:
 
 
 def find_card(name: str) -> DatasetCard:
-    found = _packaged().get(name)
-    if found is None:
+    card = _packaged().get(name)
+    if card is None:
         near = nearest_card(name)
         hint = f"did you mean {near!r}? " if near else ""
         raise UnknownDataset(f"there is no dataset {name!r}; {hint}list them with: tfa bench datasets")
-    return found
+    return card

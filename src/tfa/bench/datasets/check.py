@@ -59,14 +59,14 @@ def check_dataset(
     lacking = _missing(reading, root)
     findings += [Finding(ERROR, "missing", f"{root / path} is missing") for path in lacking]
     try:
-        found = reading.load(root)
+        files = reading.load(root)
     except (TfaError, OSError, ValueError, KeyError, IndexError, TypeError) as error:
         # what is missing has been reported; a loader that stops for that reason has nothing to add
         if not lacking:
             findings.append(Finding(ERROR, "layout", str(error)))
         return findings
-    findings += [Finding(NOTE, "note", text) for text in found.notes]
-    return findings + _of_images(card, found, root, deep, progress or SilentProgress())
+    findings += [Finding(NOTE, "note", text) for text in files.notes]
+    return findings + _of_images(card, files, root, deep, progress or SilentProgress())
 
 
 def _missing(reading: Reading, root: Path) -> list[str]:
@@ -75,19 +75,19 @@ def _missing(reading: Reading, root: Path) -> list[str]:
     return list(listed(root, **reading.options)) if listed else []
 
 
-def _of_images(card: DatasetCard, found: DatasetFiles, root: Path, deep: bool, progress: Progress) -> list[Finding]:
-    findings = [Finding(ERROR, "count", text) for text in count_problems(card, found)]
+def _of_images(card: DatasetCard, files: DatasetFiles, root: Path, deep: bool, progress: Progress) -> list[Finding]:
+    findings = [Finding(ERROR, "count", text) for text in count_problems(card, files)]
     if not findings:
         try:
-            check_files(card, found, root)
+            check_files(card, files, root)
         except TfaError as error:
             findings.append(Finding(ERROR, "layout", str(error)))
-    findings += [Finding(NOTE, "note", text) for text in without_positives(found)]
-    images = sorted({*found.database, *found.queries})
+    findings += [Finding(NOTE, "note", text) for text in without_positives(files)]
+    images = sorted({*files.database, *files.queries})
     bad = unreadable(images, deep=deep, progress=progress)
     if bad:
         findings.append(Finding(ERROR, "unreadable", f"{len(bad):,} images cannot be read: {_some(bad, root)}"))
-    both = shared_images(found.database, found.queries)
+    both = shared_images(files.database, files.queries)
     if both:
         text = f"{len(both):,} queries are copies of database images, which makes them easy: {_some(both, root)}"
         findings.append(Finding(WARNING, "duplicate", text))

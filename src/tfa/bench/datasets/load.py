@@ -85,13 +85,13 @@ def load_dataset(name: str, root: Path, *, positives: Path | None = None) -> Dat
     """
     card, notes = card_for(name, root, positives)
     reading = plan_reading(card, root, positives)
-    found = reading.load(root)
+    files = reading.load(root)
     if reading.listed is not None and (positives is not None or not card.public or reading.layout != "folder"):
         card = replace(card, positives=f"as listed by the user in {reading.listed.name}")
-    check_files(card, found, root)
+    check_files(card, files, root)
     return Dataset(
-        card, root, found.database, found.queries, found.positives, found.conditions,
-        (*notes, *reading.notes, *found.notes, *without_positives(found)),
+        card, root, files.database, files.queries, files.positives, files.conditions,
+        (*notes, *reading.notes, *files.notes, *without_positives(files)),
     )  # fmt: skip
 
 
@@ -138,11 +138,11 @@ class Reading:
     notes: tuple[str, ...] = ()
 
     def load(self, root: Path) -> DatasetFiles:
-        found: DatasetFiles = layout_of(self.layout).load(root, **self.options)
+        files: DatasetFiles = layout_of(self.layout).load(root, **self.options)
         if self.listed is None or takes_positives(self.layout):
-            return found
-        names = by_name(found.database, root), by_name(found.queries, root)
-        return replace(found, positives=listed_positives(self.listed, *names, len(found.queries)))
+            return files
+        names = by_name(files.database, root), by_name(files.queries, root)
+        return replace(files, positives=listed_positives(self.listed, *names, len(files.queries)))
 
 
 def plan_reading(card: DatasetCard, root: Path, positives: Path | None) -> Reading:
@@ -188,51 +188,51 @@ def takes_positives(name: str) -> bool:
     return bool(getattr(layout_of(name), "TAKES_POSITIVES", False))
 
 
-def check_files(card: DatasetCard, found: DatasetFiles, root: Path) -> None:
+def check_files(card: DatasetCard, files: DatasetFiles, root: Path) -> None:
     """Counts as declared, positives and conditions within range, every image below the folder and only once."""
-    problems = count_problems(card, found)
+    problems = count_problems(card, files)
     if problems:
         raise BadDataset(f"{root}: {'; '.join(problems)}")
-    if len(found.positives) != len(found.queries):
-        raise BadDataset(f"{root}: positives of {len(found.positives):,} queries, there are {len(found.queries):,}")
-    for what, images in (("database", found.database), ("queries", found.queries)):
+    if len(files.positives) != len(files.queries):
+        raise BadDataset(f"{root}: positives of {len(files.positives):,} queries, there are {len(files.queries):,}")
+    for what, images in (("database", files.database), ("queries", files.queries)):
         if len(set(images)) != len(images):
             raise BadDataset(f"{root}: the {what} name an image twice; remove the repeated line from the list")
-    lists = [("positives", row, len(found.database)) for row in found.positives]
-    lists += [(f"condition {name}", own, len(found.queries)) for name, own in found.conditions.items()]
+    lists = [("positives", row, len(files.database)) for row in files.positives]
+    lists += [(f"condition {name}", own, len(files.queries)) for name, own in files.conditions.items()]
     for what, row, size in lists:
         if len(row) and not 0 <= row.min() <= row.max() < size:
             raise BadDataset(f"{root}: {what} name image {row.max()}, there are 0 to {size - 1}")
 
 
-def count_problems(card: DatasetCard, found: DatasetFiles) -> list[str]:
+def count_problems(card: DatasetCard, files: DatasetFiles) -> list[str]:
     """What differs from the numbers of images the card declares."""
     pairs = [
-        ("database images", card.counts.database, len(found.database)),
-        ("queries", card.counts.queries, len(found.queries)),
+        ("database images", card.counts.database, len(files.database)),
+        ("queries", card.counts.queries, len(files.queries)),
     ]
     pairs += [
-        (f"queries of {name}", declared, len(found.conditions.get(name, ())))
+        (f"queries of {name}", declared, len(files.conditions.get(name, ())))
         for name, declared in card.counts.conditions.items()
-        if found.conditions
+        if files.conditions
     ]
     wrong = [
         f"{card.name} declares {declared:,} {what}, found {held:,}"
         for what, declared, held in pairs
         if declared is not None and declared != held
     ]
-    return [*wrong[:-1], wrong[-1] + _sibling(card, found)] if wrong else []
+    return [*wrong[:-1], wrong[-1] + _sibling(card, files)] if wrong else []
 
 
-def _sibling(card: DatasetCard, found: DatasetFiles) -> str:
+def _sibling(card: DatasetCard, files: DatasetFiles) -> str:
     """A hint at a card with the counts that were found."""
-    held = (len(found.database), len(found.queries))
+    held = (len(files.database), len(files.queries))
     others = [other for other in cards().values() if other.name != card.name]
     same = [other.name for other in others if (other.counts.database, other.counts.queries) == held]
     return f" (these are the counts of {' and of '.join(same)})" if same else ""
 
 
-def without_positives(found: DatasetFiles) -> tuple[str, ...]:
-    bare = sum(1 for row in found.positives if len(row) == 0)
-    said = any("without positives" in note for note in found.notes)
+def without_positives(files: DatasetFiles) -> tuple[str, ...]:
+    bare = sum(1 for row in files.positives if len(row) == 0)
+    said = any("without positives" in note for note in files.notes)
     return (f"queries without positives: {bare:,}; they count as misses",) if bare and not said else ()

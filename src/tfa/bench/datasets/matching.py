@@ -34,14 +34,14 @@ def index_rows(rows: Iterable[Any], source: Path, database: int) -> tuple[np.nda
 
 def metric_points(paths: Sequence[Path], root: Path, csv: Path | None) -> np.ndarray:
     """Points `p c` in metres, every image placed: by the CSV, its name or its EXIF data."""
-    found, _ = find_positions(paths, root, csv)
-    bare = [path for path, position in zip(paths, found, strict=True) if position is None]
+    where, _ = find_positions(paths, root, csv)
+    bare = [path for path, position in zip(paths, where, strict=True) if position is None]
     if bare:
         raise BadDataset(
             f"{len(bare):,} of {len(paths):,} images have no position (first: {bare[0]}); "
             "list them in positions.csv (file,x,y or file,lat,lon), or give positives.json"
         )
-    placed = [position for position in found if position is not None]
+    placed = [position for position in where if position is not None]
     if len({position.is_global for position in placed}) > 1:
         raise BadDataset(f"{root}: some images are placed by lat/lon and others by x/y; use one kind for all")
     pairs = np.array([tuple(position.to_dict().values()) for position in placed], np.float64)
@@ -84,11 +84,11 @@ def read_positives(file: Path) -> dict[str, list[str]]:
 
 def by_name(paths: Sequence[Path], folder: Path) -> dict[str, list[int]]:
     """Every name an image may be called by (its path below `folder`, its file name) → the images it fits."""
-    found: dict[str, list[int]] = {}
+    rows_of: dict[str, list[int]] = {}
     for index, path in enumerate(paths):
         for name in {path.relative_to(folder).as_posix(), path.name}:
-            found.setdefault(name, []).append(index)
-    return found
+            rows_of.setdefault(name, []).append(index)
+    return rows_of
 
 
 def _only(names: Mapping[str, Sequence[int]], name: str, file: Path) -> int:

@@ -35,11 +35,11 @@ class Study:
 
     def heads(self, reference: str = REFERENCE, wanted: Collection[str] = HEADS) -> list[str]:
         """The reference, then the wanted heads, as far as there are records; others only where fewer than two are."""
-        found = [name for name in dict.fromkeys((reference, *wanted)) if name in self.records]
-        if len(found) < 2:
-            found += [name for name in self.records if name not in found]
-            found = found[:MOST_HEADS]
-        return found
+        chosen = [name for name in dict.fromkeys((reference, *wanted)) if name in self.records]
+        if len(chosen) < 2:
+            chosen += [name for name in self.records if name not in chosen]
+            chosen = chosen[:MOST_HEADS]
+        return chosen
 
 
 @dataclass(frozen=True)
@@ -67,21 +67,21 @@ class BestAnswers:
 def find_studies(results: Path, datasets: Collection[str] | None = None, encoder: str | None = None) -> list[Study]:
     """All studies below a results folder, in order of dataset and encoder; names that are not there are errors."""
     truths: dict[Path, Truth] = {}
-    found: dict[tuple[str, str], dict[str, tuple[Record, Path]]] = {}
+    groups: dict[tuple[str, str], dict[str, tuple[Record, Path]]] = {}
     for path in find_records(results):
         record, folder = Record.read(path), path.parent.parent
         if folder not in truths:
             truths[folder] = truth_of(path)
-        heads = found.setdefault((truths[folder].name, str(record.encoder["id"])), {})
+        heads = groups.setdefault((truths[folder].name, str(record.encoder["id"])), {})
         if record.name in heads:
             raise BadRecord(f"{heads[record.name][1]} and {path} are of one head; remove one, or give its folder alone")
         heads[record.name] = (record, path)
-    if not found:
+    if not groups:
         raise BadRecord(f"{results} holds no records to draw; write some with tfa bench run --out {results}")
-    _check_names("dataset", datasets, {name for name, _ in found}, results)
-    _check_names("encoder", None if encoder is None else [encoder], {used for _, used in found}, results)
+    _check_names("dataset", datasets, {name for name, _ in groups}, results)
+    _check_names("encoder", None if encoder is None else [encoder], {used for _, used in groups}, results)
     studies = []
-    for (name, used), heads in sorted(found.items()):
+    for (name, used), heads in sorted(groups.items()):
         if (not datasets or name in datasets) and encoder in (None, used):
             studies.append(_study(heads, truths))
     if not studies:

@@ -108,11 +108,11 @@ def verified(
 
     A row of equal scores stays as it is: it ranks nothing.
     """
-    found = rerank(scores, candidates, candidates, comparison)
-    result, sure = np.array(scores, np.float64, order="C"), confidence_of(found, peaks)[:, 0]
+    reranked = rerank(scores, candidates, candidates, comparison)
+    result, sure = np.array(scores, np.float64, order="C"), confidence_of(reranked, peaks)[:, 0]
     equal = scores.max(axis=1) == scores.min(axis=1)
     for index in np.flatnonzero(~equal):
-        result[index] = lifted(result[index], found.indices[index], found.ordering[index])
+        result[index] = lifted(result[index], reranked.indices[index], reranked.ordering[index])
     return result, np.where(equal, 0.0, sure)
 
 

@@ -22,21 +22,21 @@ def matches(ranked: np.ndarray, positives: Positives, nothing: int | None = None
     slots = np.clip(ranked, -1, end)
     if nothing is not None:
         slots[ranked == nothing] = end
-    found = np.zeros(ranked.shape, bool)
+    hits = np.zeros(ranked.shape, bool)
     for query, (row, right) in enumerate(zip(slots, positives, strict=True)):
         own = np.asarray(right, np.int64)
         table[own] = True
-        found[query] = table[row]
+        hits[query] = table[row]
         table[own] = False
-    return found
+    return hits
 
 
 def first_right(ranked: np.ndarray, positives: Positives) -> np.ndarray:
     """Rank (0 is best) of the first positive of each query, of `ranked` `q … n`; inf where there is none."""
-    found = matches(ranked, positives)
-    if found.shape[-1] == 0:  # argmax knows no empty row
-        return np.full(found.shape[:-1], np.inf)
-    return np.where(found.any(axis=-1), found.argmax(axis=-1), np.inf)
+    hits = matches(ranked, positives)
+    if hits.shape[-1] == 0:  # argmax knows no empty row
+        return np.full(hits.shape[:-1], np.inf)
+    return np.where(hits.any(axis=-1), hits.argmax(axis=-1), np.inf)
 
 
 def recall_at(ranked: np.ndarray, positives: Positives, ks: Sequence[int]) -> list[float]:

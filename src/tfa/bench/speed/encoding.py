@@ -70,15 +70,15 @@ class EncodingBenchmark:
 
     def lines(self) -> list[Line]:
         lines = []
-        for found in self.architectures:
-            what = f"{found.encoder}, an image of {'a batch of ' if found.batch > 1 else ''}{found.batch}"
-            note = f"float32 {found.float32_bytes / 1e6:.0f} MB, tokens' cosine {found.cosine:.4f}"
+        for speed in self.architectures:
+            what = f"{speed.encoder}, an image of {'a batch of ' if speed.batch > 1 else ''}{speed.batch}"
+            note = f"float32 {speed.float32_bytes / 1e6:.0f} MB, tokens' cosine {speed.cosine:.4f}"
             # Batches are what a map is built in, and what the gain is required of.
-            bar = GAIN if found.batch > 1 else None
+            bar = GAIN if speed.batch > 1 else None
             lines.append(
                 Line(
-                    what, found.fast_seconds, found.float32_seconds, found.ratio, bar,
-                    found.fast_peak_bytes, found.fast_bytes, note,
+                    what, speed.fast_seconds, speed.float32_seconds, speed.ratio, bar,
+                    speed.fast_peak_bytes, speed.fast_bytes, note,
                 )
             )  # fmt: skip
         put, rate = self.input, f"{1 / self.input.seconds:.0f} images/s"
@@ -95,8 +95,8 @@ class EncodingBenchmark:
     def to_dict(self) -> dict[str, Any]:
         return {
             "architectures": [
-                {**asdict(found), "ratio": found.ratio, "images_per_second": 1 / found.fast_seconds}
-                for found in self.architectures
+                {**asdict(speed), "ratio": speed.ratio, "images_per_second": 1 / speed.fast_seconds}
+                for speed in self.architectures
             ],
             "input": {
                 **asdict(self.input),
@@ -147,16 +147,16 @@ def _architecture(name: str, batches: Sequence[int], threads: int, repeats: int)
     speeds = []
     for batch in batches:
         calls = {"float32": _encoding(plain, images[:batch]), "fast": _encoding(fast, images[:batch])}
-        found = _in_turn(calls, repeats)
-        tokens = {key: measured.result[0].astype(np.float32) for key, measured in found.items()}
+        timed = _in_turn(calls, repeats)
+        tokens = {key: measured.result[0].astype(np.float32) for key, measured in timed.items()}
         speeds.append(
             ArchitectureSpeed(
                 encoder=str(identity),
                 batch=batch,
-                float32_seconds=found["float32"].seconds / batch,
-                fast_seconds=found["fast"].seconds / batch,
-                float32_peak_bytes=found["float32"].peak_bytes,
-                fast_peak_bytes=found["fast"].peak_bytes,
+                float32_seconds=timed["float32"].seconds / batch,
+                fast_seconds=timed["fast"].seconds / batch,
+                float32_peak_bytes=timed["float32"].peak_bytes,
+                fast_peak_bytes=timed["fast"].peak_bytes,
                 float32_bytes=sum(tensor.nbytes for tensor in weights.tensors.values()),
                 fast_bytes=fast.model_bytes,
                 cosine=_cosine(tokens["float32"], tokens["fast"]),
@@ -191,10 +191,10 @@ def _input(photos: int, repeats: int) -> InputSpeed:
             "whole": lambda: TokenCache(next(fresh)).encode(paths, encoder).digests,
             "floor": lambda: _pillow_alone(paths, encoder),
         }
-        found = _in_turn(calls, repeats)
+        timed = _in_turn(calls, repeats)
         written = sum(file.stat().st_size for file in Path(folder, "cache-0").rglob("*.safetensors"))
-    seconds = {name: measured.seconds / photos for name, measured in found.items()}
-    return InputSpeed(photos, seconds["whole"], seconds["floor"], found["whole"].peak_bytes, written // photos)
+    seconds = {name: measured.seconds / photos for name, measured in timed.items()}
+    return InputSpeed(photos, seconds["whole"], seconds["floor"], timed["whole"].peak_bytes, written // photos)
 
 
 def _pillow_alone(paths: Sequence[Path], encoder: NullEncoder) -> None:

@@ -83,7 +83,7 @@ def run_map_size_benchmark(
     progress: bool | Progress | None = None,
 ) -> MapSizeBenchmark:
     """Write made-up maps and weigh their files."""
-    found = []
+    weighed = []
     with as_progress(progress).task("writing", len(sizes) * len(carriers) * len(storages)) as task:
         for images in sizes:
             for carrier in carriers:
@@ -92,6 +92,6 @@ def run_map_size_benchmark(
                     with tempfile.TemporaryDirectory(prefix="tfa-size-") as folder:
                         writer.write_new(Path(folder) / "made.tfa", synthetic_state(head), overwrite=False)
                         disk = sum(file.stat().st_size for file in (Path(folder) / "made.tfa").iterdir())
-                    found.append(MapSize(carrier, storage, images, disk, 4 * words * channels))
+                    weighed.append(MapSize(carrier, storage, images, disk, 4 * words * channels))
                     task.advance()
-    return MapSizeBenchmark(words, channels, tuple(found))
+    return MapSizeBenchmark(words, channels, tuple(weighed))

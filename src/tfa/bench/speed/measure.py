@@ -64,8 +64,8 @@ def fastest(runs: Iterable[Any], call: Callable[[], tuple[float, float, Any]]) -
 def resident(field: str) -> int | None:
     """Bytes of this process's memory now (`VmRSS`) or at most (`VmHWM`); None where the system does not say."""
     with contextlib.suppress(OSError):
-        found = re.search(rf"^{field}:\s+(\d+) kB", STATUS.read_text("ascii"), re.MULTILINE)
-        return None if found is None else 1024 * int(found[1])
+        match = re.search(rf"^{field}:\s+(\d+) kB", STATUS.read_text("ascii"), re.MULTILINE)
+        return None if match is None else 1024 * int(match[1])
     return None
 
 
@@ -117,8 +117,8 @@ def machine() -> dict[str, str | int]:
 
 
 def library_versions() -> dict[str, str]:
-    found = versions()
+    installed = versions()
     for package in LIBRARIES:
         with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            installed[package] = version(package)
+    return installed

@@ -76,10 +76,10 @@ def _bars(results: Sequence[Result], machines: Sequence[str]) -> str:
 
 
 def _section(name: str, results: Sequence[Result], machines: Sequence[str]) -> str:
-    found = [(result, entry) for result, entry in _entries(results) if entry["name"] == name]
-    first = found[0][1]
+    entries = [(result, entry) for result, entry in _entries(results) if entry["name"] == name]
+    first = entries[0][1]
     parts = [f"## {first['title']}\n\n`{name}`. {first['floor']}"]
-    for result, entry in found:
+    for result, entry in entries:
         settings = ", ".join(f"{key.replace('_', ' ')} {_in_words(value)}" for key, value in entry["settings"].items())
         place = f"Machine {machines.index(format_machine(result)) + 1}; " if len(machines) > 1 else ""
         size = "" if result["size"] == "full" else ", small"

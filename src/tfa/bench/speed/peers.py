@@ -117,17 +117,17 @@ def run_peers_benchmark(
     faiss, count = peer_builds.library("faiss"), threads or thread_count()
     with same_threads(count, faiss), as_progress(progress).task("side by side", 4) as task:
         _warm_up(tokens)
-        found, iterations, head = _builds(tokens, words, repeats)
+        measured, iterations, head = _builds(tokens, words, repeats)
         task.advance()
         if faiss is not None:
             unit = sample_patches(tokens, int(tokens.counts.sum()))
-            found[FAISS_WORDS] = _holding(unit, measure(lambda: peer_builds.faiss_words(faiss, unit, words)))
+            measured[FAISS_WORDS] = _holding(unit, measure(lambda: peer_builds.faiss_words(faiss, unit, words)))
             del unit
         task.advance()
         descriptors = np.array(head.branches[HARD, 0].described.descriptors)
-        found |= (searched := _searches(descriptors, faiss))
+        measured |= (searched := _searches(descriptors, faiss))
         task.advance()
-        found |= _whitenings(descriptors)
+        measured |= _whitenings(descriptors)
         task.advance()
     return PeersBenchmark(
         images=len(tokens),
@@ -135,7 +135,7 @@ def run_peers_benchmark(
         channels=tokens.channels,
         words=words,
         threads=count,
-        rows=tuple(_row(name, found) for name in ROWS),
+        rows=tuple(_row(name, measured) for name in ROWS),
         anyloc_iterations=iterations,
         tfa_iterations=[vocabulary.iterations for vocabulary in head.vocabularies],
         same_answers=_same(searched[OWN_ALL].result, searched[FAISS_ALL].result) if FAISS_ALL in searched else None,
@@ -154,8 +154,8 @@ def _builds(tokens: Tokens, words: int, repeats: int) -> tuple[dict[str, Measure
     kmeans = peer_builds.library("fast_pytorch_kmeans")
     calls: dict[str, Any] = {FIT: partial(fit, tokens, HeadSpec(words=words))}
     if kmeans is None:
-        found = measure_in_turn(calls, repeats)
-        return found, None, found[FIT].result
+        measured = measure_in_turn(calls, repeats)
+        return measured, None, measured[FIT].result
     unit = sample_patches(tokens, int(tokens.counts.sum()))
     separate = np.split(unit, np.cumsum(tokens.counts)[:-1])
     centers: list[Any] = []
@@ -168,11 +168,11 @@ def _builds(tokens: Tokens, words: int, repeats: int) -> tuple[dict[str, Measure
     calls[WORDS] = fitted_words
     calls[RESIDUALS] = lambda: peer_builds.anyloc_descriptors(separate, centers[0])
     calls[REUSED] = lambda: peer_builds.anyloc_descriptors(separate, centers[0], reuse=True)
-    found = measure_in_turn(calls, repeats)
-    found |= {name: _holding(unit, found[name]) for name in (WORDS, RESIDUALS, REUSED)}
-    found |= {BUILD: _both(found[WORDS], found[RESIDUALS]), KINDER: _both(found[WORDS], found[REUSED])}
-    found[FIT_KINDER] = found[FIT]
-    return found, found[WORDS].result, found[FIT].result
+    measured = measure_in_turn(calls, repeats)
+    measured |= {name: _holding(unit, measured[name]) for name in (WORDS, RESIDUALS, REUSED)}
+    measured |= {BUILD: _both(measured[WORDS], measured[RESIDUALS]), KINDER: _both(measured[WORDS], measured[REUSED])}
+    measured[FIT_KINDER] = measured[FIT]
+    return measured, measured[WORDS].result, measured[FIT].result
 
 
 def _both(one: Measured, other: Measured) -> Measured:
@@ -221,10 +221,10 @@ def _same(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.mean([len(np.intersect1d(a, b)) / len(a) for a, b in zip(one, other, strict=True)]))
 
 
-def _row(name: str, found: Mapping[str, Measured]) -> PeerRow:
-    if name not in found:
+def _row(name: str, measured: Mapping[str, Measured]) -> PeerRow:
+    if name not in measured:
         return PeerRow(name, None, note=peer_builds.INSTALL)
-    own, build, peer = found[name], found.get(BUILD), found.get(PEER_OF.get(name, ""))
+    own, build, peer = measured[name], measured.get(BUILD), measured.get(PEER_OF.get(name, ""))
     of_build = None if build is None else own.seconds / build.seconds
     return PeerRow(name, own.seconds, own.peak_bytes, of_build, None if peer is None else own.seconds / peer.seconds)
 

@@ -140,7 +140,7 @@ def _timed(images: int, carrier: str, words: int, tokens: Tokens, repeats: int) 
             "rows": lambda: answered(scorer, known),
         }
         measure_in_turn(calls)  # thread pools and page tables warm up
-        found = measure_in_turn(calls, repeats, before_each=np.ones(CACHES, np.uint8).sum)
+        measured = measure_in_turn(calls, repeats, before_each=np.ones(CACHES, np.uint8).sum)
         left, rows = np.ones((len(tokens), ROWS), np.float32), np.ones((ROWS, ROWS), np.float32)
         calls = {"many": lambda: answered(scorer, tokens), "products": lambda: left @ rows}
         many = measure_in_turn(calls, max(repeats // 3, 1))
@@ -150,14 +150,14 @@ def _timed(images: int, carrier: str, words: int, tokens: Tokens, repeats: int) 
         images=images,
         bytes_read=size,
         float32_bytes=sum(4 * array.size for array in arrays),
-        seconds=found["one"].seconds,
-        rows_seconds=found["rows"].seconds,
-        describe_seconds=found["describe"].seconds,
-        floor=found["floor"].seconds,
+        seconds=measured["one"].seconds,
+        rows_seconds=measured["rows"].seconds,
+        describe_seconds=measured["describe"].seconds,
+        floor=measured["floor"].seconds,
         batch=len(tokens),
         batch_seconds=many["many"].seconds / len(tokens),
         batch_products=many["products"].seconds / len(tokens) * numbers_read(head) / ROWS**2,
-        peak_bytes=found["one"].peak_bytes,
+        peak_bytes=measured["one"].peak_bytes,
     )
 
 
@@ -191,7 +191,7 @@ def proven(images: int, width: int, queries: int, repeats: int) -> Proof:
         "exhaustive": lambda: top_k((rows @ query_rows[0])[None], K),
     }
     measure_in_turn(calls)
-    found = measure_in_turn(calls, repeats)
+    measured = measure_in_turn(calls, repeats)
     scores, bound = engine.bounded([query_rows])
     best = engine.search(query_rows, K)
     reach = scores + bound >= best.scores[:, -1:]
@@ -202,6 +202,6 @@ def proven(images: int, width: int, queries: int, repeats: int) -> Proof:
         queries=queries,
         same=float(same.mean()),
         scored_again=float(reach.sum(axis=1).mean()),
-        seconds=found["coarse"].seconds,
-        exhaustive_seconds=found["exhaustive"].seconds,
+        seconds=measured["coarse"].seconds,
+        exhaustive_seconds=measured["exhaustive"].seconds,
     )

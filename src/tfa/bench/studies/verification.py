@@ -145,12 +145,12 @@ def answers(
     ranked, _ = top_k(scores[None], max(variant.candidates for variant in variants.values()))
     standing = standardised(scores[None], ranked)[0]
     chosen = {name: ranked[0, : variant.candidates] for name, variant in variants.items()}
-    found = _measured(chosen, pair, variants)
+    evidence_of = _measured(chosen, pair, variants)
     best = {}
     for name, variant in variants.items():
         images, order = chosen[name], standing[: len(chosen[name])]
         if variant.measure is not None:
-            evidence = [found[variant.dimensions, variant.measure, image] for image in images.tolist()]
+            evidence = [evidence_of[variant.dimensions, variant.measure, image] for image in images.tolist()]
             order = variant.fuse(order, np.array(evidence, np.float64))
             winner = int(order.argmax())
             if variant.one_place and winner:
@@ -171,11 +171,11 @@ def _measured(
         if variant.measure is not None:
             for image in chosen[name].tolist():
                 wanted.setdefault((variant.dimensions, image), {})[variant.measure] = None
-    found = {}
+    evidence_of = {}
     for (dimensions, image), measures in wanted.items():
         patches = pair(dimensions, image)  # its matches serve every measure, then are forgotten
-        found.update({(dimensions, measure, image): measure(patches) for measure in measures})
-    return found
+        evidence_of.update({(dimensions, measure, image): measure(patches) for measure in measures})
+    return evidence_of
 
 
 class _Patches:

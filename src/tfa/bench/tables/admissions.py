@@ -11,11 +11,11 @@ BASES = ("tfa", "tfa-c64", "tfa-c64+", "dual-c64")
 
 def admissions(scored: Sequence[Scored]) -> str:
     """A row for each head on each dataset; nothing if no verified head was recorded."""
-    found = {(one.dataset, one.head): one for one in scored}
+    by_head = {(one.dataset, one.head): one for one in scored}
     rows = []
     for dataset in dict.fromkeys(one.dataset for one in scored):
         for base in BASES:
-            three = [found.get((dataset, name)) for name in (base, f"{base}-v", f"{base}-v-always")]
+            three = [by_head.get((dataset, name)) for name in (base, f"{base}-v", f"{base}-v-always")]
             if None not in three:
                 rows.append(_row(*(one for one in three if one is not None)))
     if not rows:

@@ -98,7 +98,7 @@ def _tables(scored: Sequence[Scored]) -> Iterator[str]:
 
 def _against_peers(scored: Sequence[Scored]) -> str:
     """Differences in R@1 from every peer, and the datasets where they are losses."""
-    found = {(one.dataset, one.head): one for one in scored}
+    by_head = {(one.dataset, one.head): one for one in scored}
     peers = [one.head for one in _first_of_each_head(scored) if _is_peer(one)]
     parts = ["## Against the peers\n"]
     parts.append(
@@ -108,11 +108,11 @@ def _against_peers(scored: Sequence[Scored]) -> str:
     for own in OWN:
         rows, lost = [], []
         for first in _first_of_each(scored):
-            mine = found.get((first.dataset, own))
+            mine = by_head.get((first.dataset, own))
             if mine is None:
                 continue
             compared = {
-                peer: paired(mine, found[first.dataset, peer]) for peer in peers if (first.dataset, peer) in found
+                peer: paired(mine, by_head[first.dataset, peer]) for peer in peers if (first.dataset, peer) in by_head
             }
             rows.append(f"| {first.dataset_title} | " + " | ".join(_difference(compared.get(p)) for p in peers) + " |")
             lost += [(first.dataset_title, peer) for peer, one in compared.items() if one.mean < 0]
@@ -205,14 +205,14 @@ def _c64(one: Scored | None) -> str:
 
 def _first_of_each(scored: Sequence[Scored]) -> list[Scored]:
     """One record of each dataset, largest dataset first."""
-    found: dict[str, Scored] = {}
+    by_dataset: dict[str, Scored] = {}
     for one in scored:
-        found.setdefault(one.dataset, one)
-    return sorted(found.values(), key=lambda one: (-one.queries, one.dataset))
+        by_dataset.setdefault(one.dataset, one)
+    return sorted(by_dataset.values(), key=lambda one: (-one.queries, one.dataset))
 
 
 def _first_of_each_head(scored: Sequence[Scored]) -> list[Scored]:
-    found: dict[str, Scored] = {}
+    by_head: dict[str, Scored] = {}
     for one in scored:
-        found.setdefault(one.head, one)
-    return list(found.values())
+        by_head.setdefault(one.head, one)
+    return list(by_head.values())

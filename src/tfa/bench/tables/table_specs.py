@@ -174,9 +174,9 @@ def ablation(cells: Sequence[Cell], paper: bool = True) -> Table:
 
 def heads(cells: Sequence[Cell], paper: bool = True) -> Table:
     """Every head: recalls at 1 to 20 of one dataset, or R@1 of several."""
-    found = sorted({cell.head for cell in cells}, key=_natural)
-    kinds = {head: _kind(head) for head in found}
-    blocks = {kind: tuple(head for head in found if kinds[head] == kind) for kind in KINDS}
+    present = sorted({cell.head for cell in cells}, key=_natural)
+    kinds = {head: _kind(head) for head in present}
+    blocks = {kind: tuple(head for head in present if kinds[head] == kind) for kind in KINDS}
     one = len({cell.dataset for cell in cells}) == 1
     title = "Heads, R@1/5/10/20 (%)" if one else "Heads, R@1 (%)"
     sheet = ByHead(name="heads", title=title, blocks=blocks, ks=DEEP if one else (1,), paper=_MATCHED)

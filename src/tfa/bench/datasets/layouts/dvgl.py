@@ -77,11 +77,11 @@ def _below(base: Path, root: Path) -> str:
 
 
 def _points(paths: Sequence[Path]) -> np.ndarray:
-    found = [position_from_name(path.name) for path in paths]
-    bare = [path for path, position in zip(paths, found, strict=True) if position is None]
+    positions = [position_from_name(path.name) for path in paths]
+    bare = [path for path, position in zip(paths, positions, strict=True) if position is None]
     if bare:
         raise BadDataset(
             f"{len(bare):,} of {len(paths):,} images are not named @utm_east@utm_north@… (first: {bare[0]}); "
             "format the dataset with its downloader, or give positives.json with database/ and queries/"
         )
-    return np.array([(position.x, position.y) for position in found if position is not None], np.float64)
+    return np.array([(position.x, position.y) for position in positions if position is not None], np.float64)

@@ -41,12 +41,12 @@ def missing_lists(root: Path, name: str, suffixes: Sequence[str]) -> list[str]:
 
 def find_list(root: Path, name: str, suffix: str) -> Path:
     """The one file `<name>_<suffix>.npy` in the dataset's folder or in a folder directly below."""
-    found = _candidates(root, name, suffix)
-    if not found:
+    files = _candidates(root, name, suffix)
+    if not files:
         raise BadDataset(f"{root / (name or '*')}_{suffix}.npy is missing; this layout needs it")
-    if len(found) > 1:
-        raise BadDataset(f"{found[0]} and {found[1]} may both be meant; keep one of them below {root}")
-    return found[0]
+    if len(files) > 1:
+        raise BadDataset(f"{files[0]} and {files[1]} may both be meant; keep one of them below {root}")
+    return files[0]
 
 
 def _candidates(root: Path, name: str, suffix: str) -> list[Path]:

@@ -35,7 +35,7 @@ def load(
         if not re.fullmatch(r"\d+(\.0*)?", row[who]):
             raise bad_line(table.path, line, f"query_ind is {row[who]!r}; it must be the number of a query")
         listed = [table.number(line, row, column) for column in best]
-        found = checked_indices(listed, len(references), f"{table.path}, line {line}")
-        rows.append((int(float(row[who])), found))
+        indices = checked_indices(listed, len(references), f"{table.path}, line {line}")
+        rows.append((int(float(row[who])), indices))
     positives, notes = in_query_order(rows, len(query_images), table.path)
     return DatasetFiles(references, query_images, positives, notes=notes)

@@ -44,10 +44,10 @@ def read_positives(
     for number, row in enumerate(load_object_array(path)[skip:], skip):
         where = f"{path}, row {number}"
         try:
-            query, found = row
+            query, indices = row
         except (TypeError, ValueError) as error:
             raise BadDataset(f"{where}: a row must be [query, positives], this one is {row!r}") from error
-        rows.append((_query_number(query, skip), checked_indices(found, images, where)))
+        rows.append((_query_number(query, skip), checked_indices(indices, images, where)))
     return in_query_order(rows, queries, path)
 
 

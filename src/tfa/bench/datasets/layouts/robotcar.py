@@ -60,16 +60,16 @@ def load(
         raise BadDataset(f"{images}: no query has a pose or an entry in {positives}; poses were sought in {poses}")
     if len(kept) < len(everything):
         notes.append(f"{len(everything) - len(kept)} queries without a pose or positives are left out")
-    found = _conditions(queries, kept)
-    if missing := [name for name in conditions if name not in found]:
+    rows_of = _conditions(queries, kept)
+    if missing := [name for name in conditions if name not in rows_of]:
         notes.append(f"no query is left of {', '.join(missing)}: a mean over conditions is not that of all nine")
-    return DatasetFiles(database, tuple(kept), tuple(answers[query] for query in kept), found, tuple(notes))
+    return DatasetFiles(database, tuple(kept), tuple(answers[query] for query in kept), rows_of, tuple(notes))
 
 
 def _conditions(queries: Mapping[str, Sequence[Path]], kept: Sequence[Path]) -> dict[str, np.ndarray]:
     place = {query: index for index, query in enumerate(kept)}
-    found = {name: np.array([place[query] for query in own if query in place], int) for name, own in queries.items()}
-    return {name: own for name, own in found.items() if own.size}
+    rows_of = {name: np.array([place[query] for query in own if query in place], int) for name, own in queries.items()}
+    return {name: own for name, own in rows_of.items() if own.size}
 
 
 def _by_pose(

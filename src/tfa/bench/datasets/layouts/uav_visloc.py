@@ -43,10 +43,10 @@ def load(root: Path, *, maps: Sequence[str] = (), radius: float = 100.0, coverag
 
 
 def _maps(root: Path) -> list[str]:
-    found = sorted(drone.parent.name for drone in root.glob("*/drone") if drone.is_dir())
-    if not found:
+    areas = sorted(drone.parent.name for drone in root.glob("*/drone") if drone.is_dir())
+    if not areas:
         raise BadDataset(f"{root} holds no folder NN/drone; unpack UAV-VisLoc there")
-    return found
+    return areas
 
 
 def _photos(folder: Path) -> tuple[dict[Path, tuple[float, float]], int]:
@@ -61,10 +61,10 @@ def _photos(folder: Path) -> tuple[dict[Path, tuple[float, float]], int]:
         if named is None and stem.isdecimal():
             stem = f"{folder.name}_{int(stem):04d}"
         positions[stem.lower()] = _position(table, line, row)
-    found = {image: positions[image.stem.lower()] for image in images if image.stem.lower() in positions}
-    if not found:
+    placed = {image: positions[image.stem.lower()] for image in images if image.stem.lower() in positions}
+    if not placed:
         raise BadDataset(f"{table.path} names no photo of {folder / 'drone'}; its first row is {table.rows[0][1]}")
-    return found, len(images) - len(found)
+    return placed, len(images) - len(placed)
 
 
 def _tiles(folder: Path, coverage: bool) -> tuple[dict[Path, tuple[float, float]], list[float]]:
@@ -72,16 +72,16 @@ def _tiles(folder: Path, coverage: bool) -> tuple[dict[Path, tuple[float, float]
     table = read_table(folder / "tiles.csv")
     file = table.column("file", "filename", "name")
     half = table.column("half_width", "half-width", "half_width_m") if coverage else None
-    found = {}
+    centres_and_widths = {}
     for line, row in table.rows:
         tile = folder / row[file]
         if not tile.is_file():
             raise bad_line(table.path, line, f"{row[file]!r} is not a file in {folder}")
-        if tile in found:
+        if tile in centres_and_widths:
             raise bad_line(table.path, line, f"{row[file]!r} is listed twice; a tile has one centre")
-        found[tile] = (_position(table, line, row), 0.0 if half is None else table.number(line, row, half))
-    ordered = sorted(found, key=lambda tile: tile.as_posix())
-    return {tile: found[tile][0] for tile in ordered}, [found[tile][1] for tile in ordered]
+        centres_and_widths[tile] = (_position(table, line, row), 0.0 if half is None else table.number(line, row, half))
+    ordered = sorted(centres_and_widths, key=lambda tile: tile.as_posix())
+    return {tile: centres_and_widths[tile][0] for tile in ordered}, [centres_and_widths[tile][1] for tile in ordered]
 
 
 def _position(table: Table, line: int, row: Sequence[str]) -> tuple[float, float]:

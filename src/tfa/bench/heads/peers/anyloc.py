@@ -123,10 +123,10 @@ def _fit(database: Photos, shared: Shared, *, words: int, center_norm: str) -> V
         patches = sample_patches(database.tokens.select(order), MAX_PATCHES)
         return [kmeans(patches, words, seed) for seed in SEEDS]
 
-    found = shared.once(f"anyloc vocabularies of {words} words", vocabularies)
+    fitted = shared.once(f"anyloc vocabularies of {words} words", vocabularies)
     how = {
         str(seed): partial(describe, centers=with_norm(centers, center_norm))
-        for seed, centers in zip(SEEDS, found, strict=True)
+        for seed, centers in zip(SEEDS, fitted, strict=True)
     }
     return VectorHead.of(database, how, "database", shared.progress)
 
