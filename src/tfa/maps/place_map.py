@@ -17,7 +17,7 @@ from tfa.maps.lookup import find_records, tokens_of, unique_files
 from tfa.maps.query import AskableMap
 from tfa.maps.records import CalibrationReport, EditReport
 from tfa.maps.state import DATABASE, MapState
-from tfa.maps.state_changes import encoder_facts, new_state, records_of, refitted, with_images
+from tfa.maps.state_changes import encoder_facts, new_state, records_of, with_images
 from tfa.maps.summary import facts_of, unseen_share
 from tfa.maps.verification import fit_verification
 from tfa.method.head import ENSEMBLE, Head, Replica
@@ -172,8 +172,11 @@ class PlaceMap(AskableMap):
         tokens = tokens_of(self, self.images, progress, "remove them from the map before refit")
         head = fit(tokens, HeadSpec.from_dict(old.spec), device=device, progress=progress)
         spec = None if old.compact is None else old.compact.spec
-        compact, verification = fit_verification(head, tokens, spec, device, progress)
-        self._commit(refitted(old, head, self.images, compact, verification), writer.write_all)
+        fitted = fit_verification(head, tokens, spec, device, progress)
+        records = [replace(record, fitted=True) for record in self.images]  # they keep their ids
+        fresh = new_state(head, old.database.replica, old.head.storage, records, old.encoder, *fitted)
+        fresh = replace(fresh, next_id=old.next_id, revision=old.revision + 1, photo_root=old.photo_root)
+        self._commit(fresh, writer.write_all)  # without calibrations: they were of the old head
         self.notes += dropped_note(old, self.path)
 
     def calibrate(

@@ -1,4 +1,4 @@
-"""Every change of a map's state: a new map, images in and out, a refit."""
+"""A map's state as it starts and changes: a new map, images added, arrays shared, duplicates tied."""
 
 from __future__ import annotations
 
@@ -71,20 +71,6 @@ def with_images(state: MapState, tokens: Tokens, records: list[ImageRecord]) -> 
         next_id=state.next_id + len(records),
         compact=None if state.compact is None else state.compact.grown(tokens),
     )
-
-
-def refitted(
-    state: MapState,
-    head: Head,
-    images: Sequence[ImageRecord],
-    compact: CompactTokens | None,
-    verification: dict[str, Any] | None,
-) -> MapState:
-    """The state after fitting `head` on `images`, which keep their ids. Calibrations were of the old head."""
-    records = [dataclasses.replace(record, fitted=True) for record in images]
-    replica, storage = state.database.replica, state.head.storage
-    fresh = new_state(head, replica, storage, records, state.encoder, compact, verification)
-    return dataclasses.replace(fresh, next_id=state.next_id, revision=state.revision + 1, photo_root=state.photo_root)
 
 
 def with_arrays_of(fresh: MapState, older: MapState) -> MapState:
