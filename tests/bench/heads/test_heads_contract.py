@@ -140,12 +140,13 @@ def test_the_order_of_the_database_does_not_matter_once_the_words_are_given(card
 
 
 @every_card
-def test_a_duplicate_image_ties_exactly_and_comes_later(card):
+def test_a_duplicate_image_comes_next_and_ties_exactly(card):
     database = DATABASE.select(np.r_[np.arange(len(DATABASE)), 3])
     for scores in all_scores(fitted(card, database)).values():
-        np.testing.assert_array_equal(scores[:, -1], scores[:, 3])
+        if card.name not in VERIFIED:  # verification has so many candidates and no more, and puts equals in an order
+            np.testing.assert_array_equal(scores[:, -1], scores[:, 3])
         for row in top_k(scores, len(database))[0]:
-            assert list(row).index(3) < list(row).index(len(database) - 1)
+            assert list(row).index(len(database) - 1) == list(row).index(3) + 1
 
 
 @every_card

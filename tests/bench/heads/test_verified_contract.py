@@ -8,7 +8,7 @@ import pytest
 import tfa
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
-from tfa.base.config import HeadSpec, VerifySpec
+from tfa.base.config import HeadSpec, MapSpec, VerifySpec
 from tfa.bench.described_queries import DescribedQueries
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos, Shared
@@ -48,7 +48,8 @@ def test_a_verified_head_and_a_map_give_the_same_order_matches_and_confidence(en
     if calibrates:
         bench = bench.calibrate(photos.select(slice(0, 8)))
     bench = VerifiedHead(bench.base, PatchPairs(database.tokens, spec), always=True)
-    place_map = PlaceMap.from_head(bench.base.retriever, database, FakeEncoder(), storage="float32", verify=spec)
+    kept = MapSpec(storage="float32", verify=spec)
+    place_map = PlaceMap.from_head(bench.base.retriever, database, FakeEncoder(), map_spec=kept)
 
     answers = place_map.query_tokens(queries.tokens, k=IMAGES, verify=True)
     scores, sure = bench.scores_and_confidence(photos, "0")
