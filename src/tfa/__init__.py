@@ -26,29 +26,16 @@ if TYPE_CHECKING:
     from tfa.pipeline import calibrate, encode, fit, fit_dual
 
 _HOMES = {
-    "Answer": "tfa.maps",
-    "CalibrationReport": "tfa.maps",
-    "CalibrationSpec": "tfa.base.config",
-    "Client": "tfa.client",
-    "DualHead": "tfa.method.dual_vocabulary",
-    "EditReport": "tfa.maps",
-    "EncoderOptions": "tfa.base.config",
-    "Head": "tfa.method.head",
-    "HeadSpec": "tfa.base.config",
-    "Hit": "tfa.maps",
-    "MapSpec": "tfa.base.config",
-    "PlaceMap": "tfa.maps",
-    "Position": "tfa.photos.positions",
-    "TfaError": "tfa.errors",
-    "Tokens": "tfa.base.tokens",
-    "Verified": "tfa.maps",
-    "VerifySpec": "tfa.base.config",
-    "calibrate": "tfa.pipeline",
-    "encode": "tfa.pipeline",
-    "fit": "tfa.pipeline",
-    "fit_dual": "tfa.pipeline",
-    "load_encoder": "tfa.encoders",
-    "verify": "tfa.maps",
+    "tfa.base.config": ("CalibrationSpec", "EncoderOptions", "HeadSpec", "MapSpec", "VerifySpec"),
+    "tfa.base.tokens": ("Tokens",),
+    "tfa.client": ("Client",),
+    "tfa.encoders": ("load_encoder",),
+    "tfa.errors": ("TfaError",),
+    "tfa.maps": ("Answer", "CalibrationReport", "EditReport", "Hit", "PlaceMap", "Verified", "verify"),
+    "tfa.method.dual_vocabulary": ("DualHead",),
+    "tfa.method.head": ("Head",),
+    "tfa.photos.positions": ("Position",),
+    "tfa.pipeline": ("calibrate", "encode", "fit", "fit_dual"),
 }
 
 __all__ = [
@@ -80,8 +67,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(home), name)
     raise AttributeError(f"module 'tfa' has no attribute {name!r}")
 
 

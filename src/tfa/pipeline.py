@@ -25,7 +25,7 @@ from tfa.encoders.protocol import Encoder
 from tfa.encoders.released_words import checked_words, load_vocabulary
 from tfa.errors import BadSpec, BadTokens, FewPhotos
 from tfa.method import dual_vocabulary
-from tfa.method.branch import Branch, DatabaseSplit, fit_branch
+from tfa.method.branch import DatabaseSplit, fit_branch
 from tfa.method.controllers.database import decide
 from tfa.method.controllers.reasons import of_score
 from tfa.method.controllers.target import decide_for_target
@@ -65,28 +65,20 @@ def fit(
     `centers` are three arrays (words, channels) to use instead of fitting vocabularies. Descriptors and scores
     are `dtype`; Gram matrices, spectra and evidence are float64 always. `device` is where fitting computes.
     """
-    listener = as_progress(progress)
-    database = fit_database(tokens, spec, centers, device=device, dtype=dtype, progress=listener)
-    return decide_head(database, backend_for(device), listener)
+    backend, listener = backend_for(device), as_progress(progress)
+    return decide_head(fit_database(tokens, spec or HeadSpec(), centers, backend, dtype, listener), backend, listener)
 
 
 def fit_database(
-    tokens: Tokens,
-    spec: HeadSpec | None = None,
-    centers: Sequence[Any] | None = None,
-    *,
-    device: str = "cpu",
-    dtype: str = "float32",
-    progress: bool | Progress | None = None,
+    tokens: Tokens, spec: HeadSpec, centers: Sequence[Any] | None, backend: Backend, dtype: str, progress: Progress
 ) -> FittedDatabase:
     """The first half of `fit`: words, descriptors and geometry, before anything is decided."""
-    tokens, spec, progress = _checked(tokens), spec or HeadSpec(), as_progress(progress)
+    _check(tokens)
     if dtype not in ("float32", "float64"):
         raise BadSpec(f"dtype={dtype!r} is unknown; use float32 or float64")
-    backend, spill = backend_for(device), Spill()
+    spill = Spill()
 
     # Words: three vocabularies from one sample of the database's patches.
-    vocabularies: list[Vocabulary]
     if centers is None:
         patches = sample_patches(tokens, spec.max_patches, dtype)
         vocabularies = fit_vocabularies(patches, spec.words, backend, progress=progress)
@@ -115,12 +107,10 @@ def fit_spectra(
     """Geometry: Gram matrix and spectrum of each assignment and construction, one at a time."""
     split = DatabaseSplit.of(len(described[SOFT, 0].descriptors), spec)
     keys = [(assignment, construction) for assignment in ASSIGNMENTS for construction in CONSTRUCTIONS]
-    branches: dict[tuple[str, int], Branch] = {}
-    for assignment, s in tracked(keys, len(keys), "spectra", progress or SilentProgress()):
-        centers = vocabularies[s].centers
-        branches[assignment, s] = fit_branch(
-            assignment, s, centers, described[assignment, s], split, spec, backend, spill
-        )
+    branches = {
+        (a, s): fit_branch(a, s, vocabularies[s].centers, described[a, s], split, spec, backend, spill)
+        for a, s in tracked(keys, len(keys), "spectra", progress or SilentProgress())
+    }
     return FittedDatabase(spec, tuple(vocabularies), branches, cls)
 
 
@@ -190,11 +180,10 @@ def recognise(photos: Path, queries: Path, encoder: Encoder, k: int = 5) -> list
     return [(path, [database.paths[i] for i in row]) for path, row in zip(encoded.paths, ranked, strict=True)]
 
 
-def _checked(tokens: Tokens) -> Tokens:
+def _check(tokens: Tokens) -> None:
     if not isinstance(tokens, Tokens):
         raise BadTokens(f"fit takes tfa.Tokens, got {type(tokens).__name__}; wrap it: tfa.Tokens(patches, cls)")
     if len(tokens) < 2:
         raise BadTokens(f"{len(tokens)} images are too few to fit a head on; give at least 2")
     if tokens.cls is not None and not np.issubdtype(tokens.cls.dtype, np.floating):
         raise BadTokens(f"global tokens have dtype {tokens.cls.dtype}, must be floating")
-    return tokens

@@ -166,14 +166,14 @@ def test_a_title_is_red_on_a_terminal(monkeypatch, capsys):
 def test_a_terminal_without_greek_shows_question_marks(tmp_path):
     name = tmp_path / "σ.tfa"
     name.mkdir()
-    command = [sys.executable, "-m", "tfa.cli.app", "build", str(tmp_path), "--out", str(name)]
+    command = [sys.executable, "-m", "tfa", "build", str(tmp_path), "--out", str(name)]
     done = subprocess.run(command, capture_output=True, text=True, env={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 1
     assert "?.tfa exists already" in done.stderr
 
 
 def test_a_closed_pipe_is_no_error():
-    command = [sys.executable, "-m", "tfa.cli.app", "encoders"]
+    command = [sys.executable, "-m", "tfa", "encoders"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         running.stdout.close()
         assert running.stderr.read() == b""

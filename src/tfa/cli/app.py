@@ -148,7 +148,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
 }
 for verb, shown in VERBS.items():
     app.command(epilog=examples(*shown))(verb)
-app.add_typer(encoders.weights)
+app.add_typer(encoders.weights, name="weights", epilog=examples("tfa weights get dinov2-s14-focus"))
 bench.register(app)
 
 
@@ -158,7 +158,3 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without β or → shows ? rather than an error
     app(prog_name="tfa")
-
-
-if __name__ == "__main__":
-    main()

@@ -13,13 +13,7 @@ from tfa.cli.console import console, examples, open_table, print_json, say, want
 if TYPE_CHECKING:
     from tfa.encoders.catalogue import Card
 
-weights = typer.Typer(
-    name="weights",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    help="Get the weights of encoders.",
-    epilog=examples("tfa weights get dinov2-s14-focus"),
-)
+weights = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Get the weights of encoders.")
 
 
 def encoders(json: options.AsJson = False) -> None:

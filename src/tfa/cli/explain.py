@@ -47,7 +47,7 @@ def explain(
     else:
         show(explanation)
     if out is not None:
-        draw(explanation, out, contributions(place_map, explanation, calibration))
+        draw(place_map, explanation, calibration, out)
 
 
 def show(explanation: Any) -> None:
@@ -63,24 +63,20 @@ def show(explanation: Any) -> None:
     say(f"  verification is {explanation.reason}")
 
 
-def contributions(place_map: Any, explanation: Any, calibration: str | None) -> list[Any] | None:
-    """What each patch of the query and of the answer contributed; None, with a note, if the answer's photo is lost."""
+def draw(place_map: Any, explanation: Any, calibration: str | None, out: Path) -> None:
+    """The matches, and what each patch of the query and of the answer contributes unless the answer's photo is lost."""
     import numpy as np
 
     from tfa.errors import BadMap
+    from tfa.explain.draw_matches import draw_matches
     from tfa.explain.why import why
 
+    heats = None
     try:
         contributions = why(place_map, explanation.tokens, explanation.hit.id, calibration)
+        heats = [np.array(contributions[heat]) for heat in ("query_heat", "image_heat")]
     except BadMap as error:
         note(f"drawn without contributions: {error}")
-        return None
-    return [np.array(contributions[heat]) for heat in ("query_heat", "image_heat")]
-
-
-def draw(explanation: Any, out: Path, heats: list[Any] | None = None) -> None:
-    from tfa.explain.draw_matches import draw_matches
-
     answer, grid = Path(explanation.hit.image), explanation.grid
     draw_matches(Path(explanation.query), answer, explanation.matches, grid, grid, out, heats)
     note(f"picture: {out}" + ("" if answer.is_file() else f" (without {answer.name}, whose file is gone)"))

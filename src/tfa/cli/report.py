@@ -15,13 +15,7 @@ def report(
     map: options.MapPath,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE.html",
-            dir_okay=False,
-            help="Where to write the page.",
-        ),
+        typer.Option("--out", "-o", metavar="FILE.html", dir_okay=False, help="Where to write the page."),
     ] = None,
     json: options.AsJson = False,
 ) -> None:

@@ -55,20 +55,20 @@ def show_one(answer: Any, min_confidence: float) -> None:
     if not answer.hits:
         say(f"  {_no_place(answer, min_confidence)}", style="yellow")
         return
-    verified = _verified([answer])
-    table = open_table("", "image", *_columns(verified), fold=FOLDED)
+    columns = _columns([answer])
+    table = open_table("", "image", *columns, fold=FOLDED)
     for rank, hit in enumerate(answer.hits, 1):
-        table.add_row(str(rank), *_cells(hit, verified))
+        table.add_row(str(rank), *_cells(hit, columns))
     console().print(table)
 
 
 def show_many(answers: Sequence[Any], k: int, min_confidence: float) -> None:
-    verified = _verified(answers)
-    table = open_table("query", "best image", *_columns(verified), fold=FOLDED)
+    columns = _columns(answers)
+    table = open_table("query", "best image", *columns, fold=FOLDED)
     for answer in answers:
         query = printable(str(answer.query))
         if answer.hits:
-            table.add_row(query, *_cells(answer.hits[0], verified))
+            table.add_row(query, *_cells(answer.hits[0], columns))
         else:
             table.add_row(query, _no_place(answer, min_confidence), style="yellow")
     console().print(table)
@@ -78,17 +78,14 @@ def show_many(answers: Sequence[Any], k: int, min_confidence: float) -> None:
         note(f"the best hit of each photo is shown; --json prints all {k}")
 
 
-def _verified(answers: Sequence[Any]) -> bool:
-    return any(hit.matches is not None for answer in answers for hit in answer.hits)
-
-
-def _columns(verified: bool) -> tuple[str, ...]:
+def _columns(answers: Sequence[Any]) -> tuple[str, ...]:
+    verified = any(hit.matches is not None for answer in answers for hit in answer.hits)
     return ("id", "score", "confidence", *(["matches"] if verified else []), "position")
 
 
-def _cells(hit: Any, verified: bool) -> tuple[str, ...]:
+def _cells(hit: Any, columns: Sequence[str]) -> tuple[str, ...]:
     position = "" if hit.position is None else str(hit.position)
-    matches = ["–" if hit.matches is None else str(hit.matches)] if verified else []
+    matches = ["–" if hit.matches is None else str(hit.matches)] if "matches" in columns else []
     confidence = f"{hit.confidence:.2f}" + (" sure" if hit.sure else "")
     return printable(hit.image), str(hit.id), f"{hit.score:.4f}", confidence, *matches, position
 

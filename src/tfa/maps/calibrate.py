@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tfa import pipeline
+from tfa.base.backend import backend_for
 from tfa.base.config import CalibrationSpec, HeadSpec
 from tfa.base.files import sha256_of_file
 from tfa.base.progress import Progress
@@ -143,7 +144,7 @@ def _calibrated_head(
     database = tokens_of(place_map, fitted, progress)  # all tokens before the long work: some may be lost
     more = tokens_of(place_map, added, progress) if added else None
     spec, words = HeadSpec.from_dict(state.spec), list(state.vocabularies)
-    geometry = pipeline.fit_database(database, spec, words, device=device, progress=progress)
+    geometry = pipeline.fit_database(database, spec, words, backend_for(device), "float32", progress)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewPhotos)  # the notes say it
         return pipeline.calibrate(geometry, photos, score=score, device=device, progress=progress), more

@@ -36,7 +36,7 @@ from tfa.method.pseudo_queries import global_similarities, median_spread, pseudo
 from tfa.method.residuals import HARD
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.search.ties import top_k
-from tfa.verification.reranking import Between, ordering
+from tfa.verification.reranking import ordering
 
 PairEvidence = Callable[[int, np.ndarray], np.ndarray]  # (photo, database images `c`) → evidence `c`
 
@@ -53,36 +53,31 @@ class VerificationEvidence:
     kind: str  # of photos, in words
 
     @property
-    def agrees(self) -> bool:
-        return self.verified.gain_over(self.without) >= 0
-
-    @property
-    def covers(self) -> bool:
-        return self.verified.support >= self.without.support - math.sqrt(self.changed_answers)
-
-    @property
-    def favours(self) -> bool:
-        return self.photos > 0 and self.favours_candidates > 0.5 + 0.5 / math.sqrt(self.photos)
-
-    @property
     def admitted(self) -> bool:
-        return self.agrees and self.covers and self.favours
+        return self.verdict[0]
 
     @property
     def reason(self) -> str:
+        return self.verdict[1]
+
+    @property
+    def verdict(self) -> tuple[bool, str]:
+        """Whether verification is used, and why."""
+        gain = self.verified.gain_over(self.without)
         numbers = (
             f"with it {self.verified.support:.1f} distinct images, without {self.without.support:.1f}, "
             f"over {self.photos} {self.kind} of which {self.changed_answers:.0f} change their answer"
         )
         favoured = f"{self.favours_candidates:.0%} have more evidence among their candidates than after them"
-        change = f"largest change {self.verified.gain_over(self.without):+.3f}"
-        if not self.favours:
-            return f"not used: only {favoured}, over {self.photos} {self.kind}; it must be clearly more than half"
-        if not self.covers:
-            return f"not used: {numbers}; it covers less of the map than chance explains"
-        if not self.agrees:
-            return f"not used: {numbers}, but the vocabularies agree less in every pair ({change})"
-        return f"used: {numbers}; {favoured}, and agreement is not lowered in every pair ({change})"
+        change = f"largest change {gain:+.3f}"
+        if not self.photos or self.favours_candidates <= 0.5 + 0.5 / math.sqrt(self.photos):
+            few = f"only {favoured}, over {self.photos} {self.kind}"
+            return False, f"not used: {few}; it must be clearly more than half"
+        if self.verified.support < self.without.support - math.sqrt(self.changed_answers):
+            return False, f"not used: {numbers}; it covers less of the map than chance explains"
+        if gain < 0:
+            return False, f"not used: {numbers}, but the vocabularies agree less in every pair ({change})"
+        return True, f"used: {numbers}; {favoured}, and agreement is not lowered in every pair ({change})"
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -137,8 +132,8 @@ def judge(
         for s, ranking in enumerate(shortlists):
             images, standardised = ranking.row(row, candidates)
             if len(images):
-                found = evidence(row, images)
-                order = ordering(standardised, found, _between(images, among))
+                between = lambda i, j, images=images: float(among(int(images[i]), images[[j]])[0])  # noqa: E731
+                order = ordering(standardised, evidence(row, images), between)
                 without[s, row], verified[s, row] = images[0], images[order.argmax()]  # of equals the head's first
         own[row], others[row] = _nearer_and_farther(shortlists[0].row(row, 2 * candidates)[0], row, evidence)
     known = ~np.isnan(others)
@@ -150,10 +145,6 @@ def judge(
         photos=rows,
         kind=kind,
     )
-
-
-def _between(images: np.ndarray, among: PairEvidence) -> Between:
-    return lambda one, other: float(among(int(images[one]), images[[other]])[0])
 
 
 def _nearer_and_farther(images: np.ndarray, row: int, evidence: PairEvidence) -> tuple[float, float]:
@@ -169,11 +160,7 @@ def _nearer_and_farther(images: np.ndarray, row: int, evidence: PairEvidence) ->
 
 
 def judge_on_database(
-    head: Head,
-    among: PairEvidence,
-    spec: VerifySpec,
-    backend: Backend,
-    progress: Progress | None = None,
+    head: Head, among: PairEvidence, spec: VerifySpec, backend: Backend, progress: Progress | None = None
 ) -> VerificationEvidence:
     """The decision from the database alone.
 
@@ -183,14 +170,8 @@ def judge_on_database(
     chosen = evenly_spaced(len(pseudo), spec.max_pseudo)
     lists = [_pseudo_shortlist(head, s, chosen, 2 * spec.candidates, backend) for s in CONSTRUCTIONS]
     known = remembering(among)
-    return judge(
-        lists,
-        lambda row, images: known(int(pseudo[chosen[row]]), images),
-        known,
-        spec.candidates,
-        "pseudo queries",
-        progress,
-    )
+    own = lambda row, images: known(int(pseudo[chosen[row]]), images)  # noqa: E731
+    return judge(lists, own, known, spec.candidates, "pseudo queries", progress)
 
 
 def judge_on_target(

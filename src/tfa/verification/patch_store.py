@@ -131,16 +131,11 @@ class CompactTokens:
     def from_tensors(cls, entry: dict[str, Any], head: Tensors, galleries: Sequence[Tensors]) -> CompactTokens:
         compaction = Compaction(head["mean"], head["projection"])
         grid = (int(entry["grid"][0]), int(entry["grid"][1]))
-        made = cls(
-            compaction=compaction,
-            grid=grid,
-            chunks=tuple(gallery["patches"] for gallery in galleries),
-            spec=VerifySpec.from_dict(entry["spec"]),
-        )
+        chunks = tuple(gallery["patches"] for gallery in galleries)
         shape = (grid[0] * grid[1], compaction.dimensions)
-        if any(chunk.dtype != np.int8 or chunk.shape[1:] != shape for chunk in made.chunks):
+        if any(chunk.dtype != np.int8 or chunk.shape[1:] != shape for chunk in chunks):
             raise ValueError(f"compact tokens must be int8 of {shape[0]} patches × {shape[1]} numbers")
-        return made
+        return cls(compaction, grid, chunks, VerifySpec.from_dict(entry["spec"]))
 
 
 class PhotoPairs:
