@@ -11,20 +11,34 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tfa.version import __version__
+from tfa.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tfa.base.config import CalibrationSpec, EncoderOptions, HeadSpec, MapSpec, VerifySpec
-    from tfa.base.tokens import Tokens
-    from tfa.client.client import Client
-    from tfa.encoders import load_encoder
-    from tfa.errors import TfaError
-    from tfa.maps import Answer, CalibrationReport, EditReport, Hit, PlaceMap, Verified, verify
-    from tfa.method.dual_vocabulary import DualHead
-    from tfa.method.head import Head
-    from tfa.photos.positions import Position
-    from tfa.pipeline import calibrate, encode, fit, fit_dual
+    from tfa.base.config import CalibrationSpec as CalibrationSpec
+    from tfa.base.config import EncoderOptions as EncoderOptions
+    from tfa.base.config import HeadSpec as HeadSpec
+    from tfa.base.config import MapSpec as MapSpec
+    from tfa.base.config import VerifySpec as VerifySpec
+    from tfa.base.tokens import Tokens as Tokens
+    from tfa.client.client import Client as Client
+    from tfa.encoders import load_encoder as load_encoder
+    from tfa.errors import TfaError as TfaError
+    from tfa.maps import Answer as Answer
+    from tfa.maps import CalibrationReport as CalibrationReport
+    from tfa.maps import EditReport as EditReport
+    from tfa.maps import Hit as Hit
+    from tfa.maps import PlaceMap as PlaceMap
+    from tfa.maps import Verified as Verified
+    from tfa.maps import verify as verify
+    from tfa.method.dual_vocabulary import DualHead as DualHead
+    from tfa.method.head import Head as Head
+    from tfa.photos.positions import Position as Position
+    from tfa.pipeline import calibrate as calibrate
+    from tfa.pipeline import encode as encode
+    from tfa.pipeline import fit as fit
+    from tfa.pipeline import fit_dual as fit_dual
 
+# Where each public name lives; the imports above are for type checkers alone.
 _HOMES = {
     "tfa.base.config": ("CalibrationSpec", "EncoderOptions", "HeadSpec", "MapSpec", "VerifySpec"),
     "tfa.base.tokens": ("Tokens",),
@@ -38,32 +52,7 @@ _HOMES = {
     "tfa.pipeline": ("calibrate", "encode", "fit", "fit_dual"),
 }
 
-__all__ = [
-    "Answer",
-    "CalibrationReport",
-    "CalibrationSpec",
-    "Client",
-    "DualHead",
-    "EditReport",
-    "EncoderOptions",
-    "Head",
-    "HeadSpec",
-    "Hit",
-    "MapSpec",
-    "PlaceMap",
-    "Position",
-    "TfaError",
-    "Tokens",
-    "Verified",
-    "VerifySpec",
-    "__version__",
-    "calibrate",
-    "encode",
-    "fit",
-    "fit_dual",
-    "load_encoder",
-    "verify",
-]
+__all__ = sorted(["__version__", *(name for names in _HOMES.values() for name in names)])
 
 
 def __getattr__(name: str) -> Any:

@@ -46,9 +46,8 @@ def encode(
     progress: bool | Progress | None = None,
 ) -> EncodedImages:
     """Photos → tokens. A folder, a file or a list of them; what the cache knows is not computed again."""
-    paths = find_images(photos)
-    cache = cache or TokenCache()
-    return cache.encode(paths, encoder, skip_bad=skip_bad, batch_size=batch_size, progress=as_progress(progress))
+    cache, listener = cache or TokenCache(), as_progress(progress)
+    return cache.encode(find_images(photos), encoder, skip_bad=skip_bad, batch_size=batch_size, progress=listener)
 
 
 def fit(

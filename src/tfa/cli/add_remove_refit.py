@@ -78,12 +78,8 @@ def _show_edit(report: Any, place_map: Any, *, json: bool) -> None:
         return
     for verb, ids in (("added", report.added), ("removed", report.removed)):
         if ids:
-            say(f"{verb} {counted(len(ids), 'image')} ({_id_list(ids)})", style="bold green")
+            shown = ", ".join(map(str, ids[:8])) + (", …" if len(ids) > 8 else "")
+            say(f"{verb} {counted(len(ids), 'image')} ({'id' if len(ids) == 1 else 'ids'} {shown})", style="bold green")
     if not report.added and not report.removed:
         say("nothing changed")
     say(f"the map holds {counted(len(place_map), 'image')}")
-
-
-def _id_list(ids: list[int]) -> str:
-    shown = ", ".join(str(number) for number in ids[:8])
-    return f"{'id' if len(ids) == 1 else 'ids'} {shown}{', …' if len(ids) > 8 else ''}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tfa.cli import options
 from tfa.cli.console import print_json, say, show_notes
-from tfa.cli.show_map import show_calibration, show_evidence, show_map, with_verification
+from tfa.cli.show_map import show_calibration, show_evidence, show_map
 
 
 def info(map: options.MapPath, checksum: options.Checksum = False, json: options.AsJson = False) -> None:
@@ -21,7 +21,7 @@ def info(map: options.MapPath, checksum: options.Checksum = False, json: options
     say(f"  format {facts['format_version']}; fitted on {facts['fitted_images']:,} images; it saw {saw}")
     if facts["evidence"]:
         say("evidence", style="bold")
-        show_evidence(with_verification(facts))
+        show_evidence(facts)
     for calibration in facts["calibrations"]:
         active = ", answers unless another is named" if calibration["active"] else ""
         say(f"calibration {calibration['name']}{active}", style="bold")

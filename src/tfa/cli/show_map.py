@@ -17,7 +17,7 @@ def show_map(info: Mapping[str, Any], *, scales: bool = False) -> None:
     say(f"  encoder {info['encoder']['id']}; stored as {info['storage']}{size}")
     if info.get("verification"):
         say(f"  patches to verify answers with: {info['verification']['bytes_per_image']:,} bytes per image")
-    _show_decisions([*decisions(info)[: None if scales else 4], *verification(info)])
+    _show_decisions(decisions(info, scales=scales))
 
 
 def _show_decisions(rows: list[tuple[str, str, str]]) -> None:
@@ -58,10 +58,10 @@ def counted_images(info: Mapping[str, Any]) -> str:
     return text
 
 
-def decisions(info: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def decisions(info: Mapping[str, Any], *, scales: bool = False) -> list[tuple[str, str, str]]:
     """Name, value and reason of every decision."""
     made, reasons = info["decisions"], info["reasons"]
-    return [
+    rows = [
         ("assignment", made["assignment"], reasons["assignment"]),
         ("carrier", made["carrier"], reasons["carrier"]),
         ("CLS token", "admitted" if made["admit_cls"] else "left out", reasons["admit_cls"]),
@@ -69,6 +69,7 @@ def decisions(info: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("σ of patches", _shown(made["sigma_local"]), "spread of the patch scores, one for each vocabulary"),
         ("σ of CLS", _shown(made["sigma_cls"]), "spread of the CLS scores, one for each vocabulary"),
     ]
+    return [*rows[: None if scales else 4], *verification(info)]
 
 
 def verification(info: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -79,22 +80,16 @@ def verification(info: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return [("verification", "used" if facts["admitted"] else "not used", facts["reason"])]
 
 
-def with_verification(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The evidence of a map, with what verification was judged by."""
-    facts = info.get("verification")
-    shown = {name: facts[name] for name in ("without", "with")} if facts else {}
-    return {**info["evidence"], **({"verification": shown} if shown else {})}
-
-
-def show_evidence(evidence: Mapping[str, Any]) -> None:
+def show_evidence(info: Mapping[str, Any]) -> None:
     """Every number that was measured: a table for each group of things compared, a line for a lone number."""
-    for name, group in evidence.items():
+    judged = info.get("verification")
+    shown = {"verification": {name: judged[name] for name in ("without", "with")}} if judged else {}
+    for name, group in {**info["evidence"], **shown}.items():
         if name == "reasons":
             continue  # printed beside the decisions
         title = name.replace("_", " ")
-        rows = (
-            {key: row for key, row in group.items() if isinstance(row, Mapping)} if isinstance(group, Mapping) else {}
-        )
+        members = group.items() if isinstance(group, Mapping) else ()
+        rows = {key: row for key, row in members if isinstance(row, Mapping)}
         if not rows:
             say(f"  {title}  {_shown(group)}")
             continue
@@ -112,9 +107,7 @@ def show_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     """Which decisions came out differently after a second fit."""
     changed = [
         f"{name}: {old} → {new}"
-        for (name, old, _), (_, new, _) in zip(
-            [*decisions(before)[:4], *verification(before)], [*decisions(after)[:4], *verification(after)], strict=False
-        )
+        for (name, old, _), (_, new, _) in zip(decisions(before), decisions(after), strict=False)
         if old != new
     ]
     say("changed: " + "; ".join(changed) if changed else "no decision changed")

@@ -162,10 +162,7 @@ def _nearer_and_farther(images: np.ndarray, row: int, evidence: PairEvidence) ->
 def judge_on_database(
     head: Head, among: PairEvidence, spec: VerifySpec, backend: Backend, progress: Progress | None = None
 ) -> VerificationEvidence:
-    """The decision from the database alone.
-
-    `among` gives the evidence of a database image, by its index, with others.
-    """
+    """The decision from the database alone; `among` is the evidence of a database image, by its index, with others."""
     pseudo = head.branches[HARD, 0].split.pseudo
     chosen = evenly_spaced(len(pseudo), spec.max_pseudo)
     lists = [_pseudo_shortlist(head, s, chosen, 2 * spec.candidates, backend) for s in CONSTRUCTIONS]

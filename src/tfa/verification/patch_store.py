@@ -39,8 +39,7 @@ class CompactTokens:
     def fit(cls, tokens: Tokens, spec: VerifySpec | None = None) -> CompactTokens:
         """Fitted on a sample of the images' own patches (ours)."""
         spec = spec or VerifySpec()
-        patches = sample_patches(tokens, spec.max_patches)
-        return cls.of(tokens, fit_compaction(patches, spec.dimensions), spec)
+        return cls.of(tokens, fit_compaction(sample_patches(tokens, spec.max_patches), spec.dimensions), spec)
 
     @classmethod
     def of(cls, tokens: Tokens, compaction: Compaction, spec: VerifySpec | None = None) -> CompactTokens:
