@@ -181,7 +181,8 @@ def test_a_closed_pipe_is_no_error():
 
 def test_a_real_ctrl_c(tmp_path):
     code = (
-        "import sys, time, types, tfa.maps\n"
+        "import signal, sys, time, types, tfa.maps\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background inherits that it is ignored
         "def build(photos, **given):\n"
         "    print('begun', file=sys.stderr, flush=True)\n"
         "    time.sleep(60)\n"

@@ -28,6 +28,7 @@ class SearchableHead:
     stored: StoredHead
     images: Sequence[ImageRecord]
     rows: np.ndarray
+    ids: np.ndarray  # of the images: they grow along the map
     engine: Engine
 
     @classmethod
@@ -38,13 +39,13 @@ class SearchableHead:
         ids = np.array([image.id for image in images], np.int64)
         galleries = stored.scorer.rows
         if issubclass(kind, ExactEngine):
-            return cls(stored, images, rows, kind(galleries, ids, rows))
+            return cls(stored, images, rows, ids, kind(galleries, ids, rows))
         # Copies of a photo tie to the last bit: they share the row of the first.
         first = rows if galleries.duplicates is None else galleries.duplicates[rows]
         vectors = direct_sum(galleries.weights, [gallery.take(first) for gallery in galleries.galleries])
         payload = [image.to_dict() for image in images]
         bias = galleries.bias[first].astype(np.float32)
-        return cls(stored, images, rows, kind.create(vectors, bias, ids, payload))
+        return cls(stored, images, rows, ids, kind.create(vectors, bias, ids, payload))
 
     def hits(self, tokens: Tokens, k: int, candidates: int, compact: CompactTokens | None) -> list[list[Hit]]:
         """The k best images for each query; the best `candidates` are verified by the compact tokens, if there are."""
@@ -71,8 +72,7 @@ class SearchableHead:
         result = self.engine.search(vectors, width)
         mean, spread = self._mean_and_spread(result, vectors)
         z = z_scores(result.scores.astype(np.float64), mean[:, None], spread[:, None])
-        ids = np.array([image.id for image in self.images])
-        return np.searchsorted(ids, result.ids), result.scores, z  # ids grow along the map
+        return np.searchsorted(self.ids, result.ids), result.scores, z
 
     def _pairs(self, tokens: Tokens, compact: CompactTokens | None) -> PhotoPairs | None:
         grid = None if compact is None else compact.grid_of(tokens)
