@@ -182,7 +182,7 @@ def test_a_closed_pipe_is_no_error():
 def test_a_real_ctrl_c(tmp_path):
     code = (
         "import signal, sys, time, types, tfa.maps\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background inherits that it is ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in a background job
         "def build(photos, **given):\n"
         "    print('begun', file=sys.stderr, flush=True)\n"
         "    time.sleep(60)\n"
