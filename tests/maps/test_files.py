@@ -56,7 +56,10 @@ def edit_header(path, **changes):
     ("damage", "message"),
     [
         (lambda p: edit_header(p, format_version=99), "format version 99"),
-        (lambda p: edit_header(p, format="tfa-map"), r"'tfa-map', not .* tfa build PHOTOS --out .* --force"),
+        (
+            lambda p: edit_header(p, format="tfa-map"),
+            r"'tfa-map', which no release reads .* tfa build PHOTOS --out .* --force",
+        ),
         (lambda p: edit_header(p, next_id=3), "edited or damaged"),
         (lambda p: edit_header(p, format="zip"), "'zip'"),
         (lambda p: (p / "map.json").write_text("{"), "not a readable header"),

@@ -32,7 +32,7 @@ def read_header(folder: Path) -> dict[str, Any]:
         raise BadMap(f"{folder / HEADER} is not a readable header ({error}); build the map again", folder) from None
     if kind != FORMAT:
         again = f"build it again: tfa build PHOTOS --out {folder} --force"
-        raise BadMap(f"{folder / HEADER} is a {kind!r}, not a {FORMAT!r}, which no release reads; {again}", folder)
+        raise BadMap(f"{folder} has the format {kind!r}, which no release reads (maps are {FORMAT!r}); {again}", folder)
     if version != VERSION:
         raise BadMap(
             f"{folder} has format version {version}, this release reads {VERSION}; use a newer tfa-vpr", folder
