@@ -68,7 +68,6 @@ def test_a_gallery_reads_the_rows_it_is_asked_for_from_any_chunk(store):
     assert len(gallery) == 8
     assert gallery.width == 8
     np.testing.assert_array_equal(gallery.take([7, 0, 3, 3]), whole[[7, 0, 3, 3]])
-    np.testing.assert_array_equal(np.concatenate(list(gallery.blocks(3))), whole)
     assert gallery.between(0, 3) is pieces[0]
     np.testing.assert_array_equal(np.asarray(gallery.between(2, 6), np.float32), whole[2:6])
     assert gallery.between(8, 9) is None

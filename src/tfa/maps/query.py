@@ -89,8 +89,12 @@ class AskableMap:
         return self._searchable_heads[head.name]
 
     def scores(self, tokens: Tokens, calibration: str | None = None) -> np.ndarray:
-        """Scores `q m` of queries with every image, in the order of `images`."""
-        return self.state.chosen(calibration).stored.scorer.scores(tokens)[:, self.rows]
+        """Scores `q m` of queries with every image, in the order of `images`: a search for all of them."""
+        head = self._searchable(calibration)
+        result = head.engine.search(head.stored.scorer.query_vectors(tokens), max(len(self), 1))
+        scores = np.empty_like(result.scores)
+        np.put_along_axis(scores, np.searchsorted(head.ids, result.ids), result.scores, axis=1)
+        return scores
 
     def __len__(self) -> int:
         return len(self.images)

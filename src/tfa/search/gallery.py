@@ -6,7 +6,7 @@ them sees floats. Products do not depend on the other queries of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -60,11 +60,6 @@ class Gallery:
     def between(self, start: int, stop: int) -> Rows | None:
         """Rows `start` to `stop` as they are stored; None if there are none."""
         return rows_between(self.chunks, start, stop)
-
-    def blocks(self, size: int) -> Iterator[np.ndarray]:
-        """All rows as floats, `size` at a time."""
-        for start in range(0, len(self), size):
-            yield self.take(np.arange(start, min(start + size, len(self))))
 
     def inner(self, features: np.ndarray, known: Known = ()) -> np.ndarray:
         """⟨f(q), row⟩ `q m`; products with chunks that are known already are not made again."""
