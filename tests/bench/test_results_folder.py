@@ -11,6 +11,8 @@ from tfa.bench.metrics.scored import score
 from tfa.bench.records import Record, find_records, truth_of
 from tfa.bench.tables.page import results_page
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "results.md"
 SMALL, TITLE = "campus-loop", "Campus Loop"

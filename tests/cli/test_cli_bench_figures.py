@@ -10,6 +10,8 @@ import pytest
 
 from tests.bench.figure_records import write_photos, write_town
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def figures(run, monkeypatch, tmp_path):

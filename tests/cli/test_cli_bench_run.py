@@ -8,6 +8,8 @@ import pytest
 
 from tests.cli.conftest import write_drive
 
+pytestmark = pytest.mark.slow
+
 PLACES = 24
 
 

@@ -10,6 +10,8 @@ import pytest
 from tests.bench.synthetic_records import named, ranking, synthetic_record, synthetic_truth, written
 from tests.cli.conftest import Run
 
+pytestmark = pytest.mark.slow
+
 DEPTH = 20
 RIGHT, WRONG = ranking([0], DEPTH), ranking([1], DEPTH)
 

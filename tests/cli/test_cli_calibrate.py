@@ -11,6 +11,8 @@ import pytest
 from tfa.base.config import EncoderOptions
 from tfa.maps import PlaceMap
 
+pytestmark = pytest.mark.slow
+
 
 def test_calibrate_passes_on_what_is_asked(run, spy, folder):
     result = run("calibrate", "town.tfa", "camera", "near.jpg")

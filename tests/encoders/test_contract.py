@@ -14,6 +14,8 @@ from tests.fakes import FakeEncoder, random_image
 from tfa.encoders import Encoder, load_encoder
 from tfa.service.shared_encoder import SharedEncoder
 
+pytestmark = pytest.mark.slow
+
 FAST = [f"{name} in integers" for name in TINY]
 SHARED = ["shared fake", f"shared {FAST[0]}"]
 

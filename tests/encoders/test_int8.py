@@ -21,6 +21,8 @@ from tfa.errors import BadSpec, MissingExtra
 from tfa.photos.images import to_array
 from tfa.photos.token_cache import TokenCache
 
+pytestmark = pytest.mark.slow
+
 IMAGES = [random_image(seed, (90, 70)) for seed in range(5)]
 
 

@@ -16,6 +16,8 @@ from tfa.encoders.vit import build_model
 from tfa.errors import BadSpec
 from tfa.photos.images import to_array
 
+pytestmark = pytest.mark.slow
+
 IMAGES = [random_image(seed) for seed in range(3)]
 
 

@@ -23,6 +23,8 @@ from tfa.encoders.brought import brought_encoders
 from tfa.errors import BadPlugin, BadSpec, UnknownEncoder
 from tfa.maps import PlaceMap
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin"
 PLACES = 6
 

@@ -17,6 +17,8 @@ from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
 from tfa.maps.summary import differences
 
+pytestmark = pytest.mark.slow
+
 # --- editing -----------------------------------------------------------------------------------------------------
 
 

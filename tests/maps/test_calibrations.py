@@ -15,6 +15,8 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadCalibration, BadImage, BadMap, BadSpec, NoImages
 from tfa.maps import PlaceMap, calibrate
 
+pytestmark = pytest.mark.slow
+
 # --- asking ------------------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,8 @@ from tfa.maps import query as asking
 from tfa.photos.images import as_rgb
 from tfa.search.quantised_rows import QuantisedRows
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def queries(tmp_path):

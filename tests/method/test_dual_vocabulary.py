@@ -17,6 +17,8 @@ from tfa.method.score_calibration import bias_of_rows
 from tfa.pipeline import fit, fit_dual
 from tfa.reference import database as reference
 
+pytestmark = pytest.mark.slow
+
 SPEC = HeadSpec(words=8)
 SOURCE = np.random.default_rng(7).normal(size=(5, 6)) * 3
 

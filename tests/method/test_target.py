@@ -22,6 +22,8 @@ from tfa.pipeline import calibrate, fit
 from tfa.reference import database as reference
 from tfa.reference import target as reference_target
 
+pytestmark = pytest.mark.slow
+
 SPEC = HeadSpec(words=6)
 
 

@@ -16,6 +16,8 @@ from tfa.service.problems import Refused
 from tfa.service.settings import ServiceSettings
 from tfa.service.uploads import Upload, safe_name, upload_of
 
+pytestmark = pytest.mark.slow
+
 
 def bomb(width: int, height: int) -> bytes:
     """A small PNG whose header promises many pixels."""

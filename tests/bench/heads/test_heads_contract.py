@@ -20,6 +20,8 @@ from tfa.errors import BadTokens
 from tfa.search.gallery import QUERY_BLOCK
 from tfa.search.ties import top_k
 
+pytestmark = pytest.mark.slow
+
 MODULES = [anyloc, pooled, tfvpr, ria]
 OWN = ("tfa", "tfa-ensemble", "tfa-c64", "tfa-c64+", "tfa-fullq", "dual", "dual-c64", "dual-c64+", "dual-crossfit")
 VERIFIED = ("tfa-v-always", "tfa-c64-v")

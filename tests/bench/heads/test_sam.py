@@ -28,6 +28,8 @@ from tfa.bench.heads.peers.sam import (
 )
 from tfa.errors import BadSpec, BadWeights, WeightsMissing
 
+pytestmark = pytest.mark.slow
+
 EASY = MaskSettings(points_per_side=3, points_per_batch=4, least_iou=-100.0, least_stability=0.0)
 
 

@@ -21,6 +21,8 @@ from tfa.verification import compaction, matching, reranking
 from tfa.verification.admission import VerificationEvidence
 from tfa.verification.patch_store import CompactTokens
 
+pytestmark = pytest.mark.slow
+
 DATABASE, QUERIES = town(places=14)  # 28 images: 20 are candidates, 8 are not
 SPEC = HeadSpec(words=4)
 
