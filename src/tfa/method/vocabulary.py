@@ -43,30 +43,52 @@ def unit_patches(patches: np.ndarray, out: np.ndarray) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class DrawnPatches:
+    """Which patches are the sample: at most `max_patches`, uniform without replacement over the patches of all images.
+
+    Sorted, so the drawn patches of image `i` are those from `bounds[i]` to `bounds[i + 1]`.
+    """
+
+    tokens: Tokens
+    chosen: np.ndarray  # t: numbers among all patches
+    bounds: np.ndarray  # b + 1
+    firsts: np.ndarray  # b + 1: the number of each image's first patch
+
+    @classmethod
+    def draw(cls, tokens: Tokens, max_patches: int) -> DrawnPatches:
+        firsts = np.concatenate([[0], np.cumsum(tokens.counts)])
+        total = int(firsts[-1])
+        if total == 0:
+            raise BadTokens("no patches to fit to; give at least one image")
+        if total <= max_patches:
+            chosen = np.arange(total)
+        else:
+            chosen = np.sort(np.random.default_rng(0).choice(total, max_patches, replace=False, shuffle=False))
+        return cls(tokens, chosen, np.searchsorted(chosen, firsts), firsts)
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Drawn patches of each image."""
+        return np.diff(self.bounds)
+
+    def load(self, index: int, out: np.ndarray) -> None:
+        """The drawn patches of one image, row-normalised, into `out`."""
+        image = self.tokens.patches[index]
+        drawn = self.chosen[self.bounds[index] : self.bounds[index + 1]] - self.firsts[index]
+        if not unit_patches(image if len(drawn) == len(image) else image[drawn], out):
+            self.tokens.load(index, index + 1)  # says which image has values that are not finite
+
+
 def sample_patches(tokens: Tokens, max_patches: int, dtype: str = "float32") -> np.ndarray:
     """Row-normalised patches `t d`, at most `max_patches`, uniform without replacement over all patches.
 
     One image is loaded at a time, so the tokens themselves may be far larger than memory.
     """
-    counts = tokens.counts
-    total = int(counts.sum())
-    if total == 0:
-        raise BadTokens("no patches to fit a vocabulary on; give at least one image")
-    if total <= max_patches:
-        chosen = np.arange(total)
-    else:
-        chosen = np.sort(np.random.default_rng(0).choice(total, max_patches, replace=False, shuffle=False))
-    bounds = np.searchsorted(chosen, np.concatenate([[0], np.cumsum(counts)]))
-    patches = np.empty((len(chosen), tokens.channels), dtype)
-    first = 0
-    for index, count in enumerate(counts):
-        low, high = bounds[index], bounds[index + 1]
-        if low < high:
-            image = tokens.patches[index]
-            drawn = image if high - low == count else image[chosen[low:high] - first]
-            if not unit_patches(drawn, patches[low:high]):
-                tokens.load(index, index + 1)  # says which image has values that are not finite
-        first += int(count)
+    drawn = DrawnPatches.draw(tokens, max_patches)
+    patches = np.empty((len(drawn.chosen), tokens.channels), dtype)
+    for index in np.flatnonzero(drawn.counts).tolist():
+        drawn.load(index, patches[drawn.bounds[index] : drawn.bounds[index + 1]])
     return patches
 
 

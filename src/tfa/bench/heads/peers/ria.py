@@ -19,12 +19,10 @@ from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import HeadCard, Photos, Shared
 from tfa.bench.heads.token_passes import check_channels, describe_each
 from tfa.bench.heads.vectors import VectorHead
+from tfa.method.second_order import RIDGE, covariance, descriptor_width, half_vector, spectral_map
 
 SEEDS = (0, 1, 42)
 DIRECTIONS = 128
-# Unit patches have tr C ≤ N/(N−1), so the mean eigenvalue is of the order 1/d, about 1e-3. A hundredth of that leaves
-# the directions an image varies in as they are and keeps log C of the others (N ≤ m: there are some) from −∞.
-RIDGE = 1e-5
 MAPS = {"log": np.log, "sqrt": np.sqrt}
 
 
@@ -34,37 +32,16 @@ def projection(channels: int, directions: int, seed: int) -> np.ndarray:
     return np.linalg.qr(gaussian)[0]
 
 
-def covariance(unit: np.ndarray, columns: np.ndarray, ridge: float = RIDGE) -> np.ndarray:
-    """C `m m` in float64 of unit patches `n d` under R `d m`."""
-    projected = ((unit - unit.mean(axis=0)) @ columns).astype(np.float64)
-    # A single patch has no spread: its covariance is 0, not 0/0.
-    return projected.T @ projected / max(len(unit) - 1, 1) + ridge * np.eye(columns.shape[1])
-
-
-def spectral_map(matrix: np.ndarray, name: str) -> np.ndarray:
-    """The map of the eigenvalues of a symmetric matrix `m m` that are at least `RIDGE`."""
-    values, vectors = np.linalg.eigh(matrix)
-    values = values.clip(min=RIDGE)  # C − εI is positive semidefinite; eigh may return a little less
-    return (vectors * MAPS[name](values)) @ vectors.T
-
-
-def half_vector(matrix: np.ndarray) -> np.ndarray:
-    """Symmetric `m m` → `m(m+1)/2`, with √2 off the diagonal: the inner product is that of the matrices."""
-    rows, columns = np.triu_indices(len(matrix))
-    return matrix[rows, columns] * np.where(rows == columns, 1.0, np.sqrt(2.0))
-
-
 def descriptor(unit: np.ndarray, columns: np.ndarray, name: str) -> np.ndarray:
     """Unit patches `n d` of one image → `m(m+1)/2`."""
-    return l2(half_vector(spectral_map(covariance(unit, columns), name)))
+    return l2(half_vector(spectral_map(covariance((unit - unit.mean(axis=0)) @ columns), MAPS[name])))
 
 
 def describe(tokens: Tokens, columns: np.ndarray, name: str) -> np.ndarray:
     """Descriptors `b m(m+1)/2` of all images."""
     channels, directions = columns.shape
     check_channels(tokens, channels)
-    width = directions * (directions + 1) // 2
-    return describe_each(tokens, width, lambda unit, _: descriptor(unit, columns, name))
+    return describe_each(tokens, descriptor_width(directions), lambda unit, _: descriptor(unit, columns, name))
 
 
 def _fit(database: Photos, shared: Shared, *, name: str) -> VectorHead:

@@ -1,0 +1,180 @@
+"""Second-order heads and what adapts them (ours, beyond the paper), written plainly, in float64 numpy.
+
+The companion of `tfa.reference.database`, whose PCA, pseudo queries and spread it uses: descriptors and their scores,
+target centring, online adaptation of a stream, and the judge's value of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from tfa.reference.database import Pca, allowed, l2, median_spread
+
+DIRECTIONS = 128
+RIDGE = 1e-5
+FULL = 1.0  # γ of full whitening
+TRIMMED = 0.05
+TARGET_PSEUDO_COUNT, ONLINE_PSEUDO_COUNT = 8, 2
+BIAS_FROM, LAST_ROWS = 16, 256  # the 16th photo is the first with a score bias, over at most 256 rows before it
+
+# --- Descriptors -----------------------------------------------------------------------------------------
+
+
+def images_of_construction(images: int, s: int) -> np.ndarray:
+    """A drawn half of the images; all of them when there are fewer than 8."""
+    if images < 8:
+        return np.arange(images)
+    return np.sort(np.random.default_rng(s).permutation(images)[: math.ceil(images / 2)])
+
+
+def drawn_patches(images: list[np.ndarray], max_patches: int) -> tuple[np.ndarray, np.ndarray]:
+    """The unit patches of the sample `t d`, and the image each belongs to `t`."""
+    patches = np.concatenate([l2(image.astype(np.float64)) for image in images])
+    owner = np.concatenate([np.full(len(image), i) for i, image in enumerate(images)])
+    if len(patches) <= max_patches:
+        return patches, owner
+    chosen = np.sort(np.random.default_rng(0).choice(len(patches), max_patches, replace=False, shuffle=False))
+    return patches[chosen], owner[chosen]
+
+
+def directions(images: list[np.ndarray], s: int, max_patches: int = 300_000) -> np.ndarray:
+    """D `m d`: the leading eigenvectors of the covariance of the construction's patches, largest eigenvalue first."""
+    patches, owner = drawn_patches(images, max_patches)
+    x = patches[np.isin(owner, images_of_construction(len(images), s))]
+    if len(x) == 0:
+        return np.eye(patches.shape[1])[:DIRECTIONS]  # nothing was drawn: any orthonormal directions
+    x = x - x.mean(axis=0)
+    vectors = np.linalg.eigh(x.T @ x / len(x))[1].T[::-1]
+    rows = [v if v[np.abs(v).argmax()] > 0 else -v for v in vectors[:DIRECTIONS]]
+    return np.stack(rows)
+
+
+def log_covariance(patches: np.ndarray, d: np.ndarray) -> np.ndarray:
+    """log C `m m` of one image's patches `n d`: C = YᵀY / max(n−1, 1) + ε I, Y = (P̃ − mean P̃) Dᵀ."""
+    unit = l2(patches.astype(np.float64))
+    y = (unit - unit.mean(axis=0)) @ d.T
+    c = y.T @ y / max(len(y) - 1, 1) + RIDGE * np.eye(len(d))
+    eigenvalues, vectors = np.linalg.eigh(c)
+    return vectors @ np.diag(np.log(np.maximum(eigenvalues, RIDGE))) @ vectors.T
+
+
+def descriptor(patches: np.ndarray, d: np.ndarray) -> np.ndarray:
+    """v `m(m+1)/2`: the half-vector of log C with √2 off the diagonal, L2."""
+    matrix, half = log_covariance(patches, d), []
+    for i in range(len(matrix)):
+        for j in range(i, len(matrix)):
+            half.append(matrix[i, j] * (1.0 if i == j else math.sqrt(2)))
+    return l2(np.array(half))
+
+
+# --- Scores ----------------------------------------------------------------------------------------------
+
+
+def scores(carrier: str, pca: Pca, queries: np.ndarray, database: np.ndarray, c: float, beta: float) -> np.ndarray:
+    """Scores `q m` under any carrier; `blend` is ½(S_0/σ_0 + S_P/σ_P)."""
+    if carrier == "full":
+        return pca.whitened(queries, database, FULL)
+    if carrier != "blend":
+        return pca.carrier(carrier, queries, database, c, beta)
+    parts = [
+        pca.carrier(part, queries, database, c, beta) / sigma(part, pca, database, c, beta)
+        for part in ("original", "partial")
+    ]
+    return (parts[0] + parts[1]) / 2
+
+
+def sigma(carrier: str, pca: Pca, database: np.ndarray, c: float, beta: float) -> float:
+    """σ: the median over pseudo queries of the standard deviation of their scores, duplicates masked."""
+    return median_spread(scores(carrier, pca, database, database, c, beta), allowed(database))
+
+
+def score_bias(rows: np.ndarray) -> np.ndarray:
+    """b_d: log mean exp of each column of rows `q m` (already over σ), without its ⌈5 %⌉ largest entries."""
+    left = len(rows) - math.ceil(TRIMMED * len(rows))
+    return np.log(np.exp(np.sort(rows, axis=0)[:left]).mean(axis=0))
+
+
+# --- Target centring -------------------------------------------------------------------------------------
+
+
+def target_mean(pca: Pca, target: np.ndarray) -> np.ndarray:
+    """μ' = (N_q · mean_Q v + 8 μ) / (N_q + 8)."""
+    total = target.sum(axis=0) + TARGET_PSEUDO_COUNT * pca.mean
+    return total / (len(target) + TARGET_PSEUDO_COUNT)
+
+
+def whitened_from(mean: np.ndarray, pca: Pca, queries: np.ndarray, database: np.ndarray, gamma: float) -> np.ndarray:
+    """S_w(γ) with query coordinates Uᵀ(v − mean); those of the database stay Uᵀ(v − μ)."""
+    return replace(pca, mean=mean).phi(queries, gamma) @ pca.phi(database, gamma).T
+
+
+# --- Online adaptation of a stream -----------------------------------------------------------------------
+
+
+def online_mean(pca: Pca, before: np.ndarray) -> np.ndarray:
+    """What the coordinates of photo t are centred on: those of the t photos before it, `t d_v`, over t + 2."""
+    return pca.coordinates(before).sum(axis=0) / (len(before) + ONLINE_PSEUDO_COUNT)
+
+
+def online_rows(pca: Pca, stream: np.ndarray, database: np.ndarray, gamma: float = 0.5) -> np.ndarray:
+    """S_w(γ) of each photo of a stream `t d_v`, centred by the photos before it."""
+    found = []
+    for t in range(len(stream)):
+        shifted = pca.coordinates(stream[t]) - online_mean(pca, stream[:t])
+        phi = l2(shifted * pca.eigenvalues ** (-gamma / 2))
+        found.append(phi @ pca.phi(database, gamma).T)
+    return np.array(found)
+
+
+def online_scores(rows: np.ndarray, spread: float) -> np.ndarray:
+    """x − b_d of each row of a stream, x = S/σ; b_d from the rows before it, from the 16th photo on."""
+    x = rows / spread
+    found = []
+    for t in range(len(x)):
+        before = x[max(t - LAST_ROWS, 0) : t]
+        found.append(x[t] - score_bias(before) if t + 1 >= BIAS_FROM else x[t])
+    return np.array(found)
+
+
+# --- The judge -------------------------------------------------------------------------------------------
+
+
+def judged_evidence(evidence: Callable[[int, int], float], top: np.ndarray) -> np.ndarray:
+    """√M(q, t_h(q)) of each photo q and the first answer of a head, `q`."""
+    return np.array([math.sqrt(evidence(q, int(answer))) for q, answer in enumerate(top)])
+
+
+def judged_value(evidence: Callable[[int, int], float], top: np.ndarray) -> float:
+    """value_h: the mean of √M over the photos."""
+    return float(judged_evidence(evidence, top).mean())
+
+
+def cross_fitted_tops(learnt: Callable[[np.ndarray], Callable[[np.ndarray], np.ndarray]], photos: int) -> np.ndarray:
+    """First answers of a head that learns from target photos: what each half says after learning from the other.
+
+    `learnt(half)` is the head that learnt from those photos; it gives the first answers to other photos.
+    """
+    top = np.zeros(photos, np.int64)
+    halves = np.arange(photos)[0::2], np.arange(photos)[1::2]
+    for judged, seen in (halves, halves[::-1]):
+        top[judged] = learnt(seen)(judged)
+    return top
+
+
+def judged_winner(values: list[np.ndarray]) -> int:
+    """The head that serves, from √M `q` of each, the incumbent first.
+
+    A challenger must be ahead by more than the standard error of the mean paired difference; of several, the one with
+    the largest mean; ties to the earlier.
+    """
+    ahead = [0]
+    for head in range(1, len(values)):
+        difference = values[head] - values[0]
+        if difference.mean() > difference.std(ddof=1) / math.sqrt(len(difference)):
+            ahead.append(head)
+    challengers = ahead[1:] or ahead
+    return challengers[int(np.argmax([values[head].mean() for head in challengers]))]
