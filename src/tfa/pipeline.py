@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.backend import Backend, backend_for, to_numpy
-from tfa.base.config import CalibrationSpec, HeadSpec
+from tfa.base.config import CalibrationSpec, HeadSpec, VerifySpec
 from tfa.base.progress import Progress, SilentProgress, as_progress, tracked
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
@@ -26,14 +26,26 @@ from tfa.encoders.released_words import checked_words, load_vocabulary
 from tfa.errors import BadSpec, BadTokens, FewPhotos
 from tfa.method import dual_vocabulary
 from tfa.method.branch import DatabaseSplit, fit_branch
+from tfa.method.carriers import CARRIERS
 from tfa.method.controllers.database import decide
+from tfa.method.controllers.judged import TARGET_INCUMBENT
 from tfa.method.controllers.reasons import of_score
 from tfa.method.controllers.target import decide_for_target
 from tfa.method.head import FittedDatabase, Head, assemble
 from tfa.method.residuals import ASSIGNMENTS, SOFT, Described, describe
+from tfa.method.second_order import SECOND_ORDER
+from tfa.method.second_order_head import SecondOrderHead, assemble_second_order, fit_spaces
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, given_vocabularies, sample_patches
 from tfa.photos.images import find_images
 from tfa.photos.token_cache import EncodedImages, TokenCache
+from tfa.verification.judged_head import (
+    ResidualChallengers,
+    compact_for,
+    judge_on_database,
+    judge_on_target,
+    not_judged,
+)
+from tfa.verification.patch_store import CompactTokens
 
 
 def encode(
@@ -72,9 +84,7 @@ def fit_database(
     tokens: Tokens, spec: HeadSpec, centers: Sequence[Any] | None, backend: Backend, dtype: str, progress: Progress
 ) -> FittedDatabase:
     """The first half of `fit`: words, descriptors and geometry, before anything is decided."""
-    _check(tokens)
-    if dtype not in ("float32", "float64"):
-        raise BadSpec(f"dtype={dtype!r} is unknown; use float32 or float64")
+    _check(tokens, dtype)
     spill = Spill()
 
     # Words: three vocabularies from one sample of the database's patches.
@@ -133,17 +143,7 @@ def calibrate(
     `score` adds robust score calibration (ours, beyond the paper). The result is frozen: later queries do not
     change it.
     """
-    if len(target) < CalibrationSpec.fewest:
-        raise BadTokens(
-            f"{len(target)} target photos are too few to calibrate on; give at least {CalibrationSpec.fewest}, "
-            f"better {CalibrationSpec.budget}"
-        )
-    if len(target) < CalibrationSpec.few:
-        warnings.warn(
-            f"{len(target)} target photos are very few; give {CalibrationSpec.budget} if you can",
-            FewPhotos,
-            stacklevel=2,
-        )
+    check_target_count(len(target))
     backend, progress = backend_for(device), as_progress(progress)
     head.check(target)
     words = [vocabulary.centers for vocabulary in head.vocabularies]
@@ -153,6 +153,78 @@ def calibrate(
         decisions = dataclasses.replace(decisions, score_calibrated=True)
         evidence = dataclasses.replace(evidence, reasons={**evidence.reasons, "score": of_score(len(target))})
     return assemble(head, decisions, evidence, backend, score_target=target if score else None, saw="target")
+
+
+def fit_second_order(
+    tokens: Tokens,
+    carrier: str = "partial",
+    *,
+    spec: HeadSpec | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    progress: bool | Progress | None = None,
+) -> SecondOrderHead:
+    """Database tokens → a second-order head of that carrier (ours, beyond the paper); nothing is judged."""
+    if carrier not in CARRIERS:
+        raise BadSpec(f"carrier={carrier!r} is unknown; use one of {', '.join(CARRIERS)}")
+    _check(tokens, dtype)
+    fitted = fit_spaces(tokens, spec or HeadSpec(), backend_for(device), dtype, as_progress(progress))
+    decisions = fitted.decisions(carrier)
+    return assemble_second_order(fitted, decisions, not_judged(fitted, decisions, "the carrier was given"))
+
+
+def fit_judged(
+    tokens: Tokens,
+    target: Tokens | None = None,
+    *,
+    spec: HeadSpec | None = None,
+    compact: CompactTokens | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    progress: bool | Progress | None = None,
+) -> SecondOrderHead | Head:
+    """Database tokens → the head whose first answers bear most evidence (ours, beyond the paper).
+
+    `target` are unlabelled photos of the deployment; without any the map's own photos judge. Tokens need a grid to be
+    judged by. `compact` are the database's compact tokens, where there are some already.
+    """
+    _check(tokens, dtype)
+    spec, backend, listener = spec or HeadSpec(), backend_for(device), as_progress(progress)
+    fitted = fit_spaces(tokens, spec, backend, dtype, listener)
+    compact = compact or compact_for(tokens, VerifySpec())
+    challengers = None if compact is None else ResidualChallengers.fit(tokens, spec, backend, dtype, listener)
+    decisions, evidence = judge_on_database(fitted, challengers, compact, backend, listener)
+    if decisions.representation != SECOND_ORDER:
+        database = fit_database(tokens, spec, None, backend, dtype, listener)
+        return assemble(database, decisions, evidence, backend)
+    head = assemble_second_order(fitted, decisions, evidence)
+    words = () if challengers is None else (challengers.vocabulary,)
+    head = dataclasses.replace(head, vocabularies=words)
+    return head if target is None else calibrate_judged(head, target, compact, progress=progress)
+
+
+def calibrate_judged(
+    head: SecondOrderHead,
+    target: Tokens,
+    compact: CompactTokens | None,
+    *,
+    progress: bool | Progress | None = None,
+) -> SecondOrderHead:
+    """A judged head for a deployment: carrier, centring and score calibration judged by target photos."""
+    check_target_count(len(target))
+    head.fitted.check(target)
+    grid = None if compact is None else compact.grid_of(target)
+    if compact is None or grid is None:
+        decisions = head.fitted.decisions(TARGET_INCUMBENT, centring=True, score=True)
+        evidence = not_judged(head.fitted, decisions)
+    else:
+        photos = [compact.query(target.select([row]))[0] for row in range(len(target))]
+        decisions, evidence = judge_on_target(
+            head.fitted, target, lambda row, images: compact.evidence(photos[row], grid, images),
+            progress=as_progress(progress),
+        )  # fmt: skip
+    made = assemble_second_order(head.fitted, decisions, evidence, target)
+    return dataclasses.replace(made, vocabularies=head.vocabularies)
 
 
 def fit_dual(tokens: Tokens, source: str | Path | Any | None = None, **settings: Any) -> dual_vocabulary.DualHead:
@@ -179,7 +251,24 @@ def recognise(photos: Path, queries: Path, encoder: Encoder, k: int = 5) -> list
     return [(path, [database.paths[i] for i in row]) for path, row in zip(encoded.paths, ranked, strict=True)]
 
 
-def _check(tokens: Tokens) -> None:
+def check_target_count(count: int) -> None:
+    """Refuse so few target photos that nothing can be learnt, warn of few."""
+    if count < CalibrationSpec.fewest:
+        raise BadTokens(
+            f"{count} target photos are too few to calibrate on; give at least {CalibrationSpec.fewest}, "
+            f"better {CalibrationSpec.budget}"
+        )
+    if count < CalibrationSpec.few:
+        warnings.warn(
+            f"{count} target photos are very few; give {CalibrationSpec.budget} if you can",
+            FewPhotos,
+            stacklevel=3,
+        )
+
+
+def _check(tokens: Tokens, dtype: str) -> None:
+    if dtype not in ("float32", "float64"):
+        raise BadSpec(f"dtype={dtype!r} is unknown; use float32 or float64")
     if not isinstance(tokens, Tokens):
         raise BadTokens(f"fit takes tfa.Tokens, got {type(tokens).__name__}; wrap it: tfa.Tokens(patches, cls)")
     if len(tokens) < 2:

@@ -22,8 +22,9 @@ import numpy as np
 
 from tfa.base.backend import l2
 from tfa.base.tokens import Tokens
+from tfa.method.query_sides import ResidualSide
 from tfa.method.residuals import HARD, hard_weights, residual_blocks, soft_weights
-from tfa.method.scorer import GLOBAL, QuerySide, Scorer, ScoreTerm
+from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
 from tfa.search.gallery import Rows
 
 ANCHOR_BLOCK = 128  # anchors widened to float64 at a time
@@ -39,7 +40,7 @@ class Pieces:
     centers: np.ndarray  # k d
 
     @classmethod
-    def of(cls, patches: np.ndarray, side: QuerySide, dtype: str) -> Pieces:
+    def of(cls, patches: np.ndarray, side: ResidualSide, dtype: str) -> Pieces:
         """Of patches `n d`. Weights are computed in the scorer's dtype, so that ties fall as they do there."""
         unit = l2(np.asarray(patches, dtype))[None]
         centers = np.asarray(side.centers, dtype)
@@ -156,7 +157,7 @@ def attribute(scorer: Scorer, query: Tokens, image: Tokens, row: int) -> Attribu
 
 
 def _tables(
-    side: QuerySide, pieces: Pieces, gammas: Sequence[float | None], others: Sequence[np.ndarray]
+    side: ResidualSide, pieces: Pieces, gammas: Sequence[float | None], others: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """⟨f(photo), other⟩ as tables `n k`, for each γ and the other photo's feature."""
     shape = side.centers.shape

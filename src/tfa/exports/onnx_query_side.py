@@ -15,8 +15,9 @@ from tfa.base.files import write_atomically
 from tfa.base.onnx_graph import Graph
 from tfa.errors import TfaError
 from tfa.exports.vectors import CompiledMap
+from tfa.method.query_sides import ResidualSide
 from tfa.method.residuals import HARD
-from tfa.method.scorer import GLOBAL, QuerySide, Scorer
+from tfa.method.scorer import GLOBAL, Scorer
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import Rows
 from tfa.search.quantised_rows import QuantisedRows
@@ -66,7 +67,7 @@ def head_model(scorer: Scorer, about: Mapping[str, Any]) -> bytes:
     return graph.model("tfa head", {key: str(value) for key, value in about.items()})
 
 
-def _bytes(side: QuerySide) -> int:
+def _bytes(side: ResidualSide) -> int:
     """Of the constants of a side; integers are written as the float32 they stand for."""
     held: list[Rows] = [side.centers]
     if side.geometry is not None and side.anchors is not None:
@@ -74,7 +75,7 @@ def _bytes(side: QuerySide) -> int:
     return sum(4 * len(one) * one.shape[1] if isinstance(one, QuantisedRows) else one.nbytes for one in held)
 
 
-def _descriptor(graph: Graph, side: QuerySide, unit: str) -> str:
+def _descriptor(graph: Graph, side: ResidualSide, unit: str) -> str:
     """v = L2 [ L2( Σ_i w_ik (p̃_i − c_k) ) ]_k, as `residuals.normalise_blocks` has it."""
     words, channels = side.centers.shape
     centers = np.asarray(side.centers, np.float32)
@@ -95,7 +96,7 @@ def _descriptor(graph: Graph, side: QuerySide, unit: str) -> str:
     return graph.add("Reshape", blocks, graph.constant(np.array([0, words * channels], np.int64)))
 
 
-def _weights(graph: Graph, side: QuerySide, similarities: str) -> str:
+def _weights(graph: Graph, side: ResidualSide, similarities: str) -> str:
     """`b n k`; soft ones relative to each word's largest in the photo, in logarithms: see residuals.soft_weights."""
     if side.assignment == HARD:
         nearest = graph.add("ArgMax", similarities, axis=-1, keepdims=0, select_last_index=0)

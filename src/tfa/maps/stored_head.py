@@ -14,8 +14,9 @@ import numpy as np
 
 from tfa.base.tokens import Tokens
 from tfa.method.head import Head, Replica
+from tfa.method.query_sides import ResidualSide
 from tfa.method.score_calibration import bias_of_rows
-from tfa.method.scorer import GLOBAL, QuerySide, Scorer, ScoreTerm
+from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import Gallery, Rows
 from tfa.search.quantised_rows import SEVEN_TOP, TOP, QuantisedRows, rounded
@@ -128,7 +129,7 @@ class StoredHead:
         return cls(scorer, head["peaks"], layout["storage"])
 
 
-def _stored_side(side: QuerySide, storage: str) -> QuerySide:
+def _stored_side(side: ResidualSide, storage: str) -> ResidualSide:
     centers = side.centers.astype(np.float32)
     if side.geometry is None or side.anchors is None:
         return replace(side, centers=centers)
@@ -177,8 +178,8 @@ def _read(name: str, tensors: Tensors, width: int | None) -> Rows:
     return QuantisedRows(rows, step, rows.shape[1], TOP, tensors.get(f"{name}.fine"))
 
 
-def _read_side(name: str, entry: dict[str, Any], head: Tensors) -> QuerySide:
-    side = QuerySide(entry["assignment"], head[name + "centers"], entry["temperature"])
+def _read_side(name: str, entry: dict[str, Any], head: Tensors) -> ResidualSide:
+    side = ResidualSide(entry["assignment"], head[name + "centers"], entry["temperature"])
     if entry["geometry"] is None:
         return side
     vectors, index = _read(name + "vectors", head, None), head[name + "anchor_index"]

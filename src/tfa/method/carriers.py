@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
+from typing import Literal
 
 import numpy as np
 
 from tfa.errors import BadSpec
 from tfa.method.spectrum import smooth_step
+
+MEAN: Literal["mean"] = "mean"  # the part ⟨v, μ⟩ of a second-order S_0, see method/query_sides.py
+Gamma = float | Literal["mean"] | None
 
 
 @dataclass(frozen=True)
@@ -25,30 +29,51 @@ def weighted_sum(weighted: Iterable[tuple[float, np.ndarray]]) -> np.ndarray:
     return reduce(np.add, (weight * scores for weight, scores in weighted))
 
 
-def _adaptive(c: float, beta: float) -> tuple[KernelTerm, ...]:
+@dataclass(frozen=True)
+class Strengths:
+    """What a carrier's terms depend on, beside its name."""
+
+    c: float = 0.0  # strength of spectral shaping
+    beta: float = 0.0  # strength of centring
+    # σ_0 and σ_P: median spread of a pseudo query's row under S_0 and S_P, which `blend` brings to one scale.
+    spreads: tuple[float, float] = (1.0, 1.0)
+
+
+def _adaptive(of: Strengths) -> tuple[KernelTerm, ...]:
     """S_A = (1−ℓ(c))[(1−ℓ(β)) S_0 + ℓ(β) S_c] + ℓ(c) S_w(c).
 
     Terms of weight zero are left out, so that S_A at c = β = 0 is S_0 bit for bit.
     """
-    shaping, centring = smooth_step(c), smooth_step(beta)
+    shaping, centring = smooth_step(of.c), smooth_step(of.beta)
     terms = (
         KernelTerm((1 - shaping) * (1 - centring), None),
         KernelTerm((1 - shaping) * centring, 0.0),
-        KernelTerm(shaping, c),
+        KernelTerm(shaping, of.c),
     )
     return tuple(term for term in terms if term.weight > 0)
 
 
-# Name → terms at strengths c and β. Only the adaptive carrier has strengths.
-CARRIERS: dict[str, Callable[[float, float], tuple[KernelTerm, ...]]] = {
-    "original": lambda c, beta: (KernelTerm(1.0, None),),  # S_0
-    "partial": lambda c, beta: (KernelTerm(1.0, 0.5),),  # S_P = S_w(1/2)
+def _blend(of: Strengths) -> tuple[KernelTerm, ...]:
+    """½ (S_0/σ_0 + S_P/σ_P); a spread of zero (all images identical) is left as it is."""
+    original, partial = (spread or 1.0 for spread in of.spreads)
+    return KernelTerm(0.5 / original, None), KernelTerm(0.5 / partial, 0.5)
+
+
+# Name → terms. The first three are the paper's; `blend` and `full` are ours, beyond it.
+CARRIERS: dict[str, Callable[[Strengths], tuple[KernelTerm, ...]]] = {
+    "original": lambda of: (KernelTerm(1.0, None),),  # S_0
+    "partial": lambda of: (KernelTerm(1.0, 0.5),),  # S_P = S_w(1/2)
     "adaptive": _adaptive,
+    "blend": _blend,
+    "full": lambda of: (KernelTerm(1.0, 1.0),),  # S_w(1)
 }
+PAPER_CARRIERS = ("original", "partial", "adaptive")
 
 
-def carrier_terms(carrier: str, c: float = 0.0, beta: float = 0.0) -> tuple[KernelTerm, ...]:
+def carrier_terms(
+    carrier: str, c: float = 0.0, beta: float = 0.0, spreads: tuple[float, float] = (1.0, 1.0)
+) -> tuple[KernelTerm, ...]:
     """The terms of a carrier's score."""
     if carrier not in CARRIERS:
         raise BadSpec(f"carrier={carrier!r} is unknown; use one of {', '.join(CARRIERS)}")
-    return CARRIERS[carrier](c, beta)
+    return CARRIERS[carrier](Strengths(c, beta, spreads))

@@ -13,8 +13,8 @@ from tfa.base.config import HeadSpec
 from tfa.base.spill import Spill, release
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec
-from tfa.method.branch import Branch, Branches, ScoreBlock
-from tfa.method.carriers import KernelTerm, carrier_terms
+from tfa.method.branch import Branch, Branches, DatabaseSplit, ScoreBlock
+from tfa.method.carriers import KernelTerm
 from tfa.method.controllers.decisions import DatabaseEvidence, Decisions, TargetDecisions, TargetEvidence
 from tfa.method.evidence.support import Mask
 from tfa.method.pseudo_queries import (
@@ -27,9 +27,9 @@ from tfa.method.pseudo_queries import (
     pseudo_facts,
     wanted_scores,
 )
-from tfa.method.residuals import HARD
+from tfa.method.query_sides import ResidualSide
 from tfa.method.score_calibration import calibrated
-from tfa.method.scorer import GLOBAL, Compiled, QuerySide, Scorer, ScoreTerm, check_channels, joined
+from tfa.method.scorer import GLOBAL, Compiled, Scorer, ScoreTerm, check_channels, joined
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary
 from tfa.search.gallery import Gallery
 from tfa.search.ties import find_duplicates, top_k
@@ -81,16 +81,21 @@ class FittedDatabase:
     @property
     def dtype(self) -> str:
         """Of descriptors and scores."""
-        return str(self.branches[HARD, 0].described.descriptors.dtype)
+        return str(next(iter(self.branches.values())).described.descriptors.dtype)
 
     def check(self, tokens: Tokens) -> None:
         """Raise if `tokens` do not come from the encoder this head was fitted with."""
         check_channels(tokens, self.vocabularies[0].centers.shape[1], None if self.cls is None else self.cls.shape[1])
 
+    @property
+    def split(self) -> DatabaseSplit:
+        """Which images are pseudo queries; the same for all branches."""
+        return next(iter(self.branches.values())).split
+
     def used(self, decisions: Decisions | TargetDecisions, construction: int) -> Used:
         """What the decisions use of one construction."""
         return [
-            (weight, self.branches[a, construction], carrier_terms(decisions.carrier, **decisions.strengths[a]))
+            (weight, self.branches[a, construction], decisions.kernel(a, construction))
             for a, weight in decisions.branch_weights.items()
         ]
 
@@ -120,7 +125,7 @@ def assemble(
     `score_target` are target photos for robust score calibration; without them scores are as decided.
     """
     branches, cls, dtype = fitted.branches, fitted.cls, fitted.dtype
-    spill, split = Spill(), branches[HARD, 0].split
+    spill, split = Spill(), fitted.split
     count, images = len(split.pseudo), split.images
     unit, similar = None, None
     if decisions.admit_cls:
@@ -168,7 +173,7 @@ def replica_scorer(
             gallery = branch.features(term.gamma, dtype, spill)
             terms.append(ScoreTerm(scale * weight * term.weight, index, term.gamma, Gallery.of(gallery)))
         spectral = (branch.geometry, branch.anchors) if any(term.gamma is not None for term in kernel) else ()
-        sides.append(QuerySide(branch.assignment, branch.centers, spec.temperature, *spectral))
+        sides.append(ResidualSide(branch.assignment, branch.centers, spec.temperature, *spectral))
     if token is not None:
         terms.append(ScoreTerm(token[0], GLOBAL, None, Gallery.of(token[1])))
     descriptors = [branch.described.descriptors for _, branch, _ in used]

@@ -13,80 +13,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tfa.base.backend import backend_for, l2
-from tfa.base.spill import Spill
+from tfa.base.backend import l2
 from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
-from tfa.method.residuals import describe
-from tfa.method.spectrum import Geometry
+from tfa.method.carriers import Gamma
+from tfa.method.query_sides import QuerySide, ResidualSide, SideView
 from tfa.search.engine import QueryVectors, direct_sum
 from tfa.search.exact import WeightedGalleries
-from tfa.search.gallery import Gallery, Rows, inner, query_blocks
-from tfa.search.quantised_rows import QuantisedRows
+from tfa.search.gallery import Gallery
 from tfa.search.ties import find_duplicates
 
 GLOBAL = -1  # the "side" of terms that compare global tokens
-IN_MEMORY = 64 << 20  # bytes of queries' descriptors that are not worth a file
 INTEGER_BLOCK = 64  # queries at a time where rows are integers: their products are exact, so nothing is padded
-
-
-@dataclass(frozen=True)
-class QuerySide:
-    """How a query is described under one assignment and vocabulary."""
-
-    assignment: str
-    centers: np.ndarray  # k d
-    temperature: float
-    geometry: Geometry | None = None  # None when no term needs coordinates
-    anchors: Rows | None = None  # a k·d: descriptors that carry the geometry
-    directions: QuantisedRows | None = None  # r a: Eᵀ in integers, where rows are; the geometry then has no vectors
-
-    def features(
-        self, tokens: Tokens, gammas: set[float | None], dtype: str
-    ) -> tuple[dict[float | None, np.ndarray], np.ndarray | None]:
-        """Descriptors (None) and φ_γ `q D` of the images; products `q a` with the anchors, if a γ needs them."""
-        described = describe(
-            tokens,
-            [self.centers],
-            [self.assignment],
-            self.temperature,
-            backend_for("cpu"),
-            dtype=dtype,
-            spill=Spill(IN_MEMORY),
-        )
-        descriptors = described[self.assignment, 0].descriptors
-        features: dict[float | None, np.ndarray] = {None: descriptors}
-        shaped = [gamma for gamma in gammas if gamma is not None]
-        if not shaped:
-            return features, None
-        assert self.geometry is not None
-        assert self.anchors is not None
-        products, coordinates = [], []
-        for block in query_blocks(descriptors, self.anchors):
-            products.append(inner(block, self.anchors))
-            coordinates.append(self._coordinates(products[-1]))
-        z, count = np.concatenate(coordinates), len(descriptors)
-        for gamma in shaped:
-            features[gamma] = self.geometry.shaped(z, gamma)[:count]
-        return features, np.concatenate(products)[:count]
-
-    def _coordinates(self, products: np.ndarray) -> np.ndarray:
-        """`geometry.coordinates`, or the same with integers for E."""
-        assert self.geometry is not None
-        if self.directions is None:
-            return self.geometry.coordinates(products)
-        means = self.geometry.anchor_means.astype(products.dtype)
-        centred = (
-            products - products.mean(axis=1, keepdims=True) - means + products.dtype.type(self.geometry.grand_mean)
-        )
-        return self.directions.inner(centred) / np.sqrt(self.geometry.eta).astype(products.dtype)
-
-    def geometry_in_floats(self) -> Geometry:
-        """The geometry with its E, also where that is kept as integers."""
-        assert self.geometry is not None
-        if self.directions is None:
-            return self.geometry
-        return replace(self.geometry, vectors=np.asarray(self.directions, np.float32).T)
 
 
 @dataclass(frozen=True)
@@ -95,7 +33,7 @@ class ScoreTerm:
 
     weight: float
     side: int  # index of a QuerySide, or GLOBAL
-    gamma: float | None  # None: the descriptor itself (or the global token)
+    gamma: Gamma  # None: the descriptor itself (or the global token)
     gallery: Gallery  # m D
     member: int = 0  # which replica of an ensemble it belongs to
 
@@ -134,16 +72,29 @@ class Scorer:
 
     def query_vectors(self, tokens: Tokens) -> QueryVectors:
         """The queries as an engine takes them: the feature of each term, `q D`."""
+        return self.vectors_of(self.describe(tokens), tokens.cls, [side.shift for side in self.sides])
+
+    def describe(self, tokens: Tokens) -> list[SideView]:
+        """The queries as each side describes them, before any shift."""
         self.check(tokens)
-        described, known = [], []
+        views = []
         for index, side in enumerate(self.sides):
+            spectral = any(term.side == index and term.gamma is not None for term in self.terms)
+            views.append(side.describe(tokens, spectral, self.dtype))
+        return views
+
+    def vectors_of(
+        self, views: Sequence[SideView], cls: np.ndarray | None, shifts: Sequence[np.ndarray | None]
+    ) -> QueryVectors:
+        """The feature of each term of queries that were described; coordinates of each side are shifted, if given."""
+        features, known = [], []
+        for index, (side, view, shift) in enumerate(zip(self.sides, views, shifts, strict=True)):
             gammas = {term.gamma for term in self.terms if term.side == index}
-            features, products = side.features(tokens, gammas, self.dtype)
-            described.append(features)
-            if side.anchors is not None and products is not None:
-                known.append((side.anchors, products))
+            features.append(side.features(view.shifted(shift), gammas))
+            if isinstance(side, ResidualSide) and side.anchors is not None and view.products is not None:
+                known.append((side.anchors, view.products))
         every = tuple(
-            l2(np.asarray(tokens.cls, self.dtype)) if term.side == GLOBAL else described[term.side][term.gamma]
+            l2(np.asarray(cls, self.dtype)) if term.side == GLOBAL else features[term.side][term.gamma]
             for term in self.terms
         )
         return QueryVectors(every, tuple(term.weight for term in self.terms), known)
@@ -158,13 +109,12 @@ class Scorer:
         """Pack rows of integers for their kernel; scores stay as they are."""
         for term in self.terms:
             term.gallery.prepare()
-        for rows in (*(side.anchors for side in self.sides), *(side.directions for side in self.sides)):
-            if isinstance(rows, QuantisedRows):
-                rows.prepare()
+        for side in self.sides:
+            side.prepare()
 
     def check(self, tokens: Tokens) -> None:
         widths = [term.gallery.width for term in self.terms if term.side == GLOBAL]
-        check_channels(tokens, self.sides[0].centers.shape[1], widths[0] if widths else None)
+        check_channels(tokens, self.sides[0].channels, widths[0] if widths else None)
         if widths and len(tokens) and tokens.cls is None:
             raise BadTokens("this head compares global tokens and the query has none; give cls")
 

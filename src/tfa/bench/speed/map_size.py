@@ -15,7 +15,7 @@ from tfa.bench.speed.synthetic_maps import synthetic_head
 from tfa.bench.speed.synthetic_states import synthetic_state
 from tfa.maps.folder import writer
 from tfa.maps.stored_head import INTEGERS
-from tfa.method.carriers import CARRIERS
+from tfa.method.carriers import PAPER_CARRIERS
 
 BAR = Bar(4.0, at_least=True)
 
@@ -76,7 +76,7 @@ class MapSizeBenchmark:
 def run_map_size_benchmark(
     *,
     sizes: Sequence[int] = (607,),
-    carriers: Sequence[str] = tuple(CARRIERS),
+    carriers: Sequence[str] = PAPER_CARRIERS,
     storages: Sequence[str] = STORAGES,
     words: int = 64,
     channels: int = 384,

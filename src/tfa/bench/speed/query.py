@@ -18,7 +18,7 @@ from tfa.bench.speed.measure import measure_in_turn, thread_count
 from tfa.bench.speed.result_line import COLUMNS, Bar, Line, cells, compared, format_bytes
 from tfa.bench.speed.synthetic_maps import arrays_read, numbers_read, synthetic_head
 from tfa.maps.stored_head import INTEGERS
-from tfa.method.carriers import CARRIERS
+from tfa.method.carriers import PAPER_CARRIERS
 from tfa.method.residuals import describe
 from tfa.method.scorer import Scorer
 from tfa.search.bounded import BoundedEngine
@@ -111,9 +111,9 @@ def run_query_benchmark(
     """Time made-up maps of integers; the floor reads the same arrays on as many threads, in turn with the query."""
     tokens = synthetic_tokens(batch, patches, channels)
     times = []
-    with as_progress(progress).task("timing", len(sizes) * len(CARRIERS) + 1) as task:
+    with as_progress(progress).task("timing", len(sizes) * len(PAPER_CARRIERS) + 1) as task:
         for images in sizes:
-            for carrier in CARRIERS:
+            for carrier in PAPER_CARRIERS:
                 times.append(_timed(images, carrier, words, tokens, repeats))
                 task.advance()
         proof = proven(proof_images, words * channels, batch, repeats)

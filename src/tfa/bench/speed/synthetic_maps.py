@@ -6,8 +6,9 @@ import numpy as np
 
 from tfa.errors import BadSpec
 from tfa.maps.stored_head import INTEGERS, StoredHead
-from tfa.method.carriers import CARRIERS, carrier_terms
-from tfa.method.scorer import QuerySide, Scorer, ScoreTerm
+from tfa.method.carriers import PAPER_CARRIERS, carrier_terms
+from tfa.method.query_sides import ResidualSide
+from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import Gallery, Rows
 from tfa.search.quantised_rows import SEVEN_TOP, TOP, QuantisedRows
@@ -20,14 +21,16 @@ def synthetic_head(
     images: int, carrier: str, *, words: int = 64, channels: int = 384, storage: str = INTEGERS
 ) -> StoredHead:
     """A head of one vocabulary under soft assignment, with `images` random rows."""
-    if carrier not in CARRIERS or images < 3:
-        raise BadSpec(f"carrier={carrier!r}, images={images}: use one of {', '.join(CARRIERS)} and at least 3 images")
+    if carrier not in PAPER_CARRIERS or images < 3:
+        raise BadSpec(
+            f"carrier={carrier!r}, images={images}: use one of {', '.join(PAPER_CARRIERS)} and at least 3 images"
+        )
     rng = np.random.default_rng(0)
     centers = rng.standard_normal((words, channels), np.float32)
     centers /= np.linalg.norm(centers, axis=1, keepdims=True)
     terms, rank = carrier_terms(carrier, **STRENGTHS), min(images - 1, MAX_RANK)
     descriptors = _rows(rng, images, words * channels, SEVEN_TOP, storage)
-    side = QuerySide("soft", centers, 0.01)
+    side = ResidualSide("soft", centers, 0.01)
     if any(term.gamma is not None for term in terms):
         eta = np.geomspace(0.05 * images, 1e-4 * images, rank)
         vectors = np.empty((images, 0 if storage == INTEGERS else rank), np.float32)
@@ -39,7 +42,7 @@ def synthetic_head(
             vectors = (rng.standard_normal((images, rank), np.float32) / np.sqrt(images)).astype(storage)
         means = np.full(images, 0.3)
         geometry = Geometry(np.arange(images), vectors, eta, means, 0.3, 50.0)
-        side = QuerySide("soft", centers, 0.01, geometry, descriptors, directions)
+        side = ResidualSide("soft", centers, 0.01, geometry, descriptors, directions)
     parts = []
     for term in terms:
         rows = descriptors if term.gamma is None else _rows(rng, images, rank, TOP, storage)

@@ -12,7 +12,7 @@ import numpy as np
 from tfa.base.backend import Backend
 from tfa.base.progress import Progress, SilentProgress, tracked
 from tfa.method.branch import Branch, Branches, ScoreBlock
-from tfa.method.carriers import CARRIERS, carrier_terms
+from tfa.method.carriers import PAPER_CARRIERS, carrier_terms
 from tfa.method.controllers import reasons
 from tfa.method.controllers.decisions import DatabaseEvidence, Decisions, SpectralStrengths
 from tfa.method.controllers.rules import METHOD, Rules
@@ -52,7 +52,7 @@ def decide(
     candidates = {
         f"{a}/{m}": Candidate.of(f"{a}/{m}", np.stack([seen[a, s].tops[m] for s in CONSTRUCTIONS]))
         for a in ASSIGNMENTS
-        for m in CARRIERS
+        for m in PAPER_CARRIERS
     }
 
     assignment = rules.assignment(candidates["hard/adaptive"], candidates["soft/adaptive"])

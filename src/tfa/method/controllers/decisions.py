@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from tfa.method.carriers import KernelTerm, carrier_terms
 from tfa.method.evidence.support import Candidate, dispersion_penalised
 from tfa.method.residuals import HARD, SOFT
 
@@ -61,6 +62,10 @@ class Decisions(Listed):
         """Share of the local score where the global token is used."""
         return 0.5
 
+    def kernel(self, assignment: str, construction: int) -> tuple[KernelTerm, ...]:
+        """The terms of the score of an assignment; here the same under every construction."""
+        return carrier_terms(self.carrier, **self.strengths[assignment])
+
 
 @dataclass(frozen=True, kw_only=True)
 class TargetDecisions(Listed):
@@ -82,6 +87,45 @@ class TargetDecisions(Listed):
         if self.route != MIXTURE:
             return {self.route: 1.0}
         return {HARD: 1 - self.soft_weight, SOFT: self.soft_weight}
+
+    def kernel(self, assignment: str, construction: int) -> tuple[KernelTerm, ...]:
+        """The terms of the score of an assignment; here the same under every construction."""
+        return carrier_terms(self.carrier, **self.strengths[assignment])
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedDecisions(Listed):
+    """The fitted choices of a head that was judged by its answers (ours, beyond the paper)."""
+
+    representation: str  # "second_order" | "hard" | "soft"
+    carrier: str
+    centring: bool = False  # are queries centred on the target photos?
+    score_calibrated: bool = False
+    c: float = 0.0
+    beta: float = 0.0
+    sigma_original: tuple[float, ...] = ()  # σ_0 and σ_P of each construction, which the carrier `blend` uses
+    sigma_partial: tuple[float, ...] = ()
+
+    # A judged head has no global token, and one representation.
+    admit_cls = False
+    local_weight = 1.0
+
+    @property
+    def branch_weights(self) -> dict[str, float]:
+        return {self.representation: 1.0}
+
+    def kernel(self, representation: str, construction: int) -> tuple[KernelTerm, ...]:
+        """The terms of the score under one construction."""
+        spreads = (1.0, 1.0)
+        if self.sigma_original:
+            spreads = (self.sigma_original[construction], self.sigma_partial[construction])
+        return carrier_terms(self.carrier, self.c, self.beta, spreads)
+
+    @property
+    def name(self) -> str:
+        """As candidates are named: second_order/partial+centring+score."""
+        more = "+centring" * self.centring + "+score" * self.score_calibrated
+        return f"{self.representation}/{self.carrier}{more}"
 
 
 # --- evidence --------------------------------------------------------------------------------------------------
@@ -172,3 +216,25 @@ class TargetEvidence(Listed):
         values = super().to_dict()
         counts = {name: values.pop(name) for name in ("target_images", "pseudo_queries")}
         return {**counts, **values.pop("route"), **values}
+
+
+@dataclass(frozen=True)
+class Judgement(Listed):
+    """How one candidate fared before the judge."""
+
+    value: float  # mean √M of its first answers
+    error: float  # standard error of that mean
+    difference: float  # to the incumbent, photo by photo, in the mean
+    difference_error: float
+
+
+@dataclass(frozen=True)
+class JudgedEvidence(Listed):
+    """What the judge saw of every candidate (ours, beyond the paper), and its reasons in words."""
+
+    photos: int  # that were judged by; 0 if the judge could not see patches
+    kind: str  # of photos, in words
+    incumbent: str
+    candidates: dict[str, Judgement]
+    strengths: dict[str, SpectralStrengths]  # of the representations that have an adaptive carrier
+    reasons: dict[str, str] = field(default_factory=dict)

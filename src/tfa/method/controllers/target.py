@@ -14,7 +14,7 @@ import numpy as np
 from tfa.base.backend import Backend
 from tfa.base.progress import Progress, SilentProgress
 from tfa.method.branch import Branches
-from tfa.method.carriers import CARRIERS, carrier_terms
+from tfa.method.carriers import PAPER_CARRIERS, carrier_terms
 from tfa.method.controllers import reasons
 from tfa.method.controllers.decisions import (
     MIXTURE,
@@ -68,13 +68,13 @@ def decide_for_target(
 
         strengths = {a: target_strengths([targets[a, s] for s in CONSTRUCTIONS]) for a in weights}
         kernels: dict[str, list[Kernel]] = {}
-        for m in CARRIERS:  # under mixture every carrier is mixed
+        for m in PAPER_CARRIERS:  # under mixture every carrier is mixed
             terms = {a: carrier_terms(m, strengths[a].c, strengths[a].beta) for a in weights}
             used = [[(weight, targets[a, s], terms[a]) for a, weight in weights.items()] for s in CONSTRUCTIONS]
             kernels[m] = [BranchKernel(branches_used, backend) for branches_used in used]
-        scores = {m: [kernel.target_scores() for kernel in kernels[m]] for m in CARRIERS}
-        candidates = {m: Candidate.of(m, np.stack([rows.argmax(axis=1) for rows in scores[m]])) for m in CARRIERS}
-        carrier = rules.carrier(*(candidates[m] for m in CARRIERS))
+        scores = {m: [kernel.target_scores() for kernel in kernels[m]] for m in PAPER_CARRIERS}
+        candidates = {m: Candidate.of(m, np.stack([rows.argmax(axis=1) for rows in scores[m]])) for m in PAPER_CARRIERS}
+        carrier = rules.carrier(*(candidates[m] for m in PAPER_CARRIERS))
         task.advance()
 
         masks = [Mask.union(*(branches[a, s].mask for a in weights)) for s in CONSTRUCTIONS]
@@ -110,7 +110,7 @@ def decide_for_target(
     words = {
         "route": reasons.of_route(route, soft_weight, route_evidence),
         "strengths": reasons.of_target_strengths(strengths),
-        "carrier": f"{reasons.of_carrier(carrier, *(candidates[m] for m in CARRIERS))} (on the target photos)",
+        "carrier": f"{reasons.of_carrier(carrier, *(candidates[m] for m in PAPER_CARRIERS))} (on the target photos)",
         "admit_cls": reasons.of_target_token(token, admit, scaled),
     }
     # Reasons are those of the method's rules; a decision made by another rule is not explained by them.

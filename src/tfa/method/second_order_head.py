@@ -1,0 +1,160 @@
+"""The second-order head (ours, beyond the paper): spaces of three constructions and decisions, turned into scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tfa.base.backend import Backend
+from tfa.base.config import HeadSpec
+from tfa.base.progress import Progress, SilentProgress, tracked
+from tfa.base.spill import Spill
+from tfa.base.tokens import Tokens
+from tfa.method.branch import DatabaseSplit, ScoreBlock
+from tfa.method.carriers import carrier_terms
+from tfa.method.controllers.decisions import JudgedDecisions, JudgedEvidence, SpectralStrengths
+from tfa.method.evidence.support import Mask
+from tfa.method.head import ENSEMBLE, BaseHead, Replica, shifted
+from tfa.method.pseudo_queries import pseudo_facts
+from tfa.method.score_calibration import calibrated
+from tfa.method.scorer import Scorer, check_channels, joined
+from tfa.method.second_order import SECOND_ORDER, describe_second_order, fit_directions
+from tfa.method.second_order_space import MAX_PSEUDO, SecondOrderSpace, fit_space
+from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary
+
+PSEUDO_COUNTS = 8  # photos at the database's mean that target photos are averaged with
+
+
+@dataclass(frozen=True)
+class FittedSpaces:
+    """What is fitted to the database before anything is decided, and what a calibration keeps of a head."""
+
+    spec: HeadSpec
+    spaces: tuple[SecondOrderSpace, ...]  # of each construction
+    strengths: SpectralStrengths
+    sigma_original: tuple[float, ...]
+    sigma_partial: tuple[float, ...]
+    dtype: str
+
+    def decisions(self, carrier: str, *, centring: bool = False, score: bool = False) -> JudgedDecisions:
+        """The second-order head of that carrier."""
+        return JudgedDecisions(
+            representation=SECOND_ORDER,
+            carrier=carrier,
+            centring=centring,
+            score_calibrated=score,
+            c=self.strengths.c,
+            beta=self.strengths.beta,
+            sigma_original=self.sigma_original,
+            sigma_partial=self.sigma_partial,
+        )
+
+    def check(self, tokens: Tokens) -> None:
+        """Raise if `tokens` do not come from the encoder this was fitted with."""
+        check_channels(tokens, self.spaces[0].side.channels, None)
+
+
+@dataclass(frozen=True)
+class SecondOrderHead(BaseHead):
+    """A fitted retriever. Immutable; every construction is a complete retriever of its own (a replica)."""
+
+    fitted: FittedSpaces
+    decisions: JudgedDecisions
+    evidence: JudgedEvidence
+    peaks: Mapping[Replica, np.ndarray]  # sorted top-1 z-scores of the pseudo queries: the scale of confidence
+    scorers: Mapping[Replica, Scorer]
+    saw: str = "database"
+    vocabularies: tuple[Vocabulary, ...] = ()  # of the residual heads that competed with it
+
+    @property
+    def spec(self) -> HeadSpec:
+        return self.fitted.spec
+
+    def pseudo_scores(self, construction: int) -> tuple[ScoreBlock, Mask]:
+        """Scores of the pseudo queries under one construction, and what they may not answer."""
+        space, scorer = self.fitted.spaces[construction], self.scorers[construction]
+        block = space.pseudo_scores(self.decisions.kernel(SECOND_ORDER, construction))
+        if self.decisions.score_calibrated:
+            block = shifted(block, spread_of(block, space), scorer.bias)
+        return block, space.mask
+
+
+def fit_spaces(
+    tokens: Tokens, spec: HeadSpec, backend: Backend, dtype: str, progress: Progress | None = None
+) -> FittedSpaces:
+    """Directions, descriptors and PCA of three constructions."""
+    spill, progress = Spill(), progress or SilentProgress()
+    directions = fit_directions(tokens, spec.max_patches)
+    described = describe_second_order(tokens, directions, dtype=dtype, spill=spill, progress=progress)
+    split = DatabaseSplit.of(len(tokens), replace(spec, max_pseudo=min(spec.max_pseudo, MAX_PSEUDO)))
+    keys = tracked(CONSTRUCTIONS, len(CONSTRUCTIONS), "spectra", progress)
+    spaces = tuple(fit_space(described[s], directions[s], split, spec.max_rank, backend, spill) for s in keys)
+    facts = [space.facts for space in spaces if space.facts is not None]
+    strengths = SpectralStrengths.of(
+        [one.correlation for one in facts], [one.participation for one in facts], [one.displacement for one in facts]
+    )
+    sigmas = [
+        tuple(spread_of(space.pseudo_scores(carrier_terms(carrier)), space) for space in spaces)
+        for carrier in ("original", "partial")
+    ]
+    return FittedSpaces(spec, spaces, strengths, sigmas[0], sigmas[1], dtype)
+
+
+def spread_of(block: ScoreBlock, space: SecondOrderSpace) -> float:
+    """σ: median over pseudo queries of a row's spread; 1 where all scores are equal and there is nothing to scale."""
+    return medianspread_of(pseudo_facts(block, len(space.pseudo), space.mask, len(space))) or 1.0
+
+
+def target_shift(coordinates: np.ndarray) -> np.ndarray:
+    """Uᵀ(μ' − μ) `r` of target photos' coordinates `c r`: their mean, with 8 photos more at the database's mean."""
+    return coordinates.sum(axis=0, dtype=np.float64) / (len(coordinates) + PSEUDO_COUNTS)
+
+
+def assemble_second_order(
+    fitted: FittedSpaces, decisions: JudgedDecisions, evidence: JudgedEvidence, target: Tokens | None = None
+) -> SecondOrderHead:
+    """A head from its decisions. `target` are the photos that centring and score calibration learn from."""
+    spill = Spill()
+    scorers: dict[Replica, Scorer] = {}
+    peaks: dict[Replica, np.ndarray] = {}
+    total = None
+    for s, space in enumerate(fitted.spaces):
+        kernel = decisions.kernel(SECOND_ORDER, s)
+        block = space.pseudo_scores(kernel)
+        scorers[s], sigma = calibrated_scorer(
+            space.scorer(kernel, fitted.dtype, spill), decisions, target, block, space
+        )
+        scores = block(0, len(space.pseudo)) / sigma + scorers[s].bias
+        total = scores if total is None else total + scores
+        peaks[s] = sorted_peaks(scores.copy(), space.mask)
+    scorers[ENSEMBLE] = joined([scorers[s] for s in CONSTRUCTIONS])
+    masks = [space.mask for space in fitted.spaces]
+    assert total is not None
+    peaks[ENSEMBLE] = sorted_peaks(total, masks[0].union(*masks[1:]))
+    saw = "database" if target is None else "target"
+    return SecondOrderHead(fitted, decisions, evidence, peaks, scorers, saw)
+
+
+def calibrated_scorer(
+    scorer: Scorer, decisions: JudgedDecisions, target: Tokens | None, block: ScoreBlock, space: SecondOrderSpace
+) -> tuple[Scorer, float]:
+    """The scorer centred on target photos, and with their mean scores taken off, as decided; and by what it is divided."""
+    if target is None or not (decisions.centring or decisions.score_calibrated):
+        return scorer, 1.0
+    [view] = scorer.describe(target)
+    if decisions.centring:
+        assert view.coordinates is not None
+        side = replace(scorer.sides[0], shift=target_shift(view.coordinates))
+        scorer = replace(scorer, sides=(side,))
+    if not decisions.score_calibrated:
+        return scorer, 1.0
+    sigma = spread_of(block, space)
+    return calibrated(scorer, sigma, target), sigma
+
+
+def sorted_peaks(scores: np.ndarray, mask: Mask) -> np.ndarray:
+    """Top-1 z-scores of pseudo queries' scores `p m`, sorted; `scores` is overwritten."""
+    facts = pseudo_facts(lambda start, stop: scores[start:stop], len(scores), mask, scores.shape[1])
+    return np.sort(facts.peak[facts.top >= 0])

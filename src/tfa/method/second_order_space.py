@@ -1,0 +1,205 @@
+"""The second-order space of a map (ours, beyond the paper): PCA of its descriptors, and every image's coordinates.
+
+PCA is fitted in whichever of its two forms is smaller, both exact for the images they are given:
+
+    dual         N ≤ D    Gram matrix `N N`: E, η;   Uᵀ = η^{-1/2} Eᵀ V,   z = E √η
+    covariance   N > D    Σ v vᵀ `D D` and Σ v, added up in one pass over the descriptors; U its eigenvectors
+
+D = m(m+1)/2 is 8,256 at 128 directions. Every carrier is a function of coordinates: see `SecondOrderSide`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.linalg
+
+from tfa.base.backend import Backend, to_numpy
+from tfa.base.spill import Spill, release
+from tfa.method.branch import DatabaseSplit, ScoreBlock, row_blocks
+from tfa.method.carriers import MEAN, Gamma, KernelTerm, weighted_sum
+from tfa.method.evidence.support import Mask, correlation
+from tfa.method.gram import cross_products, gram_matrix
+from tfa.method.query_sides import SecondOrderSide, shaped
+from tfa.method.scorer import Scorer, ScoreTerm
+from tfa.method.spectrum import fit_geometry
+from tfa.search.gallery import Gallery
+from tfa.search.ties import find_duplicates
+
+MAX_RANK = 2048  # directions of the PCA that are kept at most (ours): a map of 20,000 images stays below 5 kB an image
+MAX_PSEUDO = 1000  # database images that are pseudo queries at most (ours)
+IN_MEMORY = 256 << 20  # bytes of pseudo queries' scores that are not worth a file
+BLOCK = 1024  # descriptors of which products are added up at a time
+
+
+@dataclass(frozen=True)
+class SpectralFacts:
+    """What the strengths of the adaptive carrier follow from, see `controllers.decisions.SpectralStrengths`."""
+
+    correlation: float  # ρ: of the spectral energies of the database's halves
+    participation: float  # PR^u
+    displacement: float  # ‖μ_0 − μ_1‖ / ‖μ‖
+
+
+@dataclass(frozen=True)
+class SecondOrderSpace:
+    """One construction, fitted to the database."""
+
+    side: SecondOrderSide
+    coordinates: np.ndarray  # m r
+    pseudo: np.ndarray  # p: the images that are pseudo queries
+    mask: Mask  # what they may not answer: themselves and their duplicates
+    duplicates: np.ndarray | None  # m: index of the first image of the very same tokens; None if all differ
+    facts: SpectralFacts | None = None  # None where the space was read from a map
+
+    def __len__(self) -> int:
+        return len(self.coordinates)
+
+    def features(self, gamma: Gamma, dtype: str, spill: Spill | None = None) -> np.ndarray:
+        """What a term compares, of every database image: z (None), 1 (MEAN) or φ_γ."""
+        shape = (len(self), 1 if gamma == MEAN else self.coordinates.shape[1])
+        features = np.empty(shape, dtype) if spill is None else spill.empty(shape, dtype)
+        for start, stop in row_blocks(*shape):
+            features[start:stop] = self._features(slice(start, stop), gamma)
+            release(features)
+            release(self.coordinates)
+        return features
+
+    def _features(self, rows: slice | np.ndarray, gamma: Gamma) -> np.ndarray | float:
+        if gamma == MEAN:
+            return 1.0
+        coordinates = self.coordinates[rows]
+        if gamma is None:
+            return coordinates
+        assert isinstance(gamma, float)
+        return shaped(coordinates, self.side.eigenvalues, gamma)
+
+    def scorer(self, kernel: Sequence[KernelTerm], dtype: str, spill: Spill | None = None) -> Scorer:
+        """Σ weight · kernel term, over the whole database."""
+        terms = []
+        for term in kernel:
+            for gamma in (None, MEAN) if term.gamma is None else (term.gamma,):
+                gallery = Gallery.of(self.features(gamma, dtype, spill))
+                terms.append(ScoreTerm(term.weight, 0, gamma, gallery))
+        return Scorer((self.side,), tuple(terms), np.zeros(len(self)), self.duplicates, dtype)
+
+    def scores_of(
+        self, coordinates: np.ndarray, level: np.ndarray, kernel: Sequence[KernelTerm], spill: Spill | None = None
+    ) -> np.ndarray:
+        """Scores `q m`, float64, of images by their coordinates `q r` and their ⟨v, μ⟩ `q`."""
+        eigenvalues, mean = self.side.eigenvalues, self.side.mean_coordinates.astype(np.float64)
+        rows = np.asarray(coordinates, np.float64)
+        ours = {t.gamma: rows + mean if t.gamma is None else shaped(rows, eigenvalues, t.gamma) for t in kernel}
+        shape, plain = (len(rows), len(self)), sum(term.weight for term in kernel if term.gamma is None)
+        scores = np.empty(shape) if spill is None else spill.empty(shape, np.float64)
+        for low in range(0, len(self), BLOCK):  # the steps between are as large as the coordinates
+            every = np.asarray(self.coordinates[low : low + BLOCK], np.float64)
+            theirs = {g: every if g is None else shaped(every, eigenvalues, g) for g in ours}
+            scores[:, low : low + BLOCK] = weighted_sum((t.weight, ours[t.gamma] @ theirs[t.gamma].T) for t in kernel)
+            scores[:, low : low + BLOCK] += plain * level[:, None]
+            release(self.coordinates)
+            release(scores)
+        return scores
+
+    def pseudo_scores(self, kernel: Sequence[KernelTerm]) -> ScoreBlock:
+        """Scores of the pseudo queries; a block is a copy the caller may overwrite."""
+        coordinates = np.asarray(self.coordinates[self.pseudo], np.float64)
+        mean = self.side.mean.astype(np.float64)
+        level = mean @ mean + coordinates @ self.side.mean_coordinates  # ⟨v, μ⟩ of v = μ + U z
+        every = self.scores_of(coordinates, level, kernel, Spill(IN_MEMORY))
+        return lambda start, stop: np.array(every[start:stop])
+
+
+def fit_space(
+    descriptors: np.ndarray,
+    patch_directions: np.ndarray,
+    split: DatabaseSplit,
+    max_rank: int,
+    backend: Backend,
+    spill: Spill,
+) -> SecondOrderSpace:
+    """PCA, coordinates, duplicates and spectral facts of one construction's descriptors `m D`."""
+    images, width = descriptors.shape
+    principal = _dual if images <= width else _by_covariance
+    fitted = principal(descriptors, split, min(max_rank, MAX_RANK), backend, spill)
+    side = SecondOrderSide(patch_directions, fitted.mean, fitted.axes, fitted.eigenvalues)
+    energies = np.zeros((2, len(fitted.eigenvalues)))
+    for start, stop in row_blocks(images, len(fitted.eigenvalues)):
+        block = fitted.coordinates[start:stop]
+        energies += split.half_shares[:, start:stop] @ (block * block)
+    facts = replace(fitted.facts, correlation=correlation(energies[0], energies[1]))
+    return SecondOrderSpace(side, fitted.coordinates, split.pseudo, fitted.mask, find_duplicates(descriptors), facts)
+
+
+@dataclass(frozen=True)
+class _Principal:
+    mean: np.ndarray  # D
+    axes: np.ndarray  # r D
+    eigenvalues: np.ndarray  # r
+    coordinates: np.ndarray  # m r, float64
+    mask: Mask
+    facts: SpectralFacts
+
+
+def _dual(descriptors: np.ndarray, split: DatabaseSplit, max_rank: int, backend: Backend, spill: Spill) -> _Principal:
+    images, width = descriptors.shape
+    gram = gram_matrix(descriptors, backend)
+    products = to_numpy(gram)
+    norms = np.sqrt(np.diagonal(products).clip(min=0))
+    mask = Mask.of_duplicates(products[split.pseudo], split.pseudo, norms)
+    between = split.half_shares[0] - split.half_shares[1]
+    displaced = float(np.sqrt(max(float(between @ products @ between), 0.0)))  # ‖μ_0 − μ_1‖² = wᵀGw
+    geometry = fit_geometry(gram, width, max_rank, np.arange(images))  # overwrites the Gram matrix
+    weights = (geometry.vectors / np.sqrt(geometry.eta)).T  # r m; rows add up to 0, so V need not be centred
+    axes, mean = np.empty((geometry.rank, width), descriptors.dtype), np.empty(width)
+    for low in range(0, width, BLOCK):
+        block = np.asarray(descriptors[:, low : low + BLOCK], np.float64)
+        axes[:, low : low + BLOCK], mean[low : low + BLOCK] = weights @ block, block.mean(axis=0)
+    release(descriptors)
+    facts = SpectralFacts(0.0, geometry.participation, displaced / max(float(np.linalg.norm(mean)), 1e-30))
+    coordinates = spill.keep(geometry.anchor_coordinates())
+    return _Principal(mean.astype(descriptors.dtype), axes, geometry.eigenvalues, coordinates, mask, facts)
+
+
+def _by_covariance(
+    descriptors: np.ndarray, split: DatabaseSplit, max_rank: int, backend: Backend, spill: Spill
+) -> _Principal:
+    images, width = descriptors.shape
+    moment, sums, norms = np.zeros((width, width)), np.zeros((2, width)), np.empty(images)
+    for start in range(0, images, BLOCK):
+        block = np.asarray(descriptors[start : start + BLOCK], np.float64)
+        moment += block.T @ block  # numpy makes it a symmetric rank-k update
+        sums += split.half_shares[:, start : start + BLOCK] @ block
+        norms[start : start + BLOCK] = np.sqrt((block * block).sum(axis=1))
+        release(descriptors)
+    sizes = np.array([len(half) for half in split.halves]) / images
+    mean, displaced = sizes @ sums, float(np.linalg.norm(sums[0] - sums[1]))
+    participation = float(np.trace(moment)) ** 2 / max(float(np.linalg.norm(moment)) ** 2, 1e-300)
+    moment /= images
+    moment -= np.outer(mean, mean)
+    values, vectors = scipy.linalg.eigh(
+        moment, subset_by_index=(max(width - max_rank, 0), width - 1), overwrite_a=True, check_finite=False
+    )
+    values, vectors = values[::-1], vectors[:, ::-1]
+    kept = values > max(float(values[0]), 0.0) * images * np.finfo(np.float64).eps
+    values, vectors = values[kept], np.ascontiguousarray(vectors[:, kept])
+    coordinates = spill.empty((images, len(values)), np.float64)
+    for start in range(0, images, BLOCK):
+        coordinates[start : start + BLOCK] = (
+            np.asarray(descriptors[start : start + BLOCK], np.float64) - mean
+        ) @ vectors
+        release(descriptors)
+        release(coordinates)
+    products = np.empty((len(split.pseudo), images), np.float64)
+    probes = np.asarray(descriptors[split.pseudo])
+    for start in range(0, images, BLOCK):
+        products[:, start : start + BLOCK] = cross_products(
+            probes, np.asarray(descriptors[start : start + BLOCK]), backend
+        )
+        release(descriptors)
+    mask = Mask.of_duplicates(products, split.pseudo, norms)
+    facts = SpectralFacts(0.0, participation, displaced / max(float(np.linalg.norm(mean)), 1e-30))
+    axes = np.ascontiguousarray(vectors.T, descriptors.dtype)
+    return _Principal(mean.astype(descriptors.dtype), axes, np.ascontiguousarray(values), coordinates, mask, facts)
