@@ -32,11 +32,14 @@ if TYPE_CHECKING:
     from tfa.maps import verify as verify
     from tfa.method.dual_vocabulary import DualHead as DualHead
     from tfa.method.head import Head as Head
+    from tfa.method.second_order_head import SecondOrderHead as SecondOrderHead
     from tfa.photos.positions import Position as Position
     from tfa.pipeline import calibrate as calibrate
     from tfa.pipeline import encode as encode
     from tfa.pipeline import fit as fit
     from tfa.pipeline import fit_dual as fit_dual
+    from tfa.pipeline import fit_judged as fit_judged
+    from tfa.pipeline import fit_second_order as fit_second_order
 
 # Where each public name lives; the imports above are for type checkers alone.
 _HOMES = {
@@ -48,8 +51,9 @@ _HOMES = {
     "tfa.maps": ("Answer", "CalibrationReport", "EditReport", "Hit", "PlaceMap", "Verified", "verify"),
     "tfa.method.dual_vocabulary": ("DualHead",),
     "tfa.method.head": ("Head",),
+    "tfa.method.second_order_head": ("SecondOrderHead",),
     "tfa.photos.positions": ("Position",),
-    "tfa.pipeline": ("calibrate", "encode", "fit", "fit_dual"),
+    "tfa.pipeline": ("calibrate", "encode", "fit", "fit_dual", "fit_judged", "fit_second_order"),
 }
 
 __all__ = sorted(["__version__", *(name for names in _HOMES.values() for name in names)])

@@ -22,7 +22,8 @@ import numpy as np
 
 from tfa.base.backend import l2
 from tfa.base.tokens import Tokens
-from tfa.method.query_sides import ResidualSide
+from tfa.method.carriers import Gamma
+from tfa.method.query_sides import ResidualSide, residual
 from tfa.method.residuals import HARD, hard_weights, residual_blocks, soft_weights
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
 from tfa.search.gallery import Rows
@@ -143,7 +144,7 @@ def attribute(scorer: Scorer, query: Tokens, image: Tokens, row: int) -> Attribu
         for term, ours, theirs in zip(scorer.terms, features, rows, strict=True)
     ]
     nearest: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-    for number, side in enumerate(scorer.sides):
+    for number, side in enumerate(map(residual, scorer.sides)):
         pieces = [Pieces.of(patches, side, scorer.dtype) for patches in photos]
         nearest[number] = (pieces[0].nearest, pieces[1].nearest)
         chosen = [index for index, term in enumerate(scorer.terms) if term.side == number]
@@ -157,7 +158,7 @@ def attribute(scorer: Scorer, query: Tokens, image: Tokens, row: int) -> Attribu
 
 
 def _tables(
-    side: ResidualSide, pieces: Pieces, gammas: Sequence[float | None], others: Sequence[np.ndarray]
+    side: ResidualSide, pieces: Pieces, gammas: Sequence[Gamma], others: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """⟨f(photo), other⟩ as tables `n k`, for each γ and the other photo's feature."""
     shape = side.centers.shape

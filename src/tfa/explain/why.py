@@ -14,6 +14,7 @@ from tfa.errors import BadTokens, UnknownImage
 from tfa.explain.attribution import Attribution, attribute
 from tfa.maps import PlaceMap
 from tfa.maps.lookup import tokens_of
+from tfa.method.carriers import Gamma
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
 
 WORDS = 12  # words listed
@@ -100,7 +101,7 @@ def term_name(scorer: Scorer, term: ScoreTerm, several: bool = False) -> str:
     which = f", vocabulary {term.member + 1}" if several else ""
     if term.side == GLOBAL:
         return f"global token{which}"
-    kinds = {None: "original residuals", 0.0: "centred residuals"}
+    kinds: dict[Gamma, str] = {None: "original residuals", 0.0: "centred residuals"}
     shape = kinds.get(term.gamma, f"shaped residuals (γ = {term.gamma or 0.0:.2f})")
     return f"{scorer.sides[term.side].assignment} words, {shape}{which}"
 

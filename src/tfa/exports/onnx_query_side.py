@@ -15,7 +15,8 @@ from tfa.base.files import write_atomically
 from tfa.base.onnx_graph import Graph
 from tfa.errors import TfaError
 from tfa.exports.vectors import CompiledMap
-from tfa.method.query_sides import ResidualSide
+from tfa.method.carriers import Gamma
+from tfa.method.query_sides import ResidualSide, residual
 from tfa.method.residuals import HARD
 from tfa.method.scorer import GLOBAL, Scorer
 from tfa.method.spectrum import Geometry
@@ -28,7 +29,7 @@ LARGEST = 2_000_000_000  # bytes; a protobuf message cannot hold more
 
 def write_onnx_head(path: Path, compiled: CompiledMap) -> None:
     """Write the graph. It takes any number of photos and of patches at once."""
-    size = sum(map(_bytes, compiled.scorer.sides))
+    size = sum(_bytes(residual(side)) for side in compiled.scorer.sides)
     if size > LARGEST:
         raise TfaError(
             f"the query side holds {size / 1e9:.1f} GB, an ONNX file at most {LARGEST / 1e9:.0f}; fit the map with "
@@ -41,11 +42,11 @@ def write_onnx_head(path: Path, compiled: CompiledMap) -> None:
 def head_model(scorer: Scorer, about: Mapping[str, Any]) -> bytes:
     """The model, serialised."""
     graph = Graph(OPSET)
-    patches = graph.input("patches", ["photos", "patches", scorer.sides[0].centers.shape[1]])
+    patches = graph.input("patches", ["photos", "patches", scorer.sides[0].channels])
     unit = graph.unit(patches)
-    features: dict[tuple[int, float | None], str] = {}
-    for number, side in enumerate(scorer.sides):
-        gammas = sorted({term.gamma for term in scorer.terms if term.side == number and term.gamma is not None})
+    features: dict[tuple[int, Gamma], str] = {}
+    for number, side in enumerate(map(residual, scorer.sides)):
+        gammas = sorted({t.gamma for t in scorer.terms if t.side == number and isinstance(t.gamma, float)})
         descriptor = _descriptor(graph, side, unit)
         features[number, None] = descriptor
         if gammas:

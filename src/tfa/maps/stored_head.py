@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from tfa.base.tokens import Tokens
+from tfa.method.carriers import Gamma
 from tfa.method.head import Head, Replica
-from tfa.method.query_sides import ResidualSide
+from tfa.method.query_sides import ResidualSide, residual
 from tfa.method.score_calibration import bias_of_rows
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
 from tfa.method.spectrum import Geometry
@@ -39,7 +40,7 @@ class StoredHead:
     def of(cls, head: Head, replica: Replica, storage: str) -> StoredHead:
         """Drop from a fitted head what answering does not need."""
         scorer = head.scorer(replica)
-        sides = tuple(_stored_side(side, storage) for side in scorer.sides)
+        sides = tuple(_stored_side(residual(side), storage) for side in scorer.sides)
         terms: list[ScoreTerm] = []
         for term, same in zip(scorer.terms, _first_alike(scorer.terms), strict=True):
             if same is not None:
@@ -71,7 +72,7 @@ class StoredHead:
     def layout(self) -> dict[str, Any]:
         """What the header says of the tensors."""
         sides, terms = [], []
-        for side in self.scorer.sides:
+        for side in map(residual, self.scorer.sides):
             numbers = None if side.geometry is None else {key: getattr(side.geometry, key) for key in GEOMETRY}
             sides.append({"assignment": side.assignment, "temperature": side.temperature, "geometry": numbers})
         for term, same in zip(self.scorer.terms, _first_alike(self.scorer.terms), strict=True):
@@ -80,7 +81,7 @@ class StoredHead:
         return {"storage": self.storage, "sides": sides, "terms": terms}
 
     def _shares_anchors(self, term: ScoreTerm) -> bool:
-        return term.side != GLOBAL and term.gallery.chunks[0] is self.scorer.sides[term.side].anchors
+        return term.side != GLOBAL and term.gallery.chunks[0] is residual(self.scorer.sides[term.side]).anchors
 
     def head_tensors(self) -> dict[str, np.ndarray]:
         """The query side."""
@@ -89,7 +90,7 @@ class StoredHead:
         for index, features in enumerate(self.scorer.calibrators or ()):
             if first[index] is None:
                 tensors[f"calibrators{index}"] = features
-        for index, side in enumerate(self.scorer.sides):
+        for index, side in enumerate(map(residual, self.scorer.sides)):
             tensors[f"side{index}.centers"] = side.centers
             if side.geometry is not None and side.anchors is not None:
                 tensors |= _written(f"side{index}.anchors", side.anchors)
@@ -197,6 +198,6 @@ def _read_side(name: str, entry: dict[str, Any], head: Tensors) -> ResidualSide:
 
 def _first_alike(terms: Sequence[ScoreTerm]) -> list[int | None]:
     """For each term the earlier one with the same features (in an ensemble: the global token's); None if first."""
-    seen: dict[tuple[int, float | None], int] = {}
+    seen: dict[tuple[int, Gamma], int] = {}
     first = [seen.setdefault((term.side, term.gamma), index) for index, term in enumerate(terms)]
     return [None if same == index else same for index, same in enumerate(first)]

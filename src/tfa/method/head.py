@@ -15,7 +15,7 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.method.branch import Branch, Branches, DatabaseSplit, ScoreBlock
 from tfa.method.carriers import KernelTerm
-from tfa.method.controllers.decisions import DatabaseEvidence, Decisions, TargetDecisions, TargetEvidence
+from tfa.method.controllers.decisions import AnyDecisions, AnyEvidence, JudgedDecisions
 from tfa.method.evidence.support import Mask
 from tfa.method.pseudo_queries import (
     empty_scores,
@@ -92,7 +92,7 @@ class FittedDatabase:
         """Which images are pseudo queries; the same for all branches."""
         return next(iter(self.branches.values())).split
 
-    def used(self, decisions: Decisions | TargetDecisions, construction: int) -> Used:
+    def used(self, decisions: AnyDecisions, construction: int) -> Used:
         """What the decisions use of one construction."""
         return [
             (weight, self.branches[a, construction], decisions.kernel(a, construction))
@@ -104,8 +104,8 @@ class FittedDatabase:
 class Head(FittedDatabase, BaseHead):
     """A fitted retriever. Immutable; every construction is a complete retriever of its own (a replica)."""
 
-    decisions: Decisions | TargetDecisions
-    evidence: DatabaseEvidence | TargetEvidence
+    decisions: AnyDecisions
+    evidence: AnyEvidence
     peaks: Mapping[Replica, np.ndarray]  # sorted top-1 z-scores of the pseudo queries: the scale of confidence
     scorers: Mapping[Replica, Scorer]
     saw: str = "database"
@@ -113,8 +113,8 @@ class Head(FittedDatabase, BaseHead):
 
 def assemble(
     fitted: FittedDatabase,
-    decisions: Decisions | TargetDecisions,
-    evidence: DatabaseEvidence | TargetEvidence,
+    decisions: AnyDecisions,
+    evidence: AnyEvidence,
     backend: Backend,
     *,
     score_target: Tokens | None = None,
@@ -139,6 +139,7 @@ def assemble(
         used = fitted.used(decisions, s)
         local, token = 1.0, None  # S_{m*}, or with the global token admitted w·S_{m*}/σ_local + (1 − w)·S_cls/σ_cls
         if unit is not None:
+            assert not isinstance(decisions, JudgedDecisions), "judged heads have no global token"
             local = decisions.local_weight / decisions.sigma_local[s]
             token = (1 - decisions.local_weight) / decisions.sigma_cls[s], unit
         scorers[s] = replica_scorer(used, fitted.spec, dtype, spill, local, token)
@@ -186,7 +187,7 @@ def replica_scorer(
 
 def final_scores(
     used: Used,
-    decisions: Decisions | TargetDecisions,
+    decisions: AnyDecisions,
     similar: ScoreBlock | None,
     backend: Backend,
     *,
@@ -201,6 +202,7 @@ def final_scores(
     block = mixed([(weight, scores(branch, terms, backend)) for weight, branch, terms in used])
     if similar is not None:
         s = used[0][1].construction
+        assert not isinstance(decisions, JudgedDecisions), "judged heads have no global token"
         block = fused(block, similar, decisions.local_weight, decisions.sigma_local[s], decisions.sigma_cls[s])
     return block, Mask.union(*(branch.mask for _, branch, _ in used))
 

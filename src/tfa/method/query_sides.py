@@ -199,6 +199,12 @@ class SecondOrderSide:
 QuerySide = ResidualSide | SecondOrderSide
 
 
+def residual(side: QuerySide) -> ResidualSide:
+    """A side that is known to be of residuals."""
+    assert isinstance(side, ResidualSide), "this is for residual heads"
+    return side
+
+
 def shaped(coordinates: np.ndarray, eigenvalues: np.ndarray, gamma: float) -> np.ndarray:
     """φ_γ = L2(λ^{-γ/2} z)."""
     scale = (eigenvalues ** (-gamma / 2)).astype(coordinates.dtype)

@@ -17,7 +17,7 @@ from tfa.method.carriers import carrier_terms
 from tfa.method.controllers.decisions import JudgedDecisions, JudgedEvidence, SpectralStrengths
 from tfa.method.evidence.support import Mask
 from tfa.method.head import ENSEMBLE, BaseHead, Replica, shifted
-from tfa.method.pseudo_queries import pseudo_facts
+from tfa.method.pseudo_queries import median_spread, pseudo_facts
 from tfa.method.score_calibration import calibrated
 from tfa.method.scorer import Scorer, check_channels, joined
 from tfa.method.second_order import SECOND_ORDER, describe_second_order, fit_directions
@@ -104,7 +104,7 @@ def fit_spaces(
 
 def spread_of(block: ScoreBlock, space: SecondOrderSpace) -> float:
     """σ: median over pseudo queries of a row's spread; 1 where all scores are equal and there is nothing to scale."""
-    return medianspread_of(pseudo_facts(block, len(space.pseudo), space.mask, len(space))) or 1.0
+    return median_spread(pseudo_facts(block, len(space.pseudo), space.mask, len(space))) or 1.0
 
 
 def target_shift(coordinates: np.ndarray) -> np.ndarray:
@@ -140,7 +140,7 @@ def assemble_second_order(
 def calibrated_scorer(
     scorer: Scorer, decisions: JudgedDecisions, target: Tokens | None, block: ScoreBlock, space: SecondOrderSpace
 ) -> tuple[Scorer, float]:
-    """The scorer centred on target photos, and with their mean scores taken off, as decided; and by what it is divided."""
+    """The scorer as decided: centred on target photos, their mean scores taken off; and σ, by which it is divided."""
     if target is None or not (decisions.centring or decisions.score_calibrated):
         return scorer, 1.0
     [view] = scorer.describe(target)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tfa.maps import PlaceMap
+from tfa.method.query_sides import residual
 from tfa.method.scorer import GLOBAL, Scorer
 from tfa.search.gallery import Gallery
 
@@ -39,7 +40,7 @@ def evidence_of(place_map: PlaceMap) -> dict[str, Any]:
 
 def spectrum_of(scorer: Scorer) -> dict[str, Any] | None:
     """Eigenvalues of the first vocabulary's residuals, the shaping γ with the most weight, and the spectral width."""
-    for number, side in enumerate(scorer.sides):
+    for number, side in enumerate(map(residual, scorer.sides)):
         if side.geometry is None:
             continue
         shaped = [part for part in scorer.terms if part.side == number and part.gamma is not None]
@@ -75,7 +76,7 @@ def _original(scorer: Scorer, alive: np.ndarray) -> tuple[np.ndarray, np.ndarray
     for term in scorer.terms:
         if term.side != GLOBAL and term.gamma is None:
             return alive, alive, term.gallery
-    side = next(side for side in scorer.sides if side.geometry is not None)
+    side = next(side for side in map(residual, scorer.sides) if side.geometry is not None)
     assert side.geometry is not None
     assert side.anchors is not None
     rows, _, kept = np.intersect1d(alive, side.geometry.anchors, return_indices=True)

@@ -15,7 +15,7 @@ from tfa.base.backend import backend_for
 from tfa.bench.heads.contract import Fit, HeadCard
 from tfa.bench.heads.own_heads import RetrieverHead, fitted_tfa
 from tfa.errors import BadSpec
-from tfa.method.controllers.decisions import Decisions
+from tfa.method.controllers.decisions import DatabaseEvidence, Decisions
 from tfa.method.head import Head, assemble
 from tfa.method.residuals import ASSIGNMENTS
 
@@ -41,7 +41,7 @@ CONTROLS: Mapping[str, Control] = {
 
 def under_control(head: Head, assignment: str, control: Control) -> Head:
     """`head` with its decisions replaced and the global token left out."""
-    if not isinstance(head.decisions, Decisions):
+    if not isinstance(head.decisions, Decisions) or not isinstance(head.evidence, DatabaseEvidence):
         raise BadSpec("controls are taken from a database-only head; give the head that tfa.fit made")
     strengths = head.evidence.assignments[assignment]
     decisions = dataclasses.replace(

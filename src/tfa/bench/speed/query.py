@@ -19,6 +19,7 @@ from tfa.bench.speed.result_line import COLUMNS, Bar, Line, cells, compared, for
 from tfa.bench.speed.synthetic_maps import arrays_read, numbers_read, synthetic_head
 from tfa.maps.stored_head import INTEGERS
 from tfa.method.carriers import PAPER_CARRIERS
+from tfa.method.query_sides import residual
 from tfa.method.residuals import describe
 from tfa.method.scorer import Scorer
 from tfa.search.bounded import BoundedEngine
@@ -126,8 +127,8 @@ def _timed(images: int, carrier: str, words: int, tokens: Tokens, repeats: int) 
     scorer, one = head.scorer, tokens.select([0])
     known = DescribedQueries(one)
     scorer.prepare()
-    arrays = [*arrays_read(head), np.asarray(tokens.patches[0]), scorer.sides[0].centers]
-    side, backend = scorer.sides[0], backend_for("cpu")
+    arrays = [*arrays_read(head), np.asarray(tokens.patches[0]), residual(scorer.sides[0]).centers]
+    side, backend = residual(scorer.sides[0]), backend_for("cpu")
 
     def descriptor() -> None:
         describe(one, [side.centers], [side.assignment], side.temperature, backend)

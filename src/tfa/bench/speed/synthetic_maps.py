@@ -7,7 +7,7 @@ import numpy as np
 from tfa.errors import BadSpec
 from tfa.maps.stored_head import INTEGERS, StoredHead
 from tfa.method.carriers import PAPER_CARRIERS, carrier_terms
-from tfa.method.query_sides import ResidualSide
+from tfa.method.query_sides import ResidualSide, residual
 from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import Gallery, Rows
@@ -28,7 +28,7 @@ def synthetic_head(
     rng = np.random.default_rng(0)
     centers = rng.standard_normal((words, channels), np.float32)
     centers /= np.linalg.norm(centers, axis=1, keepdims=True)
-    terms, rank = carrier_terms(carrier, **STRENGTHS), min(images - 1, MAX_RANK)
+    terms, rank = carrier_terms(carrier, STRENGTHS["c"], STRENGTHS["beta"]), min(images - 1, MAX_RANK)
     descriptors = _rows(rng, images, words * channels, SEVEN_TOP, storage)
     side = ResidualSide("soft", centers, 0.01)
     if any(term.gamma is not None for term in terms):
@@ -66,8 +66,8 @@ def _levels(rng: np.random.Generator, shape: tuple[int, int], top: int) -> np.nd
 
 def rows_read(head: StoredHead) -> list[Rows]:
     """The rows that one question is multiplied with, each once."""
-    sides = [rows for side in head.scorer.sides for rows in (side.anchors, side.directions)]
-    vectors = [side.geometry.vectors for side in head.scorer.sides if side.geometry is not None]
+    sides = [rows for side in map(residual, head.scorer.sides) for rows in (side.anchors, side.directions)]
+    vectors = [side.geometry.vectors for side in map(residual, head.scorer.sides) if side.geometry is not None]
     every = (*sides, *vectors, *(chunk for part in head.scorer.terms for chunk in part.gallery.chunks))
     return list({id(rows): rows for rows in every if rows is not None and rows.shape[1]}.values())
 

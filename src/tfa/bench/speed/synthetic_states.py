@@ -11,6 +11,7 @@ import numpy as np
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import StoredHead
+from tfa.method.query_sides import residual
 
 WHY = {"assignment": "made up", "strengths": "made up", "admit_cls": "made up", "carrier": "made up"}
 
@@ -42,11 +43,11 @@ def synthetic_state(head: StoredHead, encoder: SyntheticEncoder | None = None) -
     facts = {
         "id": SyntheticEncoder.id,
         "fingerprint": SyntheticEncoder.fingerprint,
-        "channels": head.scorer.sides[0].centers.shape[1],
+        "channels": head.scorer.sides[0].channels,
         "global_channels": None,
         "grid": [1, 1] if encoder is None else list(encoder.grid),
         "weights": None,
     }
     named = NamedHead(DATABASE, head, {}, {"reasons": WHY}, "database", 0)
-    words = np.stack([head.scorer.sides[0].centers] * 3)
+    words = np.stack([residual(head.scorer.sides[0]).centers] * 3)
     return MapState(facts, {}, (named,), records, words, next_id=images)

@@ -64,7 +64,7 @@ class Decisions(Listed):
 
     def kernel(self, assignment: str, construction: int) -> tuple[KernelTerm, ...]:
         """The terms of the score of an assignment; here the same under every construction."""
-        return carrier_terms(self.carrier, **self.strengths[assignment])
+        return carrier_terms(self.carrier, self.strengths[assignment]["c"], self.strengths[assignment]["beta"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class TargetDecisions(Listed):
 
     def kernel(self, assignment: str, construction: int) -> tuple[KernelTerm, ...]:
         """The terms of the score of an assignment; here the same under every construction."""
-        return carrier_terms(self.carrier, **self.strengths[assignment])
+        return carrier_terms(self.carrier, self.strengths[assignment]["c"], self.strengths[assignment]["beta"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +126,9 @@ class JudgedDecisions(Listed):
         """As candidates are named: second_order/partial+centring+score."""
         more = "+centring" * self.centring + "+score" * self.score_calibrated
         return f"{self.representation}/{self.carrier}{more}"
+
+
+AnyDecisions = Decisions | TargetDecisions | JudgedDecisions
 
 
 # --- evidence --------------------------------------------------------------------------------------------------
@@ -238,3 +241,6 @@ class JudgedEvidence(Listed):
     candidates: dict[str, Judgement]
     strengths: dict[str, SpectralStrengths]  # of the representations that have an adaptive carrier
     reasons: dict[str, str] = field(default_factory=dict)
+
+
+AnyEvidence = DatabaseEvidence | TargetEvidence | JudgedEvidence

@@ -87,12 +87,11 @@ def reason_of(winner: JudgedDecisions, judgements: Mapping[str, Judgement], incu
     own = judgements[winner.name]
     others = [one.value for name, one in judgements.items() if name != winner.name]
     best = f", the next best {max(others):.2f}" if others else ""
-    kept = (
-        ""
-        if winner.name != incumbent or not others or own.value >= max(others)
-        else (" (which is not ahead by more than chance explains)")
-    )
-    return f"{in_words(winner)}: its first answers share {own.value:.2f} ± {own.error:.2f} of evidence with {photos}{best}{kept}"
+    kept = ""
+    if winner.name == incumbent and others and own.value < max(others):
+        kept = ", which is not ahead by more than chance explains"
+    share = f"its first answers share {own.value:.2f} ± {own.error:.2f} of evidence with {photos}"
+    return f"{in_words(winner)}: {share}{best}{kept}"
 
 
 def in_words(decisions: JudgedDecisions) -> str:
