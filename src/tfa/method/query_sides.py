@@ -34,7 +34,9 @@ class SideView:
     """Photos as one side describes them, before a carrier shapes them."""
 
     descriptors: np.ndarray  # q D
-    coordinates: np.ndarray | None = None  # q r; None if no term needs them
+    # q r, None if no term needs them. Of residuals the rows of the last block's filling stand below: what is summed
+    # over a row must lie as it does in a full block, or its last bits would depend on the number of queries.
+    coordinates: np.ndarray | None = None
     products: np.ndarray | None = None  # q a: with the anchors, where coordinates come from them
 
     def shifted(self, shift: np.ndarray | None) -> SideView:
@@ -91,7 +93,7 @@ class ResidualSide:
             products.append(inner(block, self.anchors))
             coordinates.append(self._coordinates(products[-1]))
         count = len(descriptors)
-        return SideView(descriptors, np.concatenate(coordinates)[:count], np.concatenate(products)[:count])
+        return SideView(descriptors, np.concatenate(coordinates), np.concatenate(products)[:count])
 
     def features(self, view: SideView, gammas: Collection[Gamma]) -> dict[Gamma, np.ndarray]:
         """Descriptors (None) and φ_γ `q D` of images that were described."""
@@ -100,7 +102,7 @@ class ResidualSide:
             if gamma is not None:
                 assert self.geometry is not None
                 assert isinstance(gamma, float)
-                features[gamma] = self.geometry.shaped(view.coordinates, gamma)
+                features[gamma] = self.geometry.shaped(view.coordinates, gamma)[: len(view.descriptors)]
         return features
 
     def _coordinates(self, products: np.ndarray) -> np.ndarray:
@@ -174,7 +176,7 @@ class SecondOrderSide:
             return np.empty((0, len(self.eigenvalues)), descriptors.dtype)
         centred = descriptors - self.mean.astype(descriptors.dtype)
         blocks = [inner(block, self.axes) for block in query_blocks(centred, self.axes)]
-        return np.concatenate(blocks)[: len(descriptors)]
+        return np.ascontiguousarray(np.concatenate(blocks)[: len(descriptors)])
 
     def features(self, view: SideView, gammas: Collection[Gamma]) -> dict[Gamma, np.ndarray]:
         """z + Uᵀμ (None), ⟨v, μ⟩ (MEAN) and φ_γ `q r` of images that were described."""
@@ -184,7 +186,7 @@ class SecondOrderSide:
             if gamma is None:
                 features[gamma] = view.coordinates + self.mean_coordinates.astype(view.coordinates.dtype)
             elif gamma == MEAN:
-                features[gamma] = (view.descriptors @ self.mean.astype(view.descriptors.dtype))[:, None]
+                features[gamma] = (view.descriptors * self.mean.astype(view.descriptors.dtype)).sum(axis=1)[:, None]
             else:
                 assert isinstance(gamma, float)
                 features[gamma] = shaped(view.coordinates, self.eigenvalues, gamma)
