@@ -10,6 +10,7 @@ from tfa.base.backend import backend_for
 from tfa.bench import described_queries
 from tfa.bench.described_queries import DescribedQueries
 from tfa.method.residuals import ASSIGNMENTS, describe
+from tfa.method.second_order import describe_second_order
 
 CPU = backend_for("cpu")
 CENTERS = [np.random.default_rng(seed).normal(size=(4, 6)).astype(np.float32) for seed in range(2)]
@@ -50,6 +51,26 @@ def test_what_shapes_a_descriptor_is_computed_anew(computed):
     describe(queries, CENTERS[:1], ("soft",), 0.01, CPU, dtype="float64")
     describe(queries, CENTERS[:1], ("soft",), 0.01, backend_for("torch"))
     assert computed == [3] * 4
+
+
+def test_second_order_descriptors_have_the_bits_of_a_fresh_pass_and_are_computed_once(monkeypatch):
+    images = []
+
+    def watched(tokens, *given, **options):
+        images.append(len(tokens))
+        return describe_second_order(tokens, *given, **options)
+
+    monkeypatch.setattr(described_queries, "describe_second_order", watched)
+    tokens = world(images=9)
+    queries = DescribedQueries(tokens)
+    directions = [np.linalg.qr(np.random.default_rng(seed).normal(size=(6, 6)))[0][:4] for seed in range(2)]
+    for rows in ([3, 1], slice(2, 7), [8, 8, 0]):
+        found = describe_second_order(queries.select(rows), directions)
+        for one, fresh in zip(found, describe_second_order(tokens.select(rows), directions), strict=True):
+            np.testing.assert_array_equal(one, fresh)
+    assert images == [9, 9]
+    describe_second_order(queries, directions[:1], dtype="float64")
+    assert images == [9, 9, 9]
 
 
 def test_a_selection_knows_its_rows_of_the_whole():

@@ -11,7 +11,9 @@ import numpy as np
 from tfa.base.backend import Backend
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
-from tfa.method.residuals import Described, DescribedTokens, describe
+from tfa.method.described_tokens import Described, DescribedTokens
+from tfa.method.residuals import describe
+from tfa.method.second_order import describe_second_order
 
 
 class DescribedQueries(DescribedTokens):
@@ -43,26 +45,40 @@ class DescribedQueries(DescribedTokens):
             for assignment in assignments
         }
 
+    def described_second_order(self, directions: Sequence[np.ndarray], dtype: str) -> list[np.ndarray]:
+        return [self.memory.second_order_rows(self.rows, one, dtype) for one in directions]
+
 
 class DescriptorMemory:
-    """Descriptors of a set of images under each vocabulary and assignment needed so far.
+    """Descriptors of a set of images under each vocabulary and assignment, or directions, needed so far.
 
-    A descriptor depends on the image, the words and the assignment alone (not on its batch, to the last bit), so every
-    selection is rows of the same array.
+    A descriptor depends on the image and on these alone (not on its batch, to the last bit), so every selection is
+    rows of the same array.
     """
 
     def __init__(self, tokens: Tokens) -> None:
         self.tokens = tokens
         self._spill = Spill()
-        self._kept: dict[tuple[bytes, str, float, str, str], Described] = {}
+        self._residual: dict[tuple[bytes, str, float, str, str], Described] = {}
+        self._second_order: dict[tuple[bytes, str], np.ndarray] = {}
 
     def rows(
         self, rows: np.ndarray, words: np.ndarray, assignment: str, temperature: float, backend: Backend, dtype: str
     ) -> Described:
-        digest = hashlib.blake2b(np.ascontiguousarray(words).tobytes()).digest()
-        key = (digest, assignment, temperature, backend.device, dtype)
-        if key not in self._kept:
+        key = (_digest(words), assignment, temperature, backend.device, dtype)
+        if key not in self._residual:
             made = describe(self.tokens, [words], [assignment], temperature, backend, dtype=dtype, spill=self._spill)
-            self._kept[key] = made[assignment, 0]
-        every = self._kept[key]
+            self._residual[key] = made[assignment, 0]
+        every = self._residual[key]
         return Described(np.array(every.descriptors[rows]), every.mass[rows])
+
+    def second_order_rows(self, rows: np.ndarray, directions: np.ndarray, dtype: str) -> np.ndarray:
+        key = (_digest(directions), dtype)
+        if key not in self._second_order:
+            [made] = describe_second_order(self.tokens, [directions], dtype=dtype, spill=self._spill)
+            self._second_order[key] = made
+        return np.array(self._second_order[key][rows])
+
+
+def _digest(array: np.ndarray) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(array).tobytes()).digest()

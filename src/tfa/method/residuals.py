@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import BinaryIO
@@ -25,40 +24,16 @@ from tfa.base.progress import Progress, SilentProgress
 from tfa.base.spill import Spill, release
 from tfa.base.threads import in_threads, usable_cores
 from tfa.base.tokens import Tokens
+from tfa.method.described_tokens import Described, DescribedTokens
 from tfa.method.residuals_cpu import ASSIGNMENTS, FAINT, HARD, ROUNDING, SOFT, ImagePass
 
 __all__ = [
-    "ASSIGNMENTS", "FAINT", "HARD", "SOFT", "Described", "DescribedTokens", "describe", "describe_batch",
-    "hard_weights", "normalise_blocks", "residual_blocks", "soft_weights",
+    "ASSIGNMENTS", "FAINT", "HARD", "SOFT", "Described", "describe", "describe_batch", "hard_weights",
+    "normalise_blocks", "residual_blocks", "soft_weights",
 ]  # fmt: skip
 RELEASE_EVERY = 256  # images
 IMAGES_A_PASS = 4  # before threads are joined
-
-
-@dataclass(frozen=True)
-class Described:
-    """Descriptors of a set of images under one assignment and one vocabulary."""
-
-    descriptors: np.ndarray  # b k·d
-    mass: np.ndarray  # b k: norm of each residual block before it was normalised
-
-
 Kept = dict[tuple[str, int], Described]
-
-
-class DescribedTokens(Tokens):
-    """Tokens that bring their descriptors: `describe` takes those instead of computing them."""
-
-    def described(
-        self,
-        centers: Sequence[np.ndarray],
-        assignments: Sequence[str],
-        temperature: float,
-        backend: Backend,
-        dtype: str,
-    ) -> Kept:
-        """What `describe` would compute, to the last bit."""
-        raise NotImplementedError
 
 
 def hard_weights(similarities: Array) -> Array:

@@ -19,6 +19,7 @@ from tfa.base.progress import Progress, SilentProgress
 from tfa.base.spill import Spill, release
 from tfa.base.threads import in_threads, usable_cores
 from tfa.base.tokens import Tokens
+from tfa.method.described_tokens import DescribedTokens
 from tfa.method.vocabulary import CONSTRUCTIONS, DrawnPatches, unit_patches
 
 SECOND_ORDER = "second_order"
@@ -169,6 +170,8 @@ def describe_second_order(
     progress: Progress | None = None,
 ) -> list[np.ndarray]:
     """Descriptors `b m(m+1)/2` of all images on the directions `m d` of each construction, in one pass."""
+    if isinstance(tokens, DescribedTokens):
+        return tokens.described_second_order(directions, dtype)
     spill = spill or Spill()
     columns = [np.asarray(one, dtype).T for one in directions]
     kept = [spill.empty((len(tokens), descriptor_width(len(one))), dtype) for one in directions]

@@ -29,11 +29,12 @@ from tfa.base.backend import Backend
 from tfa.base.config import VerifySpec
 from tfa.base.progress import Progress, SilentProgress, tracked
 from tfa.base.tokens import Tokens
+from tfa.method.branch import ScoreBlock
 from tfa.method.evidence.rows import NOBODY, mean_and_spread, z_scores
-from tfa.method.evidence.support import Candidate
+from tfa.method.evidence.support import Candidate, Mask
 from tfa.method.head import Head, final_scores, shifted
 from tfa.method.pseudo_queries import global_similarities, median_spread, pseudo_facts
-from tfa.method.residuals import HARD
+from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.search.ties import top_k
 from tfa.verification.reranking import ordering
@@ -160,10 +161,14 @@ def _nearer_and_farther(images: np.ndarray, row: int, evidence: PairEvidence) ->
 
 
 def judge_on_database(
-    head: Head, among: PairEvidence, spec: VerifySpec, backend: Backend, progress: Progress | None = None
+    head: Head | SecondOrderHead,
+    among: PairEvidence,
+    spec: VerifySpec,
+    backend: Backend,
+    progress: Progress | None = None,
 ) -> VerificationEvidence:
     """The decision from the database alone; `among` is the evidence of a database image, by its index, with others."""
-    pseudo = head.branches[HARD, 0].split.pseudo
+    pseudo = head.fitted.spaces[0].pseudo if isinstance(head, SecondOrderHead) else head.split.pseudo
     chosen = evenly_spaced(len(pseudo), spec.max_pseudo)
     lists = [_pseudo_shortlist(head, s, chosen, 2 * spec.candidates, backend) for s in CONSTRUCTIONS]
     known = remembering(among)
@@ -172,7 +177,7 @@ def judge_on_database(
 
 
 def judge_on_target(
-    head: Head,
+    head: Head | SecondOrderHead,
     target: Tokens,
     evidence: PairEvidence,
     among: PairEvidence,
@@ -203,18 +208,32 @@ def remembering(evidence: PairEvidence) -> PairEvidence:
     return remembered
 
 
-def _pseudo_shortlist(head: Head, construction: int, chosen: np.ndarray, depth: int, backend: Backend) -> Shortlist:
+def _pseudo_shortlist(
+    head: Head | SecondOrderHead, construction: int, chosen: np.ndarray, depth: int, backend: Backend
+) -> Shortlist:
     """Of the pseudo queries `chosen` under the decided head, itself and its duplicates hidden."""
-    used, split = head.used(head.decisions, construction), head.branches[HARD, 0].split
-    similar = global_similarities(head.cls, split.pseudo) if head.decisions.admit_cls and head.cls is not None else None
-    block, mask = final_scores(used, head.decisions, similar, backend)
-    bias = head.scorers[construction].bias
-    if bias.any():  # scores were calibrated
-        block = shifted(block, median_spread(pseudo_facts(block, len(split.pseudo), mask)) or 1.0, bias)
+    if isinstance(head, SecondOrderHead):
+        return _shortlist_of(*head.pseudo_scores(construction), chosen, depth)
+    found = _shortlist_of(*_residual_scores(head, construction, backend), chosen, depth)
+    for _, branch, _ in head.used(head.decisions, construction):
+        branch.release()
+    return found
+
+
+def _shortlist_of(block: ScoreBlock, mask: Mask, chosen: np.ndarray, depth: int) -> Shortlist:
     lists = []
     for run in np.split(chosen, np.flatnonzero(np.diff(chosen) != 1) + 1):  # rows next to each other in one product
         start, stop = int(run[0]), int(run[-1]) + 1
         lists.append(shortlist(block(start, stop), mask.within(start, stop), depth))
-    for _, branch, _ in used:
-        branch.release()
     return Shortlist(np.concatenate([x.images for x in lists]), np.concatenate([x.standardised for x in lists]))
+
+
+def _residual_scores(head: Head, construction: int, backend: Backend) -> tuple[ScoreBlock, Mask]:
+    """Scores of the pseudo queries under one construction, and what they may not answer."""
+    pseudo = head.split.pseudo
+    similar = global_similarities(head.cls, pseudo) if head.decisions.admit_cls and head.cls is not None else None
+    block, mask = final_scores(head.used(head.decisions, construction), head.decisions, similar, backend)
+    bias = head.scorers[construction].bias
+    if bias.any():  # scores were calibrated
+        block = shifted(block, median_spread(pseudo_facts(block, len(pseudo), mask)) or 1.0, bias)
+    return block, mask

@@ -8,7 +8,7 @@ What wins is fitted for all three constructions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -90,17 +90,21 @@ def pseudo_limited(spec: HeadSpec) -> HeadSpec:
     return replace(spec, max_pseudo=min(spec.max_pseudo, MAX_PSEUDO))
 
 
-def judge_on_database(
-    fitted: FittedSpaces,
-    challengers: ResidualChallengers | None,
-    compact: CompactTokens | None,
-    backend: Backend,
-    progress: Progress | None = None,
-) -> Judged:
-    """The decision from the database alone. Without compact tokens there is nothing to judge by: the incumbent."""
-    incumbent = fitted.decisions(INCUMBENT)
-    if compact is None:
-        return incumbent, not_judged(fitted, incumbent)
+@dataclass(frozen=True)
+class Competition:
+    """Heads that compete, and what they answer to the photos that judge them."""
+
+    heads: Mapping[str, JudgedDecisions]  # by name, in the order that settles ties
+    answers: Mapping[str, np.ndarray]  # p: first answers
+    incumbent: JudgedDecisions
+    photos: np.ndarray  # p: images of the database, or numbers of target photos
+    kind: str  # of photos, in words
+
+
+def database_competition(
+    fitted: FittedSpaces, challengers: ResidualChallengers | None, backend: Backend
+) -> Competition:
+    """Second-order carriers and residual heads, by what pseudo queries are answered."""
     space = fitted.spaces[0]
     chosen = evenly_spaced(len(space.pseudo), MOST_PHOTOS)
     heads = {head.name: head for head in map(fitted.decisions, DATABASE_CARRIERS)}
@@ -112,8 +116,48 @@ def judge_on_database(
     }
     for name, (head, tops) in ({} if challengers is None else challengers.answers(backend)).items():
         heads[name], answers[name] = head, tops[chosen]
-    evidence = lambda photo, images: compact.among(int(space.pseudo[chosen[photo]]), images)  # noqa: E731
-    return _decide(fitted, heads, answers, incumbent, evidence, f"{len(chosen)} photos of the map itself", progress)
+    photos = f"{len(chosen)} photos of the map itself"
+    return Competition(heads, answers, fitted.decisions(INCUMBENT), space.pseudo[chosen], photos)
+
+
+def target_competition(
+    fitted: FittedSpaces,
+    space: SecondOrderSpace,
+    view: SideView,
+    calibrations: Sequence[tuple[bool, bool]] = CALIBRATIONS,
+) -> Competition:
+    """Second-order carriers under each calibration, by what they answer to target photos that `space` describes.
+
+    The incumbent calibrates all that some candidate does.
+    """
+    heads, answers = {}, {}
+    photos = evenly_spaced(len(view.descriptors), MOST_PHOTOS)
+    for carrier in TARGET_CARRIERS:
+        kernel = fitted.decisions(carrier).kernel(SECOND_ORDER, 0)
+        sigma = spread_of(space.pseudo_scores(kernel), space)
+        for centring, score in calibrations:
+            if centring and carrier == "original":
+                continue  # S_0 has no mean to take queries from
+            head = fitted.decisions(carrier, centring=centring, score=score)
+            heads[head.name] = head
+            answers[head.name] = cross_fitted_answers(space, view, head, kernel, sigma)[photos]
+    learns = [any(learnt) for learnt in zip(*calibrations, strict=True)]
+    incumbent = fitted.decisions(TARGET_INCUMBENT, centring=learns[0], score=learns[1])
+    return Competition(heads, answers, incumbent, photos, f"{len(photos)} target photos")
+
+
+def judge_on_database(
+    fitted: FittedSpaces,
+    challengers: ResidualChallengers | None,
+    compact: CompactTokens | None,
+    backend: Backend,
+    progress: Progress | None = None,
+) -> Judged:
+    """The decision from the database alone. Without compact tokens there is nothing to judge by: the incumbent."""
+    if compact is None:
+        incumbent = fitted.decisions(INCUMBENT)
+        return incumbent, not_judged(fitted, incumbent)
+    return decide(fitted, database_competition(fitted, challengers, backend), compact.among, progress)
 
 
 def judge_on_target(
@@ -122,49 +166,21 @@ def judge_on_target(
     """The decision from target photos; `evidence` compares one of them, by its number, with database images."""
     space = fitted.spaces[0]
     view = space.side.describe(target, True, fitted.dtype)
-    incumbent = fitted.decisions(TARGET_INCUMBENT, centring=True, score=True)
-    return decide_for_target(fitted, space, view, incumbent, evidence, progress)
+    return decide(fitted, target_competition(fitted, space, view), evidence, progress)
 
 
-def decide_for_target(
-    fitted: FittedSpaces,
-    space: SecondOrderSpace,
-    view: SideView,
-    incumbent: JudgedDecisions,
-    evidence: PairEvidence,
-    progress: Progress | None = None,
+def decide(
+    fitted: FittedSpaces, competition: Competition, evidence: PairEvidence, progress: Progress | None = None
 ) -> Judged:
-    """`judge_on_target` of photos that were described."""
-    heads, answers = {}, {}
-    photos = evenly_spaced(len(view.descriptors), MOST_PHOTOS)
-    for carrier in TARGET_CARRIERS:
-        kernel = fitted.decisions(carrier).kernel(SECOND_ORDER, 0)
-        sigma = spread_of(space.pseudo_scores(kernel), space)
-        for centring, score in CALIBRATIONS:
-            if centring and carrier == "original":
-                continue  # S_0 has no mean to take queries from
-            head = fitted.decisions(carrier, centring=centring, score=score)
-            heads[head.name] = head
-            answers[head.name] = cross_fitted_answers(space, view, head, kernel, sigma)[photos]
-    known = remembering(lambda photo, images: evidence(int(photos[photo]), images))
-    return _decide(fitted, heads, answers, incumbent, known, f"{len(photos)} target photos", progress)
-
-
-def _decide(
-    fitted: FittedSpaces,
-    heads: Mapping[str, JudgedDecisions],
-    answers: Mapping[str, np.ndarray],
-    incumbent: JudgedDecisions,
-    evidence: PairEvidence,
-    photos: str,
-    progress: Progress | None,
-) -> Judged:
-    roots = roots_of_evidence(answers, evidence, progress)
-    winner, judgements = judged(roots, incumbent.name)
-    words = {"judge": reason_of(heads[winner], judgements, incumbent.name, photos)}
-    count = len(next(iter(answers.values())))
-    seen = JudgedEvidence(count, photos, incumbent.name, judgements, {SECOND_ORDER: fitted.strengths}, words)
-    return heads[winner], seen
+    """The winner; `evidence` compares one of the competition's photos, by its number there, with database images."""
+    of_photo = lambda row, images: evidence(int(competition.photos[row]), images)  # noqa: E731
+    roots = roots_of_evidence(competition.answers, remembering(of_photo), progress)
+    incumbent, photos = competition.incumbent.name, competition.kind
+    winner, judgements = judged(roots, incumbent)
+    words = {"judge": reason_of(competition.heads[winner], judgements, incumbent, photos)}
+    count = len(competition.photos)
+    seen = JudgedEvidence(count, photos, incumbent, judgements, {SECOND_ORDER: fitted.strengths}, words)
+    return competition.heads[winner], seen
 
 
 def not_judged(
