@@ -22,6 +22,9 @@ ALGORITHM: Mapping[str, int] = {
     "controllers": 1,
     "score_calibration": 2,  # 2: levels by a partition, in the last digit
     "verification": 4,  # 3: confidence from lead and margin; 4: ordered by the code of a map
+    "second_order": 1,  # directions, descriptors, spaces and their scores
+    "judge": 1,
+    "online": 1,
     "peers": 1,  # heads of other papers
 }
 METHOD = ("kmeans", "residuals", "spectrum", "evidence", "controllers", "score_calibration")

@@ -12,9 +12,11 @@ from tfa.bench.heads import ablations, spectral
 from tfa.bench.heads.contract import HeadCard
 from tfa.bench.heads.own_heads import BUDGETS, retriever_card
 from tfa.bench.heads.peers import anyloc, pooled, ria, segvlad, tfvpr
+from tfa.bench.heads.second_order import RULES, second_order_card
 from tfa.bench.heads.verified import verified_card
 from tfa.bench.provenance import ALGORITHM
 from tfa.errors import BadPlugin, BadSpec
+from tfa.method.carriers import CARRIERS
 
 PLUGINS = "tfa.heads"
 
@@ -34,6 +36,12 @@ _RETRIEVERS = {
     "dual": ["dual", "dual-c64", "dual-crossfit", "dual-crossfit-contiguous", "dual-fullq"],
     "ours": ["tfa-ensemble", "tfa-c64+", "tfa-c64+-ensemble", "dual-c64+"],
     "verified": [f"{head}-{kind}" for head in ("tfa", "tfa-c64", "tfa-c64+", "dual-c64") for kind in ("v", "v-always")],
+    "second-order": [f"second-{carrier}" for carrier in CARRIERS],
+    "judged-heads": [f"judged{photos}{kind}" for photos in ("", "-c64") for kind in ("", "-v", "-v-always")],
+    "judge-ablations": [
+        *(f"judged-{rule}" for rule in ("no-judge", "support")),
+        *(f"judged-c64-{rule}" for rule in RULES if rule),
+    ],
 }
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "peers": tuple(card.name for card in _PEERS),
@@ -43,6 +51,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "main": (
         *("anyloc", "tfvpr", "ria", "segvlad-superpixels", "tfa", "tfa-c64", "tfa-fullq", "tfa-c64+", "dual-c64"),
         *("tfa-v", "tfa-c64-v", "tfa-c64+-v", "dual-c64-v"),
+        *("judged", "judged-v", "judged-c64", "judged-c64-v"),
     ),  # those of the page of results that have recalls down to place 20
 }
 
@@ -98,17 +107,12 @@ def head_card(name: str, supplied: Supplied | None = None) -> HeadCard:
     """The card of a head; a miss suggests the nearest name."""
     if name in NEED_FILES:
         return NEED_FILES[name].card(name, supplied or Supplied())
-    card = CARDS.get(name) or retriever_card(name) or _verified(name) or _brought(name)
+    card = CARDS.get(name) or retriever_card(name) or second_order_card(name) or verified_card(name) or _brought(name)
     if card is None:
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise BadSpec(f"there is no head {name!r}{hint} (tfa bench heads lists them)")
     return card
-
-
-def _verified(name: str) -> HeadCard | None:
-    card = verified_card(name)
-    return None if card is None else replace(card, stages=(*card.stages, "verification"))
 
 
 def _brought(name: str) -> HeadCard | None:
@@ -134,7 +138,7 @@ def _own_names() -> list[str]:
 
 
 def names() -> list[str]:
-    """Every name a list can hold; tfa-cN and dual-cN take any N."""
+    """Every name a list can hold; tfa-cN, dual-cN and judged-cN take any N."""
     own = _own_names()
     return [*own, *plugin_names(PLUGINS, own)]
 

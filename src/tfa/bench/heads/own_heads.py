@@ -24,9 +24,12 @@ from tfa import pipeline
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
 from tfa.bench.protocols import FULL_QUERY, NO_CALIBRATION, Plan, budget, cross_fit
+from tfa.bench.studies.patch_pairs import PatchPairs
 from tfa.errors import FewPhotos
+from tfa.method.controllers.decisions import JudgedEvidence
 from tfa.method.dual_vocabulary import DualHead, fit_dual
 from tfa.method.head import ENSEMBLE, BaseHead, Head, Replica
+from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.vocabulary import CONSTRUCTIONS
 
 Calibrate = Callable[[Any, Tokens], BaseHead]  # a fitted head and target tokens in, a calibrated one out
@@ -54,9 +57,11 @@ class RetrieverHead:
     def decisions(self) -> dict[str, Any]:
         """What it decided, with the evidence of every candidate where there is some."""
         decisions = dict(self.retriever.decisions.to_dict())  # type: ignore[attr-defined]
-        if isinstance(self.retriever, Head):
-            candidates = self.retriever.evidence.candidates
-            decisions["candidates"] = {name: candidate.to_dict() for name, candidate in candidates.items()}
+        if isinstance(self.retriever, (Head, SecondOrderHead)):
+            evidence = self.retriever.evidence
+            decisions["candidates"] = {name: candidate.to_dict() for name, candidate in evidence.candidates.items()}
+            if isinstance(evidence, JudgedEvidence):
+                decisions |= {"incumbent": evidence.incumbent, "photos": evidence.photos, **evidence.reasons}
         return decisions
 
     def scores(self, queries: Photos, replica: str) -> np.ndarray:
@@ -80,6 +85,13 @@ def fitted_dual(database: Photos, shared: Shared) -> DualHead:
         database.tokens, spec=shared.spec, device=shared.device, progress=shared.progress
     )
     return shared.once("dual", make)
+
+
+def patch_pairs(database: Photos, shared: Shared) -> PatchPairs | None:
+    """Patches of the database and every pair compared so far, once for all heads; None if how they lie is unknown."""
+    if database.tokens.grid is None:
+        return None
+    return shared.once("patch pairs", lambda: PatchPairs(database.tokens))
 
 
 def _calibrate_tfa(head: Head, target: Tokens) -> BaseHead:

@@ -18,11 +18,13 @@ from tfa.base.config import VerifySpec
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
-from tfa.bench.heads.own_heads import OURS, RetrieverHead, retriever_card
-from tfa.bench.studies.patch_pairs import PatchPairs
+from tfa.bench.heads.own_heads import OURS, RetrieverHead, patch_pairs, retriever_card
+from tfa.bench.heads.second_order import second_order_card
+from tfa.bench.studies.patch_pairs import PatchPairs, known_grid
 from tfa.maps.confidence import confidence_of
 from tfa.method.evidence.rows import EPSILON
 from tfa.method.head import ENSEMBLE, Head
+from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.verification import matching
 from tfa.verification.admission import (
@@ -92,7 +94,9 @@ class VerifiedHead:
     def _peaks(self, replica: str) -> np.ndarray | None:
         """The scale of the percentile; a dual head has none."""
         retriever = self.base.retriever
-        return retriever.peaks[int(replica)] if isinstance(retriever, Head) and replica != ENSEMBLE else None
+        if not isinstance(retriever, (Head, SecondOrderHead)) or replica == ENSEMBLE:
+            return None
+        return retriever.peaks[int(replica)]
 
     def calibrate(self, target: Photos) -> Fitted:
         calibrated = self.base.calibrate(target)
@@ -121,7 +125,7 @@ def judged_on_database(
 ) -> VerificationEvidence:
     """Is verification admitted by the database's own images?"""
     spec = pairs.spec
-    if isinstance(base.retriever, Head):
+    if isinstance(base.retriever, (Head, SecondOrderHead)):
         return judge_on_database(base.retriever, pairs.among, spec, backend_for("cpu"), progress)
     # A dual head keeps no pseudo scores: its images are scored as queries, each with itself and its duplicates hidden.
     chosen = evenly_spaced(len(database), spec.max_pseudo)
@@ -147,7 +151,7 @@ def judged_on_target(base: RetrieverHead, target: Tokens, pairs: PatchPairs) -> 
 def verified_card(name: str) -> HeadCard | None:
     """The card of a name of the family above; None if it is not one."""
     match = _NAME.fullmatch(name)
-    base = None if match is None else retriever_card(match[1])
+    base = None if match is None else retriever_card(match[1]) or second_order_card(match[1])
     if match is None or base is None:
         return None
     always = bool(match[2])
@@ -158,13 +162,16 @@ def verified_card(name: str) -> HeadCard | None:
         title=f"{base.title} +V" + (", always" if always else ""),
         fit=_fit(base, always),
         settings={**base.settings, "verification": settings},
+        stages=tuple(dict.fromkeys((*base.stages, "verification"))),
         note=OURS,
     )
 
 
 def _fit(card: HeadCard, always: bool) -> Fit:
     def fit(database: Photos, shared: Shared) -> Fitted:
-        pairs = shared.once("verified pairs", lambda: PatchPairs(database.tokens))
+        known_grid(database.tokens)
+        pairs = patch_pairs(database, shared)
+        assert pairs is not None
         base = card.fit(database, shared)
         assert isinstance(base, RetrieverHead)
         # A head that calibrates is judged by its calibration photos, when it has them.
