@@ -14,6 +14,7 @@ from tfa.method.spectrum import smooth_step
 
 MEAN: Literal["mean"] = "mean"  # the part ⟨v, μ⟩ of a second-order S_0, see method/query_sides.py
 Gamma = float | Literal["mean"] | None
+TEMPERED = 0.625  # γ of the whitened part of the carrier `tempered`
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Strengths:
 
     c: float = 0.0  # strength of spectral shaping
     beta: float = 0.0  # strength of centring
-    # σ_0 and σ_P: median spread of a pseudo query's row under S_0 and S_P, which `blend` brings to one scale.
-    spreads: tuple[float, float] = (1.0, 1.0)
+    # σ_0, σ_P, σ_⅝: median spread of a pseudo query's row under S_0, S_P and S_w(⅝), which are brought to one scale.
+    spreads: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
 
 def _adaptive(of: Strengths) -> tuple[KernelTerm, ...]:
@@ -55,23 +56,30 @@ def _adaptive(of: Strengths) -> tuple[KernelTerm, ...]:
 
 def _blend(of: Strengths) -> tuple[KernelTerm, ...]:
     """½ (S_0/σ_0 + S_P/σ_P); a spread of zero (all images identical) is left as it is."""
-    original, partial = (spread or 1.0 for spread in of.spreads)
+    original, partial, _ = (spread or 1.0 for spread in of.spreads)
     return KernelTerm(0.5 / original, None), KernelTerm(0.5 / partial, 0.5)
 
 
-# Name → terms. The first three are the paper's; `blend` and `full` are ours, beyond it.
+def _tempered(of: Strengths) -> tuple[KernelTerm, ...]:
+    """¾ S_0/σ_0 + ¼ S_w(⅝)/σ_⅝: measured to serve photos that are queried alone best, see docs/judge.md."""
+    original, _, tempered = (spread or 1.0 for spread in of.spreads)
+    return KernelTerm(0.75 / original, None), KernelTerm(0.25 / tempered, TEMPERED)
+
+
+# Name → terms. The first three are the paper's; the others are ours, beyond it.
 CARRIERS: dict[str, Callable[[Strengths], tuple[KernelTerm, ...]]] = {
     "original": lambda of: (KernelTerm(1.0, None),),  # S_0
     "partial": lambda of: (KernelTerm(1.0, 0.5),),  # S_P = S_w(1/2)
     "adaptive": _adaptive,
     "blend": _blend,
+    "tempered": _tempered,
     "full": lambda of: (KernelTerm(1.0, 1.0),),  # S_w(1)
 }
 PAPER_CARRIERS = ("original", "partial", "adaptive")
 
 
 def carrier_terms(
-    carrier: str, c: float = 0.0, beta: float = 0.0, spreads: tuple[float, float] = (1.0, 1.0)
+    carrier: str, c: float = 0.0, beta: float = 0.0, spreads: tuple[float, float, float] = (1.0, 1.0, 1.0)
 ) -> tuple[KernelTerm, ...]:
     """The terms of a carrier's score."""
     if carrier not in CARRIERS:

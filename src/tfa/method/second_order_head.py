@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from tfa.base.progress import Progress, SilentProgress, tracked
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
 from tfa.method.branch import DatabaseSplit, ScoreBlock
-from tfa.method.carriers import carrier_terms
+from tfa.method.carriers import TEMPERED, KernelTerm
 from tfa.method.controllers.decisions import JudgedDecisions, JudgedEvidence, SpectralStrengths
 from tfa.method.evidence.support import Mask
 from tfa.method.head import ENSEMBLE, BaseHead, Replica, shifted
@@ -36,6 +36,7 @@ class FittedSpaces:
     strengths: SpectralStrengths
     sigma_original: tuple[float, ...]
     sigma_partial: tuple[float, ...]
+    sigma_tempered: tuple[float, ...]
     dtype: str
 
     def decisions(self, carrier: str, *, centring: bool = False, score: bool = False) -> JudgedDecisions:
@@ -49,6 +50,7 @@ class FittedSpaces:
             beta=self.strengths.beta,
             sigma_original=self.sigma_original,
             sigma_partial=self.sigma_partial,
+            sigma_tempered=self.sigma_tempered,
         )
 
     def check(self, tokens: Tokens) -> None:
@@ -96,15 +98,28 @@ def fit_spaces(
         [one.correlation for one in facts], [one.participation for one in facts], [one.displacement for one in facts]
     )
     sigmas = [
-        tuple(spread_of(space.pseudo_scores(carrier_terms(carrier)), space) for space in spaces)
-        for carrier in ("original", "partial")
+        tuple(spread_of(space.pseudo_scores([KernelTerm(1.0, gamma)]), space) for space in spaces)
+        for gamma in (None, 0.5, TEMPERED)
     ]
-    return FittedSpaces(spec, spaces, strengths, sigmas[0], sigmas[1], dtype)
+    return FittedSpaces(spec, spaces, strengths, sigmas[0], sigmas[1], sigmas[2], dtype)
 
 
 def spread_of(block: ScoreBlock, space: SecondOrderSpace) -> float:
     """σ: median over pseudo queries of a row's spread; 1 where all scores are equal and there is nothing to scale."""
     return median_spread(pseudo_facts(block, len(space.pseudo), space.mask, len(space))) or 1.0
+
+
+def carrier_spread(
+    carrier: str, block: ScoreBlock, space: SecondOrderSpace, target_scores: Callable[[], np.ndarray]
+) -> float:
+    """σ that scores are divided by before they are calibrated.
+
+    Descriptors that a full whitening was fitted to are orthogonal to each other: their scores say nothing of its
+    spread, those of target photos `c m` do.
+    """
+    if carrier != "full":
+        return spread_of(block, space)
+    return float(np.median(target_scores().std(axis=1))) or 1.0
 
 
 def target_shift(coordinates: np.ndarray) -> np.ndarray:
@@ -150,7 +165,7 @@ def calibrated_scorer(
         scorer = replace(scorer, sides=(side,))
     if not decisions.score_calibrated:
         return scorer, 1.0
-    sigma = spread_of(block, space)
+    sigma = carrier_spread(decisions.carrier, block, space, lambda: scorer.scores(target))
     return calibrated(scorer, sigma, target), sigma
 
 

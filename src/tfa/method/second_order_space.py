@@ -28,7 +28,7 @@ from tfa.method.spectrum import fit_geometry
 from tfa.search.gallery import Gallery
 from tfa.search.ties import find_duplicates
 
-MAX_RANK = 2048  # directions of the PCA that are kept at most (ours): a map of 20,000 images stays below 5 kB an image
+MAX_RANK = 1280  # directions of the PCA that are kept at most (ours): a map of 20,000 images stays below 5 kB an image
 MAX_PSEUDO = 1000  # database images that are pseudo queries at most (ours)
 IN_MEMORY = 256 << 20  # bytes of pseudo queries' scores that are not worth a file
 BLOCK = 1024  # descriptors of which products are added up at a time

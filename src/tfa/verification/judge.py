@@ -11,22 +11,43 @@ import numpy as np
 
 from tfa.base.progress import Progress, SilentProgress, tracked
 from tfa.method.evidence.rows import NOBODY
-from tfa.verification.admission import PairEvidence
+from tfa.verification.admission import PairEvidence, evenly_spaced
+
+OTHERS = 8  # other photos that an answer is compared with, to see what of its evidence is its photo's own
 
 
 def roots_of_evidence(
-    answers: Mapping[str, np.ndarray], evidence: PairEvidence, progress: Progress | None = None
+    answers: Mapping[str, np.ndarray], evidence: PairEvidence, progress: Progress | None = None, *, own: bool = False
 ) -> dict[str, np.ndarray]:
     """√M `p` of every photo with each head's first answer to it; nan where a head has none.
 
-    `answers` are images `p`, by the name of the head; `evidence` compares a photo, by its number, with images.
+    `answers` are images `p`, by the name of the head; `evidence` compares a photo, by its number, with images. With
+    `own`, less the mean √M that the answer has with other photos.
     """
     table = np.stack(list(answers.values()))
     roots = np.full(table.shape, np.nan)
-    photos = range(table.shape[1])
-    for photo in tracked(photos, len(photos), "judging", progress or SilentProgress(), "photos"):
+    photos = table.shape[1]
+    usual = _with_others(table, evidence) if own else {}
+    for photo in tracked(range(photos), photos, "judging", progress or SilentProgress(), "photos"):
         images = np.unique(table[:, photo])
         images = images[images != NOBODY]
         known = dict(zip(images.tolist(), np.sqrt(evidence(photo, images)).tolist(), strict=True))
+        if own:
+            for image in known:
+                known[image] -= _mean_of_others(usual, image, photo)
         roots[:, photo] = [known.get(int(image), np.nan) for image in table[:, photo]]
     return dict(zip(answers, roots, strict=True))
+
+
+def _with_others(table: np.ndarray, evidence: PairEvidence) -> dict[int, dict[int, float]]:
+    """√M of every image that is answered with evenly spaced photos: one more than needed, as one may be its own."""
+    images = np.unique(table[table != NOBODY])
+    compared = {
+        int(photo): np.sqrt(evidence(int(photo), images)) for photo in evenly_spaced(table.shape[1], OTHERS + 1)
+    }
+    return {int(image): {p: float(roots[i]) for p, roots in compared.items()} for i, image in enumerate(images)}
+
+
+def _mean_of_others(usual: Mapping[int, Mapping[int, float]], image: int, photo: int) -> float:
+    others = [root for other, root in usual[image].items() if other != photo][:OTHERS]
+    return float(np.mean(others)) if others else 0.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -23,26 +24,31 @@ from tfa.method.carriers import carrier_terms
 from tfa.method.controllers.decisions import JudgedDecisions, JudgedEvidence
 from tfa.method.controllers.judged import (
     DATABASE_CARRIERS,
+    DATABASE_MARGIN,
     INCUMBENT,
     MOST_PHOTOS,
     TARGET_CARRIERS,
+    TARGET_FROM,
     TARGET_INCUMBENT,
+    TARGET_MARGIN,
     cross_fitted_answers,
     in_words,
     judged,
     reason_of,
+    target_scores,
 )
 from tfa.method.pseudo_queries import every_score, pseudo_tops
 from tfa.method.query_sides import SideView
 from tfa.method.residuals import ASSIGNMENTS, describe
 from tfa.method.second_order import SECOND_ORDER
-from tfa.method.second_order_head import FittedSpaces, spread_of
+from tfa.method.second_order_head import FittedSpaces, carrier_spread
 from tfa.method.second_order_space import MAX_PSEUDO, SecondOrderSpace
 from tfa.method.vocabulary import Vocabulary, fit_vocabularies, sample_patches
 from tfa.verification.admission import PairEvidence, evenly_spaced, remembering
 from tfa.verification.judge import roots_of_evidence
 from tfa.verification.patch_store import CompactTokens
 
+SCORE_FROM = 8  # target photos from which scores are calibrated: with fewer, centring alone does better
 RESIDUAL_CARRIERS = ("original", "partial")
 CALIBRATIONS = ((False, False), (True, False), (False, True), (True, True))  # centring, scores
 Judged = tuple[JudgedDecisions, JudgedEvidence]
@@ -99,6 +105,7 @@ class Competition:
     incumbent: JudgedDecisions
     photos: np.ndarray  # p: images of the database, or numbers of target photos
     kind: str  # of photos, in words
+    target: bool  # are they target photos?
 
 
 def database_competition(
@@ -117,7 +124,7 @@ def database_competition(
     for name, (head, tops) in ({} if challengers is None else challengers.answers(backend)).items():
         heads[name], answers[name] = head, tops[chosen]
     photos = f"{len(chosen)} photos of the map itself"
-    return Competition(heads, answers, fitted.decisions(INCUMBENT), space.pseudo[chosen], photos)
+    return Competition(heads, answers, fitted.decisions(INCUMBENT), space.pseudo[chosen], photos, False)
 
 
 def target_competition(
@@ -134,16 +141,23 @@ def target_competition(
     photos = evenly_spaced(len(view.descriptors), MOST_PHOTOS)
     for carrier in TARGET_CARRIERS:
         kernel = fitted.decisions(carrier).kernel(SECOND_ORDER, 0)
-        sigma = spread_of(space.pseudo_scores(kernel), space)
+        rows = partial(target_scores, space, view, kernel)
+        sigma = carrier_spread(carrier, space.pseudo_scores(kernel), space, rows)
         for centring, score in calibrations:
             if centring and carrier == "original":
                 continue  # S_0 has no mean to take queries from
             head = fitted.decisions(carrier, centring=centring, score=score)
             heads[head.name] = head
             answers[head.name] = cross_fitted_answers(space, view, head, kernel, sigma)[photos]
-    learns = [any(learnt) for learnt in zip(*calibrations, strict=True)]
-    incumbent = fitted.decisions(TARGET_INCUMBENT, centring=learns[0], score=learns[1])
-    return Competition(heads, answers, incumbent, photos, f"{len(photos)} target photos")
+    return Competition(
+        heads, answers, incumbent_for(fitted, calibrations), photos, f"{len(photos)} target photos", True
+    )
+
+
+def incumbent_for(fitted: FittedSpaces, calibrations: Sequence[tuple[bool, bool]]) -> JudgedDecisions:
+    """The incumbent with target photos: it calibrates all that one of the candidates does."""
+    centring, score = (any(learnt) for learnt in zip(*calibrations, strict=True))
+    return fitted.decisions(TARGET_INCUMBENT, centring=centring, score=score)
 
 
 def judge_on_database(
@@ -166,7 +180,24 @@ def judge_on_target(
     """The decision from target photos; `evidence` compares one of them, by its number, with database images."""
     space = fitted.spaces[0]
     view = space.side.describe(target, True, fitted.dtype)
-    return decide(fitted, target_competition(fitted, space, view), evidence, progress)
+    return decide_for_target(fitted, space, view, evidence, progress)
+
+
+def decide_for_target(
+    fitted: FittedSpaces,
+    space: SecondOrderSpace,
+    view: SideView,
+    evidence: PairEvidence,
+    progress: Progress | None = None,
+    calibrations: Sequence[tuple[bool, bool]] = CALIBRATIONS,
+) -> Judged:
+    """The decision from target photos that `space` describes; of few photos the incumbent, calibrated by them."""
+    count = len(view.descriptors)
+    allowed = [(centring, score) for centring, score in calibrations if not score or count >= SCORE_FROM]
+    if count < TARGET_FROM:
+        head = incumbent_for(fitted, allowed or [(False, False)])
+        return head, not_judged(fitted, head, f"{count} photos are few to judge by, {TARGET_FROM} are enough")
+    return decide(fitted, target_competition(fitted, space, view, allowed), evidence, progress)
 
 
 def decide(
@@ -174,9 +205,9 @@ def decide(
 ) -> Judged:
     """The winner; `evidence` compares one of the competition's photos, by its number there, with database images."""
     of_photo = lambda row, images: evidence(int(competition.photos[row]), images)  # noqa: E731
-    roots = roots_of_evidence(competition.answers, remembering(of_photo), progress)
+    roots = roots_of_evidence(competition.answers, remembering(of_photo), progress, own=competition.target)
     incumbent, photos = competition.incumbent.name, competition.kind
-    winner, judgements = judged(roots, incumbent)
+    winner, judgements = judged(roots, incumbent, TARGET_MARGIN if competition.target else DATABASE_MARGIN)
     words = {"judge": reason_of(competition.heads[winner], judgements, incumbent, photos)}
     count = len(competition.photos)
     seen = JudgedEvidence(count, photos, incumbent, judgements, {SECOND_ORDER: fitted.strengths}, words)

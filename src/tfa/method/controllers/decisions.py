@@ -103,8 +103,10 @@ class JudgedDecisions(Listed):
     score_calibrated: bool = False
     c: float = 0.0
     beta: float = 0.0
-    sigma_original: tuple[float, ...] = ()  # σ_0 and σ_P of each construction, which the carrier `blend` uses
+    # σ_0, σ_P and σ_⅝ of each construction, by which `blend` and `tempered` bring their terms to one scale.
+    sigma_original: tuple[float, ...] = ()
     sigma_partial: tuple[float, ...] = ()
+    sigma_tempered: tuple[float, ...] = ()
 
     # A judged head has no global token, and one representation.
     admit_cls = False
@@ -116,9 +118,10 @@ class JudgedDecisions(Listed):
 
     def kernel(self, representation: str, construction: int) -> tuple[KernelTerm, ...]:
         """The terms of the score under one construction."""
-        spreads = (1.0, 1.0)
+        spreads = (1.0, 1.0, 1.0)
         if self.sigma_original:
-            spreads = (self.sigma_original[construction], self.sigma_partial[construction])
+            each = (self.sigma_original, self.sigma_partial, self.sigma_tempered)
+            spreads = (each[0][construction], each[1][construction], each[2][construction])
         return carrier_terms(self.carrier, self.c, self.beta, spreads)
 
     @property
