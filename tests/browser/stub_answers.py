@@ -44,6 +44,7 @@ class StubMap:
         self.calibrations: list[str] = []
         self.active: str | None = None
         self.editable = True
+        self.linearised = False  # a second-order head: no words
 
     def position(self, key: int) -> dict[str, float]:
         turn = 2 * np.pi * key / 30
@@ -93,7 +94,8 @@ class StubMap:
         terms = [{"name": "local", "contribution": 0.61}, {"name": "global token", "contribution": 0.2}]
         return {
             "id": key, "score": 0.81, "grid": [rows, columns], "query_heat": heat.tolist(),
-            "image_heat": np.roll(heat, 1, axis=1).tolist(), "words": words, "terms": terms, "matches": matches,
+            "image_heat": np.roll(heat, 1, axis=1).tolist(), "words": [] if self.linearised else words,
+            "linearised": self.linearised, "terms": terms, "matches": matches,
             "image_url": self.record(key)["image_url"],
         }  # fmt: skip
 

@@ -73,6 +73,17 @@ def test_a_word_shows_its_patches_by_pointer_and_by_focus(open_page, service, ph
     assert drawing(page, OVERLAY) == kept
 
 
+def test_a_head_without_words_says_so(open_page, service, photo):
+    service.stub.maps["town"].linearised = True
+    page = open_page(service.url)
+    ask_why(page, photo)
+    told = page.inner_text("#why")
+    assert "No visual words" in told
+    assert "if the patch counted more" in told
+    assert page.locator(".words").count() == 0
+    assert page.locator("#why table tbody tr").count() == 3
+
+
 def test_the_parts_add_up_in_a_table(open_page, service, photo):
     page = open_page(service.url)
     ask_why(page, photo)

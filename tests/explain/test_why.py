@@ -12,7 +12,8 @@ from tfa.base.backend import backend_for
 from tfa.base.config import HeadSpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, BadTokens, UnknownImage
-from tfa.explain.attribution import Pieces, attribute
+from tfa.explain.attribution import attribute
+from tfa.explain.residual_shares import Pieces
 from tfa.explain.why import why
 from tfa.maps import PlaceMap
 from tfa.method.head import assemble

@@ -14,10 +14,22 @@ from tfa.errors import BadTokens, UnknownImage
 from tfa.explain.attribution import Attribution, attribute
 from tfa.maps import PlaceMap
 from tfa.maps.lookup import tokens_of
-from tfa.method.carriers import Gamma
+from tfa.method.carriers import MEAN, Gamma
+from tfa.method.query_sides import SecondOrderSide
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
 
 WORDS = 12  # words listed
+RESIDUAL_TERMS: dict[Gamma | str, str] = {
+    None: "original residuals",
+    0.0: "centred residuals",
+    "shaped": "shaped residuals (γ = {:.2f})",
+}
+SECOND_ORDER_TERMS: dict[Gamma | str, str] = {
+    None: "original",
+    MEAN: "shared by all images",
+    0.0: "centred",
+    "shaped": "whitened (γ = {:.2f})",
+}
 
 
 def why(
@@ -26,7 +38,8 @@ def why(
     """What carried the score of one query with the image of that id.
 
     The heat maps hold signed contributions of patches, `rows × columns` each; either adds up to the local terms of the
-    score. The image's own tokens come from the token cache, or from its file if that has not changed.
+    score. Those of second-order heads are linearised, and there are no words. The image's own tokens come from the
+    token cache, or from its file if that has not changed.
     """
     if len(query_tokens) != 1:
         raise BadTokens(f"one photo is explained at a time; {len(query_tokens)} were given")
@@ -47,6 +60,7 @@ def why(
         "image_grid": list(grids[1]),
         "query_heat": heats[0].tolist(),
         "image_heat": heats[1].tolist(),
+        "linearised": found.linearised,
         "words": _words(found, words),
         "terms": _terms(scorer, found),
         "matches": _matches(place_map, query_tokens, rows[0], grids[0]),
@@ -63,7 +77,7 @@ def grid_of(place_map: PlaceMap, tokens: Tokens) -> tuple[int, int]:
 
 
 def _words(found: Attribution, most: int) -> list[dict[str, Any]]:
-    """The words that contributed most, either way, with the patches nearest to them."""
+    """The words that contributed most, either way, with the patches nearest to them; none of second-order heads."""
     ours, theirs = found.words("query"), found.words("image")
     sides = {one.term.member: one.term.side for one in reversed(found.terms) if one.term.side != GLOBAL}
     flat = [(member, word, float(value)) for member, values in ours.items() for word, value in enumerate(values)]
@@ -97,13 +111,14 @@ def _terms(scorer: Scorer, found: Attribution) -> list[dict[str, Any]]:
 
 
 def term_name(scorer: Scorer, term: ScoreTerm, several: bool = False) -> str:
-    """A term in words; of `several` vocabularies also which."""
-    which = f", vocabulary {term.member + 1}" if several else ""
+    """A term in words; of `several` vocabularies (constructions of a second-order head) also which."""
+    second = term.side != GLOBAL and isinstance(scorer.sides[term.side], SecondOrderSide)
+    which = f", {'construction' if second else 'vocabulary'} {term.member + 1}" if several else ""
     if term.side == GLOBAL:
         return f"global token{which}"
-    kinds: dict[Gamma, str] = {None: "original residuals", 0.0: "centred residuals"}
-    shape = kinds.get(term.gamma, f"shaped residuals (γ = {term.gamma or 0.0:.2f})")
-    return f"{scorer.sides[term.side].assignment} words, {shape}{which}"
+    names = SECOND_ORDER_TERMS if second else RESIDUAL_TERMS
+    shape = names.get(term.gamma) or names["shaped"].format(term.gamma)
+    return f"{'second-order' if second else f'{scorer.sides[term.side].assignment} words'}, {shape}{which}"
 
 
 def _matches(place_map: PlaceMap, query: Tokens, row: int, grid: tuple[int, int]) -> list[list[int]]:

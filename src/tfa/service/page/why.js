@@ -56,8 +56,7 @@ function sections(photo, hit, why) {
       make("span", { class: "key plus", "aria-hidden": "true" }), "orange for the match,",
       make("span", { class: "key minus", "aria-hidden": "true" }), "blue against it"),
     make("div", { class: "two" },
-      make("div", {}, make("h4", {}, "Visual words"),
-        make("p", { class: "quiet" }, "Point at a word, or move to it, to see its patches."), wordList(why)),
+      make("div", {}, ...wordSection(why)),
       make("div", {}, make("h4", {}, "Terms of the score"), termTable(why))),
   ];
 }
@@ -84,6 +83,17 @@ function toggle(label, what) {
     },
   });
   return make("label", { class: "tick" }, box, label);
+}
+
+/** A head that compares how patches vary together has no words, and its patches' shares are linearised. */
+function wordSection(why) {
+  if (why.words.length || !why.linearised) {
+    const hint = make("p", { class: "quiet" }, "Point at a word, or move to it, to see its patches.");
+    return [make("h4", {}, "Visual words"), hint, wordList(why)];
+  }
+  return [make("h4", {}, "No visual words"), make("p", { class: "quiet" },
+    "This map compares how the patches of a photo vary together. A patch's contribution is its even part of the score, "
+    + "and how much the score would change if the patch counted more (to first order).")];
 }
 
 const patchesOf = (word) => [word.query_patches, word.image_patches].map((patches) => (patches || []).length);
