@@ -193,11 +193,18 @@ def decide_for_target(
 ) -> Judged:
     """The decision from target photos that `space` describes; of few photos the incumbent, calibrated by them."""
     count = len(view.descriptors)
-    allowed = [(centring, score) for centring, score in calibrations if not score or count >= SCORE_FROM]
+    allowed = calibrations_by(count, calibrations)
     if count < TARGET_FROM:
-        head = incumbent_for(fitted, allowed or [(False, False)])
+        head = incumbent_for(fitted, allowed)
         return head, not_judged(fitted, head, f"{count} photos are few to judge by, {TARGET_FROM} are enough")
     return decide(fitted, target_competition(fitted, space, view, allowed), evidence, progress)
+
+
+def calibrations_by(
+    photos: int, calibrations: Sequence[tuple[bool, bool]] = CALIBRATIONS
+) -> Sequence[tuple[bool, bool]]:
+    """Those that so many target photos are enough for."""
+    return [(centring, score) for centring, score in calibrations if not score or photos >= SCORE_FROM]
 
 
 def decide(

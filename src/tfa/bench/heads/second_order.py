@@ -38,8 +38,10 @@ from tfa.verification.judged_head import (
     Competition,
     Judged,
     ResidualChallengers,
+    calibrations_by,
     database_competition,
     decide,
+    decide_for_target,
     not_judged,
     target_competition,
 )
@@ -154,8 +156,12 @@ def calibration_by(rule: Rule, pairs: PatchPairs | None) -> Calibrate:
         if pairs is not None and target.grid is not None:
             compared = pairs.of(target)
             evidence = lambda row, images: compared.with_queries([row], [images])[0].evidence  # noqa: E731
-        competition = target_competition(fitted, space, view, rule.calibrations)
-        return assemble_second_order(fitted, *rule.choose(fitted, competition, evidence), target)
+        if rule.choose is by_evidence and evidence is not None:
+            decided = decide_for_target(fitted, space, view, evidence, calibrations=rule.calibrations)
+        else:
+            competition = target_competition(fitted, space, view, calibrations_by(len(target), rule.calibrations))
+            decided = rule.choose(fitted, competition, evidence)
+        return assemble_second_order(fitted, *decided, target)
 
     return calibrate
 
