@@ -88,7 +88,7 @@ def fit_spaces(
 ) -> FittedSpaces:
     """Directions, descriptors and PCA of three constructions."""
     spill, progress = Spill(), progress or SilentProgress()
-    directions = fit_directions(tokens, spec.max_patches)
+    directions = fit_directions(tokens, spec.max_patches, dtype=dtype)
     described = describe_second_order(tokens, directions, dtype=dtype, spill=spill, progress=progress)
     split = DatabaseSplit.of(len(tokens), replace(spec, max_pseudo=min(spec.max_pseudo, MAX_PSEUDO)))
     keys = tracked(CONSTRUCTIONS, len(CONSTRUCTIONS), "spectra", progress)

@@ -1,0 +1,180 @@
+"""The judge: what it sees, what it decides, and in which words; judged heads of made-up worlds."""
+
+import numpy as np
+import pytest
+
+from tests.worlds import seen_again, world
+from tfa import pipeline
+from tfa.base.tokens import Tokens
+from tfa.errors import FewPhotos
+from tfa.method.controllers.decisions import JudgedDecisions
+from tfa.method.controllers.judged import cross_fitted_answers, in_words, judged, reason_of
+from tfa.method.evidence.rows import NOBODY
+from tfa.reference import second_order as reference
+from tfa.verification.judge import OTHERS, roots_of_evidence
+from tfa.verification.judged_head import SCORE_FROM, TARGET_FROM, judge_on_target
+
+GRID = (3, 4)
+
+
+def on_grid(tokens):
+    return Tokens(tokens.patches, tokens.cls, grid=GRID)
+
+
+def test_the_incumbent_stays_unless_a_challenger_is_clearly_ahead():
+    rng = np.random.default_rng(0)
+    incumbent = rng.uniform(1, 2, 50)
+    noise = rng.normal(size=50)
+    noise -= noise.mean()
+    error = noise.std(ddof=1) / np.sqrt(50)
+    roots = {"a": incumbent, "b": incumbent + noise + 1.9 * error}
+    winner, seen = judged(roots, "a", margin=2.0)
+    assert winner == "a"
+    assert seen["b"].difference == pytest.approx(1.9 * error)
+    assert seen["b"].difference_error == pytest.approx(error)
+    assert judged({**roots, "c": incumbent + noise + 2.1 * error}, "a", margin=2.0)[0] == "c"
+    # at one standard error the rule is the plain one
+    assert judged(roots, "a", margin=1.0)[0] == "b"
+    assert reference.judged_winner(list(roots.values())) == 1
+
+
+def test_of_equal_challengers_the_earlier_wins_and_missing_answers_do_not_count():
+    incumbent = np.array([1.0, 1.2, np.nan, 1.1])
+    better = np.array([2.0, 2.2, 9.0, 2.1])
+    winner, seen = judged({"a": incumbent, "b": better, "c": better.copy()}, "a", margin=1.0)
+    assert winner == "b"
+    assert seen["b"].value == pytest.approx(2.1)  # the third photo counts for none
+    nothing, seen = judged({"a": np.full(3, np.nan), "b": np.ones(3)}, "a", margin=1.0)
+    assert (nothing, seen["b"].value) == ("a", 0.0)
+
+
+def test_a_photo_is_compared_once_with_each_answer():
+    calls = []
+
+    def evidence(photo, images):
+        calls.append((photo, tuple(images)))
+        return np.array([float(photo + 10 * image) for image in images])
+
+    answers = {"a": np.array([1, 2, NOBODY]), "b": np.array([1, 3, NOBODY])}
+    roots = roots_of_evidence(answers, evidence)
+    assert calls == [(0, (1,)), (1, (2, 3)), (2, ())]
+    assert roots["a"][:2] == pytest.approx(np.sqrt([10, 21]))
+    assert roots["b"][:2] == pytest.approx(np.sqrt([10, 31]))
+    assert np.isnan(roots["a"][2])
+
+
+def test_own_evidence_is_what_the_other_photos_lack():
+    table = np.random.default_rng(0).uniform(0, 4, (30, 6))  # photo, image
+    answers = {"hub": np.zeros(30, np.int64), "other": np.arange(30) % 6}
+    roots = roots_of_evidence(answers, lambda photo, images: table[photo, images], own=True)
+    spread = np.unique(np.linspace(0, 29, OTHERS + 1).round().astype(int))
+    for photo in (0, 7, 29):
+        others = [p for p in spread if p != photo][:OTHERS]
+        image = photo % 6
+        expected = np.sqrt(table[photo, image]) - np.sqrt(table[others, image]).mean()
+        assert roots["other"][photo] == pytest.approx(expected)
+
+
+def test_cross_fitted_answers_learn_from_the_other_half():
+    database, target = world(), seen_again(world(), seed=4)
+    fitted = pipeline.fit_second_order(database, dtype="float64").fitted
+    space = fitted.spaces[0]
+    view = space.side.describe(target, True, "float64")
+    head = fitted.decisions("partial", centring=True, score=True)
+    kernel = head.kernel("second_order", 0)
+
+    def learnt(half):
+        own = view.coordinates[half]
+        shift = own.sum(axis=0) / (len(own) + 8)
+        level = np.zeros(len(target))
+        bias = reference.score_bias(space.scores_of(own - shift, level[half], kernel) / 0.3)
+        return lambda rows: (space.scores_of(view.coordinates[rows] - shift, level[rows], kernel) / 0.3 - bias).argmax(
+            axis=1
+        )
+
+    expected = reference.cross_fitted_tops(learnt, len(target))
+    assert np.array_equal(cross_fitted_answers(space, view, head, kernel, 0.3), expected)
+
+
+def test_the_reason_says_it_in_words():
+    head = JudgedDecisions(representation="second_order", carrier="partial", centring=True)
+    assert in_words(head) == "second-order, partial whitening, centred on the target photos"
+    other = JudgedDecisions(representation="soft", carrier="original")
+    assert in_words(other) == "soft residuals, no whitening"
+    _, seen = judged({head.name: np.array([1.0, 3.0]), other.name: np.array([1.0, 1.0])}, head.name, 1.0)
+    words = reason_of(head, seen, head.name, "2 photos")
+    assert words.endswith("its first answers share 2.00 ± 1.00 of evidence with 2 photos, the next best 1.00")
+
+
+def test_a_judged_head_names_every_candidate():
+    database = on_grid(world(40))
+    head = pipeline.fit_judged(database)
+    assert head.saw == "database"
+    assert set(head.evidence.candidates) >= {"second_order/tempered", "second_order/partial", "hard/original"}
+    assert not any("full" in name for name in head.evidence.candidates)  # pseudo queries say nothing about it
+    assert head.decisions.name in head.evidence.candidates
+    assert head.evidence.to_dict()["photos"] == 40
+    assert "evidence with 40 photos of the map itself" in head.evidence.reasons["judge"]
+    assert head.search(database, k=1)[0][:, 0].tolist() == list(range(40))
+
+
+def test_a_residual_challenger_that_wins_is_fitted_whole(monkeypatch):
+    monkeypatch.setattr("tfa.verification.judged_head.judged", lambda roots, *_: ("soft/partial", dict.fromkeys(roots)))
+    monkeypatch.setattr("tfa.verification.judged_head.reason_of", lambda *_: "because")
+    database = on_grid(world(12))
+    head = pipeline.fit_judged(database)
+    assert (head.decisions.representation, head.decisions.carrier) == ("soft", "partial")
+    plain = pipeline.fit(database)
+    used = [(1.0, plain.branches["soft", 0], head.decisions.kernel("soft", 0))]
+    from tfa.base.spill import Spill
+    from tfa.method.head import replica_scorer
+
+    expected = replica_scorer(used, plain.spec, plain.dtype, Spill()).scores(database)
+    assert np.array_equal(head.scores(database), expected)
+
+
+def test_without_a_grid_nothing_is_judged():
+    head = pipeline.fit_judged(world())
+    assert head.decisions.name == "second_order/tempered"
+    assert head.evidence.candidates == {}
+    assert "not judged, how the patches lie is not known" in head.evidence.reasons["judge"]
+
+
+def test_target_photos_judge_every_calibration():
+    database = on_grid(world(70))
+    target = on_grid(seen_again(database))
+    head = pipeline.fit_judged(database, target)
+    assert head.saw == "target"
+    names = set(head.evidence.candidates)
+    assert {"second_order/full+centring+score", "second_order/partial", "second_order/original+score"} <= names
+    assert "second_order/original+centring" not in names  # S_0 has no mean to take queries from
+    assert head.evidence.incumbent == "second_order/partial+centring+score"
+    assert "70 target photos" in head.evidence.reasons["judge"]
+
+
+def test_few_target_photos_calibrate_without_a_judge():
+    database = on_grid(world(30))
+    few = on_grid(seen_again(database)).select(range(SCORE_FROM - 1))
+    with pytest.warns(FewPhotos):
+        head = pipeline.fit_judged(database, few)
+    assert (head.decisions.centring, head.decisions.score_calibrated) == (True, False)
+    head = pipeline.fit_judged(database, on_grid(seen_again(database)))
+    assert (head.decisions.centring, head.decisions.score_calibrated) == (True, True)
+    assert f"{TARGET_FROM} are enough" in head.evidence.reasons["judge"]
+
+
+def test_the_judge_prefers_answers_that_bear_evidence():
+    """Evidence that favours one carrier's answers makes it win."""
+    database, target = world(70), seen_again(world(70), seed=9, noise=0.9)
+    fitted = pipeline.fit_second_order(database).fitted
+    space = fitted.spaces[0]
+    view = space.side.describe(target, True, "float32")
+    kernel = fitted.decisions("original").kernel("second_order", 0)
+    favoured = cross_fitted_answers(space, view, fitted.decisions("original"), kernel, 1.0)
+
+    def evidence(photo, images):
+        return np.where(images == favoured[photo], 9.0, 0.1)
+
+    decisions, seen = judge_on_target(fitted, target, evidence)
+    assert decisions.name == "second_order/original"
+    assert seen.candidates["second_order/original"].value > seen.candidates[seen.incumbent].value
