@@ -63,6 +63,18 @@ def test_patches_and_words_add_up_to_every_part(fitted, carrier, assignment, adm
         assert (found.of_global != 0) == admit
 
 
+@pytest.mark.parametrize("carrier", ["partial", "adaptive"])
+def test_patches_of_a_centred_head_add_up_too(fitted, carrier):
+    tokens, queries = world(), seen_again(world())
+    scorer = head_of(fitted, carrier, "soft").scorer(0)
+    shift = 0.05 * np.random.default_rng(0).normal(size=len(scorer.sides[0].eigenvalues))
+    scorer = dataclasses.replace(scorer, sides=(dataclasses.replace(scorer.sides[0], shift=shift),))
+    found = attribute(scorer, queries.select([3]), tokens.select([7]), 7)
+    assert found.score == pytest.approx(float(scorer.scores(queries.select([3]))[0, 7]), rel=1e-5, abs=1e-6)
+    assert max(np.abs(one.residue).max() for one in found.terms) < 1e-5
+    assert found.patches("query").sum() == pytest.approx(found.local, rel=1e-6)
+
+
 @pytest.mark.parametrize("assignment", ["hard", "soft"])
 def test_words_of_shaped_residuals_are_those_of_the_plain_formula(assignment):
     tokens, queries = world(), seen_again(world())

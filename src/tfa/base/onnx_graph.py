@@ -64,11 +64,14 @@ class Graph:
         """Along the last axis, which stays with length one."""
         return self.add("Sqrt", self.total(self.add("Mul", value, value), -1, keep=True))
 
-    def unit(self, value: str) -> str:
-        """L2 along the last axis; L2(0) = 0."""
+    def unit(self, value: str, dtype: type[np.floating[Any]] = np.float32) -> str:
+        """L2 along the last axis, of values of that type; L2(0) = 0."""
         norm = self.norm(value)
-        positive = self.add("Greater", norm, self.constant(np.float32(0)))
-        return self.add("Div", value, self.add("Where", positive, norm, self.constant(np.float32(1))))
+        positive = self.add("Greater", norm, self.constant(dtype(0)))
+        return self.add("Div", value, self.add("Where", positive, norm, self.constant(dtype(1))))
+
+    def cast(self, value: str, dtype: type[np.floating[Any]]) -> str:
+        return self.add("Cast", value, to=self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def model(self, name: str, metadata: Mapping[str, str] | None = None) -> bytes:
         """The whole, checked and serialised."""
