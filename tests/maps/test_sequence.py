@@ -11,9 +11,10 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec
-from tfa.maps.sequence import query_sequence, roads_of
+from tfa.maps.sequence import motion_along, places_of, query_sequence
+from tfa.online.motion import OrderMotion, PositionMotion
 from tfa.online.self_calibration import FrameCorrection
-from tfa.online.sequence_filter import SequenceFilter, roads_by_index, roads_by_position
+from tfa.online.sequence_filter import SequenceFilter, SequenceSpec
 from tfa.photos.images import as_rgb
 from tfa.photos.positions import Position
 
@@ -27,7 +28,7 @@ def test_frames_are_answered_by_the_filter(place_map, frames):
     answers = query_sequence(place_map, frames, k=3, self_calibrate=False)
     tokens = Tokens(*FakeEncoder().encode([as_rgb(frame) for frame in frames]))
     scores = place_map.state.head.scorer.scores(tokens)
-    beliefs = list(map(SequenceFilter(roads_by_index(len(place_map))).update, scores))
+    beliefs = list(map(SequenceFilter(OrderMotion(len(place_map), 2.0)).update, scores))
     assert len(answers) == len(frames)
     for answer, belief, row in zip(answers, beliefs, scores, strict=True):
         assert answer.confidence == pytest.approx(belief.confidence, abs=1e-6)
@@ -89,16 +90,23 @@ def test_a_frame_of_nowhere_is_no_place(place_map):
     assert all(answer.error is None for answer in answers)
 
 
-def test_roads_follow_positions_where_all_images_have_them(place_map):
-    images = place_map.images
-    plane = [dataclasses.replace(r, position=Position(x=float(i), y=0.0)) for i, r in enumerate(images)]
-    globe = [dataclasses.replace(r, position=Position(lat=50 + i * 1e-4, lon=8.0)) for i, r in enumerate(images)]
-    expected = roads_by_position(np.array([[float(i), 0.0] for i in range(len(images))]))
+def test_moves_follow_positions_where_all_images_have_them_and_are_in_no_order(place_map):
+    images, spec = place_map.images, SequenceSpec()
+    where = np.random.default_rng(0).permutation(len(images)).tolist()
+    plane = [dataclasses.replace(r, position=Position(x=float(i), y=0.0)) for i, r in zip(where, images, strict=True)]
+    globe = [
+        dataclasses.replace(r, position=Position(lat=50 + i * 1e-4, lon=8.0))
+        for i, r in zip(where, images, strict=True)
+    ]
     for records in (plane, globe):
-        roads = roads_of(records)
-        assert np.array_equal(np.sort(roads.to), np.sort(expected.to))
-    for records in (images, [*plane[:-1], images[-1]], [*plane[:-1], globe[-1]]):
-        assert np.array_equal(roads_of(records).share, roads_by_index(len(images)).share)
+        assert isinstance(motion_along(records, spec), PositionMotion)
+        steps = np.linalg.norm(np.diff(places_of(records), axis=0), axis=1)
+        np.testing.assert_allclose(
+            steps / steps.min(), np.abs(np.diff(where)) / np.abs(np.diff(where)).min(), rtol=1e-6
+        )
+    drive = [dataclasses.replace(r, position=Position(x=float(i), y=0.0)) for i, r in enumerate(images)]
+    for records in (images, drive, [*plane[:-1], images[-1]], [*plane[:-1], globe[-1]]):
+        assert isinstance(motion_along(records, spec), OrderMotion)
 
 
 def test_what_cannot_be_asked_is_refused(place_map, frames):

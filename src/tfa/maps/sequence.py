@@ -10,16 +10,9 @@ import numpy as np
 from tfa.base.progress import Progress, as_progress
 from tfa.maps.query import AskableMap, checked_share
 from tfa.maps.records import Answer, Hit, ImageRecord
+from tfa.online.motion import Motion, metres, motion_of
 from tfa.online.self_calibration import FrameCorrection
-from tfa.online.sequence_filter import (
-    Belief,
-    Roads,
-    SequenceFilter,
-    SequenceSpec,
-    metres,
-    roads_by_index,
-    roads_by_position,
-)
+from tfa.online.sequence_filter import Belief, SequenceFilter, SequenceSpec
 from tfa.photos.images import Photo
 from tfa.search.engine import checked_k
 
@@ -31,16 +24,21 @@ class FrameAnswer(Answer):
     lost: float = 0.0  # probability that the frame shows no place of the map
 
 
-def roads_of(images: Sequence[ImageRecord], spec: SequenceSpec | None = None) -> Roads:
-    """By position where every image has one of the same kind, else by the order of the images in the map."""
+def motion_along(images: Sequence[ImageRecord], spec: SequenceSpec) -> Motion:
+    """By the order of the images in the map; by position where every image has one of the same kind, if no drive."""
+    return motion_of(len(images), places_of(images), spec.reach)
+
+
+def places_of(images: Sequence[ImageRecord]) -> np.ndarray | None:
+    """Where the images stand, `m 2` in metres; None unless every one has a position of the same kind."""
     places = [record.position for record in images if record.position is not None]
     kinds = {place.is_global for place in places}
     if len(places) < len(images) or len(kinds) != 1:
-        return roads_by_index(len(images), spec)
+        return None
     if kinds == {True}:
         degrees = np.array([[place.lat, place.lon] for place in places], np.float64)
-        return roads_by_position(metres(degrees[:, 0], degrees[:, 1]), spec)
-    return roads_by_position(np.array([[place.x, place.y] for place in places], np.float64), spec)
+        return metres(degrees[:, 0], degrees[:, 1])
+    return np.array([[place.x, place.y] for place in places], np.float64)
 
 
 def query_sequence(
@@ -62,7 +60,8 @@ def query_sequence(
     """
     checked_k(k)
     checked_share(min_confidence)
-    path = SequenceFilter(roads_of(place_map.images, spec), spec)
+    spec = spec or SequenceSpec()
+    path = SequenceFilter(motion_along(place_map.images, spec), spec)
     correct = FrameCorrection() if self_calibrate else None
     answers: list[FrameAnswer] = []
     with as_progress(progress).task("following", len(frames), "frames") as task:

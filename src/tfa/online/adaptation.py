@@ -11,31 +11,29 @@ A camera that stands still must not adapt itself to its own place: a photo count
 that did, ‖y − y_last‖² ≥ 0.2 s², y = λ^(−1/4) z, s² the decaying mean of ‖λ^(−1/4) z'‖² over counted photos.
 
 Causal: a photo never adapts its own answer, and the first is answered as the head alone would. No label is used, no
-photo is kept. The state, a few vectors and rows of scores, is that of one camera.
+photo is kept. The state, a few vectors and rows of scores, is that of one camera. `adapted_scorer` applies it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tfa.base.files import BadFile, map_tensors, write_tensors
-from tfa.method.query_sides import SideView
-from tfa.method.scorer import Scorer
 from tfa.online.score_window import ScoreWindow
 
 PSEUDO_COUNTS = 2.0  # photos at c_0 that the mean begins with
 DECAY = 1 - 1 / 32  # of what a photo counts, with every photo after it
 DIFFERENT = 0.2  # of s²: photos nearer to the last counted one show what it showed
-KIND = "tfa online adaptation 1"
+KIND = "tfa online adaptation 2"
+WHOLE, NUMBERS = ("seen", "counted"), ("_count", "_square", "_weight")  # what a file holds beside arrays
 
 
 class Adaptation:
-    """What the photos of one camera teach a head whose queries have coordinates `r`."""
+    """What the photos of one camera teach a head whose queries have coordinates `r`, of all its sides together."""
 
     def __init__(self, start: np.ndarray | None = None) -> None:
         self.start = start  # c_0, `r`; None is the database's mean
@@ -45,16 +43,12 @@ class Adaptation:
     def reset(self) -> None:
         """Forget every photo."""
         self.seen = 0  # photos, counted or not
+        self.counted = 0  # photos that taught something
         self._sum: np.ndarray | None = None  # m
         self._count = 0.0  # n
         self._last: np.ndarray | None = None  # y of the last counted photo
         self._square, self._weight = 0.0, 0.0  # s² = square / weight
         self.window.clear()
-
-    @property
-    def counted(self) -> int:
-        """Photos that taught something."""
-        return self.window.seen
 
     @property
     def centre(self) -> np.ndarray | None:
@@ -68,23 +62,31 @@ class Adaptation:
         """What is added to each image's score with the next photo, `m`; None before enough photos were seen."""
         return self.window.bias()
 
-    def observe(self, coordinates: np.ndarray, row: np.ndarray, eigenvalues: np.ndarray) -> bool:
-        """Learn from a photo: its coordinates `r`, and its scores `m` as centred, without the bias. Did it count?"""
+    @property
+    def variance(self) -> float:
+        """s²; 0 before a photo counted."""
+        return self._square / self._weight if self._weight else 0.0
+
+    def observe(self, coordinates: np.ndarray, scale: np.ndarray, row: np.ndarray) -> bool:
+        """Learn from a photo: its coordinates `r`, and its scores `m` as centred, without the bias. Did it count?
+
+        `scale` `r` is λ^(−1/4), by which coordinates are compared.
+        """
         self.seen += 1
         z = np.asarray(coordinates, np.float64)
         if not (np.isfinite(z).all() and np.isfinite(row).all()):
             return False
-        scale = eigenvalues**-0.25
         y, centre = scale * z, self.centre
         away = y if centre is None else y - scale * centre
-        if self._last is not None and self._weight:
+        if self._last is not None:
             moved = y - self._last
-            if float(moved @ moved) < DIFFERENT * self._square / self._weight:
+            if float(moved @ moved) < DIFFERENT * self.variance:
                 return False
         self._last = y
         self._square, self._weight = DECAY * self._square + float(away @ away), DECAY * self._weight + 1
         self._sum, self._count = (z if self._sum is None else DECAY * self._sum + z), DECAY * self._count + 1
         self.window.add(row)
+        self.counted += 1
         return True
 
     # --- describe and keep -------------------------------------------------------------------------------------------
@@ -101,7 +103,7 @@ class Adaptation:
 
     def save(self, path: Path, about: dict[str, Any] | None = None) -> None:
         """Write it whole, as safetensors; `about` is kept beside it, in JSON."""
-        facts = {key: getattr(self, key) for key in ("seen", "_count", "_square", "_weight")}
+        facts = {key: getattr(self, key) for key in (*WHOLE, *NUMBERS)}
         tensors = self.window.tensors()
         for name, array in (("start", self.start), ("sum", self._sum), ("last", self._last)):
             if array is not None:
@@ -119,35 +121,10 @@ class Adaptation:
             facts = json.loads(metadata["facts"])
             loaded = cls(np.array(tensors["start"]) if "start" in tensors else None)
             loaded.window = ScoreWindow.from_tensors(tensors, int(facts["rows_seen"]))
-            loaded.seen = int(facts["seen"])
-            for key in ("_count", "_square", "_weight"):
-                setattr(loaded, key, float(facts[key]))
+            for key in (*WHOLE, *NUMBERS):
+                setattr(loaded, key, (int if key in WHOLE else float)(facts[key]))
             loaded._sum = np.array(tensors["sum"]) if "sum" in tensors else None
             loaded._last = np.array(tensors["last"]) if "last" in tensors else None
             return loaded, dict(facts["about"])
         except (KeyError, ValueError, TypeError) as error:
             raise BadFile(f"{path} is not an online adaptation of this release ({error}); remove it") from None
-
-
-class AdaptedScorer:
-    """A scorer and the adaptation of one camera: scores of its photos, one after the other.
-
-    `scorer` has one side with coordinates. Its own shift and bias, of a calibration, hold until photos teach more.
-    """
-
-    def __init__(self, scorer: Scorer, ids: Sequence[int] | np.ndarray, adaptation: Adaptation | None = None) -> None:
-        self.scorer = scorer
-        self.adaptation = adaptation or Adaptation(scorer.sides[0].shift)
-        self.adaptation.window.set_images(ids)
-
-    def step(self, view: SideView, cls: np.ndarray | None = None, *, learn: bool = True) -> np.ndarray:
-        """Scores `m` of the next photo, as its side describes it; then it teaches, if `learn`."""
-        adaptation, scorer = self.adaptation, self.scorer
-        assert view.coordinates is not None
-        vectors = scorer.vectors_of([view], cls, [adaptation.centre])
-        row = scorer.rows.scores(vectors)[0]
-        bias = adaptation.bias()
-        plain = row - scorer.bias.astype(row.dtype)
-        if learn:
-            adaptation.observe(view.coordinates[0], plain, scorer.sides[0].eigenvalues)
-        return row if bias is None else plain + bias.astype(row.dtype)

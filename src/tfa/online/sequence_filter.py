@@ -1,17 +1,20 @@
-"""Sequences (ours, beyond the paper): where a robot is, frame after frame, from the scores of single frames.
+"""Sequences (ours, beyond the paper): where a camera is, frame after frame, from what single frames say.
 
-A hidden Markov model whose states are the map's images and one more, *lost* (the camera is outside the map):
+A hidden Markov model whose states are a pace with an image of the map, and one more, *lost* (outside the map):
 
-    move     T(i → j) = (1 − ε) · exp(−max(|i − j| / ℓ − 1, 0)) / Σ    |i − j|: in the map's order, or by position;
-             T(i → lost) = ε,   T(lost → lost) = 1 − ρ,   T(lost → j) = ρ / m
-    see      L(j) = exp(κ (μ z_j − μ²/2)),   L(lost) = 1,   μ = √(2 ln m)
-    filter   p_t(j) ∝ L(j) Σ_i T(i → j) p_{t−1}(i)         from frames up to t alone
+    move     T((v, i) → (v, j)) = (1 − ε) T_v(j − i)    see `motion`; before a move the pace is drawn anew with
+             probability η;   T(· → lost) = ε,   T(lost → lost) = 1 − ρ,   T(lost → (v, j)) = ρ / (paces · m)
+    see      log L(j) = κ (μ x_j − μ²/2),   L(lost) = 1,   μ = √(2 ln m)
+             x = z + 4 (√M − √median M) of the images that were verified, z of the others,
+                 and all of them + clip(3 (max √M − 1.3), −1, 0)
+    filter   p_t(v, j) ∝ L(j) Σ_i T((v, i) → (v, j)) p_{t−1}(v, i)        from frames up to t alone
 
-Moves up to ℓ are equally likely, forward and back: the speed is not known, and standing still must not be favoured. z_j
-is the z-score of image j in the frame's row of scores. L is the likelihood ratio of a normal score of mean μ against
-one of mean 0: μ is the height that the best of m scores reaches by chance, so of a frame on its own a place is likelier
-than *lost* exactly if its z-score is above it. κ < 1, because frames that follow each other err alike. Nothing is
-trained. Arrays in, arrays out.
+z is the z-score of an image in the frame's row of scores, M its evidence. L is the likelihood ratio of a normal score
+of mean μ against one of mean 0: μ is the height that the best of m scores reaches by chance, so of a frame on its own
+a place is likelier than *lost* exactly if its x is above it; a frame none of whose candidates has much evidence must
+rise higher. κ < 1, because frames that follow each other err alike; smaller where x is sharpened by evidence. A frame
+that shows what the one before it showed says nothing new and leaves the belief as it is: the caller passes it over.
+Nothing is trained. Arrays in, arrays out.
 """
 
 from __future__ import annotations
@@ -20,97 +23,28 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.spatial import cKDTree
 
 from tfa.base.config import Spec, described
-from tfa.errors import BadSpec
 from tfa.method.evidence.rows import EPSILON, mean_and_spread, z_scores
+from tfa.online.motion import Motion
+from tfa.verification.reranking import UNVERIFIED, WEIGHT, Verified
 
-FARTHEST = 5.0  # ℓ: moves beyond it have a share of e⁻⁴ and are left out
-MOST_NEIGHBOURS = 64  # images a move can lead to, where positions say who is near
-EARTH = 6_371_000.0  # metres
+PLENTY, PER_ROOT, MOST_OFF = 1.3, 3.0, 1.0  # √M below which x is lowered, by how much of it, and at most
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceSpec(Spec):
     """How a camera moves and errs; all numbers are ours."""
 
-    reach: float = described(3.0, "images (or usual distances between them) a frame moves by", low=1e-3)
-    getting_lost: float = described(0.02, "probability that a frame leaves the map", low=1e-9, high=0.5)
-    being_found: float = described(0.2, "probability that a lost camera comes back with a frame", low=1e-9, high=1.0)
-    trust: float = described(0.5, "κ: how much a frame counts beside the one before it", low=1e-3, high=1.0)
-
-
-@dataclass(frozen=True)
-class Roads:
-    """Where a camera at each image can be a frame later, lost or not aside."""
-
-    to: np.ndarray  # m w: images, padded with the image itself
-    share: np.ndarray  # m w: probabilities, rows add up to one; zero where padded
-    near: np.ndarray  # m w: bool, within one reach: the same place
-
-    @property
-    def images(self) -> int:
-        return len(self.to)
-
-
-def roads_by_index(images: int, spec: SequenceSpec | None = None) -> Roads:
-    """For a map in driving order."""
-    spec = spec or SequenceSpec()
-    reach = max(math.floor(FARTHEST * spec.reach), 1)
-    offsets = np.arange(-reach, reach + 1)
-    to = np.arange(images)[:, None] + offsets
-    distance = np.broadcast_to(np.abs(offsets) / spec.reach, to.shape)
-    return _roads(np.where((to >= 0) & (to < images), to, -1), distance)
-
-
-def roads_by_position(places: np.ndarray, spec: SequenceSpec | None = None) -> Roads:
-    """For a map whose images stand at `places` `m 2`, in metres; a step is the usual distance between neighbours."""
-    spec = spec or SequenceSpec()
-    step = _usual_step(places) * spec.reach
-    to, distance = _nearest(places, FARTHEST * step)
-    return _roads(to, distance / step)
-
-
-def _nearest(places: np.ndarray, farthest: float) -> tuple[np.ndarray, np.ndarray]:
-    """The images nearest to each, itself first, of equals the smaller index; -1 and inf where there are no more."""
-    count = min(MOST_NEIGHBOURS, len(places))
-    to = np.full((len(places), count), -1)
-    distance = np.full((len(places), count), np.inf)
-    tree = cKDTree(places)
-    last = tree.query(places, k=[count])[0][:, 0]
-    # A little farther: all that tie with the last, whichever way the tree rounds.
-    candidates = tree.query_ball_point(places, np.minimum(last, farthest) * (1 + 1e-9), return_sorted=True)
-    for image, listed in enumerate(candidates):
-        others = np.array(listed)
-        away = np.linalg.norm(places[image] - places[others], axis=-1)
-        away[others == image] = -1.0  # itself before others at the same place
-        order = np.argsort(away, kind="stable")[:count]
-        order = order[away[order] <= farthest]
-        to[image, : len(order)], distance[image, : len(order)] = others[order], away[order].clip(min=0)
-    return to, distance
-
-
-def _usual_step(places: np.ndarray) -> float:
-    """Median distance of images that follow each other at different places; 1 where all stand at one."""
-    steps = np.linalg.norm(np.diff(places, axis=0), axis=1)
-    moved = steps[steps > 0]
-    return float(np.median(moved)) if len(moved) else 1.0
-
-
-def _roads(to: np.ndarray, distance: np.ndarray) -> Roads:
-    exists = to >= 0
-    share = np.where(exists, np.exp(-np.maximum(distance - 1, 0)), 0.0)
-    own = np.broadcast_to(np.arange(len(to))[:, None], to.shape)
-    near = exists & (distance <= 1)
-    return Roads(np.where(exists, to, own), share / share.sum(axis=1, keepdims=True), near)
-
-
-def metres(latitudes: np.ndarray, longitudes: np.ndarray) -> np.ndarray:
-    """Degrees as a plane `m 2` about their middle: true to a metre over a town."""
-    middle = np.radians(latitudes.mean())
-    east = np.radians(longitudes - longitudes.mean()) * np.cos(middle)
-    return EARTH * np.stack([east, np.radians(latitudes - latitudes.mean())], axis=1)
+    getting_lost: float = described(0.02, "ε: probability that a frame leaves the map", low=1e-9, high=0.5)
+    being_found: float = described(0.1, "ρ: probability that a lost camera comes back with a frame", low=1e-9, high=1.0)
+    new_pace: float = described(0.02, "η: probability that the pace is drawn anew with a frame", low=1e-9, high=1.0)
+    trust: float = described(0.3, "κ: how much a verified frame counts beside the one before it", low=1e-3, high=1.0)
+    trust_unverified: float = described(0.5, "κ of a frame that was not verified", low=1e-3, high=1.0)
+    reach: float = described(2.0, "images (or usual steps) to each side that are the same place", low=0.0)
+    still: float = described(
+        0.05, "of the stream's variance: a frame nearer than that to the one before shows the same", low=0.0
+    )
 
 
 @dataclass(frozen=True)
@@ -119,7 +53,7 @@ class Belief:
 
     places: np.ndarray  # m: probability of each image
     lost: float
-    mass: np.ndarray  # m: probability of each image and those within one reach of it: of its place
+    mass: np.ndarray  # m: probability of each image and those within reach of it: of its place
 
     @property
     def best(self) -> int:
@@ -128,58 +62,95 @@ class Belief:
 
     @property
     def confidence(self) -> float:
-        return float(self.mass[self.best]) if len(self.mass) else 0.0
+        return float(self.mass[self.best])
+
+    @property
+    def is_lost(self) -> bool:
+        """Is being lost likelier than the best place?"""
+        return self.lost > self.confidence
 
 
 class SequenceFilter:
-    """The forward filter: give it a frame's scores, it says where the camera is. It looks at no later frame."""
+    """The forward filter: give it what a frame says, it says where the camera is. It looks at no later frame."""
 
-    def __init__(self, roads: Roads, spec: SequenceSpec | None = None) -> None:
-        if roads.images < 2:
-            raise BadSpec(f"a sequence needs a map of at least 2 images, this one has {roads.images}")
-        self.roads, self.spec = roads, spec or SequenceSpec()
-        self._flat = roads.to.ravel()
+    def __init__(self, motion: Motion, spec: SequenceSpec | None = None) -> None:
+        self.motion, self.spec = motion, spec or SequenceSpec()
         self.reset()
 
     def reset(self) -> None:
         """Before the first frame the camera may be anywhere, or outside the map, as after a frame of being lost."""
-        found = self.spec.being_found
-        self._places = np.full(self.roads.images, found / self.roads.images)
-        self._lost, self._moved = 1 - found, True
+        found, states = self.spec.being_found, (self.motion.paces, self.motion.images)
+        self._believed = np.full(states, found / math.prod(states))  # v m
+        self._lost, self._first = 1 - found, True
 
-    def update(self, scores: np.ndarray) -> Belief:
-        """With the scores `m` of the next frame."""
-        places, lost = self._predicted()
-        logs = log_likelihood(scores, self.spec.trust)
+    def update(self, scores: np.ndarray, ranked: Verified | None = None) -> Belief:
+        """With the scores `m` of the next frame, and its best images, verified, if they were (a table of one row)."""
+        verified = ranked is not None and bool((ranked.matches != UNVERIFIED).any())
+        seen = observation(scores, ranked if verified else None)
+        logs = log_likelihood(seen, self.spec.trust if verified else self.spec.trust_unverified)
+        believed, lost = self._predicted()
         top = max(float(logs.max()), 0.0)  # of the largest factor, so that none overflows
-        places, lost = places * np.exp(logs - top), lost * math.exp(-top)
-        total = float(places.sum()) + lost
-        return self._believe(places / total, lost / total)
+        believed, lost = believed * np.exp(logs - top), lost * math.exp(-top)
+        total = float(believed.sum()) + lost
+        return self._believe(believed / total, lost / total)
 
     def skip(self) -> Belief:
         """A frame that could not be read: the camera moves unseen."""
         return self._believe(*self._predicted())
 
+    def belief(self) -> Belief:
+        """After the last frame."""
+        places = self._believed.sum(axis=0)
+        return Belief(places, self._lost, self.motion.around(places).clip(max=1.0))
+
+    def follow_edit(self, motion: Motion, before: np.ndarray, ids: np.ndarray) -> None:
+        """The map's images were `before` and are `ids` now, both growing, and move as `motion` says.
+
+        What was believed of an image that is gone goes to the nearest that stays, in the map's order.
+        """
+        known = np.flatnonzero(np.isin(ids, before))
+        old, self.motion = self._believed, motion
+        if motion.paces != len(old) or not len(known):
+            self.reset()
+            return
+        right = np.searchsorted(ids[known], before).clip(max=len(known) - 1)
+        left = (right - 1).clip(min=0)
+        nearer = np.where(abs(ids[known[left]] - before) < abs(ids[known[right]] - before), left, right)
+        self._believed = np.zeros((motion.paces, motion.images))
+        for own, was in zip(self._believed, old, strict=True):
+            own += np.bincount(known[nearer], was, minlength=motion.images)
+
     def _predicted(self) -> tuple[np.ndarray, float]:
-        if self._moved:  # nothing happens before the first frame
-            return self._places, self._lost
-        count, spec = self.roads.images, self.spec
-        moved = np.bincount(self._flat, (self._places[:, None] * self.roads.share).ravel(), minlength=count)
-        places = (1 - spec.getting_lost) * moved + self._lost * spec.being_found / count
-        lost = spec.getting_lost * float(self._places.sum()) + (1 - spec.being_found) * self._lost
-        return places, lost
+        if self._first:  # nothing happens before the first frame
+            return self._believed, self._lost
+        spec, states = self.spec, self._believed.size
+        anywhere = self._believed.sum(axis=0)
+        paced = (1 - spec.new_pace) * self._believed + spec.new_pace / self.motion.paces * anywhere
+        believed = (1 - spec.getting_lost) * self.motion.moved(paced) + self._lost * spec.being_found / states
+        lost = spec.getting_lost * float(anywhere.sum()) + (1 - spec.being_found) * self._lost
+        return believed, lost
 
-    def _believe(self, places: np.ndarray, lost: float) -> Belief:
-        self._places, self._lost, self._moved = places, lost, False
-        mass = np.where(self.roads.near, places[self.roads.to], 0.0).sum(axis=1)
-        return Belief(places, lost, mass.clip(max=1.0))
+    def _believe(self, believed: np.ndarray, lost: float) -> Belief:
+        self._believed, self._lost, self._first = believed, lost, False
+        return self.belief()
 
 
-def log_likelihood(scores: np.ndarray, trust: float) -> np.ndarray:
-    """log L of every image `m`; of a frame whose scores are all equal, which is no evidence, 0."""
+def observation(scores: np.ndarray, ranked: Verified | None = None) -> np.ndarray:
+    """x of every image `m`; where all scores are equal, which is no evidence, nan."""
     row = np.asarray(scores, np.float64)[None]
     mean, spread = mean_and_spread(row)
-    if spread[0] <= EPSILON:
-        return np.zeros(row.shape[1])
-    height = math.sqrt(2 * math.log(row.shape[1]))
-    return trust * (height * z_scores(row[0], mean, spread) - height**2 / 2)
+    if not np.isfinite(spread[0]) or spread[0] <= EPSILON:
+        return np.full(row.shape[1], np.nan)
+    seen = z_scores(row[0], mean, spread)
+    if ranked is not None:
+        compared = ranked.matches[0] != UNVERIFIED
+        seen[ranked.indices[0, compared]] += WEIGHT * ranked.lead[0, compared]
+        best = math.sqrt(float(ranked.evidence[0, compared].max()))
+        seen += min(max(PER_ROOT * (best - PLENTY), -MOST_OFF), 0.0)
+    return seen
+
+
+def log_likelihood(seen: np.ndarray, trust: float) -> np.ndarray:
+    """log L of every image `m` from its x; of a frame that is no evidence, 0."""
+    height = math.sqrt(2 * math.log(len(seen)))
+    return np.nan_to_num(trust * (height * seen - height**2 / 2))

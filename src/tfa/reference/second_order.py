@@ -19,7 +19,8 @@ RIDGE = 1e-5
 FULL = 1.0  # γ of full whitening
 TRIMMED = 0.05
 TARGET_PSEUDO_COUNT, ONLINE_PSEUDO_COUNT = 8, 2
-BIAS_FROM, LAST_ROWS = 16, 256  # the 16th photo is the first with a score bias, over at most 256 rows before it
+BIAS_FROM, LAST_ROWS = 32, 256  # counted photos from which scores have a bias, and rows it is learnt from at most
+DECAY, DIFFERENT = 1 - 1 / 32, 0.2  # of the photos before; of their variance, by which a photo that counts differs
 
 # --- Descriptors -----------------------------------------------------------------------------------------
 
@@ -115,29 +116,32 @@ def whitened_from(mean: np.ndarray, pca: Pca, queries: np.ndarray, database: np.
 # --- Online adaptation of a stream -----------------------------------------------------------------------
 
 
-def online_mean(pca: Pca, before: np.ndarray) -> np.ndarray:
-    """What the coordinates of photo t are centred on: those of the t photos before it, `t d_v`, over t + 2."""
-    return pca.coordinates(before).sum(axis=0) / (len(before) + ONLINE_PSEUDO_COUNT)
-
-
-def online_rows(pca: Pca, stream: np.ndarray, database: np.ndarray, gamma: float = 0.5) -> np.ndarray:
-    """S_w(γ) of each photo of a stream `t d_v`, centred by the photos before it."""
+def online_scores(pca: Pca, stream: np.ndarray, database: np.ndarray, gamma: float = 0.5) -> np.ndarray:
+    """S_w(γ) of each photo of a stream `t d_v`, centred on and calibrated by the photos before it that counted."""
+    z = pca.coordinates(stream)
+    y = z * pca.eigenvalues**-0.25
+    counted: list[int] = []
+    rows: list[np.ndarray] = []  # of counted photos
+    squares: list[float] = []  # their squared distance from the centre they had
     found = []
-    for t in range(len(stream)):
-        shifted = pca.coordinates(stream[t]) - online_mean(pca, stream[:t])
-        phi = l2(shifted * pca.eigenvalues ** (-gamma / 2))
-        found.append(phi @ pca.phi(database, gamma).T)
+    for t in range(len(z)):
+        weights = DECAY ** np.arange(len(counted))[::-1]
+        centre = weights @ z[counted] / (weights.sum() + ONLINE_PSEUDO_COUNT)
+        row = l2((z[t] - centre) * pca.eigenvalues ** (-gamma / 2)) @ pca.phi(database, gamma).T
+        found.append(row + online_bias(np.array(rows[-LAST_ROWS:])) if len(rows) >= BIAS_FROM else row)
+        if counted and ((y[t] - y[counted[-1]]) ** 2).sum() < DIFFERENT * (weights @ squares) / weights.sum():
+            continue  # it shows what the last one that counted did
+        squares.append((((z[t] - centre) * pca.eigenvalues**-0.25) ** 2).sum())
+        counted.append(t)
+        rows.append(row)
     return np.array(found)
 
 
-def online_scores(rows: np.ndarray, spread: float) -> np.ndarray:
-    """x − b_d of each row of a stream, x = S/σ; b_d from the rows before it, from the 16th photo on."""
-    x = rows / spread
-    found = []
-    for t in range(len(x)):
-        before = x[max(t - LAST_ROWS, 0) : t]
-        found.append(x[t] - score_bias(before) if t + 1 >= BIAS_FROM else x[t])
-    return np.array(found)
+def online_bias(rows: np.ndarray) -> np.ndarray:
+    """−σ (b_d − mean b), σ the median spread of the rows `q m`."""
+    spread = float(np.median(rows.std(axis=1)))
+    usual = score_bias(rows / spread)
+    return spread * (usual.mean() - usual)
 
 
 # --- The judge -------------------------------------------------------------------------------------------

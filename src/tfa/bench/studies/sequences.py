@@ -13,8 +13,9 @@ from tfa.bench.run import Bench
 from tfa.errors import BadSpec
 from tfa.method.head import ENSEMBLE, Replica
 from tfa.method.vocabulary import CONSTRUCTIONS
+from tfa.online.motion import OrderMotion
 from tfa.online.self_calibration import FrameCorrection, SelfCalibration
-from tfa.online.sequence_filter import SequenceFilter, SequenceSpec, roads_by_index
+from tfa.online.sequence_filter import SequenceFilter, SequenceSpec
 from tfa.pipeline import fit
 
 REPLICAS: tuple[Replica, ...] = (*CONSTRUCTIONS, ENSEMBLE)
@@ -111,7 +112,7 @@ def study_sequence(
     correct = FrameCorrection()
     numbers = []
     for rows in (scores, np.stack([correct(row) for row in scores])):
-        beliefs = list(map(SequenceFilter(roads_by_index(rows.shape[1], spec), spec).update, rows))
+        beliefs = list(map(SequenceFilter(OrderMotion(rows.shape[1], SequenceSpec().reach), spec).update, rows))
         numbers += [
             float(_right(rows.argmax(axis=1), positives).mean()),
             float(_right(np.array([belief.best for belief in beliefs]), positives).mean()),
