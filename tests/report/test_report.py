@@ -15,10 +15,11 @@ from tfa.maps import PlaceMap
 from tfa.pipeline import fit
 from tfa.report.advice import advice_of
 from tfa.report.collect import report_of
-from tfa.report.evidence import evidence_of, similarity_of, spectrum_of
+from tfa.report.evidence import evidence_of, spectrum_of
 from tfa.report.neighbours import Resemblance, hubs_of, lonely_of, near_duplicates, resemblance
 from tfa.report.page import write_report
 from tfa.report.plots import Axis, bars, curves, scatter
+from tfa.report.similarity import similarity_of
 
 
 def made(first, best=None, alike=(), images=None) -> Resemblance:

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from tfa.maps import PlaceMap
-from tfa.method.query_sides import residual
-from tfa.method.scorer import GLOBAL, Scorer
-from tfa.search.gallery import Gallery
+from tfa.method.query_sides import QuerySide, ResidualSide
+from tfa.method.scorer import Scorer, ScoreTerm
+from tfa.report.similarity import similarity_of
 
 MOST_EIGENVALUES = 200
-MOST_PAIRS = 2000
 
 
 def evidence_of(place_map: PlaceMap) -> dict[str, Any]:
@@ -39,51 +38,32 @@ def evidence_of(place_map: PlaceMap) -> dict[str, Any]:
 
 
 def spectrum_of(scorer: Scorer) -> dict[str, Any] | None:
-    """Eigenvalues of the first vocabulary's residuals, the shaping γ with the most weight, and the spectral width."""
-    for number, side in enumerate(map(residual, scorer.sides)):
-        if side.geometry is None:
+    """Eigenvalues of the first construction's descriptors, the shaping γ with the most weight, and the spectral width.
+
+    γ is 0 where nothing is shaped.
+    """
+    for number, side in enumerate(scorer.sides):
+        if isinstance(side, ResidualSide) and side.geometry is None:
             continue
-        shaped = [part for part in scorer.terms if part.side == number and part.gamma is not None]
-        strongest = max(shaped, key=lambda part: part.weight)
+        shaped = [(term.weight, term.gamma) for term in scorer.terms if term.side == number and _is_shaped(term)]
         return {
-            "eigenvalues": side.geometry.eigenvalues[:MOST_EIGENVALUES].tolist(),
-            "rank": side.geometry.rank,
-            "gamma": strongest.gamma,
-            "participation": side.geometry.participation,
+            "eigenvalues": side.eigenvalues[:MOST_EIGENVALUES].tolist(),
+            "rank": len(side.eigenvalues),
+            "gamma": max(shaped)[1] if shaped else 0.0,
+            "participation": participation_of(side),
         }
     return None
 
 
-def similarity_of(scorer: Scorer, alive: np.ndarray, most: int = MOST_PAIRS) -> dict[str, list[float]] | None:
-    """Similarity of the same pairs of images: of their residuals as they are, and under the final head.
-
-    Half of the pairs are neighbours in the map's order, which often show one place; the others are drawn (seed 0).
-    """
-    rows, kept, descriptors = _original(scorer, alive)
-    if len(rows) < 2:
-        return None
-    near = np.linspace(0, len(rows) - 2, min(most // 2, len(rows) - 1)).round().astype(np.int64)
-    drawn = np.random.default_rng(0).integers(0, len(rows), (2, most - len(near)))
-    drawn = drawn[:, drawn[0] != drawn[1]]
-    one, other = np.r_[near, drawn[0]], np.r_[near + 1, drawn[1]]
-    final = sum(term.weight * _dots(term.gallery, rows[one], rows[other]) for term in scorer.terms)
-    final = final + scorer.bias[rows[other]]
-    return {"original": _dots(descriptors, kept[one], kept[other]).tolist(), "final": final.tolist()}
+def _is_shaped(term: ScoreTerm) -> bool:
+    return isinstance(term.gamma, float)
 
 
-def _original(scorer: Scorer, alive: np.ndarray) -> tuple[np.ndarray, np.ndarray, Gallery]:
-    """Gallery rows whose residual descriptor the map keeps, and where: rows of another gallery."""
-    for term in scorer.terms:
-        if term.side != GLOBAL and term.gamma is None:
-            return alive, alive, term.gallery
-    side = next(side for side in map(residual, scorer.sides) if side.geometry is not None)
-    assert side.geometry is not None
-    assert side.anchors is not None
-    rows, _, kept = np.intersect1d(alive, side.geometry.anchors, return_indices=True)
-    return rows, kept, Gallery.of(side.anchors)
-
-
-def _dots(gallery: Gallery, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Inner products of pairs of rows, two rows in memory at a time."""
-    pairs = (gallery.take([a, b]) for a, b in zip(one, other, strict=True))
-    return np.array([float(left @ right) for left, right in pairs])
+def participation_of(side: QuerySide) -> float:
+    """PR^u = (tr M)² / ‖M‖_F², M = Σ v vᵀ / N. Of second-order descriptors M = U diag(λ) Uᵀ + μ μᵀ."""
+    if isinstance(side, ResidualSide):
+        assert side.geometry is not None
+        return side.geometry.participation
+    values, mean = side.eigenvalues.astype(np.float64), side.mean.astype(np.float64)
+    along, level = side.mean_coordinates.astype(np.float64), float(mean @ mean)
+    return float((values.sum() + level) ** 2 / (values @ values + 2 * values @ along**2 + level**2))

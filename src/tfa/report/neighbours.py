@@ -8,6 +8,7 @@ import numpy as np
 
 from tfa.method.evidence.support import NOBODY
 from tfa.method.scorer import Scorer
+from tfa.report.similarity import image_level
 
 MOST_QUERIES = 2000  # images that are queries; of a larger map evenly spaced ones
 NEIGHBOURS = 5  # answers looked at
@@ -42,6 +43,7 @@ def resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_QUERIES) -> 
     queries = np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(np.int64)
     kept = alive if scorer.duplicates is None else scorer.duplicates[alive]
     level, norms = _level_and_norms(scorer, kept)
+    beyond = image_level(scorer, kept)
     first = np.empty((len(queries), min(NEIGHBOURS, max(count - 1, 0))), np.int64)
     best = np.full(len(queries), np.nan)
     alike = []
@@ -49,6 +51,7 @@ def resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_QUERIES) -> 
         rows = queries[low : low + BLOCK]
         scores = scorer.scores_of([term.gallery.take(kept[rows]) for term in scorer.terms])[:, alive].astype(float)
         cosines = (scores - scorer.bias[kept] - level[rows][:, None] - level) / (norms[rows][:, None] * norms)
+        scores += beyond
         hidden = kept[rows][:, None] == kept[None, :]
         cosines[hidden] = 1.0
         one, other = np.nonzero(cosines >= NEAR)

@@ -76,18 +76,20 @@ def _plots(evidence: Mapping[str, Any]) -> Iterator[tuple[Markup, str]]:
         shaped = [value ** (1 - gamma) if value > 0 else 0.0 for value in values]
         # Both start at 1, so that their fall can be compared.
         drawn = [("as it is", [v / values[0] for v in values], "line")]
-        drawn.append((f"shaped, γ = {gamma:.2f}", [v / shaped[0] for v in shaped], "chosen"))
+        if gamma:
+            drawn.append((f"shaped, γ = {gamma:.2f}", [v / shaped[0] for v in shaped], "chosen"))
         yield (
             curves(drawn, "direction", "variance", "Spectrum and its shaping"),
-            f"Spectrum of the residuals relative to its largest value: the first {len(values)} of {spectrum['rank']} "
-            f"directions; spectral width {spectrum['participation']:.1f}. Shaping lifts the directions that vary less.",
+            f"Spectrum of the descriptors relative to its largest value: the first {len(values)} of {spectrum['rank']} "
+            f"directions; spectral width {spectrum['participation']:.1f}."
+            + (" Shaping lifts the directions that vary less." if gamma else ""),
         )
     pairs = evidence["similarity"]
     if pairs is not None:
         spots = [(x, y, "", "dot") for x, y in zip(pairs["original"], pairs["final"], strict=True)]
         yield (
             scatter(spots, "original similarity", "final score", "Original and final"),
-            "The same pairs of the map's images: similarity of the residuals as they are, and the final score.",
+            "The same pairs of the map's images: similarity of the descriptors as they are, and the final score.",
         )
 
 
