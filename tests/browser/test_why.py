@@ -80,6 +80,7 @@ def test_a_head_without_words_says_so(open_page, service, photo):
     told = page.inner_text("#why")
     assert "No visual words" in told
     assert "if the patch counted more" in told
+    assert "against an even share" in told
     assert page.locator(".words").count() == 0
     assert page.locator("#why table tbody tr").count() == 3
 

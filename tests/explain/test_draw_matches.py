@@ -156,3 +156,16 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
         draw_matches(photo(), photo(), matches_of((16, 0, True)), (4, 4), (4, 4))
     with pytest.raises(TfaError, match="patch 9 of the answer"):
         draw_matches(photo(), photo(), matches_of((0, 9, False)), (4, 4), (3, 3))
+
+
+def test_linearised_contributions_are_drawn_against_an_even_share():
+    heats = [np.array([[3.0, 1.0], [2.0, 2.0]]), np.full((2, 2), 2.0)]
+    even = [heat - 2.0 for heat in heats]
+    drawn, expected, plain = (
+        np.asarray(draw_matches(photo(), photo(), matches_of(), (2, 2), (2, 2), None, *how))
+        for how in ((heats, True), (even, False), (heats, False))
+    )
+    above = slice(0, drawn.shape[0] - 2 * CAPTION)  # the captions differ
+    assert np.array_equal(drawn[above], expected[above])
+    assert not np.array_equal(drawn[above], plain[above])
+    assert not np.array_equal(drawn, expected)

@@ -71,12 +71,13 @@ def draw(place_map: Any, explanation: Any, calibration: str | None, out: Path) -
     from tfa.explain.draw_matches import draw_matches
     from tfa.explain.why import why
 
-    heats = None
+    heats, linearised = None, False
     try:
         contributions = why(place_map, explanation.tokens, explanation.hit.id, calibration)
+        linearised = contributions["linearised"]
         heats = [np.array(contributions[heat]) for heat in ("query_heat", "image_heat")]
     except BadMap as error:
         note(f"drawn without contributions: {error}")
     answer, grid = Path(explanation.hit.image), explanation.grid
-    draw_matches(Path(explanation.query), answer, explanation.matches, grid, grid, out, heats)
+    draw_matches(Path(explanation.query), answer, explanation.matches, grid, grid, out, heats, linearised)
     note(f"picture: {out}" + ("" if answer.is_file() else f" (without {answer.name}, whose file is gone)"))

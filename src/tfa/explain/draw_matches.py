@@ -34,6 +34,7 @@ STRONGEST = 0.85  # opacity of the largest contribution
 OUTLIERS = 99.0  # percentile of contributions that has the full colour: one patch must not pale all others
 HEAT_CAPTION_TOP = 8  # below the photos
 HEAT_CAPTION = "orange patches added to the score, blue ones took off it"
+LINEARISED_CAPTION = "the score rises if orange patches count more, and falls if blue ones do"
 
 
 def draw_matches(
@@ -44,11 +45,13 @@ def draw_matches(
     other: Grid,
     path: Path | None = None,
     heats: Sequence[np.ndarray] | None = None,
+    linearised: bool = False,
 ) -> Image.Image:
     """The query left, the map's photo right; a line for each match that moves alike, a faint dot for the others.
 
     `grid` and `other` are the patch grids of the two photos. `heats`, what each patch of either contributed to the
-    score, are laid over a second row of the photos. Written to `path` (PNG or JPEG) if there is one.
+    score, are laid over a second row of the photos; of `linearised` ones what lies above or below an even share.
+    Written to `path` (PNG or JPEG) if there is one.
     """
     options = None if path is None else picture_options(Path(path), "matches")
     _check(matches, grid, other)
@@ -68,10 +71,11 @@ def draw_matches(
         panel.write_name(sheet)
     _write_caption(sheet, bottom - EDGE - CAPTION, caption_of(matches))
     if heats is not None:
+        heats = [heat - heat.mean() for heat in heats] if linearised else heats
         full = full_colour(heats)
         for panel, heat in zip(panels, heats, strict=True):
             panel.paste(sheet, bottom, heat, full)
-        _write_caption(sheet, bottom + height + HEAT_CAPTION_TOP, HEAT_CAPTION)
+        _write_caption(sheet, bottom + height + HEAT_CAPTION_TOP, LINEARISED_CAPTION if linearised else HEAT_CAPTION)
     if path is not None and options is not None:
         write_atomically(Path(path), lambda temporary: sheet.save(temporary, **options))
     return sheet

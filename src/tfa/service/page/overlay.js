@@ -21,6 +21,12 @@ export function halfCarriedBy(heat) {
   return gains.length ? at + 1 : 0;
 }
 
+function lessMean(heat) {
+  const values = heat.flat();
+  const mean = values.reduce((sum, value) => sum + value, 0) / Math.max(values.length, 1);
+  return heat.map((row) => row.map((value) => value - mean));
+}
+
 /** The heat as a picture of one pixel a patch. */
 function heatPicture(heat, most) {
   const rows = heat.length;
@@ -45,8 +51,10 @@ export class Overlay {
   constructor(canvas, left, right, why) {
     Object.assign(this, { canvas, left, right, why, heat: true, lines: true, marked: null });
     this.grids = [why.grid, why.image_grid || why.grid]; // of the query, of the map's photo
-    this.most = largest(why.query_heat, why.image_heat);
-    this.pictures = [heatPicture(why.query_heat, this.most), heatPicture(why.image_heat, this.most)];
+    // Linearised contributions say what lies above or below an even share.
+    const heats = [why.query_heat, why.image_heat].map((heat) => (why.linearised ? lessMean(heat) : heat));
+    this.most = largest(...heats);
+    this.pictures = heats.map((heat) => heatPicture(heat, this.most));
     this.watcher = new ResizeObserver(() => this.paint());
     this.watcher.observe(canvas.parentElement);
     for (const image of [left, right]) image.addEventListener("load", () => this.paint());

@@ -52,7 +52,7 @@ function sections(photo, hit, why) {
     make("p", {}, summary(why)),
     make("div", { class: "row" }, toggle("Heat map", "heat"), why.matches?.length ? toggle("Patch matches", "lines") : null),
     pair,
-    make("p", { class: "quiet" }, "Contribution of a patch:",
+    make("p", { class: "quiet" }, why.linearised ? "Contribution of a patch against an even share:" : "Contribution of a patch:",
       make("span", { class: "key plus", "aria-hidden": "true" }), "orange for the match,",
       make("span", { class: "key minus", "aria-hidden": "true" }), "blue against it"),
     make("div", { class: "two" },
