@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfa.bench.protocols import FULL_QUERY, NO_CALIBRATION, Plan, budget, cross_fit
+from tfa.bench.protocols import FULL_QUERY, NO_CALIBRATION, ONLINE, ONLINE_SHUFFLED, Plan, budget, cross_fit
 from tfa.errors import BadSpec
 
 CONDITIONS = {"day": np.arange(12), "night": np.arange(12, 16)}
@@ -43,6 +43,22 @@ def test_without_calibration_all_queries_are_evaluated():
     assert lists(split) == [([], list(range(5)))]
     assert not NO_CALIBRATION.calibrates
     assert budget(4).calibrates
+
+
+def test_online_all_queries_are_evaluated_in_order_and_none_is_given_before():
+    [split] = ONLINE.splits(16, CONDITIONS)
+    assert lists(split) == [([], list(range(16)))]
+    assert split.seed is None
+    [shuffled] = ONLINE_SHUFFLED.splits(16)
+    assert lists(shuffled) == [([], np.random.default_rng(0).permutation(16).tolist())]
+    assert shuffled.seed == 0
+    assert [(plan.calibrates, plan.sees_target) for plan in (ONLINE, NO_CALIBRATION, FULL_QUERY)] == [
+        (False, True),
+        (False, False),
+        (True, True),
+    ]
+    assert ONLINE.to_dict() == {"kind": "online", "name": "online"}
+    assert ONLINE_SHUFFLED.to_dict() == {"kind": "online", "name": "online, shuffled"}
 
 
 def test_a_shared_budget_is_drawn_over_all_conditions():

@@ -15,7 +15,7 @@ from tfa.bench.datasets.load import load_dataset
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import HeadCard, Photos
 from tfa.bench.metrics.scored import score
-from tfa.bench.protocols import FULL_QUERY, NO_CALIBRATION, budget, cross_fit
+from tfa.bench.protocols import FULL_QUERY, NO_CALIBRATION, ONLINE, ONLINE_SHUFFLED, budget, cross_fit
 from tfa.bench.provenance import revisions
 from tfa.bench.rank import in_few_bits
 from tfa.bench.records import PROBABILITY, Z_SCORE, Record, Truth, find_records
@@ -121,6 +121,42 @@ def test_cross_fit_evaluates_each_query_with_the_other_half(bench, tmp_path):
     assert even["decisions"]["seen"] == [1, 3, 5, 7, 9]
     assert odd["evaluated"].tolist() == [1, 3, 5, 7, 9]
     assert record.evaluated(0).tolist() == list(range(PLACES))
+
+
+class Counting(Rigged):
+    """Answers the n-th query it is given with image n, whatever it shows."""
+
+    def in_order(self, queries, replica):
+        for number in range(len(queries)):
+            yield np.eye(self.images)[[number]], None
+
+    def scores(self, queries, replica):
+        return np.eye(self.images)[: len(queries)]
+
+
+def test_online_queries_come_in_their_order_and_every_replica_begins_anew(bench, tmp_path):
+    for plan, order in ((ONLINE, np.arange(PLACES)), (ONLINE_SHUFFLED, np.random.default_rng(0).permutation(PLACES))):
+        card = dataclasses.replace(rigged(plan), fit=lambda database, shared: Counting(len(database)))
+        run_heads(bench, [card], tmp_path / plan.name)
+        record, _ = only_record(tmp_path / plan.name)
+        assert record.plan["kind"] == "online"
+        for replica in (0, 1):
+            assert record.rankings[order, 0, replica, 0].tolist() == list(range(PLACES))
+        assert record.folds[0][0]["evaluated"].tolist() == order.tolist()
+        assert record.sample.scores.argmax(axis=1).tolist() == np.argsort(order).tolist()
+
+
+def test_a_head_that_follows_a_drive_is_skipped_where_there_is_none(bench, tmp_path):
+    card = dataclasses.replace(rigged(ONLINE), needs_order=True)
+    [ran] = run_heads(bench, [card], tmp_path / "results")
+    assert ran.outcome == "skipped"
+    assert "driving order" in ran.reason
+    drive = dataclasses.replace(bench, dataset=ordered(bench.dataset))
+    assert run_heads(drive, [card], tmp_path / "results")[0].outcome == "written"
+
+
+def ordered(dataset):
+    return dataclasses.replace(dataset, card=dataclasses.replace(dataset.card, ordered=True))
 
 
 def test_full_query_sees_everyone(bench, tmp_path):

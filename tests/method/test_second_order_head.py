@@ -158,3 +158,11 @@ def test_bad_input_is_named():
         pipeline.fit_second_order(database.select([0]))
     with pytest.raises(ChannelMismatch, match="5 channels"):
         pipeline.fit_second_order(database).scores(world(channels=5))
+
+
+@pytest.mark.parametrize("images", [20, 60, 90])  # N − 1 directions, or all of 12 · 13 / 2
+def test_directions_of_no_image_are_left_out_although_most_of_the_trace_is_the_means(images):
+    tokens = world(images=images, patches=40, channels=12, noise=0.6)
+    head = pipeline.fit_second_order(tokens, "full")
+    assert len(head.fitted.spaces[0].side.eigenvalues) == min(images - 1, 78)
+    assert (head.scores(tokens).argmax(axis=1) == np.arange(images)).all()

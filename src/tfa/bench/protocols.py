@@ -4,6 +4,8 @@
     C-N              N queries calibrate, the others are evaluated; ten splits
     FullQ            all queries calibrate and all are evaluated
     cross-fit        each half is evaluated with a head calibrated on the other
+    online           all queries are evaluated in the order of their files, or shuffled; a head may learn from a query
+                     once it has answered it (ours, beyond the paper)
 
 Conditions (day, night, …) are parts of one list of queries. A budget is drawn over all of them and serves one
 head, or, where a plan says so, each condition draws its own and has a head of its own.
@@ -48,11 +50,12 @@ class Split:
 class Plan:
     """A protocol. `conditions` in `splits` name the queries of each condition; {} where there are none."""
 
-    kind: str  # "none" | "budget" | "full" | "cross-fit"
+    kind: str  # "none" | "budget" | "full" | "cross-fit" | "online"
     n: int = 0  # calibration queries of a budget
     count: int = 1  # splits
     halves: str = "even-odd"
     specific: bool = False  # a budget for each condition, not one shared by all
+    shuffled: bool = False  # online: in the order of seed 0, not in that of the files
 
     @property
     def name(self) -> str:
@@ -62,10 +65,16 @@ class Plan:
             "budget": f"C{self.n}{own}",
             "full": f"FullQ{own}",
             "cross-fit": f"cross-fit {self.halves}{own}",
+            "online": "online, shuffled" if self.shuffled else "online",
         }[self.kind]
 
     @property
     def calibrates(self) -> bool:
+        """Is a head given target photos before it is queried?"""
+        return self.kind not in ("none", "online")
+
+    @property
+    def sees_target(self) -> bool:
         return self.kind != "none"
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,7 +92,7 @@ class Plan:
         groups: dict[str | None, np.ndarray] = {None: everyone}
         if self.specific and conditions:
             groups = {name: own for name, own in conditions.items()}  # noqa: C416  # its keys are never None
-        seeds = range(self.count) if self.kind == "budget" else [None]
+        seeds = range(self.count) if self.kind == "budget" else [0] if self.shuffled else [None]
         return [
             Split(seed, tuple(fold for name, own in groups.items() for fold in self._folds(own, seed, name)))
             for seed in seeds
@@ -93,6 +102,9 @@ class Plan:
         nobody = own[:0]
         if self.kind == "none":
             return [Fold(nobody, own, condition)]
+        if self.kind == "online":
+            order = np.arange(len(own)) if seed is None else np.random.default_rng(seed).permutation(len(own))
+            return [Fold(nobody, own[order], condition)]
         if self.kind == "full":
             return [Fold(own, own, condition)]
         if self.kind == "budget":
@@ -110,6 +122,8 @@ class Plan:
 
 NO_CALIBRATION = Plan(kind="none")
 FULL_QUERY = Plan(kind="full")
+ONLINE = Plan(kind="online")
+ONLINE_SHUFFLED = Plan(kind="online", shuffled=True)
 
 
 def budget(n: int, *, splits: int = SPLITS, specific: bool = False) -> Plan:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tfa.base.progress import Progress, SilentProgress
-from tfa.bench.heads.contract import Confident, Fitted, Photos
+from tfa.bench.heads.contract import Confident, Fitted, InOrder, Photos
 from tfa.bench.metrics.measures import Positives, recall_at
 from tfa.bench.protocols import Fold, Split
 from tfa.bench.records import PROBABILITY, Z_SCORE, ScoreSample
@@ -53,9 +53,7 @@ def answers_of_split(
         for fold, head in zip(split.folds, heads, strict=True):
             own = False
             for column, replica in enumerate(replicas):
-                for start in range(0, len(fold.evaluated), QUERIES_AT_ONCE):
-                    rows = fold.evaluated[start : start + QUERIES_AT_ONCE]
-                    scores, sure = scored(head, queries.select(rows), replica)
+                for rows, scores, sure in answered(head, queries, fold.evaluated, replica):
                     rankings[rows, column], peak = ranked(scores, depth, kind)
                     confidence[rows, column] = peak if sure is None else sure
                     own = own or sure is not None
@@ -79,6 +77,21 @@ def in_few_bits(confidence: np.ndarray) -> np.ndarray:
         if rank.max(initial=0) < 1 << low:  # 65,536 confidences in one step: they are left as they are
             column[:] = ((known >> low << low) + rank)[np.searchsorted(known, column)]
     return bits.view(np.float32).reshape(confidence.shape)
+
+
+def answered(
+    head: Fitted, queries: Photos, order: np.ndarray, replica: str
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
+    """Queries in that order, some at a time: their numbers `q`, scores `q m`, and the head's own confidence `q`."""
+    if isinstance(head, InOrder):
+        start = 0
+        for scores, sure in head.in_order(queries.select(order), replica):
+            yield order[start : start + len(scores)], scores, sure
+            start += len(scores)
+        return
+    for start in range(0, len(order), QUERIES_AT_ONCE):
+        rows = order[start : start + QUERIES_AT_ONCE]
+        yield rows, *scored(head, queries.select(rows), replica)
 
 
 def scored(head: Fitted, queries: Photos, replica: str) -> tuple[np.ndarray, np.ndarray | None]:
@@ -112,11 +125,19 @@ def ranked(scores: np.ndarray, depth: int, kind: np.dtype) -> tuple[np.ndarray, 
     return first, np.where(flat, 0.0, peak).astype(np.float32)
 
 
-def score_sample(head: Fitted, queries: Photos, images: int) -> ScoreSample:
-    """Scores of evenly spaced queries against evenly spaced database images, for a picture of the whole."""
+def score_sample(head: Fitted, queries: Photos, images: int, order: np.ndarray) -> ScoreSample:
+    """Scores of evenly spaced queries against evenly spaced database images, for a picture of the whole.
+
+    A head that learns from queries answers all of them, in that `order`.
+    """
     rows = np.unique(np.linspace(0, len(queries) - 1, min(SAMPLE, len(queries))).astype(np.int64))
     columns = np.unique(np.linspace(0, images - 1, min(SAMPLE, images)).astype(np.int64))
-    return ScoreSample.of(rows, columns, head.scores(queries.select(rows), head.replicas[0])[:, columns])
+    if not isinstance(head, InOrder):
+        return ScoreSample.of(rows, columns, head.scores(queries.select(rows), head.replicas[0])[:, columns])
+    every = np.zeros((len(queries), len(columns)))
+    for some, scores, _ in answered(head, queries, order, head.replicas[0]):
+        every[some] = scores[:, columns]
+    return ScoreSample.of(rows, columns, every[rows])
 
 
 def _facts(fold: Fold, head: Fitted, confidence: str) -> dict[str, Any]:

@@ -132,6 +132,9 @@ def run_head(
         if not again:
             return Ran(bench.truth.name, card.name, "kept", path)
         inputs["depth"] = known.depth
+    if card.needs_order and not bench.dataset.card.ordered:
+        reason = 'the dataset is not known to be in driving order (its card says so with "ordered": true)'
+        return Ran(bench.truth.name, card.name, "skipped", None, reason)
     try:
         splits = plan.splits(len(bench.queries), bench.truth.conditions)
     except BadSpec as error:
@@ -208,7 +211,7 @@ def make_record(
         folds=tuple(answers.folds for answers in answered),
         rankings=np.stack([answers.rankings for answers in answered], axis=1),
         confidence=np.stack([answers.confidence for answers in answered], axis=1),
-        sample=score_sample(first, bench.queries, len(bench.database)),
+        sample=score_sample(first, bench.queries, len(bench.database), splits[0].folds[0].evaluated),
         timings=clock.seconds,
     )
 

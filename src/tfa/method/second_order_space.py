@@ -152,6 +152,8 @@ def _dual(descriptors: np.ndarray, split: DatabaseSplit, max_rank: int, backend:
     between = split.half_shares[0] - split.half_shares[1]
     displaced = float(np.sqrt(max(float(between @ products @ between), 0.0)))  # ‖μ_0 − μ_1‖² = wᵀGw
     geometry = fit_geometry(gram, width, max_rank, np.arange(images))  # overwrites the Gram matrix
+    kept = geometry.eta > rounding(float(norms @ norms), images, width)
+    geometry = replace(geometry, vectors=np.ascontiguousarray(geometry.vectors[:, kept]), eta=geometry.eta[kept])
     weights = (geometry.vectors / np.sqrt(geometry.eta)).T  # r m; rows add up to 0, so V need not be centred
     axes, mean = np.empty((geometry.rank, width), descriptors.dtype), np.empty(width)
     for low in range(0, width, BLOCK):
@@ -161,6 +163,15 @@ def _dual(descriptors: np.ndarray, split: DatabaseSplit, max_rank: int, backend:
     facts = SpectralFacts(0.0, geometry.participation, displaced / max(float(np.linalg.norm(mean)), 1e-30))
     coordinates = spill.keep(geometry.anchor_coordinates())
     return _Principal(mean.astype(descriptors.dtype), axes, geometry.eigenvalues, coordinates, mask, facts)
+
+
+def rounding(trace: float, images: int, width: int) -> float:
+    """Eigenvalues up to this are what rounding leaves of a direction that is not there.
+
+    Log-covariances of one encoder are alike: most of the trace is their mean's, and centring takes it off. What remains
+    in the directions of no image (N images have N − 1) is rounding of the whole, not of what is left.
+    """
+    return trace * max(images, width) * float(np.finfo(np.float64).eps)
 
 
 def _by_covariance(
@@ -183,7 +194,7 @@ def _by_covariance(
         moment, subset_by_index=(max(width - max_rank, 0), width - 1), overwrite_a=True, check_finite=False
     )
     values, vectors = values[::-1], vectors[:, ::-1]
-    kept = values > max(float(values[0]), 0.0) * images * np.finfo(np.float64).eps
+    kept = values > rounding(float(norms @ norms) / images, images, width)
     values, vectors = values[kept], np.ascontiguousarray(vectors[:, kept])
     coordinates = spill.empty((images, len(values)), np.float64)
     for start in range(0, images, BLOCK):

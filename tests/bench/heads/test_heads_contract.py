@@ -194,7 +194,7 @@ def test_a_head_has_seen_what_its_card_declares(card):
     head = card.fit(Photos(DATABASE), Shared(spec=SPEC))
     assert fitted_once(card.name).saw == card.sees
     assert head.saw == ("database" if card.plan.calibrates else card.sees)
-    assert card.plan.calibrates == (card.sees == "target")
+    assert card.plan.sees_target == (card.sees == "target")
 
 
 @every_card

@@ -19,7 +19,7 @@ _REQUIRED = ("name", "title", "layout", "positives", "group", "citation", "licen
 _TYPES: dict[str, type] = {
     "name": str, "title": str, "layout": str, "options": dict, "positives": str, "counts": dict, "group": str,
     "paper_row": str, "citation": str, "licence": str, "get": str, "note": str, "public": bool, "spec": dict,
-    "conditions_specific": bool,
+    "conditions_specific": bool, "ordered": bool,
 }  # fmt: skip
 
 
@@ -67,6 +67,7 @@ class DatasetCard:
     public: bool = True  # False: "protocol not public". The user's positives.json, or a rule of ours, takes its place
     spec: Mapping[str, Any] = field(default_factory=dict)  # fields of HeadSpec that this protocol sets
     conditions_specific: bool = False  # the paper calibrates each condition on its own queries
+    ordered: bool = False  # database and queries are each in driving order by their names
 
     def to_dict(self) -> dict[str, Any]:
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}

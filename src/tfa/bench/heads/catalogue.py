@@ -10,6 +10,7 @@ from pathlib import Path
 from tfa.base.entry_points import load_plugin, plugin_names, plugin_source
 from tfa.bench.heads import ablations, spectral
 from tfa.bench.heads.contract import HeadCard
+from tfa.bench.heads.online import online_card
 from tfa.bench.heads.own_heads import BUDGETS, retriever_card
 from tfa.bench.heads.peers import anyloc, pooled, ria, segvlad, tfvpr
 from tfa.bench.heads.second_order import RULES, second_order_card
@@ -38,6 +39,10 @@ _RETRIEVERS = {
     "verified": [f"{head}-{kind}" for head in ("tfa", "tfa-c64", "tfa-c64+", "dual-c64") for kind in ("v", "v-always")],
     "second-order": [f"second-{carrier}" for carrier in CARRIERS],
     "judged-heads": [f"judged{photos}{kind}" for photos in ("", "-c64") for kind in ("", "-v", "-v-always")],
+    "online": [
+        *("tfa-online", "judged-online", "judged-online-shuffled", "judged-online-v", "judged-online-v-always"),
+        "judged-follow",
+    ],
     "judge-ablations": [
         *(f"judged-{rule}" for rule in ("no-judge", "support")),
         *(f"judged-c64-{rule}" for rule in RULES if rule),
@@ -51,7 +56,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "main": (
         *("anyloc", "tfvpr", "ria", "segvlad-superpixels", "tfa", "tfa-c64", "tfa-fullq", "tfa-c64+", "dual-c64"),
         *("tfa-v", "tfa-c64-v", "tfa-c64+-v", "dual-c64-v"),
-        *("judged", "judged-v", "judged-c64", "judged-c64-v"),
+        *("judged", "judged-v", "judged-online", "judged-online-v", "judged-follow", "judged-c64", "judged-c64-v"),
     ),  # those of the page of results that have recalls down to place 20
 }
 
@@ -103,11 +108,14 @@ NEED_FILES: Mapping[str, NeedsFile] = {
 }
 
 
+_FAMILIES = (retriever_card, second_order_card, verified_card, online_card)
+
+
 def head_card(name: str, supplied: Supplied | None = None) -> HeadCard:
     """The card of a head; a miss suggests the nearest name."""
     if name in NEED_FILES:
         return NEED_FILES[name].card(name, supplied or Supplied())
-    card = CARDS.get(name) or retriever_card(name) or second_order_card(name) or verified_card(name) or _brought(name)
+    card = CARDS.get(name) or next(filter(None, (family(name) for family in _FAMILIES)), None) or _brought(name)
     if card is None:
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""

@@ -6,7 +6,7 @@ afterwards, drawn by its protocol; there is no argument positives could come in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -76,6 +76,15 @@ class Confident(Protocol):
         ...
 
 
+@runtime_checkable
+class InOrder(Protocol):
+    """A head that learns from queries it has answered: what it answers depends on those before."""
+
+    def in_order(self, queries: Photos, replica: str) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        """`scores_and_confidence` of all queries, some at a time. Every call begins with nothing learnt."""
+        ...
+
+
 class Shared:
     """Work that several heads share on one database, done once: a fitted TFA head, a vocabulary."""
 
@@ -105,4 +114,5 @@ class HeadCard:
     stages: tuple[str, ...] = METHOD  # keys of provenance.ALGORITHM: whose revisions its records carry
     note: str = ""  # "reconstruction", "ours, beyond the paper", …
     needs_files: bool = False  # it reads the photos themselves
+    needs_order: bool = False  # database and queries must be in driving order
     own_budgets: bool = False  # where a dataset says so, each condition calibrates a head of its own

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from tfa.base.progress import Progress, as_progress
-from tfa.bench.heads.contract import HeadCard, Photos, Shared
-from tfa.bench.rank import QUERIES_AT_ONCE, ranked, scored
+from tfa.bench.heads.contract import HeadCard, Shared
+from tfa.bench.rank import answered, ranked
 from tfa.bench.run import Bench, calibrated
 
 THRESHOLDS = (0.5, 0.75, 0.9, 0.95)
@@ -87,17 +87,15 @@ def study_confidence(
         for fold in split.folds:
             head = calibrated(fitted, bench.queries, fold.calibration)
             for replica in head.replicas:
-                for start in range(0, len(fold.evaluated), QUERIES_AT_ONCE):
-                    rows = fold.evaluated[start : start + QUERIES_AT_ONCE]
-                    best, trust = _best_answers(head, bench.queries.select(rows), replica)
+                for rows, scores, own in answered(head, bench.queries, fold.evaluated, replica):
+                    best, trust = _best_answers(scores, own)
                     sure.append(trust)
                     right.append([b in bench.truth.positives[row] for b, row in zip(best, rows, strict=True)])
                     task.advance(len(rows))
-                for start in range(0, 0 if others is None else len(others), QUERIES_AT_ONCE):
-                    assert others is not None
-                    some = others.select(slice(start, start + QUERIES_AT_ONCE))
-                    of_others.append(_best_answers(head, some, replica)[1])
-                    task.advance(len(some))
+                if others is not None:
+                    for rows, scores, own in answered(head, others, np.arange(len(others)), replica):
+                        of_others.append(_best_answers(scores, own)[1])
+                        task.advance(len(rows))
     return ConfidenceStudy(
         dataset=bench.truth.name,
         head=card.name,
@@ -108,8 +106,7 @@ def study_confidence(
     )
 
 
-def _best_answers(head: Any, photos: Photos, replica: str) -> tuple[np.ndarray, np.ndarray]:
+def _best_answers(scores: np.ndarray, trust: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """The best image of each photo, and how sure the head is of it."""
-    scores, trust = scored(head, photos, replica)
     first, peak = ranked(scores, 1, np.dtype(np.int64))
     return first[:, 0], peak if trust is None else trust
