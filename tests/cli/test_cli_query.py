@@ -43,7 +43,7 @@ def test_a_refused_photo_is_no_place(run, spy, folder):
 
 
 def test_a_folder_is_searched_and_many_photos_share_a_table(run, spy, folder):
-    result = run("query", "town.tfa", "walk", "near.jpg", "far.jpg", "--min-confidence", 0.9)
+    result = run("query", "town.tfa", "walk", "near.jpg", "far.jpg", "--min-confidence", 0.9, "--no-online")
     queries = spy.given("query_many")["photos"]
     assert queries == [Path("walk/a.jpg"), Path("walk/sub/b.jpg"), Path("near.jpg"), Path("far.jpg")]
     assert result.stdout.count("best image") == 1
@@ -52,7 +52,9 @@ def test_a_folder_is_searched_and_many_photos_share_a_table(run, spy, folder):
 
 
 def test_json_answers(run, folder):
-    result = run("query", "town.tfa", "near.jpg", "far.jpg", "-k", 2, "--min-confidence", "0.9", "--json")
+    result = run(
+        "query", "town.tfa", "near.jpg", "far.jpg", "-k", 2, "--min-confidence", "0.9", "--json", "--no-online"
+    )
     best, second = hits("near.jpg", 2)
     assert json.loads(result.stdout) == [
         {
@@ -82,7 +84,7 @@ def test_a_broken_photo_does_not_stop_the_others(run, folder, bad, complaint):
     result = run("query", "town.tfa", bad, "near.jpg", "--json")
     assert result.exit_code == 1
     first, second = json.loads(result.stdout)
-    assert (set(first), first["query"], first["hits"]) == ({"query", "error", "hits"}, bad, [])
+    assert (set(first), first["query"], first["hits"]) == ({"query", "error", "adapted_by", "hits"}, bad, [])
     assert f"error: {first['error']}\n" == result.stderr
     assert len(second["hits"]) == 5
 
@@ -182,7 +184,7 @@ def test_no_candidates_is_a_usage_error(run, spy, folder):
 
 
 def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypatch):
-    from tfa.maps.sequence import FrameAnswer
+    from tfa.maps.records import FrameAnswer
 
     asked = []
 
@@ -191,8 +193,8 @@ def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypa
         [hit] = hits("near.jpg", 1)
         away = [frame.name == "b.jpg" for frame in frames]
         return [
-            FrameAnswer(str(frame), [] if lost else [hit], 0.1, None, 0.9 if lost else 0.0)
-            for frame, lost in zip(frames, away, strict=True)
+            FrameAnswer(str(frame), [] if lost else [hit], 0.1, None, 0.9 if lost else 0.0, number)
+            for number, (frame, lost) in enumerate(zip(frames, away, strict=True))
         ]
 
     monkeypatch.setattr("tfa.maps.sequence.query_sequence", followed)
@@ -200,32 +202,50 @@ def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypa
     assert result.exit_code == 0, result.stderr
     assert asked[0][0] == ["a.jpg", "b.jpg"]
     assert asked[0][1] == {
-        "k": 2, "min_confidence": 0.05, "calibration": None, "progress": True, "self_calibrate": True,
+        "k": 2, "min_confidence": 0.05, "calibration": None, "progress": True, "verify": None, "candidates": None,
+        "online": True, "sequence": True,
     }  # fmt: skip
     assert "lost (probability 0.90)" in result.stdout
+    assert "the last adapted by 1 photo;" in result.stderr
     told = json.loads(run("query", "town.tfa", "--sequence", "walk", "--json").stdout)
     assert [entry["lost"] for entry in told] == [0.0, 0.9]
+    assert [entry["adapted_by"] for entry in told] == [0, 1]
 
 
 def test_photos_or_a_sequence_are_asked_not_both(run, spy, folder):
-    for given in (["near.jpg", "--sequence", "walk"], [], ["--sequence", "walk", "--verify"]):
+    for given in (["near.jpg", "--sequence", "walk"], [], ["--sequence", "walk", "--engine", "exact"]):
         assert run("query", "town.tfa", *given).exit_code == 2
     assert run("query", "town.tfa", "--sequence", "near.jpg").exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "on"), [((), True), (("--self-calibrate",), True), (("--no-self-calibrate",), False)]
-)
-def test_a_sequence_self_calibrates_unless_told_not_to(run, spy, folder, monkeypatch, words, on):
+def test_several_photos_adapt_the_answers_to_those_after_them(run, spy, folder):
+    done = run("query", "town.tfa", "camera", "-k", 1, "--json")
+    told = json.loads(done.stdout)
+    assert [entry["adapted_by"] for entry in told] == list(range(14))
+    assert all("lost" not in entry for entry in told)
+    tracker = PlaceMap.load("town.tfa").follow(k=1, sequence=False)
+    photos = sorted(Path("camera").iterdir())
+    assert [entry["hits"] for entry in told] == [[hit.to_dict() for hit in tracker.step(p).hits] for p in photos]
+    assert (
+        "the last adapted by 13 photos; --no-online answers each by the map alone"
+        in run("query", "town.tfa", "camera").stderr
+    )
+    assert spy.calls.count(("query_many", {})) == 0
+
+
+@pytest.mark.parametrize("words", [("--no-online",), ("--engine", "exact")])
+def test_photos_are_answered_by_the_map_alone_if_that_is_wanted(run, folder, words):
+    done = run("query", "town.tfa", "camera", "--json", *words)
+    alone = PlaceMap.load("town.tfa").query_many(sorted(Path("camera").iterdir()))
+    assert json.loads(done.stdout) == [
+        {"query": answer.query, "hits": [hit.to_dict() for hit in answer.hits]} for answer in alone
+    ]
+    assert "adapted" not in run("query", "town.tfa", "camera", *words).stderr
+
+
+@pytest.mark.parametrize(("words", "online"), [((), True), (("--no-online",), False)])
+def test_a_sequence_adapts_unless_told_not_to(run, spy, folder, monkeypatch, words, online):
     asked = []
     monkeypatch.setattr("tfa.maps.sequence.query_sequence", lambda *photos, **given: asked.append(given) or [])
     assert run("query", "town.tfa", "--sequence", "walk", *words).exit_code == 0
-    assert [given["self_calibrate"] for given in asked] == [on]
-
-
-@pytest.mark.parametrize("word", ["--self-calibrate", "--no-self-calibrate"])
-def test_photos_asked_one_by_one_are_not_self_calibrated(run, spy, folder, word):
-    done = run("query", "town.tfa", "near.jpg", word)
-    assert done.exit_code == 2
-    assert f"{word} is for --sequence" in done.stderr
-    assert spy.calls == []
+    assert [(given["online"], given["sequence"]) for given in asked] == [(online, True)]

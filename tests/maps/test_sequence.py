@@ -1,4 +1,4 @@
-"""Frames of a drive answered by a map."""
+"""Frames of a drive answered by a map, all at once."""
 
 import dataclasses
 
@@ -7,16 +7,9 @@ import pytest
 from PIL import Image
 
 from tests.awkward_photos import KINDS, awkward_photo, forms_of
-from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
-from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec
-from tfa.maps.sequence import motion_along, places_of, query_sequence
-from tfa.online.motion import OrderMotion, PositionMotion
-from tfa.online.self_calibration import FrameCorrection
-from tfa.online.sequence_filter import SequenceFilter, SequenceSpec
-from tfa.photos.images import as_rgb
-from tfa.photos.positions import Position
+from tfa.maps.sequence import query_sequence
 
 
 @pytest.fixture
@@ -24,38 +17,12 @@ def frames(tmp_path):
     return [photo(tmp_path / "drive" / f"{place:02d}.png", place, light=0.9) for place in range(3, 12)]
 
 
-def test_frames_are_answered_by_the_filter(place_map, frames):
-    answers = query_sequence(place_map, frames, k=3, self_calibrate=False)
-    tokens = Tokens(*FakeEncoder().encode([as_rgb(frame) for frame in frames]))
-    scores = place_map.state.head.scorer.scores(tokens)
-    beliefs = list(map(SequenceFilter(OrderMotion(len(place_map), 2.0)).update, scores))
-    assert len(answers) == len(frames)
-    for answer, belief, row in zip(answers, beliefs, scores, strict=True):
-        assert answer.confidence == pytest.approx(belief.confidence, abs=1e-6)
-        assert answer.lost == pytest.approx(belief.lost, abs=1e-6)
-        if answer.hits:
-            assert answer.hits[0].id == belief.best
-            assert answer.hits[0].confidence == pytest.approx(answer.confidence)
-            assert answer.hits[0].score == pytest.approx(row[belief.best], abs=1e-5)
-            assert len(answer.hits) == 3
+def test_frames_are_answered_as_a_tracker_answers_them(place_map, frames):
+    answers = query_sequence(place_map, frames, k=3)
+    tracker = place_map.follow(k=3)
+    assert answers == [tracker.step(frame) for frame in frames]
     assert [answer.hits[0].id for answer in answers[4:]] == list(range(7, 12))
-
-
-def test_frames_are_self_calibrated_unless_that_is_switched_off(place_map, frames):
-    drive = (frames * 3)[:24]  # more than the 16 frames below which nothing is learnt
-    tokens = Tokens(*FakeEncoder().encode([as_rgb(frame) for frame in drive]))
-    scores = place_map.state.head.scorer.scores(tokens)
-    correct = FrameCorrection()
-    levelled = np.stack([correct(row) for row in scores])
-    assert np.array_equal(levelled[:16], scores[:16])
-    assert not np.allclose(levelled[16:], scores[16:], atol=1e-3)
-    for answers, rows in (
-        (query_sequence(place_map, drive), levelled),
-        (query_sequence(place_map, drive, self_calibrate=False), scores),
-    ):
-        hits = [(number, answer.hits[0]) for number, answer in enumerate(answers) if answer.hits]
-        assert any(number >= 16 for number, _ in hits)
-        assert all(hit.score == pytest.approx(rows[number, hit.id], abs=1e-5) for number, hit in hits)
+    assert [answer.adapted_by for answer in answers] == list(range(len(frames)))
 
 
 def test_a_removed_image_is_no_state(place_map, frames):
@@ -88,25 +55,6 @@ def test_a_frame_of_nowhere_is_no_place(place_map):
     answers = query_sequence(place_map, nowhere, min_confidence=0.99)
     assert all(answer.hits == [] for answer in answers)
     assert all(answer.error is None for answer in answers)
-
-
-def test_moves_follow_positions_where_all_images_have_them_and_are_in_no_order(place_map):
-    images, spec = place_map.images, SequenceSpec()
-    where = np.random.default_rng(0).permutation(len(images)).tolist()
-    plane = [dataclasses.replace(r, position=Position(x=float(i), y=0.0)) for i, r in zip(where, images, strict=True)]
-    globe = [
-        dataclasses.replace(r, position=Position(lat=50 + i * 1e-4, lon=8.0))
-        for i, r in zip(where, images, strict=True)
-    ]
-    for records in (plane, globe):
-        assert isinstance(motion_along(records, spec), PositionMotion)
-        steps = np.linalg.norm(np.diff(places_of(records), axis=0), axis=1)
-        np.testing.assert_allclose(
-            steps / steps.min(), np.abs(np.diff(where)) / np.abs(np.diff(where)).min(), rtol=1e-6
-        )
-    drive = [dataclasses.replace(r, position=Position(x=float(i), y=0.0)) for i, r in enumerate(images)]
-    for records in (images, drive, [*plane[:-1], images[-1]], [*plane[:-1], globe[-1]]):
-        assert isinstance(motion_along(records, spec), OrderMotion)
 
 
 def test_what_cannot_be_asked_is_refused(place_map, frames):

@@ -62,43 +62,47 @@ def query(
             exists=True,
             file_okay=False,
             metavar="FOLDER",
-            help="Consecutive frames of one drive, in the order of their names: each is answered in the light of "
-            "those before it. The map's photos must be in driving order, or have positions.",
+            help="Consecutive frames of one drive, in the order of their names: a filter follows the camera through "
+            "the map. The map's photos must be in driving order, or have positions.",
         ),
     ] = None,
-    self_calibrate: Annotated[
-        bool | None,
+    no_online: Annotated[
+        bool,
         typer.Option(
-            "--self-calibrate/--no-self-calibrate",
-            help="With --sequence: subtract every image's mean score on the frames so far. On if not given.",
+            "--no-online",
+            help="Answer each photo by the map alone. Otherwise several photos, in the order of their names, adapt the "
+            "answers to those after them, without labels.",
         ),
-    ] = None,
+    ] = False,
     engine: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Search by this engine: exact, bounded, or an installed one."),
+        typer.Option(
+            metavar="NAME",
+            help="Search by this engine: exact, bounded, or an installed one; each photo by the map alone.",
+        ),
     ] = None,
     checksum: options.Checksum = False,
     quiet: options.Quiet = False,
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """Find the places of a map that photos show.
+    """Find the places of a map that photos show. Several photos are taken to be of one camera, in this order.
 
     A photo that cannot be read is reported and the others are answered; the exit code is then 1.
     """
-    check_combination(photos, sequence, verify, candidates, self_calibrate)
+    check_combination(photos, sequence, engine)
     place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json, checksum=checksum)
     place_map.use_engine(engine)
     queries = expanded([sequence] if sequence else photos or [])
     common: dict[str, Any] = {"min_confidence": min_confidence, "calibration": calibration, "progress": progress}
-    if sequence is not None:
+    common |= {"k": k, "verify": verify, "candidates": candidates}
+    answers: Sequence[Any]
+    if sequence is None and (no_online or engine is not None or len(queries) < 2):
+        answers = place_map.query_many(queries, **common)
+    else:
         from tfa.maps.sequence import query_sequence
 
-        answers: Sequence[Any] = query_sequence(
-            place_map, queries, k=k, self_calibrate=self_calibrate is not False, **common
-        )
-    else:
-        answers = place_map.query_many(queries, k=k, verify=verify, candidates=candidates, **common)
+        answers = query_sequence(place_map, queries, online=not no_online, sequence=sequence is not None, **common)
     if json:
         print_json([entry(answer) for answer in answers])
     else:
@@ -108,23 +112,12 @@ def query(
     end_with_errors(answers)
 
 
-def check_combination(
-    photos: Sequence[Path] | None,
-    sequence: Path | None,
-    verify: bool | None,
-    candidates: int | None,
-    self_calibrate: bool | None,
-) -> None:
+def check_combination(photos: Sequence[Path] | None, sequence: Path | None, engine: str | None) -> None:
     """Refuse options that do not go together."""
     if (sequence is None) == (not photos):
-        raise typer.BadParameter("give photos or folders to query one by one, or --sequence FOLDER, not both")
-    if sequence is not None and (verify or candidates is not None):
-        raise typer.BadParameter(
-            "a sequence is filtered by the scores of the head; leave out --verify and --candidates"
-        )
-    if sequence is None and self_calibrate is not None:
-        given = "--self-calibrate" if self_calibrate else "--no-self-calibrate"
-        raise typer.BadParameter(f"{given} is for --sequence FOLDER; single photos teach the map nothing")
+        raise typer.BadParameter("give photos or folders to query, or --sequence FOLDER, not both")
+    if sequence is not None and engine is not None:
+        raise typer.BadParameter("a sequence needs the scores of all images, not the best alone; leave out --engine")
 
 
 def expanded(photos: Sequence[Path]) -> list[Path]:

@@ -25,27 +25,35 @@ def end_with_errors(answers: Sequence[Any]) -> None:
 
 
 def show(answers: Sequence[Any], k: int, min_confidence: float) -> None:
-    """A table each, or one for all."""
+    """A table each, or one for all; then by how many photos they were adapted."""
     if len(answers) > ONE_BY_ONE:
         show_many(answers, k, min_confidence)
-        return
-    for answer in answers:
-        show_one(answer, min_confidence)
+    else:
+        for answer in answers:
+            show_one(answer, min_confidence)
+    most = max((getattr(answer, "adapted_by", 0) for answer in answers), default=0)
+    if most:
+        note(
+            f"each photo is answered in the light of those before it, the last adapted by {counted(most, 'photo')}; "
+            "--no-online answers each by the map alone"
+        )
 
 
 def entry(answer: Any) -> dict[str, Any]:
     entry: dict[str, Any] = {"query": str(answer.query)}
     if answer.error is not None:
         entry["error"] = answer.error
-    if hasattr(answer, "lost"):
+    if getattr(answer, "lost", None) is not None:
         entry["lost"] = answer.lost
+    if hasattr(answer, "adapted_by"):
+        entry["adapted_by"] = answer.adapted_by
     return {**entry, "hits": [hit.to_dict() for hit in answer.hits]}
 
 
 def _no_place(answer: Any, min_confidence: float) -> str:
     if answer.error is not None:
         return "not readable"
-    if getattr(answer, "lost", 0.0) > answer.confidence:
+    if (getattr(answer, "lost", None) or 0.0) > answer.confidence:
         return f"lost (probability {answer.lost:.2f})"
     return f"no place (confidence {answer.confidence:.2f} below {min_confidence:.2f})"
 

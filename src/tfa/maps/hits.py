@@ -55,7 +55,8 @@ class SearchableHead:
         blocks = [tokens.select(slice(start, start + AT_ONCE)) for start in range(0, len(tokens), AT_ONCE)]
         results = [self._search(block, max(k, candidates)) for block in blocks]
         columns, scores, z = (np.concatenate(arrays) for arrays in zip(*results, strict=True))
-        ranked = reorder(columns, z, k, candidates, self._pairs(tokens, compact) if candidates else None)
+        pairs = photo_pairs(compact, tokens, self.stored.scorer.duplicates, self.rows) if candidates else None
+        ranked = reorder(columns, z, k, candidates, pairs)
         confidence = confidence_of(ranked, self.stored.peaks)
         hits = []
         for row in range(len(tokens)):
@@ -63,7 +64,7 @@ class SearchableHead:
             best = zip(
                 ranked.indices[row].tolist(), confidence[row].tolist(), ranked.matches[row].tolist(), strict=True
             )
-            hits.append([_hit(self.images[i], score[i], sure, matches) for i, sure, matches in best])
+            hits.append([hit_of(self.images[i], score[i], sure, matches) for i, sure, matches in best])
         return hits
 
     def _search(self, tokens: Tokens, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -73,14 +74,6 @@ class SearchableHead:
         mean, spread = self._mean_and_spread(result, vectors)
         z = z_scores(result.scores.astype(np.float64), mean[:, None], spread[:, None])
         return np.searchsorted(self.ids, result.ids), result.scores, z
-
-    def _pairs(self, tokens: Tokens, compact: CompactTokens | None) -> PhotoPairs | None:
-        grid = None if compact is None else compact.grid_of(tokens)
-        if compact is None or grid is None:
-            return None
-        # Photos of one content are compared as one, so that the first of them wins here too.
-        same = self.stored.scorer.duplicates
-        return PhotoPairs(compact, tokens, grid, self.rows if same is None else same[self.rows])
 
     def _mean_and_spread(self, result: SearchResult, vectors: QueryVectors) -> tuple[np.ndarray, np.ndarray]:
         """Of each query's scores with all images; where the engine does not know, of evenly spaced ones (ours)."""
@@ -95,5 +88,16 @@ class SearchableHead:
         return scores.mean(axis=1), scores.std(axis=1)
 
 
-def _hit(image: ImageRecord, score: float, confidence: float, matches: int) -> Hit:
+def photo_pairs(
+    compact: CompactTokens | None, tokens: Tokens, duplicates: np.ndarray | None, rows: np.ndarray
+) -> PhotoPairs | None:
+    """Photos beside the images that stand in these rows of a map; None if their patches cannot be compared."""
+    grid = None if compact is None else compact.grid_of(tokens)
+    if compact is None or grid is None:
+        return None
+    # Photos of one content are compared as one, so that the first of them wins here too.
+    return PhotoPairs(compact, tokens, grid, rows if duplicates is None else duplicates[rows])
+
+
+def hit_of(image: ImageRecord, score: float, confidence: float, matches: int | None) -> Hit:
     return Hit(image.id, image.path, score, confidence, image.position, None if matches == UNVERIFIED else matches)

@@ -18,7 +18,9 @@ from tfa.maps.records import Answer, Hit
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import with_duplicates
 from tfa.maps.stored_head import INTEGERS
+from tfa.maps.tracker import Tracker
 from tfa.maps.verification import Question, wanted_candidates
+from tfa.online.sequence_filter import SequenceSpec
 from tfa.photos.images import Photo, as_rgb, name_of
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import encode
@@ -163,6 +165,25 @@ class AskableMap:
                 answers.append(answer)
                 task.advance()
         return answers
+
+    def follow(
+        self,
+        calibration: str | None = None,
+        *,
+        k: int = 5,
+        verify: bool | None = None,
+        candidates: int | None = None,
+        online: bool = True,
+        sequence: bool = True,
+        spec: SequenceSpec | None = None,
+    ) -> Tracker:
+        """What follows one camera: `tracker.step(photo)` answers a photo, adapted by the photos before it.
+
+        `online` says whether photos adapt the scores of later ones, `sequence` whether they are the frames of a drive,
+        which a filter follows (`spec`); the rest is as in `query`. The map stays as it is.
+        """
+        question = Question(k, calibration, verify, candidates)
+        return Tracker(self, question, online=online, sequence=sequence, spec=spec)
 
     def query_tokens(
         self,

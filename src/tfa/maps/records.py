@@ -60,6 +60,16 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class FrameAnswer(Answer):
+    """The answer to one photo of a stream, in the light of the photos before it."""
+
+    # Probability that the frame shows no place of the map; a hit's confidence is then that of its place, filtered.
+    # None where photos are no frames of a drive.
+    lost: float | None = None
+    adapted_by: int = 0  # photos that taught before it
+
+
+@dataclass(frozen=True)
 class EditReport:
     """What an edit did."""
 

@@ -1,0 +1,199 @@
+"""A tracker (ours, beyond the paper): the photos of one camera, answered one after the other by a map.
+
+Each photo is answered in the light of those before it and of none after: by scores that they adapted, by verification
+of the first candidates, and, for the frames of a drive, by a filter over where the camera can have moved. The map
+itself stays as it is; edits of it are followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tfa.base.files import BadFile
+from tfa.base.tokens import Tokens
+from tfa.maps.confidence import confidence_of
+from tfa.maps.hits import hit_of, photo_pairs
+from tfa.maps.records import FrameAnswer, Hit, ImageRecord
+from tfa.maps.state import MapState, NamedHead
+from tfa.maps.verification import Question, wanted_candidates
+from tfa.method.scorer import Scorer
+from tfa.online.adaptation import Adaptation
+from tfa.online.adapted_scorer import AdaptedScorer, DescribedPhoto, head_digest
+from tfa.online.follow import Follower, Frame
+from tfa.online.motion import Motion, metres, motion_of
+from tfa.online.sequence_filter import SequenceSpec
+from tfa.photos.images import Photo
+from tfa.search.engine import checked_k
+
+if TYPE_CHECKING:
+    from tfa.maps.query import AskableMap
+
+
+class Tracker:
+    """What follows one camera. `PlaceMap.follow` makes it."""
+
+    def __init__(
+        self,
+        place_map: AskableMap,
+        question: Question,
+        *,
+        online: bool = True,
+        sequence: bool = True,
+        spec: SequenceSpec | None = None,
+    ) -> None:
+        checked_k(question.k)
+        self.place_map, self.question, self.spec = place_map, question, spec or SequenceSpec()
+        wanted_candidates(question, place_map.state)  # what cannot be answered is refused before photos are read
+        self.calibration = place_map.state.chosen(question.calibration).name
+        self.online, self.sequence = online, sequence
+        self._begin(None)
+
+    def _begin(self, adaptation: Adaptation | None) -> None:
+        """Start anew on the map as it is."""
+        self._state, scorer = self.place_map.state, self._scorer()
+        self._digest, self._ids = head_digest(scorer), self._ids_of_images()
+        adapted = AdaptedScorer(scorer, self._ids, adaptation, columns=self.place_map.rows, adapts=self.online)
+        motion = motion_along(self.place_map.images, self.spec) if self.sequence else None
+        self._follower = Follower(adapted, motion, self.spec)
+        self._lost: float | None = None if motion is None else 1 - self.spec.being_found
+
+    # --- answers ---------------------------------------------------------------------------------------------------
+
+    def step(self, photo: Photo | Tokens) -> FrameAnswer:
+        """The answer to the next photo (path, bytes, PIL image, or the tokens of one), adapted by those before it.
+
+        One that cannot be read gets an answer that says so.
+        """
+        if isinstance(photo, Tokens):
+            return self.answer("", photo)
+        return next(self.steps([photo]))
+
+    def steps(self, photos: Sequence[Photo]) -> Iterator[FrameAnswer]:
+        """Answers to the next photos, one after the other; they are encoded a few at a time."""
+        for named, tokens in self.place_map.encoded_batches(photos):
+            row = 0
+            for name, error in named:
+                if error is not None or tokens is None:
+                    yield self._unread(name, error)
+                else:
+                    yield self.answer(name, tokens.select([row]))
+                    row += 1
+
+    def answer(self, name: str, tokens: Tokens) -> FrameAnswer:
+        """The answer to the next photo, which was encoded elsewhere with the map's encoder."""
+        self._follow_map()
+        place_map, question = self.place_map, self.question
+        scorer = self._follower.scorer.scorer
+        photo = DescribedPhoto.of(scorer, tokens)
+        if not len(place_map):
+            return FrameAnswer(name, [], 0.0, None, self._lost, self._follower.scorer.counted)
+        candidates = wanted_candidates(question, place_map.state, tokens)
+        pairs = photo_pairs(place_map.state.compact, tokens, scorer.duplicates, place_map.rows) if candidates else None
+        return self._told(name, self._follower.step(photo, pairs, candidates, question.k))
+
+    def _told(self, name: str, frame: Frame) -> FrameAnswer:
+        k, images, belief = self.question.k, self.place_map.images, frame.belief
+        matches = dict(zip(frame.ranked.indices[0].tolist(), frame.ranked.matches[0].tolist(), strict=True))
+        if belief is None:
+            best, sure = frame.ranked.indices[0, :k], confidence_of(frame.ranked, self._head.stored.peaks)[0, :k]
+            hits = _hits(images, best, frame.scores, sure, matches)
+            return FrameAnswer(name, hits, hits[0].confidence, None, None, frame.adapted_by)
+        self._lost = belief.lost
+        best = np.argsort(-belief.places, kind="stable")[:k]
+        hits = [] if belief.is_lost else _hits(images, best, frame.scores, belief.mass[best], matches)
+        return FrameAnswer(name, hits, belief.confidence, None, belief.lost, frame.adapted_by)
+
+    def _unread(self, name: str, error: str | None) -> FrameAnswer:
+        self._follow_map()
+        belief = self._follower.skip()
+        self._lost = None if belief is None else belief.lost
+        return FrameAnswer(name, [], 0.0, error, self._lost, self._follower.scorer.counted)
+
+    # --- the map, which may change ---------------------------------------------------------------------------------
+
+    @property
+    def _head(self) -> NamedHead:
+        return self.place_map.state.chosen(self.calibration)
+
+    def _scorer(self) -> Scorer:
+        return adapting_scorer(self.place_map.state, self._head) if self.online else self._head.stored.scorer
+
+    def _ids_of_images(self) -> np.ndarray:
+        return np.array([image.id for image in self.place_map.images], np.int64)
+
+    def _follow_map(self) -> None:
+        """Take over what changed in the map: images keep what is known of them, another head starts anew."""
+        if self.place_map.state is self._state:
+            return
+        scorer, ids, before = self._scorer(), self._ids_of_images(), self._ids
+        if head_digest(scorer) != self._digest:
+            self._begin(None)
+            return
+        if self._follower.filter is not None and not np.array_equal(ids, before):
+            self._follower.filter.follow_edit(motion_along(self.place_map.images, self.spec), before, ids)
+        self._follower.scorer.set_images(scorer, ids, self.place_map.rows)
+        self._state, self._ids = self.place_map.state, ids
+
+    # --- its state -------------------------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Forget every photo."""
+        self._begin(None)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What it has seen and learnt, in JSON."""
+        learnt = self._follower.scorer.adaptation.to_dict()
+        facts = {"calibration": self.calibration, "online": self.online, "sequence": self.sequence}
+        return {**facts, "lost": self._lost, "adapted_by": self._follower.scorer.counted, **learnt}
+
+    def save(self, path: str | Path) -> None:
+        """Keep what photos taught (not where the camera was) in a file."""
+        about = {"head": self._digest, "calibration": self.calibration}
+        self._follower.scorer.adaptation.save(Path(path), about)
+
+    def load(self, path: str | Path) -> None:
+        """Go on with what was kept; refused if it was learnt with another head."""
+        adaptation, about = Adaptation.load(Path(path))
+        if (about.get("head"), about.get("calibration")) != (self._digest, self.calibration):
+            raise BadFile(f"{path} was learnt with another head than {self.calibration!r} of this map; remove it")
+        self._begin(adaptation)
+
+
+def adapting_scorer(state: MapState, head: NamedHead) -> Scorer:
+    """What photos adapt: the head's own scorer."""
+    return head.stored.scorer
+
+
+def motion_along(images: Sequence[ImageRecord], spec: SequenceSpec) -> Motion:
+    """By the order of the images in the map; by position where every image has one of the same kind, if no drive."""
+    return motion_of(len(images), places_of(images), spec.reach)
+
+
+def places_of(images: Sequence[ImageRecord]) -> np.ndarray | None:
+    """Where the images stand, `m 2` in metres; None unless every one has a position of the same kind."""
+    places = [record.position for record in images if record.position is not None]
+    kinds = {place.is_global for place in places}
+    if len(places) < len(images) or len(kinds) != 1:
+        return None
+    if kinds == {True}:
+        degrees = np.array([[place.lat, place.lon] for place in places], np.float64)
+        return metres(degrees[:, 0], degrees[:, 1])
+    return np.array([[place.x, place.y] for place in places], np.float64)
+
+
+def _hits(
+    images: Sequence[ImageRecord],
+    best: np.ndarray,
+    scores: np.ndarray,
+    confidence: np.ndarray,
+    matches: dict[int, int],
+) -> list[Hit]:
+    return [
+        hit_of(images[i], float(scores[i]), sure, matches.get(i))
+        for i, sure in zip(best.tolist(), confidence.tolist(), strict=True)
+    ]

@@ -1,0 +1,198 @@
+"""A tracker: one camera's photos, one after the other, on a map that may be edited meanwhile."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.fakes import FakeEncoder
+from tests.maps.conftest import SPEC, photo, reopened
+from tfa.base.config import MapSpec
+from tfa.base.files import BadFile
+from tfa.base.tokens import Tokens
+from tfa.errors import BadSpec
+from tfa.maps import PlaceMap
+from tfa.maps.tracker import motion_along, places_of
+from tfa.online.adapted_scorer import described_photos
+from tfa.online.follow import follow_scores
+from tfa.online.motion import OrderMotion, PositionMotion
+from tfa.online.sequence_filter import SequenceSpec
+from tfa.photos.images import as_rgb
+from tfa.photos.positions import Position
+from tfa.verification.patch_store import PhotoPairs
+
+EMPTY = {"seen": 0, "counted": 0, "adapted_by": 0, "shift": None, "bias_spread": None}
+
+
+@pytest.fixture
+def frames(tmp_path):
+    return [photo(tmp_path / "drive" / f"{place:02d}.png", place, light=0.8) for place in range(14)]
+
+
+def tokens_of(photos):
+    return Tokens(*FakeEncoder().encode([as_rgb(frame) for frame in photos]), grid=(4, 4))
+
+
+def answers_of(tracker, photos):
+    return [tracker.step(frame) for frame in photos]
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_answers_are_those_of_the_stream(place_map, frames, verify):
+    answers = answers_of(place_map.follow(k=3, verify=verify, candidates=5 if verify else None), frames)
+    scorer, tokens = place_map.state.head.scorer, tokens_of(frames)
+    compact = place_map.state.compact
+    pairs = PhotoPairs(compact, tokens, (4, 4), np.arange(14)) if verify else None
+    stream = follow_scores(
+        scorer, described_photos(scorer, tokens), pairs, candidates=5 if verify else 0, motion=OrderMotion(14, 2.0)
+    )
+    for answer, frame in zip(answers, stream, strict=True):
+        belief = frame.belief
+        assert answer.lost == pytest.approx(belief.lost, abs=1e-9)
+        assert answer.confidence == pytest.approx(belief.confidence)
+        assert answer.adapted_by == frame.adapted_by
+        assert bool(answer.hits) != belief.is_lost
+        if answer.hits:
+            assert answer.hits[0].id == belief.best
+            assert answer.hits[0].score == frame.scores[belief.best]
+            assert (answer.hits[0].matches is not None) == verify
+            assert len(answer.hits) == 3
+    assert [answer.hits[0].id for answer in answers[4:]] == list(range(4, 14))
+
+
+def test_photos_that_are_no_frames_are_adapted_and_verified_alone(place_map, frames):
+    tracker = place_map.follow(k=2, sequence=False, verify=True)
+    answers = answers_of(tracker, frames)
+    assert answers[0].hits == place_map.query(frames[0], k=2, verify=True)  # by the database alone, to the bit
+    assert all(answer.lost is None for answer in answers)
+    assert answers[9].hits[0].score != place_map.query(frames[9], k=1, verify=True)[0].score
+    assert tracker.state["lost"] is None
+    plain = answers_of(place_map.follow(k=2, sequence=False, online=False), frames)
+    assert [answer.hits for answer in plain] == [answer.hits for answer in place_map.query_many(frames, k=2)]
+    assert {answer.adapted_by for answer in plain} == {0}
+
+
+def test_tokens_are_answered_as_the_photo_is(place_map, frames):
+    one, other = place_map.follow(), place_map.follow()
+    for frame in frames[:4]:
+        assert dataclasses.replace(one.step(frame), query="") == other.step(tokens_of([frame]))
+    with pytest.raises(BadSpec, match="tokens of 2"):
+        one.step(tokens_of(frames[:2]))
+
+
+def test_later_frames_never_change_earlier_answers(place_map, frames):
+    assert answers_of(place_map.follow(), frames)[:6] == answers_of(place_map.follow(), [*frames[:6], *frames[:3]])[:6]
+
+
+def test_standing_still_neither_teaches_nor_moves(place_map, frames):
+    tracker = place_map.follow()
+    answers_of(tracker, frames[:6])
+    stood = answers_of(tracker, [frames[5]] * 200)
+    assert len({(answer.lost, answer.confidence) for answer in stood}) == 1
+    assert tracker.state["counted"] == 6
+    assert tracker.state["seen"] == 206
+    assert tracker.step(frames[6]).hits[0].id == 6
+
+
+def test_a_blank_and_an_unreadable_photo_are_told_and_passed_over(place_map, frames, tmp_path):
+    tracker = place_map.follow()
+    answers_of(tracker, frames[:5])
+    blank = tracker.step(Image.new("RGB", (64, 48)))
+    assert blank.error is None
+    assert np.isfinite(blank.confidence)
+    taught = tracker.state["counted"]
+    absent = tracker.step(tmp_path / "absent.png")
+    assert "absent.png" in absent.error
+    assert (absent.hits, absent.confidence, absent.adapted_by) == ([], 0.0, taught)
+    assert 0 < absent.lost < 1
+    assert answers_of(tracker, frames[7:10])[-1].hits[0].id == 9
+
+
+def test_the_map_may_be_edited_in_between(place_map, frames, tmp_path):
+    tracker, single = place_map.follow(k=14), place_map.follow(sequence=False)
+    for one in (tracker, single):
+        answers_of(one, frames[:6])
+    place_map.remove([6])
+    answer = tracker.step(frames[6])
+    assert 6 not in {hit.id for hit in answer.hits}
+    assert answer.adapted_by == 6  # what was learnt is kept
+    place_map.add([photo(tmp_path / "new.png", 50)])
+    assert tracker.step(frames[7]).hits[0].id == 7
+    found = single.step(photo(tmp_path / "seen.png", 50, light=0.8))
+    assert (found.hits[0].id, found.adapted_by) == (14, 6)
+    place_map.remove([*range(6), *range(7, 14)])
+    with pytest.raises(BadSpec, match="at least 2 images"):
+        tracker.step(frames[0])
+
+
+def test_another_head_starts_anew(place_map, frames, camera):
+    tracker = place_map.follow()
+    answers_of(tracker, frames[:6])
+    place_map.remove([0, 1])
+    place_map.refit()
+    assert tracker.step(frames[6]).adapted_by == 0
+    place_map.calibrate(camera)
+    assert tracker.calibration == "none"  # as it was when the tracker was made
+    calibrated = place_map.follow(sequence=False)
+    assert calibrated.calibration == "target"
+    assert calibrated.step(frames[3]).hits == place_map.query(frames[3])
+
+
+def test_what_was_learnt_can_be_kept_inspected_and_forgotten(place_map, frames, tmp_path, camera):
+    tracker = place_map.follow(sequence=False)
+    answers_of(tracker, frames[:8])
+    tracker.save(tmp_path / "camera.safetensors")
+    other = place_map.follow(sequence=False)
+    other.load(tmp_path / "camera.safetensors")
+    assert other.state == tracker.state
+    assert answers_of(other, frames[8:]) == answers_of(tracker, frames[8:])
+    tracker.reset()
+    assert {key: tracker.state[key] for key in EMPTY} == EMPTY
+    assert tracker.step(frames[0]).hits == place_map.query(frames[0])
+    place_map.calibrate(camera)
+    with pytest.raises(BadFile, match="another head"):
+        place_map.follow().load(tmp_path / "camera.safetensors")
+
+
+def test_an_opened_map_is_followed_as_the_one_that_was_saved(saved, place_map, frames):
+    assert answers_of(reopened(saved).follow(), frames) == answers_of(place_map.follow(), frames)
+
+
+@pytest.mark.parametrize("storage", ["float32", "int7"])
+def test_maps_of_every_storage_and_ensembles_are_followed(town, cache, frames, storage):
+    built = PlaceMap.build(
+        town, encoder=FakeEncoder(), spec=SPEC, cache=cache, map_spec=MapSpec(storage=storage, ensemble=True)
+    )
+    answers = answers_of(built.follow(), frames)
+    assert [answer.hits[0].id for answer in answers[4:]] == list(range(4, 14))
+
+
+def test_an_empty_map_has_no_answer(place_map, frames):
+    place_map.remove(list(range(14)))
+    assert place_map.follow(sequence=False).step(frames[0]).hits == []
+
+
+def test_moves_follow_positions_where_all_images_have_them_and_are_in_no_order(place_map):
+    images, spec = place_map.images, SequenceSpec()
+    where = np.random.default_rng(0).permutation(len(images)).tolist()
+    plane = [dataclasses.replace(r, position=Position(x=float(i), y=0.0)) for i, r in zip(where, images, strict=True)]
+    globe = [
+        dataclasses.replace(r, position=Position(lat=50 + i * 1e-4, lon=8.0))
+        for i, r in zip(where, images, strict=True)
+    ]
+    for records in (plane, globe):
+        assert isinstance(motion_along(records, spec), PositionMotion)
+        steps = np.linalg.norm(np.diff(places_of(records), axis=0), axis=1)
+        np.testing.assert_allclose(
+            steps / steps.min(), np.abs(np.diff(where)) / np.abs(np.diff(where)).min(), rtol=1e-6
+        )
+    drive = [dataclasses.replace(r, position=Position(x=float(i), y=0.0)) for i, r in enumerate(images)]
+    for records in (images, drive, [*plane[:-1], images[-1]], [*plane[:-1], globe[-1]]):
+        assert isinstance(motion_along(records, spec), OrderMotion)
+
+
+def test_what_cannot_be_asked_is_refused_before_photos_are_read(place_map):
+    for given, message in (({"k": 0}, "k=0"), ({"candidates": 0}, "candidates=0")):
+        with pytest.raises(BadSpec, match=message):
+            place_map.follow(**given)
