@@ -201,6 +201,34 @@ def test_heads_stand_with_their_kind():
     }
 
 
+def test_our_heads_beyond_the_paper_stand_apart():
+    names = ("second-partial", "judged", "judged-c64-v", "judged-follow", "judged-support", "judged-c64-no-score")
+    table = layout("heads", [cell(name, 50.0) for name in (*names, "tfa-online")])
+    assert {group.title: [row.stubs[0].lower() for row in group.rows] for group in table.groups} == {
+        "Ours, beyond the paper": ["tfa-online"],
+        "Second order (ours, beyond the paper)": ["second-partial"],
+        "Judged (ours, beyond the paper)": ["judged", "judged-c64-v", "judged-follow"],
+        "Ablations": ["judged-c64-no-score", "judged-support"],
+    }
+    blocks = layout("ablation", [cell(name, 50.0) for name in ("judged", "judged-c64", *names)], paper=False).groups
+    assert {group.title: len(group.rows) for group in blocks} == {
+        "Judged, database only": 2,
+        "Judged, 64 target photos": 2,
+    }
+
+
+def test_the_overview_groups_heads_by_what_they_saw_and_has_a_mean():
+    cells = [cell(name, value) for name, value in (("ria", 60.0), ("judged", 70.0), ("judged-online", 80.0))]
+    cells += [cell("judged", 40.0, **elsewhere("town")), cell("ria", 50.0, **elsewhere("town")), cell("tfvpr", 99.0)]
+    table = layout("overview", cells)
+    assert [column.full for column in table.columns] == ["SPED", "town", "mean"]
+    assert [[row.stubs[0] for row in group.rows] for group in table.groups] == [["RIA", "JUDGED"], ["JUDGED-ONLINE"]]
+    assert row_of(table, "JUDGED", "database").shown[-1] == Shown(Number(55.0, rank=BEST))
+    assert row_of(table, "RIA", "database").shown[-1] == Shown(Number(55.0, rank=BEST))
+    assert row_of(table, "JUDGED-ONLINE", "database").shown[1:] == (Shown(), Shown())  # not on every dataset
+    assert [column.full for column in layout("overview", cells[:3]).columns] == ["SPED"]
+
+
 def test_ranks_do_not_compare_encoders():
     table = layout("heads", [cell("a", 50.0), cell("b", 40.0), cell("a", 90.0, encoder="other@14")])
     assert row_of(table, "A", "database", OWN).shown[0].number.rank == BEST  # type: ignore[union-attr]

@@ -209,7 +209,7 @@ def _judged_card(name: str, photos: int, rule: str, ensemble: bool) -> HeadCard:
         plan=budget(photos) if photos else NO_CALIBRATION,
         settings={"system": "judged", "rule": rule or "judge", "ensemble": ensemble},
         stages=TARGET_STAGES if photos else DATABASE_STAGES,
-        note=f"ablation; {OURS}" if rule else OURS,
+        note="ablation" if rule else OURS,
     )
 
 

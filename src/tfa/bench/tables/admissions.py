@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tfa.bench.metrics.estimates import Scored
 
-BASES = ("tfa", "tfa-c64", "tfa-c64+", "dual-c64")
+BASES = ("tfa", "tfa-c64", "tfa-c64+", "dual-c64", "judged", "judged-online", "judged-c64")
 
 
 def admissions(scored: Sequence[Scored]) -> str:

@@ -53,6 +53,7 @@ class ByHead:
     paper_rows: bool = False  # rows for figures of the paper that stand beside none of ours
     unranked: tuple[str, ...] = ()  # blocks whose numbers are not compared
     across_encoders: bool = False  # ranks compare systems, not heads of one encoder
+    mean: bool = False  # a last column: the mean over all datasets, of heads that have a number for each
     notes: tuple[str, ...] = field(default=())
 
 
@@ -140,6 +141,8 @@ def by_head(sheet: ByHead, look: Lookup, *, paper: bool = True) -> Table:
     slots = [(dataset, k) for dataset in look.datasets for k in sheet.ks]
     one = len(look.datasets) == 1
     columns = [Column(f"R@{k}") if len(sheet.ks) > 1 else Column(look.dataset_title(name)) for name, k in slots]
+    if sheet.mean and not one:
+        columns.append(Column("mean"))
     groups = []
     for title, heads in sheet.blocks.items():
         ours = [line for head in heads for line in _lines_of_head(sheet, look, head, slots, paper)]
@@ -165,12 +168,18 @@ def _lines_of_head(sheet: ByHead, look: Lookup, head: str, slots: Sequence[tuple
         if any(ours):
             backbone = BACKBONES.get(encoder)
             beside_ours.add(backbone)
-            lines.append(Row((title, saw, encoder), tuple(map(Shown, ours, printed(backbone)))))
+            mean = [Shown(_mean(ours))] if sheet.mean and len(look.datasets) > 1 else []
+            lines.append(Row((title, saw, encoder), (*map(Shown, ours, printed(backbone)), *mean)))
     for backbone in _paper_backbones(sheet.paper, head) if sheet.paper_rows else ():
         theirs = printed(backbone)
         if backbone not in beside_ours and any(theirs):
             lines.append(Row((title, saw, f"paper ({backbone})"), tuple(map(Shown, theirs))))
     return lines
+
+
+def _mean(numbers: Sequence[Number | None]) -> Number | None:
+    known = [number.value for number in numbers if number is not None]
+    return Number(sum(known) / len(known)) if len(known) == len(numbers) else None
 
 
 def _paper_backbones(tables: Sequence[str], head: str) -> list[str]:

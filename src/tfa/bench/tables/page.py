@@ -11,13 +11,22 @@ from tfa.bench.metrics.estimates import Scored
 from tfa.bench.metrics.resampling import Paired
 from tfa.bench.metrics.scored import paired
 from tfa.bench.tables.admissions import admissions
+from tfa.bench.tables.judgements import judgements
 from tfa.bench.tables.paper_figures import BACKBONES
 from tfa.bench.tables.render import markdown
 from tfa.bench.tables.table import NoTable, cells, read_scored
 from tfa.bench.tables.table_specs import LAYOUTS, layout
 from tfa.encoders.catalogue import CATALOGUE
 
-OWN = ("tfa", "tfa-c64", "tfa-c64+", "dual-c64")  # heads whose differences from the peers are reported
+OWN = (
+    "tfa",
+    "tfa-c64",
+    "tfa-c64+",
+    "dual-c64",
+    "judged",
+    "judged-online",
+    "judged-c64",
+)  # heads whose differences from the peers are reported
 PRECISION_DEPTH = 20  # of records of ten splits; deeper ones are cut to it, so that numbers can be compared
 
 
@@ -31,6 +40,7 @@ def results_page(results: Path, *, encoder: str, command: str) -> str:
         _against_peers(scored),
         _deep(scored),
         _decisions(scored),
+        judgements(scored),
         admissions(scored),
     ]
     return "\n".join(section.rstrip() + "\n" for section in sections if section)
@@ -89,7 +99,8 @@ def _positives(one: Scored) -> str:
 
 def _tables(scored: Sequence[Scored]) -> Iterator[str]:
     shown = cells(scored)
-    for name in ("heads", *(name for name in LAYOUTS if name != "heads")):
+    first = ("overview", "heads")
+    for name in (*first, *(name for name in LAYOUTS if name not in first)):
         try:
             yield markdown(layout(name, shown, both=name == "spectral"))
         except NoTable:
@@ -142,7 +153,7 @@ def _difference(one: Paired | None) -> str:
 
 def _is_peer(one: Scored) -> bool:
     name = one.head.partition("-")[0]
-    return name not in ("tfa", "dual", "hard", "soft") and one.sees != "target"
+    return name not in ("tfa", "dual", "hard", "soft", "second", "judged") and one.sees != "target"
 
 
 def _deep(scored: Sequence[Scored]) -> str:

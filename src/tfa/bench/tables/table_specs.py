@@ -1,4 +1,4 @@
-"""Layouts: the paper's tables and three of ours, each made from cells alone."""
+"""Layouts: the paper's tables and four of ours, each made from cells alone."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from tfa.bench.tables.paper_figures import PAPER_TABLES, paper_table
 from tfa.bench.tables.table import Cell, NoTable, Table
 
 LAYOUTS = {
+    "overview": "what a user gets, beside AnyLoc, RIA and the paper's TFA",
     "primary": "ground datasets, R@1",
     "aerial": "aerial datasets, R@1/5/10",
     "native": "systems under their own encoders, with calibration budgets",
     "spectral": "spectral controls beside complete heads",
     "budgets": "recall against the number of calibration queries",
-    "ablation": "TFA with one rule changed",
+    "ablation": "TFA and the judge with one rule changed",
     "heads": "every head recorded",
 }
 AERIAL = "Aerial / cross-view"  # a heading of the catalogue of datasets
@@ -30,9 +31,19 @@ BUDGETS = (8, 16, 32, 64, 128, 256)
 ABLATIONS = (
     "support-only", "agreement-only", "ties-partial", "always-cls", "no-cls", "forced-hard", "forced-soft", "single",
 )  # fmt: skip
+JUDGE_ABLATIONS = ("no-judge", "support", "no-centring", "no-score")
 DEEP = (1, 5, 10, 20)
-KINDS = ("Peers", "Spectral controls", "TFA", "TFA, dual vocabulary", "Ours, beyond the paper", "Ablations")
-_OURS = re.compile(r"(tfa|dual)\b.*(\+|-ensemble|-v|-v-always)")
+SECOND_ORDER, JUDGED = "Second order (ours, beyond the paper)", "Judged (ours, beyond the paper)"
+KINDS = (
+    "Peers", "Spectral controls", "TFA", "TFA, dual vocabulary", "Ours, beyond the paper", SECOND_ORDER, JUDGED,
+    "Ablations",
+)  # fmt: skip
+OVERVIEW = {
+    "Every photo alone": ("anyloc", "ria", "tfa", "judged", "judged-v"),
+    "Adapted by the photos before": ("judged-online", "judged-online-v", "judged-follow"),
+    "Calibrated on 64 unlabelled photos": ("judged-c64", "judged-c64-v"),
+}
+_OURS = re.compile(r"(tfa|dual)\b.*(\+|-ensemble|-v|-v-always|-online|-online-shuffled|-follow)")
 
 
 def layout(name: str, cells: Sequence[Cell], *, paper: bool = True, both: bool = False) -> Table:
@@ -42,8 +53,8 @@ def layout(name: str, cells: Sequence[Cell], *, paper: bool = True, both: bool =
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise NoTable(f"there is no table {name!r}; {hint}use one of {', '.join(LAYOUTS)}")
     make = {
-        "primary": primary, "aerial": aerial, "native": native, "budgets": budgets, "ablation": ablation,
-        "heads": heads,
+        "overview": overview, "primary": primary, "aerial": aerial, "native": native, "budgets": budgets,
+        "ablation": ablation, "heads": heads,
     }  # fmt: skip
     table = spectral(cells, paper, both) if name == "spectral" else make[name](cells, paper)
     if not any(True for _ in table.rows):
@@ -51,6 +62,18 @@ def layout(name: str, cells: Sequence[Cell], *, paper: bool = True, both: bool =
             f"the records hold nothing that table {name!r} shows ({LAYOUTS[name]}); tfa bench run writes them"
         )
     return without_one_encoder(table)
+
+
+def overview(cells: Sequence[Cell], paper: bool = True) -> Table:
+    sheet = ByHead(
+        name="overview",
+        title="What a user gets, R@1 (%)",
+        blocks=OVERVIEW,
+        paper=_MATCHED,
+        mean=True,
+        notes=("Numbers of one block are compared: its heads saw the same.",),
+    )
+    return by_head(sheet, Lookup(_of_heads(cells, OVERVIEW.values())), paper=paper)
 
 
 def primary(cells: Sequence[Cell], paper: bool = True) -> Table:
@@ -148,6 +171,7 @@ def budgets(cells: Sequence[Cell], paper: bool = True) -> Table:
         "Single vocabulary": ("tfa", *(f"tfa-c{n}" for n in BUDGETS), "tfa-fullq"),
         "Dual vocabulary": ("dual", *(f"dual-c{n}" for n in BUDGETS), "dual-crossfit", "dual-fullq"),
         "Ours, beyond the paper": tuple(ours),
+        JUDGED: ("judged", *(f"judged-c{n}" for n in BUDGETS), "judged-online", "judged-online-shuffled"),
     }
     sheet = ByHead(
         name="budgets",
@@ -165,6 +189,9 @@ def ablation(cells: Sequence[Cell], paper: bool = True) -> Table:
     blocks = {
         title: (head, *(f"{head}-{name}" for name in ABLATIONS))
         for title, head in {"Database only": "tfa", "All queries calibrate": "tfa-fullq"}.items()
+    } | {
+        title: (head, *(f"{head}-{name}" for name in JUDGE_ABLATIONS))
+        for title, head in {"Judged, database only": "judged", "Judged, 64 target photos": "judged-c64"}.items()
     }
     changed = {cell.dataset for cell in _of_heads(cells, [block[1:] for block in blocks.values()])}
     sheet = ByHead(name="ablation", title="Ablations, R@1 (%)", blocks=blocks, paper=_MATCHED)
@@ -190,6 +217,10 @@ def _kind(head: str) -> str:
         return "Ours, beyond the paper"
     if name in ("hard", "soft"):
         return "Spectral controls"
+    if name == "second":
+        return SECOND_ORDER
+    if name == "judged":
+        return "Ablations" if rest.removeprefix("c64-") in JUDGE_ABLATIONS else JUDGED
     if name == "tfa":
         return "Ablations" if rest.removeprefix("fullq-") in ABLATIONS else "TFA"
     return "TFA, dual vocabulary" if name == "dual" else "Peers"
