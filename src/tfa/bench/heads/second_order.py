@@ -117,17 +117,22 @@ def fitted_second_order(database: Photos, shared: Shared, carrier: str) -> Secon
     return shared.once(f"second-{carrier}", lambda: assemble_second_order(fitted, decisions, evidence))
 
 
+def fitted_challengers(database: Photos, shared: Shared) -> ResidualChallengers | None:
+    """Residual heads, where something can judge them."""
+    if database.tokens.grid is None:
+        return None
+    backend = backend_for(shared.device)
+    return shared.once(
+        "challengers",
+        lambda: ResidualChallengers.fit(database.tokens, shared.spec, backend, DTYPE, shared.progress),
+    )
+
+
 def competition_on_database(database: Photos, shared: Shared) -> Competition:
     """Every head that the map's own photos judge."""
+    fitted, challengers = fitted_spaces(database, shared), fitted_challengers(database, shared)
     backend = backend_for(shared.device)
-
-    def make() -> Competition:
-        challengers = None
-        if database.tokens.grid is not None:  # else nothing judges them
-            challengers = ResidualChallengers.fit(database.tokens, shared.spec, backend, DTYPE, shared.progress)
-        return database_competition(fitted_spaces(database, shared), challengers, backend)
-
-    return shared.once("competition", make)
+    return shared.once("competition", lambda: database_competition(fitted, challengers, backend))
 
 
 def fitted_judged(database: Photos, shared: Shared, rule: str = "") -> SecondOrderHead | Head:

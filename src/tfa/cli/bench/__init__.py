@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from tfa.cli.bench import confidence, datasets, figures, run, score, sequences, serve, speed, table, verification
+from tfa.cli.bench import confidence, datasets, figures, judge, run, score, sequences, serve, speed, table, verification
 from tfa.cli.console import examples
 
 VERBS: Mapping[Callable[..., Any], str] = {
@@ -50,6 +50,10 @@ VERBS: Mapping[Callable[..., Any], str] = {
     verification.verification: """
         tfa bench verification --dataset sped=data/sped --dataset pitts30k=data/pitts30k
         tfa bench verification --dataset sped=data/sped --heads soft-partial --out study.json
+    """,
+    judge.judge: """
+        tfa bench judge --dataset sped=data/sped --dataset nordland-540=data/nordland
+        tfa bench judge --dataset sped=data/sped --out judge.json
     """,
     confidence.confidence: """
         tfa bench confidence --dataset sped=data/sped --out-of-map nordland=data/nordland
