@@ -1,4 +1,4 @@
-"""Recall with and without the temporal filter and self-calibration, on made-up drives."""
+"""Photos alone, adapted and followed, on a made-up drive; streams in which something happens."""
 
 import json
 from types import SimpleNamespace
@@ -8,97 +8,128 @@ import pytest
 
 from tests.worlds import seen_again, world
 from tfa.base.config import HeadSpec
+from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Photos
-from tfa.bench.studies.sequences import scores_of, study_drive, study_replay, study_sequence, table_rows
-from tfa.errors import BadSpec
-from tfa.pipeline import fit
+from tfa.bench.studies.sequences import (
+    SEEN,
+    TABLES,
+    Pool,
+    study_curve,
+    study_drive,
+    study_whole,
+    table_rows,
+)
+from tfa.bench.studies.streams import AWAY, Stream, events, measured
+from tfa.online.adapted_scorer import described_photos
+from tfa.online.follow import follow_scores
+from tfa.online.motion import OrderMotion
+from tfa.online.sequence_filter import Belief
+from tfa.pipeline import fit_second_order
+from tfa.verification.patch_store import CompactTokens, PhotoPairs
+
+FRAMES = 48
 
 
-def drive(frames=60, seed=0):
-    """One image a frame; every fifth frame another image is higher."""
-    scores = np.random.default_rng(seed).normal(size=(frames, frames))
-    scores[np.arange(frames), np.arange(frames)] += 5
-    errs = np.arange(4, frames, 5)
-    scores[errs, (errs * 7 + 30) % frames] += 8
-    return scores, [np.arange(max(i - 1, 0), i + 2) for i in range(frames)]
+def gridded(tokens):
+    return Tokens(np.asarray(tokens.patches), tokens.cls, grid=(4, 3))
 
 
-def test_the_filter_corrects_what_single_frames_get_wrong():
-    study = study_sequence("made", *drive())
-    assert study.single < 0.85
-    assert study.filtered > 0.9
-    assert study.levelled > 0.85
-    assert study.lost < 0.1
-    assert study.frames == 60
+DRIVE = gridded(world(FRAMES, noise=0.3))
+AGAIN = gridded(seen_again(DRIVE, noise=0.3))
+POSITIVES = [np.array([i]) for i in range(FRAMES)]
 
 
-def test_self_calibration_takes_a_hub_out_of_the_second_half():
-    scores, positives = drive()
-    scores[:, 3] += 6
-    study = study_replay("made", scores, positives)
-    assert study.without < 0.5
-    assert study.frozen > study.without + 0.2
-    assert study.fresh > study.without + 0.2
-    assert study.frames == 30
+@pytest.fixture(scope="module")
+def pool():
+    scorer = fit_second_order(DRIVE).scorer(0)
+    pairs = PhotoPairs(CompactTokens.fit(DRIVE), AGAIN, (4, 3), np.arange(FRAMES))
+    return Pool(scorer, list(described_photos(scorer, AGAIN)), ((FRAMES, pairs),))
 
 
-def test_a_filter_settles_on_a_hub_unless_its_level_is_taken_off():
-    scores, positives = drive(120)
-    scores[:, 3] += 7
-    study = study_sequence("made", scores, positives)
-    assert study.filtered < 0.3
-    assert study.levelled > 0.7
-    assert study.levelled > study.single_levelled
+def test_a_whole_drive_is_answered_alone_adapted_verified_and_followed(pool):
+    study = study_whole(pool, POSITIVES)
+    scores = pool.scorer.scores(AGAIN)
+    assert study["alone"] == np.mean(scores.argmax(axis=1) == np.arange(FRAMES))
+    frames = list(
+        follow_scores(pool.scorer, pool.photos, pool.comparisons[0][1], candidates=20, motion=OrderMotion(FRAMES, 2.0))
+    )
+    assert study["online"] == np.mean([f.scores.argmax() == i for i, f in enumerate(frames)])
+    assert study["verified"] == np.mean([f.ranked.indices[0, 0] == i for i, f in enumerate(frames)])
+    assert study["followed"] == np.mean([f.belief.best == i for i, f in enumerate(frames)])
+    assert study["followed"] > 0.9
+    assert set(study) == {"alone", "online", "verified", "followed", "lost"}
 
 
-def test_too_few_queries_to_learn_from_change_nothing():
-    scores, positives = drive(10)
-    study = study_replay("made", scores, positives)
-    assert study.without == study.frozen == study.fresh
+def test_a_curve_starts_with_photos_alone(pool):
+    curve = study_curve(pool, POSITIVES)
+    alone = study_whole(pool, POSITIVES)
+    for order, shares in curve.items():
+        assert len(shares) == len(SEEN) + 1, order
+        assert shares[0] == alone["alone"]
+    assert curve["driving"][-1] == alone["online"]
 
 
-def test_rows_and_queries_must_fit():
-    scores, positives = drive(10)
-    with pytest.raises(BadSpec, match="10 rows of scores for 9 queries"):
-        study_sequence("made", scores, positives[:9])
+@pytest.mark.parametrize(("frames", "foreign"), [(8, 5), (40, 0), (200, 60)])
+def test_streams_are_of_the_drive_and_of_elsewhere_as_they_say(frames, foreign):
+    made = events(frames, foreign)
+    assert set(made) == ({"gap", "jump", "outside"} if foreign else {"gap", "jump"})
+    for streams in made.values():
+        for stream in streams:
+            assert (stream.photos[~stream.outside] < frames).all()
+            assert (stream.photos[stream.outside] >= frames).all()
+            assert stream.photos.max() < frames + foreign
+            assert 0 < stream.event <= len(stream.photos)
+    if foreign > AWAY:
+        assert {int(stream.outside.sum()) for stream in made["outside"]} == {AWAY}
+        steps = np.diff(np.stack([stream.photos for stream in made["gap"]]), axis=1)
+        assert (np.sort(steps, axis=1)[:, :-1] == 1).all()
+        assert (steps.max(axis=1) > 20).all()
 
 
-def synthetic_bench():
-    tokens = world()
-    return SimpleNamespace(
-        database=Photos(tokens, tuple(map(str, range(len(tokens))))),
-        queries=SimpleNamespace(tokens=seen_again(tokens)),
+def belief(place, lost):
+    places = np.eye(10)[place] * (1 - lost)
+    return Belief(places, lost, places)
+
+
+def test_events_are_measured_by_hand():
+    stream = Stream(np.array([0, 1, 10, 11, 12, 13, 14, 2, 3, 4, 5]), 7, np.arange(11) // 2 % 7 >= 0)
+    outside = np.array([0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0], bool)
+    stream = Stream(stream.photos, 7, outside)
+    # Right, wrong; outside: known for the last of the two that count; then lost, right, right, right.
+    told = [(0, 0), (5, 0), (0, 0), (0, 0), (0, 0), (0, 0.1), (0, 0.9), (2, 0.8), (3, 0), (4, 0), (5, 0)]
+    study = measured([stream], [[belief(*one) for one in told]], [np.array([i]) for i in range(6)])
+    assert study.right == pytest.approx(5 / 6)
+    assert study.lost == pytest.approx(1 / 6)
+    assert (study.found_after, study.found_last) == (1, 1)
+    assert study.outside_lost == 0.5
+    never = measured([stream], [[belief(9, 0)] * 11], [np.array([i]) for i in range(6)])
+    assert never.found_last == 4
+    assert never.outside_lost == 0
+
+
+def test_a_study_has_all_tables(tmp_path):
+    bench = SimpleNamespace(
+        database=Photos(DRIVE, tuple(map(str, range(FRAMES)))),
+        queries=SimpleNamespace(tokens=AGAIN),
         spec=HeadSpec(words=6),
         encoder=SimpleNamespace(id="fake@28"),
-        truth=SimpleNamespace(name="made", title="Made", positives=[np.array([i]) for i in range(len(tokens))]),
+        truth=SimpleNamespace(name="made", title="Made", positives=POSITIVES),
     )
+    facts = json.loads(json.dumps(study_drive(bench, gridded(world(12, seed=9))).to_dict(), allow_nan=False))
+    assert set(facts["events"]) == {"gap", "jump", "outside"}
+    assert facts["change"]["fresh"][-1] is not None
+    assert facts["seen"][-1] == "all"
+    for table, (_, columns) in TABLES.items():
+        rows = table_rows([facts], table)
+        assert rows
+        assert all(len(row) == len(columns) and row[0] == "made" for row in rows), table
 
 
-def test_scores_are_those_of_the_head_fitted_on_the_database():
-    bench = synthetic_bench()
-    head = fit(bench.database.tokens, bench.spec)
-    scores = dict(scores_of(bench))
-    assert list(scores) == [0, 1, 2, "ensemble"]
-    for replica, rows in scores.items():
-        assert np.array_equal(rows, head.scores(bench.queries.tokens, replica))
-
-
-def test_a_drive_is_studied_with_every_replica():
-    bench = synthetic_bench()
-    study = study_drive(bench)
-    scores = dict(scores_of(bench))
-    assert study.sequences[1] == study_sequence("made", scores[1], bench.truth.positives)
-    assert study.replays["ensemble"] == study_replay("made", scores["ensemble"], bench.truth.positives)
-    facts = json.loads(json.dumps(study.to_dict()))
-    assert facts["replay"]["added"]["fresh"] == study.replays["ensemble"].fresh
-    assert facts["sequence"]["mean"]["single"] == pytest.approx(np.mean([study.sequences[s].single for s in (0, 1, 2)]))
-
-
-def test_tables_are_in_percent_with_a_row_for_the_mean_and_one_for_added_scores():
-    shares = {"single": 0.5, "filtered": 0.75, "lost": 0.125, "single_levelled": 0.6, "levelled": 1.0}
-    shares["levelled_lost"] = 0.0
-    facts = [{"dataset": "made", "sequence": {"frames": 8, "mean": shares, "added": {**shares, "single": 0.25}}}]
-    assert table_rows(facts, "sequence") == [
-        ("made", "8", "mean of three", "50.0", "75.0 (lost 12.5)", "60.0", "100.0 (lost 0.0)"),
-        ("made", "8", "scores added", "25.0", "75.0 (lost 12.5)", "60.0", "100.0 (lost 0.0)"),
-    ]
+def test_tables_are_in_percent():
+    event = {"right": 0.5, "lost": 0.25, "found_after": 1.5, "found_last": 3, "outside_lost": None}
+    drive = {"alone": 0.5, "online": 0.75, "verified": 0.8, "followed": 1.0, "lost": 0.125}
+    change = {"fresh": [0.5, None, None, None], "changed": [0.25, None, None, None]}
+    facts = [{"dataset": "made", "photos": 8, "drive": drive, "events": {"gap": event}, "change": change}]
+    assert table_rows(facts, "drive") == [("made", "8", "50.0", "75.0", "80.0", "100.0 (lost 12.5)")]
+    assert table_rows(facts, "events") == [("made", "a gap", "50.0", "25.0", "1.5, at most 3", "")]
+    assert table_rows(facts, "change")[0] == ("made", "nothing", "50.0", "–", "–", "–")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
 import tfa.encoders
 from tests.cli.conftest import write_drive
-from tfa.bench.studies.sequences import table_rows
+from tfa.bench.studies.sequences import TABLES, table_rows
 
-FRAMES = 40
+FRAMES = 16
 
 
 @pytest.fixture
@@ -19,42 +18,35 @@ def bench(run, fake_encoder):
     return lambda *args: run("bench", "sequences", *args)
 
 
-def test_both_studies_of_every_dataset_are_reported(bench, tmp_path):
+def test_every_dataset_is_in_all_tables_and_in_the_file(bench, tmp_path):
     drive, again = write_drive(tmp_path / "drive", FRAMES), write_drive(tmp_path / "again", FRAMES)
     done = bench(f"--dataset=drive={drive}", f"--dataset=again={again}", "--out", tmp_path / "studies.json")
     assert done.exit_code == 0, done.output
     facts = json.loads((tmp_path / "studies.json").read_text("utf-8"))
-    assert [(one["dataset"], one["encoder"], one["images"]) for one in facts] == [
-        ("drive", "fake@28", FRAMES),
-        ("again", "fake@28", FRAMES),
+    assert [(one["dataset"], one["encoder"], one["images"], one["photos"]) for one in facts] == [
+        ("drive", "fake@28", FRAMES, FRAMES),
+        ("again", "fake@28", FRAMES, FRAMES),
     ]
-    assert facts[0]["sequence"]["frames"] == FRAMES
-    assert facts[0]["replay"]["frames"] == FRAMES // 2
+    assert facts[0]["events"]["outside"]["outside_lost"] is not None  # by photos of the next one
+    assert facts[0]["drive"]["alone"] > 0.9  # the queries are the database, a little brighter
     assert str(tmp_path) not in json.dumps(facts)  # what is committed names no folder
-    sequence, replay = done.stdout.split("Replay: ")
-    for text, name in ((sequence, "sequence"), (replay, "replay")):
-        rows = [" ".join(line.split()) for line in text.splitlines() if line.startswith(("drive", "again"))]
-        assert rows == [" ".join(row) for row in table_rows(facts, name)]
-        assert len(rows) == 4
+    shown = [" ".join(line.split()) for line in done.stdout.splitlines() if line.startswith(("drive", "again"))]
+    assert shown == [" ".join(" ".join(row).split()) for table in TABLES for row in table_rows(facts, table)]
 
 
-def test_the_mean_is_that_of_the_three_replicas(bench, tmp_path):
-    done = bench(f"--dataset=drive={write_drive(tmp_path / 'drive', FRAMES)}", "--json")
+def test_one_dataset_has_no_photos_of_elsewhere(bench, tmp_path):
+    done = bench(f"--dataset=drive={write_drive(tmp_path / 'drive', 12)}", "--json")
     assert done.exit_code == 0, done.output
     [facts] = json.loads(done.stdout)
-    for study in (facts["sequence"], facts["replay"]):
-        assert len(study["replicas"]) == 3
-        assert set(study["mean"]) == set(study["added"])
-        for share, mean in study["mean"].items():
-            assert mean == pytest.approx(np.mean([own[share] for own in study["replicas"]]))
-    assert facts["sequence"]["mean"]["single"] > 0.9  # the queries are the database, a little brighter
+    assert set(facts["events"]) == {"gap", "jump"}
+    assert facts["change"]["fresh"][2:] == [None, None]
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("--dataset", "drive"), "give NAME=PATH"),
-        (("--dataset", "drive=DRIVE"), "drive has 1 queries; a drive needs at least 2"),
+        (("--dataset", "drive=DRIVE"), "drive has 1 queries; a drive needs at least 8"),
         (("--dataset", "drive=DRIVE", "--out", "DRIVE/positives.json/studies.json"), "is a file, not a folder"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 from tfa.base.files import BadFile, write_tensors
 from tfa.errors import BadSpec
 from tfa.method.score_calibration import usual_scores
-from tfa.online.self_calibration import FEWEST, FrameCorrection, SelfCalibration
+from tfa.online.self_calibration import FEWEST, SelfCalibration
 
 
 def scores(queries=40, images=12, seed=0):
@@ -117,18 +117,3 @@ def test_flat_scores_and_broken_rows_teach_nothing():
     assert made.seen == FEWEST
     with pytest.raises(BadSpec, match="size=3"):
         SelfCalibration(3)
-
-
-def test_frames_are_corrected_by_those_before_them():
-    rows, learner = scores(40), SelfCalibration(64)
-    exact, correct = FrameCorrection(every=1), FrameCorrection(every=4)
-    for frame, row in enumerate(rows):
-        bias = learner.bias()
-        expected = row if bias is None else row + bias
-        np.testing.assert_allclose(exact(row), expected)
-        corrected = correct(row)
-        if frame < FEWEST:
-            assert np.array_equal(corrected, row)
-        if frame % 4 == 0:
-            np.testing.assert_allclose(corrected, expected)
-        learner.observe(row)

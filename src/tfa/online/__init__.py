@@ -1,4 +1,5 @@
-"""Ours, beyond the paper: what changes with the queries, a filter over a drive and a calibration kept fresh.
+"""Ours, beyond the paper: what changes with the queries, adaptation to one camera and a filter over its drive.
 
-In: rows of scores, one query after the other. Out: probabilities of places, a bias per image. May see: the queries.
+In: photos as a head describes them, one after the other. Out: adapted scores, probabilities of places. May see: the
+queries before.
 """

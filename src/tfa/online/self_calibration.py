@@ -7,7 +7,7 @@ The same bias as in `score_calibration`, from a bounded sample of score rows. σ
 the next replaces a kept one with probability size / (n + 1). The mean is given back, so that scores keep their scale.
 
 No label is used and no photo is kept. Off by default where a map is served: a head that changes with its queries is
-not the frozen head that is evaluated. On by default for a sequence, which forgets it at its end.
+not the frozen head that is evaluated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from tfa.errors import BadSpec
 from tfa.method.score_calibration import usual_scores
 
 FEWEST = CalibrationSpec.score_from  # rows below which nothing is learnt
-REFRESHED_EVERY = 8  # frames of a sequence: the mean of a column changes little with one row of many
 KIND = "tfa self-calibration 1"
 
 
@@ -156,19 +155,3 @@ class SelfCalibration:
         made.seen, made.kept = facts["seen"], len(rows)
         made._table[: made.kept] = rows
         return made
-
-
-class FrameCorrection:
-    """Scores of consecutive frames, each corrected by what the frames before it teach; a frame never by itself."""
-
-    def __init__(self, learner: SelfCalibration | None = None, every: int = REFRESHED_EVERY) -> None:
-        self.learner, self.every = learner or SelfCalibration(), every
-        self._bias: np.ndarray | None = None
-        self._learnt_at = -every
-
-    def __call__(self, row: np.ndarray) -> np.ndarray:
-        """The scores `m` of the next frame."""
-        if self.learner.seen - self._learnt_at >= self.every:
-            self._bias, self._learnt_at = self.learner.bias(), self.learner.seen
-        self.learner.observe(row)
-        return row if self._bias is None else row + self._bias

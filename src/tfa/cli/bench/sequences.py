@@ -1,4 +1,4 @@
-"""`tfa bench sequences`: what the temporal filter and self-calibration do on drives."""
+"""`tfa bench sequences`: what online adaptation and the tracker do on drives."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ def sequences(
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """Replay drives: R@1 of single frames and of sequences, with and without self-calibration.
+    """Replay drives: R@1 of photos alone, adapted online, verified and followed; how fast a stream adapts and recovers.
 
-    Of the database-only head, for which nothing of the queries is fitted; all three replicas.
+    Of the second-order head with partial whitening, for which nothing of the queries is fitted. Photos outside a map
+    are those of the dataset given next.
     """
     from tfa.base.progress import as_progress
     from tfa.bench.run import prepare
@@ -43,26 +44,29 @@ def sequences(
         check_drive(data.card.name, len(data.queries))
     bars = as_progress(wants_progress(quiet=quiet, json=json))
     model = loaded_encoder(encoder, encoding)
-    studies = [study_drive(prepare(data, model, progress=bars), encoding.device, bars).to_dict() for data in loaded]
+    prepared = [prepare(data, model, progress=bars) for data in loaded]
+    studies = []
+    for number, one in enumerate(prepared):
+        foreign = prepared[(number + 1) % len(prepared)].queries.tokens if len(prepared) > 1 else None
+        studies.append(study_drive(one, foreign, encoding.device, bars).to_dict())
     if not delivered(studies, out=out, json=json):
         show(studies)
 
 
 def show(studies: Sequence[Mapping[str, Any]]) -> None:
-    """The two tables: whole drives, then their second halves."""
-    from tfa.bench.studies.sequences import REPLAY_COLUMNS, SEQUENCE_COLUMNS, table_rows
+    """Four tables."""
+    from tfa.bench.studies.sequences import TABLES, table_rows
 
-    say(f"Sequences, {studies[0]['encoder']}: R@1 in percent (share of frames that are rather lost)", style="bold")
-    _print("frames", SEQUENCE_COLUMNS, table_rows(studies, "sequence"))
-    say()
-    say("Replay: R@1 of the second half in percent, self-calibrated on the queries before", style="bold")
-    _print("queries", REPLAY_COLUMNS, table_rows(studies, "replay"))
+    for table, (title, columns) in TABLES.items():
+        say(f"{title}; {studies[0]['encoder']}, in percent", style="bold")
+        _print(columns, table_rows(studies, table))
+        say()
 
 
-def _print(unit: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _print(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     table = open_table()
-    for number, column in enumerate(("dataset", unit, "replicas", *columns)):
-        table.add_column(column, justify="left" if number in (0, 2) else "right", overflow="fold")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number < 2 and column != "photos" else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(printable, row))
     console().print(table)
