@@ -154,7 +154,12 @@ def test_a_montage_that_cannot_be_written_is_refused_first(run, spy, folder):
 
 @pytest.mark.parametrize(
     ("words", "verify", "candidates"),
-    [((), None, None), (("--verify", "--candidates", 7), True, 7), (("--no-verify",), False, None)],
+    [
+        ((), None, None),
+        (("--verify", "--candidates", 7), True, 7),
+        (("--candidates", "auto"), None, "auto"),
+        (("--no-verify",), False, None),
+    ],
 )
 def test_verification_is_asked_for_as_given(run, spy, folder, words, verify, candidates):
     assert run("query", "town.tfa", "near.jpg", *words).exit_code == 0
@@ -180,6 +185,9 @@ def test_verified_answers_have_a_column_of_matches(run, folder):
 
 def test_no_candidates_is_a_usage_error(run, spy, folder):
     assert run("query", "town.tfa", "near.jpg", "--candidates", 0).exit_code == 2
+    result = run("query", "town.tfa", "near.jpg", "--candidates", "many")
+    assert result.exit_code == 2
+    assert "auto" in result.stderr
     assert spy.calls == []
 
 

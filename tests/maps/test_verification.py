@@ -17,7 +17,7 @@ from tfa.maps.confidence import SURE, percentile, verified_confidence
 from tfa.maps.records import Hit
 from tfa.photos.images import as_rgb
 from tfa.verification.matching import matches
-from tfa.verification.reranking import leads, margins, ordering
+from tfa.verification.reranking import fused, leads, margins
 
 
 def tokens_of(photos):
@@ -74,8 +74,7 @@ def test_answers_are_ordered_by_the_fused_score_and_the_rest_follows(place_map, 
         votes, counts = np.array([one.evidence for one in found]), np.array([one.count for one in found])
         own = scores[row].astype(np.float64)
         z = (own - own.mean()) / own.std()
-        between = lambda one, other: compact.among(ranked[one], ranked[[other]])[0]  # noqa: B023, E731
-        standing = ordering(z[ranked[:count]], votes, between)
+        standing = fused(z[ranked[:count]], votes)
         order = np.argsort(-standing, kind="stable")
         assert [hit.id for hit in answer] == [*ranked[:count][order], *ranked[count:]]
         assert [hit.matches for hit in answer] == [*counts[order], *[None] * (14 - count)]
@@ -86,10 +85,10 @@ def test_answers_are_ordered_by_the_fused_score_and_the_rest_follows(place_map, 
 
 
 def test_fewer_hits_than_candidates_are_the_first_of_them(place_map, dusk):
-    every = place_map.query(dusk, k=99, verify=True)
+    every = place_map.query(dusk, k=99, verify=True, candidates=20)
     assert len(every) == 14
     assert all(hit.matches is not None for hit in every)  # 20 candidates are all 14 images
-    assert place_map.query(dusk, k=2, verify=True) == every[:2]
+    assert place_map.query(dusk, k=2, verify=True, candidates=20) == every[:2]
     assert every[0].id == 5
     assert json.loads(json.dumps(every[0].to_dict()))["matches"] == every[0].matches
 
@@ -119,8 +118,10 @@ def test_a_map_without_compact_tokens_says_how_to_get_them(town, dusk, cache):
     for ask in (plain.query, lambda photo, verify: plain.query_tokens(tokens_of([photo]), verify=verify)):
         with pytest.raises(BadSpec, match="build it with --verify"):
             ask(dusk, verify=True)
-    with pytest.raises(BadSpec, match="candidates=0"):
+    with pytest.raises(BadSpec, match="candidates=0 is out of range: must be at least 1"):
         plain.query(dusk, candidates=0)
+    with pytest.raises(BadSpec, match="candidates='many' is unknown; use auto or a number"):
+        plain.query(dusk, candidates="many")
 
 
 def test_photos_of_the_same_content_tie_when_verified_too(town, cache):

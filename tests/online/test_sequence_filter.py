@@ -23,9 +23,6 @@ class KnownEvidence:
     def with_queries(self, rows, images):
         return [Compared(self.evidence[row, own], np.full(len(own), 9)) for row, own in zip(rows, images, strict=True)]
 
-    def between(self, image, other):
-        return 0.0
-
 
 def verified(row, evidence, candidates):
     return rerank(np.asarray(row)[None], candidates, candidates, KnownEvidence(np.asarray(evidence)[None]))

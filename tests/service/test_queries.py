@@ -127,6 +127,10 @@ def test_fewer_candidates_may_be_verified(client, town):
     assert matches == [hit.matches for hit in local(town, 5, k=5, verify=True, candidates=2)]
     assert sum(number is not None for number in matches) == 2
     assert ask(client, picture(5), candidates=0).status_code == 422
+    assert ask(client, picture(5), candidates="many").status_code == 422
+    auto = ask(client, picture(5, 0.8), k=99, verify="true", candidates="auto").json()["hits"]
+    assert [hit["id"] for hit in auto] == [hit.id for hit in local(town, 5, k=99, verify=True, candidates="auto")]
+    assert sum(hit["matches"] is not None for hit in auto) >= 10
 
 
 def test_the_calibration_of_an_answer_is_the_one_that_gave_it(serve, town, monkeypatch):

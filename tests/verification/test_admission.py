@@ -59,7 +59,7 @@ def favouring(table):
 def test_verification_that_finds_more_of_the_map_is_admitted():
     hub = ranking([0, 1, 2, 8, 9, 7], [0, 2, 1, 7, 8, 9], [0, 1, 2, 8, 7, 9])
     own = votes({(0, 1): MUCH, (1, 2): MUCH, (2, 0): MUCH})
-    found = judge([hub] * 3, own, unlike, 3, "pseudo queries")
+    found = judge([hub] * 3, own, "pseudo queries", candidates=3)
     assert (found.without.support, found.verified.support, found.changed_answers, found.favours_candidates) == (
         1,
         3,
@@ -81,23 +81,23 @@ def rows_to_hub(count, changing):
 
 
 def test_verification_that_runs_into_a_hub_is_not():
-    found = judge(*rows_to_hub(16, 9), unlike, 2, "pseudo queries")
+    found = judge(*rows_to_hub(16, 9), "pseudo queries", candidates=2)
     assert (found.without.support, found.verified.support, found.changed_answers) == (16, 8, 9)
     assert not found.admitted
     assert "less of the map than chance explains" in found.reason
     # Losing no more than the root of the changed answers is what chance does.
-    few = judge(*rows_to_hub(16, 2), unlike, 2, "pseudo queries")
+    few = judge(*rows_to_hub(16, 2), "pseudo queries", candidates=2)
     assert (few.verified.support, few.changed_answers) == (15, 2)
     assert few.admitted
 
 
 def test_evidence_that_is_noise_is_not_admitted_however_it_spreads_the_answers():
     hub = ranking(*([0, 1 + row, 30, 40] for row in range(20)))
-    found = judge([hub] * 3, lambda row, images: MUCH * (images > 0) * (1 + (images == 40)), unlike, 2, "photos")
+    found = judge([hub] * 3, lambda row, images: MUCH * (images > 0) * (1 + (images == 40)), "photos", candidates=2)
     assert (found.without.support, found.verified.support, found.favours_candidates) == (1, 20, 0)
     assert not found.admitted
     assert "only 0% have more evidence among their candidates than after them" in found.reason
-    half = judge([hub] * 3, lambda row, images: images * (1.0 if row % 2 else -0.0), unlike, 2, "photos")
+    half = judge([hub] * 3, lambda row, images: images * (1.0 if row % 2 else -0.0), "photos", candidates=2)
     assert not half.admitted
 
 
@@ -105,31 +105,23 @@ def test_verification_that_agrees_less_in_every_pair_is_not():
     # The same top-1 in all constructions; verification has other candidates in each and answers unlike images.
     lists = [ranking([0, 1 + s, 20, 21], [0, 4 + s, 20, 21]) for s in range(3)]
     table = {(row, image): MUCH for row in range(2) for image in range(1, 7)}
-    found = judge(lists, votes(table), unlike, 2, "calibration photos")
+    found = judge(lists, votes(table), "calibration photos", candidates=2)
     assert found.verified.support > found.without.support
     assert found.verified.agreement == (0, 0, 0)
     assert not found.admitted
     assert "agree less in every pair" in found.reason
 
 
-def test_the_head_tells_frames_of_one_place():
-    lists = [ranking([0, 1, 8, 9], [3, 4, 8, 9])] * 3
-    strong = votes({(0, 1): 9.0, (1, 4): 9.0})
-    assert judge(lists, strong, unlike, 2, "x").changed_answers == 2
-    same = {(1, 0): MUCH, (4, 3): 2 * 9.0}  # images 0 and 1 show one place; 3 and 4 are only alike
-    assert judge(lists, strong, votes(same), 2, "x").changed_answers == 1
-
-
 def test_only_candidates_are_verified_and_of_equals_the_head_decides():
     third = votes({(0, 2): MUCH, (1, 4): MUCH})
     lists = [ranking([0, 1, 2], [0, 1, 4])] * 3
-    assert [judge(lists, third, unlike, count, "x").verified.support for count in (2, 3)] == [1, 2]
+    assert [judge(lists, third, "x", candidates=count).verified.support for count in (2, 3)] == [1, 2]
     level = Shortlist(np.array([[4, 3], [4, 5]]), np.zeros((2, 2)))
-    assert judge([level] * 3, lambda row, images: np.full(len(images), 7), unlike, 2, "x").verified.support == 1
+    assert judge([level] * 3, lambda row, images: np.full(len(images), 7), "x", candidates=2).verified.support == 1
 
 
 def test_rows_without_an_answer_count_for_nothing():
-    found = judge([ranking([NOBODY, NOBODY])] * 3, votes({}), unlike, 2, "x")
+    found = judge([ranking([NOBODY, NOBODY])] * 3, votes({}), "x", candidates=2)
     assert (found.without.support, found.favours_candidates, found.admitted) == (0, 0, False)
 
 
@@ -137,7 +129,7 @@ def test_candidates_are_compared_with_as_many_images_after_them():
     deep = ranking([8, 7, 6, 5, 4, 3])
 
     def favoured(table, candidates):
-        return judge([deep] * 3, votes(table), unlike, candidates, "x").favours_candidates
+        return judge([deep] * 3, votes(table), "x", candidates=candidates).favours_candidates
 
     assert favoured({(0, 6): 1}, 2) == 0  # rank 3 is after the candidates
     assert favoured({(0, 7): 1, (0, 3): 5}, 2) == 1  # rank 6 is not looked at
@@ -180,7 +172,7 @@ def test_each_pair_is_compared_once_and_never_with_itself(head):
         seen.extend((image, int(other)) for other in others)
         return np.ones(len(others))
 
-    found = judge_on_database(head, evidence, VerifySpec(candidates=4, max_pseudo=7), CPU)
+    found = judge_on_database(head, evidence, VerifySpec(max_pseudo=7), CPU)
     assert found.photos == 7
     assert len(seen) == len(set(seen))
     assert all(image != other for image, other in seen)
@@ -199,7 +191,7 @@ def test_calibrated_scores_are_judged_with_their_bias():
         tops.setdefault(image, int(others[0]))
         return np.zeros(len(others))
 
-    judge_on_database(head, evidence, VerifySpec(candidates=3), CPU)
+    judge_on_database(head, evidence, VerifySpec(), CPU)
     _, mask = final_scores(head.used(head.decisions, 0), head.decisions, None, CPU)
     scores = head.scores(tokens, 0)
     scores[mask.rows, mask.columns] = -np.inf
@@ -208,7 +200,7 @@ def test_calibrated_scores_are_judged_with_their_bias():
 
 def test_target_photos_decide_for_a_calibration(head):
     photos = seen_again(world())
-    found = judge_on_target(head, photos, lambda row, images: (images == row) * MUCH, unlike, VerifySpec())
+    found = judge_on_target(head, photos, lambda row, images: (images == row) * MUCH)
     assert found.photos == 24
     tops = np.stack([head.scores(photos, s).argmax(axis=1) for s in range(3)])
     assert found.without.support == np.mean([len(set(row)) for row in tops.tolist()])

@@ -5,7 +5,7 @@ import pytest
 
 from tfa.base.backend import l2
 from tfa.maps.confidence import verified_confidence
-from tfa.verification import compaction, matching, reranking
+from tfa.verification import compaction, matching
 from tfa.verification.compaction import Compaction, fit_compaction, quantised, restored
 from tfa.verification.matching import (
     Matches,
@@ -16,7 +16,7 @@ from tfa.verification.matching import (
     nearest,
     strongest_windows,
 )
-from tfa.verification.reranking import fused, leads, margins, ordering
+from tfa.verification.reranking import fused, leads, margins
 
 GRID = (8, 9)
 
@@ -181,29 +181,6 @@ def test_more_evidence_and_a_higher_score_are_both_better():
     base = fused(np.zeros(1), np.array([20]))[0]
     assert fused(np.zeros(1), np.array([200]))[0] > base
     assert fused(np.ones(1), np.array([20]))[0] >= base
-
-
-def test_the_head_chooses_among_images_of_one_place():
-    z, votes, asked = np.array([3.0, 2.0, 1.0]), np.array([1.0, 4.0, 0.5]), []
-
-    def between(one, other):
-        asked.append((one, other))
-        return alike
-
-    alike = reranking.ONE_PLACE * 4.0
-    np.testing.assert_array_equal(ordering(z, votes, between), fused(z, votes))  # no more than the bar
-    alike = np.nextafter(reranking.ONE_PLACE * 4.0, 99)
-    order = ordering(z, votes, between)
-    assert order.argsort()[::-1].tolist() == [0, 1, 2]
-    assert order[0] > fused(z, votes).max()
-    np.testing.assert_array_equal(order[1:], fused(z, votes)[1:])
-    assert asked == [(1, 0)] * 2
-    # Where the head's first wins anyway nothing is asked; its copies stay equal to it; nothing is ordered too.
-    assert ordering(z, votes[[1, 0, 2]], between).argmax() == 0
-    twins = ordering(z[[0, 0, 1]], votes[[0, 0, 1]], between)
-    assert twins[0] == twins[1] > twins[2]
-    assert ordering(z[:0], votes[:0], between).tolist() == []
-    assert len(asked) == 3
 
 
 def test_leads_and_margins_by_hand():

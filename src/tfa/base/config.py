@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from tfa.errors import BadSpec
 
@@ -41,8 +41,11 @@ class Spec:
             elif type(value) not in kinds:
                 wanted = " or ".join(kind.__name__ for kind in kinds)
                 raise BadSpec(f"{field.name}={value!r} is {type(value).__name__}, must be {wanted}")
-            if choices and value not in choices:
-                raise BadSpec(f"{field.name}={value!r} is unknown; use {', '.join(choices[:-1])} or {choices[-1]}")
+            if isinstance(value, str):
+                if choices and value not in choices:
+                    known = [*choices, *["a number"] * (int in kinds)]
+                    raise BadSpec(f"{field.name}={value!r} is unknown; use {', '.join(known[:-1])} or {known[-1]}")
+                continue
             low, high = field.metadata.get("low"), field.metadata.get("high")
             if (low is not None and value < low) or (high is not None and value > high):
                 allowed = f"at least {low}" if high is None else f"between {low} and {high}"
@@ -90,11 +93,19 @@ class CalibrationSpec(Spec):
     score_from: int = described(16, "photos from which scores are calibrated too, unless the caller decides", low=2)
 
 
+AUTO: Literal["auto"] = "auto"
+Candidates = int | Literal["auto"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class VerifySpec(Spec):
     """How a map is verified (ours, beyond the paper)."""
 
-    candidates: int = described(20, "images of the head's ranking that are verified", low=1)
+    candidates: Candidates = described(  # noqa: RUF009  # a field, as the others are
+        AUTO,
+        "images of the head's ranking that are verified: a number, or auto, as many as pay: 10 to 100 for each photo",
+        low=1, choices=(AUTO,), kinds=(int, str),
+    )  # fmt: skip
     dimensions: int = described(128, "numbers kept of a patch, a byte each", low=1)
     max_patches: int = described(100_000, "database patches the compaction is fitted on", low=1)
     max_pseudo: int = described(256, "pseudo queries that decide whether verification is used", low=1)

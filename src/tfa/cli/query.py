@@ -8,12 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tfa.base.config import EncoderOptions, VerifySpec
+from tfa.base.config import AUTO, Candidates, EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import print_json
 from tfa.cli.show_answers import end_with_errors, entry, show, write_montage
-
-CANDIDATES_HELP = VerifySpec.__dataclass_fields__["candidates"].metadata["help"].capitalize()
 
 
 @options.with_encoder
@@ -53,8 +51,12 @@ def query(
         ),
     ] = None,
     candidates: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help=f"{CANDIDATES_HELP}; {VerifySpec().candidates} if not given."),
+        str | None,
+        typer.Option(
+            metavar="N|auto",
+            help="Images of the head's ranking that are verified. auto: as many as pay for each photo, 10 to 100; on "
+            "average 10 to 30, each as much work. As the map was built if not given, which is auto.",
+        ),
     ] = None,
     sequence: Annotated[
         Path | None,
@@ -90,12 +92,13 @@ def query(
 
     A photo that cannot be read is reported and the others are answered; the exit code is then 1.
     """
+    wanted = candidates_given(candidates)
     check_combination(photos, sequence, engine)
     place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json, checksum=checksum)
     place_map.use_engine(engine)
     queries = expanded([sequence] if sequence else photos or [])
     common: dict[str, Any] = {"min_confidence": min_confidence, "calibration": calibration, "progress": progress}
-    common |= {"k": k, "verify": verify, "candidates": candidates}
+    common |= {"k": k, "verify": verify, "candidates": wanted}
     answers: Sequence[Any]
     if sequence is None and (no_online or engine is not None or len(queries) < 2):
         answers = place_map.query_many(queries, **common)
@@ -110,6 +113,18 @@ def query(
     if montage is not None:
         write_montage(montage, answers, min_confidence)
     end_with_errors(answers)
+
+
+def candidates_given(text: str | None) -> Candidates | None:
+    if text is None:
+        return None
+    if text == AUTO:
+        return AUTO
+    if not text.isdecimal() or int(text) < 1:
+        raise typer.BadParameter(
+            f"{text!r} is not allowed; give auto, or a number from 1 on", param_hint="--candidates"
+        )
+    return int(text)
 
 
 def check_combination(photos: Sequence[Path] | None, sequence: Path | None, engine: str | None) -> None:

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx2
 
+from tfa.base.config import Candidates
 from tfa.base.progress import Progress, as_progress
 from tfa.client.forms import File, batches, fields_of, hits_of, photo_file, skipped_of
 from tfa.errors import BadSpec, TfaError
@@ -102,7 +103,7 @@ class Client:
         calibration: str | None = None,
         *,
         verify: bool | None = None,
-        candidates: int | None = None,
+        candidates: Candidates | None = None,
     ) -> list[Hit]:
         """The k most likely places of a photo: a path, its bytes, or a PIL image."""
         fields = fields_of(
@@ -119,7 +120,7 @@ class Client:
         calibration: str | None = None,
         *,
         verify: bool | None = None,
-        candidates: int | None = None,
+        candidates: Candidates | None = None,
     ) -> list[Answer]:
         """Answers for many photos. One that cannot be read gets an answer that says so."""
         from tfa.maps import Answer

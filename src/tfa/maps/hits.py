@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tfa.base.config import Candidates
 from tfa.base.tokens import Tokens
 from tfa.maps.confidence import confidence_of
 from tfa.maps.records import Hit, ImageRecord
@@ -15,7 +16,7 @@ from tfa.method.evidence.rows import z_scores
 from tfa.search.engine import Engine, QueryVectors, SearchResult, checked_k, direct_sum
 from tfa.search.exact import ExactEngine
 from tfa.verification.patch_store import CompactTokens, PhotoPairs
-from tfa.verification.reranking import UNVERIFIED, reorder
+from tfa.verification.reranking import UNVERIFIED, most_candidates, reorder
 
 AT_ONCE = 64  # photos searched at a time, however many are given
 SAMPLED = 1000  # images whose scores stand for all, where an engine knows neither their mean nor their spread
@@ -47,13 +48,13 @@ class SearchableHead:
         bias = galleries.bias[first].astype(np.float32)
         return cls(stored, images, rows, ids, kind.create(vectors, bias, ids, payload))
 
-    def hits(self, tokens: Tokens, k: int, candidates: int, compact: CompactTokens | None) -> list[list[Hit]]:
+    def hits(self, tokens: Tokens, k: int, candidates: Candidates, compact: CompactTokens | None) -> list[list[Hit]]:
         """The k best images for each query; the best `candidates` are verified by the compact tokens, if there are."""
         checked_k(k)
         if not len(self.images) or not len(tokens):
             return [[] for _ in range(len(tokens))]
         blocks = [tokens.select(slice(start, start + AT_ONCE)) for start in range(0, len(tokens), AT_ONCE)]
-        results = [self._search(block, max(k, candidates)) for block in blocks]
+        results = [self._search(block, max(k, most_candidates(candidates))) for block in blocks]
         columns, scores, z = (np.concatenate(arrays) for arrays in zip(*results, strict=True))
         pairs = photo_pairs(compact, tokens, self.stored.scorer.duplicates, self.rows) if candidates else None
         ranked = reorder(columns, z, k, candidates, pairs)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.config import EncoderOptions
+from tfa.base.config import Candidates, EncoderOptions
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder, load_encoder
@@ -137,7 +137,7 @@ class AskableMap:
         calibration: str | None = None,
         *,
         verify: bool | None = None,
-        candidates: int | None = None,
+        candidates: Candidates | None = None,
     ) -> list[Hit]:
         """The k most likely places of a photo (path, bytes or PIL image); none if the best is below `min_confidence`.
 
@@ -156,7 +156,7 @@ class AskableMap:
         calibration: str | None = None,
         *,
         verify: bool | None = None,
-        candidates: int | None = None,
+        candidates: Candidates | None = None,
     ) -> list[Answer]:
         """Answers for many photos. One that cannot be read gets an answer that says so."""
         answers, question = [], Question(k, calibration, verify, candidates)
@@ -172,7 +172,7 @@ class AskableMap:
         *,
         k: int = 5,
         verify: bool | None = None,
-        candidates: int | None = None,
+        candidates: Candidates | None = None,
         online: bool = True,
         sequence: bool = True,
         spec: SequenceSpec | None = None,
@@ -192,7 +192,7 @@ class AskableMap:
         calibration: str | None = None,
         *,
         verify: bool | None = None,
-        candidates: int | None = None,
+        candidates: Candidates | None = None,
     ) -> list[list[Hit]]:
         """Hits of photos that were encoded elsewhere, with the map's encoder.
 

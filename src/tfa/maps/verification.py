@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.backend import backend_for
-from tfa.base.config import VerifySpec
+from tfa.base.config import Candidates, VerifySpec
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
@@ -16,7 +16,7 @@ from tfa.maps.state import MapState
 from tfa.method.head import Head
 from tfa.verification.admission import judge_on_database, judge_on_target
 from tfa.verification.patch_store import CompactTokens, PhotoPairs, why_not
-from tfa.verification.reranking import Verified, rerank
+from tfa.verification.reranking import Verified, most_candidates, rerank
 
 
 def fit_verification(
@@ -46,7 +46,7 @@ def judge_calibration(
     def evidence(row: int, images: np.ndarray) -> np.ndarray:
         return compact.evidence(queries[row], grid, images)
 
-    return judge_on_target(head, photos, evidence, compact.among, compact.spec, progress).to_dict()
+    return judge_on_target(head, photos, evidence, progress).to_dict()
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class Question:
     k: int = 5
     calibration: str | None = None
     verify: bool | None = None  # None: as admitted
-    candidates: int | None = None  # None: as the map was built
+    candidates: Candidates | None = None  # None: as the map was built
 
 
-def wanted_candidates(question: Question, state: MapState, tokens: Tokens | None = None) -> int:
+def wanted_candidates(question: Question, state: MapState, tokens: Tokens | None = None) -> Candidates:
     """How many images are verified; 0 if none are wanted, or if how the patches of `tokens` lie is not known."""
     head, compact = state.chosen(question.calibration), state.compact
-    if question.candidates is not None and question.candidates < 1:
-        raise BadSpec(f"candidates={question.candidates} is out of range: must be at least 1")
+    if question.candidates is not None:
+        VerifySpec(candidates=question.candidates)  # refuses what is out of range
     if compact is None and question.verify:
         raise BadSpec("this map holds no compact tokens to verify answers with; build it with --verify (verify=True)")
     wanted = head.verifies if question.verify is None else question.verify
@@ -86,8 +86,9 @@ def verify(
 ) -> Verified:
     """Order the best database images of each query by spatially consistent patch matches (ours, beyond the paper).
 
-    `scores` are those of a head, `q m`: their best `spec.candidates` are verified. Without scores every database
-    image is a candidate and evidence alone decides. Both tokens need a grid.
+    `scores` are those of a head, `q m`: their best `spec.candidates` are verified, and those of "auto" that are not
+    follow in their order. Without scores every database image is a candidate and evidence alone decides. Both tokens
+    need a grid.
     """
     spec = spec or VerifySpec()
     if query_tokens.channels != database_tokens.channels:
@@ -103,6 +104,6 @@ def verify(
     known = np.zeros(shape) if scores is None else np.asarray(scores)
     if known.shape != shape:
         raise BadTokens(f"scores have shape {known.shape}, must be (queries, database images) = {shape}")
-    count = min(shape[1] if scores is None else spec.candidates, shape[1])
+    candidates = shape[1] if scores is None else spec.candidates
     pairs = PhotoPairs(compact, query_tokens, grid, np.arange(shape[1]))
-    return rerank(known, count, count, pairs, as_progress(progress))
+    return rerank(known, most_candidates(candidates), candidates, pairs, as_progress(progress))

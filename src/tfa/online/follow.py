@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tfa.base.config import Candidates
 from tfa.method.scorer import Scorer
 from tfa.online.adapted_scorer import AdaptedScorer, DescribedPhoto
 from tfa.online.motion import Motion
 from tfa.online.sequence_filter import Belief, SequenceFilter, SequenceSpec
-from tfa.verification.reranking import Compared, Comparison, Verified, rerank
+from tfa.verification.reranking import Compared, Comparison, Verified, most_candidates, rerank
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,12 @@ class Follower:
             self.filter.reset()
 
     def step(
-        self, photo: DescribedPhoto, comparison: Comparison | None = None, candidates: int = 0, k: int = 1
+        self, photo: DescribedPhoto, comparison: Comparison | None = None, candidates: Candidates = 0, k: int = 1
     ) -> Frame:
         """The next photo; `comparison` is of this photo alone, its row 0. The best k images are ranked at least."""
         adapted_by = self.scorer.counted
         scores = self.scorer.step(photo)
-        ranked = rerank(scores[None], max(k, candidates), candidates, comparison)
+        ranked = rerank(scores[None], max(k, most_candidates(candidates)), candidates, comparison)
         belief = None
         if self.filter is not None:
             # A frame that shows what the last one did is no further evidence: the camera stands still.
@@ -72,7 +73,7 @@ def follow_scores(
     photos: Iterable[DescribedPhoto],
     comparison: Comparison | None = None,
     *,
-    candidates: int = 0,
+    candidates: Candidates = 0,
     motion: Motion | None = None,
     spec: SequenceSpec | None = None,
     online: bool = True,
@@ -103,6 +104,3 @@ class _OnePhoto:
 
     def with_queries(self, rows: Sequence[int], images: Sequence[np.ndarray]) -> list[Compared]:
         return self.comparison.with_queries([self.row for _ in rows], images)
-
-    def between(self, image: int, other: int) -> float:
-        return self.comparison.between(image, other)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -26,8 +26,10 @@ class QueryFields(Given):
     verify: bool | None = Field(
         None, description="Verify the best images by their patches; absent: as the map decided."
     )
-    candidates: int | None = Field(
-        None, ge=1, le=MOST_HITS, description="Best images that are verified; absent: 20.", examples=[20]
+    candidates: Annotated[int, Field(ge=1, le=MOST_HITS)] | Literal["auto"] | None = Field(
+        None,
+        description="Best images that are verified; auto: as many as pay, 10 to 100. Absent: as the map was built.",
+        examples=["auto", 20],
     )
 
 

@@ -37,8 +37,9 @@ from tfa.method.pseudo_queries import global_similarities, median_spread, pseudo
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.search.ties import top_k
-from tfa.verification.reranking import ordering
+from tfa.verification.reranking import fused
 
+CANDIDATES = 20  # whose evidence is compared with that of as many images after them
 PairEvidence = Callable[[int, np.ndarray], np.ndarray]  # (photo, database images `c`) → evidence `c`
 
 
@@ -116,14 +117,13 @@ def shortlist(scores: np.ndarray, masked: tuple[np.ndarray, np.ndarray] | None, 
 def judge(
     shortlists: Sequence[Shortlist],
     evidence: PairEvidence,
-    among: PairEvidence,
-    candidates: int,
     kind: str,
     progress: Progress | None = None,
+    candidates: int = CANDIDATES,
 ) -> VerificationEvidence:
     """Do the same candidates in their verified order retrieve better in all constructions together?
 
-    `among` is the evidence of a database image with others. Shortlists are twice as long as the candidates.
+    Shortlists are twice as long as the candidates.
     """
     rows = len(shortlists[0].images)
     without = np.full((len(shortlists), rows), NOBODY)
@@ -133,8 +133,7 @@ def judge(
         for s, ranking in enumerate(shortlists):
             images, standardised = ranking.row(row, candidates)
             if len(images):
-                between = lambda i, j, images=images: float(among(int(images[i]), images[[j]])[0])  # noqa: E731
-                order = ordering(standardised, evidence(row, images), between)
+                order = fused(standardised, evidence(row, images))
                 without[s, row], verified[s, row] = images[0], images[order.argmax()]  # of equals the head's first
         own[row], others[row] = _nearer_and_farther(shortlists[0].row(row, 2 * candidates)[0], row, evidence)
     known = ~np.isnan(others)
@@ -170,24 +169,21 @@ def judge_on_database(
     """The decision from the database alone; `among` is the evidence of a database image, by its index, with others."""
     pseudo = head.fitted.spaces[0].pseudo if isinstance(head, SecondOrderHead) else head.split.pseudo
     chosen = evenly_spaced(len(pseudo), spec.max_pseudo)
-    lists = [_pseudo_shortlist(head, s, chosen, 2 * spec.candidates, backend) for s in CONSTRUCTIONS]
+    lists = [_pseudo_shortlist(head, s, chosen, 2 * CANDIDATES, backend) for s in CONSTRUCTIONS]
     known = remembering(among)
     own = lambda row, images: known(int(pseudo[chosen[row]]), images)  # noqa: E731
-    return judge(lists, own, known, spec.candidates, "pseudo queries", progress)
+    return judge(lists, own, "pseudo queries", progress)
 
 
 def judge_on_target(
     head: Head | SecondOrderHead,
     target: Tokens,
     evidence: PairEvidence,
-    among: PairEvidence,
-    spec: VerifySpec,
     progress: Progress | None = None,
 ) -> VerificationEvidence:
     """The decision from calibration photos; `evidence` is that of a photo with images of the database."""
-    lists = [shortlist(head.scores(target, s).astype(np.float64), None, 2 * spec.candidates) for s in CONSTRUCTIONS]
-    known = remembering(evidence), remembering(among)
-    return judge(lists, *known, spec.candidates, "calibration photos", progress)
+    lists = [shortlist(head.scores(target, s).astype(np.float64), None, 2 * CANDIDATES) for s in CONSTRUCTIONS]
+    return judge(lists, remembering(evidence), "calibration photos", progress)
 
 
 def evenly_spaced(count: int, most: int) -> np.ndarray:

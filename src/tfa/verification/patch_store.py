@@ -145,9 +145,11 @@ class PhotoPairs:
 
     def __init__(self, store: CompactTokens, photos: Tokens, grid: Grid, stored_rows: np.ndarray) -> None:
         self.store, self.photos, self.grid, self.stored_rows = store, photos, grid, stored_rows
+        self._last: dict[int, np.ndarray] = {}  # of the last photos: they are compared in rounds
 
     def with_queries(self, rows: Sequence[int], images: Sequence[np.ndarray]) -> list[Compared]:
-        patches = [self.patches(row) for row in rows]
+        self._last = {row: self._last[row] if row in self._last else self.patches(row) for row in rows}
+        patches = [self._last[row] for row in rows]
         found = self.store.matches_of_each(patches, self.grid, [self.stored_rows[own] for own in images])
         return [
             Compared(np.array([m.evidence for m in one], np.float64), np.array([m.count for m in one], np.int64))
@@ -157,9 +159,6 @@ class PhotoPairs:
     def patches(self, row: int) -> np.ndarray:
         """Unit patches `n r` of a photo; one photo at a time, so that its bits do not depend on its batch."""
         return self.store.query(self.photos.select([row]))[0]
-
-    def between(self, image: int, other: int) -> float:
-        return float(self.store.among(int(self.stored_rows[image]), self.stored_rows[[other]])[0])
 
 
 def why_not(tokens: Tokens) -> str | None:

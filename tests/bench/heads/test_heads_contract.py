@@ -19,6 +19,7 @@ from tfa.bench.heads.peers import anyloc, pooled, ria, tfvpr
 from tfa.errors import BadTokens
 from tfa.search.gallery import QUERY_BLOCK
 from tfa.search.ties import top_k
+from tfa.verification.reranking import rounds
 
 pytestmark = pytest.mark.slow
 
@@ -152,7 +153,9 @@ def test_a_duplicate_image_comes_next_and_ties_exactly(card):
         for row in top_k(scores, len(database))[0]:
             first, second = list(row).index(3), list(row).index(len(database) - 1)
             # Where the first is the last candidate, its duplicate stays where the head put it: after all candidates.
-            assert second == first + 1 or (card.name in VERIFIED and first < second == VerifySpec().candidates)
+            assert second == first + 1 or (
+                card.name in VERIFIED and first < second in rounds(VerifySpec().candidates, len(database))
+            )
 
 
 @every_card

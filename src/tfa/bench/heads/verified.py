@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.backend import backend_for
-from tfa.base.config import VerifySpec
+from tfa.base.config import Candidates, VerifySpec
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
@@ -28,6 +28,7 @@ from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.verification import matching
 from tfa.verification.admission import (
+    CANDIDATES,
     VerificationEvidence,
     evenly_spaced,
     judge,
@@ -36,7 +37,7 @@ from tfa.verification.admission import (
     remembering,
     shortlist,
 )
-from tfa.verification.reranking import Comparison, rerank
+from tfa.verification.reranking import UNVERIFIED, Comparison, most_candidates, rerank
 
 _NAME = re.compile(r"(.+)-v(-always)?")
 
@@ -106,17 +107,18 @@ class VerifiedHead:
 
 
 def verified(
-    scores: np.ndarray, comparison: Comparison, candidates: int, peaks: np.ndarray | None = None
+    scores: np.ndarray, comparison: Comparison, candidates: Candidates, peaks: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores `q m` whose order is that of `rerank`, and the confidence `q` of the best, as maps have them.
 
     A row of equal scores stays as it is: it ranks nothing.
     """
-    reranked = rerank(scores, candidates, candidates, comparison)
+    reranked = rerank(scores, most_candidates(candidates), candidates, comparison)
     result, sure = np.array(scores, np.float64, order="C"), confidence_of(reranked, peaks)[:, 0]
     equal = scores.max(axis=1) == scores.min(axis=1)
     for index in np.flatnonzero(~equal):
-        result[index] = lifted(result[index], reranked.indices[index], reranked.ordering[index])
+        own = reranked.matches[index] != UNVERIFIED
+        result[index] = lifted(result[index], reranked.indices[index, own], reranked.ordering[index, own])
     return result, np.where(equal, 0.0, sure)
 
 
@@ -135,9 +137,9 @@ def judged_on_database(
         first = np.arange(len(database)) if duplicates is None else duplicates
         scores = base.retriever.scores(database.select(chosen), s).astype(np.float64)
         row, column = np.nonzero(first[chosen][:, None] == first[None, :])
-        lists.append(shortlist(scores, (row, column), 2 * spec.candidates))
+        lists.append(shortlist(scores, (row, column), 2 * CANDIDATES))
     evidence = remembering(lambda row, images: pairs.among(int(chosen[row]), images))
-    return judge(lists, evidence, pairs.among, spec.candidates, "pseudo queries", progress)
+    return judge(lists, evidence, "pseudo queries", progress)
 
 
 def judged_on_target(base: RetrieverHead, target: Tokens, pairs: PatchPairs) -> VerificationEvidence:
@@ -145,7 +147,7 @@ def judged_on_target(base: RetrieverHead, target: Tokens, pairs: PatchPairs) -> 
     retriever: Any = base.retriever  # single or dual: both have scores
     compared = pairs.of(target)
     evidence = lambda row, images: compared.with_queries([row], [images])[0].evidence  # noqa: E731
-    return judge_on_target(retriever, target, evidence, pairs.among, pairs.spec)
+    return judge_on_target(retriever, target, evidence)
 
 
 def verified_card(name: str) -> HeadCard | None:

@@ -46,7 +46,6 @@ class ComparedQueries(PhotoPairs):
     def __init__(self, pairs: PatchPairs, queries: Tokens) -> None:
         store, grid = pairs.store, known_grid(queries)
         super().__init__(store, queries, grid, np.arange(len(store)))
-        self._among = pairs.among
         self._found: dict[tuple[int, int], tuple[float, int]] = {}
         # Every head may bring new candidates of a query, whose patches are needed again: they are kept, in a file.
         self._patches = Spill().empty((len(queries), grid[0] * grid[1], store.compaction.dimensions), np.float32)
@@ -70,15 +69,12 @@ class ComparedQueries(PhotoPairs):
             self._patches[row], self._made[row] = super().patches(row), True
         return np.asarray(self._patches[row])
 
-    def between(self, image: int, other: int) -> float:
-        return float(self._among(image, np.array([other]))[0])
-
 
 class Selected:
     """Some `rows` of compared queries."""
 
     def __init__(self, whole: ComparedQueries, rows: np.ndarray) -> None:
-        self.whole, self.rows, self.between = whole, rows, whole.between
+        self.whole, self.rows = whole, rows
 
     def with_queries(self, rows: Sequence[int], images: Sequence[np.ndarray]) -> list[Compared]:
         return self.whole.with_queries(self.rows[list(rows)].tolist(), images)

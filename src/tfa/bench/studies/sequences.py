@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tfa.base.config import AUTO
 from tfa.base.progress import Progress, as_progress, tracked
 from tfa.base.tokens import Tokens
 from tfa.bench.run import Bench
@@ -67,7 +68,7 @@ class Pool:
         """The tracker on photos of these numbers, in this order."""
         motion = OrderMotion(len(self.scorer.bias), SequenceSpec().reach)
         chosen = [self.photos[number] for number in numbers]
-        return list(follow_scores(self.scorer, chosen, _Reordered(self, numbers), candidates=20, motion=motion))
+        return list(follow_scores(self.scorer, chosen, _Reordered(self, numbers), candidates=AUTO, motion=motion))
 
     def compared(self, number: int, images: np.ndarray) -> Compared:
         for count, comparison in self.comparisons:
@@ -86,9 +87,6 @@ class _Reordered:
 
     def with_queries(self, rows: Sequence[int], images: Sequence[np.ndarray]) -> list[Compared]:
         return [self.pool.compared(int(self.numbers[row]), own) for row, own in zip(rows, images, strict=True)]
-
-    def between(self, image: int, other: int) -> float:
-        return self.pool.comparisons[0][1].between(image, other)
 
 
 def check_drive(dataset: str, queries: int) -> None:

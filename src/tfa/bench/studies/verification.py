@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tfa.base.config import Candidates
 from tfa.base.progress import Progress, Task, as_progress
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Fitted, HeadCard, Photos, Shared
@@ -30,7 +31,7 @@ from tfa.search.ties import top_k
 from tfa.verification.admission import evenly_spaced
 from tfa.verification.compaction import Compaction, fit_compaction
 from tfa.verification.patch_store import CompactTokens
-from tfa.verification.reranking import ONE_PLACE
+from tfa.verification.reranking import enough, most_candidates, rounds
 
 HALVES = ("tuning", "confirmation")
 IMAGES_KEPT = 256  # compact patches of so many images and dimensions, in memory
@@ -123,7 +124,7 @@ def _right(
         for start in range(0, len(fold.evaluated), QUERIES_AT_ONCE):
             rows = fold.evaluated[start : start + QUERIES_AT_ONCE]
             for query, scores in zip(rows, head.scores(queries.select(rows), head.replicas[0]), strict=True):
-                for name, answer in answers(scores, partial(patches.pair, int(query)), patches.between).items():
+                for name, answer in answers(scores, partial(patches.pair, int(query))).items():
                     right[name].append(answer in positives[query])
                 task.advance()
     return right
@@ -132,34 +133,36 @@ def _right(
 def answers(
     scores: np.ndarray,
     pair: Callable[[int, int], Pair],
-    between: Callable[[int, int, int], Pair],
     variants: Mapping[str, Variant] = VARIANTS,
 ) -> dict[str, int]:
     """The best database image of a row of scores `m` under each variant.
 
-    `pair(dimensions, image)` gives patches of the query and an image, `between(dimensions, image, other)` of two.
-    A row of nothing but equal scores has no answer: -1.
+    `pair(dimensions, image)` gives patches of the query and an image. A row of nothing but equal scores has no answer:
+    -1.
     """
     if scores.max() == scores.min():
         return dict.fromkeys(variants, -1)
-    ranked, _ = top_k(scores[None], max(variant.candidates for variant in variants.values()))
+    ranked, _ = top_k(scores[None], max(most_candidates(variant.candidates) for variant in variants.values()))
     standing = standardised(scores[None], ranked)[0]
-    chosen = {name: ranked[0, : variant.candidates] for name, variant in variants.items()}
+    chosen = {name: ranked[0, : most_candidates(variant.candidates)] for name, variant in variants.items()}
     evidence_of = _measured(chosen, pair, variants)
     best = {}
     for name, variant in variants.items():
         images, order = chosen[name], standing[: len(chosen[name])]
         if variant.measure is not None:
-            evidence = [evidence_of[variant.dimensions, variant.measure, image] for image in images.tolist()]
-            order = variant.fuse(order, np.array(evidence, np.float64))
-            winner = int(order.argmax())
-            if variant.one_place and winner:
-                alike = variant.measure(between(variant.dimensions, int(images[winner]), int(images[0])))
-                if alike > ONE_PLACE * evidence[winner]:
-                    best[name] = int(images[0])
-                    continue
+            measured = [evidence_of[variant.dimensions, variant.measure, image] for image in images.tolist()]
+            evidence = np.array(measured, np.float64)
+            count = _enough(order, evidence, variant.candidates)
+            order = variant.fuse(order[:count], evidence[:count])
         best[name] = int(images[order.argmax()])  # of equals the head's first
     return best
+
+
+def _enough(standing: np.ndarray, evidence: np.ndarray, candidates: Candidates) -> int:
+    """How many of the images `c` are verified, by their z-scores and evidence."""
+    ends = rounds(candidates, len(standing))
+    stops = (end for end in ends[:-1] if enough(standing[None, :end], evidence[None, :end], standing[end : end + 1])[0])
+    return next(stops, ends[-1])
 
 
 def _measured(
@@ -196,10 +199,6 @@ class _Patches:
 
     def pair(self, query: int, dimensions: int, image: int) -> Pair:
         return Pair(self.of_query(dimensions, query), self.of_image(dimensions, image), *self.grids)
-
-    def between(self, dimensions: int, image: int, other: int) -> Pair:
-        one, two = (self.of_image(dimensions, index) for index in (image, other))
-        return Pair(one, two, self.grids[1], self.grids[1])
 
     def _of_query(self, dimensions: int, query: int) -> np.ndarray:
         return self._compactions[dimensions].compact(self.queries.load(query, query + 1)[0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.base.config import VerifySpec
+from tfa.base.config import AUTO, Candidates, VerifySpec
 from tfa.bench.studies.match_geometries import (
     Measure,
     affine,
@@ -24,6 +24,7 @@ from tfa.verification.reranking import fused
 
 Fuse = Callable[[np.ndarray, np.ndarray], np.ndarray]  # z-scores `c` and evidence `c` → what orders them
 DEFAULT = VerifySpec()
+FEW = 20  # candidates of what differs from the default in another factor
 FULL = 1 << 20  # more dimensions than any encoder has: all of them are kept
 NOTHING, BUILT = "none", "default"
 
@@ -40,20 +41,19 @@ def alone(standing: np.ndarray, evidence: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One way to verify. What is not said is as built."""
+    """One way to verify. What is not said is as built, with 20 candidates."""
 
     factor: str
     title: str
     measure: Measure | None = as_built  # None: the head's own order
     fuse: Fuse = fused
-    one_place: bool = True  # the head's first stays first where it shows the winner's place
     dimensions: int = DEFAULT.dimensions
-    candidates: int = DEFAULT.candidates
+    candidates: Candidates = FEW
 
 
 VARIANTS: Mapping[str, Variant] = {
     NOTHING: Variant(factor="", title="no verification", measure=None),
-    BUILT: Variant(factor="", title="as built"),
+    BUILT: Variant(factor="", title="as built: candidates as many as pay", candidates=AUTO),
     "no-geometry": Variant(factor="geometry", title="mutual matches, no geometry", measure=without_geometry),
     "window-3": Variant(factor="geometry", title="displacements in 3 × 3 cells", measure=window_of(3)),
     "window-5": Variant(factor="geometry", title="displacements in 5 × 5 cells", measure=window_of(5)),
@@ -78,5 +78,4 @@ VARIANTS: Mapping[str, Variant] = {
     "fusion-2": Variant(factor="fusion", title="z + 2 √M", fuse=weighted(2)),
     "fusion-4": Variant(factor="fusion", title="z + 4 √M", fuse=weighted(4)),
     "fusion-8": Variant(factor="fusion", title="z + 8 √M", fuse=weighted(8)),
-    "frames": Variant(factor="one place", title="evidence also ranks frames of one place", one_place=False),
 }
