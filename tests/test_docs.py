@@ -15,7 +15,7 @@ import typer
 
 import tfa
 from tests.fakes import FakeEncoder, random_image
-from tfa.base.config import HeadSpec
+from tfa.base.config import HeadSpec, MapSpec
 from tfa.base.files import read_tensor_header
 from tfa.encoders import CATALOGUE
 from tfa.maps import PlaceMap
@@ -46,7 +46,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "photos").mkdir()
     for number in range(8):
         random_image(number).save(tmp_path / "photos" / f"{number}.png")
-    built = PlaceMap.build(tmp_path / "photos", encoder=FakeEncoder(), spec=HeadSpec(words=4))
+    kept = MapSpec(head="paper", storage="float16")
+    built = PlaceMap.build(tmp_path / "photos", encoder=FakeEncoder(), spec=HeadSpec(words=4), map_spec=kept)
     built.save(tmp_path / "town.tfa")
     for number, name in enumerate(("photo.jpg", "new.jpg"), start=50):
         random_image(number).save(tmp_path / name)
@@ -95,6 +96,25 @@ def page(name: str) -> str:
     return (ROOT / "docs" / name).read_text("utf-8")
 
 
+def judged_names(folder) -> set[str]:
+    """Fields and tensors that only a judged map has."""
+    photos, kept = folder / "photos", MapSpec(head="second-order", carrier="tempered")
+    built = PlaceMap.build(photos, encoder=FakeEncoder(), spec=HeadSpec(words=4), map_spec=kept)
+    built.save(folder / "judged.tfa")
+    built.calibrate(sorted(folder.glob("camera*.png")))
+    header = json.loads((folder / "judged.tfa" / "map.json").read_text("utf-8"))
+    names = {*header, *header["space"]}
+    for head in header["heads"]:
+        names |= {*head["decisions"], *head["evidence"], *head["layout"]["sides"][0]}
+    for file in header["files"]:
+        if file["role"] in ("head", "gallery", "space", "coordinates"):
+            tensors, _, _ = read_tensor_header(folder / "judged.tfa" / file["name"])
+            for name in tensors:
+                plain = name.replace("side0", "sideS").replace("space0", "spaceC")
+                names.add(re.sub(r"^(calibrators|term)\d", r"\1P", plain.removesuffix(".step")))
+    return names
+
+
 def test_the_format_page_names_every_field_and_tensor(folder):
     town = folder / "town.tfa"
     header = json.loads((town / "map.json").read_text("utf-8"))
@@ -109,6 +129,7 @@ def test_the_format_page_names_every_field_and_tensor(folder):
         names |= {f"terms[P].{key}" for key in head["layout"]["terms"][0]}
     names |= set(header["heads"][0]["evidence"])
     assert metadata == {"format": "tfa-place-map", "role": "head"}
+    names |= judged_names(folder)
     text = page("format.md")
     assert sorted(name for name in names if f"`{name}`" not in text) == []
 

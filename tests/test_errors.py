@@ -28,7 +28,7 @@ def town(tmp_path, monkeypatch):
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
     for place in range(4):
         photo(tmp_path / "town" / f"{place}.png", place)
-    PlaceMap.build(tmp_path / "town", encoder=FakeEncoder(), spec=SPEC).save(tmp_path / "town.tfa")
+    PlaceMap.build(tmp_path / "town", head="paper", encoder=FakeEncoder(), spec=SPEC).save(tmp_path / "town.tfa")
     return tmp_path
 
 

@@ -28,13 +28,12 @@ from tfa.method import dual_vocabulary
 from tfa.method.branch import DatabaseSplit, fit_branch
 from tfa.method.carriers import CARRIERS
 from tfa.method.controllers.database import decide
-from tfa.method.controllers.judged import TARGET_INCUMBENT
 from tfa.method.controllers.reasons import of_score
 from tfa.method.controllers.target import decide_for_target
 from tfa.method.head import FittedDatabase, Head, assemble
 from tfa.method.residuals import ASSIGNMENTS, SOFT, Described, describe
 from tfa.method.second_order import SECOND_ORDER
-from tfa.method.second_order_head import SecondOrderHead, assemble_second_order, fit_spaces
+from tfa.method.second_order_head import FittedSpaces, SecondOrderHead, assemble_second_order, fit_spaces
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, given_vocabularies, sample_patches
 from tfa.photos.images import find_images
 from tfa.photos.token_cache import EncodedImages, TokenCache
@@ -189,42 +188,52 @@ def fit_judged(
     judged by. `compact` are the database's compact tokens, where there are some already.
     """
     _check(tokens, dtype)
+    compact = compact or compact_for(tokens, VerifySpec())
+    head, _ = judge_head(tokens, spec, compact, device, dtype, progress)
+    if target is None or not isinstance(head, SecondOrderHead):
+        return head
+    return calibrate_judged(head, target, compact, progress=progress)
+
+
+def judge_head(
+    tokens: Tokens,
+    spec: HeadSpec | None,
+    compact: CompactTokens | None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    progress: bool | Progress | None = None,
+) -> tuple[SecondOrderHead | Head, FittedSpaces]:
+    """The head that the map's own photos choose, and the second-order spaces: a residual head may have won."""
+    _check(tokens, dtype)
     spec, backend, listener = spec or HeadSpec(), backend_for(device), as_progress(progress)
     fitted = fit_spaces(tokens, spec, backend, dtype, listener)
-    compact = compact or compact_for(tokens, VerifySpec())
     challengers = None if compact is None else ResidualChallengers.fit(tokens, spec, backend, dtype, listener)
     decisions, evidence = judge_on_database(fitted, challengers, compact, backend, listener)
     if decisions.representation != SECOND_ORDER:
         database = fit_database(tokens, spec, None, backend, dtype, listener)
-        return assemble(database, decisions, evidence, backend)
-    head = assemble_second_order(fitted, decisions, evidence)
+        return assemble(database, decisions, evidence, backend), fitted
     words = () if challengers is None else (challengers.vocabulary,)
-    head = dataclasses.replace(head, vocabularies=words)
-    return head if target is None else calibrate_judged(head, target, compact, progress=progress)
+    return dataclasses.replace(assemble_second_order(fitted, decisions, evidence), vocabularies=words), fitted
 
 
 def calibrate_judged(
-    head: SecondOrderHead,
+    head: SecondOrderHead | FittedSpaces,
     target: Tokens,
     compact: CompactTokens | None,
     *,
+    score: bool | None = None,
     progress: bool | Progress | None = None,
 ) -> SecondOrderHead:
-    """A judged head for a deployment: carrier, centring and score calibration judged by target photos."""
+    """A judged head for a deployment: carrier, centring and score calibration judged by target photos.
+
+    `head` may also be spaces, such as a map keeps. `compact` are the database's compact tokens; without any the
+    incumbent answers. `score` says whether scores are calibrated; None leaves it to the judge.
+    """
     check_target_count(len(target))
-    head.fitted.check(target)
-    grid = None if compact is None else compact.grid_of(target)
-    if compact is None or grid is None:
-        decisions = head.fitted.decisions(TARGET_INCUMBENT, centring=True, score=True)
-        evidence = not_judged(head.fitted, decisions)
-    else:
-        photos = [compact.query(target.select([row]))[0] for row in range(len(target))]
-        decisions, evidence = judge_on_target(
-            head.fitted, target, lambda row, images: compact.evidence(photos[row], grid, images),
-            progress=as_progress(progress),
-        )  # fmt: skip
-    made = assemble_second_order(head.fitted, decisions, evidence, target)
-    return dataclasses.replace(made, vocabularies=head.vocabularies)
+    fitted, words = (head, ()) if isinstance(head, FittedSpaces) else (head.fitted, head.vocabularies)
+    fitted.check(target)
+    decisions, evidence = judge_on_target(fitted, target, compact, score, as_progress(progress))
+    return dataclasses.replace(assemble_second_order(fitted, decisions, evidence, target), vocabularies=words)
 
 
 def fit_dual(tokens: Tokens, source: str | Path | Any | None = None, **settings: Any) -> dual_vocabulary.DualHead:

@@ -30,7 +30,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     lines = [f"{number:02d}.png,{52.5 + 0.0004 * number},{13.3 + 0.0003 * (number % 4)}" for number in range(PHOTOS)]
     (folder / "where.csv").write_text("\n".join(["file,lat,lon", *lines]))
 
-    built = PlaceMap.build(photos, encoder=FakeEncoder(), positions=folder / "where.csv")
+    built = PlaceMap.build(photos, head="paper", encoder=FakeEncoder(), positions=folder / "where.csv")
     built.save(folder / "town.tfa")
     with running(folder / "town.tfa") as url:
         yield url, photos, folder

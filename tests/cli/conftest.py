@@ -90,7 +90,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TFA_CACHE", str(root / "cache"))
         for name, verify in (("town.tfa", True), ("plain.tfa", False)):
-            where, kept = root / "where.csv" if verify else None, MapSpec(verify=verify)
+            where, kept = (
+                root / "where.csv" if verify else None,
+                MapSpec(head="paper", storage="float16", verify=verify),
+            )
             built = PlaceMap.build(root / "photos", encoder=FakeEncoder(), spec=SPEC, positions=where, map_spec=kept)
             built.save(root / name)
         shutil.copytree(root / "town.tfa", root / "calibrated.tfa")

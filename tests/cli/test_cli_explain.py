@@ -26,7 +26,7 @@ def town(fake_encoder: Path) -> PlaceMap:
     for number in range(8):
         random_image(number).save(f"photos/{number}.png")
     random_image(3).save("near.png")
-    built = PlaceMap.build("photos", encoder=FakeEncoder(), spec=HeadSpec(words=4))
+    built = PlaceMap.build("photos", head="paper", encoder=FakeEncoder(), spec=HeadSpec(words=4))
     built.save("town.tfa")
     return built
 
@@ -123,7 +123,9 @@ def test_a_montage_counts_the_matches_of_verified_hits(town, monkeypatch):
 
 def test_a_map_without_compact_tokens_says_what_to_do(run, town):
     kept = MapSpec(verify=False)
-    PlaceMap.build("photos", encoder=FakeEncoder(), spec=HeadSpec(words=4), map_spec=kept).save("plain.tfa")
+    PlaceMap.build("photos", head="paper", encoder=FakeEncoder(), spec=HeadSpec(words=4), map_spec=kept).save(
+        "plain.tfa"
+    )
     result = run("explain", "plain.tfa", "near.png", "-o", "why.png")
     assert result.exit_code == 1
     assert "--verify" in result.stderr

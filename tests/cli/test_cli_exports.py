@@ -20,7 +20,7 @@ def town(fake_encoder: Path) -> PlaceMap:
         random_image(number).save(f"images/db/{'ab'[number % 2]}/{number}.png")
     for number in (3, 6):
         random_image(number, (64, 48)).save(f"images/query/day/q{number}.png")
-    built = PlaceMap.build("images/db", encoder=FakeEncoder(), spec=HeadSpec(words=4))
+    built = PlaceMap.build("images/db", head="paper", encoder=FakeEncoder(), spec=HeadSpec(words=4))
     built.save("town.tfa")
     return built
 

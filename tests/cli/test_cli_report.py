@@ -18,7 +18,7 @@ def town(fake_encoder: Path) -> Path:
     for number in range(8):
         random_image(number).save(f"photos/{number}.png")
     Path("photos/copy.png").write_bytes(Path("photos/2.png").read_bytes())
-    PlaceMap.build("photos", encoder=FakeEncoder(), spec=HeadSpec(words=4)).save("town.tfa")
+    PlaceMap.build("photos", head="paper", encoder=FakeEncoder(), spec=HeadSpec(words=4)).save("town.tfa")
     return fake_encoder
 
 

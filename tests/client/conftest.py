@@ -23,7 +23,7 @@ def build_town(folder: Path) -> Path:
     """A saved map of 14 made-up photos."""
     for place in range(14):
         photo(folder / "town" / f"{place:02d}.png", place)
-    PlaceMap.build(folder / "town", encoder=FakeEncoder(), spec=SPEC).save(folder / "town.tfa")
+    PlaceMap.build(folder / "town", head="paper", encoder=FakeEncoder(), spec=SPEC).save(folder / "town.tfa")
     return folder / "town.tfa"
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes import FakeEncoder, random_image
 from tests.worlds import seen_again, world
 from tfa.base.backend import backend_for
-from tfa.base.config import HeadSpec
+from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, BadTokens, UnknownImage
 from tfa.explain.attribution import attribute
@@ -132,7 +132,13 @@ def town(tmp_path, monkeypatch):
     for number in range(8):
         random_image(number).save(tmp_path / "photos" / f"{number}.png")
     random_image(3).save(tmp_path / "photos" / "twin.png")
-    return PlaceMap.build(tmp_path / "photos", encoder=FakeEncoder(), spec=HeadSpec(words=4), cache=TokenCache())
+    return PlaceMap.build(
+        tmp_path / "photos",
+        encoder=FakeEncoder(),
+        spec=HeadSpec(words=4),
+        map_spec=MapSpec(head="paper", storage="float16"),
+        options=EncoderOptions(cache=TokenCache()),
+    )
 
 
 def asked(path):

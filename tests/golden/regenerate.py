@@ -2,7 +2,7 @@
 
     python -m tests.golden.regenerate
 
-The map has ten photos under the fake encoder, one of them added and one removed, and a calibration. A changed file
+Each map has ten photos under the fake encoder, one of them added and one removed, and a calibration. A changed file
 belongs in the changelog: "Changed numbers" for arrays and answers, the format page for the map.
 """
 
@@ -15,13 +15,14 @@ from pathlib import Path
 from tests.fakes import FakeEncoder
 from tests.golden.arrays import computed
 from tests.maps.conftest import photo
-from tfa.base.config import HeadSpec
+from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.base.files import write_json, write_tensors
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
 
 HERE = Path(__file__).parent
+MAPS = {"paper": MapSpec(head="paper", storage="float16"), "judged": MapSpec()}
 
 
 def answers(place_map: PlaceMap, tokens: object) -> dict[str, list]:
@@ -40,25 +41,28 @@ def main() -> None:
     arrays, decisions = computed()
     write_tensors(HERE / "arrays.safetensors", arrays)
     write_json(HERE / "decisions.json", decisions)
-    for name in ("map", "photos"):
+    for name in (*MAPS, "photos"):
         shutil.rmtree(HERE / name, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="tfa-golden-") as temporary:
         root = Path(temporary).resolve()
         photos = [photo(root / "photos" / f"{place}.png", place) for place in range(10)]
         camera = [photo(root / "camera" / f"{place}.png", place, light=0.7) for place in range(16)]
-        built = PlaceMap.build(
-            photos[:9], encoder=FakeEncoder(), spec=HeadSpec(words=4), cache=TokenCache(root / "cache")
-        )
-        built.save(root / "map")
-        built.add([photos[9]])
-        built.remove([4])
-        built.calibrate(camera, "night")
+        options = EncoderOptions(cache=TokenCache(root / "cache"))
+        for name, kept in MAPS.items():
+            built = PlaceMap.build(
+                photos[:9], encoder=FakeEncoder(), spec=HeadSpec(words=4), map_spec=kept, options=options
+            )
+            built.save(root / name)
+            built.add([photos[9]])
+            built.remove([4])
+            built.calibrate(camera, "night")
+            shutil.copytree(root / name, HERE / name)
         patches, cls = FakeEncoder().encode([as_rgb(path) for path in camera[:3]])
         assert cls is not None
         write_tensors(HERE / "queries.safetensors", {"patches": patches, "cls": cls})
-        shutil.copytree(root / "map", HERE / "map")
         shutil.copytree(root / "photos", HERE / "photos")
-    write_json(HERE / "answers.json", answers(PlaceMap.load(HERE / "map"), queries()))
+    every = {name: answers(PlaceMap.load(HERE / name), queries()) for name in MAPS}
+    write_json(HERE / "answers.json", every)
 
 
 def queries() -> object:

@@ -8,16 +8,18 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.golden.arrays import computed
-from tests.golden.regenerate import HERE, answers, queries
+from tests.golden.regenerate import HERE, MAPS, answers, queries
 from tfa.base.files import map_tensors
 from tfa.maps import PlaceMap
 
-LARGEST = 100_000  # bytes of the golden map, and of everything else together
+LARGEST = 100_000  # bytes of a golden map, and of everything else together
 
 
-def test_the_golden_map_answers_as_it_did():
-    place_map = PlaceMap.load(HERE / "map", checksum=True)
-    expected, found = json.loads((HERE / "answers.json").read_text("utf-8")), answers(place_map, queries())
+@pytest.mark.parametrize("name", MAPS)
+def test_the_golden_map_answers_as_it_did(name):
+    place_map = PlaceMap.load(HERE / name, checksum=True)
+    assert place_map.info()["head"] == name
+    expected, found = json.loads((HERE / "answers.json").read_text("utf-8"))[name], answers(place_map, queries())
     assert found.keys() == expected.keys() == {"none", "night", "verified"}
     for way in expected:
         for ours, theirs in zip(found[way], expected[way], strict=True):
@@ -27,17 +29,19 @@ def test_the_golden_map_answers_as_it_did():
                 np.testing.assert_allclose([h[key] for h in ours], [h[key] for h in theirs], rtol=1e-4, atol=1e-5)
 
 
-def test_the_golden_map_finds_its_photos_wherever_the_repository_is():
-    place_map = PlaceMap.load(HERE / "map")
+@pytest.mark.parametrize("name", MAPS)
+def test_the_golden_map_finds_its_photos_wherever_the_repository_is(name):
+    place_map = PlaceMap.load(HERE / name)
     assert [record.path for record in place_map.images] == [
         str(HERE.resolve() / "photos" / f"{place}.png") for place in range(10) if place != 4
     ]
 
 
-def test_the_golden_map_can_be_edited(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", MAPS)
+def test_the_golden_map_can_be_edited(tmp_path, monkeypatch, name):
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
-    for name in ("map", "photos"):
-        shutil.copytree(HERE / name, tmp_path / name)
+    shutil.copytree(HERE / name, tmp_path / "map")
+    shutil.copytree(HERE / "photos", tmp_path / "photos")
     editor = PlaceMap.load(tmp_path / "map", encoder=FakeEncoder())
     editor.remove([0])
     editor.refit()
@@ -84,6 +88,6 @@ def test_golden_files_are_small():
     sizes = {
         path: path.stat().st_size for path in HERE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")
     }
-    of_map = sum(size for path, size in sizes.items() if path.is_relative_to(HERE / "map"))
-    assert 0 < of_map < LARGEST
-    assert 0 < sum(sizes.values()) - of_map < LARGEST
+    of_maps = [sum(size for path, size in sizes.items() if path.is_relative_to(HERE / name)) for name in MAPS]
+    assert all(0 < size < LARGEST for size in of_maps)
+    assert 0 < sum(sizes.values()) - sum(of_maps) < LARGEST

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.fakes import random_image
+from tfa.base.config import MapSpec
 from tfa.base.entry_points import load_plugin, plugin_names
 from tfa.bench.datasets.load import layout_names, layout_of
 from tfa.bench.heads.catalogue import head_card, names
@@ -106,14 +107,15 @@ def test_a_map_is_built_and_loaded_again_with_an_encoder_from_outside(plugin, pa
     assert isinstance(encoder, Encoder)
     assert encoder.id == "example-colours@64"
     photos, target = sorted((pairs / "before").iterdir()), tmp_path / "map"
-    PlaceMap.build(photos, encoder=encoder).save(target)
+    PlaceMap.build(photos, head="paper", encoder=encoder).save(target)
     [answer] = PlaceMap.load(target).query_many([photos[3]], k=1)  # the map finds its encoder by the name it keeps
     assert answer.hits[0].image.endswith("before/3.png")
 
 
 def test_a_map_is_searched_by_an_engine_from_outside(plugin, pairs, tmp_path):
     photos, target = sorted((pairs / "before").iterdir()), tmp_path / "map"
-    place_map = PlaceMap.build(photos, encoder=load_encoder("example-colours"))
+    kept = MapSpec(head="paper", storage="float16")
+    place_map = PlaceMap.build(photos, encoder=load_encoder("example-colours"), map_spec=kept)
     place_map.save(target)
     own = place_map.query_many(sorted((pairs / "after").iterdir()), k=3)
     place_map.use_engine("example-dict")

@@ -11,7 +11,7 @@ from PIL import Image
 
 from tests.fakes import FakeEncoder
 from tfa import pipeline
-from tfa.base.config import HeadSpec
+from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.base.tokens import Tokens
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
@@ -46,7 +46,9 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def place_map(town, cache):
-    return PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, cache=cache)
+    """Of the paper's head, its rows in floats."""
+    kept, options = MapSpec(head="paper", storage="float16"), EncoderOptions(cache=cache)
+    return PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=kept, options=options)
 
 
 @pytest.fixture

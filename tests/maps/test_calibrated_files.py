@@ -142,7 +142,7 @@ def test_words_given_from_outside_are_kept_for_calibrations(town, camera, cache,
 
 def test_the_global_token_is_stored_once_in_an_ensemble(town, camera, dusk, cache, tmp_path, monkeypatch):
     mixture_with_cls(monkeypatch)
-    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(ensemble=True))
+    built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(ensemble=True))
     assert built.info()["decisions"]["admit_cls"]
     built.calibrate(camera)
     built.save(tmp_path / "m.tfa")

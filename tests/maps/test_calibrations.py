@@ -43,7 +43,7 @@ def test_scores_are_those_of_the_calibrated_head(town, camera, cache, tmp_path, 
     if mixture:
         mixture_with_cls(monkeypatch)
     made = {"encoder": FakeEncoder(), "spec": SPEC, "map_spec": MapSpec(storage="float32", ensemble=ensemble)}
-    built = PlaceMap.build(town, **made)
+    built = PlaceMap.build(town, head="paper", **made)
     built.save(tmp_path / "m.tfa")
     built.calibrate(camera, score=score)
     database, target = tfa.encode(town, FakeEncoder()), tfa.encode(camera, FakeEncoder())
@@ -85,7 +85,7 @@ def test_an_unknown_calibration_is_told_with_those_there_are(saved, camera, dusk
 
 def test_twins_tie_under_a_calibration_too(town, camera, cache):
     (town / "99.png").write_bytes((town / "02.png").read_bytes())
-    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
+    built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC)
     built.calibrate(camera)
     first, second = built.query(town / "02.png", k=2)
     assert (first.id, second.id) == (2, 14)
@@ -148,7 +148,7 @@ def test_of_more_than_the_budget_a_fixed_sample_is_taken(place_map, camera):
 
 def test_only_what_is_used_is_encoded(town, camera, cache):
     encoder = FakeEncoder()
-    built = PlaceMap.build(town, encoder=encoder, spec=SPEC)
+    built = PlaceMap.build(town, head="paper", encoder=encoder, spec=SPEC)
     before = encoder.encoded
     built.calibrate(camera, budget=9)
     assert encoder.encoded - before == 9

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeEncoder, random_image
-from tfa.base.config import HeadSpec
+from tfa.base.config import EncoderOptions, HeadSpec
 from tfa.base.files import sha256_of_json
 from tfa.errors import BadWeights
 from tfa.maps import PlaceMap
@@ -33,7 +33,9 @@ def photos(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("made", "asked"), [(FakeEncoder, OtherArithmetic), (OtherArithmetic, FakeEncoder)])
 def test_a_map_is_asked_and_refitted_in_the_other_arithmetic(made, asked, photos: Path, tmp_path: Path) -> None:
     cache = TokenCache(tmp_path / "tokens")
-    PlaceMap.build(photos, encoder=made(), spec=HeadSpec(words=3), cache=cache).save(tmp_path / "town.tfa")
+    PlaceMap.build(
+        photos, head="paper", encoder=made(), spec=HeadSpec(words=3), options=EncoderOptions(cache=cache)
+    ).save(tmp_path / "town.tfa")
     town = PlaceMap.load(tmp_path / "town.tfa", encoder=asked())
     town.cache = cache
     assert town.state.encoder["fingerprint"] == asked().model == made().model
@@ -46,7 +48,9 @@ def test_a_map_is_asked_and_refitted_in_the_other_arithmetic(made, asked, photos
 
 def test_a_map_in_integers_is_refitted_from_its_own_tokens(photos: Path, tmp_path: Path) -> None:
     cache, encoder = TokenCache(tmp_path / "tokens"), OtherArithmetic()
-    town = PlaceMap.build(photos, encoder=encoder, spec=HeadSpec(words=3), cache=cache)
+    town = PlaceMap.build(
+        photos, head="paper", encoder=encoder, spec=HeadSpec(words=3), options=EncoderOptions(cache=cache)
+    )
     for photo in photos.iterdir():
         photo.unlink()
     town.refit()
@@ -55,7 +59,9 @@ def test_a_map_in_integers_is_refitted_from_its_own_tokens(photos: Path, tmp_pat
 
 def test_another_model_is_still_refused(photos: Path, tmp_path: Path) -> None:
     cache = TokenCache(tmp_path / "tokens")
-    PlaceMap.build(photos, encoder=FakeEncoder(), spec=HeadSpec(words=3), cache=cache).save(tmp_path / "town.tfa")
+    PlaceMap.build(
+        photos, head="paper", encoder=FakeEncoder(), spec=HeadSpec(words=3), options=EncoderOptions(cache=cache)
+    ).save(tmp_path / "town.tfa")
     town = PlaceMap.load(tmp_path / "town.tfa", encoder=FakeEncoder(salt="other weights"))
     with pytest.raises(BadWeights, match="other weights"):
         town.query(photos / "3.png")

@@ -133,7 +133,7 @@ def test_add_and_remove_in_place(saved, town, tmp_path, cache):
 
 
 def test_removing_says_what_stays_and_refit_forgets_it(town, tmp_path, cache):
-    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
+    built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC)
     built.save(tmp_path / "m.tfa")
     report = built.remove([0, 1])
     assert any("stay in the map until tfa refit" in note for note in report.notes)
@@ -156,7 +156,7 @@ def test_refit_equals_a_fresh_build(saved, town, tmp_path, cache):
     assert editor.unseen_share == pytest.approx(0.3)
     editor.refit()
     assert editor.unseen_share == 0
-    fresh = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
+    fresh = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=editor.state.map_spec)
     np.testing.assert_array_equal(scores(reopened(saved), town), scores(fresh, town))
 
 
@@ -263,7 +263,7 @@ def test_a_kill_before_the_header_is_replaced_changes_nothing(saved, tmp_path, c
 
 
 def test_overwriting_is_one_step_too(place_map, saved, town, cache, monkeypatch):
-    other = PlaceMap.build([town / f"{i:02d}.png" for i in range(5)], encoder=FakeEncoder(), spec=SPEC)
+    other = PlaceMap.build([town / f"{i:02d}.png" for i in range(5)], head="paper", encoder=FakeEncoder(), spec=SPEC)
     with monkeypatch.context() as patch:
         patch.setattr(writer, "write_json", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
         with pytest.raises(OSError, match="disk full"):

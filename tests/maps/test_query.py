@@ -41,7 +41,9 @@ def test_scores_are_those_of_the_head(place_map, town, cache):
 @pytest.mark.parametrize("ensemble", [False, True])
 def test_float32_storage_keeps_the_head_exactly(town, cache, ensemble):
     kept = MapSpec(storage="float32", ensemble=ensemble)
-    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, cache=cache, map_spec=kept)
+    built = PlaceMap.build(
+        town, head="paper", encoder=FakeEncoder(), spec=SPEC, options=EncoderOptions(cache=cache), map_spec=kept
+    )
     encoded = tfa.encode(town, FakeEncoder(), cache=cache)
     expected = tfa.fit(encoded.tokens, SPEC).scores(encoded.tokens, "ensemble" if ensemble else 0)
     np.testing.assert_allclose(built.state.head.scorer.scores(encoded.tokens), expected, atol=1e-4)
@@ -106,21 +108,21 @@ def test_confidence_by_hand():
 def test_positions_come_back_with_the_hits(town, cache, tmp_path):
     csv = tmp_path / "positions.csv"
     csv.write_text("file,x,y\n" + "".join(f"{i:02d}.png,{i},{2 * i}\n" for i in range(14)))
-    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, positions=csv)
+    built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, positions=csv)
     assert built.query(town / "04.png", k=1)[0].position.to_dict() == {"x": 4.0, "y": 8.0}
     built.save(tmp_path / "m.tfa")
     assert reopened(tmp_path / "m.tfa").query(town / "04.png", k=1)[0].to_dict()["position"] == {"x": 4.0, "y": 8.0}
 
 
 def test_an_encoder_without_a_global_token(town, cache):
-    built = PlaceMap.build(town, encoder=FakeEncoder(global_token=False), spec=SPEC)
+    built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(global_token=False), spec=SPEC)
     assert not built.info()["decisions"]["admit_cls"]
     assert built.query(town / "07.png", k=1)[0].id == 7
 
 
 def test_two_photos_of_the_same_content_tie_and_the_first_wins(town, cache):
     (town / "99.png").write_bytes((town / "02.png").read_bytes())
-    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
+    built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC)
     first, second = built.query(town / "02.png", k=2)
     assert (Path(first.image).name, Path(second.image).name) == ("02.png", "99.png")
     assert first.score == second.score
@@ -136,19 +138,19 @@ def test_another_encoder_is_refused(saved, town):
 
 def test_too_few_photos(tmp_path, cache):
     with pytest.raises(NoImages):
-        PlaceMap.build(tmp_path, encoder=FakeEncoder())
+        PlaceMap.build(tmp_path, head="paper", encoder=FakeEncoder())
     photo(tmp_path / "one" / "a.png", 1)
     with pytest.raises(NoImages, match="at least 2"):
-        PlaceMap.build(tmp_path / "one", encoder=FakeEncoder())
+        PlaceMap.build(tmp_path / "one", head="paper", encoder=FakeEncoder())
     with pytest.raises(BadSpec, match="int4"):
-        PlaceMap.build(tmp_path / "one", encoder=FakeEncoder(), map_spec=MapSpec(storage="int4"))
+        PlaceMap.build(tmp_path / "one", head="paper", encoder=FakeEncoder(), map_spec=MapSpec(storage="int4"))
 
 
 def test_a_broken_photo_stops_the_build_unless_skipped(town, cache):
     (town / "05b.jpg").write_bytes(b"\xff\xd8 broken")
     with pytest.raises(BadImage, match=r"05b\.jpg"):
-        PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
-    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, options=EncoderOptions(skip_bad=True))
+        PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC)
+    built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, options=EncoderOptions(skip_bad=True))
     assert len(built) == 14
     assert [Path(name).name for name, _ in built.skipped] == ["05b.jpg"]
 

@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
-from tfa.base.config import HeadSpec
+from tfa.base.config import EncoderOptions, HeadSpec
 from tfa.errors import BadCalibration, BadImage, NoImages, UnknownImage
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
@@ -153,9 +153,13 @@ def test_any_order_of_edits(tmp_path: Path) -> None:
     photo(made / "new.png", 77)
     (made / "broken.png").write_bytes(b"no picture")
     first = [made / f"{number}.png" for number in range(FIRST)]
-    PlaceMap.build(first, encoder=FakeEncoder(), spec=HeadSpec(words=4), cache=TokenCache(made / "cache")).save(
-        made / "town.tfa"
-    )
+    PlaceMap.build(
+        first,
+        head="paper",
+        encoder=FakeEncoder(),
+        spec=HeadSpec(words=4),
+        options=EncoderOptions(cache=TokenCache(made / "cache")),
+    ).save(made / "town.tfa")
     EditedMap.made, EditedMap.folder = made, tmp_path / "edited"
     bounds = settings(
         max_examples=18,

@@ -26,7 +26,9 @@ def queries(tmp_path):
 
 
 def built(town, storage="int7", **kept):
-    return PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(storage=storage, **kept))
+    return PlaceMap.build(
+        town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(storage=storage, **kept)
+    )
 
 
 @pytest.mark.parametrize("ensemble", [False, True])

@@ -159,11 +159,11 @@ def test_an_opened_map_is_followed_as_the_one_that_was_saved(saved, place_map, f
     assert answers_of(reopened(saved).follow(), frames) == answers_of(place_map.follow(), frames)
 
 
+@pytest.mark.parametrize("head", ["judged", "paper"])
 @pytest.mark.parametrize("storage", ["float32", "int7"])
-def test_maps_of_every_storage_and_ensembles_are_followed(town, cache, frames, storage):
-    built = PlaceMap.build(
-        town, encoder=FakeEncoder(), spec=SPEC, cache=cache, map_spec=MapSpec(storage=storage, ensemble=True)
-    )
+def test_maps_of_every_storage_and_ensembles_are_followed(town, cache, frames, storage, head):
+    kept = MapSpec(head=head, storage=storage, ensemble=True)
+    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=kept)
     answers = answers_of(built.follow(), frames)
     assert [answer.hits[0].id for answer in answers[4:]] == list(range(4, 14))
 

@@ -112,7 +112,7 @@ def test_a_map_verifies_by_itself_if_that_was_admitted(place_map, dusk, admitted
 
 
 def test_a_map_without_compact_tokens_says_how_to_get_them(town, dusk, cache):
-    plain = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(verify=False))
+    plain = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(verify=False))
     assert plain.info()["verification"] is None
     assert plain.query(dusk)[0].matches is None
     for ask in (plain.query, lambda photo, verify: plain.query_tokens(tokens_of([photo]), verify=verify)):
@@ -126,7 +126,7 @@ def test_a_map_without_compact_tokens_says_how_to_get_them(town, dusk, cache):
 
 def test_photos_of_the_same_content_tie_when_verified_too(town, cache):
     (town / "99.png").write_bytes((town / "02.png").read_bytes())
-    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
+    built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC)
     first, second = built.query(town / "02.png", k=2, verify=True)
     assert (first.id, second.id) == (2, 14)
     assert (first.score, first.matches) == (second.score, second.matches)
@@ -151,7 +151,7 @@ def test_an_emptied_map_has_nothing_to_verify(place_map, dusk):
 
 
 def test_an_ensemble_is_verified(town, dusk, cache):
-    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(ensemble=True))
+    built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(ensemble=True))
     assert built.query(dusk, k=1, verify=True)[0].id == 5
 
 
@@ -172,7 +172,7 @@ def test_the_decision_is_kept_with_its_numbers(place_map, saved):
 
 def test_settings_of_verification_are_kept(town, dusk, cache, tmp_path):
     spec = VerifySpec(candidates=3, dimensions=5, max_pseudo=4)
-    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(verify=spec))
+    built = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(verify=spec))
     built.save(tmp_path / "m.tfa")
     opened = reopened(tmp_path / "m.tfa")
     assert opened.state.compact.spec == spec

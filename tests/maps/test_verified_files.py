@@ -48,11 +48,11 @@ def test_refit_makes_the_compact_tokens_of_a_fresh_build(saved, town, tmp_path, 
     editor = reopened(saved)
     editor.add([photo(town / "more.png", 100)])
     editor.refit()
-    fresh = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
+    fresh = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC)
     opened = reopened(saved)
     np.testing.assert_array_equal(opened.state.compact.rows(range(15)), fresh.state.compact.rows(range(15)))
     assert opened.info()["verification"] == fresh.info()["verification"]
-    plain = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(verify=False))
+    plain = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(verify=False))
     plain.refit()
     assert plain.state.compact is None
 
@@ -77,7 +77,7 @@ def test_a_calibration_judges_on_its_own_photos(saved, camera, dusk, cache):
 
 
 def test_a_map_without_verification_is_calibrated_without(town, camera, cache):
-    plain = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(verify=False))
+    plain = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(verify=False))
     plain.calibrate(camera)
     assert plain.state.chosen().verification is None
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tests.fakes import FakeEncoder
-from tfa.base.config import HeadSpec
+from tfa.base.config import EncoderOptions, HeadSpec
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
 
@@ -34,7 +34,11 @@ def town(tmp_path_factory):
         photo(folder / "photos" / "03b.png", 3, 51, 0.01)
         (folder / "photos" / "05copy.png").write_bytes((folder / "photos" / "05.png").read_bytes())
         built = PlaceMap.build(
-            folder / "photos", encoder=FakeEncoder(), spec=HeadSpec(words=6), cache=TokenCache(folder / "tokens")
+            folder / "photos",
+            head="paper",
+            encoder=FakeEncoder(),
+            spec=HeadSpec(words=6),
+            options=EncoderOptions(cache=TokenCache(folder / "tokens")),
         )
     built.save(folder / "town.tfa")
     return built

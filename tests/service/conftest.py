@@ -18,9 +18,12 @@ from PIL import Image
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
+from tfa.base.config import MapSpec
 from tfa.maps import PlaceMap
 from tfa.service.app import create_app
 from tfa.service.settings import ServiceSettings
+
+FLOATS = MapSpec(head="paper", storage="float16")
 
 Serve = Callable[..., TestClient]
 
@@ -33,7 +36,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         photo(folder / "town" / f"{place:02d}.png", place)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TFA_CACHE", str(folder / "cache"))
-        PlaceMap.build(folder / "town", encoder=FakeEncoder(), spec=SPEC).save(folder / "town.tfa")
+        PlaceMap.build(folder / "town", encoder=FakeEncoder(), spec=SPEC, map_spec=FLOATS).save(folder / "town.tfa")
     return folder
 
 

@@ -11,6 +11,7 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
 from tests.service.conftest import opened
+from tfa.base.config import EncoderOptions
 from tfa.bench.load_test import run as serving
 from tfa.bench.load_test.child import Child, NotServing
 from tfa.bench.load_test.clients import synthetic_photo
@@ -29,7 +30,13 @@ def fake_map(folder: Path, images: int) -> PlaceMap:
     (folder / "photos").mkdir()
     for seed in range(images):
         (folder / "photos" / f"{seed}.jpg").write_bytes(synthetic_photo(seed))
-    built = PlaceMap.build(folder / "photos", encoder=FakeEncoder(), spec=SPEC, cache=TokenCache(folder / "cache"))
+    built = PlaceMap.build(
+        folder / "photos",
+        head="paper",
+        encoder=FakeEncoder(),
+        spec=SPEC,
+        options=EncoderOptions(cache=TokenCache(folder / "cache")),
+    )
     built.save(folder / "town.tfa")
     return built
 

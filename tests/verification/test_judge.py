@@ -12,7 +12,7 @@ from tfa.method.controllers.judged import cross_fitted_answers, in_words, judged
 from tfa.method.evidence.rows import NOBODY
 from tfa.reference import second_order as reference
 from tfa.verification.judge import OTHERS, roots_of_evidence
-from tfa.verification.judged_head import SCORE_FROM, TARGET_FROM, judge_on_target
+from tfa.verification.judged_head import SCORE_FROM, TARGET_FROM, decide_for_target
 
 GRID = (3, 4)
 
@@ -175,6 +175,6 @@ def test_the_judge_prefers_answers_that_bear_evidence():
     def evidence(photo, images):
         return np.where(images == favoured[photo], 9.0, 0.1)
 
-    decisions, seen = judge_on_target(fitted, target, evidence)
+    decisions, seen = decide_for_target(fitted, space, view, evidence)
     assert decisions.name == "second_order/original"
     assert seen.candidates["second_order/original"].value > seen.candidates[seen.incumbent].value

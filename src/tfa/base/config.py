@@ -112,14 +112,26 @@ class VerifySpec(Spec):
 
 
 STORAGES = ("float16", "float32", "int7")
+HEADS = ("judged", "second-order", "paper")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MapSpec(Spec):
-    """What a map keeps of its head and its photos."""
+    """Which head a map has, and what it keeps of it and of its photos."""
 
+    head: str = described(
+        "judged",
+        "judged: of several heads the one whose answers bear most evidence; second-order: one of these, of the given "
+        "carrier (both ours); paper: the paper's",
+        choices=HEADS,
+    )
+    carrier: str = described(
+        "partial",
+        "of a second-order head: original, partial, adaptive, blend, tempered or full",
+        choices=("original", "partial", "adaptive", "blend", "tempered", "full"),
+    )
     storage: str = described(
-        "float16", "float16, float32, or int7: a quarter of float32 and the fastest to query (ours)", choices=STORAGES
+        "int7", "float16, float32, or int7: a quarter of float32 and the fastest to query (ours)", choices=STORAGES
     )
     ensemble: bool = described(False, "keep all three replicas: three times the size, steadier answers")
     verify: bool | VerifySpec = described(  # noqa: RUF009  # a field, as the others are
@@ -142,3 +154,4 @@ class EncoderOptions:
     fast: bool = False  # encode in 8-bit integers, on the CPU only
     batch_size: int = 8  # photos encoded at a time
     skip_bad: bool = False  # leave out and list photos that cannot be read, rather than stop
+    cache: Any = None  # a `photos.TokenCache` for tokens; the user's own if None

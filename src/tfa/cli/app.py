@@ -99,6 +99,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
     build.build: (
         "tfa build photos/ --out town.tfa",
         "tfa build photos/ --out town.tfa --positions where.csv --skip-bad",
+        "tfa build photos/ --out town.tfa --head second-order --carrier blend",
         "tfa build north/ south/ --out town.tfa --encoder dinov2-b14 --weights vitb14.pth",
     ),
     query.query: (

@@ -24,6 +24,20 @@ def build(
     encoder: options.Encoder = "dinov2-s14-focus",
     positions: options.Positions = None,
     skip_bad: options.SkipBad = False,
+    head: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND",
+            help="judged: of several heads the one whose answers bear most evidence; second-order: that of --carrier "
+            "(both ours); paper: the paper's own.",
+        ),
+    ] = MapSpec.head,
+    carrier: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="With --head second-order: original, partial, adaptive, blend, tempered or full."
+        ),
+    ] = MapSpec.carrier,
     ensemble: Annotated[
         bool, typer.Option("--ensemble", help="Keep all three replicas: three times the size, steadier answers.")
     ] = False,
@@ -56,7 +70,7 @@ def build(
 
     # What can be refused is refused before the work, not after an hour of it.
     check_out(out, force=force)
-    map_spec = MapSpec(storage=storage, ensemble=ensemble, verify=verify)
+    map_spec = MapSpec(head=head, carrier=carrier, storage=storage, ensemble=ensemble, verify=verify)
     if positions is not None:
         from tfa.photos.positions import read_positions_csv
 

@@ -35,19 +35,23 @@ def show_calibration(entry: Mapping[str, Any]) -> None:
     facts = entry["calibration"]
     saw = "the map's photos and the calibration's" if entry["saw"] == "target" else entry["saw"]
     say(f"  made of {facts['used']:,} of {counted(facts['given'], 'photo')}; it saw {saw}")
-    made, reasons = entry["decisions"], entry["reasons"]
+    _show_decisions([*_calibration_rows(entry["decisions"], entry["reasons"]), *verification(entry)])
+    say("  changes: " + ("; ".join(entry["differences"]) or "nothing, the decisions are the same"))
+
+
+def _calibration_rows(made: Mapping[str, Any], reasons: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    if "representation" in made:
+        return _judged(made, reasons)
     mixed = f", soft {made['soft_weight']:.2f}" if made["route"] == "mixture" else ""
     strengths = "; ".join(f"{name} c {s['c']:.3f}, β {s['beta']:.3f}" for name, s in made["strengths"].items())
     cls = f"admitted, weight {1 - made['local_weight']:.2f}" if made["admit_cls"] else "left out"
-    rows = [
+    return [
         ("assignment", made["route"] + mixed, reasons["route"]),
         ("carrier", made["carrier"], reasons["carrier"]),
         ("CLS token", cls, reasons["admit_cls"]),
         ("strengths", strengths, reasons["strengths"]),
         ("scores", "calibrated" if made["score_calibrated"] else "as they are", reasons.get("score", "")),
     ]
-    _show_decisions([*rows, *verification(entry)])
-    say("  changes: " + ("; ".join(entry["differences"]) or "nothing, the decisions are the same"))
 
 
 def counted_images(info: Mapping[str, Any]) -> str:
@@ -61,6 +65,13 @@ def counted_images(info: Mapping[str, Any]) -> str:
 def decisions(info: Mapping[str, Any], *, scales: bool = False) -> list[tuple[str, str, str]]:
     """Name, value and reason of every decision."""
     made, reasons = info["decisions"], info["reasons"]
+    if "representation" in made:
+        spreads = [
+            ("σ of S_0", _shown(made["sigma_original"]), "spread of the plain scores, one for each construction"),
+            ("σ of S_P", _shown(made["sigma_partial"]), "spread of the partly whitened scores"),
+            ("σ of S_⅝", _shown(made["sigma_tempered"]), "spread of scores whitened a little more"),
+        ]
+        return [*_judged(made, reasons), *(spreads if scales else []), *verification(info)]
     rows = [
         ("assignment", made["assignment"], reasons["assignment"]),
         ("carrier", made["carrier"], reasons["carrier"]),
@@ -70,6 +81,12 @@ def decisions(info: Mapping[str, Any], *, scales: bool = False) -> list[tuple[st
         ("σ of CLS", _shown(made["sigma_cls"]), "spread of the CLS scores, one for each vocabulary"),
     ]
     return [*rows[: None if scales else 4], *verification(info)]
+
+
+def _judged(made: Mapping[str, Any], reasons: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    from tfa.maps.summary import judged_rows
+
+    return judged_rows(made, reasons)
 
 
 def verification(info: Mapping[str, Any]) -> list[tuple[str, str, str]]:

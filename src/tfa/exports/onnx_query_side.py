@@ -20,7 +20,7 @@ from tfa.exports.vectors import CompiledMap
 from tfa.method.carriers import Gamma
 from tfa.method.query_sides import QuerySide, ResidualSide
 from tfa.method.scorer import GLOBAL, Scorer
-from tfa.search.gallery import Rows
+from tfa.search.gallery import OwnRows
 from tfa.search.quantised_rows import QuantisedRows
 
 OPSET = 18  # the first where every reduction takes its axes as an input
@@ -66,7 +66,7 @@ def head_model(scorer: Scorer, about: Mapping[str, Any]) -> bytes:
 
 def _bytes(side: QuerySide) -> int:
     """Of the constants of a side; integers are written as the float32 they stand for."""
-    held: list[Rows]
+    held: list[OwnRows]
     if not isinstance(side, ResidualSide):
         held = [side.patch_directions, side.axes]
     elif side.geometry is not None and side.anchors is not None:

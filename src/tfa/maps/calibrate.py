@@ -1,8 +1,8 @@
 """Calibrating a map: which photos, the head they calibrate, and what a map keeps of it.
 
-A map keeps what answering needs and its three vocabularies. Calibration needs more: descriptors of both assignments
-under all three, and their spectra. They are computed again from the token cache, or from the photos the map was fitted
-on where the cache lost them.
+A map with a second-order space (ours, beyond the paper) holds all that calibration needs. A map of the paper's head
+keeps what answering needs and its three vocabularies; descriptors of both assignments under all three, and their
+spectra, are computed again from the token cache, or from the photos the map was fitted on where the cache lost them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from tfa.maps.lookup import tokens_of, unique_files
 from tfa.maps.query import AskableMap
 from tfa.maps.records import CalibrationReport, ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
+from tfa.maps.state_changes import duplicates_of
+from tfa.maps.stored_head import AnyHead
 from tfa.maps.verification import judge_calibration
-from tfa.method.head import Head
 from tfa.photos.images import as_rgb, find_images
 
 NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -112,18 +113,19 @@ def calibrate(
     if used < CalibrationSpec.few:
         notes.append(f"{used} photos are few: the calibration may do worse than none. Give {budget} if you can")
 
-    score = used >= CalibrationSpec.score_from if score is None else score
-    tuned, added = _calibrated_head(place_map, encoded.tokens, score, progress)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewPhotos)  # the notes say it
+        tuned, added = _calibrated_head(place_map, encoded.tokens, score, progress)
     facts = {
         "given": len(paths),
         "used": used,
         "budget": budget,
-        "score": score,
+        "score": bool(tuned.decisions.to_dict()["score_calibrated"]),
         "digests": list(encoded.digests),
         "revision": state.revision + 1,
     }
     verification = judge_calibration(tuned, encoded.tokens, state.compact, progress)
-    head = NamedHead.of(name, tuned, state.database.replica, state.head.storage, facts, verification)
+    head = NamedHead.of(name, tuned, state.database.replica, state.head.storage, facts, verification, state.spaces)
     if added is not None:
         head = head.grown(added)
     if any(old.name == name for old in state.calibrations):
@@ -134,20 +136,27 @@ def calibrate(
 
 
 def _calibrated_head(
-    place_map: AskableMap, photos: Tokens, score: bool, progress: Progress
-) -> tuple[Head, Tokens | None]:
-    """The head of the fitted images, calibrated, and the tokens of those that were added since."""
+    place_map: AskableMap, photos: Tokens, score: bool | None, progress: Progress
+) -> tuple[AnyHead, Tokens | None]:
+    """The head of the fitted images, calibrated, and the tokens of those that were added since, where it needs them.
+
+    Whether scores are calibrated the caller says, else the judge, of the paper's head the number of photos.
+    """
     state, device = place_map.state, place_map.options.device
     fitted = [record for record in state.images if record.fitted]
+    if state.spaces is not None:
+        same = duplicates_of(fitted)
+        spaces = state.spaces.fitted(len(fitted), HeadSpec.from_dict(state.spec), same)
+        return pipeline.calibrate_judged(spaces, photos, state.compact, score=score, progress=progress), None
+    assert state.vocabularies is not None, "the paper's head has words"
     added = state.images[len(fitted) :]
     assert not any(record.fitted for record in added), "fitted images come first"
     database = tokens_of(place_map, fitted, progress)  # all tokens before the long work: some may be lost
     more = tokens_of(place_map, added, progress) if added else None
     spec, words = HeadSpec.from_dict(state.spec), list(state.vocabularies)
     geometry = pipeline.fit_database(database, spec, words, backend_for(device), "float32", progress)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FewPhotos)  # the notes say it
-        return pipeline.calibrate(geometry, photos, score=score, device=device, progress=progress), more
+    score = len(photos) >= CalibrationSpec.score_from if score is None else score
+    return pipeline.calibrate(geometry, photos, score=score, device=device, progress=progress), more
 
 
 def dropped_note(state: MapState, path: Path | None) -> list[str]:

@@ -12,20 +12,19 @@ from tfa.base.progress import Progress, as_progress
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.errors import BadMap, NoImages
 from tfa.maps.calibrate import calibrate, dropped_note
+from tfa.maps.fit_map import FittedMap, complete, fit_map
 from tfa.maps.folder import reader, writer
 from tfa.maps.lookup import find_records, tokens_of, unique_files
 from tfa.maps.query import AskableMap
 from tfa.maps.records import CalibrationReport, EditReport
 from tfa.maps.state import DATABASE, MapState
 from tfa.maps.state_changes import encoder_facts, new_state, records_of, with_images
+from tfa.maps.stored_head import AnyHead
 from tfa.maps.summary import facts_of, unseen_share
-from tfa.maps.verification import fit_verification
-from tfa.method.head import ENSEMBLE, Head, Replica
 from tfa.photos.images import find_images
 from tfa.photos.positions import Position, find_positions
-from tfa.photos.token_cache import EncodedImages, TokenCache
-from tfa.pipeline import encode, fit
-from tfa.verification.patch_store import why_not
+from tfa.photos.token_cache import EncodedImages
+from tfa.pipeline import encode
 
 UNSEEN_LIMIT = 0.2  # share of images not seen at fitting from which a refit is advised
 
@@ -43,19 +42,22 @@ class PlaceMap(AskableMap):
         cls,
         photos: Any,
         *,
+        head: str | None = None,
         encoder: str | Encoder = DEFAULT_ENCODER,
         positions: str | Path | None = None,
         spec: HeadSpec | None = None,
         map_spec: MapSpec | None = None,
         options: EncoderOptions | None = None,
-        cache: TokenCache | None = None,
         progress: bool | Progress | None = None,
     ) -> PlaceMap:
         """Photos → encoder → head → map. `photos` is a folder, a file or a list of them.
 
-        `spec` is what the head is fitted with, `map_spec` what the map keeps of it, `options` how photos are encoded.
+        `head` is "judged" (of several heads the one whose answers bear most evidence), "second-order" or "paper"; if
+        not given, that of `map_spec`, which says more of what the map is made of and keeps. `spec` is what the head
+        is fitted with, `options` how photos are encoded.
         """
-        progress, options = as_progress(progress), options or EncoderOptions()
+        progress, options, map_spec = as_progress(progress), options or EncoderOptions(), map_spec or MapSpec()
+        map_spec = map_spec if head is None else replace(map_spec, head=head)
         paths = find_images(photos)
         root = Path(photos) if isinstance(photos, (str, Path)) and Path(photos).is_dir() else None
         csv = None if positions is None else Path(positions)
@@ -66,23 +68,26 @@ class PlaceMap(AskableMap):
                 progress=progress,
             )  # fmt: skip
         encoded = encode(
-            paths, encoder, cache=cache, skip_bad=options.skip_bad, batch_size=options.batch_size, progress=progress
+            paths,
+            encoder,
+            cache=options.cache,
+            skip_bad=options.skip_bad,
+            batch_size=options.batch_size,
+            progress=progress,
         )
         if len(encoded.paths) < 2:
             raise NoImages(f"a map needs at least 2 photos, {photos} gave {len(encoded.paths)}")
-        head = fit(encoded.tokens, spec, device=options.device, progress=progress)
+        fitted = fit_map(encoded.tokens, map_spec, spec, options.device, progress)
         where = dict(zip(paths, places, strict=True))
-        built = cls.from_head(
-            head, encoded, encoder, where, map_spec=map_spec or MapSpec(), options=options, progress=progress
-        )
-        built.cache = cache
+        built = cls._new(fitted, encoded, encoder, where, map_spec, options)
+        built.cache = options.cache
         built.notes += notes
         return built
 
     @classmethod
     def from_head(
         cls,
-        head: Head,
+        head: AnyHead,
         encoded: EncodedImages,
         encoder: Encoder,
         places: Mapping[Path, Position | None] | None = None,
@@ -96,15 +101,22 @@ class PlaceMap(AskableMap):
         Without a `map_spec` answers are not verified: the map then answers as the head does.
         """
         map_spec, options = map_spec or MapSpec(verify=False), options or EncoderOptions()
-        records = records_of(encoded, places or {}, first_id=0, fitted=True)
-        replica: Replica = ENSEMBLE if map_spec.ensemble else 0
-        fitted = fit_verification(head, encoded.tokens, map_spec.verification, options.device, progress)
-        facts = encoder_facts(encoder, options.weights)
-        place_map = cls(new_state(head, replica, map_spec.storage, records, facts, *fitted), encoder=encoder)
-        place_map.options, place_map.notes = options, list(encoder.notes)
-        hindrance = why_not(encoded.tokens)
-        if map_spec.verification is not None and hindrance is not None:
-            place_map.notes.append(f"built without verification: {hindrance}")
+        fitted = complete(head, encoded.tokens, map_spec, options.device, progress)
+        return cls._new(fitted, encoded, encoder, places or {}, map_spec, options)
+
+    @classmethod
+    def _new(
+        cls,
+        fitted: FittedMap,
+        encoded: EncodedImages,
+        encoder: Encoder,
+        places: Mapping[Path, Position | None],
+        map_spec: MapSpec,
+        options: EncoderOptions,
+    ) -> PlaceMap:
+        records = records_of(encoded, places, first_id=0, fitted=True)
+        place_map = cls(new_state(fitted, map_spec, records, encoder_facts(encoder, options.weights)), encoder=encoder)
+        place_map.options, place_map.notes = options, [*encoder.notes, *fitted.notes]
         place_map.skipped = [(str(path), reason) for path, reason in encoded.skipped]
         return place_map
 
@@ -165,19 +177,17 @@ class PlaceMap(AskableMap):
         return EditReport([], gone, [], [*notes, *self._advice()])
 
     def refit(self, progress: bool | Progress | None = None) -> None:
-        """Fit a new head on the photos now in the map, from the token cache; ids and positions stay."""
+        """Fit a new head of the same kind on the photos now in the map, from the token cache; ids and places stay."""
         if len(self) < 2:
             raise NoImages(f"refit needs at least 2 photos, the map has {len(self)}")
         progress, old, device = as_progress(progress), self.state, self.options.device
         tokens = tokens_of(self, self.images, progress, "remove them from the map before refit")
-        head = fit(tokens, HeadSpec.from_dict(old.spec), device=device, progress=progress)
-        spec = None if old.compact is None else old.compact.spec
-        fitted = fit_verification(head, tokens, spec, device, progress)
+        fitted = fit_map(tokens, old.map_spec, HeadSpec.from_dict(old.spec), device, progress)
         records = [replace(record, fitted=True) for record in self.images]  # they keep their ids
-        fresh = new_state(head, old.database.replica, old.head.storage, records, old.encoder, *fitted)
+        fresh = new_state(fitted, old.map_spec, records, old.encoder)
         fresh = replace(fresh, next_id=old.next_id, revision=old.revision + 1, photo_root=old.photo_root)
         self._commit(fresh, writer.write_all)  # without calibrations: they were of the old head
-        self.notes += dropped_note(old, self.path)
+        self.notes += [*fitted.notes, *dropped_note(old, self.path)]
 
     def calibrate(
         self,
@@ -192,7 +202,8 @@ class PlaceMap(AskableMap):
         """Calibrate the map for a camera, from unlabelled photos of it that the map does not hold.
 
         The calibration is kept beside the database-only head and answers from now on. `score` also calibrates
-        scores, an image's bias each (None: from 16 photos on). Needs the photos of the map, or their cached tokens.
+        scores, an image's bias each (None: as the judge decides; of the paper's head from 16 photos on). A map of the
+        paper's head needs its photos, or their cached tokens; others hold all that it takes.
         """
         fresh, report = calibrate(self, photos, name, budget, score, skip_bad, as_progress(progress))
         self._commit(fresh, writer.write_calibration)
@@ -217,7 +228,9 @@ class PlaceMap(AskableMap):
         head, known = other.state.chosen(name), other.state.images
         if self.state.head_digest(DATABASE) != other.state.head_digest(DATABASE):
             raise BadMap("the map was fitted again while it was calibrated; calibrate it again")
-        if added := self.state.images[len(known) :]:
+        if head.stored.in_space and self.state.spaces is not None:
+            head = head.over(self.state.spaces)
+        elif added := self.state.images[len(known) :]:
             head = head.grown(tokens_of(self, added))
         head = replace(head, calibration={**(head.calibration or {}), "revision": self.state.revision + 1})
         self._commit(self.state.with_calibration(head), writer.write_calibration)

@@ -87,6 +87,8 @@ class AskableMap:
             floats = head.stored.storage != INTEGERS
             bounded = self._prepared and floats and len(self.state.images) >= COARSE_FROM
             kind = self._engine_class or (BoundedEngine if bounded else ExactEngine)
+            if kind is BoundedEngine and not floats:
+                kind = ExactEngine  # rows of integers need no bounds: their products are exact
             self._searchable_heads[head.name] = SearchableHead.of(head.stored, self.images, self.rows, kind)
         return self._searchable_heads[head.name]
 

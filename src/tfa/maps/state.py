@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from tfa.base.config import MapSpec
 from tfa.base.files import sha256_of_json
 from tfa.base.tokens import Tokens
 from tfa.errors import BadCalibration
 from tfa.maps.records import ImageRecord
-from tfa.maps.stored_head import StoredHead
-from tfa.method.head import Head, Replica
+from tfa.maps.stored_head import AnyHead, StoredHead
+from tfa.maps.stored_space import StoredSpaces
+from tfa.method.head import ENSEMBLE, Replica
 from tfa.method.scorer import Scorer
 from tfa.verification.patch_store import CompactTokens
 
@@ -37,14 +39,15 @@ class NamedHead:
     def of(
         cls,
         name: str,
-        head: Head,
+        head: AnyHead,
         replica: Replica,
         storage: str,
         calibration: dict[str, Any] | None = None,
         verification: dict[str, Any] | None = None,
+        spaces: StoredSpaces | None = None,
     ) -> NamedHead:
-        """What a map keeps of a fitted head."""
-        stored, decisions, evidence = StoredHead.of(head, replica, storage), head.decisions, head.evidence
+        """What a map keeps of a fitted head; `spaces` are the map's."""
+        stored, decisions, evidence = StoredHead.of(head, replica, storage, spaces), head.decisions, head.evidence
         return cls(name, stored, decisions.to_dict(), evidence.to_dict(), head.saw, replica, calibration, verification)
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,9 +60,13 @@ class NamedHead:
         """Was verification admitted for this head?"""
         return self.verification is not None and bool(self.verification["admitted"])
 
-    def grown(self, tokens: Tokens) -> NamedHead:
-        """With new images, described by the frozen vocabulary and geometry."""
-        return dataclasses.replace(self, stored=self.stored.grown(tokens))
+    def grown(self, tokens: Tokens, spaces: StoredSpaces | None = None) -> NamedHead:
+        """With new images, described by the frozen vocabulary and geometry; `spaces` hold them already."""
+        return dataclasses.replace(self, stored=self.stored.grown(tokens, spaces))
+
+    def over(self, spaces: StoredSpaces) -> NamedHead:
+        """A second-order head with all rows of the map's spaces."""
+        return dataclasses.replace(self, stored=self.stored.over(spaces))
 
     def with_scorer(self, scorer: Scorer) -> NamedHead:
         return dataclasses.replace(self, stored=dataclasses.replace(self.stored, scorer=scorer))
@@ -78,7 +85,11 @@ class MapState:
     spec: dict[str, Any]
     heads: tuple[NamedHead, ...]  # the database-only one, then calibrations, the newest last
     images: list[ImageRecord]
-    vocabularies: np.ndarray  # 3 k d: the words of all constructions, which a calibration starts from
+    # s k d: words; of a paper's map those of all constructions, which a calibration starts from, of a judged one those
+    # of the residual heads that competed, of a second-order one none
+    vocabularies: np.ndarray | None = None
+    head_kind: str = "paper"  # one of `base.config.HEADS`
+    spaces: StoredSpaces | None = None  # second-order coordinates of every gallery row, where heads are made of them
     active: str = DATABASE  # which head answers when none is named
     removed: frozenset[int] = frozenset()
     next_id: int = 0
@@ -114,13 +125,27 @@ class MapState:
             "Make one with: tfa calibrate"
         )
 
+    @property
+    def map_spec(self) -> MapSpec:
+        """What another map of this kind is made with."""
+        return MapSpec(
+            head=self.head_kind,
+            carrier=self.database.decisions["carrier"],
+            storage=self.head.storage,
+            ensemble=self.database.replica == ENSEMBLE,
+            verify=False if self.compact is None else self.compact.spec,
+        )
+
     def head_digest(self, name: str) -> str:
-        """What a head of a saved map is known by: the content of its file, and how the header reads it.
+        """What a head of a saved map is known by: the content of its files, and how the header reads them.
 
         Edits leave it as it is. After a refit, or a calibration made again under its name, it is another.
         """
-        file = next(entry for entry in self.files if entry["role"] == "head" and entry["head"] == name)
-        return sha256_of_json({"layout": self.chosen(name).stored.layout(), "sha256": file["sha256"]})
+        known = {"layout": self.chosen(name).stored.layout()}
+        for entry in self.files:
+            if (entry["role"], entry["head"]) in (("head", name), ("space", None)):
+                known |= {"sha256" if entry["role"] == "head" else "space": entry["sha256"]}
+        return sha256_of_json(known)
 
     def changed(self, **changes: Any) -> MapState:
         """The next revision."""

@@ -9,37 +9,49 @@ from typing import Any
 
 import numpy as np
 
+from tfa.base.config import MapSpec
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder
+from tfa.maps.fit_map import FittedMap
 from tfa.maps.folder.photo_paths import common_folder
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.method.head import Head, Replica
+from tfa.maps.stored_head import AnyHead
+from tfa.maps.stored_space import StoredSpaces
+from tfa.method.controllers.decisions import JudgedDecisions
+from tfa.method.head import ENSEMBLE, Replica
+from tfa.method.second_order_head import SecondOrderHead
 from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages
-from tfa.verification.patch_store import CompactTokens
 
 
-def new_state(
-    head: Head,
-    replica: Replica,
-    storage: str,
-    records: list[ImageRecord],
-    encoder: dict[str, Any],
-    compact: CompactTokens | None = None,
-    verification: dict[str, Any] | None = None,
-) -> MapState:
+def new_state(fitted: FittedMap, map_spec: MapSpec, records: list[ImageRecord], encoder: dict[str, Any]) -> MapState:
     """The first state of a map whose head was just fitted on the images of `records`."""
+    replica: Replica = ENSEMBLE if map_spec.ensemble else 0
+    head, verification = fitted.head, fitted.verification
+    spaces = head.fitted if isinstance(head, SecondOrderHead) else fitted.spaces
+    stored = None if spaces is None else StoredSpaces.of(spaces, replica, map_spec.storage)
+    centers = [vocabulary.centers for vocabulary in head.vocabularies]
+    named = NamedHead.of(DATABASE, head, replica, map_spec.storage, verification=verification, spaces=stored)
     return MapState(
         encoder=encoder,
         spec=head.spec.to_dict(),
-        heads=(NamedHead.of(DATABASE, head, replica, storage, verification=verification),),
+        heads=(named,),
         images=records,
-        vocabularies=np.stack([vocabulary.centers for vocabulary in head.vocabularies]),
+        vocabularies=np.stack(centers) if centers else None,
+        head_kind=kind_of(head, map_spec),
+        spaces=stored,
         photo_root=common_folder([record.path for record in records]),
         next_id=max((record.id for record in records), default=-1) + 1,
-        compact=compact,
+        compact=fitted.compact,
     )
+
+
+def kind_of(head: AnyHead, map_spec: MapSpec) -> str:
+    """Which of `base.config.HEADS` a map of this head has."""
+    if isinstance(head, SecondOrderHead):
+        return "second-order" if map_spec.head == "second-order" else "judged"
+    return "judged" if isinstance(head.decisions, JudgedDecisions) else "paper"
 
 
 def encoder_facts(encoder: Encoder, weights: str | Path | None) -> dict[str, Any]:
@@ -65,8 +77,10 @@ def records_of(
 
 def with_images(state: MapState, tokens: Tokens, records: list[ImageRecord]) -> MapState:
     """The state with more images, described by the frozen vocabulary, geometry and compaction."""
+    spaces = None if state.spaces is None else state.spaces.grown(tokens)
     return state.changed(
-        heads=tuple(head.grown(tokens) for head in state.heads),
+        heads=tuple(head.grown(tokens, spaces) for head in state.heads),
+        spaces=spaces,
         images=[*state.images, *records],
         next_id=state.next_id + len(records),
         compact=None if state.compact is None else state.compact.grown(tokens),
@@ -89,7 +103,14 @@ def with_arrays_of(fresh: MapState, older: MapState) -> MapState:
             scorer = dataclasses.replace(scorer, sides=old.sides, terms=tuple(terms))
             head = head.with_scorer(scorer)
         heads.append(head)
-    return dataclasses.replace(fresh, heads=tuple(heads))
+    spaces = fresh.spaces
+    if spaces is not None and older.spaces is not None and _same_start(spaces, older.spaces):
+        spaces = spaces.starting_with(older.spaces)
+    return dataclasses.replace(fresh, heads=tuple(heads), spaces=spaces)
+
+
+def _same_start(spaces: StoredSpaces, older: StoredSpaces) -> bool:
+    return len(spaces.spaces[0].halves.chunks[0]) == len(older.spaces[0].halves.chunks[0])
 
 
 def with_duplicates(state: MapState) -> MapState:

@@ -1,31 +1,35 @@
 """A stored head: what answering needs of a fitted head, in the dtype it is kept in.
 
-Only the chosen assignment and carrier of one replica (or of three, for the ensemble) are kept. The same object
-comes from a head that was just fitted and from files; `tensors` and `from_tensors` are each other's inverse.
+Only the chosen assignment and carrier of one replica (or of three, for the ensemble) are kept. A second-order head
+shares sides and rows with the space of its map. The same object comes from a head that was just fitted and from files;
+`tensors` and `from_tensors` are each other's inverse.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tfa.base.tokens import Tokens
+from tfa.maps.space_terms import over_spaces, read_space_terms, row_scales, with_newest
+from tfa.maps.stored_rows import INTEGERS, Tensors, read, stored_rows, written
+from tfa.maps.stored_space import StoredSpaces
 from tfa.method.carriers import Gamma
 from tfa.method.head import Head, Replica
-from tfa.method.query_sides import ResidualSide, residual
+from tfa.method.query_sides import ResidualSide, SecondOrderSide, residual
 from tfa.method.score_calibration import bias_of_rows
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
+from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import Gallery, Rows
-from tfa.search.quantised_rows import SEVEN_TOP, TOP, QuantisedRows, rounded
+from tfa.search.quantised_rows import QuantisedRows, rounded
 
-Tensors = Mapping[str, np.ndarray]
 GEOMETRY = ("grand_mean", "participation")  # the numbers of a geometry and of a term that the header holds
 TERM = ("weight", "side", "gamma", "member")
-INTEGERS = "int7"  # descriptors in seven bits a number, the rest of a row in eight
+AnyHead = Head | SecondOrderHead
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,12 @@ class StoredHead:
     storage: str  # how the large arrays are kept, one of `base.config.STORAGES`
 
     @classmethod
-    def of(cls, head: Head, replica: Replica, storage: str) -> StoredHead:
-        """Drop from a fitted head what answering does not need."""
+    def of(cls, head: AnyHead, replica: Replica, storage: str, spaces: StoredSpaces | None = None) -> StoredHead:
+        """Drop from a fitted head what answering does not need. `spaces` are the map's, if it has some."""
         scorer = head.scorer(replica)
+        if isinstance(head, SecondOrderHead):
+            assert spaces is not None, "a second-order head lives in a space"
+            return cls(over_spaces(replace(scorer, dtype="float32"), spaces), head.peaks[replica], storage)
         sides = tuple(_stored_side(residual(side), storage) for side in scorer.sides)
         terms: list[ScoreTerm] = []
         for term, same in zip(scorer.terms, _first_alike(scorer.terms), strict=True):
@@ -50,18 +57,33 @@ class StoredHead:
             if anchors is not None and len(anchors) == len(term.gallery):
                 rows = anchors  # every image is an anchor: one copy is enough
             else:
-                rows = _stored_rows(term.gallery.chunks[0], storage, descriptors=_describes(term))
+                rows = stored_rows(term.gallery.chunks[0], storage, wide=_describes(term))
             if scorer.duplicates is not None and term.gamma is not None:
                 # Duplicates have equal tokens; the eigenvectors gave their coordinates unequal last bits.
                 rows = rows[scorer.duplicates]
             terms.append(replace(term, gallery=Gallery.of(rows)))
         return cls(replace(scorer, sides=sides, terms=tuple(terms), dtype="float32"), head.peaks[replica], storage)
 
-    def grown(self, tokens: Tokens) -> StoredHead:
-        """With new images, described by the frozen vocabulary and geometry: one more chunk of gallery rows a term."""
+    @property
+    def in_space(self) -> bool:
+        """Is it made of the coordinates in its map's space?"""
+        return isinstance(self.scorer.sides[0], SecondOrderSide)
+
+    def over(self, spaces: StoredSpaces) -> StoredHead:
+        """A second-order head with all rows of `spaces`, the images that joined the map since among them."""
+        return replace(self, scorer=over_spaces(self.scorer, spaces))
+
+    def grown(self, tokens: Tokens, spaces: StoredSpaces | None = None) -> StoredHead:
+        """With new images, described by the frozen vocabulary and geometry: one more chunk of gallery rows a term.
+
+        `spaces` are the map's, with these images already, if it has some.
+        """
+        if self.in_space:
+            assert spaces is not None, "a second-order head lives in a space"
+            return replace(self, scorer=with_newest(self.scorer, spaces))
         old, features, rows = self.scorer.terms, self.scorer.query_vectors(tokens).terms, list[Rows]()
         for feature, term, same in zip(features, old, _first_alike(old), strict=True):
-            fresh = _stored_rows(feature, self.storage, descriptors=_describes(term)) if same is None else rows[same]
+            fresh = stored_rows(feature, self.storage, wide=_describes(term)) if same is None else rows[same]
             rows.append(fresh)
         terms = [replace(term, gallery=term.gallery.appended(own)) for term, own in zip(old, rows, strict=True)]
         bias = np.concatenate([self.scorer.bias, bias_of_rows(self.scorer, rows)])
@@ -72,7 +94,10 @@ class StoredHead:
     def layout(self) -> dict[str, Any]:
         """What the header says of the tensors."""
         sides, terms = [], []
-        for side in map(residual, self.scorer.sides):
+        for index, side in enumerate(self.scorer.sides):
+            if isinstance(side, SecondOrderSide):
+                sides.append({"assignment": side.assignment, "space": index})
+                continue
             numbers = None if side.geometry is None else {key: getattr(side.geometry, key) for key in GEOMETRY}
             sides.append({"assignment": side.assignment, "temperature": side.temperature, "geometry": numbers})
         for term, same in zip(self.scorer.terms, _first_alike(self.scorer.terms), strict=True):
@@ -81,7 +106,11 @@ class StoredHead:
         return {"storage": self.storage, "sides": sides, "terms": terms}
 
     def _shares_anchors(self, term: ScoreTerm) -> bool:
-        return term.side != GLOBAL and term.gallery.chunks[0] is residual(self.scorer.sides[term.side]).anchors
+        return (
+            not self.in_space
+            and term.side != GLOBAL
+            and term.gallery.chunks[0] is residual(self.scorer.sides[term.side]).anchors
+        )
 
     def head_tensors(self) -> dict[str, np.ndarray]:
         """The query side."""
@@ -90,12 +119,15 @@ class StoredHead:
         for index, features in enumerate(self.scorer.calibrators or ()):
             if first[index] is None:
                 tensors[f"calibrators{index}"] = features
-        for index, side in enumerate(map(residual, self.scorer.sides)):
+        for index, side in enumerate(self.scorer.sides):
+            if isinstance(side, SecondOrderSide):
+                tensors |= {} if side.shift is None else {f"side{index}.shift": side.shift}
+                continue
             tensors[f"side{index}.centers"] = side.centers
             if side.geometry is not None and side.anchors is not None:
-                tensors |= _written(f"side{index}.anchors", side.anchors)
+                tensors |= written(f"side{index}.anchors", side.anchors)
                 tensors[f"side{index}.anchor_index"] = side.geometry.anchors
-                tensors |= _written(f"side{index}.vectors", side.directions or side.geometry.vectors)
+                tensors |= written(f"side{index}.vectors", side.directions or side.geometry.vectors)
                 tensors[f"side{index}.eta"] = side.geometry.eta
                 tensors[f"side{index}.anchor_means"] = side.geometry.anchor_means
         return tensors
@@ -103,22 +135,34 @@ class StoredHead:
     def gallery_tensors(self, start: int, stop: int) -> dict[str, np.ndarray]:
         """Gallery rows `start` to `stop`; rows that are the anchors themselves are in the head's file."""
         tensors = {"bias": self.scorer.bias[start:stop]}
+        if self.in_space:
+            return tensors | row_scales(self.scorer, start, stop)
         for index, (term, same) in enumerate(zip(self.scorer.terms, _first_alike(self.scorer.terms), strict=True)):
             shared = len(term.gallery.chunks[0]) if self._shares_anchors(term) else 0
             rows = term.gallery.between(max(start, shared), stop)
             if rows is not None and same is None:
-                tensors |= _written(f"term{index}", rows)
+                tensors |= written(f"term{index}", rows)
         return tensors
 
     @classmethod
-    def from_tensors(cls, layout: dict[str, Any], head: Tensors, galleries: Sequence[Tensors]) -> StoredHead:
+    def from_tensors(
+        cls,
+        layout: dict[str, Any],
+        head: Tensors,
+        galleries: Sequence[Tensors],
+        spaces: StoredSpaces | None = None,
+    ) -> StoredHead:
+        if "space" in layout["sides"][0]:
+            if spaces is None:
+                raise ValueError("a second-order head, but no space")
+            return cls(read_space_terms(layout, head, galleries, spaces), head["peaks"], layout["storage"])
         sides = [_read_side(f"side{index}.", entry, head) for index, entry in enumerate(layout["sides"])]
         terms: list[ScoreTerm] = []
         features: list[np.ndarray] = []
         for index, entry in enumerate(layout["terms"]):
             source = index if entry["same_as"] is None else entry["same_as"]
             width = sides[entry["side"]].centers.size if entry["side"] != GLOBAL and entry["gamma"] is None else None
-            chunks = [_read(f"term{index}", one, width) for one in galleries if f"term{index}" in one]
+            chunks = [read(f"term{index}", one, width) for one in galleries if f"term{index}" in one]
             if entry["shares_anchors"]:
                 chunks.insert(0, sides[entry["side"]].anchors)
             gallery = Gallery.of(*chunks) if source == index else terms[source].gallery
@@ -134,7 +178,7 @@ def _stored_side(side: ResidualSide, storage: str) -> ResidualSide:
     centers = side.centers.astype(np.float32)
     if side.geometry is None or side.anchors is None:
         return replace(side, centers=centers)
-    anchors = _stored_rows(side.anchors, storage, descriptors=True)
+    anchors = stored_rows(side.anchors, storage, wide=True)
     vectors = side.geometry.vectors
     # 1/√η enlarges the rounding of E in the last directions: two bytes a number, where rows have one.
     directions = rounded(vectors.T, fine=True) if storage == INTEGERS else None
@@ -148,42 +192,15 @@ def _no_vectors(anchors: np.ndarray) -> np.ndarray:
     return np.empty((len(anchors), 0), np.float32)
 
 
-def _stored_rows(rows: Rows, storage: str, *, descriptors: bool) -> Rows:
-    """Rows as they are kept. Of integers the wide descriptors have seven bits a number, other rows eight."""
-    if storage != INTEGERS:
-        return np.asarray(rows).astype(storage)
-    return rounded(np.asarray(rows), SEVEN_TOP if descriptors else TOP)
-
-
 def _describes(term: ScoreTerm) -> bool:
     return term.gamma is None and term.side != GLOBAL
-
-
-def _written(name: str, rows: Rows) -> dict[str, np.ndarray]:
-    """The tensors of rows; integers have their steps beside them."""
-    if not isinstance(rows, QuantisedRows):
-        return {name: rows}
-    tensors = {name: rows.packed, f"{name}.step": rows.step}
-    return tensors if rows.fine is None else {**tensors, f"{name}.fine": rows.fine}
-
-
-def _read(name: str, tensors: Tensors, width: int | None) -> Rows:
-    """The inverse. `width` is that of descriptors, whose levels are stored in fewer bytes."""
-    rows, step = tensors[name], tensors.get(f"{name}.step")
-    if step is None:
-        return rows
-    if rows.dtype == np.uint8 and width is not None:
-        if rows.shape[1] != (7 * width + 7) // 8:
-            raise ValueError(f"{name} has {rows.shape[1]} bytes a row, {width} numbers need {(7 * width + 7) // 8}")
-        return QuantisedRows(rows, step, width, SEVEN_TOP)
-    return QuantisedRows(rows, step, rows.shape[1], TOP, tensors.get(f"{name}.fine"))
 
 
 def _read_side(name: str, entry: dict[str, Any], head: Tensors) -> ResidualSide:
     side = ResidualSide(entry["assignment"], head[name + "centers"], entry["temperature"])
     if entry["geometry"] is None:
         return side
-    vectors, index = _read(name + "vectors", head, None), head[name + "anchor_index"]
+    vectors, index = read(name + "vectors", head, None), head[name + "anchor_index"]
     directions = vectors if isinstance(vectors, QuantisedRows) else None
     geometry = Geometry(
         anchors=index,
@@ -192,7 +209,7 @@ def _read_side(name: str, entry: dict[str, Any], head: Tensors) -> ResidualSide:
         anchor_means=head[name + "anchor_means"],
         **entry["geometry"],
     )
-    anchors = _read(name + "anchors", head, side.centers.size)
+    anchors = read(name + "anchors", head, side.centers.size)
     return replace(side, geometry=geometry, anchors=anchors, directions=directions)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tfa.maps.folder.header import VERSION
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState, NamedHead
+from tfa.method.controllers.judged import CARRIER_WORDS
 
 
 def unseen_share(images: Sequence[ImageRecord]) -> float:
@@ -31,6 +32,7 @@ def facts_of(state: MapState, images: Sequence[ImageRecord], path: Path | None) 
         "unseen_share": unseen_share(images),
         "positions": sum(record.position is not None for record in images),
         "spec": state.spec,
+        "head": state.head_kind,
         "decisions": state.database.decisions,
         "reasons": state.database.evidence["reasons"],
         "evidence": _numbers(state.database),
@@ -70,8 +72,46 @@ def _numbers(head: NamedHead) -> dict[str, Any]:
     return {key: value for key, value in head.evidence.items() if key != "reasons"}
 
 
-def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+def is_judged(decisions: Mapping[str, Any]) -> bool:
+    """Are these decisions of a head that is not the paper's?"""
+    return "representation" in decisions
+
+
+def judged_rows(made: Mapping[str, Any], reasons: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Name, value and reason of every decision of a head that is not the paper's."""
+    return [
+        ("representation", _representation(made), reasons["judge"]),
+        ("carrier", made["carrier"], CARRIER_WORDS[made["carrier"]]),
+        ("centring", "on the photos" if made["centring"] else "on the map", "where queries are taken from"),
+        ("scores", "calibrated" if made["score_calibrated"] else "as they are", ""),
+    ]
+
+
+def _representation(made: Mapping[str, Any]) -> str:
+    name = made["representation"].replace("_", "-")
+    return name if name == "second-order" else f"{name} residuals"
+
+
+def judged_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """`differences` of a calibration that is not the paper's."""
+    sentences = []
+    for name, (was, now) in {
+        "the representation is": (_representation(before), _representation(after)),
+        "the carrier is": (before["carrier"], after["carrier"]),
+    }.items():
+        if was != now:
+            sentences.append(f"{name} {now} instead of {was}")
+    if after["centring"]:
+        sentences.append("queries are centred on the photos")
+    if after["score_calibrated"]:
+        sentences.append("scores are calibrated")
+    return sentences
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """How the decisions of a calibration differ from those of the database-only head, a sentence each."""
+    if is_judged(after):
+        return judged_differences(before, after)
     sentences = []
     route, old = after["route"], before["assignment"]
     if route == "mixture":

@@ -13,29 +13,24 @@ from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
 from tfa.maps.state import MapState
-from tfa.method.head import Head
+from tfa.maps.stored_head import AnyHead
 from tfa.verification.admission import judge_on_database, judge_on_target
 from tfa.verification.patch_store import CompactTokens, PhotoPairs, why_not
 from tfa.verification.reranking import Verified, most_candidates, rerank
 
 
-def fit_verification(
-    head: Head,
-    tokens: Tokens,
-    spec: VerifySpec | None,
-    device: str = "cpu",
-    progress: bool | Progress | None = None,
-) -> tuple[CompactTokens | None, dict[str, Any] | None]:
-    """Compact tokens of the images a head was fitted on, and whether verification is admitted; None if it cannot be."""
-    if spec is None or why_not(tokens) is not None:
-        return None, None
-    compact = CompactTokens.fit(tokens, spec)
-    judged = judge_on_database(head, compact.among, spec, backend_for(device), as_progress(progress))
-    return compact, judged.to_dict()
+def judge_head(
+    head: AnyHead, compact: CompactTokens | None, device: str = "cpu", progress: bool | Progress | None = None
+) -> dict[str, Any] | None:
+    """Whether verification is admitted for a head of the images in `compact`; None if nothing is kept for it."""
+    if compact is None:
+        return None
+    judged = judge_on_database(head, compact.among, compact.spec, backend_for(device), as_progress(progress))
+    return judged.to_dict()
 
 
 def judge_calibration(
-    head: Head, photos: Tokens, compact: CompactTokens | None, progress: Progress | None = None
+    head: AnyHead, photos: Tokens, compact: CompactTokens | None, progress: Progress | None = None
 ) -> dict[str, Any] | None:
     """The decision of a calibrated head, from its photos; the head's database is the first rows of `compact`."""
     grid = None if compact is None else compact.grid_of(photos)

@@ -46,9 +46,14 @@ class BaseHead:
     def __len__(self) -> int:
         return len(self.scorers[0].bias)
 
+    @property
+    def constructions(self) -> tuple[int, ...]:
+        """Those it has a scorer of: all, or what a map keeps."""
+        return tuple(replica for replica in self.scorers if replica != ENSEMBLE)
+
     def scorer(self, replica: Replica = 0) -> Scorer:
         if replica not in self.scorers:
-            raise BadSpec(f"replica {replica!r} does not exist; use 0, 1, 2 or 'ensemble'")
+            raise BadSpec(f"replica {replica!r} does not exist; use {', '.join(map(repr, self.scorers))}")
         return self.scorers[replica]
 
     def scores(self, tokens: Tokens, replica: Replica = 0) -> np.ndarray:

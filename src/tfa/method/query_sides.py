@@ -23,7 +23,7 @@ from tfa.method.carriers import MEAN, Gamma
 from tfa.method.residuals import describe
 from tfa.method.second_order import SECOND_ORDER, describe_second_order
 from tfa.method.spectrum import Geometry
-from tfa.search.gallery import Rows, inner, query_blocks
+from tfa.search.gallery import OwnRows, inner, query_blocks
 from tfa.search.quantised_rows import QuantisedRows
 
 IN_MEMORY = 64 << 20  # bytes of queries' descriptors that are not worth a file
@@ -54,7 +54,7 @@ class ResidualSide:
     centers: np.ndarray  # k d
     temperature: float
     geometry: Geometry | None = None  # None when no term needs coordinates
-    anchors: Rows | None = None  # a k·d: descriptors that carry the geometry
+    anchors: OwnRows | None = None  # a k·d: descriptors that carry the geometry
     directions: QuantisedRows | None = None  # r a: Eᵀ in integers, where rows are; the geometry then has no vectors
     shift: np.ndarray | None = None  # r: of the queries' coordinates, where the head is centred on target photos
 
@@ -143,7 +143,7 @@ class SecondOrderSide:
 
     patch_directions: np.ndarray  # m d
     mean: np.ndarray  # D: μ
-    axes: Rows  # r D: Uᵀ
+    axes: OwnRows  # r D: Uᵀ
     eigenvalues: np.ndarray  # r
     shift: np.ndarray | None = None  # r: as above
 

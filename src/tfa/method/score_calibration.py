@@ -33,7 +33,7 @@ def usual_scores(scores: np.ndarray) -> np.ndarray:
 
     Dropping the largest keeps a place from being punished because a target photo happens to show it.
     """
-    count = len(scores) - math.ceil(TRIMMED * len(scores))
+    count = max(len(scores) - math.ceil(TRIMMED * len(scores)), 1)
     kept = np.partition(scores, count - 1, axis=0)[:count].astype(np.float64)
     top = kept[-1]  # the largest that is kept; log mean exp = top + log mean exp(x − top): no overflow
     return top + np.log(np.exp(kept - top).mean(axis=0))

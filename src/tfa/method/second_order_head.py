@@ -32,7 +32,7 @@ class FittedSpaces:
     """What is fitted to the database before anything is decided, and what a calibration keeps of a head."""
 
     spec: HeadSpec
-    spaces: tuple[SecondOrderSpace, ...]  # of each construction
+    spaces: tuple[SecondOrderSpace, ...]  # of each construction; a map may keep the first alone
     strengths: SpectralStrengths
     sigma_original: tuple[float, ...]
     sigma_partial: tuple[float, ...]
@@ -144,7 +144,7 @@ def assemble_second_order(
         scores = block(0, len(space.pseudo)) / sigma + scorers[s].bias
         total = scores if total is None else total + scores
         peaks[s] = sorted_peaks(scores.copy(), space.mask)
-    scorers[ENSEMBLE] = joined([scorers[s] for s in CONSTRUCTIONS])
+    scorers[ENSEMBLE] = joined([scorers[s] for s in range(len(fitted.spaces))])
     masks = [space.mask for space in fitted.spaces]
     assert total is not None
     peaks[ENSEMBLE] = sorted_peaks(total, masks[0].union(*masks[1:]))

@@ -25,7 +25,8 @@ from tfa.method.gram import cross_products, gram_matrix
 from tfa.method.query_sides import SecondOrderSide, shaped
 from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.method.spectrum import fit_geometry
-from tfa.search.gallery import Gallery
+from tfa.search.gallery import Gallery, OwnRows, Rows
+from tfa.search.scaled_rows import ScaledRows
 from tfa.search.ties import find_duplicates
 
 MAX_RANK = 1280  # directions of the PCA that are kept at most (ours): a map of 20,000 images stays below 5 kB an image
@@ -48,7 +49,7 @@ class SecondOrderSpace:
     """One construction, fitted to the database."""
 
     side: SecondOrderSide
-    coordinates: np.ndarray  # m r
+    coordinates: np.ndarray | ScaledRows  # m r; of a map z = n_d λ^{1/4} φ_½, see `rows_of`
     pseudo: np.ndarray  # p: the images that are pseudo queries
     mask: Mask  # what they may not answer: themselves and their duplicates
     duplicates: np.ndarray | None  # m: index of the first image of the very same tokens; None if all differ
@@ -64,25 +65,34 @@ class SecondOrderSpace:
         for start, stop in row_blocks(*shape):
             features[start:stop] = self._features(slice(start, stop), gamma)
             release(features)
-            release(self.coordinates)
+            self._release()
         return features
+
+    def _release(self) -> None:
+        if isinstance(self.coordinates, np.ndarray):
+            release(self.coordinates)
 
     def _features(self, rows: slice | np.ndarray, gamma: Gamma) -> np.ndarray | float:
         if gamma == MEAN:
             return 1.0
-        coordinates = self.coordinates[rows]
+        coordinates = np.asarray(self.coordinates[rows], np.float64)
         if gamma is None:
             return coordinates
         assert isinstance(gamma, float)
         return shaped(coordinates, self.side.eigenvalues, gamma)
+
+    def gallery(self, gamma: Gamma, dtype: str, spill: Spill | None = None) -> Gallery:
+        """The same as rows of a term; of a map they are its coordinates, not a copy."""
+        if isinstance(self.coordinates, ScaledRows):
+            return Gallery.of(rows_of(self.coordinates.base, self.coordinates.scale, self.side.eigenvalues, gamma))
+        return Gallery.of(self.features(gamma, dtype, spill))
 
     def scorer(self, kernel: Sequence[KernelTerm], dtype: str, spill: Spill | None = None) -> Scorer:
         """Σ weight · kernel term, over the whole database."""
         terms = []
         for term in kernel:
             for gamma in (None, MEAN) if term.gamma is None else (term.gamma,):
-                gallery = Gallery.of(self.features(gamma, dtype, spill))
-                terms.append(ScoreTerm(term.weight, 0, gamma, gallery))
+                terms.append(ScoreTerm(term.weight, 0, gamma, self.gallery(gamma, dtype, spill)))
         return Scorer((self.side,), tuple(terms), np.zeros(len(self)), self.duplicates, dtype)
 
     def scores_of(
@@ -99,7 +109,7 @@ class SecondOrderSpace:
             theirs = {g: every if g is None else shaped(every, eigenvalues, g) for g in ours}
             scores[:, low : low + BLOCK] = weighted_sum((t.weight, ours[t.gamma] @ theirs[t.gamma].T) for t in kernel)
             scores[:, low : low + BLOCK] += plain * level[:, None]
-            release(self.coordinates)
+            self._release()
             release(scores)
         return scores
 
@@ -110,6 +120,30 @@ class SecondOrderSpace:
         level = mean @ mean + coordinates @ self.side.mean_coordinates  # ⟨v, μ⟩ of v = μ + U z
         every = self.scores_of(coordinates, level, kernel, Spill(IN_MEMORY))
         return lambda start, stop: np.array(every[start:stop])
+
+
+def rows_of(
+    halves: OwnRows, lengths: np.ndarray, eigenvalues: np.ndarray, gamma: Gamma, scale: np.ndarray | None = None
+) -> Rows:
+    """What a term compares, from coordinates as a map keeps them: rows φ_½ `m r`, and lengths n = ‖λ^{-1/4} z‖ `m`.
+
+    z = n λ^{1/4} φ_½ and φ_γ = L2(λ^{1/4 − γ/2} φ_½), so every feature is φ_½ with a scale a row and one a column.
+    `scale` `m` is that of the rows φ_γ, where it is known.
+    """
+    if gamma == MEAN:
+        return np.ones((len(halves), 1), np.float32)
+    if gamma == 0.5:
+        return halves
+    if gamma is None:
+        return ScaledRows(halves, lengths, eigenvalues**0.25)
+    assert isinstance(gamma, float)
+    columns, norms = eigenvalues ** (0.25 - gamma / 2), np.empty(len(halves))
+    if scale is not None:
+        return ScaledRows(halves, scale, columns)
+    for start, stop in row_blocks(*halves.shape):
+        norms[start:stop] = np.linalg.norm(np.asarray(halves[start:stop], np.float64) * columns, axis=1)
+    norms[norms == 0] = 1.0  # an image at the mean: its row is zero
+    return ScaledRows(halves, (1 / norms).astype(np.float32), columns)
 
 
 def fit_space(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from tfa.maps import PlaceMap
+from tfa.maps.summary import is_judged
 from tfa.method.query_sides import QuerySide, ResidualSide
 from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.report.similarity import similarity_of
@@ -21,12 +23,9 @@ def evidence_of(place_map: PlaceMap) -> dict[str, Any]:
     """
     head = place_map.state.database
     made = head.decisions
-    chosen = {f"{made['assignment']}/{made['carrier']}"}
-    if made["admit_cls"]:
-        chosen.add(f"{made['assignment']}/adaptive+cls")
+    chosen = _chosen(made)
     candidates = [
-        {"name": name, "support": numbers["support"], "agreement": list(numbers["agreement"]), "chosen": name in chosen}
-        for name, numbers in head.evidence["candidates"].items()
+        {"name": name, **numbers, "chosen": name in chosen} for name, numbers in head.evidence["candidates"].items()
     ]
     return {
         "candidates": candidates,
@@ -35,6 +34,14 @@ def evidence_of(place_map: PlaceMap) -> dict[str, Any]:
         "spectrum": spectrum_of(head.stored.scorer),
         "similarity": similarity_of(head.stored.scorer, place_map.rows),
     }
+
+
+def _chosen(made: Mapping[str, Any]) -> set[str]:
+    """Names of the candidates that were chosen."""
+    if is_judged(made):
+        return {f"{made['representation']}/{made['carrier']}"}
+    plain = {f"{made['assignment']}/{made['carrier']}"}
+    return plain | {f"{made['assignment']}/adaptive+cls"} if made["admit_cls"] else plain
 
 
 def spectrum_of(scorer: Scorer) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from tfa.base.files import write_text
 from tfa.errors import BadImage
+from tfa.maps.summary import is_judged, judged_rows
 from tfa.photos.images import as_rgb
 from tfa.report.html import TEMPLATES, Decision, embedded, render
 from tfa.report.plots import bars, curves, scatter
@@ -48,6 +49,8 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
 
 def _decisions(evidence: Mapping[str, Any]) -> list[Decision]:
     made, reasons = evidence["decisions"], evidence["reasons"]
+    if is_judged(made):
+        return [Decision(*row) for row in judged_rows(made, reasons)]
     choices = {
         "assignment": ("assignment", made["assignment"]),
         "carrier": ("carrier", made["carrier"]),
@@ -59,9 +62,12 @@ def _decisions(evidence: Mapping[str, Any]) -> list[Decision]:
 
 def _plots(evidence: Mapping[str, Any]) -> Iterator[tuple[Markup, str]]:
     """Drawings of the evidence, each with its caption."""
+    if is_judged(evidence["decisions"]):
+        yield from _judgements(evidence["candidates"])
     points = [
         (one["support"], float(np.mean(one["agreement"])), one["name"], "chosen" if one["chosen"] else "dot")
         for one in evidence["candidates"]
+        if "support" in one
     ]
     if points:
         alt = "Support against agreement of every candidate"
@@ -90,6 +96,19 @@ def _plots(evidence: Mapping[str, Any]) -> Iterator[tuple[Markup, str]]:
         yield (
             scatter(spots, "original similarity", "final score", "Original and final"),
             "The same pairs of the map's images: similarity of the descriptors as they are, and the final score.",
+        )
+
+
+def _judgements(candidates: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Markup, str]]:
+    """What the judge saw of each head."""
+    points = [
+        (one["value"], one["difference"], one["name"], "chosen" if one["chosen"] else "dot") for one in candidates
+    ]
+    if points:
+        yield (
+            scatter(points, "evidence of its first answers", "ahead of the incumbent by", "Candidates", labels=True),
+            "Every head that was judged: how much evidence its first answers share with the photos (mean √M), and by "
+            "how much it is ahead of the incumbent, photo by photo. Filled: chosen.",
         )
 
 

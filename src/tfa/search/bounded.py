@@ -36,15 +36,16 @@ class BoundedRows:
     @classmethod
     def of(cls, chunk: Rows) -> BoundedRows:
         """int8 rows of a chunk of floats, a block of rows at a time."""
-        assert isinstance(chunk, np.ndarray), "rows of integers need no bounds: their products are exact"
+        assert not isinstance(chunk, QuantisedRows), "rows of integers need no bounds: their products are exact"
         blocks, lost, norms = [], np.empty(len(chunk)), np.empty(len(chunk))
         for start in range(0, len(chunk), ROWS):
-            exact = widened(chunk[start : start + ROWS])
-            block = rounded(exact)
-            near = np.asarray(block)
+            block = chunk[start : start + ROWS]
+            exact = widened(block) if isinstance(block, np.ndarray) else np.asarray(block)
+            coarse = rounded(exact)
+            near = np.asarray(coarse)
             lost[start : start + ROWS] = np.linalg.norm(exact - near, axis=1)
             norms[start : start + ROWS] = np.linalg.norm(near, axis=1)
-            blocks.append(block)
+            blocks.append(coarse)
         stored = np.concatenate([block.stored for block in blocks])
         return cls(QuantisedRows(stored, np.concatenate([block.step for block in blocks]), chunk.shape[1]), lost, norms)
 

@@ -1,7 +1,7 @@
 """The gallery: rows `m D` of floats or integers, in chunks, and their inner products with queries.
 
-A map grows by chunks and a head has one. Rows are float32, float64, float16 or integers (`QuantisedRows`); what reads
-them sees floats. Products do not depend on the other queries of a batch.
+A map grows by chunks and a head has one. Rows are float32, float64, float16 or integers (`QuantisedRows`), or such
+rows on another scale (`ScaledRows`); what reads them sees floats. Products do not depend on other queries of a batch.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import numpy as np
 
 from tfa.base.half import widened
 from tfa.search.quantised_rows import QuantisedRows, joined_rows
+from tfa.search.scaled_rows import ScaledRows
 
 # Queries are multiplied in blocks of this many, the last one padded: matrix products then have the same shape for
 # any number of queries, and a score does not depend, in its last bit, on the queries beside it.
 QUERY_BLOCK = 16
 GALLERY_BLOCK = 256  # rows of a float16 gallery widened to float32 at a time
-Rows = np.ndarray | QuantisedRows
+OwnRows = np.ndarray | QuantisedRows  # numbers of their own
+Rows = OwnRows | ScaledRows
 # Products `q m` that were made already, each with the rows it is of.
 Known = Sequence[tuple[Rows, np.ndarray]]
 B = TypeVar("B")
@@ -75,7 +77,7 @@ class Gallery:
     def prepare(self) -> None:
         """Pack rows of integers for their kernel; products stay as they are."""
         for chunk in self.chunks:
-            if isinstance(chunk, QuantisedRows):
+            if not isinstance(chunk, np.ndarray):
                 chunk.prepare()
 
 
@@ -107,6 +109,8 @@ def rows_between(chunks: Sequence[Rows], start: int, stop: int) -> Rows | None:
 
 def query_blocks(features: np.ndarray, rows: Rows) -> list[np.ndarray]:
     """Features `q D` in blocks of 16, the last filled up with its first; in one where the rows are integers."""
+    if isinstance(rows, ScaledRows):
+        return query_blocks(features, rows.base)
     if isinstance(rows, QuantisedRows):
         return [features]
     blocks = [features[start : start + QUERY_BLOCK] for start in range(0, len(features), QUERY_BLOCK)]
@@ -128,6 +132,9 @@ def inner(features: np.ndarray, rows: Rows) -> np.ndarray:
     The rows stand left of the product, so that a query is a column: BLAS kernels treat the columns of a block of 16
     alike, which they do not do for rows.
     """
+    if isinstance(rows, ScaledRows):
+        scaled = inner(features * rows.columns.astype(features.dtype), rows.base)
+        return scaled * rows.scale.astype(features.dtype)
     if isinstance(rows, QuantisedRows):
         return rows.inner(features)
     if rows.dtype == features.dtype:

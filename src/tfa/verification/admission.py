@@ -5,7 +5,7 @@
     changed_answers      photos whose top-1 differs between the two, mean over constructions
     favours_candidates   share of photos with more evidence among their candidates than among as many images after them
 
-    admitted   if agreement is not lowered in every pair of constructions,
+    admitted   if agreement is not lowered in every pair of constructions (of a map that keeps one: not asked),
                the map is covered as widely: U_with ≥ U_without − √changed_answers,
                and evidence favours what the head ranks first: favours_candidates > ½ + 1 / (2 √photos)
 
@@ -35,7 +35,6 @@ from tfa.method.evidence.support import Candidate, Mask
 from tfa.method.head import Head, final_scores, shifted
 from tfa.method.pseudo_queries import global_similarities, median_spread, pseudo_facts
 from tfa.method.second_order_head import SecondOrderHead
-from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.search.ties import top_k
 from tfa.verification.reranking import fused
 
@@ -79,7 +78,8 @@ class VerificationEvidence:
             return False, f"not used: {numbers}; it covers less of the map than chance explains"
         if gain < 0:
             return False, f"not used: {numbers}, but the vocabularies agree less in every pair ({change})"
-        return True, f"used: {numbers}; {favoured}, and agreement is not lowered in every pair ({change})"
+        agreed = f", and agreement is not lowered in every pair ({change})" if self.without.agreement else ""
+        return True, f"used: {numbers}; {favoured}{agreed}"
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -169,7 +169,7 @@ def judge_on_database(
     """The decision from the database alone; `among` is the evidence of a database image, by its index, with others."""
     pseudo = head.fitted.spaces[0].pseudo if isinstance(head, SecondOrderHead) else head.split.pseudo
     chosen = evenly_spaced(len(pseudo), spec.max_pseudo)
-    lists = [_pseudo_shortlist(head, s, chosen, 2 * CANDIDATES, backend) for s in CONSTRUCTIONS]
+    lists = [_pseudo_shortlist(head, s, chosen, 2 * CANDIDATES, backend) for s in head.constructions]
     known = remembering(among)
     own = lambda row, images: known(int(pseudo[chosen[row]]), images)  # noqa: E731
     return judge(lists, own, "pseudo queries", progress)
@@ -182,7 +182,8 @@ def judge_on_target(
     progress: Progress | None = None,
 ) -> VerificationEvidence:
     """The decision from calibration photos; `evidence` is that of a photo with images of the database."""
-    lists = [shortlist(head.scores(target, s).astype(np.float64), None, 2 * CANDIDATES) for s in CONSTRUCTIONS]
+    every = (head.scores(target, s).astype(np.float64) for s in head.constructions)
+    lists = [shortlist(scores, None, 2 * CANDIDATES) for scores in every]
     return judge(lists, remembering(evidence), "calibration photos", progress)
 
 

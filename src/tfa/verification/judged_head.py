@@ -175,12 +175,26 @@ def judge_on_database(
 
 
 def judge_on_target(
-    fitted: FittedSpaces, target: Tokens, evidence: PairEvidence, *, progress: Progress | None = None
+    fitted: FittedSpaces,
+    target: Tokens,
+    compact: CompactTokens | None,
+    score: bool | None = None,
+    progress: Progress | None = None,
 ) -> Judged:
-    """The decision from target photos; `evidence` compares one of them, by its number, with database images."""
-    space = fitted.spaces[0]
-    view = space.side.describe(target, True, fitted.dtype)
-    return decide_for_target(fitted, space, view, evidence, progress)
+    """The decision from target photos, by their evidence with the first rows of `compact`.
+
+    `score` says whether scores are calibrated; None leaves it to the judge. Without compact tokens, or with few
+    photos, it is the incumbent.
+    """
+    allowed = [one for one in CALIBRATIONS if score in (None, one[1])]
+    grid = None if compact is None else compact.grid_of(target)
+    if compact is None or grid is None:
+        incumbent = incumbent_for(fitted, allowed)
+        return incumbent, not_judged(fitted, incumbent)
+    photos = [compact.query(target.select([row]))[0] for row in range(len(target))]
+    evidence = lambda row, images: compact.evidence(photos[row], grid, images)  # noqa: E731
+    view = fitted.spaces[0].side.describe(target, True, fitted.dtype)
+    return decide_for_target(fitted, fitted.spaces[0], view, evidence, progress, allowed)
 
 
 def decide_for_target(
@@ -203,8 +217,8 @@ def decide_for_target(
 def calibrations_by(
     photos: int, calibrations: Sequence[tuple[bool, bool]] = CALIBRATIONS
 ) -> Sequence[tuple[bool, bool]]:
-    """Those that so many target photos are enough for."""
-    return [(centring, score) for centring, score in calibrations if not score or photos >= SCORE_FROM]
+    """Those that so many target photos are enough for; all, if the caller wants no other."""
+    return [one for one in calibrations if not one[1] or photos >= SCORE_FROM] or calibrations
 
 
 def decide(

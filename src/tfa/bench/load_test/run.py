@@ -157,9 +157,8 @@ def synthetic_map(folder: Path, images: int) -> PlaceMap:
     place_map = PlaceMap.build(
         folder / "photos",
         encoder=ENCODER,
-        options=EncoderOptions(weights=folder / "random.safetensors"),
+        options=EncoderOptions(weights=folder / "random.safetensors", cache=TokenCache(folder / "cache")),
         spec=HeadSpec(words=16),
-        cache=TokenCache(folder / "cache"),
     )
     place_map.save(folder / "town.tfa")
     return place_map

@@ -10,8 +10,9 @@ from tfa.method.carriers import PAPER_CARRIERS, carrier_terms
 from tfa.method.query_sides import ResidualSide, residual
 from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.method.spectrum import Geometry
-from tfa.search.gallery import Gallery, Rows
+from tfa.search.gallery import Gallery, OwnRows
 from tfa.search.quantised_rows import SEVEN_TOP, TOP, QuantisedRows
+from tfa.search.scaled_rows import ScaledRows
 
 MAX_RANK = 4096  # directions a geometry keeps at most
 STRENGTHS = {"c": 0.6, "beta": 0.3}  # of the adaptive carrier: all three of its terms
@@ -51,8 +52,8 @@ def synthetic_head(
     return StoredHead(Scorer((side,), tuple(parts), np.zeros(images)), peaks, storage)
 
 
-def _rows(rng: np.random.Generator, images: int, width: int, top: int, storage: str) -> Rows:
-    """Rows of about unit length."""
+def _rows(rng: np.random.Generator, images: int, width: int, top: int, storage: str) -> OwnRows:
+    """OwnRows of about unit length."""
     levels = _levels(rng, (images, width), top)
     step = np.full(images, np.sqrt(3 / width) / top, np.float32)
     if storage == INTEGERS:
@@ -64,12 +65,13 @@ def _levels(rng: np.random.Generator, shape: tuple[int, int], top: int) -> np.nd
     return rng.integers(-top, top + 1, shape, np.int8)
 
 
-def rows_read(head: StoredHead) -> list[Rows]:
+def rows_read(head: StoredHead) -> list[OwnRows]:
     """The rows that one question is multiplied with, each once."""
     sides = [rows for side in map(residual, head.scorer.sides) for rows in (side.anchors, side.directions)]
     vectors = [side.geometry.vectors for side in map(residual, head.scorer.sides) if side.geometry is not None]
     every = (*sides, *vectors, *(chunk for part in head.scorer.terms for chunk in part.gallery.chunks))
-    return list({id(rows): rows for rows in every if rows is not None and rows.shape[1]}.values())
+    own = [rows.base if isinstance(rows, ScaledRows) else rows for rows in every if rows is not None]
+    return list({id(rows): rows for rows in own if rows.shape[1]}.values())
 
 
 def numbers_read(head: StoredHead) -> int:

@@ -11,8 +11,15 @@ from tfa.errors import BadMap
 
 HEADER = "map.json"
 FORMAT = "tfa-place-map"
-VERSION = 1
-AS_THEY_ARE = ("revision", "encoder", "spec", "active", "next_id")  # fields of a state that the header holds so
+VERSION = 2
+AS_THEY_ARE = (
+    "revision",
+    "encoder",
+    "spec",
+    "head_kind",
+    "active",
+    "next_id",
+)  # fields of a state that the header holds so
 
 
 def is_map(path: Path) -> bool:
@@ -34,9 +41,9 @@ def read_header(folder: Path) -> dict[str, Any]:
         again = f"build it again: tfa build PHOTOS --out {folder} --force"
         raise BadMap(f"{folder} has the format {kind!r}, which no release reads (maps are {FORMAT!r}); {again}", folder)
     if version != VERSION:
-        raise BadMap(
-            f"{folder} has format version {version}, this release reads {VERSION}; use a newer tfa-vpr", folder
-        )
+        older = isinstance(version, int) and version < VERSION
+        remedy = f"build it again: tfa build PHOTOS --out {folder} --force" if older else "use a newer tfa-vpr"
+        raise BadMap(f"{folder} has format version {version}, this release reads {VERSION}; {remedy}", folder)
     digest = header.pop("digest", None)
     if digest != sha256_of_json(header):
         raise BadMap(f"{folder / HEADER} was edited or damaged: its digest does not match; build the map again", folder)

@@ -15,7 +15,7 @@ from tfa.maps.folder.photo_paths import full_path, photo_root
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import StoredHead
-from tfa.method.vocabulary import CONSTRUCTIONS
+from tfa.maps.stored_space import StoredSpaces
 from tfa.verification.patch_store import CompactTokens
 
 ATTEMPTS = 5  # headers read while another process edits the map
@@ -43,10 +43,12 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
     for entry in header["files"]:
         check_file(folder / entry["name"], entry, checksum)
     try:
+        spaces = _read_spaces(folder, header)
         heads = []
         for entry in header["heads"]:
             [own] = _tensors(folder, header, "head", entry["name"])
-            stored = StoredHead.from_tensors(entry["layout"], own, _tensors(folder, header, "gallery", entry["name"]))
+            rows = _tensors(folder, header, "gallery", entry["name"])
+            stored = StoredHead.from_tensors(entry["layout"], own, rows, spaces)
             heads.append(NamedHead.from_dict(entry, stored))
         lists = [folder / entry["name"] for entry in header["files"] if entry["role"] == "images"]
         here = str(folder.resolve())
@@ -58,9 +60,10 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
         ]
         for head in heads:
             scorer = head.stored.scorer
-            rows = {len(scorer.bias), *(len(term.gallery) for term in scorer.terms)}
-            if rows != {len(images)}:
-                raise BadMap(f"{folder} is damaged: {len(images)} images, but {sorted(rows)} gallery rows", folder)
+            counts = {len(scorer.bias), *(len(term.gallery) for term in scorer.terms)}
+            counts |= set() if spaces is None else {len(space) for space in spaces.spaces}
+            if counts != {len(images)}:
+                raise BadMap(f"{folder} is damaged: {len(images)} images, but {sorted(counts)} gallery rows", folder)
         compact = _read_compact(folder, header)
         if compact is not None and len(compact) != len(images):
             raise BadMap(
@@ -75,6 +78,7 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
             files=tuple(header["files"]),
             compact=compact,
             vocabularies=_read_vocabularies(folder, header),
+            spaces=spaces,
             photo_root=root,
         )
         names = [head.name for head in heads]
@@ -91,12 +95,24 @@ def _tensors(folder: Path, header: dict[str, Any], role: str, head: str | None =
     return [map_tensors(folder / name)[0] for name in names]
 
 
-def _read_vocabularies(folder: Path, header: dict[str, Any]) -> np.ndarray:
-    [vocabularies] = _tensors(folder, header, "vocabularies")
+def _read_vocabularies(folder: Path, header: dict[str, Any]) -> np.ndarray | None:
+    """The words, if the map has some."""
+    files = _tensors(folder, header, "vocabularies")
+    if not files:
+        return None
+    [vocabularies] = files
     centers = vocabularies["centers"]
-    if centers.ndim != 3 or len(centers) != len(CONSTRUCTIONS):
-        raise ValueError(f"vocabularies have shape {centers.shape}, must be {len(CONSTRUCTIONS)} × words × channels")
+    if centers.ndim != 3:
+        raise ValueError(f"vocabularies have shape {centers.shape}, must be constructions × words × channels")
     return centers
+
+
+def _read_spaces(folder: Path, header: dict[str, Any]) -> StoredSpaces | None:
+    """The second-order spaces, if the map has some."""
+    if header["space"] is None:
+        return None
+    [space] = _tensors(folder, header, "space")
+    return StoredSpaces.from_tensors(header["space"], space, _tensors(folder, header, "coordinates"))
 
 
 def _read_compact(folder: Path, header: dict[str, Any]) -> CompactTokens | None:

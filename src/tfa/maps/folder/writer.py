@@ -32,7 +32,7 @@ except ImportError:  # not on Windows: edits there are checked by revision only
 
 MAX_SEGMENTS = 16  # with more, an addition also joins what was added before into one file
 OURS = re.compile(
-    r"\.?((head|gallery|images|tokens|compaction|vocabularies)-([A-Za-z0-9_-]+-)?r\d+|map\.json)\."
+    r"\.?((head|gallery|images|tokens|compaction|vocabularies|space|coordinates)-([A-Za-z0-9_-]+-)?r\d+|map\.json)\."
 )  # names of files we may delete
 
 
@@ -84,9 +84,12 @@ def editing(folder: Path, revision: int | None = None) -> Iterator[None]:
 
 
 def write_all(folder: Path, state: MapState) -> MapState:
-    """Every head with one gallery file, vocabularies, images, and compact tokens if it has them; then the header."""
+    """Every head with one gallery file, images, and what it has of words, spaces, compact tokens; then the header."""
     files = [_tensors(folder, state, "head", head.stored.head_tensors(), head.name) for head in state.heads]
-    files.append(_tensors(folder, state, "vocabularies", {"centers": state.vocabularies}))
+    if state.vocabularies is not None:
+        files.append(_tensors(folder, state, "vocabularies", {"centers": state.vocabularies}))
+    if state.spaces is not None:
+        files.append(_tensors(folder, state, "space", state.spaces.space_tensors()))
     if state.compact is not None:
         files.append(_tensors(folder, state, "compaction", state.compact.compaction_tensors()))
     files += _segment(folder, state, 0)
@@ -119,7 +122,7 @@ def write_calibration(folder: Path, state: MapState) -> MapState:
 
 
 def _segment(folder: Path, state: MapState, first_row: int) -> list[dict[str, Any]]:
-    """Image records, every head's gallery rows and compact tokens from `first_row` on."""
+    """Image records, every head's gallery rows, coordinates and compact tokens from `first_row` on."""
     records, rows = folder / f"images-r{state.revision:06d}.json", len(state.images)
     here = str(folder.resolve())
     paths = [stored_path(record.path, state.photo_root, here) for record in state.images[first_row:]]
@@ -129,6 +132,8 @@ def _segment(folder: Path, state: MapState, first_row: int) -> list[dict[str, An
         _tensors(folder, state, "gallery", head.stored.gallery_tensors(first_row, rows), head.name)
         for head in state.heads
     ]
+    if state.spaces is not None:
+        files.append(_tensors(folder, state, "coordinates", state.spaces.coordinate_tensors(first_row, rows)))
     if state.compact is not None:
         files.append(_tensors(folder, state, "tokens", state.compact.patch_tensors(first_row, rows)))
     return [*files, _entry(records, "images", None)]
@@ -161,6 +166,7 @@ def commit(folder: Path, state: MapState) -> MapState:
         "tfa_version": __version__,
         **{key: getattr(state, key) for key in AS_THEY_ARE},
         "photos": photo_facts(state.photo_root, str(folder.resolve())),
+        "space": None if state.spaces is None else state.spaces.to_dict(),
         "verification": None if state.compact is None else state.compact.to_dict(),
         "heads": [head.to_dict() for head in state.heads],
         "segments": list(state.segments),

@@ -6,7 +6,7 @@ import { alertIn, byId, make, makeSvg, number, table } from "./dom.js";
 const TITLES = {
   assignment: "Assignment of patches to words", route: "Assignment of patches to words",
   strengths: "Shaping and centring", carrier: "Kernel that compares photos", admit_cls: "Global token",
-  verification: "Verification of answers", score: "Calibration of scores",
+  verification: "Verification of answers", score: "Calibration of scores", judge: "What the judge saw",
 };
 
 const titleOf = (key) => TITLES[key] || key.replaceAll("_", " ").replace(/^./, (first) => first.toUpperCase());
@@ -14,6 +14,14 @@ const titleOf = (key) => TITLES[key] || key.replaceAll("_", " ").replace(/^./, (
 /** Decisions of a database-only or a calibrated head, in the same rows: [label, value]. */
 export function decisionRows(decisions) {
   const of = decisions || {};
+  if (of.representation) {
+    return [
+      ["Representation", of.representation === "second_order" ? "second-order" : `${of.representation} residuals`],
+      ["Kernel", of.carrier],
+      ["Queries centred on", of.centring ? "the photos" : "the map"],
+      ["Scores calibrated", of.score_calibrated ? "yes" : "no"],
+    ];
+  }
   const strengths = of.strengths
     ? Object.entries(of.strengths)
     : [["", { c: of.c, beta: of.beta }]];
@@ -56,7 +64,7 @@ export async function showDecisions(facts) {
       inUse ? headCards(inUse.decisions, inUse.reasons, `calibrated to ${inUse.name}`) : "",
       headCards(evidence.decisions, evidence.reasons, "from the map's own photos"),
       make("div", { class: "two" },
-        card("Candidates: support against agreement", "tall", ...candidateChart(evidence.candidates || [])),
+        candidatesCard(evidence.candidates || []),
         card("Spectrum and shaping", "", ...spectrumChart(evidence.spectrum)),
         card("Original against final similarity", "", ...similarityChart(evidence.similarity))));
   } catch (error) {
@@ -66,6 +74,17 @@ export async function showDecisions(facts) {
 }
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.max(values.length, 1);
+
+/** Heads that a judge compared have a value each; the paper's candidates have support and agreement. */
+function candidatesCard(candidates) {
+  if (!candidates.length || "support" in candidates[0])
+    return card("Candidates: support against agreement", "tall", ...candidateChart(candidates));
+  const rows = candidates.map((one) => ({ cells: [
+    `${one.name}${one.chosen ? "  ✓ chosen" : ""}`, `${number(one.value, 2)} ± ${number(one.error, 2)}`,
+    `${number(one.difference, 3)} ± ${number(one.difference_error, 3)}`] }));
+  return card("Candidates: evidence of their first answers", "tall",
+    table(["Candidate", "Evidence", "Ahead of the incumbent"], rows, "Candidates"));
+}
 
 function candidateChart(candidates) {
   if (!candidates.length) return [make("p", {}, "This map keeps no candidates.")];

@@ -1,0 +1,60 @@
+"""What a map is fitted to: the head of the kind it wants, and what verification needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tfa import pipeline
+from tfa.base.config import HeadSpec, MapSpec, VerifySpec
+from tfa.base.progress import Progress
+from tfa.base.tokens import Tokens
+from tfa.maps.stored_head import AnyHead
+from tfa.maps.verification import judge_head
+from tfa.method.second_order_head import FittedSpaces, SecondOrderHead
+from tfa.verification.judged_head import compact_for
+from tfa.verification.patch_store import CompactTokens, why_not
+
+
+@dataclass(frozen=True)
+class FittedMap:
+    """A head with all that a map keeps beside it."""
+
+    head: AnyHead
+    spaces: FittedSpaces | None = None  # kept also where another head was chosen
+    compact: CompactTokens | None = None
+    verification: dict[str, Any] | None = None  # is it used, and why
+    notes: tuple[str, ...] = ()
+
+
+def fit_map(tokens: Tokens, map_spec: MapSpec, spec: HeadSpec | None, device: str, progress: Progress) -> FittedMap:
+    """Everything from the tokens of the map's photos."""
+    if map_spec.head == "paper":
+        paper = pipeline.fit(tokens, spec, device=device, progress=progress)
+        return complete(paper, tokens, map_spec, device, progress)
+    if map_spec.head == "second-order":
+        plain = pipeline.fit_second_order(tokens, map_spec.carrier, spec=spec, device=device, progress=progress)
+        return complete(plain, tokens, map_spec, device, progress)
+    compact = compact_for(tokens, map_spec.verification or VerifySpec())
+    head, spaces = pipeline.judge_head(tokens, spec, compact, device, progress=progress)
+    fitted = complete(head, tokens, map_spec, device, progress, compact)
+    notes = [] if compact is not None else [f"the head was not judged: {why_not(tokens)}"]
+    if not isinstance(head, SecondOrderHead):
+        notes.append("a residual head was chosen; second-order coordinates are kept too, for calibrations to choose")
+    return replace(fitted, spaces=spaces, notes=(*notes, *fitted.notes))
+
+
+def complete(
+    head: AnyHead,
+    tokens: Tokens,
+    map_spec: MapSpec,
+    device: str,
+    progress: bool | Progress | None = None,
+    compact: CompactTokens | None = None,
+) -> FittedMap:
+    """A fitted head with what verification needs, if the map wants it; `compact` if it was made already."""
+    if map_spec.verification is None:
+        return FittedMap(head)
+    compact = compact or compact_for(tokens, map_spec.verification)
+    notes = () if compact is not None else (f"built without verification: {why_not(tokens)}",)
+    return FittedMap(head, None, compact, judge_head(head, compact, device, progress), notes)

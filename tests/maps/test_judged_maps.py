@@ -1,0 +1,297 @@
+"""Maps of judged and second-order heads: built, edited, saved and calibrated from what they hold alone."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tfa
+from tests.fakes import FakeEncoder
+from tests.maps.conftest import SPEC, hits, photo, reopened, scores
+from tfa.base.config import MapSpec
+from tfa.base.tokens import Tokens
+from tfa.errors import BadSpec
+from tfa.maps import PlaceMap
+from tfa.method.carriers import CARRIERS
+from tfa.photos.images import as_rgb
+from tfa.photos.token_cache import EncodedImages
+from tfa.search.scaled_rows import ScaledRows
+
+# What rounding costs a score at most, as a share of the spread of a photo's scores.
+CLOSE = {"float32": 1e-5, "float16": 5e-3, "int7": 0.15}
+
+
+def built(town, head="judged", **kept):
+    return PlaceMap.build(town, head=head, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(**kept))
+
+
+def tokens_of(paths):
+    return Tokens(*FakeEncoder().encode([as_rgb(path) for path in paths]), grid=(4, 4))
+
+
+@pytest.fixture
+def judged(town, cache, tmp_path):
+    made = built(town)
+    made.save(tmp_path / "town.tfa")
+    return made
+
+
+def test_judged_is_the_default_and_says_why(town, cache):
+    made = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC)
+    info = made.info()
+    assert (info["head"], info["storage"]) == ("judged", "int7")
+    assert info["decisions"]["representation"] in ("second_order", "hard", "soft")
+    assert "evidence with 14 photos of the map itself" in info["reasons"]["judge"]
+    chosen = info["evidence"]["candidates"]["second_order/tempered"]
+    assert set(chosen) == {"value", "error", "difference", "difference_error"}
+    assert len(made.state.vocabularies) in (1, 3)  # of the residual heads that competed, or of the one that won
+
+
+def test_other_kinds_of_heads(town, cache):
+    plain = built(town, "second-order", carrier="blend").info()
+    assert (plain["head"], plain["decisions"]["carrier"]) == ("second-order", "blend")
+    assert plain["reasons"]["judge"].endswith("not judged, the carrier was given")
+    assert built(town, "second-order").info()["decisions"]["carrier"] == "partial"
+    paper = built(town, "paper")
+    assert paper.info()["decisions"]["assignment"] in ("hard", "soft")
+    assert paper.state.spaces is None
+    with pytest.raises(BadSpec, match="judged, second-order or paper"):
+        built(town, "best")
+    with pytest.raises(BadSpec, match="carrier='half'"):
+        built(town, "second-order", carrier="half")
+
+
+@pytest.mark.parametrize("storage", ["float32", "float16", "int7"])
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_scores_are_those_of_the_head(town, cache, camera, tmp_path, carrier, storage):
+    photos = sorted(camera.iterdir())
+    head = tfa.fit_second_order(tfa.encode(town, FakeEncoder()).tokens, carrier, spec=SPEC)
+    expected = head.scores(tokens_of(photos))
+    made = built(town, "second-order", carrier=carrier, storage=storage)
+    made.save(tmp_path / "m.tfa")
+    found = scores(made, photos)
+    np.testing.assert_array_equal(scores(reopened(tmp_path / "m.tfa"), photos), found)
+    np.testing.assert_allclose(found, expected, atol=CLOSE[storage] * expected.std(axis=1).mean())
+
+
+def test_heads_share_one_gallery(judged, camera):
+    judged.calibrate(camera)
+    [space] = judged.state.spaces.spaces
+    for head in judged.state.heads:
+        assert head.stored.scorer.sides[0].axes is space.side.axes
+        for term in head.stored.scorer.terms:
+            rows = term.gallery.chunks[0]
+            if term.gamma != "mean":
+                assert (rows.base if isinstance(rows, ScaledRows) else rows) is space.halves.chunks[0]
+
+
+def test_a_calibration_needs_neither_photos_nor_cache(judged, town, camera, cache, tmp_path, dusk):
+    opened = reopened(tmp_path / "town.tfa")
+    shutil.rmtree(town)
+    shutil.rmtree(tmp_path / "cache")
+    report = opened.calibrate(camera)
+    made = report.decisions
+    assert (made["representation"], made["carrier"]) == ("second_order", "partial")
+    assert (made["centring"], made["score_calibrated"]) == (True, True)
+    assert "20 photos are few to judge by" in report.reasons["judge"]
+    [entry] = opened.info()["calibrations"]
+    assert entry["saw"] == "target"
+    assert entry["differences"][-2:] == ["queries are centred on the photos", "scores are calibrated"]
+    assert entry["verification"]["without"]["agreement"] == []
+    assert opened.query(dusk, k=1)[0].id == 5
+    again = reopened(tmp_path / "town.tfa")
+    assert hits(again, dusk) == hits(opened, dusk)
+    assert hits(again, dusk, "none") == hits(judged, dusk)
+
+
+def test_the_caller_may_decide_whether_scores_are_calibrated(judged, camera):
+    assert judged.calibrate(camera, "plain", score=False).decisions["score_calibrated"] is False
+    assert judged.state.chosen("plain").stored.scorer.calibrators is None
+    assert judged.calibrate([camera / "00.png", camera / "01.png"], "few", score=True).decisions["score_calibrated"]
+    assert judged.info()["calibrations"][0]["calibration"]["score"] is False
+
+
+def test_enough_photos_are_judged(judged, tmp_path):
+    for place in range(70):
+        photo(tmp_path / "many" / f"{place:02d}.png", place % 14, light=0.6 + 0.004 * place)
+    report = judged.calibrate(tmp_path / "many", budget=64)
+    seen = judged.info()["calibrations"][0]["evidence"]
+    assert seen["photos"] == 64
+    assert {"second_order/partial+centring+score", "second_order/full"} <= set(seen["candidates"])
+    assert "64 target photos" in report.reasons["judge"]
+
+
+def test_without_patches_the_incumbent_answers(town, cache, camera):
+    made = built(town, verify=False)
+    assert made.state.compact is None
+    assert "evidence with" in made.info()["reasons"]["judge"]  # it was judged all the same
+    report = made.calibrate(camera)
+    assert report.decisions["carrier"] == "partial"
+    assert "not judged" in report.reasons["judge"]
+
+
+def test_a_calibration_from_the_map_is_that_of_the_head(town, cache, camera):
+    made = built(town, "second-order", storage="float32")
+    made.calibrate(camera)
+    head = tfa.fit_second_order(tfa.encode(town, FakeEncoder()).tokens, spec=SPEC)
+    target = tfa.encode(camera, FakeEncoder()).tokens
+    expected = tfa.pipeline.calibrate_judged(head, target, None)
+    photos = sorted(camera.iterdir())
+    np.testing.assert_allclose(scores(made, photos), expected.scores(tokens_of(photos)), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(made.state.chosen().stored.peaks, expected.peaks[0], rtol=1e-3)
+
+
+@pytest.mark.parametrize("ensemble", [False, True])
+@pytest.mark.parametrize("storage", ["float32", "int7"])
+def test_edits_and_calibrations_in_either_order(town, cache, camera, dusk, tmp_path, storage, ensemble):
+    more = [photo(tmp_path / "more" / f"{place}.png", place) for place in (20, 21)]
+    maps = []
+    for order in ("add first", "calibrate first"):
+        made = built(town, storage=storage, ensemble=ensemble)
+        made.save(tmp_path / f"{order}.tfa")
+        edits = [lambda made=made: made.add(more), lambda made=made: made.calibrate(camera)]
+        for edit in edits if order == "add first" else edits[::-1]:
+            edit()
+        made.remove([3])
+        assert hits(reopened(tmp_path / f"{order}.tfa"), dusk) == hits(made, dusk)
+        maps.append(made)
+    assert hits(maps[0], dusk) == hits(maps[1], dusk)
+    assert hits(maps[0], dusk, "none") == hits(maps[1], dusk, "none")
+    assert len(maps[0].state.spaces) == len(maps[0].state.compact) == 16
+    assert maps[0].query(tmp_path / "more" / "20.png", k=1)[0].id == 14
+
+
+def test_refit_keeps_the_kind(town, cache, camera, tmp_path):
+    made = built(town, "second-order", carrier="tempered")
+    made.save(tmp_path / "m.tfa")
+    made.add(photo(tmp_path / "more.png", 30))
+    digest = made.state.head_digest("none")
+    made.refit()
+    again = reopened(tmp_path / "m.tfa")
+    assert again.info()["head"] == "second-order"
+    assert again.info()["decisions"]["carrier"] == "tempered"
+    assert again.state.head_digest("none") != digest
+    assert len(again.state.spaces.spaces[0].pseudo) == 15
+    fresh = PlaceMap.build(
+        [town, tmp_path / "more.png"], encoder=FakeEncoder(), spec=SPEC, map_spec=made.state.map_spec
+    )
+    np.testing.assert_array_equal(scores(again, [tmp_path / "more.png"]), scores(fresh, [tmp_path / "more.png"]))
+
+
+def test_additions_are_joined(judged, tmp_path, cache, dusk, camera):
+    judged.calibrate(camera)
+    for place in range(30, 50):
+        judged.add(photo(tmp_path / "later" / f"{place}.png", place))
+    opened = reopened(tmp_path / "town.tfa")
+    assert len(opened.state.segments) < 20
+    assert len(opened.state.spaces) == 34
+    for calibration in ("target", "none"):
+        assert hits(opened, dusk, calibration) == hits(judged, dusk, calibration)
+
+
+def test_a_calibration_is_adopted_without_tokens(judged, tmp_path, cache, camera, dusk):
+    other = reopened(tmp_path / "town.tfa")
+    other.path = None
+    other.calibrate(camera, "night")
+    judged.add(photo(tmp_path / "new.png", 60))
+    shutil.rmtree(tmp_path / "cache")
+    judged.adopt_calibration(other, "night")
+    assert len(judged.state.chosen("night").stored.scorer.bias) == 15
+    assert hits(reopened(tmp_path / "town.tfa"), dusk) == hits(judged, dusk)
+    assert judged.query(tmp_path / "new.png", k=1)[0].id == 14
+
+
+@pytest.mark.parametrize("storage", ["float16", "int7"])
+def test_copies_of_a_photo_tie_to_the_last_bit(town, cache, camera, dusk, tmp_path, storage):
+    shutil.copy(town / "05.png", town / "99.png")
+    made = built(town, storage=storage)
+    made.calibrate(camera)
+    shutil.copy(town / "05.png", tmp_path / "later.png")
+    made.add(tmp_path / "later.png")
+    for calibration in ("none", "target"):
+        found = {hit.id: hit.score for hit in made.query(dusk, k=99, calibration=calibration, verify=False)}
+        assert found[5] == found[14] == found[15]
+        assert made.query(dusk, k=1, calibration=calibration)[0].id == 5
+
+
+def test_a_residual_head_that_won_leaves_room_for_the_space(town, cache, camera, tmp_path, monkeypatch):
+    decide = tfa.pipeline.judge_on_database
+
+    def residual(*given):
+        decisions, evidence = decide(*given)
+        return dataclasses.replace(decisions, representation="soft", carrier="partial"), evidence
+
+    monkeypatch.setattr(tfa.pipeline, "judge_on_database", residual)
+    made = built(town)
+    assert any("residual head was chosen" in note for note in made.notes)
+    made.save(tmp_path / "m.tfa")
+    made.add(photo(tmp_path / "new.png", 50))
+    made.calibrate(camera)
+    again = reopened(tmp_path / "m.tfa")
+    assert again.info()["head"] == "judged"
+    assert again.info()["calibrations"][0]["differences"][0] == (
+        "the representation is second-order instead of soft residuals"
+    )
+    assert len(again.state.vocabularies) == 3
+    for name in ("none", "target"):
+        np.testing.assert_array_equal(
+            scores(again, [tmp_path / "new.png"], name), scores(made, [tmp_path / "new.png"], name)
+        )
+
+
+# --- awkward photos ----------------------------------------------------------------------------------------------
+
+
+def map_of(patches, grid=None, **kept):
+    """A map of tokens, without photos."""
+    tokens = Tokens(patches, grid=grid)
+    names = [f"/nowhere/{number}.png" for number in range(len(tokens))]
+    encoded = EncodedImages([Path(n) for n in names], names, tokens, [])
+    head = tfa.fit_judged(tokens, spec=SPEC)
+    return PlaceMap.from_head(head, encoded, FakeEncoder(), map_spec=MapSpec(verify=grid is not None, **kept)), tokens
+
+
+@pytest.mark.parametrize("storage", ["float32", "int7"])
+@pytest.mark.parametrize(
+    ("case", "shape"),
+    [("usual", (6, 16, 12)), ("one patch", (5, 1, 12)), ("two images", (2, 16, 12)), ("few channels", (7, 9, 3))],
+)
+def test_small_worlds(case, shape, storage, tmp_path):
+    patches = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    made, tokens = map_of(patches, grid=(int(shape[1] ** 0.5),) * 2, storage=storage)
+    made.save(tmp_path / "m.tfa")
+    found = made.query_tokens(tokens, k=1)
+    assert np.isfinite([hit.score for [hit] in found]).all()
+    if case != "one patch":  # which does not vary, so that all images look alike
+        assert [hit.id for [hit] in found] == list(range(shape[0]))
+    assert reopened(tmp_path / "m.tfa").query_tokens(tokens, k=1) == found
+
+
+@pytest.mark.parametrize("storage", ["float32", "int7"])
+def test_identical_photos_have_no_direction(storage, tmp_path):
+    one = np.random.default_rng(1).normal(size=(1, 16, 12)).astype(np.float32)
+    made, tokens = map_of(np.repeat(one, 5, axis=0), grid=(4, 4), storage=storage)
+    made.save(tmp_path / "m.tfa")
+    assert made.state.spaces.spaces[0].halves.width == 0
+    opened = reopened(tmp_path / "m.tfa")
+    [found] = opened.query_tokens(tokens.select([0]), k=5)
+    assert [hit.id for hit in found] == [0, 1, 2, 3, 4]
+    assert len({hit.score for hit in found}) == 1
+
+
+def test_a_blank_photo_is_one_of_the_map(tmp_path):
+    patches = np.random.default_rng(2).normal(size=(6, 16, 12)).astype(np.float32)
+    patches[3] = 1.0
+    made, tokens = map_of(patches, grid=(4, 4))
+    [found] = made.query_tokens(tokens.select([3]), k=1)
+    assert found[0].id == 3
+
+
+def test_ragged_patches_are_not_judged(town, cache):
+    rng = np.random.default_rng(3)
+    made, tokens = map_of([rng.normal(size=(4 + number, 12)).astype(np.float32) for number in range(6)])
+    assert "not judged, how the patches lie is not known" in made.info()["reasons"]["judge"]
+    assert made.info()["decisions"]["carrier"] == "tempered"
+    assert [hit.id for [hit] in made.query_tokens(tokens, k=1)] == list(range(6))

@@ -1,0 +1,45 @@
+"""Rows on another scale: the same products as their numbers written out."""
+
+import numpy as np
+import pytest
+
+from tfa.search.bounded import BoundedRows
+from tfa.search.gallery import Gallery, inner
+from tfa.search.quantised_rows import rounded
+from tfa.search.scaled_rows import ScaledRows
+
+
+@pytest.fixture(params=["float32", "float16", "integers"])
+def scaled(request):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(40, 24)).astype(np.float32)
+    base = rounded(rows) if request.param == "integers" else rows.astype(request.param)
+    return ScaledRows(base, rng.uniform(0.5, 2, 40).astype(np.float32), rng.uniform(0.1, 3, 24))
+
+
+def test_products_are_those_of_the_rows_written_out(scaled):
+    queries = np.random.default_rng(1).normal(size=(5, 24)).astype(np.float32)
+    written = np.asarray(scaled, np.float64)
+    expected = queries @ written.T
+    # Features are rounded to 12 bits of their largest entry where rows are integers.
+    tolerance = 4e-3 if not isinstance(scaled.base, np.ndarray) else 1e-5
+    np.testing.assert_allclose(inner(queries, scaled), expected, atol=tolerance * np.abs(expected).max())
+    assert scaled.shape == (40, 24)
+    np.testing.assert_array_equal(np.asarray(scaled[[3, 1]]), np.asarray(scaled)[[3, 1]])
+
+
+def test_a_query_is_answered_alike_alone_and_among_others(scaled):
+    queries = np.random.default_rng(2).normal(size=(37, 24)).astype(np.float32)
+    gallery = Gallery.of(scaled[:25], scaled[25:])
+    together = gallery.inner(queries)
+    for row in (0, 17, 36):
+        np.testing.assert_array_equal(gallery.inner(queries[row : row + 1])[0], together[row])
+    np.testing.assert_array_equal(gallery.take([30, 2]), np.asarray(scaled)[[30, 2]])
+
+
+def test_bounds_hold_for_scaled_rows_of_floats():
+    rng = np.random.default_rng(3)
+    rows = ScaledRows(rng.normal(size=(600, 8)).astype(np.float32), rng.uniform(1, 2, 600), rng.uniform(1, 2, 8))
+    bounded = BoundedRows.of(rows)
+    lost = np.linalg.norm(np.asarray(rows, np.float64) - np.asarray(bounded.rows, np.float64), axis=1)
+    np.testing.assert_allclose(bounded.lost, lost, rtol=1e-3, atol=1e-7)
