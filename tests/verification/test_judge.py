@@ -57,7 +57,7 @@ def test_a_photo_is_compared_once_with_each_answer():
 
     answers = {"a": np.array([1, 2, NOBODY]), "b": np.array([1, 3, NOBODY])}
     roots = roots_of_evidence(answers, evidence)
-    assert calls == [(0, (1,)), (1, (2, 3)), (2, ())]
+    assert sorted(calls) == [(0, (1,)), (1, (2, 3)), (2, ())]  # by several threads
     assert roots["a"][:2] == pytest.approx(np.sqrt([10, 21]))
     assert roots["b"][:2] == pytest.approx(np.sqrt([10, 31]))
     assert np.isnan(roots["a"][2])

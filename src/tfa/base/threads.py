@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
+from tfa.base.progress import Task
+
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-def in_threads(call: Callable[[T], R], items: Sequence[T], threads: int | None = None) -> list[R]:
-    """`call` of each item, several at once, each with matrix products of one thread.
+def in_threads(
+    call: Callable[[T], R], items: Sequence[T], threads: int | None = None, task: Task | None = None
+) -> list[R]:
+    """`call` of each item, several at once, each with matrix products of one thread; `task` advances by each.
 
     Products split among threads wait for each other, and what stands between them has one thread. The bits of a
     result do not depend on how many items there are.
@@ -24,9 +28,16 @@ def in_threads(call: Callable[[T], R], items: Sequence[T], threads: int | None =
     count = min(len(items), threads or usable_cores())
     with ONE_THREAD_PRODUCTS:
         if count < 2:
-            return [call(item) for item in items]
+            return list(_advancing(map(call, items), task))
         with ThreadPoolExecutor(count, thread_name_prefix="tfa") as pool:
-            return list(pool.map(call, items))
+            return list(_advancing(pool.map(call, items), task))
+
+
+def _advancing(results: Iterable[R], task: Task | None) -> Iterator[R]:
+    for result in results:
+        if task is not None:
+            task.advance()
+        yield result
 
 
 def usable_cores() -> int:

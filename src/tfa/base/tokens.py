@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tfa.base.half import all_finite
 from tfa.errors import BadTokens
 
 
@@ -121,7 +122,7 @@ class Tokens:
             patches = self.patches[start:stop]
         else:
             patches = np.stack([self.patches[i] for i in range(start, stop)])
-        if not np.isfinite(patches).all():
+        if not (all_finite(patches) if patches.dtype == np.float16 else np.isfinite(patches).all()):
             bad = int(np.flatnonzero(~np.isfinite(patches).all(axis=(1, 2)))[0])
             raise BadTokens(f"{self.name(start + bad)}: patch tokens have non-finite values")
         return patches

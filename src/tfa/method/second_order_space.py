@@ -24,7 +24,7 @@ from tfa.method.evidence.support import Mask, correlation
 from tfa.method.gram import cross_products, gram_matrix
 from tfa.method.query_sides import SecondOrderSide, shaped
 from tfa.method.scorer import Scorer, ScoreTerm
-from tfa.method.spectrum import fit_geometry
+from tfa.method.spectrum import Geometry, fit_geometry
 from tfa.search.gallery import Gallery, OwnRows, Rows
 from tfa.search.scaled_rows import ScaledRows
 from tfa.search.ties import find_duplicates
@@ -33,6 +33,7 @@ MAX_RANK = 1280  # directions of the PCA that are kept at most (ours): a map of 
 MAX_PSEUDO = 1000  # database images that are pseudo queries at most (ours)
 IN_MEMORY = 256 << 20  # bytes of pseudo queries' scores that are not worth a file
 BLOCK = 1024  # descriptors of which products are added up at a time
+LARGE_ETA = 1e-3  # of the Gram matrix of unit descriptors: of such directions a float32 product is exact to 1e-6
 
 
 @dataclass(frozen=True)
@@ -188,15 +189,31 @@ def _dual(descriptors: np.ndarray, split: DatabaseSplit, max_rank: int, backend:
     geometry = fit_geometry(gram, width, max_rank, np.arange(images))  # overwrites the Gram matrix
     kept = geometry.eta > rounding(float(norms @ norms), images, width)
     geometry = replace(geometry, vectors=np.ascontiguousarray(geometry.vectors[:, kept]), eta=geometry.eta[kept])
-    weights = (geometry.vectors / np.sqrt(geometry.eta)).T  # r m; rows add up to 0, so V need not be centred
-    axes, mean = np.empty((geometry.rank, width), descriptors.dtype), np.empty(width)
-    for low in range(0, width, BLOCK):
-        block = np.asarray(descriptors[:, low : low + BLOCK], np.float64)
-        axes[:, low : low + BLOCK], mean[low : low + BLOCK] = weights @ block, block.mean(axis=0)
-    release(descriptors)
+    axes, mean = _axes(descriptors, geometry)
     facts = SpectralFacts(0.0, geometry.participation, displaced / max(float(np.linalg.norm(mean)), 1e-30))
     coordinates = spill.keep(geometry.anchor_coordinates())
     return _Principal(mean.astype(descriptors.dtype), axes, geometry.eigenvalues, coordinates, mask, facts)
+
+
+def _axes(descriptors: np.ndarray, geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
+    """Uᵀ = η^{-1/2} Eᵀ (V − μ) `r D` in the dtype of the descriptors, and μ `D`.
+
+    A product of float32 errs by its rounding over √η: it serves the first directions, whose η are large.
+    """
+    width = descriptors.shape[1]
+    weights = (geometry.vectors / np.sqrt(geometry.eta)).T  # r m
+    axes, mean = np.empty((geometry.rank, width), descriptors.dtype), np.empty(width)
+    large = int(np.searchsorted(-geometry.eta, -LARGE_ETA))
+    first, others = weights[:large].astype(descriptors.dtype), weights[large:]
+    for low in range(0, width, BLOCK):
+        columns = slice(low, low + BLOCK)
+        block = np.array(descriptors[:, columns])
+        mean[columns] = block.mean(axis=0, dtype=np.float64)
+        block -= mean[columns].astype(block.dtype)  # its rounding cancels, since weights add up to 0
+        np.matmul(first, block, out=axes[:large, columns])
+        axes[large:, columns] = others @ block.astype(np.float64, copy=False)
+    release(descriptors)
+    return axes, mean
 
 
 def rounding(trace: float, images: int, width: int) -> float:

@@ -27,7 +27,8 @@ import numpy as np
 
 from tfa.base.backend import Backend
 from tfa.base.config import VerifySpec
-from tfa.base.progress import Progress, SilentProgress, tracked
+from tfa.base.progress import Progress, SilentProgress
+from tfa.base.threads import in_threads
 from tfa.base.tokens import Tokens
 from tfa.method.branch import ScoreBlock
 from tfa.method.evidence.rows import NOBODY, mean_and_spread, z_scores
@@ -123,19 +124,23 @@ def judge(
 ) -> VerificationEvidence:
     """Do the same candidates in their verified order retrieve better in all constructions together?
 
-    Shortlists are twice as long as the candidates.
+    Shortlists are twice as long as the candidates; `evidence` is called from several threads.
     """
     rows = len(shortlists[0].images)
     without = np.full((len(shortlists), rows), NOBODY)
     verified = without.copy()
     own, others = np.zeros(rows), np.full(rows, np.nan)
-    for row in tracked(range(rows), rows, "verification", progress or SilentProgress(), "photos"):
+
+    def compare(row: int) -> None:
         for s, ranking in enumerate(shortlists):
             images, standardised = ranking.row(row, candidates)
             if len(images):
                 order = fused(standardised, evidence(row, images))
                 without[s, row], verified[s, row] = images[0], images[order.argmax()]  # of equals the head's first
         own[row], others[row] = _nearer_and_farther(shortlists[0].row(row, 2 * candidates)[0], row, evidence)
+
+    with (progress or SilentProgress()).task("verification", rows, "photos") as task:
+        in_threads(compare, range(rows), task=task)
     known = ~np.isnan(others)
     return VerificationEvidence(
         without=Candidate.of("without", without),

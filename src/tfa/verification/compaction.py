@@ -6,11 +6,15 @@ y = L2( λ^(−1/4) Uᵀ(p̃ − μ) )        PCA of the map's unit patches, par
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from tfa.base.backend import l2
+from tfa.base.half import widened
+from tfa.base.threads import in_threads
 
+BLOCK = 2048  # patches whose products are added up at a time
 LEVELS = 127  # of int8
 RANK_FLOOR = 1e-9  # directions with a smaller share of the largest variance are rounding
 
@@ -29,16 +33,21 @@ class Compaction:
     def compact(self, patches: np.ndarray) -> np.ndarray:
         """Patches `… n d` → unit rows `… n r` in float32."""
         # ⟨L2(p) − μ, u⟩ = ⟨p, u⟩/‖p‖ − ⟨μ, u⟩: the small side of the product is scaled, not the large one.
-        rows = patches.astype(np.float32, copy=False)
+        rows = widened(patches)
         norm = np.sqrt(np.einsum("...d,...d->...", rows, rows))[..., None]
         return l2(rows @ self.projection / np.where(norm > 0, norm, 1) - self.mean @ self.projection)
 
 
 def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
     """From unit patches `t d` of the map."""
-    rows = patches.astype(np.float64)
-    mean = rows.mean(axis=0)
-    covariance = (rows - mean).T @ (rows - mean) / len(rows)
+    mean = patches.mean(axis=0, dtype=np.float64)
+
+    def squares(start: int) -> np.ndarray:
+        centred = patches[start : start + BLOCK] - mean
+        return centred.T @ centred  # numpy makes it a symmetric rank-k update
+
+    # Block by block: in float64 all patches at once are several times their size.
+    covariance = reduce(np.add, in_threads(squares, range(0, len(patches), BLOCK))) / len(patches)
     variance, directions = np.linalg.eigh(covariance)
     variance, directions = variance[::-1], directions[:, ::-1]
     kept = variance[:dimensions] > RANK_FLOOR * max(float(variance[0]), 0.0)

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tfa.base.progress import Progress, SilentProgress, tracked
+from tfa.base.progress import Progress, SilentProgress
+from tfa.base.threads import in_threads
 from tfa.method.evidence.rows import NOBODY
 from tfa.verification.admission import PairEvidence, evenly_spaced
 
@@ -21,14 +22,15 @@ def roots_of_evidence(
 ) -> dict[str, np.ndarray]:
     """√M `p` of every photo with each head's first answer to it; nan where a head has none.
 
-    `answers` are images `p`, by the name of the head; `evidence` compares a photo, by its number, with images. With
-    `own`, less the mean √M that the answer has with other photos.
+    `answers` are images `p`, by the name of the head; `evidence` compares a photo, by its number, with images, from
+    several threads. With `own`, less the mean √M that the answer has with other photos.
     """
     table = np.stack(list(answers.values()))
     roots = np.full(table.shape, np.nan)
     photos = table.shape[1]
     usual = _with_others(table, evidence) if own else {}
-    for photo in tracked(range(photos), photos, "judging", progress or SilentProgress(), "photos"):
+
+    def compare(photo: int) -> None:
         images = np.unique(table[:, photo])
         images = images[images != NOBODY]
         known = dict(zip(images.tolist(), np.sqrt(evidence(photo, images)).tolist(), strict=True))
@@ -36,15 +38,17 @@ def roots_of_evidence(
             for image in known:
                 known[image] -= _mean_of_others(usual, image, photo)
         roots[:, photo] = [known.get(int(image), np.nan) for image in table[:, photo]]
+
+    with (progress or SilentProgress()).task("judging", photos, "photos") as task:
+        in_threads(compare, range(photos), task=task)
     return dict(zip(answers, roots, strict=True))
 
 
 def _with_others(table: np.ndarray, evidence: PairEvidence) -> dict[int, dict[int, float]]:
     """√M of every image that is answered with evenly spaced photos: one more than needed, as one may be its own."""
     images = np.unique(table[table != NOBODY])
-    compared = {
-        int(photo): np.sqrt(evidence(int(photo), images)) for photo in evenly_spaced(table.shape[1], OTHERS + 1)
-    }
+    photos = evenly_spaced(table.shape[1], OTHERS + 1).tolist()
+    compared = dict(zip(photos, in_threads(lambda photo: np.sqrt(evidence(photo, images)), photos), strict=True))
     return {int(image): {p: float(roots[i]) for p, roots in compared.items()} for i, image in enumerate(images)}
 
 

@@ -59,8 +59,11 @@ class CompactTokens:
             )
         # A large map's chunk lies in a temporary file until it is saved.
         chunk = Spill().empty((len(tokens), rows * columns, self.compaction.dimensions), np.int8)
-        for batch in tokens.batches():
-            chunk[batch.start : batch.stop] = quantised(self.compaction.compact(batch.patches))
+
+        def written(index: int) -> None:
+            chunk[index] = quantised(self.compaction.compact(tokens.load(index, index + 1)))[0]
+
+        in_threads(written, range(len(tokens)))
         return replace(self, chunks=(*self.chunks, chunk))
 
     def __len__(self) -> int:
