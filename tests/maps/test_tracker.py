@@ -160,12 +160,50 @@ def test_an_opened_map_is_followed_as_the_one_that_was_saved(saved, place_map, f
 
 
 @pytest.mark.parametrize("head", ["judged", "paper"])
+def built(town, **kept):
+    return PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(**kept))
+
+
+@pytest.mark.parametrize("head", ["judged", "second-order", "paper"])
 @pytest.mark.parametrize("storage", ["float32", "int7"])
-def test_maps_of_every_storage_and_ensembles_are_followed(town, cache, frames, storage, head):
-    kept = MapSpec(head=head, storage=storage, ensemble=True)
-    built = PlaceMap.build(town, encoder=FakeEncoder(), spec=SPEC, map_spec=kept)
-    answers = answers_of(built.follow(), frames)
-    assert [answer.hits[0].id for answer in answers[4:]] == list(range(4, 14))
+def test_maps_of_every_head_and_storage_and_ensembles_are_followed(town, cache, frames, head, storage):
+    answers = answers_of(built(town, head=head, storage=storage, ensemble=True).follow(verify=True), frames)
+    assert np.mean([answer.hits[0].id == place for place, answer in enumerate(answers[4:], 4) if answer.hits]) > 0.8
+    assert [answer.adapted_by for answer in answers] == list(range(14))
+
+
+@pytest.mark.parametrize("storage", ["float32", "float16", "int7"])
+def test_photos_adapt_the_partly_whitened_head_of_a_second_order_map(town, cache, frames, storage):
+    blend = built(town, head="second-order", carrier="blend", storage=storage)
+    partial = built(town, head="second-order", carrier="partial", storage=storage)
+    first, *later = answers_of(blend.follow(k=3, sequence=False, verify=False), frames)
+    alone = partial.query(frames[0], k=3, verify=False)
+    assert [(hit.id, hit.score) for hit in first.hits] == [(hit.id, hit.score) for hit in alone]
+    adapted = answers_of(partial.follow(k=3, sequence=False, verify=False), frames)[1:]
+    assert [[(hit.id, hit.score) for hit in answer.hits] for answer in later] == [
+        [(hit.id, hit.score) for hit in answer.hits] for answer in adapted
+    ]
+    unadapted = blend.follow(k=3, sequence=False, verify=False, online=False).step(frames[0])
+    assert unadapted.hits == blend.query(frames[0], k=3, verify=False)
+
+
+def test_a_judged_map_may_be_edited_saved_and_calibrated(town, cache, frames, camera, tmp_path):
+    judged = built(town)
+    tracker = judged.follow(sequence=False, verify=False)
+    answers_of(tracker, frames[:5])
+    judged.save(tmp_path / "judged.tfa")
+    judged.remove([5])
+    judged.add([photo(tmp_path / "new.png", 50)])
+    found = tracker.step(photo(tmp_path / "seen.png", 50, light=0.8))
+    assert (found.hits[0].id, found.adapted_by) == (14, 5)
+    assert 5 not in {hit.id for hit in tracker.step(frames[5]).hits}
+    tracker.save(tmp_path / "camera.safetensors")
+    again = reopened(tmp_path / "judged.tfa").follow(sequence=False, verify=False)
+    again.load(tmp_path / "camera.safetensors")
+    assert again.step(frames[9]).hits == tracker.step(frames[9]).hits
+    judged.calibrate(camera, score=True)
+    calibrated = judged.follow(sequence=False, verify=False)
+    assert calibrated.step(frames[3]).hits == judged.query(frames[3], verify=False)
 
 
 def test_an_empty_map_has_no_answer(place_map, frames):

@@ -36,6 +36,13 @@ def with_newest(scorer: Scorer, spaces: StoredSpaces) -> Scorer:
     return _with_rows(scorer, appended)
 
 
+def partial_scorer(spaces: StoredSpaces, duplicates: np.ndarray | None) -> Scorer:
+    """Σ S_P over the spaces, the head that photos of a stream adapt: its rows are φ_½ as the map keeps it."""
+    terms = [ScoreTerm(1.0, index, 0.5, space.halves, index) for index, space in enumerate(spaces.spaces)]
+    sides = tuple(space.side for space in spaces.spaces)
+    return Scorer(sides, tuple(terms), np.zeros(len(spaces)), duplicates)
+
+
 def _chunks(space: StoredSpace, gamma: Gamma, first: int = 0) -> list[Rows]:
     """The rows of a term, from the chunk `first` on."""
     chunks = list(space.chunks())[first:]

@@ -18,7 +18,8 @@ from tfa.base.tokens import Tokens
 from tfa.maps.confidence import confidence_of
 from tfa.maps.hits import hit_of, photo_pairs
 from tfa.maps.records import FrameAnswer, Hit, ImageRecord
-from tfa.maps.state import MapState, NamedHead
+from tfa.maps.space_terms import partial_scorer
+from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.verification import Question, wanted_candidates
 from tfa.method.scorer import Scorer
 from tfa.online.adaptation import Adaptation
@@ -165,8 +166,14 @@ class Tracker:
 
 
 def adapting_scorer(state: MapState, head: NamedHead) -> Scorer:
-    """What photos adapt: the head's own scorer."""
-    return head.stored.scorer
+    """What photos adapt: of a map with second-order coordinates their partly whitened product, whatever the head.
+
+    It is what gains most by centring, and of which unlabelled photos said so. A calibration was chosen for its camera:
+    it is adapted itself, as is the head of a map without such coordinates.
+    """
+    if state.spaces is None or head.name != DATABASE:
+        return head.stored.scorer
+    return partial_scorer(state.spaces, head.stored.scorer.duplicates)
 
 
 def motion_along(images: Sequence[ImageRecord], spec: SequenceSpec) -> Motion:
