@@ -31,14 +31,21 @@ def test_one_photo_gets_a_table_of_its_hits(run, folder):
     lines = result.stdout.splitlines()
     assert lines[0].rstrip() == "near.jpg"
     assert lines[1].split() == ["image", "id", "score", "confidence", "position"]
-    assert cells(lines[2]) == ["1", best.image, "5", f"{best.score:.4f}", "1.00", "57.50000° N, 13.25000° E"]
+    assert cells(lines[2]) == [
+        "1",
+        best.image,
+        "5",
+        f"{best.score:.4f}",
+        f"{best.confidence:.2f}",
+        "57.50000° N, 13.25000° E",
+    ]
     assert cells(lines[3]) == ["2", second.image, str(second.id), f"{second.score:.4f}", f"{second.confidence:.2f}"]
 
 
 def test_a_refused_photo_is_no_place(run, spy, folder):
     result = run("query", "town.tfa", "far.jpg", "--min-confidence", "0.9")
     assert result.exit_code == 0
-    assert "no place (confidence 0.79 below 0.90)" in result.stdout
+    assert "no place (confidence 0.84 below 0.90)" in result.stdout
     assert spy.given("query_many")["min_confidence"] == 0.9
 
 
@@ -47,7 +54,7 @@ def test_a_folder_is_searched_and_many_photos_share_a_table(run, spy, folder):
     queries = spy.given("query_many")["photos"]
     assert queries == [Path("walk/a.jpg"), Path("walk/sub/b.jpg"), Path("near.jpg"), Path("far.jpg")]
     assert result.stdout.count("best image") == 1
-    assert "no place (confidence 0.79 below 0.90)" in result.stdout
+    assert "no place (confidence 0.84 below 0.90)" in result.stdout
     assert "3 of 4 photos answered" in result.stdout
 
 
@@ -61,7 +68,7 @@ def test_json_answers(run, folder):
             "query": "near.jpg",
             "hits": [
                 {
-                    "id": 5, "image": best.image, "score": best.score, "confidence": 1.0, "matches": None,
+                    "id": 5, "image": best.image, "score": best.score, "confidence": best.confidence, "matches": None,
                     "sure": False, "position": {"lat": 57.5, "lon": 13.25},
                 },
                 {
@@ -138,10 +145,10 @@ def test_a_montage_of_very_many_photos_is_cut(folder, monkeypatch, capsys):
     answers = PlaceMap.load("town.tfa").query_many([Path("near.jpg")] * 59 + [Path("far.jpg")] * 3, 1, 0.9)
     write_montage(Path("answer.png"), answers, 0.9)
     assert len(drawn) == MONTAGE_ROWS
-    assert drawn[-1].title == "far.jpg: no place (confidence 0.79 below 0.90)"
+    assert drawn[-1].title == "far.jpg: no place (confidence 0.84 below 0.90)"
     [best] = hits("near.jpg", 1)
     assert drawn[0].tiles[0].caption_lines == [
-        "05.png", f"score {best.score:.4f}, confidence 1.00", "57.50000° N, 13.25000° E",
+        "05.png", f"score {best.score:.4f}, confidence {best.confidence:.2f}", "57.50000° N, 13.25000° E",
     ]  # fmt: skip
     assert "without the last 2 photos" in capsys.readouterr().err
 
@@ -180,7 +187,7 @@ def test_verified_answers_have_a_column_of_matches(run, folder):
     told = json.loads(run("query", "town.tfa", "near.jpg", "-k", 2, "--verify", "--json").stdout)[0]["hits"]
     assert told == [hit.to_dict() for hit in hits("near.jpg", 2, verify=True)]
     assert [hit["sure"] for hit in told] == [True, False]
-    assert "  1.00 sure  " in run("query", "town.tfa", "near.jpg", "--verify").stdout
+    assert f"  {told[0]['confidence']:.2f} sure  " in run("query", "town.tfa", "near.jpg", "--verify").stdout
 
 
 def test_no_candidates_is_a_usage_error(run, spy, folder):

@@ -14,8 +14,6 @@ from tfa.base.config import EncoderOptions, MapSpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadImage, BadSpec, BadWeights, ChannelMismatch, NoImages
 from tfa.maps import PlaceMap
-from tfa.maps.confidence import confidence_of
-from tfa.verification.reranking import rerank
 
 
 def test_a_photo_finds_its_place(place_map, tmp_path):
@@ -94,15 +92,6 @@ def test_photos_from_outside_are_less_sure_and_can_be_refused(place_map, tmp_pat
             place_map.query(stranger, min_confidence=wrong)
     with pytest.raises(BadSpec, match="k=0"):
         place_map.query(stranger, k=0)
-
-
-def test_confidence_by_hand():
-    scores = np.array([[0.0, 0.0, 0.0, 4.0]])  # mean 1, spread √3: z of the best is √3
-    peaks = np.array([0.5, 1.0, 1.7, 1.8])
-    np.testing.assert_allclose(confidence_of(rerank(scores, 2), peaks), [[0.75, 0.0]])
-    assert confidence_of(rerank(scores, 1), np.array([]))[0, 0] == 0
-    assert confidence_of(rerank(np.ones((1, 4)), 1), peaks)[0, 0] == 0
-    assert confidence_of(rerank(scores, 1), None)[0, 0] == 0.5
 
 
 def test_positions_come_back_with_the_hits(town, cache, tmp_path):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from tfa.base.backend import l2
-from tfa.maps.confidence import verified_confidence
 from tfa.verification import compaction, matching
 from tfa.verification.compaction import Compaction, fit_compaction, quantised, restored
 from tfa.verification.matching import (
@@ -16,7 +15,7 @@ from tfa.verification.matching import (
     nearest,
     strongest_windows,
 )
-from tfa.verification.reranking import fused, leads, margins
+from tfa.verification.reranking import fused, leads
 
 GRID = (8, 9)
 
@@ -183,22 +182,8 @@ def test_more_evidence_and_a_higher_score_are_both_better():
     assert fused(np.ones(1), np.array([20]))[0] >= base
 
 
-def test_leads_and_margins_by_hand():
+def test_leads_by_hand():
     np.testing.assert_allclose(leads(np.array([1.0, 4.0, 9.0])), [-1, 0, 1])
-    np.testing.assert_allclose(margins(np.array([1.0, 5.0, 3.0])), [-4, 2, -2])
-    np.testing.assert_allclose(margins(np.array([5.0, 5.0])), [0, 0])
-    assert margins(np.array([5.0])).tolist() == [0]
-
-
-def test_confidence_grows_with_all_that_speaks_for_an_answer():
-    usual = verified_confidence(np.array(0.5), np.array(0.3), np.array(1.0))
-    assert usual == pytest.approx(1 / (1 + np.exp(1 - 0.9 - 0.5 - 0.25)))
-    for more in ((0.9, 0.3, 1.0), (0.5, 0.6, 1.0), (0.5, 0.3, 2.0)):
-        assert verified_confidence(*map(np.array, more)) > usual
-    beyond = [verified_confidence(np.array(0.5), np.array(lead), np.array(1.0)) for lead in (1.0, 1.5)]
-    assert beyond[0] == beyond[1]
-    extremes = verified_confidence(np.array([0, 1]), np.array([-9.0, 99]), np.array([-99.0, 99]))
-    assert ((extremes >= 0) & (extremes <= 1)).all()
 
 
 def test_a_compaction_is_what_its_arrays_are():

@@ -1,4 +1,4 @@
-"""The one rerank(): which images are compared, and what order, lead and margin follow."""
+"""The one rerank(): which images are compared, and what order and lead follow."""
 
 import math
 import statistics
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tfa.base.config import AUTO
-from tfa.verification.reranking import UNVERIFIED, Compared, enough, leads, margins, reorder, rerank, rounds
+from tfa.verification.reranking import UNVERIFIED, Compared, enough, leads, reorder, rerank, rounds
 
 
 class ByHand:
@@ -32,11 +32,9 @@ def test_candidates_by_score_and_evidence_then_the_others_in_their_order():
     assert found.evidence.tolist() == [[9, 1, 0, 0, 0]]
     assert found.matches.tolist() == [[90, 10, 0, UNVERIFIED, UNVERIFIED]]
     np.testing.assert_allclose(found.lead[0, :3], leads(np.array([9.0, 1.0, 0.0])))
-    np.testing.assert_allclose(found.margin[0, :3], margins(found.ordering[0, :3]))
     assert not found.lead[0, 3:].any()
     short = rerank(scores, 2, 3, ByHand({(0, 3): 9.0, (0, 0): 1.0}))
     assert short.indices.tolist() == [[3, 0]]
-    assert short.margin.tolist() == found.margin[:, :2].tolist()
 
 
 def test_exactly_so_many_are_compared_and_of_ties_the_smaller_index():
@@ -107,7 +105,7 @@ def test_candidates_go_on_and_stop_as_the_formula_says(images):
     assert len(set(counts)) >= {3: 1, 9: 1, 10: 1, 11: 2, 14: 2}.get(images, 4)
     for row, count in enumerate(counts):
         alone = rerank(scores[[row]], images, count, Table(evidence[[row]]))
-        for name in ("indices", "standardised", "ordering", "evidence", "lead", "margin", "matches"):
+        for name in ("indices", "standardised", "ordering", "evidence", "lead", "matches"):
             np.testing.assert_array_equal(getattr(found, name)[row], getattr(alone, name)[0], name)
 
 
@@ -121,7 +119,7 @@ def test_photos_together_are_answered_as_each_alone():
     for row in range(70):
         alone = rerank(scores[[row]], 12, AUTO, Table(evidence[[row]]))
         assert alone.indices.tolist() == together.indices[[row]].tolist()
-        assert alone.margin.tolist() == together.margin[[row]].tolist()
+        assert alone.lead.tolist() == together.lead[[row]].tolist()
 
 
 def test_enough_by_hand():

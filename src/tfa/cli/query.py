@@ -36,9 +36,8 @@ def query(
         typer.Option(
             metavar="P",
             callback=options.share,
-            help="Answer 'no place' below this confidence, a number between 0 and 1. For verified hits it comes from "
-            "a fit on labelled benchmarks, 0.9 being sure; for others it is the share of the map's own photos that "
-            "stand out less clearly.",
+            help="Answer 'no place' below this confidence, a number between 0 and 1: the probability that the best hit "
+            "is right.",
         ),
     ] = 0.0,
     calibration: options.Calibration = None,

@@ -70,7 +70,7 @@ def hits_of(answer: dict[str, Any]) -> list[Hit]:
     from tfa.maps import Hit
     from tfa.photos.positions import Position
 
-    keys = ("id", "image", "score", "confidence", "matches")
+    keys = ("id", "image", "score", "confidence", "matches", "sure")
     return [
         Hit(**{key: one[key] for key in keys}, position=one["position"] and Position.from_dict(one["position"]))
         for one in answer["hits"]

@@ -1,58 +1,138 @@
-"""Confidence: how much an answer can be relied on. The one place where it is computed; it takes three forms.
+"""Confidence: the probability that an answer is right (ours, beyond the paper). The one place where it is computed.
 
-percentile   of an answer that was not verified: the share of the map's own photos whose best answer, with the photo
-             itself hidden, stood out less. No label was used. It orders answers; it is not a probability.
-verified     of an answer that was verified: a logistic function of that percentile and of the patch matches. Its
-             numbers were fitted with labels of public datasets, never of a user's map.
-sure         yes or no: a verified confidence of at least SURE.
+An answer is to be relied on if the images that could have been given instead show its place too, and if the photo
+resembles them as the answer does. Both are asked of the images c that stand first, all verified ones and 30 at least:
 
-Frames of a sequence have a confidence of their own, the probability of the filter (`tfa.online.sequence_filter`).
+    s_c        = (S(a, c) − mean S(a, ·)) / (max S(a, ·) − mean S(a, ·)), between 0 and 1; s_a = 1
+    p          = softmax of what they are ordered by, divided by T: z + 4 √M if verified, else z
+    place      = logit of Σ p_c s_c, which is clipped to 0.01 … 0.9933
+    agreement  = correlation, over c ≠ a, of z_c with S(a, c); 0 where there is none
+    confidence = σ(offset + per_place · place + per_agreement · agreement)
+
+a is the answer, S(a, ·) what the map's images score with it (`own_scores`), z the z-score in the photo's row. So a
+neighbouring frame does not make an answer doubtful, another place with the same score does.
+
+An answer is called sure if it was verified, its confidence is at least 0.9, and its evidence leads:
+
+    lead = √M_a − Σ (1 − s_c) √M_c / Σ (1 − s_c) ≥ 0.65, over what was verified: evidence beyond that of other places
+
+Every hit is an answer of its own here: that of the second is the confidence if it had been given first. One formula
+serves every head. Its constants were fitted on labelled public datasets, each left out in turn (`tfa bench confidence`,
+docs/confidence.md), never on a user's map. Frames of a drive have the probability of the filter instead
+(`tfa.online.sequence_filter`).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from tfa.maps.own_scores import OwnScores
 from tfa.verification.reranking import UNVERIFIED, Verified
 
-# A logistic fit of "the answer is right" on the eight datasets of docs/verification.md, rounded to the safe side.
-OFFSET = 1.0
-PER_LEAD, MOST_LEAD = 3.0, 1.0  # a larger lead adds nothing: the few wrong answers there are scenes mapped twice
-PER_MARGIN = 0.5
-PER_PERCENTILE = 0.5
-
-# Measured by `tfa bench confidence` on eight datasets (docs/verification.md): of answers at least as confident 91.1 %
-# were right on aerial-seneca, 95.2 % or more on the seven others; of out-of-map photos at most 0.8 % were accepted.
-SURE = 0.9
+FIRST = 30  # images that could have been given instead, where fewer were verified
+LOWEST, HIGHEST = 0.01, 0.9933  # of Σ p_c s_c: beyond, it says no more
+SURE, SURE_LEAD = 0.9, 0.65
+EPSILON = 1e-12
 
 
-def percentile(standardised: np.ndarray, peaks: np.ndarray | None) -> np.ndarray:
-    """The share of `peaks` that are not above each z-score.
+@dataclass(frozen=True)
+class Constants:
+    """Of the formula, for answers of one kind."""
 
-    `peaks` are the z-scores of the best answers to the map's own photos, each with itself hidden, sorted. Without any
-    usable photo (all are identical) nothing is confident; None is a head that keeps no peaks: a half.
+    temperature: float
+    offset: float
+    per_place: float
+    per_agreement: float
+
+
+# Rounded from the fit on eight datasets, each asked alone, in driving order and after a calibration with 64 photos.
+VERIFIED = Constants(0.5, -1.05, 0.65, 1.1)
+PLAIN = Constants(0.33, -1.25, 0.6, 1.7)
+
+
+@dataclass(frozen=True)
+class Features:
+    """What the confidence of hits `q k` is made of."""
+
+    place: np.ndarray
+    agreement: np.ndarray
+    lead: np.ndarray  # 0 where it was not verified
+    verified: np.ndarray  # bool
+
+    def confidence(self, verified: Constants = VERIFIED, plain: Constants = PLAIN) -> np.ndarray:
+        """`q k`."""
+        of_verified, of_plain = (self._logistic(one) for one in (verified, plain))
+        return np.where(self.verified, of_verified, of_plain)
+
+    def sure(self, confidence: np.ndarray) -> np.ndarray:
+        """Can hits of that confidence be relied on? `q k`, bool; never if they were not verified."""
+        return self.verified & (confidence >= SURE) & (self.lead >= SURE_LEAD)
+
+    def _logistic(self, by: Constants) -> np.ndarray:
+        return 1 / (1 + np.exp(-(by.offset + by.per_place * self.place + by.per_agreement * self.agreement)))
+
+
+def confidence_of(found: Verified, own: OwnScores, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of the first k images of each query: their confidence `q k` and whether they are sure `q k`.
+
+    `found` holds all images that were verified, and 30 at least if there are so many.
     """
-    if peaks is None:
-        return np.full(np.shape(standardised), 0.5)
-    return np.searchsorted(peaks, standardised, side="right") / max(len(peaks), 1)
+    features = features_of(found, own, k)
+    confidence = features.confidence()
+    return confidence, features.sure(confidence)
 
 
-def verified_confidence(percentile: np.ndarray, lead: np.ndarray, margin: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(1 − 3 min(lead, 1) − margin / 2 − percentile / 2)).
+def features_of(found: Verified, own: OwnScores, k: int) -> Features:
+    """Of the first k images of each query, `q k` each."""
+    k = min(k, found.indices.shape[1])
+    shape = (len(found.indices), k)
+    place, agreement, lead = np.zeros((3, *shape))
+    verified = found.matches != UNVERIFIED
+    for row, images in enumerate(found.indices):
+        compared = int(verified[row].sum())
+        count = max(compared, FIRST)
+        others, hits = images[:count], images[:k]
+        scores = own.between(hits, others)
+        same = hits[:, None] == others
+        alike = np.where(same, 1.0, _alike(scores, *own.mean_and_best(hits)))
+        temperature = (VERIFIED if compared else PLAIN).temperature
+        place[row] = _logit(alike @ _softmax(found.ordering[row, :count] / temperature))
+        agreement[row] = _correlation(scores, found.standardised[row, :count], ~same)
+        if compared:
+            roots = np.sqrt(found.evidence[row])
+            lead[row] = _leads(roots[:k], roots[:compared], 1 - alike[:, :compared])
+    return Features(place, agreement, np.where(verified[:, :k], lead, 0.0), verified[:, :k])
 
-    Evidence is compared with that of the other candidates of the same photo (`lead`, `margin`, see `Verified`), so
-    that repetitive scenes, where chance alone lines many patches up, do not look confident.
-    """
-    standing_out = PER_LEAD * np.minimum(lead, MOST_LEAD)
-    return 1 / (1 + np.exp(OFFSET - standing_out - margin * PER_MARGIN - percentile * PER_PERCENTILE))
+
+def _alike(scores: np.ndarray, mean: np.ndarray, best: np.ndarray) -> np.ndarray:
+    """s `k c` of scores S(a, c) `k c`."""
+    return np.clip((scores - mean[:, None]) / np.maximum(best - mean, EPSILON)[:, None], 0, 1)
 
 
-def confidence_of(found: Verified, peaks: np.ndarray | None) -> np.ndarray:
-    """Confidence `q k` of ranked images: verified where they were compared, else the percentile."""
-    plain = percentile(found.standardised, peaks)
-    return np.where(found.matches == UNVERIFIED, plain, verified_confidence(plain, found.lead, found.margin))
+def _softmax(values: np.ndarray) -> np.ndarray:
+    shares = np.exp(values - values.max())
+    return shares / shares.sum()
 
 
-def is_sure(confidence: float, matches: int | None) -> bool:
-    """Can the answer be relied on? Never if it was not verified (`matches` None): a percentile is not a probability."""
-    return matches is not None and confidence >= SURE
+def _logit(share: np.ndarray) -> np.ndarray:
+    share = np.clip(share, LOWEST, HIGHEST)
+    return np.log(share / (1 - share))
+
+
+def _correlation(scores: np.ndarray, standardised: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Of each row of `k c` with `c`, over what counts; 0 where one of them does not vary."""
+    number = np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    ours = np.where(counts, scores, 0.0)
+    theirs = np.where(counts, standardised, 0.0)
+    ours = np.where(counts, ours - ours.sum(axis=1, keepdims=True) / number, 0.0)
+    theirs = np.where(counts, theirs - theirs.sum(axis=1, keepdims=True) / number, 0.0)
+    norm = np.sqrt((ours * ours).sum(axis=1) * (theirs * theirs).sum(axis=1))
+    return np.where(norm > EPSILON, (ours * theirs).sum(axis=1) / np.maximum(norm, EPSILON), 0.0)
+
+
+def _leads(hits: np.ndarray, roots: np.ndarray, unlike: np.ndarray) -> np.ndarray:
+    """√M of hits `k` above the mean √M `c` of images that show other places, weighted by how unlike they are `k c`."""
+    total = unlike.sum(axis=1)
+    return np.where(total > EPSILON, hits - (unlike @ roots) / np.maximum(total, EPSILON), 0.0)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from tfa.base.config import Candidates
 from tfa.base.tokens import Tokens
-from tfa.maps.confidence import confidence_of
+from tfa.maps.confidence import FIRST, confidence_of
+from tfa.maps.own_scores import OwnScores
 from tfa.maps.records import Hit, ImageRecord
 from tfa.maps.stored_head import StoredHead
 from tfa.method.evidence.rows import z_scores
@@ -54,19 +56,29 @@ class SearchableHead:
         if not len(self.images) or not len(tokens):
             return [[] for _ in range(len(tokens))]
         blocks = [tokens.select(slice(start, start + AT_ONCE)) for start in range(0, len(tokens), AT_ONCE)]
-        results = [self._search(block, max(k, most_candidates(candidates))) for block in blocks]
+        width = max(k, most_candidates(candidates), FIRST)
+        results = [self._search(block, width) for block in blocks]
         columns, scores, z = (np.concatenate(arrays) for arrays in zip(*results, strict=True))
         pairs = photo_pairs(compact, tokens, self.stored.scorer.duplicates, self.rows) if candidates else None
-        ranked = reorder(columns, z, k, candidates, pairs)
-        confidence = confidence_of(ranked, self.stored.peaks)
+        ranked = reorder(columns, z, width, candidates, pairs)
+        confidence, sure = confidence_of(ranked, self.own_scores, k)
         hits = []
         for row in range(len(tokens)):
             score = dict(zip(columns[row].tolist(), scores[row].tolist(), strict=True))
             best = zip(
-                ranked.indices[row].tolist(), confidence[row].tolist(), ranked.matches[row].tolist(), strict=True
+                ranked.indices[row, :k].tolist(),
+                confidence[row].tolist(),
+                ranked.matches[row, :k].tolist(),
+                sure[row].tolist(),
+                strict=True,
             )
-            hits.append([hit_of(self.images[i], score[i], sure, matches) for i, sure, matches in best])
+            hits.append([hit_of(self.images[i], score[i], trust, matches, own) for i, trust, matches, own in best])
         return hits
+
+    @cached_property
+    def own_scores(self) -> OwnScores:
+        """What the images score with each other."""
+        return OwnScores(self.stored.scorer, self.rows, self.ids, self.engine)
 
     def _search(self, tokens: Tokens, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The best images of each query `q c`: which they are, their scores and their z-scores."""
@@ -100,5 +112,6 @@ def photo_pairs(
     return PhotoPairs(compact, tokens, grid, rows if duplicates is None else duplicates[rows])
 
 
-def hit_of(image: ImageRecord, score: float, confidence: float, matches: int | None) -> Hit:
-    return Hit(image.id, image.path, score, confidence, image.position, None if matches == UNVERIFIED else matches)
+def hit_of(image: ImageRecord, score: float, confidence: float, matches: int | None, sure: bool) -> Hit:
+    matches = None if matches == UNVERIFIED else matches
+    return Hit(image.id, image.path, score, confidence, image.position, matches, sure)

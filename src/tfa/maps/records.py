@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfa.maps.confidence import is_sure
 from tfa.photos.positions import Position
 
 
@@ -38,15 +37,11 @@ class Hit:
     confidence: float  # see `tfa.maps.confidence`
     position: Position | None = None
     matches: int | None = None  # patches that match in one arrangement; None if it was not verified
-
-    @property
-    def sure(self) -> bool:
-        """Can it be relied on?"""
-        return is_sure(self.confidence, self.matches)
+    sure: bool = False  # can it be relied on?
 
     def to_dict(self) -> dict[str, Any]:
         position = None if self.position is None else self.position.to_dict()
-        return {**vars(self), "position": position, "sure": self.sure}
+        return {**vars(self), "position": position}
 
 
 @dataclass(frozen=True)

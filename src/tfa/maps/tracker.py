@@ -15,8 +15,9 @@ import numpy as np
 
 from tfa.base.files import BadFile
 from tfa.base.tokens import Tokens
-from tfa.maps.confidence import confidence_of
+from tfa.maps.confidence import FIRST, confidence_of
 from tfa.maps.hits import hit_of, photo_pairs
+from tfa.maps.own_scores import OwnScores
 from tfa.maps.records import FrameAnswer, Hit, ImageRecord
 from tfa.maps.space_terms import partial_scorer
 from tfa.maps.state import DATABASE, MapState, NamedHead
@@ -60,6 +61,7 @@ class Tracker:
         adapted = AdaptedScorer(scorer, self._ids, adaptation, columns=self.place_map.rows, adapts=self.online)
         motion = motion_along(self.place_map.images, self.spec) if self.sequence else None
         self._follower = Follower(adapted, motion, self.spec)
+        self._own_scores = OwnScores(scorer, self.place_map.rows)
         self._lost: float | None = None if motion is None else 1 - self.spec.being_found
 
     # --- answers ---------------------------------------------------------------------------------------------------
@@ -94,18 +96,20 @@ class Tracker:
             return FrameAnswer(name, [], 0.0, None, self._lost, self._follower.scorer.counted)
         candidates = wanted_candidates(question, place_map.state, tokens)
         pairs = photo_pairs(place_map.state.compact, tokens, scorer.duplicates, place_map.rows) if candidates else None
-        return self._told(name, self._follower.step(photo, pairs, candidates, question.k))
+        return self._told(name, self._follower.step(photo, pairs, candidates, max(question.k, FIRST)))
 
     def _told(self, name: str, frame: Frame) -> FrameAnswer:
-        k, images, belief = self.question.k, self.place_map.images, frame.belief
-        matches = dict(zip(frame.ranked.indices[0].tolist(), frame.ranked.matches[0].tolist(), strict=True))
+        k, images, belief, ranked = self.question.k, self.place_map.images, frame.belief, frame.ranked
+        alone, sure = confidence_of(ranked, self._own_scores, k)
+        matches = dict(zip(ranked.indices[0].tolist(), ranked.matches[0].tolist(), strict=True))
+        # Along a drive too, only what the photo is sure of by itself is called sure.
+        sure_of = set(ranked.indices[0, :k][sure[0]].tolist())
         if belief is None:
-            best, sure = frame.ranked.indices[0, :k], confidence_of(frame.ranked, self._head.stored.peaks)[0, :k]
-            hits = _hits(images, best, frame.scores, sure, matches)
+            hits = _hits(images, ranked.indices[0, :k], frame.scores, alone[0], matches, sure_of)
             return FrameAnswer(name, hits, hits[0].confidence, None, None, frame.adapted_by)
         self._lost = belief.lost
         best = np.argsort(-belief.places, kind="stable")[:k]
-        hits = [] if belief.is_lost else _hits(images, best, frame.scores, belief.mass[best], matches)
+        hits = [] if belief.is_lost else _hits(images, best, frame.scores, belief.mass[best], matches, sure_of)
         return FrameAnswer(name, hits, belief.confidence, None, belief.lost, frame.adapted_by)
 
     def _unread(self, name: str, error: str | None) -> FrameAnswer:
@@ -137,6 +141,7 @@ class Tracker:
         if self._follower.filter is not None and not np.array_equal(ids, before):
             self._follower.filter.follow_edit(motion_along(self.place_map.images, self.spec), before, ids)
         self._follower.scorer.set_images(scorer, ids, self.place_map.rows)
+        self._own_scores = OwnScores(scorer, self.place_map.rows)
         self._state, self._ids = self.place_map.state, ids
 
     # --- its state -------------------------------------------------------------------------------------------------
@@ -199,8 +204,9 @@ def _hits(
     scores: np.ndarray,
     confidence: np.ndarray,
     matches: dict[int, int],
+    sure_of: set[int],
 ) -> list[Hit]:
     return [
-        hit_of(images[i], float(scores[i]), sure, matches.get(i))
-        for i, sure in zip(best.tolist(), confidence.tolist(), strict=True)
+        hit_of(images[i], float(scores[i]), trust, matches.get(i), i in sure_of)
+        for i, trust in zip(best.tolist(), confidence.tolist(), strict=True)
     ]

@@ -16,8 +16,8 @@ import numpy as np
 from tfa.base.backend import l2
 from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
-from tfa.method.carriers import Gamma
-from tfa.method.query_sides import QuerySide, ResidualSide, SideView
+from tfa.method.carriers import MEAN, Gamma
+from tfa.method.query_sides import QuerySide, ResidualSide, SecondOrderSide, SideView
 from tfa.search.engine import QueryVectors, direct_sum
 from tfa.search.exact import WeightedGalleries
 from tfa.search.gallery import Gallery
@@ -98,6 +98,22 @@ class Scorer:
             for term in self.terms
         )
         return QueryVectors(every, tuple(term.weight for term in self.terms), known)
+
+    def image_vectors(self, images: np.ndarray) -> QueryVectors:
+        """Images of the database as queries, from their rows; nothing is centred on other photos.
+
+        Of second-order scores the part that all images share (`MEAN`) is 0: it ranks nothing.
+        """
+        features = []
+        for term in self.terms:
+            rows, side = term.gallery.take(images).astype(self.dtype, copy=False), self.sides[term.side]
+            if term.side != GLOBAL and isinstance(side, SecondOrderSide):
+                if term.gamma is None:
+                    rows = rows + side.mean_coordinates.astype(self.dtype)
+                elif term.gamma == MEAN:
+                    rows = np.zeros_like(rows)
+            features.append(rows)
+        return QueryVectors(tuple(features), tuple(term.weight for term in self.terms))
 
     def compile(self) -> Compiled:
         """The scorer as one vector per image and a bias per database image."""

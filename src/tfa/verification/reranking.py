@@ -55,16 +55,6 @@ def leads(evidence: np.ndarray) -> np.ndarray:
     return np.sqrt(evidence) - np.sqrt(np.median(evidence, axis=-1, keepdims=True))
 
 
-def margins(ordering: np.ndarray) -> np.ndarray:
-    """How far what each candidate `c` is ordered by is above the best of the others; below it, if negative."""
-    if len(ordering) < 2:
-        return np.zeros(len(ordering))
-    second, first = np.partition(ordering, -2)[-2:]
-    above = ordering - first
-    above[ordering.argmax()] = first - second
-    return above
-
-
 class Compared(NamedTuple):
     """A query beside some images `c`."""
 
@@ -89,7 +79,6 @@ class Verified:
     ordering: np.ndarray  # q k: what candidates are ordered by; the z-score where it was no candidate
     evidence: np.ndarray  # q k: 0 where it was no candidate
     lead: np.ndarray  # q k: how far the evidence stands out from that of all candidates
-    margin: np.ndarray  # q k: how far the image is above the best other
     matches: np.ndarray  # q k: number of consistent matches; UNVERIFIED where it was no candidate
 
 
@@ -121,9 +110,9 @@ def reorder(
 
     They are at least as many as k and as `most_candidates`, or all that there are.
     """
-    evidence, lead, margin = np.zeros((3, *ranked.shape))
+    evidence, lead = np.zeros((2, *ranked.shape))
     matches = np.full(ranked.shape, UNVERIFIED, np.int64)
-    found = Verified(ranked.copy(), standardised.copy(), standardised.copy(), evidence, lead, margin, matches)
+    found = Verified(ranked.copy(), standardised.copy(), standardised.copy(), evidence, lead, matches)
     ends = rounds(candidates, ranked.shape[1])
     if comparison is not None and ends:
         with (progress or SilentProgress()).task("verification", len(ranked), "photos") as task:
@@ -167,7 +156,6 @@ def _reorder_row(found: Verified, row: int, count: int) -> None:
     standing = fused(z, evidence)
     order = np.argsort(-standing, kind="stable")  # of equals the head's first
     found.ordering[row, :count], found.lead[row, :count] = standing, leads(evidence)
-    found.margin[row, :count] = margins(standing)
     for field in fields(Verified):
         table = getattr(found, field.name)
         table[row, :count] = table[row, :count][order]

@@ -25,6 +25,7 @@ from tfa.bench.heads.verified import VerifiedHead, verified, verified_card
 from tfa.bench.protocols import ONLINE, ONLINE_SHUFFLED
 from tfa.bench.provenance import METHOD
 from tfa.bench.studies.patch_pairs import PatchPairs
+from tfa.maps.own_scores import OwnScores
 from tfa.method.controllers.judged import TARGET_INCUMBENT
 from tfa.method.head import Head
 from tfa.method.second_order_head import SecondOrderHead
@@ -64,6 +65,7 @@ class OnlineHead:
 
     def _adapted(self, queries: Photos, replica: str) -> Iterator[Answered]:
         scorer = self.head.scorer(int(replica))
+        own = OwnScores(scorer)
         frames = follow_scores(scorer, described_photos(scorer, queries.tokens))
         for start in range(0, len(queries), AT_ONCE):
             some = queries.select(slice(start, start + AT_ONCE))
@@ -71,8 +73,7 @@ class OnlineHead:
             if self.pairs is None:
                 yield rows, None
             else:
-                peaks = self.head.peaks[int(replica)]
-                yield verified(rows, self.pairs.of(some.tokens), self.pairs.spec.candidates, peaks)
+                yield verified(rows, self.pairs.of(some.tokens), self.pairs.spec.candidates, own)
 
     def _followed(self, queries: Photos, replica: str) -> Iterator[Answered]:
         """Images are ranked by the probability that the camera is there."""

@@ -21,7 +21,8 @@ from tfa.bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
 from tfa.bench.heads.own_heads import OURS, RetrieverHead, patch_pairs, retriever_card
 from tfa.bench.heads.second_order import second_order_card
 from tfa.bench.studies.patch_pairs import PatchPairs, known_grid
-from tfa.maps.confidence import confidence_of
+from tfa.maps.confidence import FIRST, confidence_of
+from tfa.maps.own_scores import OwnScores
 from tfa.method.evidence.rows import EPSILON
 from tfa.method.head import ENSEMBLE, Head
 from tfa.method.second_order_head import SecondOrderHead
@@ -90,14 +91,8 @@ class VerifiedHead:
         scores = self.base.scores(queries, replica)
         if not self.used or not len(queries):
             return scores, None
-        return verified(scores, self.pairs.of(queries.tokens), self.pairs.spec.candidates, self._peaks(replica))
-
-    def _peaks(self, replica: str) -> np.ndarray | None:
-        """The scale of the percentile; a dual head has none."""
-        retriever = self.base.retriever
-        if not isinstance(retriever, (Head, SecondOrderHead)) or replica == ENSEMBLE:
-            return None
-        return retriever.peaks[int(replica)]
+        own = OwnScores(self.base.retriever.scorer(ENSEMBLE if replica == ENSEMBLE else int(replica)))
+        return verified(scores, self.pairs.of(queries.tokens), self.pairs.spec.candidates, own)
 
     def calibrate(self, target: Photos) -> Fitted:
         calibrated = self.base.calibrate(target)
@@ -107,18 +102,18 @@ class VerifiedHead:
 
 
 def verified(
-    scores: np.ndarray, comparison: Comparison, candidates: Candidates, peaks: np.ndarray | None = None
+    scores: np.ndarray, comparison: Comparison, candidates: Candidates, own: OwnScores
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores `q m` whose order is that of `rerank`, and the confidence `q` of the best, as maps have them.
 
     A row of equal scores stays as it is: it ranks nothing.
     """
-    reranked = rerank(scores, most_candidates(candidates), candidates, comparison)
-    result, sure = np.array(scores, np.float64, order="C"), confidence_of(reranked, peaks)[:, 0]
+    ranked = rerank(scores, max(most_candidates(candidates), FIRST), candidates, comparison)
+    result, sure = np.array(scores, np.float64, order="C"), confidence_of(ranked, own, 1)[0][:, 0]
     equal = scores.max(axis=1) == scores.min(axis=1)
     for index in np.flatnonzero(~equal):
-        own = reranked.matches[index] != UNVERIFIED
-        result[index] = lifted(result[index], reranked.indices[index, own], reranked.ordering[index, own])
+        compared = ranked.matches[index] != UNVERIFIED
+        result[index] = lifted(result[index], ranked.indices[index, compared], ranked.ordering[index, compared])
     return result, np.where(equal, 0.0, sure)
 
 

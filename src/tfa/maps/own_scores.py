@@ -1,0 +1,73 @@
+"""What a map's images score with each other, under the head that answers: the scale that its confidence is read on.
+
+S(a, ·) are scores of image a with all images, from the database alone: neither centred on other photos nor with a bias.
+They come from the rows of the gallery, so that no photo is needed, and are known up to a constant of each row.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tfa.method.scorer import Scorer
+from tfa.search.engine import Engine
+from tfa.search.exact import ExactEngine
+
+NEAREST = 16  # images searched for the one that is most like an image, beside its copies
+AT_ONCE = 64  # images searched at a time
+SAMPLED = 1000  # images whose scores stand for all, where an engine does not know their mean
+
+
+class OwnScores:
+    """Scores between images `m`, which stand in `rows` of the gallery. What was looked at once is remembered."""
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        rows: np.ndarray | None = None,
+        ids: np.ndarray | None = None,
+        engine: Engine | None = None,
+    ) -> None:
+        """`engine` searches the images by their `ids`, which grow; exactly, if none is given."""
+        self.scorer, self.rows = scorer, np.arange(len(scorer.bias)) if rows is None else rows
+        self._first = self.rows if scorer.duplicates is None else scorer.duplicates[self.rows]
+        self._ids = np.arange(len(self.rows)) if ids is None else ids
+        self._engine = engine or ExactEngine(scorer.rows, self._ids, self.rows)
+        self._known = np.full((2, len(self.rows)), np.nan)
+
+    def between(self, images: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """S(a, c) `a c`, float64."""
+        return self._products(self._first[images], self._first[others])
+
+    def mean_and_best(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and maximum of S(a, ·) over all images but a, of the maximum but its copies too, `a` each.
+
+        The maximum is over the NEAREST images that the engine finds: where scores have a bias, those of most score.
+        """
+        unknown = np.unique(images[np.isnan(self._known[0, images])])
+        for start in range(0, len(unknown), AT_ONCE):
+            self._look(unknown[start : start + AT_ONCE])
+        mean, best = self._known[:, images]
+        return mean, best
+
+    def _look(self, images: np.ndarray) -> None:
+        scorer, first, count = self.scorer, self._first[images], len(self.rows)
+        found = self._engine.search(scorer.image_vectors(first), NEAREST)
+        columns = np.searchsorted(self._ids, found.ids)
+        bias, other = scorer.bias[self._first], self._first[columns] != first[:, None]
+        own = np.array([self._products(one, one)[0, 0] for one in first[:, None]])
+        scores = np.where(other, found.scores - bias[columns], -np.inf)
+        if found.mean is None:
+            sample = np.unique(np.linspace(0, count - 1, min(count, SAMPLED)).astype(np.int64))
+            mean = self._products(first, self._first[sample]).mean(axis=1)
+        else:
+            mean = found.mean - bias.mean()
+        # Itself is taken out of the mean. If all that was found are copies, it is as like itself as anything else.
+        self._known[0, images] = (mean * count - own) / max(count - 1, 1)
+        self._known[1, images] = np.where(other.any(axis=1), scores.max(axis=1), own)
+
+    def _products(self, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+        vectors, galleries = self.scorer.image_vectors(rows), self.scorer.rows
+        total = np.zeros((len(rows), len(others)))
+        for weight, gallery, features in zip(galleries.weights, galleries.galleries, vectors.terms, strict=True):
+            total += weight * (features.astype(np.float64) @ gallery.take(others).astype(np.float64).T)
+        return total
