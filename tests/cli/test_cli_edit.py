@@ -19,7 +19,7 @@ def test_info_gives_decisions_with_numbers_and_reasons(run, folder):
         "fitted on 14 images", "its own photos only", "pseudo queries 14", "rho", "192 bytes per image",
         " ".join(f"{sigma:.4g}" for sigma in facts["decisions"]["sigma_local"]),
         f"hard/partial {row(facts['evidence']['candidates']['hard/partial'])}",
-        facts["verification"]["reason"], f"with {row(facts['verification']['with'])}",
+        facts["verification"]["reason"], f"sign test 14 {facts['verification']['favours_candidates']:.4g}",
     ):  # fmt: skip
         assert text in told
     assert result.stderr == ""

@@ -37,9 +37,9 @@ def test_info_and_calibrate_tell_the_decision_with_its_numbers(run, folder):
     told = " ".join(run("info", "town.tfa").stdout.split())
     assert "192 bytes per image" in told
     assert facts["reason"] in told
-    assert f"{facts['with']['support']:.4g}" in told
+    assert f"{facts['needed']:.4g}" in told
     told = " ".join(run("calibrate", "town.tfa", "camera", "-q").stdout.split())
-    assert "over 14 calibration photos" in told
+    assert "of 14 calibration photos have more evidence" in told
 
 
 def test_refit_keeps_verification_as_the_map_has_it(run, folder):

@@ -21,7 +21,7 @@ ALGORITHM: Mapping[str, int] = {
     "evidence": 1,
     "controllers": 1,
     "score_calibration": 2,  # 2: levels by a partition, in the last digit
-    "verification": 5,  # 3: confidence from lead and margin; 4: ordered by the code of a map; 5: candidates that pay
+    "verification": 6,  # 4: ordered by the code of a map; 5: candidates that pay; 6: a sign test admits
     "second_order": 1,  # directions, descriptors, spaces and their scores
     "judge": 1,
     "online": 1,

@@ -100,7 +100,8 @@ def verification(info: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 def show_evidence(info: Mapping[str, Any]) -> None:
     """Every number that was measured: a table for each group of things compared, a line for a lone number."""
     judged = info.get("verification")
-    shown = {"verification": {name: judged[name] for name in ("without", "with")}} if judged else {}
+    measured = ("photos", "favours_candidates", "needed")
+    shown = {"verification": {"sign test": {name: judged[name] for name in measured}}} if judged else {}
     for name, group in {**info["evidence"], **shown}.items():
         if name == "reasons":
             continue  # printed beside the decisions

@@ -46,11 +46,6 @@ class BaseHead:
     def __len__(self) -> int:
         return len(self.scorers[0].bias)
 
-    @property
-    def constructions(self) -> tuple[int, ...]:
-        """Those it has a scorer of: all, or what a map keeps."""
-        return tuple(replica for replica in self.scorers if replica != ENSEMBLE)
-
     def scorer(self, replica: Replica = 0) -> Scorer:
         if replica not in self.scorers:
             raise BadSpec(f"replica {replica!r} does not exist; use {', '.join(map(repr, self.scorers))}")

@@ -151,8 +151,9 @@ class PhotoPairs:
         self._last: dict[int, np.ndarray] = {}  # of the last photos: they are compared in rounds
 
     def with_queries(self, rows: Sequence[int], images: Sequence[np.ndarray]) -> list[Compared]:
-        self._last = {row: self._last[row] if row in self._last else self.patches(row) for row in rows}
-        patches = [self._last[row] for row in rows]
+        known = self._last  # another thread may replace it
+        self._last = last = {row: known[row] if row in known else self.patches(row) for row in rows}
+        patches = [last[row] for row in rows]
         found = self.store.matches_of_each(patches, self.grid, [self.stored_rows[own] for own in images])
         return [
             Compared(np.array([m.evidence for m in one], np.float64), np.array([m.count for m in one], np.int64))

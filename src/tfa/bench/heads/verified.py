@@ -26,16 +26,15 @@ from tfa.maps.own_scores import OwnScores
 from tfa.method.evidence.rows import EPSILON
 from tfa.method.head import ENSEMBLE, Head
 from tfa.method.second_order_head import SecondOrderHead
-from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.verification import matching
 from tfa.verification.admission import (
     CANDIDATES,
+    CONSTRUCTION,
     VerificationEvidence,
     evenly_spaced,
     judge,
     judge_on_database,
     judge_on_target,
-    remembering,
     shortlist,
 )
 from tfa.verification.reranking import UNVERIFIED, Comparison, most_candidates, rerank
@@ -126,15 +125,11 @@ def judged_on_database(
         return judge_on_database(base.retriever, pairs.among, spec, backend_for("cpu"), progress)
     # A dual head keeps no pseudo scores: its images are scored as queries, each with itself and its duplicates hidden.
     chosen = evenly_spaced(len(database), spec.max_pseudo)
-    lists = []
-    for s in CONSTRUCTIONS:
-        duplicates = base.retriever.scorer(s).duplicates
-        first = np.arange(len(database)) if duplicates is None else duplicates
-        scores = base.retriever.scores(database.select(chosen), s).astype(np.float64)
-        row, column = np.nonzero(first[chosen][:, None] == first[None, :])
-        lists.append(shortlist(scores, (row, column), 2 * CANDIDATES))
-    evidence = remembering(lambda row, images: pairs.among(int(chosen[row]), images))
-    return judge(lists, evidence, "pseudo queries", progress)
+    duplicates = base.retriever.scorer(CONSTRUCTION).duplicates
+    first = np.arange(len(database)) if duplicates is None else duplicates
+    row, column = np.nonzero(first[chosen][:, None] == first[None, :])
+    ranked = shortlist(base.retriever.scores(database.select(chosen), CONSTRUCTION), (row, column), 2 * CANDIDATES)
+    return judge(ranked, lambda row, images: pairs.among(int(chosen[row]), images), "pseudo queries", progress)
 
 
 def judged_on_target(base: RetrieverHead, target: Tokens, pairs: PatchPairs) -> VerificationEvidence:
