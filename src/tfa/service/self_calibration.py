@@ -24,7 +24,7 @@ from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState, NamedHead
 from tfa.method.scorer import Scorer
 from tfa.online.self_calibration import SelfCalibration
-from tfa.search.engine import QueryVectors
+from tfa.search.engine import ImageVectors, QueryVectors
 from tfa.search.exact import WeightedGalleries
 
 SIZE = 512  # queries kept of each head
@@ -53,7 +53,7 @@ class CorrectedGalleries(WeightedGalleries):
 
     def scores(self, vectors: QueryVectors) -> np.ndarray:
         raw = super().scores(vectors)
-        return raw if self.correct is None else self.correct(raw)
+        return raw if self.correct is None or isinstance(vectors, ImageVectors) else self.correct(raw)
 
 
 class HeadSelfCalibration:
