@@ -20,6 +20,8 @@ from tfa.demo.town import Town, render_town
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, matches_line
 from tfa.maps import Answer, PlaceMap
+from tfa.method.head import Head
+from tfa.method.second_order_head import SecondOrderHead
 from tfa.photos.positions import find_positions
 from tfa.photos.token_cache import EncodedImages
 from tfa.pipeline import encode
@@ -109,14 +111,9 @@ def run_demo(
     where = dict(zip(database.paths, places, strict=True))
     judged = heads["judged map"]
     assert isinstance(judged, RetrieverHead)
-    place_map = PlaceMap.from_head(
-        judged.retriever,
-        database,
-        encoder,
-        where,
-        map_spec=MapSpec(),
-        progress=progress,  # type: ignore[arg-type]
-    )
+    head = judged.retriever
+    assert isinstance(head, (Head, SecondOrderHead))
+    place_map = PlaceMap.from_head(head, database, encoder, where, map_spec=MapSpec(), progress=progress)
     place_map.save(out / "town.tfa", overwrite=True)
     facts = place_map.info()
     reasons = {"head": facts["reasons"]["judge"], "verification": (facts["verification"] or {}).get("reason", "none")}

@@ -61,9 +61,9 @@ def _blend(of: Strengths) -> tuple[KernelTerm, ...]:
 
 
 def _tempered(of: Strengths) -> tuple[KernelTerm, ...]:
-    """¾ S_0/σ_0 + ¼ S_w(⅝)/σ_⅝: measured to serve photos that are queried alone best, see docs/judge.md."""
+    """⅔ S_0/σ_0 + ⅓ S_w(⅝)/σ_⅝: measured to serve photos that are queried alone best, see docs/judge.md."""
     original, _, tempered = (spread or 1.0 for spread in of.spreads)
-    return KernelTerm(0.75 / original, None), KernelTerm(0.25 / tempered, TEMPERED)
+    return KernelTerm(2 / 3 / original, None), KernelTerm(1 / 3 / tempered, TEMPERED)
 
 
 # Name → terms. The first three are the paper's; the others are ours, beyond it.

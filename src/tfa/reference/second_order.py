@@ -76,12 +76,12 @@ def descriptor(patches: np.ndarray, d: np.ndarray) -> np.ndarray:
 
 
 def scores(carrier: str, pca: Pca, queries: np.ndarray, database: np.ndarray, c: float, beta: float) -> np.ndarray:
-    """Scores `q m` under any carrier; `blend` is ½(S_0/σ_0 + S_P/σ_P), `tempered` ¾ S_0/σ_0 + ¼ S_w(⅝)/σ_⅝."""
+    """Scores `q m` under any carrier; `blend` is ½(S_0/σ_0 + S_P/σ_P), `tempered` ⅔ S_0/σ_0 + ⅓ S_w(⅝)/σ_⅝."""
     if carrier == "full":
         return pca.whitened(queries, database, FULL)
     if carrier not in ("blend", "tempered"):
         return pca.carrier(carrier, queries, database, c, beta)
-    share, gamma = (0.5, 0.5) if carrier == "blend" else (0.75, 0.625)
+    share, gamma = (0.5, 0.5) if carrier == "blend" else (2 / 3, 0.625)
     plain, may = queries @ database.T, allowed(database)
     whitened = pca.whitened(queries, database, gamma)
     spreads = median_spread(database @ database.T, may), median_spread(pca.whitened(database, database, gamma), may)
