@@ -9,6 +9,7 @@ import pytest
 
 from tests.bench.fields import GRID, SHARED, SHIFT, town
 from tests.fakes import FakeEncoder
+from tests.online.test_sequence_filter import KnownEvidence
 from tfa.base.backend import l2
 from tfa.base.config import HeadSpec
 from tfa.bench.described_queries import DescribedQueries
@@ -21,9 +22,10 @@ from tfa.bench.studies import match_geometries as arrangements
 from tfa.bench.studies import verification as verification_study
 from tfa.bench.studies.match_geometries import Pair
 from tfa.bench.studies.verification import Studied, Study, answers, study_dataset, thinned
-from tfa.bench.studies.verification_variants import BUILT, VARIANTS, Variant
+from tfa.bench.studies.verification_variants import BUILT, VARIANTS, Variant, of_factors
 from tfa.errors import BadSpec
 from tfa.verification import matching
+from tfa.verification.reranking import UNVERIFIED, rerank
 
 PLACES = 7
 DATABASE, QUERIES = town(PLACES)
@@ -161,10 +163,35 @@ def test_each_way_compares_its_own_candidates_and_matches_are_computed_once():
         return pair_of(0, {7: 1}.get(image, 3))  # image 7 holds every patch of query 0
 
     found = answers(scores, pair, variants)
-    assert found["none"] == found["two"] == found["narrow"] == 9
-    assert found["three"] == 7
+    assert {name: one.candidates for name, one in found.items()} == {
+        "none": 0, "two": 2, "three": 3, "wide": 2, "narrow": 1,
+    }  # fmt: skip
+    assert found["none"].image == found["two"].image == found["narrow"].image == 9
+    assert found["three"].image == 7
     assert sorted(compared) == [(64, 9), (128, 7), (128, 8), (128, 9)]
-    assert answers(np.ones(10), pair, variants) == dict.fromkeys(variants, -1)
+    assert answers(np.ones(10), pair, variants) == dict.fromkeys(variants, (-1, 0))
+
+
+def test_as_built_the_candidates_are_those_of_rerank():
+    rng = np.random.default_rng(0)
+    variants = {"built": Variant(factor="", title="", candidates="auto", measure=lambda image: float(evidence[image]))}
+    counts = []
+    for _ in range(20):
+        scores, evidence = rng.normal(size=120), rng.gamma(1.0, 0.15, size=120)
+        found = answers(scores, lambda dimensions, image: image, variants)["built"]
+        table = KnownEvidence(evidence[None])
+        best = rerank(scores[None], 100, "auto", table)
+        assert found == (best.indices[0, 0], (best.matches != UNVERIFIED).sum())
+        counts.append(found.candidates)
+    assert len(set(counts)) > 3
+
+
+def test_factors_are_chosen_by_name():
+    assert of_factors(None) == VARIANTS
+    assert list(of_factors(["candidates"]))[:3] == ["none", BUILT, "candidates-10"]
+    assert {one.factor for one in of_factors(["candidates", "fusion"]).values()} == {"", "candidates", "fusion"}
+    with pytest.raises(BadSpec, match="no factor 'colour'; use geometry, matches"):
+        of_factors(["colour"])
 
 
 def test_queries_can_be_thinned():
@@ -177,7 +204,7 @@ def test_queries_can_be_thinned():
 
 def test_halves_go_by_position_and_each_dataset_counts_once():
     def one(name, half, recall):
-        return Studied(name, name, half, "tfa", 5, dict.fromkeys(VARIANTS, recall))
+        return Studied(name, name, half, "tfa", 5, dict.fromkeys(VARIANTS, recall), 12.5)
 
     assert [verification_study.half_of(i) for i in range(3)] == ["tuning", "confirmation", "tuning"]
     study = Study("tfa", "fake", (one("a", "tuning", 0.5), one("b", "confirmation", 0.1), one("c", "tuning", 1.0)))
@@ -187,7 +214,9 @@ def test_halves_go_by_position_and_each_dataset_counts_once():
     assert [row["name"] for row in facts["variants"]] == list(VARIANTS)
     assert [row["name"] for row in facts["variants"] if row["default"]] == [BUILT]
     assert facts["variants"][1]["recall"] == {"a": 0.5, "b": 0.1, "c": 1.0}
-    assert facts["datasets"][1] == {"dataset": "b", "title": "b", "half": "confirmation", "queries": 5}
+    assert facts["datasets"][1] == {
+        "dataset": "b", "title": "b", "half": "confirmation", "queries": 5, "candidates": 12.5,
+    }  # fmt: skip
     alone = Study("tfa", "fake", (one("a", "tuning", 0.5),))
     assert alone.mean(BUILT, "confirmation") is None
     assert verification_study.joined([*study.datasets], "fake") == [study]

@@ -13,6 +13,7 @@ from tfa.bench.studies import match_geometries as arrangements
 from tfa.bench.studies.verification_variants import VARIANTS
 
 PLACES = 7
+FUSIONS = [f"fusion-{weight}" for weight in (1, 2, 4, 8)]
 
 
 @pytest.fixture
@@ -39,6 +40,8 @@ def test_a_table_with_both_halves_and_the_default_marked(bench, town, tmp_path):
     marked = [line for line in done.stdout.splitlines() if "as built *" in line]
     assert len(marked) == 2
     assert len(marked[0].split()) == 3 + 5
+    taken = [line.split()[-5:] for line in done.stdout.splitlines() if "candidates it takes" in line]
+    assert taken == [["7.0"] * 5] * 2  # of seven images all
     facts = json.loads((tmp_path / "study.json").read_text("utf-8"))
     assert [study["head"] for study in facts] == ["tfa-c4+", "mean"]
     assert [one["half"] for one in facts[0]["datasets"]] == ["tuning", "confirmation", "tuning"]
@@ -47,10 +50,14 @@ def test_a_table_with_both_halves_and_the_default_marked(bench, town, tmp_path):
 
 
 def test_json_alone_and_one_dataset(bench, town):
-    done = bench("verification", "--dataset", f"town={town}", "--heads", "soft-partial", "--json")
+    done = bench(
+        "verification", "--dataset", f"town={town}", "--heads", "soft-partial", "--factors", "fusion", "--json"
+    )
     assert done.exit_code == 0, done.output
     [study] = json.loads(done.stdout)
     assert study["head"] == "soft-partial"
+    assert [row["name"] for row in study["variants"]] == ["none", "default", "fusion-alone", *FUSIONS]
+    assert study["datasets"][0]["candidates"] == PLACES
     assert study["variants"][0]["confirmation"] is None
     assert study["variants"][0]["recall"] == {"town": study["variants"][0]["tuning"]}
 
@@ -59,6 +66,7 @@ def test_json_alone_and_one_dataset(bench, town):
     ("words", "message"),
     [
         (("--dataset", "town"), "give NAME=PATH"),
+        (("--dataset", "town=TOWN", "--factors", "colour"), "no factor 'colour'"),
         (("--dataset", "town=TOWN", "--heads", "meen"), "did you mean 'mean'"),
         (("--dataset", "town=TOWN"), "a budget of 64 of 7 queries"),
         (("--dataset", "town=TOWN", "--dataset", "town=TOWN", "--heads", "mean"), "given twice"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from tfa.base.config import Candidates
 from tfa.base.progress import Progress, Task, as_progress
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Fitted, HeadCard, Photos, Shared
-from tfa.bench.metrics.measures import Positives
 from tfa.bench.protocols import Split
 from tfa.bench.rank import QUERIES_AT_ONCE
 from tfa.bench.run import Bench, calibrated
@@ -46,7 +45,8 @@ class Studied:
     half: str
     head: str
     queries: int
-    recall: Mapping[str, float]
+    recall: Mapping[str, float]  # by the name of the variant
+    candidates: float  # images that were verified as built, mean over the queries
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ class Study:
                 **{half: self.mean(name, half) for half in HALVES},
             }
             for name, variant in VARIANTS.items()
+            if name in self.datasets[0].recall
         ]
         listed = [{k: v for k, v in asdict(one).items() if k not in ("recall", "head")} for one in self.datasets]
         return {"head": self.head, "encoder": self.encoder, "datasets": listed, "variants": rows}
@@ -89,11 +90,12 @@ def study_dataset(
     half: str,
     *,
     most: int | None = None,
+    variants: Mapping[str, Variant] = VARIANTS,
     shared: Shared | None = None,
     progress: bool | Progress | None = None,
 ) -> Studied:
     """Query the head with the first split's queries (`most` of them at most, evenly spaced), and verify its
-    candidates in every way there is."""
+    candidates in every way given, that as built among them."""
     bars = as_progress(progress)
     queries, positives = bench.queries, bench.truth.positives
     split = thinned(card.plan.splits(len(queries), bench.truth.conditions)[0], most)
@@ -101,9 +103,10 @@ def study_dataset(
     heads = [calibrated(fitted, queries, fold.calibration) for fold in split.folds]
     patches = _Patches(bench.database.tokens, queries.tokens)
     with bars.task(f"{bench.truth.name}: verifying", len(split.evaluated), "queries") as task:
-        right = _right(split, heads, queries, positives, patches, task)
-    recall = {name: float(np.mean(hits)) for name, hits in right.items()}
-    return Studied(bench.truth.name, bench.truth.title, half, card.name, len(split.evaluated), recall)
+        found = _answers_of_all(split, heads, queries, partial(answers, variants=variants), patches, task)
+    recall = {name: float(np.mean([one[name].image in positives[query] for query, one in found])) for name in variants}
+    verified = float(np.mean([one[BUILT].candidates for _, one in found]))
+    return Studied(bench.truth.name, bench.truth.title, half, card.name, len(found), recall, verified)
 
 
 def thinned(split: Split, most: int | None) -> Split:
@@ -115,46 +118,52 @@ def thinned(split: Split, most: int | None) -> Split:
     return replace(split, folds=tuple(folds))
 
 
-def _right(
-    split: Split, heads: Sequence[Fitted], queries: Photos, positives: Positives, patches: _Patches, task: Task
-) -> dict[str, list[bool]]:
-    """For each variant, which queries it answers rightly."""
-    right: dict[str, list[bool]] = {name: [] for name in VARIANTS}
+class Answer(NamedTuple):
+    image: int  # -1: none
+    candidates: int  # images that were verified
+
+
+Answering = Callable[[np.ndarray, Callable[[int, int], Pair]], dict[str, Answer]]
+
+
+def _answers_of_all(
+    split: Split, heads: Sequence[Fitted], queries: Photos, answering: Answering, patches: _Patches, task: Task
+) -> list[tuple[int, dict[str, Answer]]]:
+    """Every query of the split, and its answer under each variant."""
+    found = []
     for fold, head in zip(split.folds, heads, strict=True):
         for start in range(0, len(fold.evaluated), QUERIES_AT_ONCE):
             rows = fold.evaluated[start : start + QUERIES_AT_ONCE]
             for query, scores in zip(rows, head.scores(queries.select(rows), head.replicas[0]), strict=True):
-                for name, answer in answers(scores, partial(patches.pair, int(query))).items():
-                    right[name].append(answer in positives[query])
+                found.append((int(query), answering(scores, partial(patches.pair, int(query)))))
                 task.advance()
-    return right
+    return found
 
 
 def answers(
     scores: np.ndarray,
     pair: Callable[[int, int], Pair],
     variants: Mapping[str, Variant] = VARIANTS,
-) -> dict[str, int]:
+) -> dict[str, Answer]:
     """The best database image of a row of scores `m` under each variant.
 
-    `pair(dimensions, image)` gives patches of the query and an image. A row of nothing but equal scores has no answer:
-    -1.
+    `pair(dimensions, image)` gives patches of the query and an image. A row of nothing but equal scores has no answer.
     """
     if scores.max() == scores.min():
-        return dict.fromkeys(variants, -1)
+        return dict.fromkeys(variants, Answer(-1, 0))
     ranked, _ = top_k(scores[None], max(most_candidates(variant.candidates) for variant in variants.values()))
     standing = standardised(scores[None], ranked)[0]
     chosen = {name: ranked[0, : most_candidates(variant.candidates)] for name, variant in variants.items()}
     evidence_of = _measured(chosen, pair, variants)
     best = {}
     for name, variant in variants.items():
-        images, order = chosen[name], standing[: len(chosen[name])]
+        images, order, count = chosen[name], standing[: len(chosen[name])], 0
         if variant.measure is not None:
             measured = [evidence_of[variant.dimensions, variant.measure, image] for image in images.tolist()]
             evidence = np.array(measured, np.float64)
             count = _enough(order, evidence, variant.candidates)
             order = variant.fuse(order[:count], evidence[:count])
-        best[name] = int(images[order.argmax()])  # of equals the head's first
+        best[name] = Answer(int(images[order.argmax()]), count)  # of equals the head's first
     return best
 
 

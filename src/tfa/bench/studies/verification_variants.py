@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ from tfa.bench.studies.match_geometries import (
     window_of,
     without_geometry,
 )
+from tfa.errors import BadSpec
 from tfa.verification.reranking import fused
 
 Fuse = Callable[[np.ndarray, np.ndarray], np.ndarray]  # z-scores `c` and evidence `c` → what orders them
@@ -53,7 +54,7 @@ class Variant:
 
 VARIANTS: Mapping[str, Variant] = {
     NOTHING: Variant(factor="", title="no verification", measure=None),
-    BUILT: Variant(factor="", title="as built: candidates as many as pay", candidates=AUTO),
+    BUILT: Variant(factor="", title="as built", candidates=AUTO),
     "no-geometry": Variant(factor="geometry", title="mutual matches, no geometry", measure=without_geometry),
     "window-3": Variant(factor="geometry", title="displacements in 3 × 3 cells", measure=window_of(3)),
     "window-5": Variant(factor="geometry", title="displacements in 5 × 5 cells", measure=window_of(5)),
@@ -79,3 +80,12 @@ VARIANTS: Mapping[str, Variant] = {
     "fusion-4": Variant(factor="fusion", title="z + 4 √M", fuse=weighted(4)),
     "fusion-8": Variant(factor="fusion", title="z + 8 √M", fuse=weighted(8)),
 }
+FACTORS = tuple(dict.fromkeys(variant.factor for variant in VARIANTS.values() if variant.factor))
+
+
+def of_factors(names: Sequence[str] | None) -> dict[str, Variant]:
+    """The variants of some factors, and what all are compared with; None: of all factors."""
+    for name in names or ():
+        if name not in FACTORS:
+            raise BadSpec(f"there is no factor {name!r}; use {', '.join(FACTORS)}")
+    return {name: one for name, one in VARIANTS.items() if names is None or one.factor in ("", *names)}

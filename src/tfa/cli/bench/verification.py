@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +13,7 @@ from tfa.cli.bench.run import load_all, loaded_encoder, named_folder, named_head
 from tfa.cli.console import console, delivered, open_table, printable, say, wants_progress
 
 if TYPE_CHECKING:
-    from tfa.bench.studies.verification import Study
+    from tfa.bench.studies.verification import Studied, Study
 
 BASE_HEAD = "tfa-c64+"
 
@@ -30,6 +31,10 @@ def verification(
     heads: Annotated[
         str, typer.Option(metavar="NAME,NAME,…", help="Heads whose candidates are verified, each in a table.")
     ] = BASE_HEAD,
+    factors: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,NAME,…", help="Compare variants of these factors only, such as candidates,fusion."),
+    ] = None,
     queries: Annotated[
         int | None, typer.Option(min=1, help="Use at most so many queries of each dataset, evenly spaced.")
     ] = None,
@@ -46,8 +51,10 @@ def verification(
     from tfa.bench.heads.contract import Shared
     from tfa.bench.run import prepare
     from tfa.bench.studies.verification import check_halves, half_of, joined, study_dataset
+    from tfa.bench.studies.verification_variants import of_factors
 
     check_halves([named_folder(text)[0] for text in dataset])
+    variants = of_factors(None if factors is None else factors.split(","))
     cards = head_cards(named_heads(heads))
     loaded = load_all(dataset, cards=cards, out=out)
     bars = as_progress(wants_progress(quiet=quiet, json=json))
@@ -57,7 +64,11 @@ def verification(
         bench = prepare(data, model, progress=bars)
         shared = Shared(spec=bench.spec, device=encoding.device, progress=bars)
         for card in cards:
-            studied.append(study_dataset(bench, card, half_of(position), most=queries, shared=shared, progress=bars))
+            studied.append(
+                study_dataset(
+                    bench, card, half_of(position), most=queries, variants=variants, shared=shared, progress=bars
+                )
+            )
     studies = joined(studied, model.id)
     if delivered([study.to_dict() for study in studies], out=out, json=json):
         return
@@ -83,13 +94,23 @@ def show(study: Study) -> None:
             table.add_column(printable(one.dataset), justify="right", overflow="fold")
         table.add_column(f"mean, {half}", justify="right")
     factor = None
-    for name, variant in VARIANTS.items():
-        cells = []
+    for name in study.datasets[0].recall:
+        variant, cells = VARIANTS[name], []
         for half, own in shown:
             cells += [f"{100 * one.recall[name]:.1f}" for one in own]
             cells.append(f"{100 * (study.mean(name, half) or 0.0):.1f}")
         title = f"{variant.title} *" if name == BUILT else variant.title
         table.add_row(variant.factor if variant.factor != factor else "", title, *cells)
         factor = variant.factor
+        if name == BUILT:
+            table.add_row("", "  candidates it takes, mean", *_candidates(shown))
     console().print(table)
     say()
+
+
+def _candidates(shown: Sequence[tuple[str, Sequence[Studied]]]) -> list[str]:
+    cells = []
+    for _, own in shown:
+        taken = [one.candidates for one in own]
+        cells += [f"{number:.1f}" for number in (*taken, sum(taken) / len(taken))]
+    return cells
