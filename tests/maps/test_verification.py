@@ -90,6 +90,25 @@ def test_fewer_hits_than_candidates_are_the_first_of_them(place_map, dusk):
     assert json.loads(json.dumps(every[0].to_dict()))["matches"] == every[0].matches
 
 
+def test_a_map_verifies_as_many_candidates_as_pay(place_map, camera, dusk):
+    photos = sorted(camera.iterdir())
+    tokens, compact = tokens_of(photos), place_map.state.compact
+    scores = place_map.state.head.scorer.scores(tokens).astype(np.float64)
+    answers = place_map.query_tokens(tokens, k=99, verify=True)
+    assert compact.spec.candidates == "auto"
+    for row, answer in enumerate(answers):
+        ranked = np.argsort(-scores[row], kind="stable")
+        z = (scores[row] - scores[row].mean()) / scores[row].std()
+        roots = np.sqrt(compact.evidence(compact.query(tokens.select([row]))[0], (4, 4), ranked))
+        pays = (z[ranked] + 4 * roots)[:10].max() <= z[ranked[10]] + 4 * (np.median(roots[:10]) + 0.625)
+        assert sum(hit.matches is not None for hit in answer) == (14 if pays else 10)
+        assert {hit.id for hit in answer[:10]} == set(ranked[:10].tolist()) or pays
+    assert answers[5] == place_map.query(photos[5], k=99, verify=True, candidates="auto")
+    assert [answer.hits for answer in place_map.query_many(photos, k=12, verify=True)] == [a[:12] for a in answers]
+    place_map.remove(list(range(7, 14)))
+    assert [hit.matches is None for hit in place_map.query(dusk, k=99, verify=True)] == [False] * 7
+
+
 def test_only_a_verified_and_confident_hit_is_sure(place_map, dusk):
     for hit in place_map.query(dusk, k=99, verify=True):
         assert hit.sure == hit.to_dict()["sure"]
