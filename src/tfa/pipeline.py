@@ -30,6 +30,8 @@ from tfa.method.carriers import CARRIERS
 from tfa.method.controllers.database import decide
 from tfa.method.controllers.reasons import of_score
 from tfa.method.controllers.target import decide_for_target
+from tfa.method.described_queries import DescribedQueries
+from tfa.method.described_tokens import DescribedTokens
 from tfa.method.head import FittedDatabase, Head, assemble
 from tfa.method.residuals import ASSIGNMENTS, SOFT, Described, describe
 from tfa.method.second_order import SECOND_ORDER
@@ -37,6 +39,7 @@ from tfa.method.second_order_head import FittedSpaces, SecondOrderHead, assemble
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, given_vocabularies, sample_patches
 from tfa.photos.images import find_images
 from tfa.photos.token_cache import EncodedImages, TokenCache
+from tfa.verification.admission import PairEvidence
 from tfa.verification.judged_head import (
     ResidualChallengers,
     compact_for,
@@ -44,7 +47,7 @@ from tfa.verification.judged_head import (
     judge_on_target,
     not_judged,
 )
-from tfa.verification.patch_store import CompactTokens
+from tfa.verification.patch_store import CompactTokens, photo_evidence
 
 
 def encode(
@@ -192,7 +195,7 @@ def fit_judged(
     head, _ = judge_head(tokens, spec, compact, device, dtype, progress)
     if target is None or not isinstance(head, SecondOrderHead):
         return head
-    return calibrate_judged(head, target, compact, progress=progress)
+    return calibrate_judged(head, target, photo_evidence(compact, target), progress=progress)
 
 
 def judge_head(
@@ -219,21 +222,23 @@ def judge_head(
 def calibrate_judged(
     head: SecondOrderHead | FittedSpaces,
     target: Tokens,
-    compact: CompactTokens | None,
+    evidence: PairEvidence | None,
     *,
     score: bool | None = None,
     progress: bool | Progress | None = None,
 ) -> SecondOrderHead:
     """A judged head for a deployment: carrier, centring and score calibration judged by target photos.
 
-    `head` may also be spaces, such as a map keeps. `compact` are the database's compact tokens; without any the
-    incumbent answers. `score` says whether scores are calibrated; None leaves it to the judge.
+    `head` may also be spaces, such as a map keeps. `evidence` compares a target photo, by its number, with images of
+    the database (`verification.patch_store.photo_evidence`); without any the incumbent answers. `score` says whether
+    scores are calibrated; None leaves it to the judge.
     """
     check_target_count(len(target))
     fitted, words = (head, ()) if isinstance(head, FittedSpaces) else (head.fitted, head.vocabularies)
     fitted.check(target)
-    decisions, evidence = judge_on_target(fitted, target, compact, score, as_progress(progress))
-    return dataclasses.replace(assemble_second_order(fitted, decisions, evidence, target), vocabularies=words)
+    described = target if isinstance(target, DescribedTokens) else DescribedQueries(target)  # once for all that follows
+    decisions, seen = judge_on_target(fitted, described, evidence, score, as_progress(progress))
+    return dataclasses.replace(assemble_second_order(fitted, decisions, seen, described), vocabularies=words)
 
 
 def fit_dual(tokens: Tokens, source: str | Path | Any | None = None, **settings: Any) -> dual_vocabulary.DualHead:

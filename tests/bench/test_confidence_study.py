@@ -10,12 +10,12 @@ import pytest
 from tests.bench.fields import town
 from tests.fakes import FakeEncoder
 from tfa.base.config import HeadSpec
-from tfa.bench.described_queries import DescribedQueries
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos
 from tfa.bench.records import Truth
 from tfa.bench.run import Bench
 from tfa.bench.studies.confidence import ConfidenceStudy, study_confidence
+from tfa.method.described_queries import DescribedQueries
 
 PLACES = 7
 

@@ -13,13 +13,13 @@ from tests.fakes import FakeEncoder
 from tfa import pipeline
 from tfa.base.config import HeadSpec
 from tfa.base.tokens import Tokens
-from tfa.bench.described_queries import DescribedQueries
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.records import Truth
 from tfa.bench.run import Bench
 from tfa.bench.studies.judge import BUDGET, JudgedCandidate, JudgeStudy, JudgeTable, markdown, study_judge
 from tfa.errors import BadTokens
+from tfa.method.described_queries import DescribedQueries
 
 PLACES = BUDGET + 6
 

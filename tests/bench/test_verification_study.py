@@ -12,7 +12,6 @@ from tests.fakes import FakeEncoder
 from tests.online.test_sequence_filter import KnownEvidence
 from tfa.base.backend import l2
 from tfa.base.config import HeadSpec
-from tfa.bench.described_queries import DescribedQueries
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.protocols import Fold, Split
@@ -24,6 +23,7 @@ from tfa.bench.studies.match_geometries import Pair
 from tfa.bench.studies.verification import Studied, Study, answers, study_dataset, thinned
 from tfa.bench.studies.verification_variants import BUILT, VARIANTS, Variant, of_factors
 from tfa.errors import BadSpec
+from tfa.method.described_queries import DescribedQueries
 from tfa.verification import matching
 from tfa.verification.reranking import UNVERIFIED, rerank
 

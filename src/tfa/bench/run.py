@@ -21,7 +21,6 @@ from tfa.base.config import HeadSpec
 from tfa.base.files import sha256_of_json
 from tfa.base.progress import Progress, as_progress, tracked
 from tfa.bench.datasets.load import Dataset
-from tfa.bench.described_queries import DescribedQueries
 from tfa.bench.finished_splits import FinishedSplits
 from tfa.bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Shared
 from tfa.bench.protocols import Plan, Split
@@ -30,6 +29,7 @@ from tfa.bench.rank import answers_of_split, score_sample
 from tfa.bench.records import TRUTH_FILE, Record, Truth, record_path
 from tfa.encoders.protocol import Encoder
 from tfa.errors import BadSpec
+from tfa.method.described_queries import DescribedQueries
 from tfa.photos.token_cache import TokenCache
 
 DEPTH = 100  # places of a ranking that are kept

@@ -29,7 +29,10 @@ from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.state_changes import duplicates_of
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.verification import judge_calibration
+from tfa.method.described_queries import DescribedQueries
 from tfa.photos.images import as_rgb, find_images
+from tfa.verification.admission import PairEvidence
+from tfa.verification.patch_store import photo_evidence
 
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -115,7 +118,9 @@ def calibrate(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewPhotos)  # the notes say it
-        tuned, added = _calibrated_head(place_map, encoded.tokens, score, progress)
+        described = DescribedQueries(encoded.tokens)  # once, for all that looks at them
+        evidence = photo_evidence(state.compact, encoded.tokens)
+        tuned, added = _calibrated_head(place_map, described, evidence, score, progress)
     facts = {
         "given": len(paths),
         "used": used,
@@ -124,7 +129,7 @@ def calibrate(
         "digests": list(encoded.digests),
         "revision": state.revision + 1,
     }
-    verification = judge_calibration(tuned, encoded.tokens, state.compact, progress)
+    verification = judge_calibration(tuned, described, evidence, progress)
     head = NamedHead.of(name, tuned, state.database.replica, state.head.storage, facts, verification, state.spaces)
     if added is not None:
         head = head.grown(added)
@@ -136,7 +141,7 @@ def calibrate(
 
 
 def _calibrated_head(
-    place_map: AskableMap, photos: Tokens, score: bool | None, progress: Progress
+    place_map: AskableMap, photos: Tokens, evidence: PairEvidence | None, score: bool | None, progress: Progress
 ) -> tuple[AnyHead, Tokens | None]:
     """The head of the fitted images, calibrated, and the tokens of those that were added since, where it needs them.
 
@@ -147,7 +152,7 @@ def _calibrated_head(
     if state.spaces is not None:
         same = duplicates_of(fitted)
         spaces = state.spaces.fitted(len(fitted), HeadSpec.from_dict(state.spec), same)
-        return pipeline.calibrate_judged(spaces, photos, state.compact, score=score, progress=progress), None
+        return pipeline.calibrate_judged(spaces, photos, evidence, score=score, progress=progress), None
     assert state.vocabularies is not None, "the paper's head has words"
     added = state.images[len(fitted) :]
     assert not any(record.fitted for record in added), "fitted images come first"

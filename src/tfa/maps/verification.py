@@ -14,7 +14,7 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
 from tfa.maps.state import MapState
 from tfa.maps.stored_head import AnyHead
-from tfa.verification.admission import judge_on_database, judge_on_target
+from tfa.verification.admission import PairEvidence, judge_on_database, judge_on_target
 from tfa.verification.patch_store import CompactTokens, PhotoPairs, why_not
 from tfa.verification.reranking import Verified, most_candidates, rerank
 
@@ -30,18 +30,10 @@ def judge_head(
 
 
 def judge_calibration(
-    head: AnyHead, photos: Tokens, compact: CompactTokens | None, progress: Progress | None = None
+    head: AnyHead, photos: Tokens, evidence: PairEvidence | None, progress: Progress | None = None
 ) -> dict[str, Any] | None:
-    """The decision of a calibrated head, from its photos; the head's database is the first rows of `compact`."""
-    grid = None if compact is None else compact.grid_of(photos)
-    if compact is None or grid is None:
-        return None
-    queries = [compact.query(photos.select([row]))[0] for row in range(len(photos))]
-
-    def evidence(row: int, images: np.ndarray) -> np.ndarray:
-        return compact.evidence(queries[row], grid, images)
-
-    return judge_on_target(head, photos, evidence, progress).to_dict()
+    """The decision of a calibrated head, from its photos and their evidence with the map's images, if there is any."""
+    return None if evidence is None else judge_on_target(head, photos, evidence, progress).to_dict()
 
 
 @dataclass(frozen=True)

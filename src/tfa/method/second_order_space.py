@@ -11,7 +11,7 @@ D = m(m+1)/2 is 8,256 at 128 directions. Every carrier is a function of coordina
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import scipy.linalg
@@ -32,6 +32,7 @@ from tfa.search.ties import find_duplicates
 MAX_RANK = 1280  # directions of the PCA that are kept at most (ours): a map of 20,000 images stays below 5 kB an image
 MAX_PSEUDO = 1000  # database images that are pseudo queries at most (ours)
 IN_MEMORY = 256 << 20  # bytes of pseudo queries' scores that are not worth a file
+KEPT = 1 << 21  # coordinates of a map whose features are kept, 16 MB of float64
 BLOCK = 1024  # descriptors of which products are added up at a time
 LARGE_ETA = 1e-3  # of the Gram matrix of unit descriptors: of such directions a float32 product is exact to 1e-6
 
@@ -55,6 +56,7 @@ class SecondOrderSpace:
     mask: Mask  # what they may not answer: themselves and their duplicates
     duplicates: np.ndarray | None  # m: index of the first image of the very same tokens; None if all differ
     facts: SpectralFacts | None = None  # None where the space was read from a map
+    _kept: dict[tuple[int, float | None], np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.coordinates)
@@ -106,13 +108,21 @@ class SecondOrderSpace:
         shape, plain = (len(rows), len(self)), sum(term.weight for term in kernel if term.gamma is None)
         scores = np.empty(shape) if spill is None else spill.empty(shape, np.float64)
         for low in range(0, len(self), BLOCK):  # the steps between are as large as the coordinates
-            every = np.asarray(self.coordinates[low : low + BLOCK], np.float64)
-            theirs = {g: every if g is None else shaped(every, eigenvalues, g) for g in ours}
+            theirs = {gamma: self._block(low, gamma) for gamma in ours}
             scores[:, low : low + BLOCK] = weighted_sum((t.weight, ours[t.gamma] @ theirs[t.gamma].T) for t in kernel)
             scores[:, low : low + BLOCK] += plain * level[:, None]
             self._release()
             release(scores)
         return scores
+
+    def _block(self, low: int, gamma: float | None) -> np.ndarray:
+        """z (None) or φ_γ of a block of images; kept where the map is small: a judge asks for them many times."""
+        if (low, gamma) in self._kept:
+            return self._kept[low, gamma]
+        features = np.asarray(self._features(slice(low, low + BLOCK), gamma))
+        if self.coordinates.shape[0] * self.coordinates.shape[1] <= KEPT:
+            self._kept[low, gamma] = features
+        return features
 
     def pseudo_scores(self, kernel: Sequence[KernelTerm]) -> ScoreBlock:
         """Scores of the pseudo queries; a block is a copy the caller may overwrite."""

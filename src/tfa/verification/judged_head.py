@@ -177,22 +177,19 @@ def judge_on_database(
 def judge_on_target(
     fitted: FittedSpaces,
     target: Tokens,
-    compact: CompactTokens | None,
+    evidence: PairEvidence | None,
     score: bool | None = None,
     progress: Progress | None = None,
 ) -> Judged:
-    """The decision from target photos, by their evidence with the first rows of `compact`.
+    """The decision from target photos; `evidence` compares one of them, by its number, with database images.
 
-    `score` says whether scores are calibrated; None leaves it to the judge. Without compact tokens, or with few
-    photos, it is the incumbent.
+    `score` says whether scores are calibrated; None leaves it to the judge. Without evidence, or with few photos, it
+    is the incumbent.
     """
     allowed = [one for one in CALIBRATIONS if score in (None, one[1])]
-    grid = None if compact is None else compact.grid_of(target)
-    if compact is None or grid is None:
+    if evidence is None:
         incumbent = incumbent_for(fitted, allowed)
         return incumbent, not_judged(fitted, incumbent)
-    photos = [compact.query(target.select([row]))[0] for row in range(len(target))]
-    evidence = lambda row, images: compact.evidence(photos[row], grid, images)  # noqa: E731
     view = fitted.spaces[0].side.describe(target, True, fitted.dtype)
     return decide_for_target(fitted, fitted.spaces[0], view, evidence, progress, allowed)
 

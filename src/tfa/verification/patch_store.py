@@ -18,6 +18,7 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method.vocabulary import sample_patches
 from tfa.search.gallery import rows_between, take_rows
+from tfa.verification.admission import PairEvidence, remembering
 from tfa.verification.compaction import Compaction, fit_compaction, quantised, restored
 from tfa.verification.matching import Matches, evidence, matches
 from tfa.verification.reranking import Compared
@@ -138,6 +139,16 @@ class CompactTokens:
         if any(chunk.dtype != np.int8 or chunk.shape[1:] != shape for chunk in chunks):
             raise ValueError(f"compact tokens must be int8 of {shape[0]} patches × {shape[1]} numbers")
         return cls(compaction, grid, chunks, VerifySpec.from_dict(entry["spec"]))
+
+
+def photo_evidence(compact: CompactTokens | None, photos: Tokens) -> PairEvidence | None:
+    """Evidence of photos, by their number, with images of the map, each pair computed once; None if it cannot be."""
+    grid = None if compact is None else compact.grid_of(photos)
+    if compact is None or grid is None:
+        return None
+    # One photo at a time, so that its bits do not depend on its batch.
+    patches = in_threads(lambda row: compact.query(photos.select([row]))[0], range(len(photos)))
+    return remembering(lambda row, images: compact.evidence(patches[row], grid, images))
 
 
 class PhotoPairs:

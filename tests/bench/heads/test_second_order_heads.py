@@ -12,7 +12,6 @@ from tests.bench.fields import town
 from tfa import pipeline
 from tfa.base.config import HeadSpec
 from tfa.base.tokens import Tokens
-from tfa.bench.described_queries import DescribedQueries
 from tfa.bench.heads import second_order
 from tfa.bench.heads.catalogue import GROUPS, head_card
 from tfa.bench.heads.contract import Photos, Shared
@@ -20,9 +19,10 @@ from tfa.bench.heads.second_order import by_support
 from tfa.errors import BadSpec, BadTokens
 from tfa.method.carriers import CARRIERS
 from tfa.method.controllers.decisions import JudgedDecisions
+from tfa.method.described_queries import DescribedQueries
 from tfa.method.head import Head
-from tfa.verification.judged_head import Competition, compact_for
-from tfa.verification.patch_store import CompactTokens
+from tfa.verification.judged_head import Competition
+from tfa.verification.patch_store import CompactTokens, photo_evidence
 
 DATABASE, QUERIES = town(places=66)
 TARGET = np.arange(64)  # as many as the judge asks for
@@ -65,7 +65,7 @@ def test_judged_heads_are_the_pipelines(shared, calibrated):
     assert_same_head(fit("judged", shared), judged)
     base = pipeline.fit_second_order(DATABASE, spec=SPEC)
     target = QUERIES.select(TARGET)
-    expected = pipeline.calibrate_judged(base, target, compact_for(DATABASE, CompactTokens.fit(DATABASE).spec))
+    expected = pipeline.calibrate_judged(base, target, photo_evidence(CompactTokens.fit(DATABASE), target))
     assert_same_head(calibrated[""], expected)
     assert calibrated[""].saw == "target"
 

@@ -8,13 +8,13 @@ import pytest
 from tests.bench.fields import town
 from tfa.base.config import AUTO, HeadSpec, VerifySpec
 from tfa.base.tokens import Tokens
-from tfa.bench.described_queries import DescribedQueries
 from tfa.bench.heads.catalogue import GROUPS, head_card
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.heads.verified import VerifiedHead, lifted, verified
 from tfa.bench.studies.patch_pairs import PatchPairs
 from tfa.bench.tables.table_specs import _kind
 from tfa.errors import BadSpec, BadTokens
+from tfa.method.described_queries import DescribedQueries
 from tfa.search.ties import top_k
 from tfa.verification import compaction, matching, reranking
 from tfa.verification.admission import VerificationEvidence

@@ -12,13 +12,13 @@ import numpy as np
 from tfa.base.backend import backend_for
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
-from tfa.bench.described_queries import DescribedQueries
 from tfa.bench.speed.fit import synthetic_tokens
 from tfa.bench.speed.measure import measure_in_turn, thread_count
 from tfa.bench.speed.result_line import COLUMNS, Bar, Line, cells, compared, format_bytes
 from tfa.bench.speed.synthetic_maps import arrays_read, numbers_read, synthetic_head
 from tfa.maps.stored_head import INTEGERS
 from tfa.method.carriers import PAPER_CARRIERS
+from tfa.method.described_queries import DescribedQueries
 from tfa.method.query_sides import residual
 from tfa.method.residuals import describe
 from tfa.method.scorer import Scorer

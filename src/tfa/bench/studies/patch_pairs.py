@@ -11,8 +11,8 @@ import numpy as np
 from tfa.base.config import VerifySpec
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
-from tfa.bench.described_queries import DescribedQueries
 from tfa.errors import BadTokens
+from tfa.method.described_queries import DescribedQueries
 from tfa.verification.admission import remembering
 from tfa.verification.patch_store import CompactTokens, PhotoPairs
 from tfa.verification.reranking import Compared, Comparison

@@ -7,8 +7,8 @@ import pytest
 
 from tests.worlds import world
 from tfa.base.backend import backend_for
-from tfa.bench import described_queries
-from tfa.bench.described_queries import DescribedQueries
+from tfa.method import described_queries
+from tfa.method.described_queries import DescribedQueries
 from tfa.method.residuals import ASSIGNMENTS, describe
 from tfa.method.second_order import describe_second_order
 
