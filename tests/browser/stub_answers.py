@@ -72,14 +72,15 @@ class StubMap:
         points = [[key, place[first], place[second]] for key, place in where.items()]
         return {"kind": "latlon" if self.globe else "xy", "points": points}
 
-    def answer(self, k: int, min_confidence: float) -> dict[str, Any]:
+    def answer(self, k: int, min_confidence: float, session: str | None = None, seen: int = 0) -> dict[str, Any]:
         hits = []
         for rank, key in enumerate(list(self.photos)[2 : 2 + k]):
             confidence = 0.97 * 0.62**rank
             evidence = {"score": 0.81 - 0.07 * rank, "confidence": confidence, "sure": confidence > 0.9}
             hits.append({**self.record(key), **evidence, "matches": max(12 - 4 * rank, 0)})
         hits = hits if hits[0]["confidence"] >= min_confidence else []
-        return {"hits": hits, "confidence": 0.97, "calibration": self.active, "seconds": 0.012}
+        told = {"hits": hits, "confidence": 0.97, "calibration": self.active, "seconds": 0.012}
+        return {**told, "session": session, "adapted_by": seen, "lost": None}
 
     def why(self, key: int) -> dict[str, Any]:
         rows, columns = GRID

@@ -40,7 +40,8 @@ class StubService:
         self.read_token = self.edit_token = ""
         self.failing_job = ""  # the error of the next job, if it is to fail
         self.polls = 0
-        self.learns, self.seen = False, 0  # self-calibration, and the queries it saw
+        self.most, self.sessions = 64, dict[str, int]()  # sessions by name, and the photos they saw
+        self.lost: float | None = None  # of every frame
         self.calls: list[tuple[str, str, dict[str, Any]]] = []  # method, path, fields
 
     def second_map(self) -> None:
@@ -61,8 +62,7 @@ class StubService:
         if method == "GET":
             return self.read(place, path, query)
         if path == "/v1/query":
-            self.seen += 1
-            return place.answer(int(fields.get("k", 5)), float(fields.get("min_confidence", 0)))
+            return self.answer(place, fields)
         if path == "/v1/why":
             return place.why(int(fields["id"]))
         return self.edit(place, method, path, fields, uploads)
@@ -82,15 +82,24 @@ class StubService:
         plain = {"/v1/map": place.facts, "/v1/positions": place.positions, "/v1/evidence": place.evidence}
         if path in plain:
             return plain[path]()
-        if path == "/v1/self-calibration":
-            return self.learnt()
+        if path == "/v1/sessions":
+            return {"most": self.most, "sessions": [self.session(name) for name in reversed(self.sessions)]}
         raise Refused(404, f"{path} is not here")
 
-    def learnt(self) -> dict[str, Any]:
-        if not self.learns:
-            return {"enabled": False, "kept": 0, "seen": 0}
-        kept = min(self.seen, 512)
-        return {"enabled": True, "kept": kept, "seen": self.seen, "ready": kept >= 16, "needed": 16}
+    def answer(self, place: StubMap, fields: dict[str, Any]) -> dict[str, Any]:
+        session, least = fields.get("session"), float(fields.get("min_confidence", 0))
+        seen = self.sessions.get(session, 0)
+        if session is not None:
+            self.sessions[session] = seen + 1
+        told = place.answer(int(fields.get("k", 5)), least, session, seen)
+        if self.lost is None or fields.get("sequence") != "true":
+            return told
+        return {**told, "hits": [], "confidence": 1 - self.lost, "lost": self.lost}
+
+    def session(self, name: str) -> dict[str, Any]:
+        seen = self.sessions[name]
+        used = "2025-06-01T12:00:00+00:00"
+        return {"name": name, "seen": seen, "counted": (seen + 1) // 2, "calibration": None, "last_used": used}
 
     def job(self, place: StubMap, name: str) -> dict[str, Any]:
         self.polls += 1
@@ -125,9 +134,11 @@ class StubService:
         if path == "/v1/calibrations/active":
             place.active = fields["name"]
             return {"active": place.active}
-        if path == "/v1/self-calibration/reset":
-            self.seen = 0
-            return self.learnt()
+        if found := re.fullmatch("/v1/sessions(?:/(.+))?", path):
+            gone = [name for name in self.sessions if found[1] in (None, name)]
+            for name in gone:
+                del self.sessions[name]
+            return {"reset": gone}
         raise Refused(404, f"{method} {path} is not here")
 
     def check(self, method: str, path: str, given: str) -> None:
@@ -209,6 +220,6 @@ def serve(service: StubService, port: int = 0) -> ThreadingHTTPServer:
 if __name__ == "__main__":
     shown = StubService()
     shown.second_map()
-    shown.learns = True
+    shown.sessions = {"cam0": 41, "door": 3}
     print(f"http://127.0.0.1:{serve(shown, 8765).server_address[1]}/")
     threading.Event().wait()

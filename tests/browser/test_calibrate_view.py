@@ -58,40 +58,53 @@ def test_another_calibration_can_be_put_in_use(open_page, service):
     assert choices == ["in use (none)", "day", "night", "none"]
 
 
-def test_what_was_learnt_from_queries_is_told_and_forgotten(open_page, service, photo):
-    service.stub.learns, service.stub.edit_token = True, "edits"
+def rows_of(page):
+    """What the list of sessions says: name, photos seen, photos that taught."""
+    rows = page.locator("#sessions-list tbody tr").all_inner_texts()
+    return [tuple(cell.strip() for cell in row.split("\t")[:3]) for row in rows]
+
+
+def test_sessions_are_listed_and_reset(open_page, service, photo):
+    service.stub.sessions, service.stub.edit_token = {"door": 3, "cam0": 600}, "edits"
     page = open_page(service.url, "#calibrate")
-    wait_for_text(page, "#self-words", "0 queries seen, the scores of 0 kept. From 16 on, answers are corrected")
-    assert page.is_disabled("#self-reset")
+    wait_for_text(page, "#sessions-words", "2 of at most 64 sessions.")
+    assert rows_of(page) == [("cam0", "600 photos", "300"), ("door", "3 photos", "2")]
     page.click("#tab-recognise")
+    page.click(".options summary")
+    page.fill("[name=session]", "roof")
     ask(page, photo)
+    wait_for_text(page, "#recognise-status", "adapted by 0 photos of roof")
     page.click("#tab-calibrate")  # told anew each time the tab is seen
-    wait_for_text(page, "#self-words", "1 query seen, the scores of 1 kept. From 16 on")
-    service.stub.seen = 600
-    page.click("#tab-map")
-    page.click("#tab-calibrate")
-    wait_for_text(page, "#self-words", "600 queries seen, the scores of 512 kept. Answers are corrected")
-    page.focus("#self-reset")
+    wait_for_text(page, "#sessions-words", "3 of at most 64 sessions.")
+    assert rows_of(page)[0] == ("roof", "1 photo", "1")
+    page.focus("[aria-label='Reset door']")
     page.keyboard.press("Enter")
     wait_for_text(page, "#calibrate-alert", "this needs the edit token")
-    assert service.stub.seen == 600
+    assert "door" in service.stub.sessions
     page.fill("#token", "edits")
     page.click("text=Use token")
     page.wait_for_selector("#token-form", state="hidden")
-    page.click("#self-reset")
-    wait_for_text(page, "#job-status", "forgot what it learnt")
-    assert service.stub.seen == 0
-    wait_for_text(page, "#self-words", "0 queries seen, the scores of 0 kept")
+    page.click("[aria-label='Reset door']")
+    wait_for_text(page, "#sessions-status", "Forgotten: door.")
+    wait_for_text(page, "#sessions-words", "2 of at most 64 sessions.")
+    assert set(service.stub.sessions) == {"cam0", "roof"}
+    page.click("#sessions-reset")
+    wait_for_text(page, "#sessions-words", "0 of at most 64 sessions.")
+    assert service.stub.sessions == {}
+    assert page.is_hidden("#sessions-reset")
 
 
-def test_a_service_without_edits_tells_what_was_learnt_and_does_not_forget(open_page, service):
-    service.stub.maps["town"].editable, service.stub.learns = False, True
+def test_a_service_without_edits_lists_sessions_and_resets_none(open_page, service):
+    service.stub.maps["town"].editable, service.stub.sessions = False, {"cam0": 2}
     page = open_page(service.url, "#calibrate")
-    wait_for_text(page, "#self-words", "0 queries seen")
-    assert page.is_hidden("#self-reset")
+    wait_for_text(page, "#sessions-words", "1 of at most 64 sessions.")
+    assert rows_of(page) == [("cam0", "2 photos", "1")]
+    assert page.is_hidden("#sessions-reset")
+    assert page.locator("#sessions-list button").count() == 0
 
 
-def test_a_service_that_learns_nothing_does_not_speak_of_it(open_page, service):
+def test_a_service_that_keeps_no_sessions_does_not_speak_of_them(open_page, service):
+    service.stub.most = 0
     page = open_page(service.url, "#calibrate")
     wait_for_text(page, "#map-facts", "30 photos")
-    assert page.is_hidden("#self")
+    assert page.is_hidden("#sessions")

@@ -119,22 +119,28 @@ def test_a_calibration_runs_and_is_put_in_use(open_page, town):
     wait_for_text(page, "#map-facts", "calibrated to phone")
 
 
-def test_a_map_that_learns_tells_so_and_forgets(open_page, town, tmp_path: Path):
+def test_a_camera_with_a_name_adapts_its_answers_and_is_reset(open_page, town, tmp_path: Path):
     own = shutil.copytree(town[2] / "town.tfa", tmp_path / "own.tfa")
-    with running(own, self_calibrate=True, edit_token="edits") as url:
+    with running(own, edit_token="edits") as url:
         page = open_page(url)
+        page.click(".options summary")
+        page.fill("[name=session]", "a b")
         ask(page, town[1] / "05.png")
+        wait_for_text(page, "#recognise-alert", "letters, digits, - _ and . are allowed")
+        page.fill("[name=session]", "door")
+        ask(page, town[1] / "05.png")
+        wait_for_text(page, "#recognise-status", "adapted by 0 photos of door")
+        Client(url).query_many([random_image(number, (160, 120)) for number in range(20)], session="cam0")
         page.click("#tab-calibrate")
-        wait_for_text(page, "#self-words", "1 query seen, the scores of 1 kept. From 16 on, answers are corrected")
-        Client(url).query_many([random_image(number, (160, 120)) for number in range(20)])
-        page.click("#tab-map")
-        page.click("#tab-calibrate")
-        wait_for_text(page, "#self-words", "21 queries seen, the scores of 21 kept. Answers are corrected")
-        page.click("#self-reset")
+        wait_for_text(page, "#sessions-list", "20 photos")
+        assert "door" in page.inner_text("#sessions-list")
+        page.click("[aria-label='Reset cam0']")
         wait_for_text(page, "#calibrate-alert", "edit token")
         page.fill("#token", "edits")
         page.keyboard.press("Enter")
         page.wait_for_selector("#token-form", state="hidden")
-        page.click("#self-reset")
-        wait_for_text(page, "#self-words", "0 queries seen")
-    assert list(own.glob("self-*")) == []
+        page.click("[aria-label='Reset cam0']")
+        wait_for_text(page, "#sessions-words", "1 of at most 64 sessions")
+        page.click("#sessions-reset")
+        wait_for_text(page, "#sessions-words", "0 of at most 64 sessions")
+    assert list(own.glob("session-*")) == []

@@ -14,10 +14,10 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
 from tfa.maps.tracker import motion_along, places_of
+from tfa.maps.verification import Question
 from tfa.online.adapted_scorer import described_photos
 from tfa.online.follow import follow_scores
 from tfa.online.motion import OrderMotion, PositionMotion
-from tfa.online.sequence_filter import SequenceSpec
 from tfa.photos.images import as_rgb
 from tfa.photos.positions import Position
 from tfa.verification.patch_store import PhotoPairs
@@ -155,6 +155,30 @@ def test_what_was_learnt_can_be_kept_inspected_and_forgotten(place_map, frames, 
         place_map.follow().load(tmp_path / "camera.safetensors")
 
 
+def test_photos_of_one_camera_are_asked_differently_and_of_the_map_as_it_becomes(place_map, saved, frames):
+    tracker, same = place_map.follow(sequence=False), place_map.follow(k=3, sequence=False, verify=True)
+    for frame in frames[:5]:
+        tracker.turn_to(place_map, Question(k=3, verify=True), sequence=False)
+        assert tracker.step(frame) == same.step(frame)
+    tracker.turn_to(place_map, Question(k=1), sequence=True)
+    answer = tracker.step(frames[4])  # shows what the photo before did, but is the first frame
+    lost = answer.lost
+    assert (answer.adapted_by, answer.hits) == (5, [])  # one frame is not enough
+    assert lost < 0.9  # but tells something
+    tracker.turn_to(place_map, Question(k=1), sequence=True)
+    assert tracker.step(frames[5]).lost < lost  # goes on
+    edited = reopened(saved)
+    edited.remove([6])
+    tracker.turn_to(edited, Question(k=14), sequence=True)
+    assert 6 not in {hit.id for hit in tracker.step(frames[6]).hits}
+    edited.remove([place for place in range(13) if place != 6])
+    with pytest.raises(BadSpec, match="at least 2 images"):
+        tracker.turn_to(edited, Question(), sequence=True)
+    tracker.turn_to(edited, Question(), sequence=False)
+    answer = tracker.step(frames[7])
+    assert ([hit.id for hit in answer.hits], answer.lost, answer.adapted_by) == ([13], None, 7)
+
+
 def test_an_opened_map_is_followed_as_the_one_that_was_saved(saved, place_map, frames):
     assert answers_of(reopened(saved).follow(), frames) == answers_of(place_map.follow(), frames)
 
@@ -212,7 +236,7 @@ def test_an_empty_map_has_no_answer(place_map, frames):
 
 
 def test_moves_follow_positions_where_all_images_have_them_and_are_in_no_order(place_map):
-    images, spec = place_map.images, SequenceSpec()
+    images = place_map.images
     where = np.random.default_rng(0).permutation(len(images)).tolist()
     plane = [dataclasses.replace(r, position=Position(x=float(i), y=0.0)) for i, r in zip(where, images, strict=True)]
     globe = [
@@ -220,14 +244,14 @@ def test_moves_follow_positions_where_all_images_have_them_and_are_in_no_order(p
         for i, r in zip(where, images, strict=True)
     ]
     for records in (plane, globe):
-        assert isinstance(motion_along(records, spec), PositionMotion)
+        assert isinstance(motion_along(records, 2.0), PositionMotion)
         steps = np.linalg.norm(np.diff(places_of(records), axis=0), axis=1)
         np.testing.assert_allclose(
             steps / steps.min(), np.abs(np.diff(where)) / np.abs(np.diff(where)).min(), rtol=1e-6
         )
     drive = [dataclasses.replace(r, position=Position(x=float(i), y=0.0)) for i, r in enumerate(images)]
     for records in (images, drive, [*plane[:-1], images[-1]], [*plane[:-1], globe[-1]]):
-        assert isinstance(motion_along(records, spec), OrderMotion)
+        assert isinstance(motion_along(records, 2.0), OrderMotion)
 
 
 def test_what_cannot_be_asked_is_refused_before_photos_are_read(place_map):

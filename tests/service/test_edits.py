@@ -223,21 +223,19 @@ def test_a_large_map_of_floats_answers_the_same_images_from_coarse_scores(serve,
     client = serve()
     live = client.app.state.service.maps["town"]
     assert live.current.engine("none").name == "bounded"
-    calibrating = serve(self_calibrate=True)  # it learns from exact scores, so it makes no others
-    assert calibrating.app.state.service.maps["town"].current.engine("none").name == "exact"
     from_disk = opened(town).query(as_rgb(picture(5, 0.8)), k=5)
-    for one in (client, calibrating):
-        hits = ask(one, picture(5, 0.8), k=5).json()["hits"]
+    for session in ({}, {"session": "cam0"}):
+        hits = ask(client, picture(5, 0.8), k=5, **session).json()["hits"]
         assert [hit["id"] for hit in hits] == [hit.id for hit in from_disk]
         assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in from_disk], rel=1e-6)
 
 
-@pytest.mark.parametrize("step", ["_tidy", "_pack"])
-def test_what_fails_after_the_edit_is_on_disk_does_not_fail_the_edit(client, town, monkeypatch, caplog, step):
-    def broken(self, place_map):
+@pytest.mark.parametrize(("owner", "step"), [(live_map.LiveMap, "_tidy"), (PlaceMap, "prepare")])
+def test_what_fails_after_the_edit_is_on_disk_does_not_fail_the_edit(client, town, monkeypatch, caplog, owner, step):
+    def broken(self, *_):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(live_map.LiveMap, step, broken)
+    monkeypatch.setattr(owner, step, broken)
     assert add(client, ("a.png", picture(40))).json()["added"] == [14]
     assert client.delete("/v1/images/3").json()["removed"] == [3]
     assert ids(client) == [record.id for record in opened(town).images] == [0, 1, 2, *range(4, 15)]

@@ -26,7 +26,8 @@ ROUTES = {
     ("post", "/v1/why"), ("get", "/v1/images"), ("post", "/v1/images"), ("get", "/v1/images/{id}/file"),
     ("delete", "/v1/images/{id}"), ("post", "/v1/calibrations"), ("post", "/v1/calibrations/active"),
     ("delete", "/v1/calibrations/{name}"),
-    ("get", "/v1/jobs/{id}"), ("get", "/v1/self-calibration"), ("post", "/v1/self-calibration/reset"),
+    ("get", "/v1/jobs/{id}"), ("get", "/v1/sessions"), ("delete", "/v1/sessions"),
+    ("get", "/v1/sessions/{name}"), ("delete", "/v1/sessions/{name}"),
 }  # fmt: skip
 
 
@@ -40,7 +41,7 @@ def test_openapi_lists_and_describes_every_route(client):
     content = query["requestBody"]["content"]
     assert set(content) == {"multipart/form-data", "application/json"}
     assert set(content["multipart/form-data"]["schema"]["properties"]) == {
-        "image", "k", "calibration", "min_confidence", "verify", "candidates",
+        "image", "k", "calibration", "min_confidence", "verify", "candidates", "session", "sequence",
     }  # fmt: skip
     for schema in described["components"]["schemas"].values():
         assert schema["type"] == "object" or "enum" in schema or "items" in schema

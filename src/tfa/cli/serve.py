@@ -61,14 +61,16 @@ def serve(
     ] = "20MB",  # type: ignore[assignment]
     max_pixels: Annotated[int, typer.Option(min=1, metavar="N", help="Most pixels of a photo.")] = 50_000_000,
     max_batch: Annotated[int, typer.Option(min=1, metavar="N", help="Most photos of one request.")] = 64,
-    self_calibrate: Annotated[
-        bool,
+    sessions: Annotated[
+        int,
         typer.Option(
-            "--self-calibrate",
-            help="Learn each image's mean score from the queries and subtract it, which changes later answers. "
-            "Off by default: the method freezes its head.",
+            min=0,
+            max=4096,
+            metavar="N",
+            help="Most cameras of a map that queries name (session=cam0). The photos of each adapt the answers to its "
+            "later ones; the least recently used is forgotten. 0: none.",
         ),
-    ] = False,
+    ] = 64,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request on standard error.")] = False,
     quiet: options.Quiet = False,
     *,
@@ -99,7 +101,7 @@ def serve(
         max_upload=max_upload,
         max_pixels=max_pixels,
         max_batch=max_batch,
-        self_calibrate=self_calibrate,
+        sessions=sessions,
     )
     with bound(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
         opened = opened_maps(maps, encoding, wants_progress(quiet=quiet, json=False))

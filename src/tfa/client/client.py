@@ -19,7 +19,8 @@ import httpx2
 
 from tfa.base.config import Candidates
 from tfa.base.progress import Progress, as_progress
-from tfa.client.forms import File, batches, fields_of, hits_of, photo_file, skipped_of
+from tfa.client.followed_session import FollowedSession
+from tfa.client.forms import File, answer_of, batches, fields_of, hits_of, photo_file, skipped_of
 from tfa.errors import BadSpec, TfaError
 from tfa.photos.images import Photo, name_of
 
@@ -104,11 +105,16 @@ class Client:
         *,
         verify: bool | None = None,
         candidates: Candidates | None = None,
+        session: str | None = None,
     ) -> list[Hit]:
-        """The k most likely places of a photo: a path, its bytes, or a PIL image."""
+        """The k most likely places of a photo: a path, its bytes, or a PIL image.
+
+        `session` names a camera, whose photos adapt the answers to those after them; `follow` tells more of it.
+        """
         fields = fields_of(
-            k=k, min_confidence=min_confidence, calibration=calibration, verify=verify, candidates=candidates
-        )
+            k=k, min_confidence=min_confidence, calibration=calibration, verify=verify, candidates=candidates,
+            session=session,
+        )  # fmt: skip
         return hits_of(self._post("/v1/query", "image", [photo_file(photo)], fields))
 
     def query_many(
@@ -121,13 +127,13 @@ class Client:
         *,
         verify: bool | None = None,
         candidates: Candidates | None = None,
+        session: str | None = None,
     ) -> list[Answer]:
-        """Answers for many photos. One that cannot be read gets an answer that says so."""
-        from tfa.maps import Answer
-
+        """Answers for many photos, of a session in this order. One that cannot be read gets an answer that says so."""
         fields = fields_of(
-            k=k, min_confidence=min_confidence, calibration=calibration, verify=verify, candidates=candidates
-        )
+            k=k, min_confidence=min_confidence, calibration=calibration, verify=verify, candidates=candidates,
+            session=session,
+        )  # fmt: skip
         answers: list[Answer] = []
         with as_progress(progress).task("querying", len(photos), "photos") as task:
             for some in batches(photos):
@@ -135,10 +141,23 @@ class Client:
                 replies = iter(self._post("/v1/query/batch", "images", files, fields)["answers"] if files else [])
                 for one in some:
                     reply: dict[str, Any] = {"error": str(one)} if isinstance(one, TfaError) else next(replies)
-                    name, hits = name_of(photos[len(answers)]), [] if "error" in reply else hits_of(reply)
-                    answers.append(Answer(name, hits, reply.get("confidence", 0.0), reply.get("error")))
+                    answers.append(answer_of(name_of(photos[len(answers)]), reply))
                 task.advance(len(some))
         return answers
+
+    def follow(
+        self,
+        session: str,
+        calibration: str | None = None,
+        *,
+        k: int = 5,
+        verify: bool | None = None,
+        candidates: Candidates | None = None,
+        sequence: bool = True,
+    ) -> FollowedSession:
+        """What follows the camera of that name, as `PlaceMap.follow` does: `step(photo)`. The service remembers it."""
+        how = fields_of(k=k, calibration=calibration, verify=verify, candidates=candidates)
+        return FollowedSession(self, session, {**how, "sequence": sequence})
 
     # --- read --------------------------------------------------------------------------------------------------
 
@@ -176,9 +195,9 @@ class Client:
         fields = fields_of(id=image_id, calibration=calibration)
         return dict(self._post("/v1/why", "image", [photo_file(photo)], fields))
 
-    def self_calibration(self) -> dict[str, Any]:
-        """What the map has learnt from its queries, if the service was started to."""
-        return dict(self._call("GET", "/v1/self-calibration"))
+    def sessions(self) -> list[dict[str, Any]]:
+        """Cameras that queries named, the most recently used first: name, photos seen and counted, last use."""
+        return list(self._call("GET", "/v1/sessions")["sessions"])
 
     # --- edit --------------------------------------------------------------------------------------------------
 
@@ -228,9 +247,10 @@ class Client:
         """Take a calibration out of the map for good."""
         self._call("DELETE", f"/v1/calibrations/{quote(name, safe='')}")
 
-    def reset_self_calibration(self) -> dict[str, Any]:
-        """Let the map forget what it has learnt from its queries."""
-        return dict(self._call("POST", "/v1/self-calibration/reset"))
+    def reset_session(self, name: str | None = None) -> list[str]:
+        """Forget what the photos of a session taught, or of every one (None); the names of those there were."""
+        path = "/v1/sessions" if name is None else f"/v1/sessions/{quote(name, safe='')}"
+        return list(self._call("DELETE", path)["reset"])
 
     def _finished(self, job: str, progress: Progress) -> dict[str, Any]:
         pause, shown = POLL_SECONDS[0], 0

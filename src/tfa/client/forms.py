@@ -13,6 +13,7 @@ from tfa.photos.images import Photo, as_rgb
 
 if TYPE_CHECKING:
     from tfa.maps import Hit
+    from tfa.maps.records import FrameAnswer
 
 QUERY_BATCH = 16  # photos sent at a time
 BATCH_BYTES = 100_000_000  # and so many bytes at most
@@ -75,3 +76,12 @@ def hits_of(answer: dict[str, Any]) -> list[Hit]:
         Hit(**{key: one[key] for key in keys}, position=one["position"] and Position.from_dict(one["position"]))
         for one in answer["hits"]
     ]
+
+
+def answer_of(name: str, reply: dict[str, Any]) -> FrameAnswer:
+    """The answer to the photo of that name, or why there is none."""
+    from tfa.maps.records import FrameAnswer
+
+    if "error" in reply:
+        return FrameAnswer(name, [], 0.0, reply["error"])
+    return FrameAnswer(name, hits_of(reply), reply["confidence"], None, reply["lost"], reply["adapted_by"])

@@ -18,8 +18,9 @@ from tfa.maps.records import Answer, Hit
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import with_duplicates
 from tfa.maps.stored_head import INTEGERS
-from tfa.maps.tracker import Tracker
+from tfa.maps.tracker import Tracker, motion_along
 from tfa.maps.verification import Question, wanted_candidates
+from tfa.online.motion import Motion
 from tfa.online.sequence_filter import SequenceSpec
 from tfa.photos.images import Photo, as_rgb, name_of
 from tfa.photos.token_cache import EncodedImages, TokenCache
@@ -53,6 +54,7 @@ class AskableMap:
         self.rows = np.array(rows, dtype=np.int64)  # of the gallery: those of `images`, in their order
         self.images = [state.images[row] for row in rows]
         self._searchable_heads: dict[str, SearchableHead] = {}
+        self._motions: dict[float, Motion] = {}
         if self._prepared:
             self.prepare()
 
@@ -186,6 +188,12 @@ class AskableMap:
         """
         question = Question(k, calibration, verify, candidates)
         return Tracker(self, question, online=online, sequence=sequence, spec=spec)
+
+    def motion(self, reach: float) -> Motion:
+        """How a camera moves along this map; made once for all that are followed. `reach` is that of the filter."""
+        if reach not in self._motions:
+            self._motions[reach] = motion_along(self.images, reach)
+        return self._motions[reach]
 
     def query_tokens(
         self,

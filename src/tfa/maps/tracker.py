@@ -7,6 +7,7 @@ itself stays as it is; edits of it are followed.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,22 +47,29 @@ class Tracker:
         online: bool = True,
         sequence: bool = True,
         spec: SequenceSpec | None = None,
+        adaptation: Adaptation | None = None,
     ) -> None:
+        """`adaptation` is what earlier photos taught the same head."""
         checked_k(question.k)
         self.place_map, self.question, self.spec = place_map, question, spec or SequenceSpec()
         wanted_candidates(question, place_map.state)  # what cannot be answered is refused before photos are read
         self.calibration = place_map.state.chosen(question.calibration).name
         self.online, self.sequence = online, sequence
-        self._begin(None)
+        self._begin(adaptation)
 
     def _begin(self, adaptation: Adaptation | None) -> None:
         """Start anew on the map as it is."""
         self._state, scorer = self.place_map.state, self._scorer()
         self._digest, self._ids = head_digest(scorer), self._ids_of_images()
         adapted = AdaptedScorer(scorer, self._ids, adaptation, columns=self.place_map.rows, adapts=self.online)
-        motion = motion_along(self.place_map.images, self.spec) if self.sequence else None
-        self._follower = Follower(adapted, motion, self.spec)
+        self._follower = Follower(adapted, spec=self.spec)
         self._own_scores = OwnScores(scorer, self.place_map.rows)
+        self._follow_drive()
+
+    def _follow_drive(self) -> None:
+        """The next photo is the first frame of a drive, or photos are no frames."""
+        motion = self.place_map.motion(self.spec.reach) if self.sequence else None
+        self._follower.follow_along(motion)
         self._lost: float | None = None if motion is None else 1 - self.spec.being_found
 
     # --- answers ---------------------------------------------------------------------------------------------------
@@ -120,6 +128,20 @@ class Tracker:
 
     # --- the map, which may change ---------------------------------------------------------------------------------
 
+    def turn_to(self, place_map: AskableMap, question: Question, *, sequence: bool) -> None:
+        """Answer the next photo by this map, which has the tracker's head, and as asked here.
+
+        A photo that is no frame ends a drive: a frame after it begins another.
+        """
+        self.place_map, self.question = place_map, dataclasses.replace(question, calibration=self.calibration)
+        if sequence != self.sequence:
+            self.sequence = False
+            self._follow_drive()
+        self._follow_map()
+        if sequence != self.sequence:
+            self.sequence = sequence
+            self._follow_drive()
+
     @property
     def _head(self) -> NamedHead:
         return self.place_map.state.chosen(self.calibration)
@@ -139,7 +161,7 @@ class Tracker:
             self._begin(None)
             return
         if self._follower.filter is not None and not np.array_equal(ids, before):
-            self._follower.filter.follow_edit(motion_along(self.place_map.images, self.spec), before, ids)
+            self._follower.filter.follow_edit(self.place_map.motion(self.spec.reach), before, ids)
         self._follower.scorer.set_images(scorer, ids, self.place_map.rows)
         self._own_scores = OwnScores(scorer, self.place_map.rows)
         self._state, self._ids = self.place_map.state, ids
@@ -151,16 +173,21 @@ class Tracker:
         self._begin(None)
 
     @property
+    def adaptation(self) -> Adaptation:
+        """What photos taught."""
+        return self._follower.scorer.adaptation
+
+    @property
     def state(self) -> dict[str, Any]:
         """What it has seen and learnt, in JSON."""
-        learnt = self._follower.scorer.adaptation.to_dict()
+        learnt = self.adaptation.to_dict()
         facts = {"calibration": self.calibration, "online": self.online, "sequence": self.sequence}
         return {**facts, "lost": self._lost, "adapted_by": self._follower.scorer.counted, **learnt}
 
     def save(self, path: str | Path) -> None:
         """Keep what photos taught (not where the camera was) in a file."""
         about = {"head": self._digest, "calibration": self.calibration}
-        self._follower.scorer.adaptation.save(Path(path), about)
+        self.adaptation.save(Path(path), about)
 
     def load(self, path: str | Path) -> None:
         """Go on with what was kept; refused if it was learnt with another head."""
@@ -181,9 +208,9 @@ def adapting_scorer(state: MapState, head: NamedHead) -> Scorer:
     return partial_scorer(state.spaces, head.stored.scorer.duplicates)
 
 
-def motion_along(images: Sequence[ImageRecord], spec: SequenceSpec) -> Motion:
+def motion_along(images: Sequence[ImageRecord], reach: float) -> Motion:
     """By the order of the images in the map; by position where every image has one of the same kind, if no drive."""
-    return motion_of(len(images), places_of(images), spec.reach)
+    return motion_of(len(images), places_of(images), reach)
 
 
 def places_of(images: Sequence[ImageRecord]) -> np.ndarray | None:

@@ -18,7 +18,7 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
 from tfa.method.carriers import MEAN, Gamma
 from tfa.method.query_sides import QuerySide, ResidualSide, SecondOrderSide, SideView
-from tfa.search.engine import ImageVectors, QueryVectors, direct_sum
+from tfa.search.engine import QueryVectors, direct_sum
 from tfa.search.exact import WeightedGalleries
 from tfa.search.gallery import Gallery
 from tfa.search.ties import find_duplicates
@@ -99,7 +99,7 @@ class Scorer:
         )
         return QueryVectors(every, tuple(term.weight for term in self.terms), known)
 
-    def image_vectors(self, images: np.ndarray) -> ImageVectors:
+    def image_vectors(self, images: np.ndarray) -> QueryVectors:
         """Images of the database as queries, from their rows; nothing is centred on other photos.
 
         Of second-order scores the part that all images share (`MEAN`) is 0: it ranks nothing.
@@ -113,7 +113,7 @@ class Scorer:
                 elif term.gamma == MEAN:
                     rows = np.zeros_like(rows)
             features.append(rows)
-        return ImageVectors(tuple(features), tuple(term.weight for term in self.terms))
+        return QueryVectors(tuple(features), tuple(term.weight for term in self.terms))
 
     def compile(self) -> Compiled:
         """The scorer as one vector per image and a bias per database image."""

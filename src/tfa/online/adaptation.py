@@ -103,13 +103,17 @@ class Adaptation:
 
     def save(self, path: Path, about: dict[str, Any] | None = None) -> None:
         """Write it whole, as safetensors; `about` is kept beside it, in JSON."""
+        write_tensors(Path(path), *self.contents(about))
+
+    def contents(self, about: dict[str, Any] | None = None) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+        """Arrays and metadata of its file, which later photos do not change."""
         facts = {key: getattr(self, key) for key in (*WHOLE, *NUMBERS)}
         tensors = self.window.tensors()
         for name, array in (("start", self.start), ("sum", self._sum), ("last", self._last)):
             if array is not None:
                 tensors[name] = np.asarray(array, np.float64)
-        metadata = {"kind": KIND, "facts": json.dumps({**facts, "rows_seen": self.window.seen, "about": about or {}})}
-        write_tensors(Path(path), tensors, metadata)
+        facts |= {"rows_seen": self.window.seen, "about": about or {}}
+        return tensors, {"kind": KIND, "facts": json.dumps(facts)}
 
     @classmethod
     def load(cls, path: Path) -> tuple[Adaptation, dict[str, Any]]:

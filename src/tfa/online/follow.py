@@ -42,6 +42,10 @@ class Follower:
 
     def __init__(self, scorer: AdaptedScorer, motion: Motion | None = None, spec: SequenceSpec | None = None) -> None:
         self.scorer, self.spec = scorer, spec or SequenceSpec()
+        self.follow_along(motion)
+
+    def follow_along(self, motion: Motion | None) -> None:
+        """Filter by this motion, beginning with the next photo; None: no longer. What was learnt stays."""
         self.filter = None if motion is None else SequenceFilter(motion, self.spec)
         self._started = False
 

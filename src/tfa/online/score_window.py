@@ -78,7 +78,9 @@ class ScoreWindow:
 
     def _learnt(self) -> np.ndarray:
         known = np.isfinite(self.rows)
-        sigma = float(np.median(np.nanstd(self.rows, axis=1))) or 1.0  # all scores equal: nothing to scale
+        seen = self.rows[known.any(axis=1)]  # a row none of whose images is left says nothing
+        sigma = float(np.median(np.nanstd(seen, axis=1))) if len(seen) else 0.0
+        sigma = sigma or 1.0  # all scores equal: nothing to scale
         usual = np.full(self.rows.shape[1], np.nan)
         whole = known.all(axis=0)
         if whole.any():

@@ -56,10 +56,6 @@ class QueryVectors:
         return direct_sum(self.weights, self.terms).astype(dtype or self.terms[0].dtype, copy=False)
 
 
-class ImageVectors(QueryVectors):
-    """Images of the database as queries: nothing is to be learnt from their scores."""
-
-
 @runtime_checkable
 class Engine(Protocol):
     """What finds the k best."""

@@ -17,7 +17,7 @@ from tfa.service.context import Service
 from tfa.service.metrics import Measured
 from tfa.service.middleware import BodyLimit, OriginGuard, SecurityHeaders
 from tfa.service.problems import ANSWERED, answer
-from tfa.service.routes import calibrations, images, map, query, status
+from tfa.service.routes import calibrations, images, map, query, sessions, status
 from tfa.service.settings import ServiceSettings
 from tfa.version import __version__
 
@@ -49,9 +49,10 @@ def create_app(maps: Sequence[PlaceMap], settings: ServiceSettings | None = None
         exception_handlers=dict.fromkeys(ANSWERED, answer),
     )
     app.state.service = service
-    groups = (status.router, map.router, query.router, images.router, images.edits, calibrations.router)
-    for router in (*groups, calibrations.edits):
-        app.include_router(router)
+    for group in (status, map, query, images, calibrations, sessions):
+        for router in (group.router, getattr(group, "edits", None)):
+            if router is not None:
+                app.include_router(router)
     app.mount("/static", StaticFiles(directory=PAGE), name="static")
     app.add_api_route("/", lambda: FileResponse(PAGE / "index.html"), include_in_schema=False)
 

@@ -13,13 +13,12 @@ from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.folder.header import read_header
 from tfa.maps.folder.writer import MAX_SEGMENTS
-from tfa.maps.query import AskableMap
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import with_arrays_of
 from tfa.service.metrics import Metrics
 from tfa.service.problems import busy
 from tfa.service.query_queue import QueryQueue
-from tfa.service.self_calibration import MapSelfCalibration
+from tfa.service.sessions import MapSessions
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
 
@@ -43,21 +42,22 @@ class LiveMap:
         self.path: Path = place_map.path
         self.name, self.encoder = place_map.path.stem, encoder
         self._settings, self._metrics, self._cache = settings, metrics, place_map.cache
-        self.self_calibration = MapSelfCalibration(self.path) if settings.self_calibrate else None
-        self._publish(self._opened(place_map.state, place_map.notes))
-        self.queries = QueryQueue(self.name, lambda: self._answering, encoder, settings, metrics)
+        self.current = self._opened(place_map.state, place_map.notes)
+        self.sessions = MapSessions(self.current, settings.sessions) if settings.sessions else None
+        self.queries = QueryQueue(self.name, lambda: self.current, encoder, settings, metrics, self.sessions)
         self._editor = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-edits-{self.name}")
         self._waiting, self._lock, self._closed = 0, threading.Lock(), False
         metrics.queue_length.labels(self.name).set_function(lambda: len(self.queries))
         metrics.map_images.labels(self.name).set_function(lambda: len(self.current))
         metrics.map_revision.labels(self.name).set_function(lambda: self.current.state.revision)
+        metrics.sessions.labels(self.name).set_function(lambda: 0 if self.sessions is None else len(self.sessions))
         self.evidence: tuple[PlaceMap, dict[str, Any]] | None = None  # the last one computed, and of which map
 
     def _publish(self, place_map: PlaceMap) -> None:
         """From now on queries see this map."""
-        own = self.self_calibration
-        self._answering: AskableMap = place_map if own is None else own.calibrating(place_map)
         self.current = place_map
+        if self.sessions is not None:
+            self.sessions.publish(place_map)
 
     def _opened(self, state: MapState, notes: Sequence[str]) -> PlaceMap:
         opened = PlaceMap(state, self.path, self.encoder)
@@ -66,14 +66,7 @@ class LiveMap:
 
     def prepare(self) -> None:
         """Make ready for single queries, in turn with edits: the first ones would be slow otherwise."""
-        self._editor.submit(lambda: self._pack(self.current)).result()
-
-    def _pack(self, place_map: PlaceMap) -> None:
-        if self.self_calibration is None:
-            place_map.prepare()
-        else:  # it needs the exact score of every image: rows of integers are packed, no coarse ones are made
-            for head in place_map.state.heads:
-                head.stored.scorer.prepare()
+        self._editor.submit(lambda: self.current.prepare()).result()
 
     # --- edits -------------------------------------------------------------------------------------------------
 
@@ -105,7 +98,7 @@ class LiveMap:
         """The edited map, made ready for queries. It is on disk: what fails now may cost time, not the edit."""
         try:
             tidied = self._tidy(edited)
-            self._pack(tidied)  # what stayed is packed already
+            tidied.prepare()  # what stayed is packed already
             return tidied
         except Exception:
             log.exception(
@@ -142,5 +135,5 @@ class LiveMap:
             self._closed = True
         self._editor.shutdown(wait=True)
         self.queries.close()
-        if self.self_calibration is not None:
-            self.self_calibration.close()
+        if self.sessions is not None:
+            self.sessions.close()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 MOST_HITS = 1000
+SESSION_NAME = re.compile("[A-Za-z0-9._-]{1,64}")
+NAME_RULE = "letters, digits, - _ and . are allowed, at most 64"
 
 
 class Given(BaseModel):
@@ -31,6 +34,29 @@ class QueryFields(Given):
         description="Best images that are verified; auto: as many as pay, 10 to 100. Absent: as the map was built.",
         examples=["auto", 20],
     )
+    session: str | None = Field(
+        None,
+        description="The name of a camera: its photos, in the order they come, adapt the answers to those after them. "
+        f"{NAME_RULE}. Absent: the map alone answers.",
+        examples=["cam0"],
+        json_schema_extra={"pattern": f"^{SESSION_NAME.pattern}$"},
+    )
+    sequence: bool = Field(
+        False, description="The photos of the session are frames of a drive, which is followed; needs a session."
+    )
+
+    @field_validator("session")
+    @classmethod
+    def _named(cls, session: str | None) -> str | None:
+        if session is not None and not SESSION_NAME.fullmatch(session):
+            raise ValueError(f"{session[:80]!r} is no name of a session; {NAME_RULE}")
+        return session
+
+    @model_validator(mode="after")
+    def _of_a_camera(self) -> Self:
+        if self.sequence and self.session is None:
+            raise ValueError("a sequence is of one camera; name it with session, such as session=cam0")
+        return self
 
 
 class WhyFields(Given):
@@ -107,6 +133,9 @@ class QueryAnswer(BaseModel):
     hits: list[HitModel]
     confidence: float = Field(description="Of the best hit, also if it was too low to be given.")
     calibration: str | None = Field(description="The calibration that answered.")
+    session: str | None = Field(description="The camera that was named.")
+    adapted_by: int = Field(description="Photos of the session that taught before this one; 0 without a session.")
+    lost: float | None = Field(description="Probability that a frame shows no place of the map; null: no sequence.")
     seconds: float = Field(description="From the decoded photo to its hits, waiting included.")
 
 
@@ -160,10 +189,25 @@ class Dropped(BaseModel):
     revision: int
 
 
-class SelfCalibrationState(BaseModel):
-    """More fields say what was learnt."""
+class SessionEntry(BaseModel):
+    name: str
+    seen: int = Field(description="Photos so far.")
+    counted: int = Field(description="Of them those that taught: one that shows what the last did teaches nothing.")
+    calibration: str | None = Field(description="The head that answers; another one starts the session anew.")
+    last_used: str = Field(description="Time of the last photo, UTC.", examples=["2025-06-01T12:00:00+00:00"])
 
-    model_config = ConfigDict(extra="allow")
-    enabled: bool
-    kept: int = Field(description="Queries whose scores are kept.")
-    seen: int = Field(description="Queries seen so far.")
+
+class SessionDetails(SessionEntry):
+    sequence: bool = Field(description="Is a drive followed?")
+    lost: float | None = Field(description="Of the last frame of the drive.")
+    shift: float | None = Field(description="Length of what photos are centred by; null before the first.")
+    bias_spread: float | None = Field(description="Of what is added to scores; null below 32 photos that taught.")
+
+
+class SessionList(BaseModel):
+    most: int = Field(description="Sessions that are kept; a new one takes the place of the least recently used.")
+    sessions: list[SessionEntry] = Field(description="The most recently used first.")
+
+
+class Reset(BaseModel):
+    reset: list[str] = Field(description="Sessions that were forgotten.")

@@ -22,6 +22,7 @@ from tfa.maps.records import Hit
 from tfa.maps.verification import Question
 from tfa.service.metrics import Metrics
 from tfa.service.problems import Refused, busy
+from tfa.service.sessions import MapSessions
 from tfa.service.settings import ServiceSettings
 
 log = getLogger("tfa.service")
@@ -32,8 +33,11 @@ class QueryResult:
     """The hits of a photo, and the name of the head that gave them: the map may be edited before they are sent."""
 
     hits: list[Hit]
+    confidence: float  # of the best
     head: str
     seconds: float  # from the decoded photo, waiting included
+    adapted_by: int = 0  # photos of its session that taught before it
+    lost: float | None = None  # of a frame of a drive
 
 
 @dataclass
@@ -42,6 +46,8 @@ class WaitingQuery:
 
     image: Image.Image
     question: Question | None
+    session: str | None = None  # the camera it is of, if that has a name
+    sequence: bool = False  # is it a frame of that camera's drive?
     future: Future[Any] = field(default_factory=Future)
     since: float = field(default_factory=time.perf_counter)
 
@@ -59,9 +65,10 @@ class QueryQueue:
         encoder: Encoder,
         settings: ServiceSettings,
         metrics: Metrics,
+        sessions: MapSessions | None = None,
     ) -> None:
         self.name, self._current, self._encoder = name, current, encoder
-        self._settings, self._metrics = settings, metrics
+        self._settings, self._metrics, self._sessions = settings, metrics, sessions
         self._waiting: queue.SimpleQueue[WaitingQuery | None] = queue.SimpleQueue()
         # Held to put a query in and to end: after the end nothing is put in that nobody would take out.
         self._lock = threading.Lock()
@@ -78,8 +85,11 @@ class QueryQueue:
         """Are queries answered? False once the thread has ended."""
         return not self._ended
 
-    def hits(self, image: Image.Image, question: Question) -> Future[QueryResult]:
-        return self._submit(WaitingQuery(image, question))
+    def hits(
+        self, image: Image.Image, question: Question, session: str | None = None, sequence: bool = False
+    ) -> Future[QueryResult]:
+        """The answer to a photo; those of one session are answered in the order of these calls."""
+        return self._submit(WaitingQuery(image, question, session, sequence))
 
     def tokens(self, image: Image.Image) -> Future[Tokens]:
         return self._submit(WaitingQuery(image, None))
@@ -179,6 +189,9 @@ class QueryQueue:
         for row, query in enumerate(batch):
             if query.question is None:
                 query.future.set_result(tokens.select([row]))
+            elif query.session is not None:  # now, in the order they came: each is adapted by those before it
+                with self._settled([query]):
+                    self._answer_in_session(query, query.session, query.question, tokens.select([row]))
             else:
                 groups.setdefault(replace(query.question, k=0), []).append(row)
         for kind, rows in groups.items():
@@ -186,10 +199,24 @@ class QueryQueue:
             with self._settled(group):
                 self._answer_group(current, tokens.select(rows), group, kind)
 
+    def _answer_in_session(self, query: WaitingQuery, session: str, question: Question, tokens: Tokens) -> None:
+        if self._sessions is None:
+            raise no_sessions()
+        answer, head = self._sessions.answer(session, tokens, question, query.sequence)
+        self._metrics.session_photos.labels(self.name).inc()
+        seconds = time.perf_counter() - query.since
+        told = QueryResult(answer.hits, answer.confidence, head, seconds, answer.adapted_by, answer.lost)
+        query.future.set_result(told)
+
     def _answer_group(self, current: AskableMap, tokens: Tokens, group: Sequence[WaitingQuery], kind: Question) -> None:
         """Queries of one kind, which differ in k alone: the best k are the first k of the best of any larger k."""
         wanted = [query.question.k for query in group if query.question is not None]
         head = current.state.chosen(kind.calibration).name
         answers = current.hits(tokens, replace(kind, k=max(wanted)))
         for query, k, hits in zip(group, wanted, answers, strict=True):
-            query.future.set_result(QueryResult(hits[:k], head, time.perf_counter() - query.since))
+            best = hits[0].confidence if hits else 0.0
+            query.future.set_result(QueryResult(hits[:k], best, head, time.perf_counter() - query.since))
+
+
+def no_sessions() -> Refused:
+    return Refused(409, "this service keeps no sessions; start it with --sessions N, or query without one")

@@ -32,7 +32,10 @@ class ServiceSettings(Spec):
     batch_size: int = described(16, "photos encoded and scored together at most", low=1, high=1024)
     max_waiting: int = described(256, "queries, and edits, of a map that may wait; more get 503", low=1, high=2**20)
     body_seconds: float = described(120.0, "for a request to arrive as a whole", low=0.1, high=86_400)
-    self_calibrate: bool = described(False, "learn the usual score of each image from the queries")
+    sessions: int = described(
+        64, "named cameras of a map that adapt their answers, the least recently used is forgotten; 0: none",
+        low=0, high=4096,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()

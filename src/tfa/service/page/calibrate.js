@@ -3,6 +3,7 @@ import { call, events, formOf, announce } from "./api.js";
 import { decisionRows, reasonList } from "./decisions.js";
 import { alertIn, byId, count, make, say, table } from "./dom.js";
 import { ChosenFiles, fileZone } from "./files.js";
+import { showSessions, startSessions } from "./sessions.js";
 
 let chosen = null;
 let busy = false;
@@ -95,41 +96,12 @@ async function use(event) {
   }
 }
 
-/** Self-calibration, where the service was started with it; read each time the tab is shown. */
-async function showSelf() {
-  let state = null;
-  try {
-    state = await call("v1/self-calibration");
-  } catch {
-    state = null; // a service without it
-  }
-  byId("self").hidden = !state?.enabled;
-  if (!state?.enabled) return;
-  const effect = state.ready
-    ? "Answers are corrected by what they taught."
-    : `From ${state.needed} on, answers are corrected by what they taught.`;
-  say("self-words", `${count(state.seen, "query", "queries")} seen, the scores of ${state.kept} kept. ${effect}`);
-  byId("self-reset").disabled = state.seen === 0;
-}
-
-async function resetSelf() {
-  alertIn("calibrate-alert", null);
-  try {
-    await call("v1/self-calibration/reset", { method: "POST" });
-    say("job-status", "The map forgot what it learnt from queries.");
-    await showSelf();
-  } catch (error) {
-    alertIn("calibrate-alert", error);
-  }
-}
-
 function show(facts) {
   const select = byId("active-select");
   select.replaceChildren(make("option", { value: "" }, "none"),
     ...facts.calibrations.map((name) => make("option", { value: name }, name)));
   select.value = facts.active || "";
-  byId("self-reset").hidden = facts.editable === false;
-  showSelf();
+  showSessions(facts);
 }
 
 export function startCalibrating() {
@@ -140,10 +112,10 @@ export function startCalibrating() {
   });
   byId("calibrate-form").addEventListener("submit", calibrate);
   byId("active-form").addEventListener("submit", use);
-  byId("self-reset").addEventListener("click", resetSelf);
+  startSessions();
   events.addEventListener("map-chosen", () => {
     byId("changes").hidden = true;
     say("job-status", "");
   });
-  return { show, seen: showSelf };
+  return { show, seen: showSessions };
 }

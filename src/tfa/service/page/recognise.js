@@ -13,7 +13,8 @@ let plan = null;
 
 const options = () => {
   const form = byId("recognise-options");
-  return Object.fromEntries(["k", "calibration", "min_confidence", "verify"].map((name) => [name, form.elements[name].value]));
+  const names = ["k", "calibration", "min_confidence", "verify", "session", "sequence"];
+  return Object.fromEntries(names.map((name) => [name, form.elements[name].value.trim()]));
 };
 
 /** The photo and its matches are there only with an answer; the plan always. */
@@ -54,9 +55,13 @@ function showAnswer(answer) {
   hits = answer.hits;
   const head = answer.calibration ? `calibrated to ${answer.calibration}` : "not calibrated";
   const best = `confidence ${number(answer.confidence, 2)}`;
+  const adapted = answer.session ? `, adapted by ${count(answer.adapted_by, "photo")} of ${answer.session}` : "";
+  const isLost = typeof answer.lost === "number" && answer.lost > answer.confidence;
+  const none = isLost
+    ? `Lost${adapted}: that this frame shows no place of the map has probability ${number(answer.lost, 2)}. Give it the next frame.`
+    : `No match is confident enough: the best has ${best}. Lower the least confidence in the options to see it.`;
   say("recognise-status", hits.length
-    ? `${count(hits.length, "match", "matches")}, best ${best}, ${head}, ${number(answer.seconds, 2)} s.`
-    : `No match is confident enough: the best has ${best}. Lower the least confidence in the options to see it.`);
+    ? `${count(hits.length, "match", "matches")}, best ${best}, ${head}${adapted}, ${number(answer.seconds, 2)} s.` : none);
   byId("hits").replaceChildren(...hits.map(hitCard));
 }
 

@@ -1,4 +1,4 @@
-"""Calibrations: made from photos of a camera as a job, chosen and dropped; self-calibration where it is switched on."""
+"""Calibrations: made from photos of a camera as a job, chosen and dropped."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from tfa.service.bodies import body_schema, read_photos
 from tfa.service.context import Chosen, Running, answer_of
 from tfa.service.jobs import Job
 from tfa.service.live_map import LiveMap
-from tfa.service.models import Active, ActiveRequest, CalibrationFields, Dropped, JobStarted, SelfCalibrationState
-from tfa.service.problems import Refused
+from tfa.service.models import Active, ActiveRequest, CalibrationFields, Dropped, JobStarted
 from tfa.service.uploads import Upload, file_name
 
 router, edits = reading("calibration"), editing("calibration")
@@ -107,22 +106,3 @@ async def drop(live: Chosen, name: str) -> dict[str, Any]:
     """Take a calibration out of the map for good; if it was the active one, the map answers without."""
     _, revision = await answer_of(live.edit("drop", lambda current: current.drop_calibration(name)))
     return {"dropped": name, "revision": revision}
-
-
-@router.get("/self-calibration", response_model=SelfCalibrationState)
-async def self_calibration(service: Running, live: Chosen) -> dict[str, Any]:
-    """What the active head has learnt from queries, where the service was started with --self-calibrate."""
-    calibration, current = live.self_calibration, live.current
-    if calibration is None:
-        return {"enabled": False, "kept": 0, "seen": 0}
-    # The spread of the bias may have to be computed anew: not in the thread that takes requests.
-    return {**await service.work(lambda: calibration.summary(current)), "enabled": True}
-
-
-@edits.post("/self-calibration/reset", response_model=SelfCalibrationState)
-async def reset_self_calibration(service: Running, live: Chosen) -> dict[str, Any]:
-    """Forget what was learnt from queries."""
-    if live.self_calibration is None:
-        raise Refused(409, "this service does not calibrate itself; start it with --self-calibrate")
-    await service.work(live.self_calibration.reset)
-    return await self_calibration(service, live)

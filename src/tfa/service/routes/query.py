@@ -18,7 +18,7 @@ from tfa.service.context import Chosen, Running, Service, answer_of, image_url, 
 from tfa.service.live_map import LiveMap
 from tfa.service.models import BatchAnswer, QueryAnswer, QueryFields, WhyFields
 from tfa.service.problems import Refused, status_of
-from tfa.service.query_queue import QueryResult
+from tfa.service.query_queue import QueryResult, no_sessions
 from tfa.service.uploads import Upload
 
 router = reading("query")
@@ -29,7 +29,7 @@ router.responses |= refusals(413, 415, 503)
 async def query(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """The most likely places of one photo."""
     upload, fields = await read_photo(request, QueryFields, service.settings)
-    return await _answer(live, await _start(service, live, upload, _question(live, fields)), fields.min_confidence)
+    return await _answer(live, await _start(service, live, upload, fields, _question(live, fields)), fields)
 
 
 @router.post("/query/batch", response_model=BatchAnswer, openapi_extra=body_schema(QueryFields, "images"))
@@ -40,7 +40,7 @@ async def query_batch(request: Request, service: Running, live: Chosen) -> dict[
     queries: list[Future[QueryResult]] = []
     for upload in uploads:  # decoded one after the other, encoded together as they come
         try:
-            queries.append(await _start(service, live, upload, question))
+            queries.append(await _start(service, live, upload, fields, question))
         except Refused as refusal:
             if refusal.status == 503:
                 raise
@@ -48,7 +48,7 @@ async def query_batch(request: Request, service: Running, live: Chosen) -> dict[
             queries[-1].set_exception(refusal)
     for query in queries:
         try:
-            answers.append(await _answer(live, query, fields.min_confidence))
+            answers.append(await _answer(live, query, fields))
         except TfaError as error:
             if status_of(error) == 503:
                 raise
@@ -60,23 +60,30 @@ def _question(live: LiveMap, fields: QueryFields) -> Question:
     """The question of the request; an impossible one is refused before a photo is decoded."""
     question = Question(fields.k, fields.calibration, fields.verify, fields.candidates)
     wanted_candidates(question, live.current.state)
+    if fields.session is not None and live.sessions is None:
+        raise no_sessions()
     return question
 
 
-async def _start(service: Service, live: LiveMap, upload: Upload, question: Question) -> Future[QueryResult]:
-    return live.queries.hits(await service.decoded(upload, live.encoder), question)
+async def _start(
+    service: Service, live: LiveMap, upload: Upload, fields: QueryFields, question: Question
+) -> Future[QueryResult]:
+    image = await service.decoded(upload, live.encoder)
+    return live.queries.hits(image, question, fields.session, fields.sequence)
 
 
-async def _answer(live: LiveMap, query: Future[QueryResult], min_confidence: float) -> dict[str, Any]:
+async def _answer(live: LiveMap, query: Future[QueryResult], fields: QueryFields) -> dict[str, Any]:
     result = await answer_of(query)
-    confidence = result.hits[0].confidence if result.hits else 0.0
     return {
         "hits": [  # a path may have been written on another system: this kind knows both separators
             {**hit.to_dict(), "image": PureWindowsPath(hit.image).name, "image_url": image_url(live, hit.id)}
-            for hit in (result.hits if confidence >= min_confidence else [])
+            for hit in (result.hits if result.confidence >= fields.min_confidence else [])
         ],
-        "confidence": confidence,
+        "confidence": result.confidence,
         "calibration": None if result.head == DATABASE else result.head,
+        "session": fields.session,
+        "adapted_by": result.adapted_by,
+        "lost": result.lost,
         "seconds": result.seconds,
     }
 

@@ -1,0 +1,40 @@
+"""A camera that a service follows, used like a tracker of a map on this disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from tfa.client.forms import answer_of, photo_file
+from tfa.errors import BadImage
+from tfa.photos.images import Photo, name_of
+
+if TYPE_CHECKING:
+    from tfa.client.client import Client
+    from tfa.maps.records import FrameAnswer
+
+
+class FollowedSession:
+    """`Client.follow` makes it. Its state is the service's: another client that names the session goes on with it."""
+
+    def __init__(self, client: Client, session: str, how: dict[str, Any]) -> None:
+        self.client, self.session, self._how = client, session, how
+
+    def step(self, photo: Photo) -> FrameAnswer:
+        """The answer to the next photo, adapted by those before it. One that cannot be read gets one that says so."""
+        try:
+            file = photo_file(photo)
+        except BadImage as error:
+            return answer_of(name_of(photo), {"error": str(error)})
+        fields = {**self._how, "session": self.session}
+        (reply,) = self.client._post("/v1/query/batch", "images", [file], fields)["answers"]
+        return answer_of(name_of(photo), reply)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the service knows of it: photos seen and counted, what they taught."""
+        return dict(self.client._call("GET", f"/v1/sessions/{quote(self.session, safe='')}"))
+
+    def reset(self) -> None:
+        """Forget every photo."""
+        self.client.reset_session(self.session)

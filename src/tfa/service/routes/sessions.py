@@ -1,0 +1,52 @@
+"""Sessions: cameras that were given a name in queries; what their photos taught is shown here, and forgotten."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfa.service.auth import editing, reading
+from tfa.service.context import Chosen, Running
+from tfa.service.live_map import LiveMap
+from tfa.service.models import Reset, SessionDetails, SessionList
+from tfa.service.problems import Refused
+
+router, edits = reading("session"), editing("session")
+
+
+@router.get("/sessions", response_model=SessionList)
+async def sessions(service: Running, live: Chosen) -> dict[str, Any]:
+    """The sessions of a map, the most recently used first."""
+    if live.sessions is None:
+        return {"most": 0, "sessions": []}
+    # A query may be under way, and a bias has to be computed anew: not in the thread that takes requests.
+    return {"most": live.sessions.most, "sessions": await service.work(live.sessions.listed)}
+
+
+@router.get("/sessions/{name}", response_model=SessionDetails)
+async def session(service: Running, live: Chosen, name: str) -> dict[str, Any]:
+    """What one session has seen and learnt."""
+    own = live.sessions
+    found = None if own is None else await service.work(lambda: own.get(name))
+    if found is None:
+        raise _unknown(live, name)
+    return found
+
+
+@edits.delete("/sessions/{name}", response_model=Reset)
+async def reset(service: Running, live: Chosen, name: str) -> dict[str, Any]:
+    """Forget what a session has learnt; its next photo is the first."""
+    own = live.sessions
+    gone = [] if own is None else await service.work(lambda: own.reset([name]))
+    if not gone:
+        raise _unknown(live, name)
+    return {"reset": gone}
+
+
+@edits.delete("/sessions", response_model=Reset)
+async def reset_all(service: Running, live: Chosen) -> dict[str, Any]:
+    """Forget what every session of the map has learnt."""
+    return {"reset": [] if live.sessions is None else await service.work(live.sessions.reset)}
+
+
+def _unknown(live: LiveMap, name: str) -> Refused:
+    return Refused(404, f"there is no session {name[:80]!r} in {live.name}; /v1/sessions lists those there are")

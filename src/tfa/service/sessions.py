@@ -1,0 +1,232 @@
+"""Sessions of a live map: photos of a camera that has a name are answered in the light of that camera's earlier ones.
+
+A session is a tracker (`tfa.maps.tracker`) that lives from query to query, with what its photos taught in a file of the
+map's folder. Files are read and written outside of queries: a disk that is full or read-only costs the log a line, no
+query.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+from tfa.base.files import BadFile, write_tensors
+from tfa.base.tokens import Tokens
+from tfa.errors import TfaError
+from tfa.maps import PlaceMap
+from tfa.maps.records import FrameAnswer
+from tfa.maps.state import DATABASE
+from tfa.maps.tracker import Tracker
+from tfa.maps.verification import Question
+from tfa.online.adaptation import Adaptation
+from tfa.online.score_window import SIZE
+
+SAVED_EVERY = 32  # photos of a session
+MOST_BYTES = 2**30  # of what the sessions of a map remember: of a very large map they are fewer
+FILES = "session-*.safetensors"
+log = getLogger("tfa.service")
+
+
+@dataclass
+class Session:
+    """A camera: its tracker, which belongs to one head of the map."""
+
+    name: str
+    tracker: Tracker
+    head: str  # digest of its content
+    last_used: float = field(default_factory=time.time)
+    saved: int = 0  # photos it had seen when it was written
+    tried: int = 0  # and when that was last tried
+
+    @property
+    def seen(self) -> int:
+        return self.tracker.adaptation.seen
+
+    @property
+    def file_name(self) -> str:
+        return file_name(self.name)
+
+    def due(self) -> bool:
+        """Is it time to save? True once for so many photos, also where the last attempt failed."""
+        if self.seen - self.tried < SAVED_EVERY:
+            return False
+        self.tried = self.seen
+        return True
+
+    def summary(self) -> dict[str, Any]:
+        """What it has seen, in JSON."""
+        calibration = None if self.tracker.calibration == DATABASE else self.tracker.calibration
+        used = datetime.fromtimestamp(self.last_used, UTC).isoformat(timespec="seconds")
+        return {**self.tracker.state, "name": self.name, "calibration": calibration, "last_used": used}
+
+
+def file_name(name: str) -> str:
+    """Of the file a session is kept in. Names that differ in case alone have files that do not."""
+    return f"session-{name}-{hashlib.sha256(name.encode()).hexdigest()[:8]}.safetensors"
+
+
+class MapSessions:
+    """The sessions of one map, the least recently used first; at most `most` are kept."""
+
+    def __init__(self, place_map: PlaceMap, most: int) -> None:
+        assert place_map.path is not None
+        self._folder, self._most = place_map.path, most
+        self._lock = threading.Lock()  # held within queries: no file is touched under it
+        self._files = threading.Lock()  # held to read and write files, never within a query
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._keeper = ThreadPoolExecutor(1, thread_name_prefix="tfa-sessions")
+        self._take(place_map)
+        self._load()
+        self._keeper.submit(self._keep)
+
+    def _take(self, place_map: PlaceMap) -> None:
+        state = place_map.state
+        self._map, self._digests = place_map, {head.name: state.head_digest(head.name) for head in state.heads}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def most(self) -> int:
+        """How many are kept, however large the map is."""
+        rows = SIZE * 4 * max(len(self._map), 1)  # bytes: float32 scores of the last photos with every image
+        return max(1, min(self._most, MOST_BYTES // rows))
+
+    # --- queries ---------------------------------------------------------------------------------------------------
+
+    def answer(self, name: str, tokens: Tokens, question: Question, sequence: bool) -> tuple[FrameAnswer, str]:
+        """The answer to the next photo of a session, and the head that gave it.
+
+        One thread calls this, in the order the service took the photos in. A photo teaches after it was answered.
+        """
+        with self._lock:
+            session = self._session(name, question)
+            session.tracker.turn_to(self._map, question, sequence=sequence)
+            answer = session.tracker.answer("", tokens)
+            session.last_used = time.time()
+            self._sessions[name] = session
+            self._sessions.move_to_end(name)
+            due = session.due()
+            while len(self._sessions) > self.most:
+                self._sessions.popitem(last=False)
+                due = True
+        if due:
+            self._keeper.submit(self._keep)
+        return answer, session.tracker.calibration
+
+    def _session(self, name: str, question: Question) -> Session:
+        """The one of that name; a new one if there is none, or if it was answered by another head before."""
+        head = self._map.state.chosen(question.calibration).name
+        known = self._sessions.get(name)
+        if known is not None and known.head == self._digests[head]:
+            return known
+        return Session(name, Tracker(self._map, question, sequence=False), self._digests[head])
+
+    # --- the map changes -------------------------------------------------------------------------------------------
+
+    def publish(self, place_map: PlaceMap) -> None:
+        """From now on photos are answered by this map. What was learnt by a head that it no longer has is dropped."""
+        with self._lock:
+            self._take(place_map)
+            for session in list(self._sessions.values()):
+                if session.head not in self._digests.values():
+                    log.warning(
+                        "session %s was learnt by a head that %s no longer has; it starts anew",
+                        session.name,
+                        self._folder.name,
+                    )
+                    del self._sessions[session.name]
+        self._keeper.submit(self._keep)
+
+    # --- look and forget -------------------------------------------------------------------------------------------
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Every session, the most recently used first."""
+        with self._lock:
+            return [session.summary() for session in reversed(self._sessions.values())]
+
+    def get(self, name: str) -> dict[str, Any] | None:
+        with self._lock:
+            return self._sessions[name].summary() if name in self._sessions else None
+
+    def reset(self, names: Sequence[str] | None = None) -> list[str]:
+        """Forget these sessions (None: all), also on disk; the names of those there were."""
+        with self._lock:
+            gone = [name for name in (list(self._sessions) if names is None else names) if name in self._sessions]
+            for name in gone:
+                del self._sessions[name]
+        self._keep()
+        return gone
+
+    # --- files -----------------------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        """Write what is new and remove what is gone. What fails is logged and tried again later, and at the end."""
+        with self._files:
+            with self._lock:
+                names = list(self._sessions)
+            for name in names:
+                try:
+                    self._keep_one(name)
+                except Exception:  # one session must not keep others from being saved
+                    log.exception("session %s of %s is not kept", name, self._folder.name)
+            with self._lock:
+                kept = {session.file_name for session in self._sessions.values()}
+            try:
+                for path in self._folder.glob(FILES):
+                    if path.name not in kept:
+                        path.unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("old sessions of %s cannot be removed: %s", self._folder.name, error)
+
+    def _keep_one(self, name: str) -> None:
+        with self._lock:
+            session = self._sessions.get(name)
+            if session is None:
+                return
+            tracker = session.tracker  # a session that is not used keeps no older map in memory
+            tracker.turn_to(self._map, tracker.question, sequence=tracker.sequence and len(self._map) > 1)
+            seen = session.seen
+            if seen == session.saved:
+                return
+            about = {"session": name, "head": session.head, "calibration": tracker.calibration}
+            contents = tracker.adaptation.contents({**about, "last_used": session.last_used})
+        try:  # queries go on while it is written
+            write_tensors(self._folder / session.file_name, *contents)
+        except OSError as error:
+            log.warning("session %s cannot be saved, which is tried again later: %s", name, error)
+        else:
+            session.saved = seen
+
+    def _load(self) -> None:
+        """Take up what was kept, as far as the map still has the heads."""
+        loaded = []
+        for path in self._folder.glob(FILES):
+            try:
+                loaded.append(self._loaded(path))
+            except (TfaError, OSError, ValueError, KeyError, TypeError) as error:
+                log.warning("%s is removed, its session starts anew: %s", path.name, error)
+        loaded.sort(key=lambda session: session.last_used)
+        self._sessions.update((session.name, session) for session in loaded[-self.most :])
+
+    def _loaded(self, path: Path) -> Session:
+        adaptation, about = Adaptation.load(path)
+        name, calibration, used = str(about["session"]), str(about["calibration"]), float(about["last_used"])
+        if self._digests.get(calibration) != about["head"]:
+            raise BadFile(f"it was learnt by a head that {self._folder.name} no longer has")
+        tracker = Tracker(self._map, Question(calibration=calibration), sequence=False, adaptation=adaptation)
+        return Session(name, tracker, about["head"], used, adaptation.seen, adaptation.seen)
+
+    def close(self) -> None:
+        """Save what was learnt, once queries have ended."""
+        self._keeper.shutdown(wait=True)
+        self._keep()
