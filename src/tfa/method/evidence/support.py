@@ -55,9 +55,9 @@ def support(tops: np.ndarray) -> float:
     return float(np.mean([len(np.unique(row[row != NOBODY])) for row in tops]))
 
 
-def agreement(tops: np.ndarray) -> tuple[float, ...]:
-    """A^{ss'}: share of pseudo queries with the same top-1 in two constructions, for each pair that there is."""
-    return tuple(_agreement(tops[s], tops[t]) for s, t in PAIRS if t < len(tops))
+def agreement(tops: np.ndarray) -> tuple[float, float, float]:
+    """A^{ss'}: share of pseudo queries with the same top-1 in two constructions, for each pair."""
+    return tuple(_agreement(tops[s], tops[t]) for s, t in PAIRS)  # type: ignore[return-value]
 
 
 def _agreement(one: np.ndarray, other: np.ndarray) -> float:
@@ -71,7 +71,7 @@ class Candidate:
 
     name: str
     support: float
-    agreement: tuple[float, ...]  # of each pair of constructions; none where there is one construction alone
+    agreement: tuple[float, float, float]
 
     @classmethod
     def of(cls, name: str, tops: np.ndarray) -> Candidate:
@@ -79,7 +79,7 @@ class Candidate:
 
     def gain_over(self, other: Candidate) -> float:
         """D: the largest agreement gain over the construction pairs; negative when every pair agrees less."""
-        return max((a - b for a, b in zip(self.agreement, other.agreement, strict=True)), default=0.0)
+        return max(a - b for a, b in zip(self.agreement, other.agreement, strict=True))
 
     def beats(self, other: Candidate) -> bool:
         """m ≻ n: more support, and agreement not lowered in every pair."""

@@ -1,0 +1,56 @@
+"""Judged maps on the command line: built, told about, calibrated without the map's photos, and fitted again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from tfa.maps import PlaceMap
+
+
+def told(result) -> str:
+    assert result.exit_code == 0, result.output
+    return " ".join(result.stdout.split())
+
+
+@pytest.fixture
+def judged(run, folder):
+    return told(run("build", "photos", "--out", "judged.tfa", "--words", 6))
+
+
+def test_build_and_info_say_what_the_judge_saw(run, judged):
+    reason = PlaceMap.load("judged.tfa").info()["reasons"]["judge"]
+    for text in (judged, told(run("info", "judged.tfa"))):
+        for part in ("representation", "carrier", "centring on the map", "scores as they are", reason):
+            assert part in text
+    text = told(run("info", "judged.tfa"))
+    assert "candidates value error difference difference error" in text
+    assert "second_order/tempered" in text
+    info = json.loads(run("info", "judged.tfa", "--json").stdout)
+    assert info["head"] == "judged"
+    assert {"representation", "carrier", "centring", "score_calibrated"} <= set(info["decisions"])
+
+
+def test_a_head_and_its_carrier_are_chosen(run, folder):
+    text = told(run("build", "photos", "--out", "blended.tfa", "--head", "second-order", "--carrier", "blend"))
+    assert "carrier blend plain and partly whitened scores blended" in text
+    assert "not judged, the carrier was given" in text
+    refused = run("build", "photos", "--out", "other.tfa", "--head", "best")
+    assert refused.exit_code == 1
+    assert "head='best' is unknown; use judged, second-order or paper" in refused.stderr
+
+
+def test_calibrate_needs_the_map_alone(run, judged, folder):
+    shutil.rmtree("photos")
+    shutil.rmtree(folder / "cache", ignore_errors=True)
+    text = told(run("calibrate", "judged.tfa", "camera"))
+    assert "centring on the photos" in text
+    assert "changes:" in text
+    assert "queries are centred on the photos; scores are calibrated" in text
+    assert "queries are centred on the photos" in told(run("info", "judged.tfa"))
+
+
+def test_refit_says_what_changed(run, judged, folder):
+    assert "no decision changed" in told(run("refit", "judged.tfa"))

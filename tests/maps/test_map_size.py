@@ -1,0 +1,68 @@
+"""How many bytes of an image a judged map keeps, beside the patches that verification needs."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from tests.maps.conftest import reopened
+from tfa.base.config import HeadSpec
+from tfa.maps.folder import writer
+from tfa.maps.records import ImageRecord
+from tfa.maps.space_terms import over_spaces
+from tfa.maps.state import DATABASE, MapState, NamedHead
+from tfa.maps.stored_head import StoredHead
+from tfa.maps.stored_space import SIGMAS, StoredSpace, StoredSpaces
+from tfa.method.carriers import TEMPERED
+from tfa.method.controllers.decisions import SpectralStrengths
+from tfa.method.evidence.support import Mask
+from tfa.method.query_sides import SecondOrderSide
+from tfa.method.scorer import Scorer, ScoreTerm
+from tfa.search.gallery import Gallery
+from tfa.search.quantised_rows import SEVEN_TOP, TOP, QuantisedRows
+
+CHANNELS, DIRECTIONS = 384, 128
+WIDTH = DIRECTIONS * (DIRECTIONS + 1) // 2
+
+
+def made_up(images: int, rank: int) -> MapState:
+    """A judged map of the default encoder's size, its numbers drawn."""
+    rng = np.random.default_rng(0)
+
+    def rows(count: int, width: int, top: int) -> QuantisedRows:
+        levels = rng.integers(-top, top + 1, (count, width), np.int8)
+        return QuantisedRows(levels, np.full(count, 0.01, np.float32), width, top)
+
+    directions, mean = rng.normal(size=(DIRECTIONS, CHANNELS)), rng.normal(size=WIDTH)
+    side = SecondOrderSide(
+        directions.astype(np.float32), mean.astype(np.float32), rows(rank, WIDTH, SEVEN_TOP), np.linspace(1, 0.01, rank)
+    )
+    pseudo = np.arange(min(images, 1000))
+    lengths = np.ones(images, np.float32)
+    space = StoredSpace(side, Gallery.of(rows(images, rank, TOP)), lengths, pseudo, Mask(pseudo, pseudo))
+    thirds = dict.fromkeys(SIGMAS, (1.0, 1.0, 1.0))
+    spaces = StoredSpaces((space,), SpectralStrengths.of([0.5] * 3, [9.0] * 3, [0.5] * 3), thirds, "int7")
+    terms = tuple(
+        ScoreTerm(1.0, 0, gamma, Gallery.of(np.empty((0, 1), np.float32))) for gamma in (None, "mean", TEMPERED)
+    )
+    scorer = over_spaces(Scorer((side,), terms, np.zeros(images)), spaces)
+    head = NamedHead(DATABASE, StoredHead(scorer, np.zeros(len(pseudo)), "int7"), {}, {"reasons": {}}, "database", 0)
+    digests = [hashlib.sha256(number.to_bytes(8, "little")).hexdigest() for number in range(images)]
+    records = [ImageRecord(n, f"/photos/of/a/town/{n:08d}.jpg", digest, True) for n, digest in enumerate(digests)]
+    facts = {"id": "made-up", "fingerprint": "0" * 64, "channels": CHANNELS, "grid": [23, 23], "weights": None}
+    words = rng.normal(size=(1, 64, CHANNELS)).astype(np.float32)
+    return MapState(
+        facts, HeadSpec().to_dict(), (head,), records, words, "judged", spaces, photo_root="/photos/of/a/town"
+    )
+
+
+@pytest.mark.parametrize(
+    ("images", "rank", "most"), [(607, 606, 9500), pytest.param(20_000, 2048, 5000, marks=pytest.mark.slow)]
+)
+def test_rows_are_small(images, rank, most, tmp_path):
+    state = writer.write_new(tmp_path / "m.tfa", made_up(images, rank), overwrite=False)
+    size = sum(entry["bytes"] for entry in state.files) + (tmp_path / "m.tfa" / "map.json").stat().st_size
+    assert most / 2 < size / images < most
+    opened = reopened(tmp_path / "m.tfa")
+    row = opened.state.head.scorer.terms[-1].gallery.take([images - 1])
+    np.testing.assert_array_equal(row, state.head.scorer.terms[-1].gallery.take([images - 1]))
