@@ -240,12 +240,14 @@ def _by_covariance(
 ) -> _Principal:
     images, width = descriptors.shape
     moment, sums, norms = np.zeros((width, width)), np.zeros((2, width)), np.empty(images)
+    added = np.empty_like(moment)
     for start in range(0, images, BLOCK):
         block = np.asarray(descriptors[start : start + BLOCK], np.float64)
-        moment += block.T @ block  # numpy makes it a symmetric rank-k update
+        moment += np.matmul(block.T, block, out=added)  # numpy makes it a symmetric rank-k update
         sums += split.half_shares[:, start : start + BLOCK] @ block
         norms[start : start + BLOCK] = np.sqrt((block * block).sum(axis=1))
         release(descriptors)
+    del added
     sizes = np.array([len(half) for half in split.halves]) / images
     mean, displaced = sizes @ sums, float(np.linalg.norm(sums[0] - sums[1]))
     participation = float(np.trace(moment)) ** 2 / max(float(np.linalg.norm(moment)) ** 2, 1e-300)

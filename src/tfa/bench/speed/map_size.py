@@ -11,13 +11,16 @@ from typing import Any
 from tfa.base.config import STORAGES
 from tfa.base.progress import Progress, as_progress
 from tfa.bench.speed.result_line import Bar, Line, format_bytes
-from tfa.bench.speed.synthetic_maps import synthetic_head
+from tfa.bench.speed.synthetic_maps import second_order_head, synthetic_head, synthetic_spaces
 from tfa.bench.speed.synthetic_states import synthetic_state
 from tfa.maps.folder import writer
+from tfa.maps.state import MapState
 from tfa.maps.stored_head import INTEGERS
 from tfa.method.carriers import PAPER_CARRIERS
 
 BAR = Bar(4.0, at_least=True)
+SECOND_ORDER = "second-order, tempered"
+ALLOWED_BYTES = {607: 9500, 20_000: 5000}  # an image of a judged map, by the number of images
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,16 @@ class MapSize:
     def ratio(self) -> float:
         return self.descriptor_bytes / self.bytes_per_image
 
+    @property
+    def bar(self) -> Bar | None:
+        """How many times smaller than descriptors it must be, in integers."""
+        if self.storage != INTEGERS:
+            return None
+        if self.carrier != SECOND_ORDER:
+            return BAR
+        allowed = ALLOWED_BYTES.get(self.images)
+        return None if allowed is None else Bar(round(self.descriptor_bytes / allowed, 2), at_least=True)
+
 
 @dataclass(frozen=True)
 class MapSizeBenchmark:
@@ -50,7 +63,7 @@ class MapSizeBenchmark:
             Line(
                 f"{size.carrier}, {size.storage}, {size.images:,} images",
                 ratio=size.ratio,
-                bar=BAR if size.storage == INTEGERS else None,
+                bar=size.bar,
                 disk_bytes=size.disk_bytes,
                 note=f"{size.bytes_per_image:,.0f} bytes an image; float32 descriptors {size.descriptor_bytes:,}",
             )
@@ -64,10 +77,10 @@ class MapSizeBenchmark:
 
     def __str__(self) -> str:
         lines = [f"{self.words} words × {self.channels} channels", ""]
-        lines.append(f"{'carrier':<12}{'storage':<10}{'images':>8}{'map':>12}{'an image':>12}{'times smaller':>16}")
+        lines.append(f"{'carrier':<24}{'storage':<10}{'images':>8}{'map':>12}{'an image':>12}{'times smaller':>16}")
         for size in self.sizes:
             lines.append(
-                f"{size.carrier:<12}{size.storage:<10}{size.images:>8,}{format_bytes(size.disk_bytes):>12}"
+                f"{size.carrier:<24}{size.storage:<10}{size.images:>8,}{format_bytes(size.disk_bytes):>12}"
                 f"{size.bytes_per_image:>12,.0f}{size.ratio:>16.2f}"
             )
         return "\n".join(lines)
@@ -78,20 +91,31 @@ def run_map_size_benchmark(
     sizes: Sequence[int] = (607,),
     carriers: Sequence[str] = PAPER_CARRIERS,
     storages: Sequence[str] = STORAGES,
+    second_order_sizes: Sequence[int] = (607,),
     words: int = 64,
     channels: int = 384,
     progress: bool | Progress | None = None,
 ) -> MapSizeBenchmark:
-    """Write made-up maps and weigh their files."""
+    """Write made-up maps and weigh their files; maps of a second-order head have sizes of their own."""
+    paper = [(images, carrier) for images in sizes for carrier in carriers]
+    wanted = [*paper, *((images, SECOND_ORDER) for images in second_order_sizes)]
     weighed = []
-    with as_progress(progress).task("writing", len(sizes) * len(carriers) * len(storages)) as task:
-        for images in sizes:
-            for carrier in carriers:
-                for storage in storages:
+    with as_progress(progress).task("writing", len(wanted) * len(storages)) as task:
+        for images, carrier in wanted:
+            for storage in storages:
+                if carrier == SECOND_ORDER:
+                    spaces = synthetic_spaces(images, channels, storage)
+                    state = synthetic_state(second_order_head(spaces), spaces=spaces)
+                else:
                     head = synthetic_head(images, carrier, words=words, channels=channels, storage=storage)
-                    with tempfile.TemporaryDirectory(prefix="tfa-size-") as folder:
-                        writer.write_new(Path(folder) / "made.tfa", synthetic_state(head), overwrite=False)
-                        disk = sum(file.stat().st_size for file in (Path(folder) / "made.tfa").iterdir())
-                    weighed.append(MapSize(carrier, storage, images, disk, 4 * words * channels))
-                    task.advance()
+                    state = synthetic_state(head)
+                weighed.append(MapSize(carrier, storage, images, weight(state), 4 * words * channels))
+                task.advance()
     return MapSizeBenchmark(words, channels, tuple(weighed))
+
+
+def weight(state: MapState) -> int:
+    """Bytes of the map's files."""
+    with tempfile.TemporaryDirectory(prefix="tfa-size-") as folder:
+        writer.write_new(Path(folder) / "made.tfa", state, overwrite=False)
+        return sum(file.stat().st_size for file in (Path(folder) / "made.tfa").iterdir())

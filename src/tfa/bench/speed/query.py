@@ -15,6 +15,7 @@ from tfa.base.tokens import Tokens
 from tfa.bench.speed.fit import synthetic_tokens
 from tfa.bench.speed.measure import measure_in_turn, thread_count
 from tfa.bench.speed.result_line import COLUMNS, Bar, Line, cells, compared, format_bytes
+from tfa.bench.speed.second_order_query import CACHES, JudgedQuery, K, timed_beside_paper
 from tfa.bench.speed.synthetic_maps import arrays_read, numbers_read, synthetic_head
 from tfa.maps.stored_head import INTEGERS
 from tfa.method.carriers import PAPER_CARRIERS
@@ -25,8 +26,6 @@ from tfa.method.scorer import Scorer
 from tfa.search.bounded import BoundedEngine
 from tfa.search.ties import top_k
 
-K = 10
-CACHES = 96 << 20  # bytes read before each call: between two photos the encoder reads as much, and no cache keeps a map
 ROWS = 4096  # rows and columns of the float32 matrix whose products with a batch are timed, for as many numbers
 ONE_BAR, BATCH_BAR, SAME_BAR = Bar(1.5), Bar(8.0, at_least=True), Bar(1.0, at_least=True)
 
@@ -84,10 +83,12 @@ class QueryBenchmark:
     patches: int
     threads: int
     times: tuple[QueryTime, ...]
+    judged: tuple[JudgedQuery, ...]
     proof: Proof
 
     def lines(self) -> list[Line]:
-        return [line for time in self.times for line in time.lines()] + self.proof.lines()
+        times = [line for time in self.times for line in time.lines()]
+        return times + [line for judged in self.judged for line in judged.lines()] + self.proof.lines()
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -112,14 +113,17 @@ def run_query_benchmark(
     """Time made-up maps of integers; the floor reads the same arrays on as many threads, in turn with the query."""
     tokens = synthetic_tokens(batch, patches, channels)
     times = []
-    with as_progress(progress).task("timing", len(sizes) * len(PAPER_CARRIERS) + 1) as task:
+    judged = []
+    with as_progress(progress).task("timing", len(sizes) * (len(PAPER_CARRIERS) + 1) + 1) as task:
         for images in sizes:
             for carrier in PAPER_CARRIERS:
                 times.append(_timed(images, carrier, words, tokens, repeats))
                 task.advance()
+            judged.append(timed_beside_paper(images, tokens, words, repeats))
+            task.advance()
         proof = proven(proof_images, words * channels, batch, repeats)
         task.advance()
-    return QueryBenchmark(words, channels, patches, thread_count(), tuple(times), proof)
+    return QueryBenchmark(words, channels, patches, thread_count(), tuple(times), tuple(judged), proof)
 
 
 def _timed(images: int, carrier: str, words: int, tokens: Tokens, repeats: int) -> QueryTime:

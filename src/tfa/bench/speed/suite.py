@@ -120,7 +120,8 @@ SUITE: dict[str, Benchmark] = {
         "before every call, as the encoder empties them between two photos.",
         limits="In a map of 1,000 images the descriptor of the query, whose 26 million multiplications no floor of "
         "bytes knows of, takes longer than the rows. In a large map one query is answered at the speed of memory; of a "
-        "batch the products alone, in float32 and at the processor's full speed, take more than an eighth of that.",
+        "batch the products alone, in float32 and at the processor's full speed, take more than an eighth of that. "
+        "Of a second-order query most is its descriptor: the spectrum of one matrix of 128 × 128, on one core.",
         small={"sizes": (1000,), "repeats": 3},
         full={"sizes": (1000, 10_000)},
     ),
@@ -130,8 +131,25 @@ SUITE: dict[str, Benchmark] = {
         floor="The floor is not a time: bytes of an image are compared with 4·K·d, what AnyLoc keeps of it.",
         limits="The coordinates of a geometry grow with the images it was fitted on, up to 4,096 directions: at 2,000 "
         "images they take a quarter of the map.",
-        small={"sizes": (300,)},
-        full={"sizes": (607, 2000)},
+        small={"sizes": (300,), "second_order_sizes": (300,)},
+        full={"sizes": (607, 2000), "second_order_sizes": (607, 20_000)},
+    ),
+    "second-order": Benchmark(
+        title="Fitting second-order and judged heads",
+        run="second_order:run_second_order_benchmark",
+        floor="The floor is another build of the tokens: the paper's fit, or AnyLoc's with one array of residuals.",
+        small={"images": 60, "grid": (16, 16), "channels": 384, "target": 64},
+        full={"images": 607, "grid": (23, 23), "channels": 384, "target": 64, "repeats": 2},
+    ),
+    "second-order-growth": Benchmark(
+        title="Fitting second-order maps of up to 50,000 images",
+        run="second_order_growth:run_second_order_growth",
+        floor="The floor is not timed: the question is how time and memory of the process grow. One construction of "
+        "the three is fitted, from made-up descriptors on.",
+        limits="Beyond 8,256 images the spectrum is of a matrix of that size whatever the map, and the rest is linear.",
+        small={"sizes": (300, 600, 1200), "directions": 24},
+        full={"sizes": (5000, 20_000, 50_000)},
+        named_only=True,
     ),
     "increment": Benchmark(
         title="Adding a photo",

@@ -6,9 +6,15 @@ import numpy as np
 
 from tfa.errors import BadSpec
 from tfa.maps.stored_head import INTEGERS, StoredHead
-from tfa.method.carriers import PAPER_CARRIERS, carrier_terms
-from tfa.method.query_sides import ResidualSide, residual
+from tfa.maps.stored_space import SIGMAS, StoredSpace, StoredSpaces
+from tfa.method import second_order_space
+from tfa.method.carriers import MEAN, PAPER_CARRIERS, carrier_terms
+from tfa.method.controllers.decisions import SpectralStrengths
+from tfa.method.evidence.support import Mask
+from tfa.method.query_sides import ResidualSide, SecondOrderSide, residual
 from tfa.method.scorer import Scorer, ScoreTerm
+from tfa.method.second_order import DIRECTIONS, descriptor_width
+from tfa.method.second_order_space import MAX_PSEUDO, rows_of
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import Gallery, OwnRows
 from tfa.search.quantised_rows import SEVEN_TOP, TOP, QuantisedRows
@@ -63,6 +69,32 @@ def _rows(rng: np.random.Generator, images: int, width: int, top: int, storage: 
 
 def _levels(rng: np.random.Generator, shape: tuple[int, int], top: int) -> np.ndarray:
     return rng.integers(-top, top + 1, shape, np.int8)
+
+
+def synthetic_spaces(images: int, channels: int = 384, storage: str = INTEGERS) -> StoredSpaces:
+    """A second-order space of one construction, with `images` random rows."""
+    rng, directions = np.random.default_rng(0), min(DIRECTIONS, channels)
+    width = descriptor_width(directions)
+    rank = min(images - 1, second_order_space.MAX_RANK, width)
+    onto = np.linalg.qr(rng.standard_normal((channels, directions)))[0].T.astype(np.float32)
+    mean = rng.standard_normal(width, np.float32) / np.float32(np.sqrt(width))
+    side = SecondOrderSide(onto, mean, _rows(rng, rank, width, SEVEN_TOP, storage), np.geomspace(1e-2, 1e-4, rank))
+    rows, pseudo = Gallery.of(_rows(rng, images, rank, TOP, storage)), np.arange(min(images, MAX_PSEUDO))
+    space = StoredSpace(side, rows, np.ones(images, np.float32), pseudo, Mask(pseudo, pseudo))
+    strengths = SpectralStrengths.of([0.9] * 3, [20.0] * 3, [0.1] * 3)
+    return StoredSpaces((space,), strengths, dict.fromkeys(SIGMAS, (0.1,) * 3), storage)
+
+
+def second_order_head(spaces: StoredSpaces, carrier: str = "tempered") -> StoredHead:
+    """A head of that carrier in the space."""
+    [space], parts = spaces.spaces, []
+    [(halves, lengths)] = space.chunks()
+    for term in carrier_terms(carrier, STRENGTHS["c"], STRENGTHS["beta"], (0.1, 0.1, 0.1)):
+        for gamma in (None, MEAN) if term.gamma is None else (term.gamma,):
+            rows = Gallery.of(rows_of(halves, lengths, space.side.eigenvalues, gamma))
+            parts.append(ScoreTerm(term.weight, 0, gamma, rows))
+    peaks = np.sort(np.random.default_rng(0).normal(4, 1, len(space.pseudo)))
+    return StoredHead(Scorer((space.side,), tuple(parts), np.zeros(len(spaces))), peaks, spaces.storage)
 
 
 def rows_read(head: StoredHead) -> list[OwnRows]:

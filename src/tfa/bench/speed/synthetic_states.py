@@ -11,8 +11,10 @@ import numpy as np
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import StoredHead
+from tfa.maps.stored_space import StoredSpaces
 from tfa.method.query_sides import residual
 
+WORDS = 64  # of the residual heads that compete with a second-order one
 WHY = {"assignment": "made up", "strengths": "made up", "admit_cls": "made up", "carrier": "made up"}
 
 
@@ -33,8 +35,13 @@ class SyntheticEncoder:
         return np.repeat(self.patches[None], len(images), axis=0), None
 
 
-def synthetic_state(head: StoredHead, encoder: SyntheticEncoder | None = None) -> MapState:
-    """The first state of a map of that head, with records as long as those of real photos."""
+def synthetic_state(
+    head: StoredHead, encoder: SyntheticEncoder | None = None, spaces: StoredSpaces | None = None
+) -> MapState:
+    """The first state of a map of that head, with records as long as those of real photos.
+
+    A second-order head lives in `spaces`; its map is a judged one and has the words of the heads that competed.
+    """
     images = len(head.scorer.bias)
     records = []
     for number in range(images):
@@ -49,5 +56,8 @@ def synthetic_state(head: StoredHead, encoder: SyntheticEncoder | None = None) -
         "weights": None,
     }
     named = NamedHead(DATABASE, head, {}, {"reasons": WHY}, "database", 0)
+    if spaces is not None:
+        words = np.random.default_rng(0).standard_normal((1, WORDS, head.scorer.sides[0].channels), np.float32)
+        return MapState(facts, {}, (named,), records, words, "judged", spaces, next_id=images)
     words = np.stack([residual(head.scorer.sides[0]).centers] * 3)
     return MapState(facts, {}, (named,), records, words, next_id=images)
