@@ -165,5 +165,7 @@ def test_a_window_forgets_the_oldest_and_knows_images_by_their_ids():
     assert window.bias().shape == (2,)
     with pytest.raises(BadSpec, match="5 scores for 2 images"):
         window.add(rows[0])
+    window.set_images([20, 21])  # none of the images that were scored is left
+    assert window.bias().tolist() == [0, 0]
     with pytest.raises(BadSpec, match="size=3"):
         ScoreWindow(3)

@@ -22,7 +22,10 @@ from tfa.service.settings import ServiceSettings
 from tfa.version import __version__
 
 PAGE = Path(__file__).parent / "page"
-ABOUT = "Where was this photo taken? Maps of places, queried, edited and calibrated over HTTP."
+ABOUT = (
+    "Where was this photo taken? Maps of places, queried, edited and calibrated over HTTP. Photos of a camera that is "
+    "named by a session adapt the answers to its later ones."
+)
 
 
 def create_app(maps: Sequence[PlaceMap], settings: ServiceSettings | None = None) -> FastAPI:
