@@ -28,7 +28,8 @@ def calibrate(
         bool | None,
         typer.Option(
             "--score/--no-score",
-            help="Calibrate scores too: subtract each image's mean score. On from 16 photos if not given.",
+            help="Calibrate scores too: subtract each image's mean score. If not given, as the judge decides; of the "
+            "paper's head on from 16 photos.",
         ),
     ] = None,
     activate: Annotated[

@@ -75,7 +75,7 @@ class AddFields(Given):
 
 class CalibrationFields(Given):
     name: str = Field("target", description="Letters, digits, - and _.", examples=["night"])
-    score: bool | None = Field(None, description="Also calibrate scores; absent: from 16 photos on.")
+    score: bool | None = Field(None, description="Also calibrate scores; absent: as the judge decides.")
 
 
 class ActiveRequest(Given):
