@@ -56,6 +56,7 @@ def test_a_folder_is_searched_and_many_photos_share_a_table(run, spy, folder):
     assert result.stdout.count("best image") == 1
     assert "no place (confidence 0.84 below 0.90)" in result.stdout
     assert "3 of 4 photos answered" in result.stdout
+    assert re.search(r"^of photos like these about \d+ % are recognised, \d+–\d+; \d+ % surely$", result.stdout, re.M)
 
 
 def test_json_answers(run, folder):
@@ -63,7 +64,8 @@ def test_json_answers(run, folder):
         "query", "town.tfa", "near.jpg", "far.jpg", "-k", 2, "--min-confidence", "0.9", "--json", "--no-online"
     )
     best, second = hits("near.jpg", 2)
-    assert json.loads(result.stdout) == [
+    told = json.loads(result.stdout)
+    assert told["answers"] == [
         {
             "query": "near.jpg",
             "hits": [
@@ -79,6 +81,11 @@ def test_json_answers(run, folder):
         },
         {"query": "far.jpg", "hits": []},
     ]  # fmt: skip
+    assert told["notice"] is None
+    assert (
+        told["expected_recall"]
+        == PlaceMap.load("town.tfa").query_many(["near.jpg", "far.jpg"]).expected_recall.to_dict()
+    )
 
 
 @pytest.mark.parametrize(("bad", "complaint"), [("bad.jpg", "it is not an image"), ("absent.jpg", "it does not exist")])
@@ -90,7 +97,7 @@ def test_a_broken_photo_does_not_stop_the_others(run, folder, bad, complaint):
     assert result.stderr.startswith(f"error: {bad} cannot be opened: {complaint}")
     result = run("query", "town.tfa", bad, "near.jpg", "--json")
     assert result.exit_code == 1
-    first, second = json.loads(result.stdout)
+    first, second = json.loads(result.stdout)["answers"]
     assert (set(first), first["query"], first["hits"]) == ({"query", "error", "adapted_by", "hits"}, bad, [])
     assert f"error: {first['error']}\n" == result.stderr
     assert len(second["hits"]) == 5
@@ -184,7 +191,7 @@ def test_verified_answers_have_a_column_of_matches(run, folder):
     result = run("query", "town.tfa", "walk", "near.jpg", "far.jpg", "--verify")
     assert "matches" in result.stdout.splitlines()[0]
     assert "matches" not in run("query", "town.tfa", "walk", "near.jpg", "far.jpg").stdout
-    told = json.loads(run("query", "town.tfa", "near.jpg", "-k", 2, "--verify", "--json").stdout)[0]["hits"]
+    told = json.loads(run("query", "town.tfa", "near.jpg", "-k", 2, "--verify", "--json").stdout)["answers"][0]["hits"]
     assert told == [hit.to_dict() for hit in hits("near.jpg", 2, verify=True)]
     assert [hit["sure"] for hit in told] == [True, False]
     assert f"  {told[0]['confidence']:.2f} sure  " in run("query", "town.tfa", "near.jpg", "--verify").stdout
@@ -199,6 +206,7 @@ def test_no_candidates_is_a_usage_error(run, spy, folder):
 
 
 def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypatch):
+    from tfa.maps.expected_recall import Answers
     from tfa.maps.records import FrameAnswer
 
     asked = []
@@ -207,10 +215,10 @@ def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypa
         asked.append(([frame.name for frame in frames], given))
         [hit] = hits("near.jpg", 1)
         away = [frame.name == "b.jpg" for frame in frames]
-        return [
+        return Answers(
             FrameAnswer(str(frame), [] if lost else [hit], 0.1, None, 0.9 if lost else 0.0, number)
             for number, (frame, lost) in enumerate(zip(frames, away, strict=True))
-        ]
+        )
 
     monkeypatch.setattr("tfa.maps.sequence.query_sequence", followed)
     result = run("query", "town.tfa", "--sequence", "walk", "-k", 2, "--min-confidence", 0.05)
@@ -223,6 +231,8 @@ def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypa
     assert "lost (probability 0.90)" in result.stdout
     assert "the last adapted by 1 photo;" in result.stderr
     told = json.loads(run("query", "town.tfa", "--sequence", "walk", "--json").stdout)
+    assert told["expected_recall"] is None
+    told = told["answers"]
     assert [entry["lost"] for entry in told] == [0.0, 0.9]
     assert [entry["adapted_by"] for entry in told] == [0, 1]
 
@@ -235,7 +245,7 @@ def test_photos_or_a_sequence_are_asked_not_both(run, spy, folder):
 
 def test_several_photos_adapt_the_answers_to_those_after_them(run, spy, folder):
     done = run("query", "town.tfa", "camera", "-k", 1, "--json")
-    told = json.loads(done.stdout)
+    told = json.loads(done.stdout)["answers"]
     assert [entry["adapted_by"] for entry in told] == list(range(14))
     assert all("lost" not in entry for entry in told)
     tracker = PlaceMap.load("town.tfa").follow(k=1, sequence=False)
@@ -252,7 +262,7 @@ def test_several_photos_adapt_the_answers_to_those_after_them(run, spy, folder):
 def test_photos_are_answered_by_the_map_alone_if_that_is_wanted(run, folder, words):
     done = run("query", "town.tfa", "camera", "--json", *words)
     alone = PlaceMap.load("town.tfa").query_many(sorted(Path("camera").iterdir()))
-    assert json.loads(done.stdout) == [
+    assert json.loads(done.stdout)["answers"] == [
         {"query": answer.query, "hits": [hit.to_dict() for hit in answer.hits]} for answer in alone
     ]
     assert "adapted" not in run("query", "town.tfa", "camera", *words).stderr
@@ -260,7 +270,23 @@ def test_photos_are_answered_by_the_map_alone_if_that_is_wanted(run, folder, wor
 
 @pytest.mark.parametrize(("words", "online"), [((), True), (("--no-online",), False)])
 def test_a_sequence_adapts_unless_told_not_to(run, spy, folder, monkeypatch, words, online):
+    from tfa.maps.expected_recall import Answers
+
     asked = []
-    monkeypatch.setattr("tfa.maps.sequence.query_sequence", lambda *photos, **given: asked.append(given) or [])
+    monkeypatch.setattr("tfa.maps.sequence.query_sequence", lambda *photos, **given: asked.append(given) or Answers())
     assert run("query", "town.tfa", "--sequence", "walk", *words).exit_code == 0
     assert [(given["online"], given["sequence"]) for given in asked] == [(online, True)]
+
+
+def test_photos_that_are_unlike_the_map_are_noticed(run, folder, monkeypatch):
+    from tfa.maps.likeness import Likeness
+
+    monkeypatch.setattr(Likeness, "common", 0.6)
+    result = run("query", "town.tfa", "camera", "--no-online")
+    said = " ".join(result.stdout.split())
+    assert "these photos are unlike those the map is made for" in said
+    assert "tfa calibrate town.tfa PHOTOS" in said
+    assert "tfa calibrate" in json.loads(run("query", "town.tfa", "camera", "--json").stdout)["notice"]
+    told = json.loads(run("report", "town.tfa", "--photos", "camera", "--json").stdout)
+    assert "unlike those the map is made for" in told["advice"][0]
+    assert [one["photos"] for one in told["recall"]] == [14]

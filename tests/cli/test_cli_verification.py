@@ -10,7 +10,7 @@ from tfa.maps import PlaceMap
 def asked(run, *words):
     result = run("query", *words, "--json")
     assert result.exit_code == 0, result.stderr
-    return [hit["matches"] for hit in json.loads(result.stdout)[0]["hits"]]
+    return [hit["matches"] for hit in json.loads(result.stdout)["answers"][0]["hits"]]
 
 
 def test_a_real_map_is_asked_with_and_without_verification(run, folder):

@@ -14,7 +14,13 @@ from tfa.client.client import Client
 from tfa.maps import PlaceMap
 from tfa.service.settings import ServiceSettings
 
-OF_THE_SERVICE = {"editable", "calibration_details", "active_calibration", "placed_images"}  # beside those of a map
+OF_THE_SERVICE = {
+    "recent",
+    "editable",
+    "calibration_details",
+    "active_calibration",
+    "placed_images",
+}  # beside those of a map
 OF_THE_DISK = {"path", "photos"}  # which a service keeps to itself
 
 

@@ -69,8 +69,8 @@ def built(run_alone, work, town, random_weights):
 
 def test_answers_in_json(run, run_alone, built, town):
     words = ("query", built, town.queries, "-k", 5, "--no-verify", "--json")
-    answers = json.loads(run_alone(*words).stdout)
-    assert json.loads(run(*words).stdout) == answers
+    answers = json.loads(run_alone(*words).stdout)["answers"]
+    assert json.loads(run(*words).stdout)["answers"] == answers
     assert [Path(a["query"]).name for a in answers] == town.query_files
     for answer in answers:
         assert [set(hit) for hit in answer["hits"]] == [
@@ -82,7 +82,7 @@ def test_answers_in_json(run, run_alone, built, town):
 
 
 def test_every_reference_finds_itself(run, built, town):
-    answers = json.loads(run("query", built, town.references, "-k", 1, "--json").stdout)
+    answers = json.loads(run("query", built, town.references, "-k", 1, "--json").stdout)["answers"]
     assert [Path(a["hits"][0]["image"]).name for a in answers] == town.reference_files
 
 
@@ -104,9 +104,9 @@ def test_info_tells_decisions_with_reasons(run, built):
 
 def test_no_place_below_the_asked_confidence(run, built, elsewhere):
     strangers = sorted(elsewhere.rglob("*.jpg"))
-    sure = [a["hits"][0]["confidence"] for a in json.loads(run("query", built, *strangers, "--json").stdout)]
+    sure = [a["hits"][0]["confidence"] for a in json.loads(run("query", built, *strangers, "--json").stdout)["answers"]]
     bar = min(min(sure) + 1e-6, 1.0)
-    answers = json.loads(run("query", built, *strangers, "--json", "--min-confidence", bar).stdout)
+    answers = json.loads(run("query", built, *strangers, "--json", "--min-confidence", bar).stdout)["answers"]
     assert [bool(a["hits"]) for a in answers] == [value >= bar for value in sure]
     assert min(sure) < 1
     assert not all(a["hits"] for a in answers)
@@ -123,7 +123,10 @@ def test_calibrate_and_go_back(run, built, town):
     asked = town.queries / town.query_files[9]
 
     def scores(*options):
-        return [hit["score"] for hit in json.loads(run("query", built, asked, "--json", *options).stdout)[0]["hits"]]
+        return [
+            hit["score"]
+            for hit in json.loads(run("query", built, asked, "--json", *options).stdout)["answers"][0]["hits"]
+        ]
 
     assert scores() == scores("--calibration", "dusk")
     assert scores("--calibration", "none") != scores()
@@ -136,14 +139,14 @@ def test_add_remove_refit(run, built, town, work):
     new = town.queries / town.query_files[3]
     run("add", built, new)
     assert json.loads(run("info", built, "--json").stdout)["images"] == 21
-    assert json.loads(run("query", built, new, "-k", 1, "--json").stdout)[0]["hits"][0]["id"] == 20
+    assert json.loads(run("query", built, new, "-k", 1, "--json").stdout)["answers"][0]["hits"][0]["id"] == 20
     run("remove", built, new)
     run("remove", built, 0)
     assert json.loads(run("info", built, "--json").stdout)["images"] == 19
     run("refit", built)
     facts = json.loads(run("info", built, "--json").stdout)
     assert (facts["images"], facts["removed_images"], facts["unseen_share"]) == (19, 0, 0)
-    assert json.loads(run("query", built, new, "-k", 30, "--json").stdout)[0]["hits"][-1]["id"] != 0
+    assert json.loads(run("query", built, new, "-k", 30, "--json").stdout)["answers"][0]["hits"][-1]["id"] != 0
 
 
 def test_bad_input_gets_one_readable_block(run, run_alone, built, town, work, random_weights):

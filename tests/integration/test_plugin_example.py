@@ -130,7 +130,7 @@ def test_a_map_is_searched_by_an_engine_from_outside(plugin, pairs, tmp_path):
     place_map.remove([gone])
     assert place_map.engine().count() == len(place_map) == PLACES - 1
     answers = json.loads(run("query", target, photos[1], "-k", "1", "--engine", "example-dict", "--json"))
-    assert answers[0]["hits"][0]["id"] == 1
+    assert answers["answers"][0]["hits"][0]["id"] == 1
 
 
 def test_what_is_not_installed_is_unknown(tmp_path):

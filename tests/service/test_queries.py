@@ -9,7 +9,11 @@ import pytest
 
 from tests.maps.conftest import photo
 from tests.service.conftest import add, ask, opened, picture
+from tfa.base.tokens import Tokens
+from tfa.maps.likeness import Likeness
+from tfa.maps.verification import Question
 from tfa.photos.images import as_rgb
+from tfa.service.recent import RecentQueries
 from tfa.service.routes import query as routes_query
 
 
@@ -148,3 +152,30 @@ def test_the_calibration_of_an_answer_is_the_one_that_gave_it(serve, town, monke
     monkeypatch.setattr(routes_query, "answer_of", slow)
     assert ask(client, picture(5)).json()["calibration"] == "night"
     assert ask(client, picture(5)).json()["calibration"] is None
+
+
+def test_the_last_queries_say_together_how_many_are_recognised(client, monkeypatch):
+    nothing = {"photos": 0, "expected_recall": None, "in_words": None, "notice": None}
+    assert client.get("/v1/map").json()["recent"] == nothing
+    told = [ask(client, picture(place, 0.8), k=2).json()["confidence"] for place in range(5)]
+    recent = client.get("/v1/map").json()["recent"]
+    assert (recent["photos"], recent["expected_recall"]["photos"], recent["notice"]) == (5, 5, None)
+    assert recent["expected_recall"]["share"] == pytest.approx(sum(told) / 5)
+    assert recent["in_words"].startswith("of photos like these about ")
+    monkeypatch.setattr(Likeness, "common", 0.6)
+    assert "tfa calibrate town.tfa PHOTOS" in client.get("/v1/map").json()["recent"]["notice"]
+    add(client, picture(77))  # an edit leaves the head as it is
+    assert client.get("/v1/map").json()["recent"]["photos"] == 5
+
+
+def test_queries_of_few_heads_are_kept(town, tmp_path, monkeypatch):
+    monkeypatch.setattr("tfa.service.recent.HEADS", 1)
+    place_map, recent = opened(town), RecentQueries("town.tfa")
+    camera = [photo(tmp_path / "camera" / f"{place}.png", place, light=0.7) for place in range(14)]
+    place_map.calibrate(camera, "night")
+    tokens = Tokens(*place_map.encoder.encode([as_rgb(camera[0])]), grid=place_map.encoder.grid)
+    for name in ("none", "night"):
+        assert len(recent.hits(place_map, tokens, Question(k=2, calibration=name))[0]) == 2
+    assert recent.summary(place_map.state)["photos"] == 1
+    place_map.activate(None)
+    assert recent.summary(place_map.state)["photos"] == 0

@@ -75,6 +75,7 @@ def test_what_is_written():
         "favours_candidates": 0.75,
         "needed": 0.6,
         "photos": 100,
+        "usual_evidence": 1.0,
         "reason": "used: 75% of 100 pseudo queries have more evidence among the images ranked first than among the "
         "next; chance explains 60%",
     }
@@ -90,6 +91,7 @@ def test_evidence_that_is_noise_is_seldom_admitted():
 def test_photos_that_cannot_be_compared_do_not_count():
     nothing = judge(np.full((3, 2), NOBODY), votes({}), "photos")
     assert (nothing.favours_candidates, nothing.photos, nothing.admitted) == (0, 0, False)
+    assert nothing.usual_evidence is None
     assert "none of the photos can be compared" in nothing.reason
     one = judge(np.array([[4, NOBODY], [4, 5]]), votes({(1, 4): 1}), "photos")
     assert (one.favours_candidates, one.photos) == (1, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from tfa.base.config import AUTO, Candidates, EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import print_json
 from tfa.cli.show_answers import end_with_errors, entry, show, write_montage
+
+if TYPE_CHECKING:
+    from tfa.maps.expected_recall import Answers
 
 
 @options.with_encoder
@@ -98,7 +101,7 @@ def query(
     queries = expanded([sequence] if sequence else photos or [])
     common: dict[str, Any] = {"min_confidence": min_confidence, "calibration": calibration, "progress": progress}
     common |= {"k": k, "verify": verify, "candidates": wanted}
-    answers: Sequence[Any]
+    answers: Answers[Any]
     if sequence is None and (no_online or engine is not None or len(queries) < 2):
         answers = place_map.query_many(queries, **common)
     else:
@@ -106,7 +109,13 @@ def query(
 
         answers = query_sequence(place_map, queries, online=not no_online, sequence=sequence is not None, **common)
     if json:
-        print_json([entry(answer) for answer in answers])
+        print_json(
+            {
+                "answers": [entry(answer) for answer in answers],
+                "expected_recall": None if answers.expected_recall is None else answers.expected_recall.to_dict(),
+                "notice": answers.notice,
+            }
+        )
     else:
         show(answers, k, min_confidence)
     if montage is not None:

@@ -7,17 +7,31 @@ from typing import Annotated
 
 import typer
 
+from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import counted, note, print_json, say
 
 
+@options.with_encoder
 def report(
     map: options.MapPath,
+    photos: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PHOTO|FOLDER",
+            exists=True,
+            help="Photos like those the map will be asked about, without labels: says how many will be recognised, and "
+            "whether they are unlike those the map is made for. May be given several times.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FILE.html", dir_okay=False, help="Where to write the page."),
     ] = None,
     json: options.AsJson = False,
+    quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
 ) -> None:
     """Report on a map: decisions and their evidence, near duplicates, hubs, images that nothing resembles, advice.
 
@@ -26,11 +40,13 @@ def report(
     if out is not None:
         options.check_writable(out)
 
-    from tfa.maps import PlaceMap
+    from tfa.cli.query import expanded
     from tfa.report.collect import report_of
     from tfa.report.page import write_report
 
-    facts = report_of(PlaceMap.load(map))
+    place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json)
+    answers = place_map.query_many(expanded(photos), k=1, progress=progress) if photos else None
+    facts = report_of(place_map, answers)
     if json:
         print_json(facts)
     else:
@@ -38,6 +54,8 @@ def report(
         repeated = sum(len(group["images"]) - 1 for group in facts["duplicates"])
         say(f"  {counted(facts['map']['images'], 'image')}; {repeated:,} near duplicates, {len(facts['hubs']):,} hubs, "
             f"{len(facts['lonely']):,} that nothing else resembles")  # fmt: skip
+        for one in facts["recall"]:
+            say(f"  like {one['photos_like']}: {one['in_words']}")
         for sentence in facts["advice"]:
             say(f"  {sentence}")
     if out is not None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tfa.cli.console import console, counted, note, open_table, printable, say, show_error
+
+if TYPE_CHECKING:
+    from tfa.maps.expected_recall import Answers
 
 FOLDED = ("query", "image", "best image", "position")  # columns of any length
 ONE_BY_ONE = 3  # up to so many queries get a table of their own
@@ -24,10 +27,11 @@ def end_with_errors(answers: Sequence[Any]) -> None:
         raise typer.Exit(1)
 
 
-def show(answers: Sequence[Any], k: int, min_confidence: float) -> None:
-    """A table each, or one for all; then by how many photos they were adapted."""
+def show(answers: Answers[Any], k: int, min_confidence: float) -> None:
+    """A table each, or one for all with what they say together; then by how many photos they were adapted."""
     if len(answers) > ONE_BY_ONE:
         show_many(answers, k, min_confidence)
+        show_together(answers)
     else:
         for answer in answers:
             show_one(answer, min_confidence)
@@ -37,6 +41,17 @@ def show(answers: Sequence[Any], k: int, min_confidence: float) -> None:
             f"each photo is answered in the light of those before it, the last adapted by {counted(most, 'photo')}; "
             "--no-online answers each by the map alone"
         )
+
+
+def show_together(answers: Answers[Any]) -> None:
+    """How many photos like these will be recognised, and whether they are unlike those the map is made for."""
+    from tfa.maps.expected_recall import in_words
+
+    expected = answers.expected_recall
+    if expected is not None:
+        say(in_words(expected))
+    if answers.notice is not None:
+        say(answers.notice, style="yellow")
 
 
 def entry(answer: Any) -> dict[str, Any]:

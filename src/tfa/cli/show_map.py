@@ -37,6 +37,11 @@ def show_calibration(entry: Mapping[str, Any]) -> None:
     say(f"  made of {facts['used']:,} of {counted(facts['given'], 'photo')}; it saw {saw}")
     _show_decisions([*_calibration_rows(entry["decisions"], entry["reasons"]), *verification(entry)])
     say("  changes: " + ("; ".join(entry["differences"]) or "nothing, the decisions are the same"))
+    if facts.get("expected_recall"):
+        from tfa.maps.expected_recall import in_words
+        from tfa.maps.records import ExpectedRecall
+
+        say(f"  {in_words(ExpectedRecall(**facts['expected_recall']))}")
 
 
 def _calibration_rows(made: Mapping[str, Any], reasons: Mapping[str, str]) -> list[tuple[str, str, str]]:

@@ -26,6 +26,7 @@ from tfa.photos.images import Photo, name_of
 
 if TYPE_CHECKING:
     from tfa.maps import Answer, CalibrationReport, EditReport, Hit, ImageRecord
+    from tfa.maps.expected_recall import Answers
 
 PAGE = 1000  # images listed at a time
 POLL_SECONDS = (0.2, 2.0)  # first and longest wait between looks at a job
@@ -128,13 +129,15 @@ class Client:
         verify: bool | None = None,
         candidates: Candidates | None = None,
         session: str | None = None,
-    ) -> list[Answer]:
+    ) -> Answers[Answer]:
         """Answers for many photos, of a session in this order. One that cannot be read gets an answer that says so."""
+        from tfa.maps.expected_recall import Answers
+
         fields = fields_of(
             k=k, min_confidence=min_confidence, calibration=calibration, verify=verify, candidates=candidates,
             session=session,
         )  # fmt: skip
-        answers: list[Answer] = []
+        answers = Answers[Answer]()
         with as_progress(progress).task("querying", len(photos), "photos") as task:
             for some in batches(photos):
                 files = [one for one in some if not isinstance(one, TfaError)]
@@ -231,12 +234,15 @@ class Client:
     ) -> CalibrationReport:
         """Calibrate the map for a camera; waits until it is done."""
         from tfa.maps import CalibrationReport
+        from tfa.maps.records import ExpectedRecall
 
         files = [photo_file(photo) for photo in photos]
         job = self._post("/v1/calibrations", "images", files, fields_of(name=name, score=score))["job"]
         result = self._finished(job, as_progress(progress))
         kept = {key: result[key] for key in ("name", "used", "given", "notes", "decisions", "reasons")}
-        return CalibrationReport(**kept, skipped=skipped_of(result))
+        expected = result["expected_recall"]
+        recall = None if expected is None else ExpectedRecall(**expected)
+        return CalibrationReport(**kept, skipped=skipped_of(result), expected_recall=recall)
 
     def activate(self, name: str | None) -> str | None:
         """Choose the calibration that answers where a query names none; None for none."""

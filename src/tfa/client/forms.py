@@ -80,8 +80,9 @@ def hits_of(answer: dict[str, Any]) -> list[Hit]:
 
 def answer_of(name: str, reply: dict[str, Any]) -> FrameAnswer:
     """The answer to the photo of that name, or why there is none."""
-    from tfa.maps.records import FrameAnswer
+    from tfa.maps.records import FrameAnswer, of_best
 
     if "error" in reply:
         return FrameAnswer(name, [], 0.0, reply["error"])
-    return FrameAnswer(name, hits_of(reply), reply["confidence"], None, reply["lost"], reply["adapted_by"])
+    hits = hits_of(reply)
+    return FrameAnswer(name, hits, reply["confidence"], None, reply["lost"], reply["adapted_by"], **of_best(hits))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from tfa.base.files import sha256_of_file
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadCalibration, BadImage, BadSpec, FewPhotos, NoImages
+from tfa.maps.expected_recall import expected_recall
 from tfa.maps.lookup import tokens_of, unique_files
 from tfa.maps.query import AskableMap
-from tfa.maps.records import CalibrationReport, ImageRecord
+from tfa.maps.records import CalibrationReport, ExpectedRecall, ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.state_changes import duplicates_of
 from tfa.maps.stored_head import AnyHead
-from tfa.maps.verification import judge_calibration
+from tfa.maps.verification import Question, judge_calibration, wanted_candidates
 from tfa.method.described_queries import DescribedQueries
 from tfa.photos.images import as_rgb, find_images
 from tfa.verification.admission import PairEvidence
@@ -135,9 +137,22 @@ def calibrate(
         head = head.grown(added)
     if any(old.name == name for old in state.calibrations):
         notes.append(f"the older calibration {name!r} is replaced")
+    expected = _recall_of(state.with_calibration(head), described, evidence)
+    if expected is not None:
+        head = replace(head, calibration={**facts, "expected_recall": expected.to_dict()})
     decisions, reasons = dict(head.decisions), dict(head.evidence["reasons"])
-    report = CalibrationReport(name, used, len(paths), skipped, notes, decisions, reasons)
+    report = CalibrationReport(name, used, len(paths), skipped, notes, decisions, reasons, expected)
     return state.with_calibration(head), report
+
+
+def _recall_of(calibrated: MapState, photos: Tokens, evidence: PairEvidence | None) -> ExpectedRecall | None:
+    """What the calibrated map expects of photos like these, from its answers to them."""
+    asked = AskableMap(calibrated)
+    if not len(asked):
+        return None
+    candidates = 0 if evidence is None else wanted_candidates(Question(), calibrated, photos)
+    confidence, sure = asked.searchable(None).trust(photos, candidates, evidence)
+    return expected_recall(confidence, sure, verified=bool(candidates))
 
 
 def _calibrated_head(

@@ -11,14 +11,16 @@ import numpy as np
 from tfa.base.config import Candidates
 from tfa.base.tokens import Tokens
 from tfa.maps.confidence import FIRST, confidence_of
+from tfa.maps.likeness import Likeness
 from tfa.maps.own_scores import OwnScores
 from tfa.maps.records import Hit, ImageRecord
 from tfa.maps.stored_head import StoredHead
 from tfa.method.evidence.rows import z_scores
 from tfa.search.engine import Engine, QueryVectors, SearchResult, checked_k, direct_sum
 from tfa.search.exact import ExactEngine
+from tfa.verification.admission import PairEvidence
 from tfa.verification.patch_store import CompactTokens, PhotoPairs
-from tfa.verification.reranking import UNVERIFIED, most_candidates, reorder
+from tfa.verification.reranking import UNVERIFIED, Compared, Comparison, Verified, most_candidates, reorder
 
 AT_ONCE = 64  # photos searched at a time, however many are given
 SAMPLED = 1000  # images whose scores stand for all, where an engine knows neither their mean nor their spread
@@ -50,17 +52,25 @@ class SearchableHead:
         bias = galleries.bias[first].astype(np.float32)
         return cls(stored, images, rows, ids, kind.create(vectors, bias, ids, payload))
 
-    def hits(self, tokens: Tokens, k: int, candidates: Candidates, compact: CompactTokens | None) -> list[list[Hit]]:
-        """The k best images for each query; the best `candidates` are verified by the compact tokens, if there are."""
+    def hits(
+        self,
+        tokens: Tokens,
+        k: int,
+        candidates: Candidates,
+        compact: CompactTokens | None,
+        likeness: Likeness | None = None,
+    ) -> list[list[Hit]]:
+        """The k best images for each query; the best `candidates` are verified by the compact tokens, if there are.
+
+        `likeness` looks at the photos, too.
+        """
         checked_k(k)
         if not len(self.images) or not len(tokens):
             return [[] for _ in range(len(tokens))]
-        blocks = [tokens.select(slice(start, start + AT_ONCE)) for start in range(0, len(tokens), AT_ONCE)]
-        width = max(k, most_candidates(candidates), FIRST)
-        results = [self._search(block, width) for block in blocks]
-        columns, scores, z = (np.concatenate(arrays) for arrays in zip(*results, strict=True))
         pairs = photo_pairs(compact, tokens, self.stored.scorer.duplicates, self.rows) if candidates else None
-        ranked = reorder(columns, z, width, candidates, pairs)
+        ranked, columns, scores, vectors = self._ranked(tokens, k, candidates, pairs)
+        if likeness is not None:
+            likeness.look(self.stored.scorer, vectors, ranked, self.rows)
         confidence, sure = confidence_of(ranked, self.own_scores, k)
         hits = []
         for row in range(len(tokens)):
@@ -75,14 +85,35 @@ class SearchableHead:
             hits.append([hit_of(self.images[i], score[i], trust, matches, own) for i, trust, matches, own in best])
         return hits
 
+    def trust(
+        self, tokens: Tokens, candidates: Candidates, evidence: PairEvidence | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Confidence `q` of the best answers, and whether they are sure `q`, where evidence is known already.
+
+        It is that of a photo, by its number, with images by their rows in the gallery.
+        """
+        ranked, *_ = self._ranked(tokens, 1, candidates, None if evidence is None else _Known(evidence, self.rows))
+        confidence, sure = confidence_of(ranked, self.own_scores, 1)
+        return confidence[:, 0], sure[:, 0]
+
+    def _ranked(
+        self, tokens: Tokens, k: int, candidates: Candidates, pairs: Comparison | None
+    ) -> tuple[Verified, np.ndarray, np.ndarray, list[QueryVectors]]:
+        """The best images, verified; their columns `q c` and scores `q c` before that; and the photos as compared."""
+        width, starts = max(k, most_candidates(candidates), FIRST), range(0, len(tokens), AT_ONCE)
+        query_vectors = self.stored.scorer.query_vectors
+        vectors = [query_vectors(tokens.select(slice(start, start + AT_ONCE))) for start in starts]
+        results = [self._search(block, width) for block in vectors]
+        columns, scores, z = (np.concatenate(arrays) for arrays in zip(*results, strict=True))
+        return reorder(columns, z, width, candidates, pairs), columns, scores, vectors
+
     @cached_property
     def own_scores(self) -> OwnScores:
         """What the images score with each other."""
         return OwnScores(self.stored.scorer, self.rows, self.ids, self.engine)
 
-    def _search(self, tokens: Tokens, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _search(self, vectors: QueryVectors, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The best images of each query `q c`: which they are, their scores and their z-scores."""
-        vectors = self.stored.scorer.query_vectors(tokens)
         result = self.engine.search(vectors, width)
         mean, spread = self._mean_and_spread(result, vectors)
         z = z_scores(result.scores.astype(np.float64), mean[:, None], spread[:, None])
@@ -99,6 +130,18 @@ class SearchableHead:
         for weight, gallery, features in zip(galleries.weights, galleries.galleries, vectors.terms, strict=True):
             scores += weight * (features.astype(np.float64) @ gallery.take(sample).astype(np.float64).T)
         return scores.mean(axis=1), scores.std(axis=1)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A `Comparison` of photos whose evidence is known; matches are not counted."""
+
+    evidence: PairEvidence
+    rows: np.ndarray
+
+    def with_queries(self, rows: Sequence[int], images: Sequence[np.ndarray]) -> list[Compared]:
+        found = [self.evidence(row, self.rows[own]) for row, own in zip(rows, images, strict=True)]
+        return [Compared(one, np.zeros(len(one), np.int64)) for one in found]
 
 
 def photo_pairs(

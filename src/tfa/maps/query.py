@@ -13,8 +13,10 @@ from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder, load_encoder
 from tfa.errors import BadImage, BadSpec, BadWeights
+from tfa.maps.expected_recall import Answers
 from tfa.maps.hits import SearchableHead
-from tfa.maps.records import Answer, Hit
+from tfa.maps.likeness import Likeness
+from tfa.maps.records import Answer, Hit, of_best
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import with_duplicates
 from tfa.maps.stored_head import INTEGERS
@@ -81,9 +83,10 @@ class AskableMap:
 
     def engine(self, calibration: str | None = None) -> Engine:
         """What searches the images under the head of that name (None: the active one)."""
-        return self._searchable(calibration).engine
+        return self.searchable(calibration).engine
 
-    def _searchable(self, calibration: str | None) -> SearchableHead:
+    def searchable(self, calibration: str | None) -> SearchableHead:
+        """The head of that name (None: the active one) with what searches its images."""
         head = self.state.chosen(calibration)
         if head.name not in self._searchable_heads:
             floats = head.stored.storage != INTEGERS
@@ -96,7 +99,7 @@ class AskableMap:
 
     def scores(self, tokens: Tokens, calibration: str | None = None) -> np.ndarray:
         """Scores `q m` of queries with every image, in the order of `images`: a search for all of them."""
-        head = self._searchable(calibration)
+        head = self.searchable(calibration)
         result = head.engine.search(head.stored.scorer.query_vectors(tokens), max(len(self), 1))
         scores = np.empty_like(result.scores)
         np.put_along_axis(scores, np.searchsorted(head.ids, result.ids), result.scores, axis=1)
@@ -161,13 +164,18 @@ class AskableMap:
         *,
         verify: bool | None = None,
         candidates: Candidates | None = None,
-    ) -> list[Answer]:
-        """Answers for many photos. One that cannot be read gets an answer that says so."""
-        answers, question = [], Question(k, calibration, verify, candidates)
+    ) -> Answers[Answer]:
+        """Answers for many photos, and what they say together (`Answers`).
+
+        One that cannot be read gets an answer that says so.
+        """
+        answers, question = Answers[Answer](), Question(k, calibration, verify, candidates)
+        likeness = Likeness.of(self.state.chosen(calibration))
         with as_progress(progress).task("querying", len(photos), "photos") as task:
-            for answer in self._answers(photos, question, min_confidence, strict=False):
+            for answer in self._answers(photos, question, min_confidence, strict=False, likeness=likeness):
                 answers.append(answer)
                 task.advance()
+        answers.notice = likeness.notice(str(self.path or "MAP"))
         return answers
 
     def follow(
@@ -210,24 +218,27 @@ class AskableMap:
         """
         return self.hits(tokens, Question(k, calibration, verify, candidates))
 
-    def hits(self, tokens: Tokens, question: Question) -> list[list[Hit]]:
-        """The hits of each photo, verified where the question wants it."""
+    def hits(self, tokens: Tokens, question: Question, likeness: Likeness | None = None) -> list[list[Hit]]:
+        """The hits of each photo, verified where the question wants it; `likeness` looks at the photos."""
         candidates = wanted_candidates(question, self.state, tokens)
-        return self._searchable(question.calibration).hits(tokens, question.k, candidates, self.state.compact)
+        head = self.searchable(question.calibration)
+        return head.hits(tokens, question.k, candidates, self.state.compact, likeness)
 
     def _answers(
-        self, photos: Sequence[Photo], question: Question, min_confidence: float, strict: bool
+        self,
+        photos: Sequence[Photo],
+        question: Question,
+        min_confidence: float,
+        strict: bool,
+        likeness: Likeness | None = None,
     ) -> Iterator[Answer]:
         # What cannot be answered is refused before photos are read.
         wanted_candidates(question, self.state)
         checked_share(min_confidence)
         for named, tokens in self.encoded_batches(photos, strict):
-            hits_of_readable = iter([] if tokens is None else self.hits(tokens, question))
+            hits_of_readable = iter([] if tokens is None else self.hits(tokens, question, likeness))
             for name, error in named:
-                hits = next(hits_of_readable) if error is None else []
-                # The confidence of the best hit is reported even when it is too low for the hit to be given.
-                confidence = hits[0].confidence if hits else 0.0
-                yield Answer(name, hits if confidence >= min_confidence else [], confidence, error)
+                yield answer_of(name, next(hits_of_readable) if error is None else [], min_confidence, error)
 
     def encoded_batches(
         self, photos: Sequence[Photo], strict: bool = False
@@ -255,6 +266,12 @@ class AskableMap:
         """Photos to take into the map or to calibrate it with; `skip_bad` is that of the map's options if None."""
         skip_bad, size = self.options.skip_bad if skip_bad is None else skip_bad, self.options.batch_size
         return encode(paths, self.encoder, cache=self.cache, skip_bad=skip_bad, batch_size=size, progress=progress)
+
+
+def answer_of(name: str, hits: list[Hit], min_confidence: float, error: str | None = None) -> Answer:
+    """The answer of a photo's hits. What is said of the best is said even when it is too doubtful to be given."""
+    confidence = hits[0].confidence if hits else 0.0
+    return Answer(name, hits if confidence >= min_confidence else [], confidence, error, **of_best(hits))
 
 
 def checked_share(min_confidence: float) -> None:

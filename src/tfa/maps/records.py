@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +53,27 @@ class Answer:
     hits: list[Hit]
     confidence: float  # of the best hit, also when it was not confident enough to be given
     error: str | None = None
+    sure: bool = field(default=False, kw_only=True)  # of the best hit, too
+    verified: bool = field(default=False, kw_only=True)
+
+
+def of_best(hits: Sequence[Hit]) -> dict[str, bool]:
+    """What an answer says of its best hit, beside its confidence."""
+    return {"sure": bool(hits) and hits[0].sure, "verified": bool(hits) and hits[0].matches is not None}
+
+
+@dataclass(frozen=True)
+class ExpectedRecall:
+    """How many photos like those that were answered will be recognised (`tfa.maps.expected_recall`), in shares."""
+
+    share: float
+    low: float
+    high: float
+    sure: float  # of the answers, that were called sure
+    photos: int
+
+    def to_dict(self) -> dict[str, float]:
+        return dict(vars(self))
 
 
 @dataclass(frozen=True)
@@ -85,3 +107,4 @@ class CalibrationReport:
     notes: list[str]
     decisions: dict[str, Any]
     reasons: dict[str, str]
+    expected_recall: ExpectedRecall | None = None  # of photos like these, with the calibration

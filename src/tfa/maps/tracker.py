@@ -18,8 +18,9 @@ from tfa.base.files import BadFile
 from tfa.base.tokens import Tokens
 from tfa.maps.confidence import FIRST, confidence_of
 from tfa.maps.hits import hit_of, photo_pairs
+from tfa.maps.likeness import Likeness
 from tfa.maps.own_scores import OwnScores
-from tfa.maps.records import FrameAnswer, Hit, ImageRecord
+from tfa.maps.records import FrameAnswer, Hit, ImageRecord, of_best
 from tfa.maps.space_terms import partial_scorer
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.verification import Question, wanted_candidates
@@ -64,6 +65,8 @@ class Tracker:
         adapted = AdaptedScorer(scorer, self._ids, adaptation, columns=self.place_map.rows, adapts=self.online)
         self._follower = Follower(adapted, spec=self.spec)
         self._own_scores = OwnScores(scorer, self.place_map.rows)
+        # Are the photos like those the head was made for? One that adapts is made for them after the first few.
+        self.likeness = Likeness(centred=True) if self.online else Likeness.of(self._head)
         self._follow_drive()
 
     def _follow_drive(self) -> None:
@@ -104,7 +107,11 @@ class Tracker:
             return FrameAnswer(name, [], 0.0, None, self._lost, self._follower.scorer.counted)
         candidates = wanted_candidates(question, place_map.state, tokens)
         pairs = photo_pairs(place_map.state.compact, tokens, scorer.duplicates, place_map.rows) if candidates else None
-        return self._told(name, self._follower.step(photo, pairs, candidates, max(question.k, FIRST)))
+        frame = self._follower.step(photo, pairs, candidates, max(question.k, FIRST))
+        vectors = self._follower.scorer.vectors
+        assert vectors is not None
+        self.likeness.look(scorer, [vectors], frame.ranked, place_map.rows)
+        return self._told(name, frame)
 
     def _told(self, name: str, frame: Frame) -> FrameAnswer:
         k, images, belief, ranked = self.question.k, self.place_map.images, frame.belief, frame.ranked
@@ -114,11 +121,11 @@ class Tracker:
         sure_of = set(ranked.indices[0, :k][sure[0]].tolist())
         if belief is None:
             hits = _hits(images, ranked.indices[0, :k], frame.scores, alone[0], matches, sure_of)
-            return FrameAnswer(name, hits, hits[0].confidence, None, None, frame.adapted_by)
+            return FrameAnswer(name, hits, hits[0].confidence, None, None, frame.adapted_by, **of_best(hits))
         self._lost = belief.lost
         best = np.argsort(-belief.places, kind="stable")[:k]
         hits = [] if belief.is_lost else _hits(images, best, frame.scores, belief.mass[best], matches, sure_of)
-        return FrameAnswer(name, hits, belief.confidence, None, belief.lost, frame.adapted_by)
+        return FrameAnswer(name, hits, belief.confidence, None, belief.lost, frame.adapted_by, **of_best(hits))
 
     def _unread(self, name: str, error: str | None) -> FrameAnswer:
         self._follow_map()

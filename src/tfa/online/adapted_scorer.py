@@ -18,6 +18,7 @@ from tfa.errors import BadSpec
 from tfa.method.query_sides import QuerySide, ResidualSide, SideView
 from tfa.method.scorer import Scorer
 from tfa.online.adaptation import Adaptation
+from tfa.search.engine import QueryVectors
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class AdaptedScorer:
         self.adapts = adapts
         self.adaptation = adaptation or Adaptation(_start(scorer.sides))
         self.moved = math.inf  # ‖y − y_before‖² / s² of the last photo
+        self.vectors: QueryVectors | None = None  # of the last photo, as it was compared
         self._before: np.ndarray | None = None
         self.set_images(scorer, np.arange(len(scorer.bias)) if ids is None else ids, columns)
 
@@ -88,7 +90,7 @@ class AdaptedScorer:
         if self.adapts and adaptation.centre is not None:
             ends = np.cumsum([len(one) for one in coordinates])
             shifts = np.split(adaptation.centre, ends[:-1])
-        vectors = scorer.vectors_of(photo.views, photo.cls, shifts)
+        self.vectors = vectors = scorer.vectors_of(photo.views, photo.cls, shifts)
         row = self.rows.scores(vectors)[0, self._columns]
         plain = row - self._own_bias.astype(row.dtype)
         bias = adaptation.bias() if self.adapts else None

@@ -97,6 +97,23 @@ class MapEntry(BaseModel):
     path_name: str = Field(description="Name of the map's folder.", examples=["town.tfa"])
 
 
+class ExpectedRecallModel(BaseModel):
+    """How many photos like those that were asked will be recognised, in shares."""
+
+    share: float
+    low: float
+    high: float
+    sure: float = Field(description="Of the answers, that were called sure.")
+    photos: int
+
+
+class RecentQueriesModel(BaseModel):
+    photos: int = Field(description="Queries of the active calibration that this speaks of, 256 at most.")
+    expected_recall: ExpectedRecallModel | None = Field(description="null before the first query.")
+    in_words: str | None
+    notice: str | None = Field(description="Says so if the photos are unlike those the map is made for, with advice.")
+
+
 class MapInfo(BaseModel):
     """`PlaceMap.info()` without paths of the server and without the list of photos."""
 
@@ -113,6 +130,7 @@ class MapInfo(BaseModel):
     active_calibration: str | None
     positions: bool = Field(description="Does any image have a position?")
     editable: bool = Field(description="Does the service take edits?")
+    recent: RecentQueriesModel = Field(description="What the last queries say together.")
 
 
 class ShownImage(BaseModel):
@@ -202,6 +220,7 @@ class SessionDetails(SessionEntry):
     lost: float | None = Field(description="Of the last frame of the drive.")
     shift: float | None = Field(description="Length of what photos are centred by; null before the first.")
     bias_spread: float | None = Field(description="Of what is added to scores; null below 32 photos that taught.")
+    notice: str | None = Field(description="Says so if its last photos are unlike those the map is made for.")
 
 
 class SessionList(BaseModel):

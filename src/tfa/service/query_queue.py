@@ -22,6 +22,7 @@ from tfa.maps.records import Hit
 from tfa.maps.verification import Question
 from tfa.service.metrics import Metrics
 from tfa.service.problems import Refused, busy
+from tfa.service.recent import RecentQueries
 from tfa.service.sessions import MapSessions
 from tfa.service.settings import ServiceSettings
 
@@ -68,6 +69,7 @@ class QueryQueue:
         sessions: MapSessions | None = None,
     ) -> None:
         self.name, self._current, self._encoder = name, current, encoder
+        self.recent = RecentQueries(f"{name}.tfa")
         self._settings, self._metrics, self._sessions = settings, metrics, sessions
         self._waiting: queue.SimpleQueue[WaitingQuery | None] = queue.SimpleQueue()
         # Held to put a query in and to end: after the end nothing is put in that nobody would take out.
@@ -212,7 +214,7 @@ class QueryQueue:
         """Queries of one kind, which differ in k alone: the best k are the first k of the best of any larger k."""
         wanted = [query.question.k for query in group if query.question is not None]
         head = current.state.chosen(kind.calibration).name
-        answers = current.hits(tokens, replace(kind, k=max(wanted)))
+        answers = self.recent.hits(current, tokens, replace(kind, k=max(wanted)))
         for query, k, hits in zip(group, wanted, answers, strict=True):
             best = hits[0].confidence if hits else 0.0
             query.future.set_result(QueryResult(hits[:k], best, head, time.perf_counter() - query.since))

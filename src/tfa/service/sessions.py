@@ -156,7 +156,10 @@ class MapSessions:
 
     def get(self, name: str) -> dict[str, Any] | None:
         with self._lock:
-            return self._sessions[name].summary() if name in self._sessions else None
+            session = self._sessions.get(name)
+            if session is None:
+                return None
+            return {**session.summary(), "notice": session.tracker.likeness.notice(self._folder.name)}
 
     def reset(self, names: Sequence[str] | None = None) -> list[str]:
         """Forget these sessions (None: all), also on disk; the names of those there were."""

@@ -42,6 +42,7 @@ class VerificationEvidence:
     favours_candidates: float  # share of photos with more evidence among their candidates than after them
     photos: int
     kind: str  # of photos, in words
+    usual_evidence: float | None = None  # median over photos of the most √M among their candidates
 
     @property
     def needed(self) -> float:
@@ -66,6 +67,7 @@ class VerificationEvidence:
             "favours_candidates": self.favours_candidates,
             "needed": self.needed,
             "photos": self.photos,
+            "usual_evidence": self.usual_evidence,
             "reason": self.reason,
         }
 
@@ -88,15 +90,18 @@ def judge(
 
     `evidence` is called from several threads.
     """
-    favours = lambda row: _favoured(ranked[row][ranked[row] != NOBODY], row, evidence)  # noqa: E731
+    most_of = lambda row: _most(ranked[row][ranked[row] != NOBODY], row, evidence)  # noqa: E731
     with (progress or SilentProgress()).task("verification", len(ranked), "photos") as task:
-        favoured = in_threads(favours, range(len(ranked)), task=task)
-    known = [one for one in favoured if one is not None]
-    return VerificationEvidence(float(np.mean(known)) if known else 0.0, len(known), kind)
+        found = in_threads(most_of, range(len(ranked)), task=task)
+    most = np.array([one for one in found if one is not None])
+    if not len(most):
+        return VerificationEvidence(0.0, 0, kind)
+    share, usual = float((most[:, 0] > most[:, 1]).mean()), float(np.median(np.sqrt(most[:, 0])))
+    return VerificationEvidence(share, len(most), kind, usual)
 
 
-def _favoured(images: np.ndarray, row: int, evidence: PairEvidence) -> bool | None:
-    """Has the first half of a ranking more evidence than the second: mostly other places, so chance?
+def _most(images: np.ndarray, row: int, evidence: PairEvidence) -> tuple[float, float] | None:
+    """The most evidence in the first half of a ranking and in the second: mostly other places, so chance.
 
     None if there is no second half.
     """
@@ -104,7 +109,7 @@ def _favoured(images: np.ndarray, row: int, evidence: PairEvidence) -> bool | No
     if half == len(images):
         return None
     found = evidence(row, images)
-    return bool(found[:half].max() > found[half:].max())
+    return float(found[:half].max()), float(found[half:].max())
 
 
 def judge_on_database(

@@ -29,7 +29,9 @@ async function loadFacts() {
   const encoder = typeof facts.encoder === "object" && facts.encoder ? facts.encoder.id : facts.encoder;
   const active = facts.active ? `calibrated to ${facts.active}` : "not calibrated";
   say("map-name", facts.name || "");
-  say("map-facts", [count(facts.images, "photo"), encoder, active, `revision ${facts.revision}`].filter(Boolean).join(" · "));
+  const { in_words: recognised, notice } = facts.recent || {}; // what the last queries say together
+  const parts = [count(facts.images, "photo"), encoder, active, `revision ${facts.revision}`, recognised, notice];
+  say("map-facts", parts.filter(Boolean).join(" · "));
   const readOnly = facts.editable === false;
   for (const note of document.querySelectorAll(".read-only")) note.hidden = !readOnly;
   for (const id of ["add-box", "calibrate-form", "active"]) byId(id).hidden = readOnly;

@@ -76,6 +76,7 @@ export function showChanges(name, before, after) {
   place.replaceChildren(
     make("h3", { id: "changes-title", tabindex: "-1" }, `What changed with ${name}`),
     make("p", {}, changes ? `${count(changes, "decision")} changed.` : "No decision changed."),
+    make("p", {}, after.in_words ? `With it, ${after.in_words}.` : ""),
     table(["Decision", "Before", "After"], rows, "Decisions before and after"),
     ...[...(after.notes || []), ...skipped].map((note) => make("p", { class: "quiet" }, note)),
     make("h4", {}, "Why"), reasonList(after.reasons));

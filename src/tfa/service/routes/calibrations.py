@@ -15,6 +15,7 @@ from tfa.base.config import CalibrationSpec, EncoderOptions
 from tfa.base.progress import Progress
 from tfa.maps import CalibrationReport, PlaceMap
 from tfa.maps.calibrate import check_request
+from tfa.maps.expected_recall import in_words
 from tfa.maps.summary import differences
 from tfa.service.auth import editing, reading
 from tfa.service.bodies import body_schema, read_photos
@@ -83,6 +84,7 @@ def _reported(report: CalibrationReport, base: PlaceMap, revision: int) -> dict[
     return {
         **dataclasses.asdict(report),
         "skipped": skipped,
+        "in_words": None if report.expected_recall is None else in_words(report.expected_recall),
         "differences": differences(base.state.database.decisions, report.decisions),
         "revision": revision,
     }

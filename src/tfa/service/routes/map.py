@@ -32,7 +32,9 @@ async def maps(service: Running) -> list[dict[str, Any]]:
 @router.get("/map", response_model=MapInfo)
 async def map_info(service: Running, live: Chosen) -> dict[str, Any]:
     """What a map holds, what was decided and why, and its calibrations."""
-    return {**public_info(live.current), "name": live.name, "editable": service.settings.editable}
+    current = live.current
+    recent = await service.work(lambda: live.queries.recent.summary(current.state))
+    return {**public_info(current), "name": live.name, "editable": service.settings.editable, "recent": recent}
 
 
 def public_info(place_map: PlaceMap) -> dict[str, Any]:

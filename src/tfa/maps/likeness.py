@@ -1,0 +1,103 @@
+"""Are the photos like those that the head was made for? (ours, beyond the paper) If not, a calibration is advised.
+
+    common    mean ⟨φ_i, φ_j⟩ over pairs of photos whose answers are unlike each other: ⟨φ_a, φ_b⟩ ≤ 0.05
+    evidence  median over photos of the most √M among their candidates, divided by the same of usual photos
+
+φ are second-order coordinates, half whitened and centred as the head does. What photos of unlike places have in common
+is the shift of another camera, season or light; 0.25 or more is noticed. Usual photos are the map's own, each hidden in
+turn, or those of the calibration that answers; less than half of their evidence is noticed. From 16 photos on; from 64
+where the head is centred on other photos already, because frames of a drive in a row share their scenery too.
+Measured on eight datasets: docs/confidence.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from tfa.base.backend import l2
+from tfa.maps.state import NamedHead
+from tfa.method.carriers import MEAN
+from tfa.method.query_sides import SecondOrderSide
+from tfa.method.scorer import GLOBAL, Scorer
+from tfa.search.engine import QueryVectors
+from tfa.verification.reranking import UNVERIFIED, Verified
+
+KEPT = 256  # photos: the last ones
+FEWEST, FEWEST_CENTRED = 16, 64
+UNLIKE, FEWEST_PAIRS = 0.05, 8
+COMMON, EVIDENCE = 0.25, 0.5
+
+
+class Likeness:
+    """Of the last photos that one head answered."""
+
+    def __init__(self, usual_evidence: float | None = None, *, centred: bool = False) -> None:
+        """`usual_evidence` of usual photos, None if not known; `centred` on other photos than the map's?"""
+        self._usual, self._fewest = usual_evidence, FEWEST_CENTRED if centred else FEWEST
+        self._photos: deque[tuple[np.ndarray, np.ndarray, int]] = deque(maxlen=KEPT)  # φ, φ of the answer, the answer
+        self._evidence: deque[float] = deque(maxlen=KEPT)
+
+    @classmethod
+    def of(cls, head: NamedHead) -> Likeness:
+        """For photos that a head of a map answers."""
+        usual = (head.verification or {}).get("usual_evidence")
+        return cls(usual, centred=any(side.shift is not None for side in head.stored.scorer.sides))
+
+    def look(self, scorer: Scorer, photos: Sequence[QueryVectors], found: Verified, rows: np.ndarray) -> None:
+        """At photos that the scorer answered; images `found` stand in `rows` of the gallery."""
+        first = rows[found.indices[:, 0]]
+        coordinates = [half_whitened(scorer, some) for some in photos]
+        theirs = half_whitened(scorer, scorer.image_vectors(first))
+        if theirs is not None:
+            ours = np.concatenate([some for some in coordinates if some is not None])
+            self._photos.extend(zip(ours, theirs, first.tolist(), strict=True))
+        compared = (found.matches != UNVERIFIED).any(axis=1)
+        self._evidence.extend(np.sqrt(found.evidence[compared].max(axis=1, initial=0.0)).tolist())
+
+    @property
+    def common(self) -> float | None:
+        """None if there are too few photos of unlike places."""
+        if len(self._photos) < self._fewest:
+            return None
+        ours, theirs, answers = (np.array(column) for column in zip(*self._photos, strict=True))
+        pairs = np.triu(answers[:, None] != answers, 1) & (theirs @ theirs.T <= UNLIKE)
+        return float((ours @ ours.T)[pairs].mean()) if pairs.sum() >= FEWEST_PAIRS else None
+
+    @property
+    def evidence(self) -> float | None:
+        """None if there are too few verified photos, or if it is not known what is usual."""
+        if not self._usual or len(self._evidence) < self._fewest:
+            return None
+        return float(np.median(self._evidence)) / self._usual
+
+    def notice(self, name: str = "MAP") -> str | None:
+        """A sentence with advice if the photos are unlike what the head was made for; `name` is that of the map."""
+        common, evidence, reasons = self.common, self.evidence, []
+        if common is not None and common >= COMMON:
+            reasons.append(f"photos of unlike places have {common:.2f} in common, {COMMON} or more is a shift")
+        if evidence is not None and evidence < EVIDENCE:
+            reasons.append(f"they share {evidence:.0%} of the usual evidence with the map")
+        if not reasons:
+            return None
+        return (
+            f"these photos are unlike those the map is made for: {'; '.join(reasons)}. "
+            f"Calibrate it for their camera: tfa calibrate {name} PHOTOS"
+        )
+
+
+def half_whitened(scorer: Scorer, vectors: QueryVectors) -> np.ndarray | None:
+    """φ of γ = ½, `q r` float32, from what a second-order scorer compares (its first side); None of other scorers."""
+    for term, features in zip(scorer.terms, vectors.terms, strict=True):
+        side = None if term.side == GLOBAL else scorer.sides[term.side]
+        if not isinstance(side, SecondOrderSide) or term.gamma == MEAN:
+            continue
+        if term.gamma is None:
+            coordinates, gamma = features - side.mean_coordinates.astype(features.dtype), 0.0
+        else:
+            assert isinstance(term.gamma, float)
+            coordinates, gamma = features, term.gamma
+        return l2(coordinates * (side.eigenvalues ** (gamma / 2 - 0.25)).astype(features.dtype)).astype(np.float32)
+    return None
