@@ -119,9 +119,11 @@ class _Moments:
 
 def covariance(projected: np.ndarray, ridge: float = RIDGE) -> np.ndarray:
     """C `m m` in float64 of centred patches on directions, `n m`."""
-    # A product of float32 would err by 1e-7 of the largest spread, a hundredth of the ridge.
-    projected = projected.astype(np.float64, copy=False)
-    squares = projected.T @ projected  # numpy makes it a symmetric rank-k update: half the work
+    # A product of float32 errs by 1e-7 of the spreads it is of, √(C_ii C_jj). Where patches are few, C has directions
+    # of no spread, and there that would be a hundredth of the ridge.
+    if len(projected) < 2 * projected.shape[1]:
+        projected = projected.astype(np.float64, copy=False)
+    squares = (projected.T @ projected).astype(np.float64, copy=False)  # a symmetric rank-k update: half the work
     squares /= max(len(projected) - 1, 1)  # a single patch has no spread: its covariance is 0, not 0/0
     squares.flat[:: len(squares) + 1] += ridge
     return squares
