@@ -137,7 +137,7 @@ class Client:
             k=k, min_confidence=min_confidence, calibration=calibration, verify=verify, candidates=candidates,
             session=session,
         )  # fmt: skip
-        answers = Answers[Answer]()
+        answers: Answers[Answer] = Answers()
         with as_progress(progress).task("querying", len(photos), "photos") as task:
             for some in batches(photos):
                 files = [one for one in some if not isinstance(one, TfaError)]
