@@ -99,17 +99,18 @@ def test_verify_passes_on_what_it_is_given(run, monkeypatch):
     assert run("bench", "verify", "--patches", 0).exit_code == 2
 
 
-def test_confidence_of_heads_with_out_of_map_queries(bench, town, tmp_path):
-    args = ("confidence", f"--dataset=town={town}", f"--out-of-map=other={town}", "--heads", "tfa,tfa-v-always")
-    done = bench(*args, "--out", tmp_path / "studies.json")
+def test_confidence_is_judged_on_datasets_left_out(bench, town, tmp_path):
+    args = ("confidence", f"--dataset=town={town}", f"--dataset=other={town}")
+    done = bench(*args, "--out", tmp_path / "study.json")
     assert done.exit_code == 0, done.output
-    facts = json.loads((tmp_path / "studies.json").read_text("utf-8"))
-    assert [(row["head"], row["out_of_map"], row["out_of_map_queries"]) for row in facts] == [
-        ("tfa", "other", 3 * PLACES),
-        ("tfa-v-always", "other", 3 * PLACES),
-    ]
+    facts = json.loads((tmp_path / "study.json").read_text("utf-8"))
+    assert {(row["dataset"], row["way"]) for row in facts["left_out"]} == {
+        (name, way) for name in ("town", "other") for way in ("alone", "online")
+    }
     lines = [line for line in done.stdout.splitlines() if line.startswith("town")]
-    assert len(lines) == 2
-    assert f"{100 * facts[1]['recall']:.1f}" in lines[1]
-    own = bench("confidence", f"--dataset=town={town}", f"--out-of-map=town={town}", "--heads", "tfa", "--json")
-    assert json.loads(own.stdout)[0]["out_of_map_queries"] == 0  # a dataset is not out of its own map
+    assert len(lines) == 2 * 2 + 2  # two ways, verified and not; own photos and strangers beside the map's
+    assert f"{100 * facts['left_out'][0]['recall']:.1f}" in lines[0]
+    assert "points apart on average" in done.stdout
+    alone = bench("confidence", f"--dataset=town={town}")
+    assert alone.exit_code == 2
+    assert "at least twice" in " ".join(alone.stderr.split())

@@ -56,8 +56,8 @@ VERBS: Mapping[Callable[..., Any], str] = {
         tfa bench judge --dataset sped=data/sped --out judge.json
     """,
     confidence.confidence: """
-        tfa bench confidence --dataset sped=data/sped --out-of-map nordland=data/nordland
-        tfa bench confidence --dataset sped=data/sped --heads tfa,tfa-v-always --json
+        tfa bench confidence --dataset sped=data/sped --dataset nordland=data/nordland
+        tfa bench confidence --dataset sped=data/sped --dataset nordland=data/nordland --json
     """,
     sequences.sequences: """
         tfa bench sequences --dataset gardens-point=data/gardens_point --dataset nordland-540=data/nordland

@@ -1,15 +1,16 @@
-"""`tfa bench confidence`: precision of accepted answers, and out-of-map queries."""
+"""`tfa bench confidence`: what confidence and expected recall are worth on datasets left out of their fit."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
-from tfa.cli.bench.run import load_all, loaded_encoder, named_folder, named_heads
-from tfa.cli.console import console, delivered, open_table, say, wants_progress
+from tfa.cli.bench.run import load_all, loaded_encoder
+from tfa.cli.console import console, delivered, open_table, printable, say, wants_progress
 
 if TYPE_CHECKING:
     from tfa.bench.studies.confidence import ConfidenceStudy
@@ -19,15 +20,12 @@ if TYPE_CHECKING:
 def confidence(
     dataset: Annotated[
         list[str],
-        typer.Option(metavar="NAME=PATH", help="A dataset and its folder, as for [bold]tfa bench run[/bold]; several."),
+        typer.Option(
+            metavar="NAME=PATH",
+            help="A dataset and its folder, as for [bold]tfa bench run[/bold]; two or more. Photos outside a map are "
+            "queries of the two datasets given next.",
+        ),
     ],
-    out_of_map: Annotated[
-        str | None,
-        typer.Option(metavar="NAME=PATH", help="A dataset whose queries are used as out-of-map queries."),
-    ] = None,
-    heads: Annotated[
-        str, typer.Option(metavar="NAME,NAME,…", help="Heads to evaluate.")
-    ] = "tfa-v-always,tfa-c64-v-always",
     encoder: options.Encoder = "dinov2-s14-focus",
     out: options.JsonFile = None,
     json: options.AsJson = False,
@@ -35,57 +33,41 @@ def confidence(
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """Of answers accepted by their confidence, how many are right? First split, all replicas."""
+    """Fit confidence with each dataset left out: expected and true R@1, answers called sure, photos outside the map.
+
+    Of second-order heads, verified and not, in three ways: photos alone, adapted online, calibrated with 64 photos.
+    """
     from tfa.base.progress import as_progress
-    from tfa.bench.datasets.load import load_dataset
-    from tfa.bench.heads.catalogue import head_cards
-    from tfa.bench.heads.contract import Shared
     from tfa.bench.run import prepare
     from tfa.bench.studies.confidence import study_confidence
 
-    cards = head_cards(named_heads(heads))
-    loaded = load_all(dataset, cards=cards, out=out)
-    strangers = None if out_of_map is None else load_dataset(*named_folder(out_of_map))
+    loaded = load_all(dataset, out=out)
+    if len(loaded) < 2:
+        raise typer.BadParameter("a dataset is left out of the fit; give --dataset at least twice")
     bars = as_progress(wants_progress(quiet=quiet, json=json))
     model = loaded_encoder(encoder, encoding)
-    other = None if strangers is None else prepare(strangers, model, progress=bars)
-    studies = []
-    for data in loaded:
-        bench = prepare(data, model, progress=bars)
-        shared = Shared(spec=bench.spec, device=encoding.device, progress=bars)
-        outside = None if other is None or other.truth.name == bench.truth.name else other
-        studies += [study_confidence(bench, card, outside, shared=shared, progress=bars) for card in cards]
-    if not delivered([study.to_dict() for study in studies], out=out, json=json):
-        show(studies)
+    study = study_confidence([prepare(data, model, progress=bars) for data in loaded], encoding.device, bars)
+    if not delivered(study.to_dict(), out=out, json=json):
+        show(study)
 
 
-def show(studies: list[ConfidenceStudy]) -> None:
-    """A row for each head on each dataset: precision / share answered (out-of-map queries accepted)."""
-    from tfa.bench.studies.confidence import PRECISIONS, THRESHOLDS
+def show(study: ConfidenceStudy) -> None:
+    """A table of verified answers, one of others, and one of photos that are unlike the map's."""
+    from tfa.bench.studies.confidence import COLUMNS, LOOK_COLUMNS, in_words, look_rows, table_rows
 
-    say(
-        "precision / answered (out-of-map queries accepted) in percent, of answers with at least that confidence",
-        style="bold",
-    )
+    for verified, title in ((True, "verified answers"), (False, "answers that were not verified")):
+        say(f"{title}, each dataset left out of the fit, in percent; {study.encoder}", style="bold")
+        _print(COLUMNS, table_rows(study, verified))
+        say(in_words(study, verified))
+        say()
+    say("photos that are unlike those the map is made for", style="bold")
+    _print(LOOK_COLUMNS, look_rows(study))
+
+
+def _print(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     table = open_table()
-    for column in ("dataset", "head", "R@1", *(f"≥ {t}" for t in THRESHOLDS)):
-        table.add_column(column, overflow="fold")
-    for precision in PRECISIONS:
-        table.add_column(f"answered at {precision:.0%}, with out-of-map queries", overflow="fold")
-    for study in studies:
-        facts = study.to_dict()
-        cells = [facts["dataset"], facts["head"], f"{100 * facts['recall']:.1f}"]
-        for row in facts["accepted"]:
-            outside = "" if row["out_of_map"] is None else f" ({100 * row['out_of_map']:.1f})"
-            cells.append(f"{_percent(row['precision'])} / {_percent(row['answered'])}{outside}")
-        for precision in PRECISIONS:
-            key = str(precision)
-            cells.append(
-                f"{_percent(facts['answered_at'][key])}, {_percent(facts['answered_at_with_out_of_map'][key])}"
-            )
-        table.add_row(*cells)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number < 2 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(printable, row))
     console().print(table)
-
-
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{100 * share:.1f}"
