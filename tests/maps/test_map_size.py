@@ -46,7 +46,7 @@ def made_up(images: int, rank: int) -> MapState:
         ScoreTerm(1.0, 0, gamma, Gallery.of(np.empty((0, 1), np.float32))) for gamma in (None, "mean", TEMPERED)
     )
     scorer = over_spaces(Scorer((side,), terms, np.zeros(images)), spaces)
-    head = NamedHead(DATABASE, StoredHead(scorer, np.zeros(len(pseudo)), "int7"), {}, {"reasons": {}}, "database", 0)
+    head = NamedHead(DATABASE, StoredHead(scorer, "int7"), {}, {"reasons": {}}, "database", 0)
     digests = [hashlib.sha256(number.to_bytes(8, "little")).hexdigest() for number in range(images)]
     records = [ImageRecord(n, f"/photos/of/a/town/{n:08d}.jpg", digest, True) for n, digest in enumerate(digests)]
     facts = {"id": "made-up", "fingerprint": "0" * 64, "channels": CHANNELS, "grid": [23, 23], "weights": None}

@@ -122,7 +122,6 @@ def test_odd_databases_answer_finitely(tokens, carrier):
     head = pipeline.fit_second_order(tokens, carrier=carrier)
     for replica in (0, 1, 2, "ensemble"):
         assert np.isfinite(head.scores(tokens, replica)).all()
-        assert np.isfinite(head.peaks[replica]).all()
 
 
 @pytest.mark.parametrize("carrier", ["partial", "tempered", "full"])

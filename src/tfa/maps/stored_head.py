@@ -37,7 +37,6 @@ class StoredHead:
     """Query side and gallery of a map."""
 
     scorer: Scorer
-    peaks: np.ndarray  # sorted top-1 z-scores of the pseudo queries: the scale of confidence
     storage: str  # how the large arrays are kept, one of `base.config.STORAGES`
 
     @classmethod
@@ -46,7 +45,7 @@ class StoredHead:
         scorer = head.scorer(replica)
         if isinstance(head, SecondOrderHead):
             assert spaces is not None, "a second-order head lives in a space"
-            return cls(over_spaces(replace(scorer, dtype="float32"), spaces), head.peaks[replica], storage)
+            return cls(over_spaces(replace(scorer, dtype="float32"), spaces), storage)
         sides = tuple(_stored_side(residual(side), storage) for side in scorer.sides)
         terms: list[ScoreTerm] = []
         for term, same in zip(scorer.terms, _first_alike(scorer.terms), strict=True):
@@ -62,7 +61,7 @@ class StoredHead:
                 # Duplicates have equal tokens; the eigenvectors gave their coordinates unequal last bits.
                 rows = rows[scorer.duplicates]
             terms.append(replace(term, gallery=Gallery.of(rows)))
-        return cls(replace(scorer, sides=sides, terms=tuple(terms), dtype="float32"), head.peaks[replica], storage)
+        return cls(replace(scorer, sides=sides, terms=tuple(terms), dtype="float32"), storage)
 
     @property
     def in_space(self) -> bool:
@@ -114,7 +113,7 @@ class StoredHead:
 
     def head_tensors(self) -> dict[str, np.ndarray]:
         """The query side."""
-        tensors = {"peaks": self.peaks}
+        tensors: dict[str, np.ndarray] = {}
         first = _first_alike(self.scorer.terms)
         for index, features in enumerate(self.scorer.calibrators or ()):
             if first[index] is None:
@@ -155,7 +154,7 @@ class StoredHead:
         if "space" in layout["sides"][0]:
             if spaces is None:
                 raise ValueError("a second-order head, but no space")
-            return cls(read_space_terms(layout, head, galleries, spaces), head["peaks"], layout["storage"])
+            return cls(read_space_terms(layout, head, galleries, spaces), layout["storage"])
         sides = [_read_side(f"side{index}.", entry, head) for index, entry in enumerate(layout["sides"])]
         terms: list[ScoreTerm] = []
         features: list[np.ndarray] = []
@@ -171,7 +170,7 @@ class StoredHead:
                 features.append(head[f"calibrators{source}"])
         bias = np.concatenate([gallery["bias"] for gallery in galleries])
         scorer = Scorer(tuple(sides), tuple(terms), bias, calibrators=tuple(features) or None)
-        return cls(scorer, head["peaks"], layout["storage"])
+        return cls(scorer, layout["storage"])
 
 
 def _stored_side(side: ResidualSide, storage: str) -> ResidualSide:

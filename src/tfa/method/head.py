@@ -18,7 +18,6 @@ from tfa.method.carriers import KernelTerm
 from tfa.method.controllers.decisions import AnyDecisions, AnyEvidence, JudgedDecisions
 from tfa.method.evidence.support import Mask
 from tfa.method.pseudo_queries import (
-    empty_scores,
     every_cosine,
     every_score,
     fused,
@@ -106,7 +105,6 @@ class Head(FittedDatabase, BaseHead):
 
     decisions: AnyDecisions
     evidence: AnyEvidence
-    peaks: Mapping[Replica, np.ndarray]  # sorted top-1 z-scores of the pseudo queries: the scale of confidence
     scorers: Mapping[Replica, Scorer]
     saw: str = "database"
 
@@ -120,22 +118,19 @@ def assemble(
     score_target: Tokens | None = None,
     saw: str = "database",
 ) -> Head:
-    """A head from its decisions: the scorer of each replica, and the scale its confidence is read on.
+    """A head from its decisions: the scorer of each replica.
 
     `score_target` are target photos for robust score calibration; without them scores are as decided.
     """
     branches, cls, dtype = fitted.branches, fitted.cls, fitted.dtype
     spill, split = Spill(), fitted.split
-    count, images = len(split.pseudo), split.images
     unit, similar = None, None
     if decisions.admit_cls:
         assert cls is not None, "decisions that use a global token come from a database that has one"
-        unit, similar = l2(np.asarray(cls, dtype)), every_cosine(cls, split)
-    total = empty_scores(split)
-    masks: list[Mask] = []
+        unit = l2(np.asarray(cls, dtype))
+        similar = None if score_target is None else every_cosine(cls, split)
     scorers: dict[Replica, Scorer] = {}
-    peaks: dict[Replica, np.ndarray] = {}
-    for s in CONSTRUCTIONS:  # one construction at a time: only the sum of their pseudo-query scores stays
+    for s in CONSTRUCTIONS:  # one construction at a time
         used = fitted.used(decisions, s)
         local, token = 1.0, None  # S_{m*}, or with the global token admitted w·S_{m*}/σ_local + (1 − w)·S_cls/σ_cls
         if unit is not None:
@@ -143,20 +138,14 @@ def assemble(
             local = decisions.local_weight / decisions.sigma_local[s]
             token = (1 - decisions.local_weight) / decisions.sigma_cls[s], unit
         scorers[s] = replica_scorer(used, fitted.spec, dtype, spill, local, token)
-        block, mask = final_scores(used, decisions, similar, backend, every=True)
         if score_target is not None:
-            sigma = median_spread(pseudo_facts(block, count, mask, images)) or 1.0  # all equal: nothing to scale
-            scorers[s] = calibrated(scorers[s], sigma, score_target)
-            block = shifted(block, sigma, scorers[s].bias)
-        facts = pseudo_facts(_summed_into(total, block, s == CONSTRUCTIONS[0]), count, mask, images)
-        peaks[s] = np.sort(facts.peak[facts.top >= 0])
-        masks.append(mask)
+            block, mask = final_scores(used, decisions, similar, backend, every=True)
+            facts = pseudo_facts(block, len(split.pseudo), mask, split.images)
+            scorers[s] = calibrated(scorers[s], median_spread(facts) or 1.0, score_target)  # all equal: not scaled
         for _, branch, _ in used:
             branch.release()
     scorers[ENSEMBLE] = joined([scorers[s] for s in CONSTRUCTIONS])
-    summed = pseudo_facts(lambda start, stop: np.array(total[start:stop]), count, masks[0].union(*masks[1:]), images)
-    peaks[ENSEMBLE] = np.sort(summed.peak[summed.top >= 0])
-    return Head(fitted.spec, fitted.vocabularies, branches, cls, decisions, evidence, peaks, scorers, saw)
+    return Head(fitted.spec, fitted.vocabularies, branches, cls, decisions, evidence, scorers, saw)
 
 
 def replica_scorer(
@@ -205,16 +194,6 @@ def final_scores(
         assert not isinstance(decisions, JudgedDecisions), "judged heads have no global token"
         block = fused(block, similar, decisions.local_weight, decisions.sigma_local[s], decisions.sigma_cls[s])
     return block, Mask.union(*(branch.mask for _, branch, _ in used))
-
-
-def _summed_into(total: np.ndarray, block: ScoreBlock, first: bool) -> ScoreBlock:
-    def scores(start: int, stop: int) -> np.ndarray:
-        rows = block(start, stop)
-        total[start:stop] = rows if first else total[start:stop] + rows
-        release(total)
-        return rows
-
-    return scores
 
 
 def shifted(block: ScoreBlock, sigma: float, bias: np.ndarray) -> ScoreBlock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -65,7 +65,6 @@ class SecondOrderHead(BaseHead):
     fitted: FittedSpaces
     decisions: JudgedDecisions
     evidence: JudgedEvidence
-    peaks: Mapping[Replica, np.ndarray]  # sorted top-1 z-scores of the pseudo queries: the scale of confidence
     scorers: Mapping[Replica, Scorer]
     saw: str = "database"
     vocabularies: tuple[Vocabulary, ...] = ()  # of the residual heads that competed with it
@@ -133,43 +132,31 @@ def assemble_second_order(
     """A head from its decisions. `target` are the photos that centring and score calibration learn from."""
     spill = Spill()
     scorers: dict[Replica, Scorer] = {}
-    peaks: dict[Replica, np.ndarray] = {}
-    total = None
     for s, space in enumerate(fitted.spaces):
         kernel = decisions.kernel(SECOND_ORDER, s)
-        block = space.pseudo_scores(kernel)
-        scorers[s], sigma = calibrated_scorer(
-            space.scorer(kernel, fitted.dtype, spill), decisions, target, block, space
-        )
-        scores = block(0, len(space.pseudo)) / sigma + scorers[s].bias
-        total = scores if total is None else total + scores
-        peaks[s] = sorted_peaks(scores.copy(), space.mask)
+        scorer = space.scorer(kernel, fitted.dtype, spill)
+        scorers[s] = calibrated_scorer(scorer, decisions, target, kernel, space)
     scorers[ENSEMBLE] = joined([scorers[s] for s in range(len(fitted.spaces))])
-    masks = [space.mask for space in fitted.spaces]
-    assert total is not None
-    peaks[ENSEMBLE] = sorted_peaks(total, masks[0].union(*masks[1:]))
     saw = "database" if target is None else "target"
-    return SecondOrderHead(fitted, decisions, evidence, peaks, scorers, saw)
+    return SecondOrderHead(fitted, decisions, evidence, scorers, saw)
 
 
 def calibrated_scorer(
-    scorer: Scorer, decisions: JudgedDecisions, target: Tokens | None, block: ScoreBlock, space: SecondOrderSpace
-) -> tuple[Scorer, float]:
-    """The scorer as decided: centred on target photos, their mean scores taken off; and σ, by which it is divided."""
+    scorer: Scorer,
+    decisions: JudgedDecisions,
+    target: Tokens | None,
+    kernel: Sequence[KernelTerm],
+    space: SecondOrderSpace,
+) -> Scorer:
+    """The scorer as decided: centred on target photos, their mean scores taken off."""
     if target is None or not (decisions.centring or decisions.score_calibrated):
-        return scorer, 1.0
+        return scorer
     [view] = scorer.describe(target)
     if decisions.centring:
         assert view.coordinates is not None
         side = replace(scorer.sides[0], shift=target_shift(view.coordinates))
         scorer = replace(scorer, sides=(side,))
     if not decisions.score_calibrated:
-        return scorer, 1.0
-    sigma = carrier_spread(decisions.carrier, block, space, lambda: scorer.scores(target))
-    return calibrated(scorer, sigma, target), sigma
-
-
-def sorted_peaks(scores: np.ndarray, mask: Mask) -> np.ndarray:
-    """Top-1 z-scores of pseudo queries' scores `p m`, sorted; `scores` is overwritten."""
-    facts = pseudo_facts(lambda start, stop: scores[start:stop], len(scores), mask, scores.shape[1])
-    return np.sort(facts.peak[facts.top >= 0])
+        return scorer
+    sigma = carrier_spread(decisions.carrier, space.pseudo_scores(kernel), space, lambda: scorer.scores(target))
+    return calibrated(scorer, sigma, target)

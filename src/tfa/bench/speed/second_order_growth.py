@@ -28,7 +28,7 @@ from tfa.method.branch import DatabaseSplit
 from tfa.method.carriers import TEMPERED, KernelTerm, carrier_terms
 from tfa.method.scorer import Scorer
 from tfa.method.second_order import DIRECTIONS, descriptor_width
-from tfa.method.second_order_head import sorted_peaks, spread_of
+from tfa.method.second_order_head import spread_of
 from tfa.method.second_order_space import SecondOrderSpace, fit_space
 from tfa.verification.judged_head import pseudo_limited
 
@@ -112,7 +112,7 @@ def made_descriptors(images: int, width: int, spill: Spill) -> np.ndarray:
 
 
 def head_of(descriptors: np.ndarray, directions: np.ndarray) -> tuple[SecondOrderSpace, Scorer]:
-    """One construction from its descriptors on: PCA, coordinates, spreads, rows of the head and its peaks."""
+    """One construction from its descriptors on: PCA, coordinates, spreads, rows of the head."""
     spec, spill = HeadSpec(), Spill()
     split = DatabaseSplit.of(len(descriptors), pseudo_limited(spec))
     space = fit_space(descriptors, directions, split, spec.max_rank, backend_for("cpu"), spill)
@@ -120,7 +120,6 @@ def head_of(descriptors: np.ndarray, directions: np.ndarray) -> tuple[SecondOrde
         spread_of(space.pseudo_scores([KernelTerm(1.0, gamma)]), space) for gamma in (None, 0.5, TEMPERED)
     )
     kernel = carrier_terms(CARRIER, spreads=(original, partial, tempered))
-    sorted_peaks(space.pseudo_scores(kernel)(0, len(space.pseudo)), space.mask)
     return space, space.scorer(kernel, "float32", spill)
 
 

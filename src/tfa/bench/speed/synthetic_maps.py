@@ -54,8 +54,7 @@ def synthetic_head(
     for term in terms:
         rows = descriptors if term.gamma is None else _rows(rng, images, rank, TOP, storage)
         parts.append(ScoreTerm(term.weight, 0, term.gamma, Gallery.of(rows)))
-    peaks = np.sort(rng.normal(4, 1, min(images, 5000)))
-    return StoredHead(Scorer((side,), tuple(parts), np.zeros(images)), peaks, storage)
+    return StoredHead(Scorer((side,), tuple(parts), np.zeros(images)), storage)
 
 
 def _rows(rng: np.random.Generator, images: int, width: int, top: int, storage: str) -> OwnRows:
@@ -93,8 +92,7 @@ def second_order_head(spaces: StoredSpaces, carrier: str = "tempered") -> Stored
         for gamma in (None, MEAN) if term.gamma is None else (term.gamma,):
             rows = Gallery.of(rows_of(halves, lengths, space.side.eigenvalues, gamma))
             parts.append(ScoreTerm(term.weight, 0, gamma, rows))
-    peaks = np.sort(np.random.default_rng(0).normal(4, 1, len(space.pseudo)))
-    return StoredHead(Scorer((space.side,), tuple(parts), np.zeros(len(spaces))), peaks, spaces.storage)
+    return StoredHead(Scorer((space.side,), tuple(parts), np.zeros(len(spaces))), spaces.storage)
 
 
 def rows_read(head: StoredHead) -> list[OwnRows]:

@@ -125,7 +125,7 @@ def _by_target(bench: Bench, shared: Shared, progress: Progress) -> JudgeTable:
     def scorer(head: JudgedDecisions) -> Scorer:
         kernel = head.kernel(SECOND_ORDER, 0)
         plain = space.scorer(kernel, DTYPE, Spill())
-        return calibrated_scorer(plain, head, target, space.pseudo_scores(kernel), space)[0]
+        return calibrated_scorer(plain, head, target, kernel, space)
 
     evidence = lambda row, images: compared.with_queries([row], [images])[0].evidence  # noqa: E731
     decided = decide(fitted, competition, evidence, progress)
