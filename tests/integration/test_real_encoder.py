@@ -87,7 +87,7 @@ def test_controls_are_what_their_names_say(demo, encoder):
     hard = under_control(head, "hard", CONTROLS["original"])
     branch = head.branches["hard", 1]
     side = hard.scorer(1).sides[0]
-    v = side.features(queries.tokens, {None}, "float32")[0][None]
+    v = side.describe(queries.tokens, False, "float32").descriptors
     np.testing.assert_allclose(hard.scores(queries.tokens, 1), v @ np.array(branch.described.descriptors).T, atol=1e-5)
     rows = [[i] for i in range(len(database.paths))]
     assert mean_recall(RetrieverHead(hard), Photos(database.tokens), rows, (1,)) == [1.0]

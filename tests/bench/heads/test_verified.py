@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.bench.fields import town
+from tfa import pipeline
 from tfa.base.config import AUTO, HeadSpec, VerifySpec
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.catalogue import GROUPS, head_card
@@ -14,6 +15,7 @@ from tfa.bench.heads.verified import VerifiedHead, lifted, verified
 from tfa.bench.studies.patch_pairs import PatchPairs
 from tfa.bench.tables.table_specs import _kind
 from tfa.errors import BadSpec, BadTokens
+from tfa.maps.own_scores import OwnScores
 from tfa.method.described_queries import DescribedQueries
 from tfa.search.ties import top_k
 from tfa.verification import compaction, matching, reranking
@@ -72,6 +74,11 @@ def test_patches_that_lie_alike_overcome_patches_in_disorder(always):
     assert (always.scores(Photos(QUERIES), "0").argmax(axis=1) == right).all()
 
 
+def own_scores(database):
+    """What map images score with each other, which confidence needs."""
+    return OwnScores(pipeline.fit(database).scorer(0))
+
+
 def test_of_duplicates_the_first_is_ahead_also_where_it_alone_is_a_candidate():
     database = DATABASE.select(np.r_[np.arange(len(DATABASE)), 5])
     last = len(database) - 1
@@ -79,7 +86,7 @@ def test_of_duplicates_the_first_is_ahead_also_where_it_alone_is_a_candidate():
         pairs = PatchPairs(database, VerifySpec(candidates=candidates))
         scores = scores_between(len(QUERIES), len(database))
         scores[:, last] = scores[:, 5] = np.sort(scores, axis=1)[:, -3]  # the third place, shared
-        found, _ = verified(scores, pairs.of(QUERIES), candidates)
+        found, _ = verified(scores, pairs.of(QUERIES), candidates, own_scores(database))
         for row in top_k(found, len(database))[0].tolist():
             assert row.index(5) < row.index(last)
 
@@ -94,7 +101,7 @@ def test_lifted_images_keep_their_order_where_rounding_or_a_tie_would_merge_them
 
 def test_a_row_of_equal_scores_stays_as_it_is():
     scores = np.full((len(QUERIES), len(DATABASE)), 0.1, np.float32)
-    found, sure = verified(scores, PatchPairs(DATABASE).of(QUERIES), 20)
+    found, sure = verified(scores, PatchPairs(DATABASE).of(QUERIES), 20, own_scores(DATABASE))
     np.testing.assert_array_equal(found, scores)
     assert not sure.any()
 
