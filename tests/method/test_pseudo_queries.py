@@ -43,7 +43,7 @@ def branch_of(spec, assignment="hard", images=30, device="cpu", tokens=None):
 
 
 @pytest.mark.parametrize("device", ["cpu", "torch"])
-@pytest.mark.parametrize("carrier", PAPER_CARRIERS)
+@pytest.mark.parametrize("carrier", CARRIERS)
 @pytest.mark.parametrize("case", SPECS)
 def test_all_rows_at_once_are_the_rows_one_by_one(case, carrier, device, monkeypatch):
     monkeypatch.setattr(pseudo_scores, "GALLERY_BLOCK", 7)
