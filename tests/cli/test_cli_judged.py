@@ -33,6 +33,14 @@ def test_build_and_info_say_what_the_judge_saw(run, judged):
     assert {"representation", "carrier", "centring", "score_calibrated"} <= set(info["decisions"])
 
 
+@pytest.mark.parametrize("head", ["judged", "paper"])
+def test_a_carrier_is_refused_where_the_head_decides_about_it(run, folder, head):
+    refused = run("build", "photos", "--out", "other.tfa", "--head", head, "--carrier", "partial")
+    assert refused.exit_code == 1
+    assert f"the {head} head decides about its carrier itself" in " ".join(refused.output.split())
+    assert not (folder / "other.tfa").exists()
+
+
 def test_a_head_and_its_carrier_are_chosen(run, folder):
     text = told(run("build", "photos", "--out", "blended.tfa", "--head", "second-order", "--carrier", "blend"))
     assert "carrier blend plain and partly whitened scores blended" in text

@@ -12,7 +12,7 @@ from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.cli import options
 from tfa.cli.console import print_json, say, show_notes, wants_progress
 from tfa.cli.show_map import show_map
-from tfa.errors import TfaError
+from tfa.errors import BadSpec, TfaError
 
 HELP = {field.name: field.metadata["help"] for field in dataclasses.fields(HeadSpec)}
 
@@ -33,11 +33,12 @@ def build(
         ),
     ] = MapSpec.head,
     carrier: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="NAME", help="With --head second-order: original, partial, adaptive, blend, tempered or full."
+            metavar="NAME",
+            help="With --head second-order: original, partial (if not given), adaptive, blend, tempered or full.",
         ),
-    ] = MapSpec.carrier,
+    ] = None,
     ensemble: Annotated[
         bool, typer.Option("--ensemble", help="Keep all three replicas: three times the size, steadier answers.")
     ] = False,
@@ -70,7 +71,12 @@ def build(
 
     # What can be refused is refused before the work, not after an hour of it.
     check_out(out, force=force)
-    map_spec = MapSpec(head=head, carrier=carrier, storage=storage, ensemble=ensemble, verify=verify)
+    kept = {"head": head, "storage": storage, "ensemble": ensemble, "verify": verify}
+    map_spec = MapSpec(**kept) if carrier is None else MapSpec(**kept, carrier=carrier)
+    if carrier is not None and head != "second-order":
+        raise BadSpec(
+            f"--carrier {carrier} is for --head second-order; the {head} head decides about its carrier itself"
+        )
     if positions is not None:
         from tfa.photos.positions import read_positions_csv
 

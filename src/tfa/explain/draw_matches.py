@@ -34,7 +34,7 @@ STRONGEST = 0.85  # opacity of the largest contribution
 OUTLIERS = 99.0  # percentile of contributions that has the full colour: one patch must not pale all others
 HEAT_CAPTION_TOP = 8  # below the photos
 HEAT_CAPTION = "orange patches added to the score, blue ones took off it"
-LINEARISED_CAPTION = "the score rises if orange patches count more, and falls if blue ones do"
+LINEARISED_CAPTION = "linearised: more of orange raises the score, more of blue lowers it"
 
 
 def draw_matches(
