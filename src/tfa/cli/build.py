@@ -71,12 +71,11 @@ def build(
 
     # What can be refused is refused before the work, not after an hour of it.
     check_out(out, force=force)
-    kept = {"head": head, "storage": storage, "ensemble": ensemble, "verify": verify}
-    map_spec = MapSpec(**kept) if carrier is None else MapSpec(**kept, carrier=carrier)
+    given = MapSpec.carrier if carrier is None else carrier
+    map_spec = MapSpec(head=head, carrier=given, storage=storage, ensemble=ensemble, verify=verify)
     if carrier is not None and head != "second-order":
-        raise BadSpec(
-            f"--carrier {carrier} is for --head second-order; the {head} head decides about its carrier itself"
-        )
+        own = f"the {head} head decides about its carrier itself"
+        raise BadSpec(f"--carrier {carrier} is for --head second-order; {own}")
     if positions is not None:
         from tfa.photos.positions import read_positions_csv
 
