@@ -40,7 +40,7 @@ test: $(VENV)/.installed browser
 	$(PYTEST)
 
 test-fast: $(VENV)/.installed
-	$(PYTEST) -m "not browser and not kill and not encoder and not slow"
+	$(PYTEST) -m "not browser and not kill and not encoder and not slow and not faults"
 
 check: lint test
 

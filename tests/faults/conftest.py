@@ -1,0 +1,50 @@
+"""What the tests of the fault campaign share: how much to try, and a count of what was tried and what failed.
+
+A bounded part runs with all other tests; `make faults` (TFA_FAULTS=full) tries as much as docs/reliability.md reports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+FULL, OUT = "TFA_FAULTS", "TFA_FAULTS_OUT"  # "full" or not set; a folder for the counts
+
+
+@dataclass
+class Campaign:
+    """Of one test."""
+
+    full: bool
+    out: Path | None
+    started: float = field(default_factory=time.monotonic)
+
+    def size(self, bounded: int, full: int) -> int:
+        """How many attempts to make."""
+        return full if self.full else bounded
+
+    def count(self, name: str, attempts: int, failures: int = 0) -> None:
+        """Say how many attempts of one kind were made, and how many of them failed; several counts add up."""
+        assert attempts > 0, f"{name}: nothing was tried"
+        if self.out is not None:
+            self.out.mkdir(parents=True, exist_ok=True)
+            row = {"name": name, "attempts": attempts, "failures": failures, "seconds": time.monotonic() - self.started}
+            with open(self.out / f"{os.getpid()}.jsonl", "a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+@pytest.fixture
+def campaign() -> Campaign:
+    out = os.environ.get(OUT)
+    return Campaign(os.environ.get(FULL) == "full", Path(out) if out else None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "faults" in item.path.parts:
+            item.add_marker(pytest.mark.faults)
