@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tfa.search.bounded import BoundedRows
-from tfa.search.gallery import Gallery, inner
+from tfa.search.gallery import Gallery, inner, inner_of_terms
 from tfa.search.quantised_rows import rounded
 from tfa.search.scaled_rows import ScaledRows
 
@@ -35,6 +35,30 @@ def test_a_query_is_answered_alike_alone_and_among_others(scaled):
     for row in (0, 17, 36):
         np.testing.assert_array_equal(gallery.inner(queries[row : row + 1])[0], together[row])
     np.testing.assert_array_equal(gallery.take([30, 2]), np.asarray(scaled)[[30, 2]])
+
+
+def test_terms_of_the_same_numbers_are_multiplied_together_and_to_the_same_bits(scaled, monkeypatch):
+    rng = np.random.default_rng(4)
+    other = ScaledRows(scaled.base, rng.uniform(0.5, 2, 40), rng.uniform(0.1, 3, 24))
+    apart = rng.normal(size=(40, 3)).astype(np.float32)
+    galleries = [Gallery.of(rows) for rows in (scaled, apart, other, scaled.base)]
+    features = [rng.normal(size=(37, gallery.width)).astype(np.float32) for gallery in galleries]
+    expected = [gallery.inner(own) for gallery, own in zip(galleries, features, strict=True)]
+    read = []
+    monkeypatch.setattr("tfa.search.gallery.inner", lambda some, rows: read.append(rows) or inner(some, rows))
+    for own, theirs in zip(inner_of_terms(galleries, features), expected, strict=True):
+        np.testing.assert_array_equal(own, theirs)
+    blocks = -(-3 * 37 // 16) if isinstance(scaled.base, np.ndarray) else 1
+    assert [rows is scaled.base for rows in read].count(True) == blocks  # not three times as many
+
+
+def test_chunks_of_unlike_numbers_are_multiplied_apart(scaled):
+    rng = np.random.default_rng(5)
+    ours = Gallery.of(scaled, ScaledRows(scaled.base, scaled.scale, scaled.columns))
+    theirs = Gallery.of(scaled, rng.normal(size=(40, 24)).astype(np.float32))
+    features = [rng.normal(size=(2, 24)).astype(np.float32) for _ in range(2)]
+    for own, gallery, some in zip(inner_of_terms([ours, theirs], features), (ours, theirs), features, strict=True):
+        np.testing.assert_array_equal(own, gallery.inner(some))
 
 
 def test_bounds_hold_for_scaled_rows_of_floats():

@@ -10,7 +10,7 @@ import numpy as np
 
 from tfa.errors import BadSpec
 from tfa.search.engine import Payload, QueryVectors, SearchResult, checked_k
-from tfa.search.gallery import Gallery
+from tfa.search.gallery import Gallery, inner_of_terms
 from tfa.search.ties import find_duplicates, top_k
 
 
@@ -34,8 +34,8 @@ class WeightedGalleries:
     def scores(self, vectors: QueryVectors) -> np.ndarray:
         """`q m`. Duplicates tie to the last bit, so that the smaller index wins."""
         total = np.zeros((len(vectors), len(self)), self.dtype)
-        for weight, gallery, features in zip(self.weights, self.galleries, vectors.terms, strict=True):
-            similarity = gallery.inner(features, vectors.known)
+        products = inner_of_terms(self.galleries, vectors.terms, vectors.known)
+        for weight, similarity in zip(self.weights, products, strict=True):
             total += similarity if weight == 1 else np.dtype(self.dtype).type(weight) * similarity
         total += self.bias.astype(self.dtype)
         return total if self.duplicates is None else total[:, self.duplicates]

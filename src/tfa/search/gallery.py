@@ -81,6 +81,53 @@ class Gallery:
                 chunk.prepare()
 
 
+def inner_of_terms(galleries: Sequence[Gallery], features: Sequence[np.ndarray], known: Known = ()) -> list[np.ndarray]:
+    """⟨f_t(q), row⟩ `q m` of each term t. Rows that several terms have on other scales are read once."""
+    products: list[np.ndarray] = [np.empty(0)] * len(galleries)
+    for terms in _of_equal_bases(galleries):
+        if len(terms) == 1:
+            products[terms[0]] = galleries[terms[0]].inner(features[terms[0]], known)
+            continue
+        chunks = []
+        for rows in zip(*(galleries[term].chunks for term in terms), strict=True):
+            onto = [_onto_base(features[term], own) for term, own in zip(terms, rows, strict=True)]
+            together = np.split(_products(np.concatenate(onto), _base(rows[0]), ()), len(terms))
+            chunks.append([_scaled(similarity, own) for similarity, own in zip(together, rows, strict=True)])
+        for term, pieces in zip(terms, zip(*chunks, strict=True), strict=True):
+            products[term] = np.concatenate(pieces, axis=1)
+    return products
+
+
+def _of_equal_bases(galleries: Sequence[Gallery]) -> list[list[int]]:
+    """Terms whose galleries have the same numbers below their scales, in the order of the first of each."""
+    groups: list[list[int]] = []
+    for term, gallery in enumerate(galleries):
+        for group in groups:
+            first = galleries[group[0]].chunks
+            if len(first) == len(gallery.chunks) and all(
+                _base(one) is _base(other) for one, other in zip(first, gallery.chunks, strict=True)
+            ):
+                group.append(term)
+                break
+        else:
+            groups.append([term])
+    return groups
+
+
+def _base(rows: Rows) -> OwnRows:
+    return rows.base if isinstance(rows, ScaledRows) else rows
+
+
+def _onto_base(features: np.ndarray, rows: Rows) -> np.ndarray:
+    """Features whose products with the base are, but for a scale a row, those with the rows."""
+    return features * rows.columns.astype(features.dtype) if isinstance(rows, ScaledRows) else features
+
+
+def _scaled(products: np.ndarray, rows: Rows) -> np.ndarray:
+    """Products `q m` with the base as those with the rows."""
+    return products * rows.scale.astype(products.dtype) if isinstance(rows, ScaledRows) else products
+
+
 def take_rows(chunks: Sequence[Rows], indices: Sequence[int] | np.ndarray, dtype: Any) -> np.ndarray:
     """Some rows of chunks, as `dtype`, in the order of `indices`."""
     indices = np.asarray(indices, np.int64)
@@ -133,8 +180,7 @@ def inner(features: np.ndarray, rows: Rows) -> np.ndarray:
     alike, which they do not do for rows.
     """
     if isinstance(rows, ScaledRows):
-        scaled = inner(features * rows.columns.astype(features.dtype), rows.base)
-        return scaled * rows.scale.astype(features.dtype)
+        return _scaled(inner(_onto_base(features, rows), rows.base), rows)
     if isinstance(rows, QuantisedRows):
         return rows.inner(features)
     if rows.dtype == features.dtype:
