@@ -17,7 +17,7 @@ from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.records import Truth
 from tfa.bench.run import Bench
-from tfa.bench.studies.judge import BUDGET, JudgedCandidate, JudgeStudy, JudgeTable, markdown, study_judge
+from tfa.bench.studies.judge import BUDGET, JudgedCandidate, JudgeStudy, JudgeTable, markdown, page, study_judge
 from tfa.errors import BadTokens
 from tfa.method.described_queries import DescribedQueries
 
@@ -42,6 +42,17 @@ def test_the_page_marks_who_was_chosen_and_who_was_there_before():
     assert "| 9 photos | **b** | 3.000 ± 0.100 | +2.000 ± 0.050 | 90.0 |" in text
     assert "| 9 photos | a | 2.000 ± 0.100 | incumbent | 50.0 |" in text
     assert "rank correlation of value and R@1 1.00; the head chosen is 0.0 points below the best" in text
+
+
+def test_the_page_begins_with_what_was_chosen_everywhere():
+    one = JudgeStudy("t", "Town", "fake", table(("b", 3.0, 0.5), ("a", 2.0, 0.4), ("c", 1.0, 0.9)), None)
+    two = JudgeStudy("v", "Village", "fake", table(("b", 3.0, 0.4), ("a", 2.0, 0.4)), None)
+    text = page([one, two])
+    assert "| Town | 9 photos | b | 50.0 | a | 40.0 | c | 90.0 | -0.50 |" in text
+    assert "| Village | 9 photos | b | 40.0 | a | 40.0 | b | 40.0 | not defined |" in text
+    assert text.endswith("\n".join(map(markdown, (one, two))))
+    again = [JudgeStudy.from_dict(json.loads(json.dumps(study.to_dict()))) for study in (one, two)]
+    assert again == [one, two]
 
 
 def made_up(places: int) -> Bench:

@@ -7,7 +7,7 @@ them teach is evaluated on the other queries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -72,6 +72,12 @@ class JudgeTable:
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "rank_correlation": self.rank_correlation, "loss": self.loss}
 
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> JudgeTable:
+        """The inverse."""
+        candidates = tuple(JudgedCandidate(**one) for one in facts["candidates"])
+        return cls(facts["photos"], facts["incumbent"], facts["chosen"], candidates)
+
 
 @dataclass(frozen=True)
 class JudgeStudy:
@@ -84,6 +90,12 @@ class JudgeStudy:
     def to_dict(self) -> dict[str, Any]:
         tables = {"database": self.database.to_dict(), "target": self.target and self.target.to_dict()}
         return {"dataset": self.dataset, "title": self.title, "encoder": self.encoder, **tables}
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> JudgeStudy:
+        """The inverse."""
+        database, target = (facts[kind] and JudgeTable.from_dict(facts[kind]) for kind in ("database", "target"))
+        return cls(facts["dataset"], facts["title"], facts["encoder"], database, target)
 
 
 def study_judge(bench: Bench, shared: Shared | None = None, progress: bool | Progress | None = None) -> JudgeStudy:
@@ -166,6 +178,26 @@ def _some_at_a_time(rows: np.ndarray) -> Sequence[np.ndarray]:
     return [rows[start : start + QUERIES_AT_ONCE] for start in range(0, len(rows), QUERIES_AT_ONCE)]
 
 
+# --- tables ----------------------------------------------------------------------------------------------------
+
+
+def page(studies: Sequence[JudgeStudy]) -> str:
+    """Markdown: what the judge chose on every dataset, and every candidate that it chose among."""
+    lines = [
+        "| dataset | judged by | chosen | R@1 | incumbent | R@1 | best by labels | R@1 | rank correlation |",
+        "|---|---|---|--:|---|--:|---|--:|--:|",
+        *(_choice(study.title, table) for study in studies for table in (study.database, study.target) if table),
+    ]
+    return "\n".join([*lines, "", *map(markdown, studies)])
+
+
+def _choice(title: str, table: JudgeTable) -> str:
+    recall = {one.name: 100 * one.recall for one in table.candidates}
+    best = max(recall, key=lambda name: recall[name])  # of equals the one of more value
+    heads = " | ".join(f"{name} | {recall[name]:.1f}" for name in (table.chosen, table.incumbent, best))
+    return f"| {title} | {table.photos} | {heads} | {_known(table.rank_correlation)} |"
+
+
 def markdown(study: JudgeStudy) -> str:
     """One table of a dataset: candidates of both kinds, those chosen in bold, incumbents marked."""
     lines = [
@@ -186,9 +218,11 @@ def markdown(study: JudgeStudy) -> str:
 
 
 def _summary(table: JudgeTable) -> str:
-    correlation = table.rank_correlation
-    known = "not defined" if correlation is None else f"{correlation:.2f}"
     return (
-        f"By {table.photos}: rank correlation of value and R@1 {known}; the head chosen is "
+        f"By {table.photos}: rank correlation of value and R@1 {_known(table.rank_correlation)}; the head chosen is "
         f"{100 * table.loss:.1f} points below the best.\n"
     )
+
+
+def _known(correlation: float | None) -> str:
+    return "not defined" if correlation is None else f"{correlation:.2f}"

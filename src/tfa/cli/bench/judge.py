@@ -29,7 +29,7 @@ def judge(
     from tfa.base.progress import as_progress
     from tfa.bench.heads.contract import Shared
     from tfa.bench.run import prepare
-    from tfa.bench.studies.judge import markdown, study_judge
+    from tfa.bench.studies.judge import page, study_judge
 
     loaded = load_all(dataset, out=out)
     bars = as_progress(wants_progress(quiet=quiet, json=json))
@@ -39,5 +39,4 @@ def judge(
         bench = prepare(data, model, progress=bars)
         studies.append(study_judge(bench, Shared(spec=bench.spec, device=encoding.device, progress=bars), bars))
     if not delivered([study.to_dict() for study in studies], out=out, json=json):
-        for study in studies:
-            typer.echo(markdown(study))
+        typer.echo(page(studies))
