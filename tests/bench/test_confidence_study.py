@@ -17,6 +17,7 @@ from tfa.bench.run import Bench
 from tfa.bench.studies.confidence import (
     COLUMNS,
     LOOK_COLUMNS,
+    ConfidenceStudy,
     in_words,
     left_out,
     look_rows,
@@ -49,6 +50,14 @@ def test_the_fit_finds_the_constants_that_made_the_answers():
         pytest.approx(0.7, abs=0.15),
     )  # a little is shrunk
     assert found.per_agreement == pytest.approx(1.2, abs=0.35)
+
+
+def test_a_lead_counts_as_far_as_it_says_something():
+    by, rng = Constants(0.5, -1.0, 0.7, 0.0, 1.5), np.random.default_rng(5)
+    features = Features(rng.normal(0, 2, 9000), rng.uniform(-1, 1, 9000), rng.uniform(-1, 4, 9000), np.ones(9000, bool))
+    right = rng.random(9000) < features.confidence(by, by)
+    found = fit_constants([Sample(features, right, np.zeros(9000, np.int64))], [], 0.5)
+    assert found.per_lead == pytest.approx(1.5, abs=0.3)
 
 
 def test_photos_outside_the_map_lower_the_confidence():
@@ -142,10 +151,14 @@ def test_strangers_are_looked_at_beside_own_photos(study):
 
 
 def test_tables_and_json(study):
-    assert json.loads(json.dumps(study.to_dict()))["summary"]["verified"] == study.summary(True)
+    written = json.loads(json.dumps(study.to_dict()))
+    assert written["summary"]["verified"] == study.summary(True)
+    assert ConfidenceStudy.from_dict(written) == study
     assert {len(row) for row in table_rows(study, True)} == {len(COLUMNS)}
     assert {len(row) for row in look_rows(study)} == {len(LOOK_COLUMNS)}
-    assert set(study.to_dict()["in_use"]["verified"]) == {"temperature", "offset", "per_place", "per_agreement"}
+    assert set(study.to_dict()["in_use"]["verified"]) == {
+        *("temperature", "offset", "per_place", "per_agreement", "per_lead"),
+    }
 
 
 def test_one_dataset_is_not_enough():

@@ -106,7 +106,7 @@ class Drawn:
         return np.array([row.mean() for row in rows]), np.array([row.max() for row in rows])
 
 
-def by_hand(row, own, answer, images, ordering, by: Constants):
+def by_hand(row, own, answer, images, ordering, by: Constants, lead=0.0):
     """The confidence as the formula says it, for one hit."""
     others = np.delete(own[answer], answer)
     alike = [1.0 if c == answer else (own[answer, c] - others.mean()) / (others.max() - others.mean()) for c in images]
@@ -115,7 +115,8 @@ def by_hand(row, own, answer, images, ordering, by: Constants):
     z = (row - row.mean()) / row.std()
     rest = [c for c in images if c != answer]
     agreement = np.corrcoef(z[rest], own[answer, rest])[0, 1]
-    return 1 / (1 + np.exp(-(by.offset + by.per_place * np.log(place / (1 - place)) + by.per_agreement * agreement)))
+    said = by.per_place * np.log(place / (1 - place)) + by.per_agreement * agreement + by.per_lead * np.clip(lead, 0, 2)
+    return 1 / (1 + np.exp(-(by.offset + said)))
 
 
 def drawn(images=50, seed=0):
@@ -130,8 +131,19 @@ def test_unverified_confidence_by_hand():
     images = np.argsort(-row)[:FIRST]
     z = (row - row.mean()) / row.std()
     expected = [by_hand(row, own, answer, images, z[images], PLAIN) for answer in images[:3]]
-    np.testing.assert_allclose(confidence[0], expected)
+    np.testing.assert_allclose(confidence[0], np.minimum.accumulate(expected))
     assert not sure.any()
+
+
+def test_no_hit_is_more_confident_than_the_one_before_it():
+    risen = 0
+    for seed in range(20):
+        row, own = drawn(seed=seed)
+        found = rerank(row[None], FIRST)
+        confidence, alone = confidence_of(found, Drawn(own), 5)[0][0], features_of(found, Drawn(own), 5).confidence()[0]
+        risen += (np.diff(alone) > 0).any()
+        np.testing.assert_array_equal(confidence, [alone[: k + 1].min() for k in range(5)])
+    assert risen  # else this says nothing
 
 
 def test_verified_confidence_by_hand():
@@ -144,7 +156,12 @@ def test_verified_confidence_by_hand():
     ordering = [z[c] + 4 * np.sqrt(evidence.get((0, int(c)), 0.0)) for c in images]
     first, seventh = int(found.indices[0, 0]), int(found.indices[0, 6])
     assert first == images[1]
-    assert features.confidence()[0, 0] == pytest.approx(by_hand(row, own, first, images, ordering, VERIFIED))
+    lead = features.lead[0, 0]
+    assert features.confidence()[0, 0] == pytest.approx(by_hand(row, own, first, images, ordering, VERIFIED, lead))
+    more, most = (dataclasses.replace(features, lead=features.lead + some) for some in (0.5, 9.0))
+    by = dataclasses.replace(VERIFIED, per_lead=0.7)
+    assert features.confidence(by)[0, 0] < more.confidence(by)[0, 0] < most.confidence(by)[0, 0]
+    assert most.confidence(by)[0, 0] == pytest.approx(by_hand(row, own, first, images, ordering, by, 2.0))
     # One that was not compared has the constants of unverified answers, and the shares of the verified order.
     plain = dataclasses.replace(PLAIN, temperature=VERIFIED.temperature)
     assert features.confidence()[0, 6] == pytest.approx(by_hand(row, own, seventh, images, ordering, plain))

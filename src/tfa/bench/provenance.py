@@ -21,7 +21,8 @@ ALGORITHM: Mapping[str, int] = {
     "evidence": 1,
     "controllers": 1,
     "score_calibration": 2,  # 2: levels by a partition, in the last digit
-    "verification": 6,  # 4: ordered by the code of a map; 5: candidates that pay; 6: a sign test admits
+    # 4: ordered by the code of a map; 5: candidates that pay; 6: a sign test admits; 7: confidence knows the lead
+    "verification": 7,
     "second_order": 1,  # directions, descriptors, spaces and their scores
     "judge": 1,
     "online": 1,

@@ -7,19 +7,18 @@ resembles them as the answer does. Both are asked of the images c that stand fir
     p          = softmax of what they are ordered by, divided by T: z + 4 √M if verified, else z
     place      = logit of Σ p_c s_c, which is clipped to 0.01 … 0.9933
     agreement  = correlation, over c ≠ a, of z_c with S(a, c); 0 where there is none
-    confidence = σ(offset + per_place · place + per_agreement · agreement)
+    lead       = √M_a − Σ (1 − s_c) √M_c / Σ (1 − s_c), over what was verified: evidence beyond that of other places
+    confidence = σ(offset + per_place · place + per_agreement · agreement + per_lead · clip(lead, 0, 2))
 
 a is the answer, S(a, ·) what the map's images score with it (`own_scores`), z the z-score in the photo's row. So a
 neighbouring frame does not make an answer doubtful, another place with the same score does.
 
-An answer is called sure if it was verified, its confidence is at least 0.9, and its evidence leads:
+An answer is called sure if it was verified, its confidence is at least 0.9, and its evidence leads by 0.65 or more.
 
-    lead = √M_a − Σ (1 − s_c) √M_c / Σ (1 − s_c) ≥ 0.65, over what was verified: evidence beyond that of other places
-
-Every hit is an answer of its own here: that of the second is the confidence if it had been given first. One formula
-serves every head. Its constants were fitted on labelled public datasets, each left out in turn (`tfa bench confidence`,
-docs/confidence.md), never on a user's map. Frames of a drive have the probability of the filter instead
-(`tfa.online.sequence_filter`).
+Every hit is an answer of its own here: that of the second is the confidence if it had been given first, but never more
+than that of the hit before it. One formula serves every head; what was not verified has no lead. Its constants were
+fitted on labelled public datasets, each left out in turn (`tfa bench confidence`, docs/confidence.md), never on a
+user's map. Frames of a drive have the probability of the filter instead (`tfa.online.sequence_filter`).
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from tfa.verification.reranking import UNVERIFIED, Verified
 FIRST = 30  # images that could have been given instead, where fewer were verified
 LOWEST, HIGHEST = 0.01, 0.9933  # of Σ p_c s_c: beyond, it says no more
 SURE, SURE_LEAD = 0.9, 0.65
+MOST_LEAD = 2.0  # beyond, it says no more
 EPSILON = 1e-12
 
 
@@ -45,10 +45,11 @@ class Constants:
     offset: float
     per_place: float
     per_agreement: float
+    per_lead: float = 0.0
 
 
 # Rounded from the fit on eight datasets, each asked alone, in driving order and after a calibration with 64 photos.
-VERIFIED = Constants(0.5, -1.05, 0.65, 1.1)
+VERIFIED = Constants(0.5, -1.4, 0.52, 1.1, 1.5)
 PLAIN = Constants(0.33, -1.25, 0.6, 1.7)
 
 
@@ -70,8 +71,12 @@ class Features:
         """Can hits of that confidence be relied on? `q k`, bool; never if they were not verified."""
         return self.verified & (confidence >= SURE) & (self.lead >= SURE_LEAD)
 
+    def columns(self) -> np.ndarray:
+        """What the constants weigh, `… 3`: place, agreement, and the lead as far as it counts."""
+        return np.stack([self.place, self.agreement, np.clip(self.lead, 0, MOST_LEAD)], axis=-1)
+
     def _logistic(self, by: Constants) -> np.ndarray:
-        return 1 / (1 + np.exp(-(by.offset + by.per_place * self.place + by.per_agreement * self.agreement)))
+        return 1 / (1 + np.exp(-(by.offset + self.columns() @ (by.per_place, by.per_agreement, by.per_lead))))
 
 
 def confidence_of(found: Verified, own: OwnScores, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -80,7 +85,8 @@ def confidence_of(found: Verified, own: OwnScores, k: int) -> tuple[np.ndarray, 
     `found` holds all images that were verified, and 30 at least if there are so many.
     """
     features = features_of(found, own, k)
-    confidence = features.confidence()
+    # A hit that stands later is the worse answer, whatever else shows its place.
+    confidence = np.minimum.accumulate(features.confidence(), axis=1)
     return confidence, features.sure(confidence)
 
 

@@ -23,6 +23,7 @@ from tfa.method.described_queries import DescribedQueries
 
 STRANGERS = 64  # photos of each of the two datasets given next, asked of a map that does not know them
 IN_USE = {True: VERIFIED, False: PLAIN}
+KINDS = {"verified": True, "unverified": False}
 COLUMNS = (
     "dataset", "way", "true R@1", "expected", "difference", "interval", "holds it", "sure", "of sure right",
     "outside sure", "outside expected",
@@ -72,15 +73,24 @@ class ConfidenceStudy:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        kinds = {"verified": True, "unverified": False}
         return {
             "encoder": self.encoder,
             "left_out": [{**asdict(row), "holds": row.holds} for row in self.rows],
-            "summary": {name: self.summary(kind) for name, kind in kinds.items()},
-            "fitted": {name: asdict(self.fitted[kind]) for name, kind in kinds.items()},
-            "in_use": {name: asdict(IN_USE[kind]) for name, kind in kinds.items()},
+            "summary": {name: self.summary(kind) for name, kind in KINDS.items()},
+            "fitted": {name: asdict(self.fitted[kind]) for name, kind in KINDS.items()},
+            "in_use": {name: asdict(IN_USE[kind]) for name, kind in KINDS.items()},
             "unlike": {name: {kind: asdict(one) for kind, one in looks.items()} for name, looks in self.looks.items()},
         }
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> ConfidenceStudy:
+        """The inverse."""
+        rows = [LeftOut(**{key: value for key, value in row.items() if key != "holds"}) for row in facts["left_out"]]
+        fitted = {kind: Constants(**facts["fitted"][name]) for name, kind in KINDS.items()}
+        looks: dict[str, Mapping[str, Looks]] = {
+            name: {kind: Looks(**one) for kind, one in own.items()} for name, own in facts["unlike"].items()
+        }
+        return cls(facts["encoder"], rows, fitted, looks)
 
 
 def study_confidence(benches: Sequence[Bench], device: str, progress: Progress) -> ConfidenceStudy:

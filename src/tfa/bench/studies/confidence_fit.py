@@ -4,7 +4,7 @@
 
 c is the confidence, y whether the answer is right, a group one dataset asked in one way; photos outside the map are
 wrong answers and weigh 8 % of all others. The second term is what expected recall needs: a mean that fits each dataset.
-b are the factors of place and agreement as standardised over all answers; none is negative.
+b are the factors of place, agreement and lead as standardised over all answers; none is negative.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ OF_MEANS, RIDGE = 4.0, 0.02
 def fit_constants(own: Sequence[Sample], foreign: Sequence[Sample], temperature: float) -> Constants:
     """From groups of answers, and of answers to photos outside the map, with features of this temperature."""
     every = [*own, *foreign]
-    features = np.concatenate([np.stack([one.features.place, one.features.agreement], axis=1) for one in every])
+    features = np.concatenate([one.features.columns() for one in every])
     right = np.concatenate([one.right for one in every]).astype(np.float64)
     shares = [*np.full(len(own), 1 / len(own)), *np.full(len(foreign), OUTSIDE / max(len(foreign), 1))]
     counts = [len(one.right) for one in every]
     weight = np.repeat(np.array(shares) / counts, counts)
     group = np.repeat(np.arange(len(own)), counts[: len(own)])
     centre = weight @ features / weight.sum()
-    spread = np.sqrt(weight @ (features - centre) ** 2 / weight.sum()) + 1e-9
+    spread = np.sqrt(weight @ (features - centre) ** 2 / weight.sum())
+    spread = np.where(spread > 1e-6, spread, np.inf)  # what is the same of all answers, up to rounding, has no factor
     standard, inside = (features - centre) / spread, len(group)
     sizes = np.bincount(group).astype(np.float64)
     recall = np.bincount(group, right[:inside]) / sizes
@@ -47,7 +48,7 @@ def fit_constants(own: Sequence[Sample], foreign: Sequence[Sample], temperature:
         slope[:inside] += (confidence * (1 - confidence))[:inside] * (2 * OF_MEANS * error / len(error) / sizes)[group]
         return float(value), np.array([slope.sum(), *(standard.T @ slope + RIDGE * b[1:])])
 
-    bounds = [(None, None), (0, None), (0, None)]
-    found = scipy.optimize.minimize(loss, np.zeros(3), jac=True, bounds=bounds, method="L-BFGS-B").x
+    bounds = [(None, None), *[(0, None)] * len(spread)]
+    found = scipy.optimize.minimize(loss, np.zeros(len(bounds)), jac=True, bounds=bounds, method="L-BFGS-B").x
     factors = found[1:] / spread
-    return Constants(temperature, float(found[0] - factors @ centre), float(factors[0]), float(factors[1]))
+    return Constants(temperature, float(found[0] - factors @ centre), *map(float, factors))
