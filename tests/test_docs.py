@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 import tfa
 from tests.fakes import FakeEncoder, random_image
@@ -186,16 +187,54 @@ def verbs(command, words=()):
         yield " ".join(words), command
 
 
-def test_the_command_line_page_has_every_verb_and_option():
+def app():
     from tfa.cli.app import app
 
+    return app
+
+
+def test_the_command_line_page_has_every_verb_and_option():
     told = dict(re.findall(r"^## tfa ([a-z ]+)\n(.*?)(?=^## |\Z)", page("cli.md"), re.MULTILINE | re.DOTALL))
-    known = dict(verbs(typer.main.get_command(app)))
+    known = dict(verbs(typer.main.get_command(app())))
     assert set(told) == set(known)
     for verb, command in known.items():
         options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
         assert [o.opts[0] for o in options if not re.search(rf"[`\[ ]{o.opts[0]}\b", told[verb])] == [], verb
     assert any(parameter.opts[0] == "--positions" for parameter in known["build"].params)
+
+
+def test_the_readme_leads_with_what_the_records_say():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    shown = re.search(r"<!-- overview: (.*?) -->\n(.*?)<!-- end of overview -->", readme, re.DOTALL)
+    assert shown is not None
+    assert shown.start() < readme.index("\n## ")
+    command = shown[1].split()
+    found = CliRunner().invoke(app(), [*command[1:-2], str(ROOT / command[-2]), command[-1]])
+    assert found.exit_code == 0, found.output
+    table = [line for line in found.output.splitlines() if line.startswith("|")]
+    assert shown[2].split("\n")[:-1] == table
+    assert len(table) > 12
+
+
+def test_the_tables_of_the_judge_are_those_the_command_printed():
+    from tfa.bench.studies.judge import JudgeStudy
+    from tfa.bench.studies.judge import page as judge_page
+
+    studies = [JudgeStudy.from_dict(one) for one in json.loads(page("judge.json"))]
+    assert judge_page(studies).strip() in page("judge-tables.md")
+
+
+@pytest.mark.parametrize("verified", [True, False])
+def test_the_tables_of_confidence_are_those_the_command_printed(verified):
+    from tfa.bench.studies.confidence import COLUMNS, LOOK_COLUMNS, ConfidenceStudy, in_words, look_rows, table_rows
+
+    study = ConfidenceStudy.from_dict(json.loads(page("confidence.json")))
+    text = page("confidence.md")
+    for columns, rows in ((COLUMNS, table_rows(study, verified)), (LOOK_COLUMNS, look_rows(study))):
+        lines = [f"| {' | '.join(row)} |" for row in (columns, *rows)]
+        assert "\n".join(lines[1:]) in text
+        assert lines[0] in text
+    assert in_words(study, verified) in text.replace("\n", " ")
 
 
 @pytest.mark.parametrize("table", ["drive", "curve", "events", "change"])
