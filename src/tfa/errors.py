@@ -112,7 +112,7 @@ def from_os_error(error: OSError | MemoryError, path: str | os.PathLike[str] | N
     where = "" if not named else f" at {os.fspath(named[0])}"
     if error.errno in _FULL:
         return DiskFull(
-            f"the disk is full{where} ({os.strerror(error.errno)}); nothing was changed. "
+            f"the disk is full{where} ({os.strerror(error.errno)}); what was saved before is as it was. "
             "Free some room there and do it again",
             *named,
         )
@@ -127,5 +127,6 @@ def from_os_error(error: OSError | MemoryError, path: str | os.PathLike[str] | N
 def _no_memory(error: OSError | MemoryError) -> OutOfResources:
     said = f" ({error})" if str(error) else ""
     return OutOfResources(
-        f"there is not enough memory{said}; nothing was changed. End other programs, or take fewer photos at a time"
+        f"there is not enough memory{said}; what was saved before is as it was. End other programs, or take fewer "
+        "photos at a time"
     )

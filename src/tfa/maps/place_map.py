@@ -226,13 +226,14 @@ class PlaceMap(AskableMap):
         Images that were added since are described by it now.
         """
         head, known = other.state.chosen(name), other.state.images
-        if self.state.head_digest(DATABASE) != other.state.head_digest(DATABASE):
+        pairs = zip(self.state.images, known, strict=False)
+        alike = len(known) <= len(self.state.images) and all((a.id, a.digest) == (b.id, b.digest) for a, b in pairs)
+        if self.state.head_digest(DATABASE) != other.state.head_digest(DATABASE) or not alike:
             raise BadMap("the map was fitted again while it was calibrated; calibrate it again")
         if head.stored.in_space and self.state.spaces is not None:
             head = head.over(self.state.spaces)
         elif added := self.state.images[len(known) :]:
             head = head.grown(tokens_of(self, added))
-        head = replace(head, calibration={**(head.calibration or {}), "revision": self.state.revision + 1})
         self._commit(self.state.with_calibration(head), writer.write_calibration)
 
     def _commit(self, state: MapState, write: Callable[[Path, MapState], MapState]) -> None:
@@ -242,8 +243,8 @@ class PlaceMap(AskableMap):
         is, if another process holds the folder or has changed it.
         """
         if self.path is not None:
-            with writer.editing(self.path, self.state.revision):
-                state = write(self.path, state)
+            with writer.editing(self.path, self.state.digest):
+                state = write(self.path, writer.numbered(self.path, state))
         self._take(state)
 
     # --- describe ----------------------------------------------------------------------------------------------

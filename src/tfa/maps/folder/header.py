@@ -27,7 +27,7 @@ def is_map(path: Path) -> bool:
 
 
 def read_header(folder: Path) -> dict[str, Any]:
-    """The header of a map, whole and of a version this release reads."""
+    """The header of a map, whole and of a version this release reads, with its digest."""
     if not folder.exists():
         raise BadMap(f"there is no map at {folder}; build one with: tfa build PHOTOS --out {folder}", folder)
     if not is_map(folder):
@@ -44,10 +44,14 @@ def read_header(folder: Path) -> dict[str, Any]:
         older = isinstance(version, int) and version < VERSION
         remedy = f"build it again: tfa build PHOTOS --out {folder} --force" if older else "use a newer tfa-vpr"
         raise BadMap(f"{folder} has format version {version}, this release reads {VERSION}; {remedy}", folder)
-    digest = header.pop("digest", None)
-    if digest != sha256_of_json(header):
+    if header.get("digest") != digest_of(header):
         raise BadMap(f"{folder / HEADER} was edited or damaged: its digest does not match; build the map again", folder)
     return header
+
+
+def digest_of(header: dict[str, Any]) -> str:
+    """What a state of a map is known by; a revision's number comes again where a map is removed and built anew."""
+    return sha256_of_json({key: value for key, value in header.items() if key != "digest"})
 
 
 def check_file(file: Path, entry: dict[str, Any], checksum: bool) -> None:

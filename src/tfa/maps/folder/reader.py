@@ -80,6 +80,7 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
             vocabularies=_read_vocabularies(folder, header),
             spaces=spaces,
             photo_root=root,
+            digest=header["digest"],
         )
         names = [head.name for head in heads]
         if names[0] != DATABASE or len(set(names)) != len(names) or state.active not in names:
