@@ -50,9 +50,10 @@ def run_killed(folder: str, path: str, name: str, number: int) -> None:
 
 def prepared(world: World, kind: str, into: Path) -> Path:
     """A map that every edit above can be done to: with a calibration, and an image added."""
-    path = world.map(kind, into)
-    opened = world.opened(path)
-    opened.calibrate(world.camera, name="night")
-    opened.add(world.more[2:3])
-    assert len(opened) == FIRST + 1
-    return path
+    if not (world.folder / f"edited-{kind}.tfa").exists():
+        opened = world.opened(world.map(kind, into / "first"))
+        opened.calibrate(world.camera, name="night")
+        opened.add(world.more[2:3])
+        assert len(opened) == FIRST + 1
+        opened.path.rename(world.folder / f"edited-{kind}.tfa")
+    return world.map(f"edited-{kind}", into)

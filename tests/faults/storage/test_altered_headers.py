@@ -12,6 +12,7 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.faults.storage.conftest import KINDS
+from tests.faults.storage.edits import prepared
 from tfa.base.files import sha256_of_json
 from tfa.errors import BadMap, TfaError
 from tfa.maps import PlaceMap
@@ -72,13 +73,12 @@ def use(path: Path, query: Path) -> None:
 
 @pytest.mark.parametrize("kind", [*KINDS, "calibrated"])
 def test_an_altered_header_is_refused_or_makes_sense(world, tmp_path, campaign, kind):
-    path = world.map("paper" if kind == "calibrated" else kind, tmp_path)
-    if kind != "second-order":
+    path = prepared(world, kind, tmp_path) if kind in ("paper", "judged") else world.map("second-order", tmp_path)
+    if kind == "calibrated":
         world.opened(path).calibrate(world.camera, name="night", score=True)
-        world.opened(path).add(world.more[:1])
     header = json.loads((path / "map.json").read_text("utf-8"))
     original = {file.name for file in path.iterdir()}
-    rng, attempts, refused, failures = random.Random(kind), campaign.size(40, 800), 0, []
+    rng, attempts, refused, failures = random.Random(kind), campaign.size(25, 800), 0, []
     for _ in range(attempts):
         changed = altered(header, rng)
         sign(path, changed)

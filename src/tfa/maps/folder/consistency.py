@@ -29,19 +29,19 @@ def check_records(records: Any, where: str, rows: int) -> None:
 
 def check_state(state: MapState) -> None:
     """Raises BadShape."""
-    images = len(state.images)
+    images, channels = len(state.images), state.head.scorer.sides[0].channels
     _check_ids(state.images, state.next_id)
     if state.compact is not None:
         _same("compact tokens", len(state.compact), images)
-        _same("channels of the compaction", len(state.compact.compaction.mean), state.encoder["channels"])
+        _same("channels of the compaction", len(state.compact.compaction.mean), channels)
     if state.spaces is not None:
         for place, space in enumerate(state.spaces.spaces):
             _same(f"coordinates of space {place}", len(space), images)
-            _same(f"channels of space {place}", space.side.channels, state.encoder["channels"])
+            _same(f"channels of space {place}", space.side.channels, channels)
     if state.vocabularies is not None:
-        _same("channels of the words", state.vocabularies.shape[2], state.encoder["channels"])
+        _same("channels of the words", state.vocabularies.shape[2], channels)
     for head in state.heads:
-        _check_head(head, state, images)
+        _check_head(head, images, channels)
 
 
 def _check_ids(images: Sequence[ImageRecord], next_id: int) -> None:
@@ -53,17 +53,16 @@ def _check_ids(images: Sequence[ImageRecord], next_id: int) -> None:
         raise BadShape("images that the head was fitted on do not come first")
 
 
-def _check_head(head: NamedHead, state: MapState, images: int) -> None:
+def _check_head(head: NamedHead, images: int, channels: int) -> None:
     scorer = head.stored.scorer
     _same(f"biases of head {head.name}", scorer.bias.shape, (images,))
     for index, term in enumerate(scorer.terms):
         where = f"head {head.name}, term {index}"
         _same(f"rows of {where}", len(term.gallery), images)
         if term.side == GLOBAL:
-            _same(f"width of {where}", term.gallery.width, state.encoder["global_channels"])
             continue
         side = scorer.sides[term.side]
-        _same(f"channels of {where}", side.channels, state.encoder["channels"])
+        _same(f"channels of {where}", side.channels, channels)
         if isinstance(side, ResidualSide):
             _same(f"width of {where}", term.gallery.width, side.width if term.gamma is None else len(side.eigenvalues))
 
