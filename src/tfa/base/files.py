@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tfa.base.held import hold
 from tfa.errors import TfaError, from_os_error
 
 _DTYPES = {
@@ -34,13 +35,15 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     with saying_what_ran_out(path):
         make_folder(path.parent)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        os.close(handle)
         temporary = Path(name)
         try:
-            write(temporary)
-            os.chmod(temporary, 0o644)  # mkstemp makes files private; a map or a cache may be shared
-            with open(temporary, "rb+") as file:
-                os.fsync(file.fileno())
+            try:
+                hold(handle)  # nobody tidies it away
+                write(temporary)
+                os.chmod(temporary, 0o644)  # mkstemp makes files private; a map or a cache may be shared
+                os.fsync(handle)
+            finally:
+                os.close(handle)  # Windows renames no open file
             with synced(path.parent):
                 os.replace(temporary, path)
         except BaseException:

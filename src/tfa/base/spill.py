@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.own_folders import OwnFolder, tidy
+from tfa.base.held import OwnFolder, tidy
 from tfa.errors import DiskFull, TfaError, from_os_error
 
 PREFIX, SUFFIX = "tfa-spill-", ".bin"
@@ -43,7 +43,7 @@ class Spill:
         return mapped
 
     def _new_folder(self, parent: Path) -> Path:
-        tidy(parent, PREFIX, lambda name: name.endswith(SUFFIX))
+        tidy(parent, f"{PREFIX}*", lambda name: name.endswith(SUFFIX))
         folder = OwnFolder(parent, PREFIX)
         weakref.finalize(self, folder.remove)
         return folder.path

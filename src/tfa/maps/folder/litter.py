@@ -10,9 +10,10 @@ import contextlib
 import json
 import re
 from collections.abc import Collection
+from glob import escape
 from pathlib import Path
 
-from tfa.base.own_folders import tidy
+from tfa.base.held import tidy
 from tfa.maps.folder.header import HEADER
 
 OURS = re.compile(
@@ -54,4 +55,4 @@ def remove_unborn(folder: Path, revision: int) -> None:
 
 def remove_beside(path: Path) -> None:
     """Delete folders beside the map `path` that a save was writing when it was killed."""
-    tidy(path.parent, f".{path.name}.", lambda name: name == HEADER or OURS.match(name) is not None)
+    tidy(path.parent, f".{escape(path.name)}.*", lambda name: name == HEADER or OURS.match(name) is not None)

@@ -19,7 +19,7 @@ from tfa.maps.stored_head import StoredHead
 from tfa.maps.stored_space import StoredSpaces
 from tfa.verification.patch_store import CompactTokens
 
-ATTEMPTS = 5  # headers read while another process edits the map
+ATTEMPTS = 20  # headers read while other processes edit the map
 
 
 def read(folder: Path, *, checksum: bool = False) -> MapState:

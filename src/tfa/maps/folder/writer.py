@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tfa.base.files import make_folder, saying_what_ran_out, sha256_of_file, synced, write_json, write_tensors
-from tfa.base.own_folders import OwnFolder
+from tfa.base.held import OwnFolder
 from tfa.errors import BadMap
 from tfa.maps.folder.header import AS_THEY_ARE, FORMAT, HEADER, VERSION, digest_of, is_map, read_header
 from tfa.maps.folder.litter import last_revision, remove_beside, remove_others, remove_unborn
