@@ -210,7 +210,7 @@ def _check_files(header: dict[str, Any], heads: list[str]) -> None:
     files, segments = header["files"], len(header["segments"])
     if len({entry["name"].lower() for entry in files}) != len(files):
         raise BadShape("two files have one name")
-    wanted = {("images", None): segments}
+    wanted: dict[tuple[str, str | None], int] = {("images", None): segments}
     for head in heads:
         wanted |= {("head", head): 1, ("gallery", head): segments}
     if header["space"] is not None:
