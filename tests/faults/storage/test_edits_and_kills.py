@@ -88,7 +88,7 @@ class KilledMap(EditedMap):
 def test_any_order_of_edits_and_kills(tmp_path, campaign):
     KilledMap.made, KilledMap.folder = made_world(tmp_path), tmp_path / "edited"
     KilledMap.kills = 0
-    sequences = campaign.size(2, 60)
+    sequences = campaign.size(2, 25)
     bounds = settings(
         max_examples=sequences,
         stateful_step_count=campaign.size(6, 12),

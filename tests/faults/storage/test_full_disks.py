@@ -57,7 +57,7 @@ def test_any_operation_of_any_edit_fails(world, tmp_path, campaign, fault):
     for name, edit in EDITS.items():
         if name == "refit" and not campaign.full:
             continue  # as overwriting, after a fit
-        number, step = 0, campaign.size(23, 1)
+        number, step = 0, campaign.size(23, 1 if fault == "the disk is full" else 4)
         while True:
             path = tmp_path / "town.tfa"
             shutil.rmtree(path, ignore_errors=True)
