@@ -1,13 +1,16 @@
+import errno
 import json
 import os
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from tfa.base import files as storage
 from tfa.base.config import HeadSpec
-from tfa.errors import BadSpec
+from tfa.errors import BadSpec, DiskFull, OutOfResources
 
 
 def test_spec_checks_and_round_trips():
@@ -62,3 +65,86 @@ def test_a_truncated_file_is_refused(tmp_path, keep):
 def test_json_digest_ignores_key_order():
     assert storage.sha256_of_json({"a": 1, "b": 2}) == storage.sha256_of_json({"b": 2, "a": 1})
     assert storage.sha256_of_json({"a": 1}) != storage.sha256_of_json({"a": 2})
+
+
+def test_tensors_are_written_as_the_safetensors_library_writes_them(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {
+        f"{code}.{n}": (rng.normal(size=(n, 3)) * 9).astype(dtype)
+        for code, dtype in storage._DTYPES.items()
+        for n in (0, 2)
+    }
+    arrays |= {
+        "a.z": np.float32(3.5).reshape(()),
+        "transposed": np.arange(6.0).reshape(2, 3).T,
+        "ünïcode": np.ones(2, np.int8),
+    }
+    storage.write_tensors(tmp_path / "ours", arrays, {"who": "me"})
+    save_file(
+        {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in arrays.items()},
+        tmp_path / "theirs",
+        {"who": "me"},
+    )
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"dtype": "F32", "shape": [-2, 2], "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": [2], "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": [2.0, 2], "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": None, "data_offsets": [0, 16]},
+        {"dtype": "F32", "data_offsets": [0, 16]},
+        {"dtype": "F31", "shape": [4], "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": [4], "data_offsets": [16, 0]},
+        [],
+    ],
+)
+def test_a_header_that_makes_no_sense_is_refused(tmp_path, entry):
+    text = json.dumps({"a": entry}).encode()
+    (tmp_path / "t.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(16))
+    with pytest.raises(storage.BadFile, match=r"t\.safetensors"):
+        storage.map_tensors(tmp_path / "t.safetensors")
+
+
+def test_names_that_are_not_utf8_survive_json(tmp_path):
+    name = os.fsdecode(b"caf\xe9.jpg")
+    storage.write_json(tmp_path / "a.json", [name, "é"])
+    assert json.loads((tmp_path / "a.json").read_text("utf-8")) == [name, "é"]
+    assert storage.sha256_of_json(name) != storage.sha256_of_json("caf\\udce9.jpg")
+
+
+@pytest.mark.parametrize("failing", ["fsync", "chmod", "replace"])
+def test_a_full_disk_is_said_with_the_path(tmp_path, monkeypatch, failing):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    storage.write_json(tmp_path / "a.json", 1)
+    monkeypatch.setattr(os, failing, full)
+    with pytest.raises(DiskFull, match=r"the disk is full at .*a\.json"):
+        storage.write_json(tmp_path / "a.json", 2)
+    assert json.loads((tmp_path / "a.json").read_text()) == 1
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_without_open_files_nothing_is_renamed(tmp_path, monkeypatch):
+    storage.write_json(tmp_path / "a.json", 1)
+    real = os.open
+
+    def refused(path, flags, *more, **kwargs):
+        if Path(path) == tmp_path:
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+        return real(path, flags, *more, **kwargs)
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(OutOfResources, match="too many files are open"):
+        storage.write_json(tmp_path / "a.json", 2)
+    assert json.loads((tmp_path / "a.json").read_text()) == 1
+
+
+def test_folders_that_are_made_are_synced_from_the_top(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(storage, "sync_folder", made.append)
+    storage.make_folder(tmp_path / "a" / "b")
+    assert made == [tmp_path, tmp_path / "a"]

@@ -1,15 +1,17 @@
 """Spilled arrays: what was written stays, and no file or descriptor outlives its array."""
 
 import gc
+import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tfa import pipeline
 from tfa.base.config import HeadSpec
 from tfa.base.spill import Spill, release
 from tfa.base.tokens import Tokens
-from tfa.pipeline import fit
 
 DESCRIPTORS = Path("/proc/self/fd")
 counted = pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="only Linux lists the open files of a process")
@@ -46,20 +48,47 @@ def test_a_spilled_array_leaves_no_file_open():
     before = open_files()
     spill = Spill(spill_bytes=0)
     arrays = [spill.empty((100,), np.float32) for _ in range(30)]
-    assert open_files() <= before + 30  # the mapping's own, as long as the array lives
+    assert open_files() <= before + 31  # the mapping's own, as long as the array lives, and the folder's
     folder = Path(str(arrays[0].filename)).parent
     del arrays, spill
     assert open_files() == before
     assert not folder.exists()
 
 
+def tokens_of_a_grid(seed: int, images: int = 40) -> Tokens:
+    patches = np.random.default_rng(seed).normal(size=(images, 6, 16)).astype(np.float32)
+    return Tokens(patches, grid=(2, 3))
+
+
+FITS = {
+    "paper": lambda tokens: pipeline.fit(tokens, HeadSpec(words=4)),
+    "second-order": lambda tokens: pipeline.fit_second_order(tokens),
+    "judged": lambda tokens: pipeline.fit_judged(tokens, spec=HeadSpec(words=4)),
+    "calibrated": lambda tokens: pipeline.calibrate(pipeline.fit(tokens, HeadSpec(words=4)), tokens_of_a_grid(1, 12)),
+    "judged, calibrated": lambda tokens: pipeline.fit_judged(tokens, tokens_of_a_grid(1, 12), spec=HeadSpec(words=4)),
+}
+
+
 @counted
-def test_a_fit_leaves_no_file_open(monkeypatch):
+@pytest.mark.parametrize("kind", FITS)
+def test_a_fit_leaves_no_file_open(monkeypatch, kind):
     monkeypatch.setattr(Spill.__init__, "__defaults__", (1 << 10,))
-    tokens = Tokens(np.random.default_rng(0).normal(size=(40, 6, 16)).astype(np.float32))
-    fit(tokens, HeadSpec(words=4))  # what libraries open once is open now
+    tokens = tokens_of_a_grid(0)
+    FITS[kind](tokens)  # what libraries open once is open now
     before = open_files()
-    head = fit(tokens, HeadSpec(words=4))
+    head = FITS[kind](tokens)
     assert open_files() > before  # the arrays of a head that lives are spilled here
     del head
     assert open_files() == before
+
+
+def test_what_a_killed_process_spilled_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    left, foreign = tmp_path / "tfa-spill-left", tmp_path / "tfa-spill-foreign"
+    for folder, name in ((left, "a.bin"), (foreign, "thesis.txt")):
+        folder.mkdir()
+        (folder / name).write_bytes(b"x")
+        os.utime(folder, (0, 0))
+    Spill(0).empty((4,), np.float32)
+    assert not left.exists()
+    assert foreign.exists()

@@ -141,7 +141,25 @@ def test_a_defect_and_a_full_disk_are_readable_too(run, spy, folder):
     assert result.stderr.startswith("error: ZeroDivisionError: division by zero\n")
     assert "Traceback" not in result.stderr
     spy.raises = OSError(28, "No space left on device", "town.tfa/head.safetensors")
-    assert run("info", "town.tfa").stderr == "error: town.tfa/head.safetensors: No space left on device\n"
+    said = run("info", "town.tfa").stderr
+    assert said.startswith("error: the disk is full at town.tfa/head.safetensors (No space left on device); ")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(122, "Disk quota exceeded"), "error: the disk is full (Disk quota exceeded)"),
+        (OSError(24, "Too many open files", "town.tfa"), "error: too many files are open at town.tfa"),
+        (MemoryError(), "error: there is not enough memory; "),
+        (MemoryError("Unable to allocate 3 GiB"), "error: there is not enough memory (Unable to allocate 3 GiB); "),
+    ],
+)
+def test_what_ran_out_is_no_defect(run, spy, folder, error, words):
+    spy.raises = error
+    result = run("info", "town.tfa")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(words)
+    assert "defect" not in result.stderr
 
 
 def test_ctrl_c_says_what_is_kept(run, spy, folder):

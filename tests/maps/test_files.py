@@ -345,6 +345,7 @@ def test_a_reader_that_was_overtaken_twice_reads_the_newer_map(saved, cache, mon
 
 def test_a_reader_gives_up_after_a_few_headers(saved, cache, monkeypatch):
     editor = reopened(saved, cache)
+    monkeypatch.setattr(reader, "ATTEMPTS", 3)
     committed_between(monkeypatch, lambda: (editor.refit(), editor.refit()), times=99)
     with pytest.raises(BadMap, match=r"is incomplete: .* is missing"):
         PlaceMap.load(saved)

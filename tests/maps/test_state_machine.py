@@ -35,6 +35,7 @@ class EditedMap(RuleBasedStateMachine):
 
     made: Path  # photos and a map of the first of them, made once
     folder: Path  # of this run's own
+    name = "town.tfa"  # of the map in that folder
 
     @initialize()
     def open_a_copy(self) -> None:
@@ -46,7 +47,7 @@ class EditedMap(RuleBasedStateMachine):
         self.calibrations: list[str] = []
 
     def opened(self) -> PlaceMap:
-        opened = PlaceMap.load(self.folder / "town.tfa", encoder=FakeEncoder())
+        opened = PlaceMap.load(self.folder / self.name, encoder=FakeEncoder())
         opened.cache = TokenCache(self.made / "cache")
         return opened
 
@@ -142,8 +143,8 @@ def full_disk(*_: Any) -> None:
     raise OSError("disk full")
 
 
-@pytest.mark.slow
-def test_any_order_of_edits(tmp_path: Path) -> None:
+def made_world(tmp_path: Path) -> Path:
+    """Photos, and a map of the first of them."""
     made = tmp_path / "made"
     for place in range(FIRST + MORE):
         photo(made / f"{place}.png", place)
@@ -160,7 +161,12 @@ def test_any_order_of_edits(tmp_path: Path) -> None:
         spec=HeadSpec(words=4),
         options=EncoderOptions(cache=TokenCache(made / "cache")),
     ).save(made / "town.tfa")
-    EditedMap.made, EditedMap.folder = made, tmp_path / "edited"
+    return made
+
+
+@pytest.mark.slow
+def test_any_order_of_edits(tmp_path: Path) -> None:
+    EditedMap.made, EditedMap.folder = made_world(tmp_path), tmp_path / "edited"
     bounds = settings(
         max_examples=18,
         stateful_step_count=10,

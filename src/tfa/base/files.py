@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
+import math
 import os
 import struct
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tfa.errors import TfaError
+from tfa.base.held import hold
+from tfa.errors import TfaError, from_os_error
 
 _DTYPES = {
-    "F64": np.float64, "F32": np.float32, "F16": np.float16, "I64": np.int64, "I32": np.int32,
+    "I64": np.int64, "F64": np.float64, "F32": np.float32, "I32": np.int32, "F16": np.float16,
     "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
-}  # fmt: skip
+}  # fmt: skip  # in the order in which the safetensors library writes them
 
 
 class BadFile(TfaError):
@@ -28,30 +32,75 @@ class BadFile(TfaError):
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` on a temporary neighbour of `path`, sync it, and rename it into place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
-    temporary = Path(name)
+    with saying_what_ran_out(path):
+        make_folder(path.parent)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        temporary = Path(name)
+        try:
+            try:
+                hold(handle)  # nobody tidies it away
+                write(temporary)
+                os.chmod(temporary, 0o644)  # mkstemp makes files private; a map or a cache may be shared
+                os.fsync(handle)
+            finally:
+                os.close(handle)  # Windows renames no open file
+            with synced(path.parent):
+                os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def saying_what_ran_out(path: Path) -> Iterator[None]:
+    """A full disk, no memory or no open files while `path` is written are errors of ours, which name it."""
     try:
-        write(temporary)
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp makes files private; a map or a cache may be shared
-        os.replace(temporary, path)
-        sync_folder(path.parent)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        yield
+    except (OSError, MemoryError) as error:
+        known = from_os_error(error, path)
+        if known is None:
+            raise
+        raise known from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those it lies in, where they are missing; all of them survive a power cut."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in reversed(missing):
+        sync_folder(made.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in `folder` survive a power cut (not every system can open a folder)."""
-    with contextlib.suppress(OSError):
+    """Make what was renamed in `folder` survive a power cut."""
+    with synced(folder):
+        pass
+
+
+@contextlib.contextmanager
+def synced(folder: Path) -> Iterator[None]:
+    """Make what is renamed in `folder` meanwhile survive a power cut.
+
+    The folder is opened before: where that fails, nothing was renamed yet.
+    """
+    handle = None
+    with contextlib.suppress(PermissionError):  # Windows opens no folder
         handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
+    try:
+        yield
+        if handle is not None:
+            _fsync_folder(handle)
+    finally:
+        if handle is not None:
             os.close(handle)
+
+
+def _fsync_folder(handle: int) -> None:
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that syncs no folders
+            raise
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -59,15 +108,37 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    """In UTF-8. What of a file name is none is written as JSON escapes it, so that JSON reads it back."""
+    content = text.encode("utf-8", "backslashreplace")
+    write_atomically(path, lambda temporary: _write_parts(temporary, [content]))
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file atomically."""
-    from safetensors.numpy import save_file
+    """Write a safetensors file atomically, one tensor after the other, in the order of the safetensors library.
 
-    contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    write_atomically(path, lambda temporary: save_file(contiguous, temporary, metadata=dict(metadata or {})))
+    The library itself copies every tensor first, and says of a full disk that it could not serialise.
+    """
+    known = {np.dtype(dtype): code for code, dtype in _DTYPES.items()}
+    order = list(known)
+    arrays = {name: np.asarray(array) for name, array in tensors.items()}
+    names = sorted(arrays, key=lambda name: (order.index(arrays[name].dtype), name))
+    header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    start = 0
+    for name in names:
+        array, end = arrays[name], start + arrays[name].nbytes
+        header[name] = {"dtype": known[array.dtype], "shape": list(array.shape), "data_offsets": [start, end]}
+        start = end
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors start at a multiple of eight bytes
+    parts = (np.ascontiguousarray(arrays[name]).data for name in names)
+    first = struct.pack("<Q", len(text)) + text
+    write_atomically(path, lambda temporary: _write_parts(temporary, chain([first], parts)))
+
+
+def _write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    with open(path, "wb") as file:
+        for part in parts:
+            file.write(part)
 
 
 def read_tensor_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
@@ -80,13 +151,24 @@ def read_tensor_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]
             raise BadFile(f"{path} is not a whole safetensors file ({size} bytes)", path)
         try:
             entries = json.loads(file.read(length))
-        except ValueError as error:
+            metadata = entries.pop("__metadata__", {})
+            end = max((_end_of(entry) for entry in entries.values()), default=0)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BadFile(f"{path} has an unreadable safetensors header: {error}", path) from None
-    metadata = entries.pop("__metadata__", {})
-    end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
     if 8 + length + end != size:
         raise BadFile(f"{path} is truncated: {size} bytes, its header promises {8 + length + end}", path)
     return entries, metadata, 8 + length
+
+
+def _end_of(entry: dict[str, Any]) -> int:
+    """The byte where a tensor ends, if its entry makes sense."""
+    shape, (start, end) = entry["shape"], entry["data_offsets"]
+    if not all(type(number) is int and number >= 0 for number in (*shape, start, end)):
+        raise ValueError(f"shape {shape} and offsets {start}, {end} must be whole numbers from 0 on")
+    dtype = _DTYPES.get(entry["dtype"])
+    if dtype is not None and end - start != math.prod(shape) * np.dtype(dtype).itemsize:
+        raise ValueError(f"a tensor {entry['dtype']} of shape {shape} does not take {end - start} bytes")
+    return end
 
 
 def map_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -94,6 +176,8 @@ def map_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     entries, metadata, start = read_tensor_header(path)
     arrays: dict[str, np.ndarray] = {}
     for name, entry in entries.items():
+        if entry["dtype"] not in _DTYPES:
+            raise BadFile(f"{path}: {name} has the dtype {entry['dtype']}; known are {', '.join(_DTYPES)}", path)
         dtype, shape = np.dtype(_DTYPES[entry["dtype"]]), tuple(entry["shape"])
         if 0 in shape:  # an empty range cannot be mapped
             arrays[name] = np.empty(shape, dtype)
@@ -110,7 +194,7 @@ def sha256_of_file(path: Path) -> str:
 def sha256_of_json(value: Any) -> str:
     """Digest of a JSON value that does not depend on key order or white space."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def cache_folder() -> Path:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
+import shutil
 import tempfile
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tfa.base.held import OwnFolder, tidy
+from tfa.errors import DiskFull, TfaError, from_os_error
+
+PREFIX, SUFFIX = "tfa-spill-", ".bin"
+_NO_RESERVING = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # what a file system answers that cannot
 
 
 class Spill:
@@ -15,20 +25,28 @@ class Spill:
 
     def __init__(self, spill_bytes: int = 4 << 20) -> None:
         self.spill_bytes = spill_bytes
-        self._folder: str | None = None
+        self._folder: Path | None = None
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         dtype = np.dtype(dtype)
-        if int(np.prod(shape)) * dtype.itemsize <= self.spill_bytes:
+        size = int(np.prod(shape)) * dtype.itemsize
+        if size <= self.spill_bytes:
             return np.empty(shape, dtype)
-        if self._folder is None:
-            folder = tempfile.TemporaryDirectory(prefix="tfa-spill-")
-            self._folder = folder.name
-            weakref.finalize(self, folder.cleanup)
-        with tempfile.NamedTemporaryFile(dir=self._folder, suffix=".bin", delete=False) as file:
-            mapped = np.memmap(file, dtype, "w+", shape=shape)
+        parent = Path(tempfile.gettempdir()) if self._folder is None else self._folder.parent
+        try:
+            if self._folder is None:
+                self._folder = self._new_folder(parent)
+            mapped = np.memmap(_reserved(self._folder, size), dtype, "r+", shape=shape)
+        except OSError as error:
+            raise (_what_ran_out(error, size, parent) or error) from None
         mapped.spill = self  # type: ignore[attr-defined]  # the file lives as long as an array that needs it
         return mapped
+
+    def _new_folder(self, parent: Path) -> Path:
+        tidy(parent, f"{PREFIX}*", lambda name: name.endswith(SUFFIX))
+        folder = OwnFolder(parent, PREFIX)
+        weakref.finalize(self, folder.remove)
+        return folder.path
 
     def keep(self, array: np.ndarray) -> np.ndarray:
         """A copy of the array, mapped if it is large."""
@@ -36,6 +54,43 @@ class Spill:
         kept[...] = array
         release(kept)
         return kept
+
+
+def _reserved(folder: Path, size: int) -> Path:
+    """A new file that has its room on the disk: a page of a mapped file that finds none later ends the process."""
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=SUFFIX, delete=False) as file:
+        try:
+            _reserve(file.fileno(), size, folder)
+        except BaseException:
+            os.unlink(file.name)
+            raise
+        return Path(file.name)
+
+
+def _reserve(handle: int, size: int, folder: Path) -> None:
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(handle, 0, size)
+            return
+        except OSError as error:
+            if error.errno not in _NO_RESERVING:
+                raise
+    if shutil.disk_usage(folder).free < size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+    os.ftruncate(handle, size)
+
+
+def _what_ran_out(error: OSError, size: int, parent: Path) -> TfaError | None:
+    """The error of a full disk in words that help here; that of other things that ran out."""
+    known = from_os_error(error, parent)
+    if not isinstance(known, DiskFull):
+        return known
+    return DiskFull(
+        f"there is no room for {size:,} bytes of temporary data in {parent}, where "
+        f"{shutil.disk_usage(parent).free:,} bytes are free; free some, or name a folder on another disk in the "
+        "environment variable TMPDIR",
+        parent,
+    )
 
 
 def release(array: np.ndarray) -> None:

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from tfa.cli import add_remove_refit as edit
 from tfa.cli import bench, build, cache, calibrate, demo, encoders, explain, export, info, query, report, serve
 from tfa.cli.console import console, examples, show_error
-from tfa.errors import TfaError
+from tfa.errors import TfaError, from_os_error
 from tfa.version import __version__
 
 INTERRUPTED = 130  # what shells report for a program ended by Ctrl-C
@@ -50,6 +50,9 @@ class Shell(TyperGroup):
 def _explained(error: Exception) -> str:
     if isinstance(error, TfaError):
         return str(error)
+    known = from_os_error(error) if isinstance(error, (OSError, MemoryError)) else None
+    if known is not None:
+        return str(known)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror or error}"

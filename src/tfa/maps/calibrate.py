@@ -129,7 +129,6 @@ def calibrate(
         "budget": budget,
         "score": bool(tuned.decisions.to_dict()["score_calibrated"]),
         "digests": list(encoded.digests),
-        "revision": state.revision + 1,
     }
     verification = judge_calibration(tuned, described, evidence, progress)
     head = NamedHead.of(name, tuned, state.database.replica, state.head.storage, facts, verification, state.spaces)

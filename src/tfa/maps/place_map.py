@@ -21,7 +21,7 @@ from tfa.maps.state import DATABASE, MapState
 from tfa.maps.state_changes import encoder_facts, new_state, records_of, with_images
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.summary import facts_of, unseen_share
-from tfa.photos.images import find_images
+from tfa.photos.images import find_images, nameable
 from tfa.photos.positions import Position, find_positions
 from tfa.photos.token_cache import EncodedImages
 from tfa.pipeline import encode
@@ -58,7 +58,7 @@ class PlaceMap(AskableMap):
         """
         progress, options, map_spec = as_progress(progress), options or EncoderOptions(), map_spec or MapSpec()
         map_spec = map_spec if head is None else replace(map_spec, head=head)
-        paths = find_images(photos)
+        paths, unnamed = nameable(find_images(photos), skip_bad=options.skip_bad)
         root = Path(photos) if isinstance(photos, (str, Path)) and Path(photos).is_dir() else None
         csv = None if positions is None else Path(positions)
         places, notes = find_positions(paths, root, csv)  # before the long work: a bad CSV should not cost an hour
@@ -75,6 +75,7 @@ class PlaceMap(AskableMap):
             batch_size=options.batch_size,
             progress=progress,
         )
+        encoded = replace(encoded, skipped=[*unnamed, *encoded.skipped])
         if len(encoded.paths) < 2:
             raise NoImages(f"a map needs at least 2 photos, {photos} gave {len(encoded.paths)}")
         fitted = fit_map(encoded.tokens, map_spec, spec, options.device, progress)
@@ -151,10 +152,12 @@ class PlaceMap(AskableMap):
         fresh = [path for path in unique_files(paths) if str(path.resolve()) not in known]
         known_before = len(paths) - len(fresh)
         notes = [f"already in the map and left as they are: {known_before}"] if known_before else []
+        fresh, unnamed = nameable(fresh, skip_bad=self.options.skip_bad if skip_bad is None else skip_bad)
         if not fresh:
             return EditReport(notes=notes)
         places, more = find_positions(fresh, None, None if positions is None else Path(positions))
         encoded = self.encoded(fresh, skip_bad, progress)
+        encoded = replace(encoded, skipped=[*unnamed, *encoded.skipped])
         report = self.add_encoded(encoded, dict(zip(fresh, places, strict=True)))
         return replace(report, notes=[*notes, *more, *report.notes])
 
@@ -226,13 +229,14 @@ class PlaceMap(AskableMap):
         Images that were added since are described by it now.
         """
         head, known = other.state.chosen(name), other.state.images
-        if self.state.head_digest(DATABASE) != other.state.head_digest(DATABASE):
+        pairs = zip(self.state.images, known, strict=False)
+        alike = len(known) <= len(self.state.images) and all((a.id, a.digest) == (b.id, b.digest) for a, b in pairs)
+        if self.state.head_digest(DATABASE) != other.state.head_digest(DATABASE) or not alike:
             raise BadMap("the map was fitted again while it was calibrated; calibrate it again")
         if head.stored.in_space and self.state.spaces is not None:
             head = head.over(self.state.spaces)
         elif added := self.state.images[len(known) :]:
             head = head.grown(tokens_of(self, added))
-        head = replace(head, calibration={**(head.calibration or {}), "revision": self.state.revision + 1})
         self._commit(self.state.with_calibration(head), writer.write_calibration)
 
     def _commit(self, state: MapState, write: Callable[[Path, MapState], MapState]) -> None:
@@ -242,8 +246,8 @@ class PlaceMap(AskableMap):
         is, if another process holds the folder or has changed it.
         """
         if self.path is not None:
-            with writer.editing(self.path, self.state.revision):
-                state = write(self.path, state)
+            with writer.editing(self.path, self.state.digest):
+                state = write(self.path, writer.numbered(self.path, state))
         self._take(state)
 
     # --- describe ----------------------------------------------------------------------------------------------

@@ -68,6 +68,10 @@ class NamedHead:
         """A second-order head with all rows of the map's spaces."""
         return dataclasses.replace(self, stored=self.stored.over(spaces))
 
+    def made_in(self, revision: int) -> NamedHead:
+        """A calibration that says which revision of the map it came with."""
+        return dataclasses.replace(self, calibration={**(self.calibration or {}), "revision": revision})
+
     def with_scorer(self, scorer: Scorer) -> NamedHead:
         return dataclasses.replace(self, stored=dataclasses.replace(self.stored, scorer=scorer))
 
@@ -94,6 +98,7 @@ class MapState:
     removed: frozenset[int] = frozenset()
     next_id: int = 0
     revision: int = 1
+    digest: str | None = None  # of the header that this state, or the one it follows on, was read from or written to
     segments: tuple[int, ...] = ()  # gallery rows of each file, in order
     files: tuple[dict[str, Any], ...] = ()  # the header's entries, once on disk
     compact: CompactTokens | None = None  # what verification needs of the images; a row per gallery row
@@ -154,7 +159,7 @@ class MapState:
     def with_calibration(self, head: NamedHead) -> MapState:
         """With a calibration, in place of an older one of that name; it answers from now on."""
         kept = [old for old in self.heads if old.name != head.name]
-        return self.changed(heads=(*kept, head), active=head.name)
+        return self.changed(heads=(*kept, head.made_in(self.revision + 1)), active=head.name)
 
     def with_active(self, name: str) -> MapState:
         """With the head of that name answering where none is named; the same state if it does already."""

@@ -66,6 +66,30 @@ def find_images(source: Source | Sequence[Source]) -> list[Path]:
     return found
 
 
+def nameable(paths: Sequence[Path], *, skip_bad: bool) -> tuple[list[Path], list[tuple[Path, str]]]:
+    """Photos whose paths are UTF-8, as everything that names them later wants it; the others, and why.
+
+    Without `skip_bad` the first of the others is refused: before any work, not when the map is written.
+    """
+    kept: list[Path] = []
+    others: list[tuple[Path, str]] = []
+    for path in paths:
+        try:
+            str(path.resolve()).encode()
+            kept.append(path)
+        except UnicodeEncodeError:
+            shown = os.fsencode(path.resolve()).decode("utf-8", "backslashreplace")
+            reason = f"{shown} has a name that is not UTF-8, which a map cannot keep"
+            if not skip_bad:
+                raise BadImage(
+                    f"{reason}; rename it, or use --skip-bad (skip_bad=True) to leave it out", shown
+                ) from None
+            others.append((path, f"{reason}; rename it"))
+    if others and not kept:
+        raise NoImages(f"no photo can be named: {others[0][1]} (and {len(others) - 1} more)", others[0][0])
+    return kept, others
+
+
 def _walk(folder: Path) -> Iterator[Path]:
     def refuse(error: OSError) -> None:
         raise NoImages(f"{error.filename} cannot be read: {error.strerror}", error.filename)

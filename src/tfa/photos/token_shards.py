@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from tfa.base.files import read_tensor_header, write_tensors
+from tfa.base.held import tidy
 from tfa.errors import BadTokens, TfaError
 
 _MAPPED = 4  # shards kept mapped at once: mapped pages count as resident memory
-_STALE_SECONDS = 3600  # a temporary file this old belongs to a process that was killed
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,7 @@ class Shelf:
 
     def tidy(self) -> None:
         """Remove what killed processes left half written."""
-        for path in self.folder.glob(".*.tmp"):
-            with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > _STALE_SECONDS:
-                    path.unlink()
+        tidy(self.folder, ".*.tmp")
 
 
 def _read_shard(path: Path, fingerprint: str) -> dict[str, Entry]:

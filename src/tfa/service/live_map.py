@@ -83,11 +83,11 @@ class LiveMap:
     def _edit(self, kind: str, change: Callable[[PlaceMap], T]) -> tuple[T, int]:
         try:
             working = self._latest()
-            before = working.state.revision
+            before = working.state.digest
             result = change(working)
-            if working.state.revision != before:
+            if working.state.digest != before:
                 self._metrics.edits.labels(self.name, kind).inc()
-            if working.state.revision != self.current.state.revision:
+            if working.state.digest != self.current.state.digest:
                 self._publish(self._ready(working))
             return result, working.state.revision
         finally:
@@ -108,7 +108,7 @@ class LiveMap:
 
     def _latest(self) -> PlaceMap:
         """A map to edit: as queries see it, or as another process has left it on disk since."""
-        if int(read_header(self.path)["revision"]) != self.current.state.revision:
+        if read_header(self.path)["digest"] != self.current.state.digest:
             return self._reloaded()
         return self._opened(self.current.state, self.current.notes)
 
@@ -125,7 +125,7 @@ class LiveMap:
         if pieces <= MAX_SEGMENTS:
             return edited
         fresh = self._reloaded()
-        if fresh.state.revision != edited.state.revision:  # another process was faster; the next edit reads it
+        if fresh.state.digest != edited.state.digest:  # another process was faster; the next edit reads it
             return edited
         return self._opened(with_arrays_of(fresh.state, edited.state), edited.notes)
 

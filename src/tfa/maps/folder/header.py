@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tfa.base.files import sha256_of_file, sha256_of_json
+from tfa.base.json_shape import BadShape
 from tfa.errors import BadMap
+from tfa.maps.folder.schema import check_header
 
 HEADER = "map.json"
 FORMAT = "tfa-place-map"
@@ -27,15 +29,16 @@ def is_map(path: Path) -> bool:
 
 
 def read_header(folder: Path) -> dict[str, Any]:
-    """The header of a map, whole and of a version this release reads."""
+    """The header of a map, whole and of a version this release reads, with its digest."""
     if not folder.exists():
         raise BadMap(f"there is no map at {folder}; build one with: tfa build PHOTOS --out {folder}", folder)
     if not is_map(folder):
         raise BadMap(f"{folder} is not a map: it has no {HEADER}", folder)
+    _refuse_link(folder / HEADER)
     try:
         header = json.loads((folder / HEADER).read_text("utf-8"))
         kind, version = header["format"], header["format_version"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadMap(f"{folder / HEADER} is not a readable header ({error}); build the map again", folder) from None
     if kind != FORMAT:
         again = f"build it again: tfa build PHOTOS --out {folder} --force"
@@ -44,14 +47,33 @@ def read_header(folder: Path) -> dict[str, Any]:
         older = isinstance(version, int) and version < VERSION
         remedy = f"build it again: tfa build PHOTOS --out {folder} --force" if older else "use a newer tfa-vpr"
         raise BadMap(f"{folder} has format version {version}, this release reads {VERSION}; {remedy}", folder)
-    digest = header.pop("digest", None)
-    if digest != sha256_of_json(header):
+    try:
+        sound = header.get("digest") == digest_of(header)
+    except (ValueError, RecursionError):  # not even JSON that we would write
+        sound = False
+    if not sound:
         raise BadMap(f"{folder / HEADER} was edited or damaged: its digest does not match; build the map again", folder)
+    try:
+        check_header(header)
+    except BadShape as error:
+        raise BadMap(f"{folder / HEADER} makes no sense: {error}; build the map again", folder) from None
     return header
+
+
+def _refuse_link(file: Path) -> None:
+    """A map is what lies in its folder: a link that leads out of it could make a map show what nobody put there."""
+    if file.is_symlink() and file.resolve().parent != file.parent.resolve():
+        raise BadMap(f"{file} is a link that leads out of the map; put the file itself there", file.parent)
+
+
+def digest_of(header: dict[str, Any]) -> str:
+    """What a state of a map is known by; a revision's number comes again where a map is removed and built anew."""
+    return sha256_of_json({key: value for key, value in header.items() if key != "digest"})
 
 
 def check_file(file: Path, entry: dict[str, Any], checksum: bool) -> None:
     """Is a file the one that the header names? `checksum` compares its sha256 too."""
+    _refuse_link(file)
     if file.name != entry["name"] or not file.is_file():
         raise BadMap(f"{file.parent} is incomplete: {entry['name']} is missing; build the map again", file.parent)
     size = file.stat().st_size

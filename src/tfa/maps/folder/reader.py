@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 
 from tfa.base.files import BadFile, map_tensors
-from tfa.errors import BadMap
+from tfa.errors import BadMap, BadPositions
+from tfa.maps.folder.consistency import check_records, check_state
 from tfa.maps.folder.header import AS_THEY_ARE, check_file, read_header
 from tfa.maps.folder.photo_paths import full_path, photo_root
 from tfa.maps.records import ImageRecord
-from tfa.maps.state import DATABASE, MapState, NamedHead
+from tfa.maps.state import MapState, NamedHead
 from tfa.maps.stored_head import StoredHead
 from tfa.maps.stored_space import StoredSpaces
 from tfa.verification.patch_store import CompactTokens
 
-ATTEMPTS = 5  # headers read while another process edits the map
+ATTEMPTS = 20  # headers read while other processes edit the map
 
 
 def read(folder: Path, *, checksum: bool = False) -> MapState:
@@ -50,25 +51,12 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
             rows = _tensors(folder, header, "gallery", entry["name"])
             stored = StoredHead.from_tensors(entry["layout"], own, rows, spaces)
             heads.append(NamedHead.from_dict(entry, stored))
-        lists = [folder / entry["name"] for entry in header["files"] if entry["role"] == "images"]
         here = str(folder.resolve())
         root = photo_root(header["photos"], here)
         images = [
             ImageRecord.from_dict({**record, "path": full_path(record["path"], root, here)})
-            for file in lists
-            for record in json.loads(file.read_text("utf-8"))
+            for record in _read_records(folder, header)
         ]
-        for head in heads:
-            scorer = head.stored.scorer
-            counts = {len(scorer.bias), *(len(term.gallery) for term in scorer.terms)}
-            counts |= set() if spaces is None else {len(space) for space in spaces.spaces}
-            if counts != {len(images)}:
-                raise BadMap(f"{folder} is damaged: {len(images)} images, but {sorted(counts)} gallery rows", folder)
-        compact = _read_compact(folder, header)
-        if compact is not None and len(compact) != len(images):
-            raise BadMap(
-                f"{folder} is damaged: {len(images)} images, but {len(compact)} rows of compact tokens", folder
-            )
         state = MapState(
             **{key: header[key] for key in AS_THEY_ARE},
             heads=tuple(heads),
@@ -76,17 +64,27 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
             removed=frozenset(header["removed"]),
             segments=tuple(header["segments"]),
             files=tuple(header["files"]),
-            compact=compact,
+            compact=_read_compact(folder, header),
             vocabularies=_read_vocabularies(folder, header),
             spaces=spaces,
             photo_root=root,
+            digest=header["digest"],
         )
-        names = [head.name for head in heads]
-        if names[0] != DATABASE or len(set(names)) != len(names) or state.active not in names:
-            raise BadMap(f"{folder} is damaged: heads {names}, active {state.active!r}; build it again", folder)
-    except (BadFile, KeyError, IndexError, ValueError, TypeError) as error:
+        check_state(state)
+    except (BadFile, BadPositions, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise BadMap(f"{folder} is damaged ({error}); build it again", folder) from None
     return state
+
+
+def _read_records(folder: Path, header: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the image lists say, one segment after the other."""
+    records: list[dict[str, Any]] = []
+    names = [entry["name"] for entry in header["files"] if entry["role"] == "images"]
+    for name, rows in zip(names, header["segments"], strict=True):
+        fresh = json.loads((folder / name).read_text("utf-8"))
+        check_records(fresh, name, rows)
+        records += fresh
+    return records
 
 
 def _tensors(folder: Path, header: dict[str, Any], role: str, head: str | None = None) -> list[dict[str, np.ndarray]]:

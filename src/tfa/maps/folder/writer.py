@@ -8,69 +8,79 @@ docs/format.md describes it byte for byte.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import re
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfa.base.files import sha256_of_file, sha256_of_json, sync_folder, write_json, write_tensors
+from tfa.base.files import make_folder, saying_what_ran_out, sha256_of_file, synced, write_json, write_tensors
+from tfa.base.held import OwnFolder
 from tfa.errors import BadMap
-from tfa.maps.folder.header import AS_THEY_ARE, FORMAT, HEADER, VERSION, is_map, read_header
+from tfa.maps.folder.header import AS_THEY_ARE, FORMAT, HEADER, VERSION, digest_of, is_map, read_header
+from tfa.maps.folder.litter import last_revision, remove_beside, remove_others, remove_unborn
 from tfa.maps.folder.photo_paths import photo_facts, stored_path
 from tfa.maps.state import DATABASE, MapState
 from tfa.version import __version__
 
 try:
     import fcntl
-except ImportError:  # not on Windows: edits there are checked by revision only
+except ImportError:  # not on Windows: edits there are checked by the digest only
     fcntl = None  # type: ignore[assignment]
 
 
 MAX_SEGMENTS = 16  # with more, an addition also joins what was added before into one file
-OURS = re.compile(
-    r"\.?((head|gallery|images|tokens|compaction|vocabularies|space|coordinates)-([A-Za-z0-9_-]+-)?r\d+|map\.json)\."
-)  # names of files we may delete
 
 
 def write_new(path: Path, state: MapState, *, overwrite: bool) -> MapState:
     """Write a whole map: a new one beside `path` and then renamed there, a new revision over an old one."""
     path = Path(path)
     if path.exists() and not overwrite:
-        raise BadMap(f"{path} exists; choose another name, or overwrite it on purpose", path)
+        raise _exists(path)
     if path.exists() and not is_map(path):
         raise BadMap(f"{path} exists and is not a map; it is not overwritten", path)
     if path.exists():
         with editing(path):
-            return write_all(path, replace(state, revision=_last_revision(path) + 1))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    try:
-        written = write_all(folder, state)
-        os.chmod(folder, 0o755)  # mkdtemp makes folders private; a map may be shared
-        os.replace(folder, path)
-        sync_folder(path.parent)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+            return write_all(path, replace(state, revision=last_revision(path) + 1))
+    with saying_what_ran_out(path):
+        make_folder(path.parent)
+        remove_beside(path)
+        folder = OwnFolder(path.parent, f".{path.name}.")
+        try:
+            written = write_all(folder.path, state)
+            os.chmod(folder.path, 0o755)  # mkdtemp makes folders private; a map may be shared
+            with synced(path.parent):
+                _rename_folder(folder.path, path)
+        except BaseException:
+            folder.remove()
+            raise
+        folder.close()
     return written
 
 
-def _last_revision(folder: Path) -> int:
-    """From the names of the files, so that a damaged map can be overwritten too."""
-    tags = [re.search(r"-r(\d+)\.", file.name) for file in folder.iterdir()]
-    return max((int(tag[1]) for tag in tags if tag), default=0)
+def _exists(path: Path) -> BadMap:
+    return BadMap(f"{path} exists; choose another name, or overwrite it on purpose", path)
+
+
+def _rename_folder(folder: Path, path: Path) -> None:
+    try:
+        os.replace(folder, path)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):  # somebody else was faster
+            raise _exists(path) from None
+        raise
 
 
 @contextlib.contextmanager
-def editing(folder: Path, revision: int | None = None) -> Iterator[None]:
-    """Hold the map for an edit of `revision`. Whoever holds or has changed it already is not overwritten."""
-    with contextlib.ExitStack() as stack:
+def editing(folder: Path, digest: str | None = None) -> Iterator[None]:
+    """Hold the map for an edit of the state with that `digest`; None takes whatever is there.
+
+    Whoever holds or has changed the map already is not overwritten. What an edit wrote that then fails is deleted.
+    """
+    with contextlib.ExitStack() as stack, saying_what_ran_out(folder):
         if fcntl is not None:
-            handle = os.open(folder, os.O_RDONLY)
+            handle = _opened(folder)
             stack.callback(os.close, handle)  # closing gives the lock back, and so does the end of the process
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -78,9 +88,31 @@ def editing(folder: Path, revision: int | None = None) -> Iterator[None]:
                 raise BadMap(
                     f"{folder} is being edited by another process; try again when it is done", folder
                 ) from None
-        if revision is not None and int(read_header(folder)["revision"]) != revision:
+        if digest is not None and read_header(folder)["digest"] != digest:
             raise BadMap(f"{folder} was changed by another process since it was loaded; load it again", folder)
-        yield
+        try:
+            yield
+        except BaseException:
+            if fcntl is not None:  # else another edit may be under way
+                _remove_failed(folder)
+            raise
+
+
+def _opened(folder: Path) -> int:
+    try:
+        return os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        raise BadMap(f"there is no map at {folder} any more; build it again", folder) from None
+
+
+def _remove_failed(folder: Path) -> None:
+    with contextlib.suppress(BadMap, OSError):
+        remove_unborn(folder, int(read_header(folder)["revision"]))
+
+
+def numbered(folder: Path, state: MapState) -> MapState:
+    """The state with a revision beyond everything on disk; that of its own unless an edit was given up."""
+    return replace(state, revision=max(state.revision, last_revision(folder) + 1))
 
 
 def write_all(folder: Path, state: MapState) -> MapState:
@@ -111,14 +143,14 @@ def write_addition(folder: Path, state: MapState) -> MapState:
 
 def write_calibration(folder: Path, state: MapState) -> MapState:
     """The files of the newest head, its rows in the segments there are; the rest of the map is not touched."""
-    head, start = state.heads[-1], 0
+    head, start = state.heads[-1].made_in(state.revision), 0
     files = [entry for entry in state.files if entry["head"] != head.name]
     files.append(_tensors(folder, state, "head", head.stored.head_tensors(), head.name))
     for number, rows in enumerate(state.segments):
         tensors, suffix = head.stored.gallery_tensors(start, start + rows), f"-{number}" if number else ""
         files.append(_tensors(folder, state, "gallery", tensors, head.name, suffix))
         start += rows
-    return commit(folder, replace(state, files=tuple(files)))
+    return commit(folder, replace(state, heads=(*state.heads[:-1], head), files=tuple(files)))
 
 
 def _segment(folder: Path, state: MapState, first_row: int) -> list[dict[str, Any]]:
@@ -173,11 +205,10 @@ def commit(folder: Path, state: MapState) -> MapState:
         "removed": sorted(state.removed),
         "files": list(state.files),
     }
-    write_json(folder / HEADER, {**header, "digest": sha256_of_json(header)})
-    for file in folder.iterdir():  # older revisions, and what a killed writer left
-        if file.name not in kept and OURS.match(file.name):
-            file.unlink(missing_ok=True)
-    return state
+    digest = digest_of(header)
+    write_json(folder / HEADER, {**header, "digest": digest})
+    remove_others(folder, kept)
+    return replace(state, digest=digest)
 
 
 def _files_before(folder: Path) -> list[str]:

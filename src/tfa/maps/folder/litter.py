@@ -1,0 +1,58 @@
+"""What edits leave in and beside a map: files of older revisions, of revisions that were never born, of killed writers.
+
+Names are ours by their pattern. Inside a map whoever tidies holds its lock, so no edit is under way; beside it, folders
+are held by those who write them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Collection
+from glob import escape
+from pathlib import Path
+
+from tfa.base.held import tidy
+from tfa.maps.folder.header import HEADER
+
+OURS = re.compile(
+    r"\.?((head|gallery|images|tokens|compaction|vocabularies|space|coordinates)-([A-Za-z0-9_-]+-)?r(?P<revision>\d+)"
+    r"|map\.json)\."
+)  # names of files we may delete
+
+
+def last_revision(folder: Path) -> int:
+    """The highest revision of the header and of any file, so that no number comes twice.
+
+    From names and from a header that may be damaged, so that a damaged map can be overwritten too.
+    """
+    named = [OURS.match(file.name) for file in folder.iterdir()]
+    numbers = [int(one["revision"]) for one in named if one and one["revision"]]
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        numbers.append(int(json.loads((folder / HEADER).read_text("utf-8"))["revision"]))
+    return max(numbers, default=0)
+
+
+def remove_others(folder: Path, kept: Collection[str]) -> None:
+    """Delete older revisions, and what a killed writer left. The edit is done: what cannot be deleted now stays."""
+    with contextlib.suppress(OSError):
+        for file in folder.iterdir():
+            if file.name not in kept and OURS.match(file.name):
+                with contextlib.suppress(OSError):
+                    file.unlink()
+
+
+def remove_unborn(folder: Path, revision: int) -> None:
+    """Delete what an edit wrote that then failed: files beyond the header's `revision`, and temporary ones."""
+    with contextlib.suppress(OSError):
+        for file in folder.iterdir():
+            named = OURS.match(file.name)
+            if named and (file.name.startswith(".") or int(named["revision"] or 0) > revision):
+                with contextlib.suppress(OSError):
+                    file.unlink()
+
+
+def remove_beside(path: Path) -> None:
+    """Delete folders beside the map `path` that a save was writing when it was killed."""
+    tidy(path.parent, f".{escape(path.name)}.*", lambda name: name == HEADER or OURS.match(name) is not None)

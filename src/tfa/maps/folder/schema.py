@@ -1,0 +1,224 @@
+"""What may stand in the header of a map, field by field, and what its fields say of each other.
+
+docs/format.md has it in words. The digest of a header finds damage; that a header makes sense is checked here, since
+anybody can write a new digest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from tfa.base.config import HEADS, STORAGES, HeadSpec, Spec, VerifySpec
+from tfa.base.json_shape import (
+    BadShape,
+    Check,
+    anything,
+    boolean,
+    either,
+    fields,
+    integer,
+    listed,
+    maybe,
+    named,
+    number,
+    one_of,
+    refuse,
+    text,
+)
+from tfa.errors import BadSpec
+from tfa.maps.state import DATABASE
+from tfa.method.carriers import CARRIERS, MEAN
+from tfa.method.head import ENSEMBLE
+from tfa.method.residuals import HARD, SOFT
+from tfa.method.scorer import GLOBAL
+from tfa.method.second_order import SECOND_ORDER
+
+OF_HEADS, OF_SEGMENTS = ("head", "gallery"), ("images", "coordinates", "tokens")
+ROLES = (*OF_HEADS, "images", "vocabularies", "space", "coordinates", "compaction", "tokens")
+HEX = r"[0-9a-f]{64}"
+SHARE, COUNT, ANY = number(0, 1), integer(0, 10**9), number()
+STORAGE, CARRIER, ASSIGNMENT = one_of(*STORAGES), one_of(*CARRIERS), one_of(HARD, SOFT)
+THREE = listed(ANY, 3, 3)
+GRID = listed(integer(1, 10**5), 2, 2)
+REASONS = named(text())
+
+
+def spec(kind: type[Spec]) -> Check:
+    def check(value: Any, where: str) -> None:
+        if type(value) is not dict:
+            raise refuse(value, where, "an object")
+        try:
+            kind.from_dict(value)
+        except (BadSpec, TypeError) as error:
+            raise BadShape(f"{where}: {error}") from None
+
+    return check
+
+
+def by_field(choices: dict[str, Check], otherwise: Check) -> Check:
+    """The check of the first field that is there."""
+
+    def check(value: Any, where: str) -> None:
+        known = [one for name, one in choices.items() if isinstance(value, dict) and name in value]
+        (known[0] if known else otherwise)(value, where)
+
+    return check
+
+
+def _gamma(value: Any, where: str) -> None:
+    if value is not None and value != MEAN and not (type(value) is float and 0 <= value <= 1):
+        raise refuse(value, where, f"null, {MEAN!r} or a number of 0.0 to 1.0")
+
+
+TERM = fields(
+    {"weight": number(0), "side": integer(GLOBAL, 5), "gamma": _gamma, "member": integer(0, 2),
+     "shares_anchors": boolean, "same_as": maybe(integer())}
+)  # fmt: skip
+
+
+STRENGTHS = fields({"rho": THREE, "alpha": THREE, "participation": THREE, "displacement": THREE, "c": ANY, "beta": ANY})
+SIGMAS = {"sigma_original": THREE, "sigma_partial": THREE, "sigma_tempered": THREE}
+PLAIN = {"admit_cls": boolean, "sigma_local": THREE, "sigma_cls": THREE, "carrier": CARRIER}
+DECISIONS = by_field(
+    {
+        "representation": fields(
+            {"representation": one_of(SECOND_ORDER, HARD, SOFT), "carrier": CARRIER, "centring": boolean,
+             "score_calibrated": boolean, "c": SHARE, "beta": SHARE},
+            {name: either(THREE, listed(ANY, 0, 0)) for name in SIGMAS},
+        ),
+        "route": fields(
+            {**PLAIN, "route": one_of(HARD, SOFT, "mixture"), "soft_weight": SHARE, "local_weight": SHARE,
+             "strengths": named(fields({"c": SHARE, "beta": SHARE}), f"{HARD}|{SOFT}"), "score_calibrated": boolean}
+        ),
+    },
+    fields({**PLAIN, "assignment": ASSIGNMENT, "c": SHARE, "beta": SHARE}),
+)  # fmt: skip
+JUDGEMENT = fields({"value": ANY, "error": ANY, "difference": ANY, "difference_error": ANY})
+EVIDENCE = by_field(
+    {
+        "kind": fields(
+            {"photos": COUNT, "kind": text(), "incumbent": text(), "candidates": named(JUDGEMENT),
+             "strengths": named(STRENGTHS), "reasons": REASONS},
+            None, anything,
+        ),
+        "target_images": fields({"reasons": REASONS, "candidates": named(named(either(ANY, THREE)))}, None, anything),
+    },
+    fields(
+        {"pseudo_queries": COUNT, "assignments": named(STRENGTHS, f"{HARD}|{SOFT}"), "reasons": REASONS,
+         "candidates": named(fields({"support": ANY, "agreement": THREE}, None, anything))},
+        None, anything,
+    ),
+)  # fmt: skip
+CALIBRATION = fields(
+    {"given": COUNT, "used": COUNT, "budget": integer(), "score": boolean, "digests": listed(text(HEX)),
+     "revision": integer(1)},
+    {"expected_recall": fields({"share": SHARE, "low": SHARE, "high": SHARE, "sure": SHARE, "photos": COUNT})},
+    anything,
+)  # fmt: skip
+JUDGED = fields(
+    {"admitted": boolean, "favours_candidates": ANY, "needed": ANY, "photos": COUNT, "reason": text()},
+    {"usual_evidence": maybe(ANY)}, anything,
+)  # fmt: skip
+SIDE = by_field(
+    {"space": fields({"assignment": one_of(SECOND_ORDER), "space": integer(0, 2)})},
+    fields(
+        {"assignment": ASSIGNMENT, "temperature": number(1e-9),
+         "geometry": maybe(fields({"grand_mean": ANY, "participation": number(0)}))}
+    ),
+)  # fmt: skip
+LAYOUT = fields({"storage": STORAGE, "sides": listed(SIDE, 1, 6), "terms": listed(TERM, 1, 99)})
+HEAD = fields(
+    {"name": text(r"[A-Za-z0-9_-]+"), "saw": one_of("database", "target"), "replica": one_of(0, ENSEMBLE),
+     "calibration": maybe(CALIBRATION), "verification": maybe(JUDGED), "decisions": DECISIONS, "evidence": EVIDENCE,
+     "layout": LAYOUT}
+)  # fmt: skip
+FILE = fields(
+    {"name": text(r"[A-Za-z0-9_-]+\.(safetensors|json)"), "role": one_of(*ROLES), "head": maybe(text()),
+     "bytes": integer(), "sha256": text(HEX)}
+)  # fmt: skip
+ENCODER = fields(
+    {"id": text(), "fingerprint": text(), "channels": integer(1, 10**6), "global_channels": maybe(integer(1, 10**6)),
+     "grid": GRID, "weights": maybe(text())}
+)  # fmt: skip
+SPACE = fields({"storage": STORAGE, "count": integer(1, 3), "strengths": STRENGTHS, **SIGMAS})
+HEADER_FIELDS = fields(
+    {"format": text(), "format_version": integer(), "tfa_version": text(), "revision": integer(1, 10**15),
+     "photos": fields({"root": maybe(text()), "from_map": maybe(text())}), "encoder": ENCODER, "spec": spec(HeadSpec),
+     "head_kind": one_of(*HEADS), "space": maybe(SPACE),
+     "verification": maybe(fields({"spec": spec(VerifySpec), "grid": GRID})), "heads": listed(HEAD, 1),
+     "active": text(), "segments": listed(integer(1, 10**9), 1), "removed": listed(integer()),
+     "next_id": integer(0, 10**15), "files": listed(FILE, 1), "digest": text(HEX)}
+)  # fmt: skip
+
+
+def check_header(header: Any) -> None:
+    """Every field by itself, then what fields say of each other. Raises BadShape."""
+    HEADER_FIELDS(header, "the header")
+    names = [head["name"] for head in header["heads"]]
+    if names[0] != DATABASE or len(set(names)) != len(names) or header["active"] not in names:
+        raise BadShape(f"heads {names}, active {header['active']!r}")
+    for head in header["heads"]:
+        _check_head(head, header)
+    _check_files(header, names)
+    if header["removed"] != sorted(set(header["removed"])) or any(
+        one >= header["next_id"] for one in header["removed"]
+    ):
+        raise BadShape(f"removed images are not ascending ids below next_id, {header['next_id']}")
+
+
+def _check_head(head: dict[str, Any], header: dict[str, Any]) -> None:
+    where, layout = f"head {head['name']}", head["layout"]
+    if (head["calibration"] is None) != (head["name"] == DATABASE):
+        raise BadShape(f"{where} must have a calibration unless it is {DATABASE!r}")
+    if ("representation" in head["decisions"]) != (header["head_kind"] != "paper"):
+        raise BadShape(f"{where} has decisions of another kind than {header['head_kind']!r}")
+    if ("route" in head["decisions"]) != (header["head_kind"] == "paper" and head["name"] != DATABASE):
+        raise BadShape(f"{where} has decisions of another kind of head")
+    wanted = ["judge"] if header["head_kind"] != "paper" else []
+    if any(one not in head["evidence"]["reasons"] for one in wanted):
+        raise BadShape(f"{where} has no reason for {wanted}")
+    spaces = [side["space"] for side in layout["sides"] if "space" in side]
+    count = 0 if header["space"] is None else header["space"]["count"]
+    if spaces and (len(spaces) != len(layout["sides"]) or spaces != list(range(len(spaces))) or len(spaces) != count):
+        raise BadShape(f"{where} has sides in spaces {spaces}, the map has {count}")
+    if layout["storage"] != header["heads"][0]["layout"]["storage"] or head["replica"] != header["heads"][0]["replica"]:
+        raise BadShape(f"{where} is stored in another way than the first head")
+    for index, term in enumerate(layout["terms"]):
+        _check_term(f"{where}, term {index}", index, term, layout["sides"], layout["terms"])
+
+
+def _check_term(where: str, index: int, term: dict[str, Any], sides: list[Any], terms: list[Any]) -> None:
+    if term["side"] >= len(sides):
+        raise BadShape(f"{where} is of side {term['side']} of {len(sides)}")
+    side = None if term["side"] == GLOBAL else sides[term["side"]]
+    in_space = "space" in sides[0]
+    if in_space and (side is None or term["shares_anchors"]):
+        raise BadShape(f"{where} is not of a space")
+    if not in_space and term["gamma"] == MEAN:
+        raise BadShape(f"{where} is of a mean that residuals do not have")
+    needs = term["shares_anchors"] or (side is not None and term["gamma"] is not None and not in_space)
+    if needs and (side is None or side["geometry"] is None):
+        raise BadShape(f"{where} needs a geometry that its side does not have")
+    first = term["same_as"]
+    alike = [one for one in terms[:index] if (one["side"], one["gamma"]) == (term["side"], term["gamma"])]
+    if (first is not None) != bool(alike) or (first is not None and (first >= index or terms[first] is not alike[0])):
+        raise BadShape(f"{where} is said to be the same as {first}")
+
+
+def _check_files(header: dict[str, Any], heads: list[str]) -> None:
+    files, segments = header["files"], len(header["segments"])
+    if len({entry["name"].lower() for entry in files}) != len(files):
+        raise BadShape("two files have one name")
+    wanted: dict[tuple[str, str | None], int] = {("images", None): segments}
+    for head in heads:
+        wanted |= {("head", head): 1, ("gallery", head): segments}
+    if header["space"] is not None:
+        wanted |= {("space", None): 1, ("coordinates", None): segments}
+    if header["verification"] is not None:
+        wanted |= {("compaction", None): 1, ("tokens", None): segments}
+    there = Counter((entry["role"], entry["head"]) for entry in files)
+    words = there.pop(("vocabularies", None), 0)
+    if there != Counter(wanted) or words > 1 or (words == 0 and header["head_kind"] == "paper"):
+        odd = sorted(map(str, set(there.items()) ^ set(wanted.items())))
+        raise BadShape(f"files do not fit the heads and the {segments} segments: {', '.join(odd) or 'vocabularies'}")

@@ -1,0 +1,117 @@
+"""Whoever holds a map that was built again at the same path changes nothing of the new one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import FakeEncoder
+from tests.faults.storage.conftest import FIRST, World
+from tfa.errors import BadMap
+from tfa.maps import PlaceMap
+from tfa.maps.folder import writer
+from tfa.service.live_map import LiveMap
+from tfa.service.metrics import Metrics
+from tfa.service.settings import ServiceSettings
+from tfa.service.shared_encoder import SharedEncoder
+
+REBUILT = ("forced", "removed first")
+
+
+def rebuild(world: World, path: Path, how: str) -> None:
+    """Another map, of five photos, in its place."""
+    if how == "removed first":
+        shutil.rmtree(path)
+    PlaceMap.load(world.folder / "other.tfa").save(path, overwrite=how == "forced")
+
+
+@pytest.mark.parametrize("how", REBUILT)
+@pytest.mark.parametrize("holding", ["just loaded", "after a removal", "after an addition"])
+def test_a_map_built_again_is_not_changed_by_who_held_the_old_one(world, tmp_path, campaign, holding, how):
+    edits = {
+        "remove": lambda holder: holder.remove([1]),
+        "add": lambda holder: holder.add([world.more[1]]),
+        "refit": lambda holder: holder.refit(),
+    }
+    for name, edit in edits.items():
+        path = world.map("paper", tmp_path / name)
+        holder = world.opened(path)
+        if holding == "after a removal":
+            holder.remove([3])
+        elif holding == "after an addition":
+            holder.add([world.more[0]])
+        rebuild(world, path, how)
+        before = (path / "map.json").read_bytes()
+        with pytest.raises(BadMap, match="changed by another process"):
+            edit(holder)
+        assert (path / "map.json").read_bytes() == before
+        again = PlaceMap.load(path, checksum=True, encoder=FakeEncoder())
+        assert len(again) == 5
+        assert again.remove([0]).removed == [0]
+    campaign.count("edits by who holds a map that was built again", len(edits))
+
+
+@pytest.mark.parametrize("how", REBUILT)
+def test_a_service_reads_a_map_that_was_built_again_before_it_edits_it(world, tmp_path, how):
+    path = world.map("paper", tmp_path)
+    live = LiveMap(world.opened(path), SharedEncoder(FakeEncoder()), ServiceSettings(), Metrics())
+    try:
+        live.edit("remove", lambda current: current.remove([3])).result()
+        rebuild(world, path, how)
+        assert live.edit("remove", lambda current: current.remove([1])).result()[0].removed == [1]
+        assert sorted(record.id for record in live.current.images) == [0, 2, 3, 4]
+    finally:
+        live.close()
+    assert sorted(record.id for record in PlaceMap.load(path, checksum=True).images) == [0, 2, 3, 4]
+
+
+def test_no_revision_comes_twice(world, tmp_path):
+    path = world.map("paper", tmp_path)
+    world.opened(path).remove([3])  # header of revision 2, files of revision 1
+    rebuild(world, path, "forced")
+    assert world.opened(path).state.revision == 3
+
+
+def test_the_next_revision_is_beyond_files_that_were_never_named(world, tmp_path):
+    path = world.map("paper", tmp_path)
+    (path / "gallery-r000007.safetensors").write_bytes(b"of an edit that was given up")
+    editor = world.opened(path)
+    editor.calibrate(world.camera, name="night")
+    again = world.opened(path)
+    assert again.state.revision == 8
+    assert again.info()["calibrations"][0]["calibration"]["revision"] == 8
+    assert not (path / "gallery-r000007.safetensors").exists()
+    assert editor.info()["calibrations"] == again.info()["calibrations"]
+
+
+def test_a_calibration_of_other_images_is_not_adopted(world, tmp_path):
+    """A service calibrates a copy; meanwhile the map is built again of the same photos, without what was added."""
+    path = world.map("paper", tmp_path)
+    apart = world.opened(world.map("paper", tmp_path / "apart"))
+    apart.add([world.more[0]])
+    apart.calibrate(world.camera, name="night")
+    again = world.opened(path)
+    with pytest.raises(BadMap, match="fitted again"):
+        again.adopt_calibration(apart, "night")
+    assert json.loads((path / "map.json").read_text())["active"] == "none"
+
+
+def test_two_saves_of_one_new_name(world, tmp_path, monkeypatch):
+    """The second to be done does not replace the first."""
+    path, write, faster = tmp_path / "new.tfa", writer.write_all, []
+
+    def overtaken(folder, state):
+        if not faster:
+            faster.append(True)
+            rebuild(world, path, "new")
+        return write(folder, state)
+
+    monkeypatch.setattr(writer, "write_all", overtaken)
+    with pytest.raises(BadMap, match="exists"):
+        world.opened(world.folder / "paper.tfa").save(path)
+    assert len(world.opened(path)) == 5
+    assert FIRST != 5
+    assert not [file.name for file in tmp_path.iterdir() if file.name.startswith(".")]
