@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from tfa.base.files import sha256_of_file, sha256_of_json
+from tfa.base.reading import read_json
 from tfa.errors import BadMap
 
 HEADER = "map.json"
@@ -33,7 +33,7 @@ def read_header(folder: Path) -> dict[str, Any]:
     if not is_map(folder):
         raise BadMap(f"{folder} is not a map: it has no {HEADER}", folder)
     try:
-        header = json.loads((folder / HEADER).read_text("utf-8"))
+        header = read_json(folder / HEADER)
         kind, version = header["format"], header["format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise BadMap(f"{folder / HEADER} is not a readable header ({error}); build the map again", folder) from None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tfa.base.files import BadFile, map_tensors
-from tfa.errors import BadMap
+from tfa.base.reading import read_json
+from tfa.errors import BadMap, BadPositions
 from tfa.maps.folder.header import AS_THEY_ARE, check_file, read_header
 from tfa.maps.folder.photo_paths import full_path, photo_root
 from tfa.maps.records import ImageRecord
@@ -56,7 +56,7 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
         images = [
             ImageRecord.from_dict({**record, "path": full_path(record["path"], root, here)})
             for file in lists
-            for record in json.loads(file.read_text("utf-8"))
+            for record in read_json(file, file.stat().st_size)
         ]
         for head in heads:
             scorer = head.stored.scorer
@@ -84,7 +84,7 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
         names = [head.name for head in heads]
         if names[0] != DATABASE or len(set(names)) != len(names) or state.active not in names:
             raise BadMap(f"{folder} is damaged: heads {names}, active {state.active!r}; build it again", folder)
-    except (BadFile, KeyError, IndexError, ValueError, TypeError) as error:
+    except (BadFile, BadPositions, KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
         raise BadMap(f"{folder} is damaged ({error}); build it again", folder) from None
     return state
 
