@@ -66,7 +66,8 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    content = text.encode("utf-8", "surrogateescape")  # a file name that is not UTF-8 comes out as it is
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:

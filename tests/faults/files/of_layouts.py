@@ -86,8 +86,9 @@ def listed(name: str, folder: Path) -> Target:
 
 def positives(name: str, folder: Path) -> Target:
     listed = {name: [NAMES[number], NAMES[3]] for number, name in enumerate(NAMES[:3])}
-    card = {"name": "own", "title": "Own", "layout": "folder", "options": {}, "positives": "as listed", "group": "Other",
-            "citation": "none", "licence": "unknown", "get": "ask", "counts": {"database": 4, "queries": 3}}  # fmt: skip
+    texts = ("title", "positives", "citation", "licence", "get")
+    card = {"name": "own", "layout": "folder", "group": "Other", **dict.fromkeys(texts, "as it is")}
+    card |= {"options": {}, "counts": {"database": 4, "queries": 3}}
 
     def plain(root: Path) -> None:
         (_both(root, "database", "queries") / "positives.json").write_text(json.dumps(listed))

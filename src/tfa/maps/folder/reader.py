@@ -58,6 +58,9 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
             for file in lists
             for record in read_json(file, file.stat().st_size)
         ]
+        ids = [image.id for image in images]
+        if ids != sorted({*ids}) or (ids and not 0 <= ids[0] <= ids[-1] < header["next_id"]):
+            raise ValueError("ids of images are given twice, out of order or not yet")
         for head in heads:
             scorer = head.stored.scorer
             counts = {len(scorer.bias), *(len(term.gallery) for term in scorer.terms)}
