@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+import sys
 import warnings
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -96,7 +97,16 @@ def npy_array(content: bytes, shape: tuple[int, ...], fortran: bool, dtype: np.d
     if not needed and math.prod(filter(None, shape)) > EMPTY_ROWS:  # they cost a file nothing and a loop everything
         raise ValueError(f"its header says {shape} of {dtype}: rows without content")
     array = np.frombuffer(content, dtype) if needed else np.empty(math.prod(shape), dtype)
-    return array.reshape(shape, order="F" if fortran else "C").copy()
+    return with_letters(array).reshape(shape, order="F" if fortran else "C").copy()
+
+
+def with_letters(array: np.ndarray) -> np.ndarray:
+    """A flat array as it is. Text must be made of letters that Unicode has: Python takes others on trust."""
+    if array.dtype.kind == "U" and array.size:
+        codes = array.view(np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
+        if int(codes.max()) > sys.maxunicode:
+            raise ValueError("it holds text with letters that Unicode does not have")
+    return array
 
 
 def npy_header(stream: BinaryIO | io.BytesIO, size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:

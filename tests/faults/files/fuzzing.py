@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 from tests.faults.conftest import Campaign
 from tests.faults.files.targets import TARGETS
@@ -29,22 +31,28 @@ def kept_seeds() -> dict[str, list[int]]:
 
 
 def fuzz(targets: list[str], campaign: Campaign, folder: Path) -> list[str]:
-    """Try every target; the failures in words. Each names its seed, and the damaged file lies in `folder`."""
+    """Try every target; the failures in words. Each names its seed, and its file lies in `inputs`."""
     jobs, kept = [], kept_seeds()
     for target in targets:
         bounded, full = TARGETS[target][3:]
         again = kept.get(target, [])
         fresh = [seed for seed in range(campaign.size(bounded, full)) if seed not in again]
         jobs.append({"target": target, "folder": str(folder / target.replace(" ", "-")), "seeds": again + fresh})
-    failures = run(jobs, folder)
+    lines = run(jobs, folder)
+    failures = [line for line in lines if "problem" in line]
     for job in jobs:
         failed = sum(failure["target"] == job["target"] for failure in failures)
+        seconds = next(line["seconds"] for line in lines if line["target"] == job["target"] and "seconds" in line)
+        campaign.started = time.monotonic() - seconds
         campaign.count(f"damaged files: {TARGETS[str(job['target'])][2]}", len(job["seeds"]), failed)
     return [f"{one['target']}: {one['seed']}\n{one['problem']}" for one in failures]
 
 
-def run(jobs: list[dict[str, object]], folder: Path) -> list[dict[str, str]]:
-    """The failures of a worker over these jobs; it fails itself if it does not get through them."""
+def run(jobs: list[dict[str, Any]], folder: Path) -> list[dict[str, Any]]:
+    """What a worker says of these jobs: a line for each failure, and the seconds of each target.
+
+    It fails itself if it does not get through them.
+    """
     plan, found, said = folder / "jobs.json", folder / "failures.jsonl", folder / "said.txt"
     plan.write_text(json.dumps(jobs), encoding="utf-8")
     found.touch()
@@ -56,18 +64,4 @@ def run(jobs: list[dict[str, object]], folder: Path) -> list[dict[str, str]]:
             command, cwd=ROOT, env={**os.environ, **alone}, stdout=output, stderr=output, timeout=SECONDS
         )
     assert done.returncode == 0, said.read_text("utf-8", "replace")[-4000:]
-    failures = [json.loads(line) for line in found.read_text("utf-8").splitlines()]
-    for failure in failures:
-        keep_input(failure["target"], int(failure["seed"]), folder)
-    return failures
-
-
-def keep_input(target: str, seed: int, folder: Path) -> None:
-    """Write the file that failed beside the others, under its target and seed."""
-    from tests.faults.files.targets import load_target
-    from tests.faults.files.worker import hostile
-
-    name, content = hostile(load_target(target, folder / "again" / target.replace(" ", "-")), seed)
-    out = Path(os.environ.get("TFA_FAULTS_OUT") or folder) / "inputs"
-    out.mkdir(parents=True, exist_ok=True)
-    (out / f"{target.replace(' ', '-')}-{seed}-{Path(name).name}").write_bytes(content)
+    return [json.loads(line) for line in found.read_text("utf-8").splitlines()]

@@ -95,7 +95,7 @@ def positives(name: str, folder: Path) -> Target:
 
     def carded(root: Path) -> None:
         plain(root)
-        (root / "dataset.json").write_text(json.dumps(card))
+        (root / "card.json").write_text(json.dumps(card))
 
     def city(root: Path) -> None:
         names = [f"Oslo_{place:07d}_2019_05_120_59.9_10.7_abc{number}.jpg" for number, place in enumerate((1, 1, 2, 2))]

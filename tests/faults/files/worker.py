@@ -15,11 +15,13 @@ import resource
 import signal
 import struct
 import sys
+import time
 import traceback
 import warnings
 from pathlib import Path
 from typing import Any
 
+from tests.faults.conftest import OUT
 from tests.faults.files.mutations import mutated, mutated_json
 from tests.faults.files.targets import Target, load_target
 from tfa.errors import TfaError
@@ -44,6 +46,7 @@ def hostile(target: Target, seed: int) -> tuple[str, bytes]:
 def attempt(target: Target, folder: Path, seed: int) -> str | None:
     """What went wrong; None if the file was accepted or refused as it should be."""
     name, content = hostile(target, seed)
+    Path("/proc/self/clear_refs").write_text("5", "ascii")  # the highest use of memory is that of now
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     (folder / name).write_bytes(content)
     try:
@@ -62,46 +65,58 @@ def attempt(target: Target, folder: Path, seed: int) -> str | None:
     return problem
 
 
-def child(target: Target, folder: Path, seeds: range | list[int], progress: int, failures: Path) -> None:
+def child(target: Target, job: dict[str, Any], seeds: list[int], progress: int, failures: Path) -> None:
+    folder = Path(job["folder"])
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + 2 * target.memory, resource.RLIM_INFINITY))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     warnings.simplefilter("ignore")
     for seed in seeds:
         os.pwrite(progress, struct.pack("<q", seed), 0)
-        signal.alarm(SECONDS)
+        signal.alarm(job.get("seconds", SECONDS))
         problem = attempt(target, folder, seed)
         signal.alarm(0)
         if problem is not None:
-            note(failures, target.name, seed, problem)
+            note(failures, target, seed, problem)
 
 
-def note(failures: Path, target: str, seed: int, problem: str) -> None:
-    with open(failures, "a", encoding="utf-8") as file:
-        file.write(json.dumps({"target": target, "seed": seed, "problem": problem}) + "\n")
+def note(failures: Path, target: Target, seed: int, problem: str) -> None:
+    """Write down what failed, and the file that did it, under its target and seed."""
+    write_line(failures, {"target": target.name, "seed": seed, "problem": problem})
+    name, content = hostile(target, seed)
+    inputs = Path(os.environ.get(OUT) or failures.parent) / "inputs"
+    inputs.mkdir(parents=True, exist_ok=True)
+    (inputs / f"{target.name.replace(' ', '-')}-{seed}-{Path(name).name}").write_bytes(content)
+
+
+def write_line(file: Path, value: dict[str, Any]) -> None:
+    with open(file, "a", encoding="utf-8") as lines:
+        lines.write(json.dumps(value) + "\n")
 
 
 def run_job(job: dict[str, Any], failures: Path) -> None:
     folder = Path(job["folder"])
     target = load_target(job["target"], folder)
     seeds, progress = list(job["seeds"]), os.open(folder.with_suffix(".seed"), os.O_RDWR | os.O_CREAT)
+    started = time.monotonic()
     while seeds:
         batch = seeds[:BATCH]
         process = os.fork()
         if not process:
             try:
-                child(target, folder, batch, progress, failures)
+                child(target, job, batch, progress, failures)
             finally:
                 os._exit(0)
         _, status = os.waitpid(process, 0)
         if status:  # it was killed: by the alarm, for memory, or by a crash in somebody's C
             at = struct.unpack("<q", os.pread(progress, 8, 0))[0]
-            note(failures, target.name, at, f"the process ended with status {status} (14: it hung)")
+            note(failures, target, at, f"the process ended with status {status} (14: it hung)")
             for name, content in target.files.items():
                 (folder / name).write_bytes(content)
             seeds = seeds[seeds.index(at) + 1 :]
         else:
             seeds = seeds[len(batch) :]
+    write_line(failures, {"target": target.name, "seconds": time.monotonic() - started})
 
 
 if __name__ == "__main__":

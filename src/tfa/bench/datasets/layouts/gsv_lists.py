@@ -58,10 +58,7 @@ def _candidates(root: Path, name: str, suffix: str) -> list[Path]:
 
 def listed_images(file: Path, folder: Path, chosen: np.ndarray | None = None) -> tuple[Path, ...]:
     """Paths listed in a file (or those of its rows `chosen`), each of which exists."""
-    try:
-        names = [_text(name, file) for name in load_object_array(file).ravel()]
-    except (SystemError, ValueError):  # letters that Unicode does not have
-        raise BadDataset(f"{file} lists names that are no text; get it again from its owner") from None
+    names = [_text(name, file) for name in load_object_array(file).ravel()]
     if chosen is not None:
         names = [names[index] for index in chosen]
     paths = tuple(folder / name for name in names)

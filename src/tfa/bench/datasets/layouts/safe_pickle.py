@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.reading import npy_array, npy_header, read_bounded
+from tfa.base.reading import npy_array, npy_header, read_bounded, with_letters
 from tfa.bench.datasets.files import BadDataset
 
 MAX_PARTS = 50_000_000  # values that one file may stand for, those counted again that it names again
@@ -72,7 +72,7 @@ class _Array:
         kind = dtype.build()
         order: Any = "F" if fortran else "C"
         if kind != np.dtype("O"):
-            array = np.frombuffer(_bytes(data), kind).reshape(shape, order=order).copy()
+            array = with_letters(np.frombuffer(_bytes(data), kind)).reshape(shape, order=order).copy()
             return array, 1 + array.size
         flat, parts = np.empty(len(data), object), 1
         for index, item in enumerate(data):  # one by one: numpy would stack lists of equal length
@@ -94,7 +94,7 @@ class _Scalar:
         kind = self.dtype.build()
         if kind == np.dtype("O"):
             return counted(self.data)
-        return np.frombuffer(_bytes(self.data), kind)[0], 1
+        return with_letters(np.frombuffer(_bytes(self.data), kind))[0], 1
 
 
 class _Encoded:
