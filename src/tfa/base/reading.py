@@ -112,7 +112,7 @@ def with_letters(array: np.ndarray) -> np.ndarray:
 def npy_header(stream: BinaryIO | io.BytesIO, size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     """Shape, order and type of a `.npy` file of `size` bytes, and how many bytes follow; the stream stands there."""
     try:
-        version = np.lib.format.read_magic(stream)  # type: ignore[arg-type]
+        version = np.lib.format.read_magic(stream)
         if version not in _NPY_READERS:
             raise ValueError(f"version {version} of the npy format is not read here")
         start = stream.tell()
@@ -122,7 +122,7 @@ def npy_header(stream: BinaryIO | io.BytesIO, size: int) -> tuple[tuple[int, ...
         stream.seek(start)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # headers of Python 2 need a second parsing, and numpy says so
-            shape, fortran, dtype = _NPY_READERS[version](stream)  # type: ignore[arg-type]
+            shape, fortran, dtype = _NPY_READERS[version](stream)
     except OSError:
         raise
     except ValueError:
