@@ -3,6 +3,7 @@
 #   make check       everything a change must pass, as CI runs it
 #   make test        the tests alone
 #   make test-fast   without those that need a browser, a killed process, real weights or much time
+#   make faults      the whole fault campaign: kills, full disks, hostile files and requests, by the ten thousand
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -15,7 +16,10 @@ PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 RESULTS_OF := sped=sped nordland-540=nordland gardens-point=gardens_point_day_day campus-loop=campus_loop \
               corridor=corridor berlin-kudamm=berlin_kudamm berlin-a100=berlin_a100 aerial-seneca=aerial_seneca
 
-.PHONY: demo browser lint test test-fast check results clean
+# Where the fault campaign counts what it tried, and keeps what failed.
+FAULTS_OUT ?= faults-out
+
+.PHONY: demo browser lint test test-fast check faults results clean
 
 # The stamp is remade whenever the dependencies change.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -44,6 +48,12 @@ test-fast: $(VENV)/.installed
 
 check: lint test
 
+# The table is written whether something failed or not; make fails if something did.
+faults: $(VENV)/.installed
+	rm -rf $(FAULTS_OUT)
+	TFA_FAULTS=full TFA_FAULTS_OUT=$(abspath $(FAULTS_OUT)) $(PYTEST) tests/faults; tested=$$?; \
+	$(BIN)/python -m tests.faults.table $(FAULTS_OUT) --docs docs/reliability.md && exit $$tested
+
 # Every head on the eight datasets below DATA: records in results/, the page docs/results.md. Heads whose recall at 20 the
 # page prints keep 20 places; of the others, records are kept small.
 DATASETS = $(foreach pair,$(RESULTS_OF),--dataset $(firstword $(subst =, ,$(pair)))=$(DATA)/$(lastword $(subst =, ,$(pair))))
@@ -54,4 +64,4 @@ results: $(VENV)/.installed
 	$(BIN)/tfa bench results --records results --out docs/results.md
 
 clean:
-	rm -rf $(VENV) demo-out dist build
+	rm -rf $(VENV) demo-out $(FAULTS_OUT) dist build

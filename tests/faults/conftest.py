@@ -29,11 +29,13 @@ class Campaign:
         return full if self.full else bounded
 
     def count(self, name: str, attempts: int, failures: int = 0) -> None:
-        """Say how many attempts of one kind were made, and how many of them failed; several counts add up."""
+        """Say how many attempts of one kind were made since the last count, and how many failed; counts add up."""
         assert attempts > 0, f"{name}: nothing was tried"
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
-            row = {"name": name, "attempts": attempts, "failures": failures, "seconds": time.monotonic() - self.started}
+            now = time.monotonic()
+            row = {"name": name, "attempts": attempts, "failures": failures, "seconds": now - self.started}
+            self.started = now
             with open(self.out / f"{os.getpid()}.jsonl", "a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
 

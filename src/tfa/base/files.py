@@ -18,12 +18,15 @@ from typing import Any
 import numpy as np
 
 from tfa.base.held import hold
+from tfa.base.reading import parse_json
 from tfa.errors import TfaError, from_os_error
 
+_HEADER_BYTES = 100_000_000  # of a safetensors file; the format allows no more
 _DTYPES = {
     "I64": np.int64, "F64": np.float64, "F32": np.float32, "I32": np.int32, "F16": np.float16,
     "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
 }  # fmt: skip  # in the order in which the safetensors library writes them
+_DIMENSIONS = 32  # of an array in numpy
 
 
 class BadFile(TfaError):
@@ -104,12 +107,14 @@ def _fsync_folder(handle: int) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    # A file name that is not UTF-8 has lone surrogates, which only an escape can carry: \\udcff is that of JSON too.
+    content = text.encode("utf-8", "backslashreplace")
+    write_atomically(path, lambda temporary: _write_parts(temporary, [content]))
 
 
 def write_text(path: Path, text: str) -> None:
-    """In UTF-8. What of a file name is none is written as JSON escapes it, so that JSON reads it back."""
-    content = text.encode("utf-8", "backslashreplace")
+    content = text.encode("utf-8", "surrogateescape")  # a file name that is not UTF-8 comes out as it is
     write_atomically(path, lambda temporary: _write_parts(temporary, [content]))
 
 
@@ -147,28 +152,38 @@ def read_tensor_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]
     with open(path, "rb") as file:
         first = file.read(8)
         length = struct.unpack("<Q", first)[0] if len(first) == 8 else -1
-        if not 0 <= length <= size - 8:
+        if not 0 <= length <= min(size - 8, _HEADER_BYTES):
             raise BadFile(f"{path} is not a whole safetensors file ({size} bytes)", path)
         try:
-            entries = json.loads(file.read(length))
-            metadata = entries.pop("__metadata__", {})
-            end = max((_end_of(entry) for entry in entries.values()), default=0)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            entries = parse_json(file.read(length))
+            metadata = _checked_entries(entries)
+        except ValueError as error:
             raise BadFile(f"{path} has an unreadable safetensors header: {error}", path) from None
+    end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
     if 8 + length + end != size:
         raise BadFile(f"{path} is truncated: {size} bytes, its header promises {8 + length + end}", path)
     return entries, metadata, 8 + length
 
 
-def _end_of(entry: dict[str, Any]) -> int:
-    """The byte where a tensor ends, if its entry makes sense."""
-    shape, (start, end) = entry["shape"], entry["data_offsets"]
-    if not all(type(number) is int and number >= 0 for number in (*shape, start, end)):
-        raise ValueError(f"shape {shape} and offsets {start}, {end} must be whole numbers from 0 on")
-    dtype = _DTYPES.get(entry["dtype"])
-    if dtype is not None and end - start != math.prod(shape) * np.dtype(dtype).itemsize:
-        raise ValueError(f"a tensor {entry['dtype']} of shape {shape} does not take {end - start} bytes")
-    return end
+def _checked_entries(entries: Any) -> dict[str, str]:
+    """Take the metadata out of the entries of a header, and make sure that each is a tensor as large as it says."""
+    if not isinstance(entries, dict):
+        raise ValueError(f"it is a {type(entries).__name__}, not an object")
+    metadata = entries.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise ValueError("its __metadata__ is not an object of texts")
+    for name, entry in entries.items():
+        try:
+            kind, shape, (first, last) = _DTYPES.get(entry["dtype"]), entry["shape"], entry["data_offsets"]
+            sides = [*shape, first, last]
+            whole = all(type(side) is int and side >= 0 for side in sides) and len(shape) <= _DIMENSIONS
+            # What numpy has no dtype for may stand in a file; whoever wants to read it is told.
+            whole = whole and (kind is None or last - first == math.prod(shape) * np.dtype(kind).itemsize)
+        except (KeyError, TypeError, ValueError):
+            whole = False
+        if not whole:
+            raise ValueError(f"its entry {name[:80]!r} is not a tensor")
+    return metadata
 
 
 def map_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -194,7 +209,7 @@ def sha256_of_file(path: Path) -> str:
 def sha256_of_json(value: Any) -> str:
     """Digest of a JSON value that does not depend on key order or white space."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()  # of any name a file can have
 
 
 def cache_folder() -> Path:

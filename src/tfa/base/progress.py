@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
+from tfa.base.printable import printable
+
 T = TypeVar("T")
 QUIET_SECONDS = 2.0
 
@@ -46,7 +48,7 @@ class RichProgress:
         from rich.progress import Progress as Bars
 
         bars = Bars(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),  # a label may name a dataset
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
@@ -55,7 +57,7 @@ class RichProgress:
             transient=True,
         )
         started = time.monotonic()
-        bar = bars.add_task(label, total=total, rate="")
+        bar = bars.add_task(printable(label), total=total, rate="")
         # A single long step must show too, so the bar starts by the clock and not with the first advance.
         clock = threading.Timer(QUIET_SECONDS, bars.start)
         clock.daemon = True

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 from tfa.base.files import sha256_of_json, write_json
+from tfa.base.reading import read_json
 from tfa.bench.array_json import BadRecord, pack, unpack
 from tfa.bench.rank import Answers
 from tfa.bench.records import SUFFIX, packed_fold, unpacked_fold
@@ -33,8 +33,8 @@ class FinishedSplits:
 
     def read(self, split: int) -> Answers | None:
         """None where the split is not finished, or its file is damaged: it is then made again."""
-        with contextlib.suppress(OSError, ValueError, KeyError, BadRecord):
-            content = json.loads((self.folder / f"{split}.json").read_text("utf-8"))
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, BadRecord):
+            content = read_json(self.folder / f"{split}.json")
             if content["inputs"] == self.inputs:
                 return Answers(
                     tuple(content["replicas"]),

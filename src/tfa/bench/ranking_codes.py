@@ -8,11 +8,14 @@ not named yet. A ranking in the usual order is all zeros, and zeros compress to 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from tfa.bench.array_json import BadRecord, pack, unpack
+from tfa.bench.array_json import BadRecord, declared_bytes, pack, unpack
+
+MAX_STEPS = 20_000_000_000  # comparisons to unpack the rankings of a record: minutes, and far above any of ours
 
 
 def pack_rankings(rankings: np.ndarray) -> dict[str, Any]:
@@ -39,14 +42,20 @@ def pack_rankings(rankings: np.ndarray) -> dict[str, Any]:
 
 def unpack_rankings(packed: dict[str, Any]) -> np.ndarray:
     try:
+        declared_bytes(packed)
         shape, kind = tuple(packed["shape"]), np.dtype(packed["type"])
         if kind.kind != "u":
             raise BadRecord(f"packed rankings are of type {kind}; allowed are unsigned integers")
-        queries, depth, each = shape[0], shape[-1], int(np.prod(shape[1:-1]))
+        queries, depth, each = shape[0], shape[-1], math.prod(shape[1:-1])
         evaluated = np.unpackbits(unpack(packed["asked"]), count=queries * each).astype(bool).reshape(queries, each)
         counts, orders = (unpack(packed[name]).astype(np.int64) for name in ("counts", "orders"))
-        places = _from_lehmer(unpack(packed["codes"]).astype(np.int64).T)
-        query = np.nonzero(evaluated)[0]
+        codes, query = unpack(packed["codes"]).astype(np.int64), np.nonzero(evaluated)[0]
+        # A file of a few bytes can claim any depth, and the work grows with its square.
+        if codes.shape != (depth, len(query)) or len(query) * depth**2 > MAX_STEPS:
+            raise BadRecord(f"packed rankings are damaged: codes of shape {codes.shape} for a depth of {depth}")
+        if counts.shape != (queries,) or counts.sum() != len(orders):
+            raise BadRecord("packed rankings are damaged: the orders of the queries are not as long as they say")
+        places = _from_lehmer(codes.T)
         if (places >= counts[query][:, None]).any():
             raise BadRecord("packed rankings are damaged: a query's order is shorter than its rankings need")
         rows = np.full((queries, each, depth), np.iinfo(kind).max, kind)
@@ -85,8 +94,8 @@ def _lehmer(places: np.ndarray) -> np.ndarray:
 def _from_lehmer(codes: np.ndarray) -> np.ndarray:
     places = codes.copy()
     for earlier in range(codes.shape[1] - 2, -1, -1):
-        for later in range(earlier + 1, codes.shape[1]):
-            places[:, later] += places[:, later] >= places[:, earlier]
+        later = places[:, earlier + 1 :]
+        later += later >= places[:, earlier : earlier + 1]
     return places
 
 

@@ -74,9 +74,10 @@ class Truth:
                 {name: _numbers(own) for name, own in values["conditions"].items()},
                 values["rule"],
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise BadRecord(f"{path} is damaged: {error}") from None
-        if truth.fingerprint != values.get("fingerprint"):
+            whole = truth.fingerprint == values.get("fingerprint")
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise BadRecord(f"{path} is damaged: {type(error).__name__} {error}; restore it or run again") from None
+        if not whole:
             raise BadRecord(f"{path} was edited: its content does not match its fingerprint; restore it or run again")
         return truth
 
@@ -220,11 +221,12 @@ class Record:
                 sample=ScoreSample.from_dict(values["sample"]),
                 timings=values["timings"],
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise BadRecord(f"{path} is damaged: {type(error).__name__} {error}") from None
+            whole = record.identity == values.get("identity")
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise BadRecord(f"{path} is damaged: {type(error).__name__} {error}; restore it or run again") from None
         except BadRecord as error:
-            raise BadRecord(f"{path}: {error}") from None
-        if record.identity != values.get("identity"):
+            raise BadRecord(f"{path}: {error}; restore it or run again") from None
+        if not whole:
             raise BadRecord(f"{path} was edited: its content does not match its identity; restore it or run again")
         return record
 

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from tfa.base.printable import printable
 from tfa.cli import add_remove_refit as edit
-from tfa.cli import bench, build, cache, calibrate, demo, encoders, explain, export, info, query, report, serve
+from tfa.cli import bench, build, cache, calibrate, demo, encoders, explain, export, info, query, report, serve, streams
 from tfa.cli.console import console, examples, show_error
 from tfa.errors import TfaError, from_os_error
 from tfa.version import __version__
@@ -36,15 +37,32 @@ class Shell(TyperGroup):
         except KeyboardInterrupt:
             _show_interruption()
             raise typer.Exit(INTERRUPTED) from None
-        except (typer.Exit, typer.Abort, BrokenPipeError):
-            raise  # not errors, or (a closed pipe) handled by typer
+        except (typer.Exit, typer.Abort):
+            raise  # not errors
+        except BrokenPipeError:
+            raise typer.Exit(streams.PIPE_CLOSED) from None
         except Exception as error:
             if hasattr(error, "format_message"):
+                _made_printable(error)
                 raise  # a usage error: typer prints it and exits with 2
             if ctx.params.get("debug"):
-                traceback.print_exc()
+                console(stderr=True).print(traceback.format_exc(), soft_wrap=True, end="")
             show_error(_explained(error))
             raise typer.Exit(1) from None
+
+    def make_context(self, *args: Any, **given: Any) -> Any:
+        try:
+            return super().make_context(*args, **given)
+        except Exception as error:
+            _made_printable(error)
+            raise
+
+
+def _made_printable(error: Exception) -> None:
+    """A usage error quotes arguments, and with `tfa query town.tfa *` these are names of files."""
+    message = getattr(error, "message", None)
+    if isinstance(message, str):
+        error.message = printable(message)  # type: ignore[attr-defined]
 
 
 def _explained(error: Exception) -> str:
@@ -159,7 +177,20 @@ bench.register(app)
 
 def main() -> None:
     """The entry point of the `tfa` command."""
+    streams.open_missing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without β or → shows ? rather than an error
-    app(prog_name="tfa")
+    code: Any = streams.NOT_PRINTED
+    try:
+        app(prog_name="tfa")
+    except SystemExit as end:
+        code = end.code
+    except OSError:  # not even an error, or the help, could be printed
+        pass
+    finally:
+        unwritten = streams.failure()
+        if unwritten is not None:
+            streams.discard()
+            code = streams.PIPE_CLOSED if isinstance(unwritten, BrokenPipeError) else code or streams.NOT_PRINTED
+    sys.exit(code)

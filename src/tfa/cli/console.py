@@ -14,20 +14,37 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from tfa.base.printable import printable
+from tfa.cli import streams
+
 NUMBERS = ("", "id", "score", "confidence", "matches", "images", "parameters", "patch", "size")  # headings
 PIPED_WIDTH = 160  # without a terminal rich assumes 80 columns, too few for a table with paths
+
+
+class PlainConsole(Console):
+    """Prints text as it is, file names too: neither markup nor the terminal's own codes are obeyed."""
+
+    def render_str(self, text: str, **options: Any) -> Text:  # every text passes here, in a table too
+        return super().render_str(printable(text), **options)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        with streams.named(stderr=self.stderr):
+            super().print(*objects, **options)
+
+    def on_broken_pipe(self) -> None:
+        raise  # the shell ends quietly; rich would end here, and close the wrong stream
 
 
 def console(*, stderr: bool = False) -> Console:
     """A console that prints text as it is: `[x].jpg` and `:a:.png` are file names, not markup."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PIPED_WIDTH
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
+    return PlainConsole(stderr=stderr, markup=False, emoji=False, highlight=False, width=width)
 
 
 def say(text: str = "", style: str | None = None) -> None:
     """A line of the result."""
-    console().print(printable(text), style=style, soft_wrap=True)
+    console().print(text, style=style, soft_wrap=True)
 
 
 def note(text: str) -> None:
@@ -53,7 +70,14 @@ def _titled(title: str, style: str, text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=1, allow_nan=False))
+    with streams.named():
+        typer.echo(json.dumps(value, indent=1, allow_nan=False))  # in ASCII: control characters are escaped
+
+
+def print_text(text: str) -> None:
+    """A page or table that ends its own lines."""
+    with streams.named():
+        typer.echo(printable(text), nl=False)
 
 
 def delivered(value: Any, *, out: Path | None, json: bool) -> bool:
@@ -75,11 +99,6 @@ def open_table(*headings: str, fold: Container[str] = ()) -> Table:
         justify: Any = "right" if heading in NUMBERS else "left"
         table.add_column(heading, justify=justify, no_wrap=heading not in fold, overflow="fold")
     return table
-
-
-def printable(text: str) -> str:
-    """A file name that is not valid in the system's encoding must not stop the table that lists it."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def counted(number: int, noun: str) -> str:

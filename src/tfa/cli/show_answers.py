@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tfa.cli.console import console, counted, note, open_table, printable, say, show_error
+from tfa.cli.console import console, counted, note, open_table, say, show_error
 
 if TYPE_CHECKING:
     from tfa.maps.expected_recall import Answers
@@ -89,7 +89,7 @@ def show_many(answers: Sequence[Any], k: int, min_confidence: float) -> None:
     columns = _columns(answers)
     table = open_table("query", "best image", *columns, fold=FOLDED)
     for answer in answers:
-        query = printable(str(answer.query))
+        query = str(answer.query)
         if answer.hits:
             table.add_row(query, *_cells(answer.hits[0], columns))
         else:
@@ -110,7 +110,7 @@ def _cells(hit: Any, columns: Sequence[str]) -> tuple[str, ...]:
     position = "" if hit.position is None else str(hit.position)
     matches = ["–" if hit.matches is None else str(hit.matches)] if "matches" in columns else []
     confidence = f"{hit.confidence:.2f}" + (" sure" if hit.sure else "")
-    return printable(hit.image), str(hit.id), f"{hit.score:.4f}", confidence, *matches, position
+    return hit.image, str(hit.id), f"{hit.score:.4f}", confidence, *matches, position
 
 
 def write_montage(path: Path, answers: Sequence[Any], min_confidence: float) -> None:

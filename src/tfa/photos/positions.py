@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv as csv_module
+import io
 import math
 import unicodedata
 import warnings
@@ -12,8 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from tfa.base.reading import read_text
 from tfa.errors import BadPositions
 
+# Squares of distances in a plane of this size are still numbers.
+LIMITS = {"lat": (90.0, "degrees"), "lon": (180.0, "degrees"), "x": (1e12, "metres"), "y": (1e12, "metres")}
 _GPS_IFD = 0x8825
 _LAT_REF, _LAT, _LON_REF, _LON = 1, 2, 3, 4  # tags inside the GPS directory
 
@@ -34,9 +38,9 @@ class Position:
         for name, value in given.items():
             if not math.isfinite(value):
                 raise BadPositions(f"{name} is {value}, must be a finite number")
-        for name, limit in (("lat", 90.0), ("lon", 180.0)):
+        for name, (limit, unit) in LIMITS.items():
             if name in given and abs(given[name]) > limit:
-                raise BadPositions(f"{name} is {given[name]:g}, must be between -{limit:g} and {limit:g} degrees")
+                raise BadPositions(f"{name} is {given[name]:g}, must be between -{limit:g} and {limit:g} {unit}")
 
     @property
     def is_global(self) -> bool:
@@ -99,8 +103,8 @@ def read_positions_csv(path: Path) -> dict[str, Position]:
     pair = next((pair for pair in (("lat", "lon"), ("x", "y")) if {"file", *pair} <= set(names)), None)
     if pair is None:
         raise BadPositions(
-            f"{path}, line {line}: the header is {','.join(names) or 'nothing'!r}, must name the columns file,lat,lon "
-            "or file,x,y (separated by commas; more columns do no harm)"
+            f"{path}, line {line}: the header is {','.join(names)[:200] or 'nothing'!r}, must name the columns "
+            "file,lat,lon or file,x,y (separated by commas; more columns do no harm)"
         )
     columns = [names.index(name) for name in ("file", *pair)]
     for line, row in rows:
@@ -124,25 +128,23 @@ def _position(cells: Mapping[str, str]) -> Position:
     numbers = {name: _number(text) for name, text in cells.items()}
     for name, number in numbers.items():
         if number is None:
-            raise BadPositions(f"{name} is {cells[name]!r}, must be a number")
+            raise BadPositions(f"{name} is {cells[name][:80]!r}, must be a number")
     return Position(**numbers)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Rows that are not blank, with the line each ends on."""
     try:
-        # utf-8-sig: spreadsheets put a byte-order mark before the header.
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            reader = csv_module.reader(file, skipinitialspace=True)
-            for row in reader:
-                if any(cell.strip() for cell in row):
-                    yield reader.line_num, row
-    except UnicodeDecodeError:
-        raise BadPositions(f"{path} is not UTF-8 text; save it as CSV in UTF-8") from None
+        reader = csv_module.reader(io.StringIO(read_text(path), newline=""), skipinitialspace=True)
+        for row in reader:
+            if any(cell.strip() for cell in row):
+                yield reader.line_num, row
     except csv_module.Error as error:
-        raise BadPositions(f"{path}, line {reader.line_num}: {error}") from None
+        raise BadPositions(f"{path}, line {reader.line_num}: {error}; save it as CSV in UTF-8") from None
     except OSError as error:
         raise BadPositions(f"cannot read the positions file {path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise BadPositions(f"cannot read the positions file {path}: {error}; save it as CSV in UTF-8") from None
 
 
 def _match(
@@ -214,7 +216,9 @@ def position_from_name(name: str) -> Position | None:
     if len(fields) < 4 or fields[0]:
         return None
     x, y = _number(fields[1]), _number(fields[2])
-    return None if x is None or y is None else Position(x=x, y=y)
+    if x is None or y is None or max(abs(x), abs(y)) > LIMITS["x"][0]:
+        return None  # numbers, but no position
+    return Position(x=x, y=y)
 
 
 def position_from_exif(path: Path) -> Position | None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image
 
+from tfa.base.printable import printable
 from tfa.errors import TfaError
 from tfa.photos.images import as_rgb
 
@@ -66,6 +67,7 @@ def render(template: Path, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # names of files; what is safe stays
     )
     environment.filters |= {"embedded": embedded, "as_jpeg": lambda path: embedded(as_rgb(path))}
     return environment.get_template(template.name).render(values)

@@ -8,10 +8,15 @@ from typing import Any, Self
 
 import numpy as np
 
-from tfa.errors import BadSpec
+from tfa.errors import BadMap, BadSpec
 from tfa.search.engine import Payload, QueryVectors, SearchResult, checked_k
 from tfa.search.gallery import Gallery, inner_of_terms
 from tfa.search.ties import find_duplicates, top_k
+
+DAMAGED = (
+    "a photo's scores are not finite numbers: files of the map were damaged since they were written; see which with "
+    "tfa info MAP --checksum, and build the map again"
+)
 
 
 @dataclass(frozen=True)
@@ -139,8 +144,10 @@ def _check_counts(vectors: int, ids: np.ndarray, bias: np.ndarray) -> None:
 
 def ranked(scores: np.ndarray, ids: np.ndarray, k: int) -> SearchResult:
     """The k best columns of scores `q n`, ties to the smaller id, and mean and spread of each row."""
-    columns, best = top_k(scores, k)
     wide = np.ascontiguousarray(scores, np.float64)  # sums must not depend on how the rows lie in memory
+    if not np.isfinite(wide).all():  # of queries that are finite
+        raise BadMap(DAMAGED)
+    columns, best = top_k(scores, k)
     empty = not scores.shape[1]
     mean, spread = (np.zeros(len(scores)),) * 2 if empty else (wide.mean(axis=1), wide.std(axis=1))
     return SearchResult(ids[columns], best, mean, spread)

@@ -147,7 +147,7 @@ def test_a_training_id_the_dataset_lacks_is_an_error(tmp_path: Path) -> None:
 
 def test_broken_json_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "ids.json").write_text('["0001",\n oops]')
-    with pytest.raises(BadDataset, match=r"ids\.json, line 2: not JSON"):
+    with pytest.raises(BadDataset, match=r"ids\.json is not JSON: .*line 2"):
         sues.read_ids(tmp_path / "ids.json")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,6 +11,7 @@ from importlib import resources
 from typing import Any
 
 from tfa.base.config import HeadSpec
+from tfa.base.reading import parse_json
 from tfa.errors import BadSpec, TfaError
 
 GROUPS = ("Urban / ground", "Condition shift", "Driving", "Indoor", "Aerial / cross-view", "Other")
@@ -77,7 +77,7 @@ class DatasetCard:
 def read_card(text: str, source: str) -> DatasetCard:
     """A card from JSON; `source` is the file that errors name."""
     try:
-        values = json.loads(text)
+        values = parse_json(text)
     except ValueError as error:
         raise BadCard(f"{source} is not JSON: {error}") from None
     if not isinstance(values, dict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -11,7 +12,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from tfa.base.entry_points import load_plugin, plugin_names, plugin_source
-from tfa.bench.datasets.card import DatasetCard, cards, nearest_card, read_card
+from tfa.base.reading import read_text
+from tfa.bench.datasets.card import BadCard, DatasetCard, cards, nearest_card, read_card
 from tfa.bench.datasets.files import BadDataset, DatasetFiles
 from tfa.bench.datasets.matching import by_name, listed_positives
 from tfa.bench.records import Truth
@@ -101,7 +103,7 @@ def card_for(name: str, root: Path, positives: Path | None = None) -> tuple[Data
     if known is not None:
         return known, ()
     if (root / CARD).is_file():
-        card = read_card((root / CARD).read_text("utf-8"), str(root / CARD))
+        card = read_card(_card_text(root / CARD), str(root / CARD))
         if card.name != name:
             raise BadDataset(f"{root / CARD} describes {card.name!r}, not {name!r}; give --dataset {card.name}={root}")
         return card, (f"{name} is described by its own {CARD}",)
@@ -124,6 +126,13 @@ def card_for(name: str, root: Path, positives: Path | None = None) -> tuple[Data
     return card, (f"{name} is in no card: read as a folder of your own{hint}",)
 
 
+def _card_text(path: Path) -> str:
+    try:
+        return read_text(path)
+    except (ValueError, OSError) as error:
+        raise BadCard(f"{path} cannot be read: {error}; write it again as JSON") from None
+
+
 def has_folders(root: Path) -> bool:
     return all((root / name).is_dir() for name in ("database", "queries"))
 
@@ -138,7 +147,14 @@ class Reading:
     notes: tuple[str, ...] = ()
 
     def load(self, root: Path) -> DatasetFiles:
-        files: DatasetFiles = layout_of(self.layout).load(root, **self.options)
+        try:
+            files: DatasetFiles = layout_of(self.layout).load(root, **self.options)
+        except (TypeError, AttributeError, OverflowError) as error:  # options are what a card says, of any type
+            given = ", ".join(f"{key}={reprlib.repr(value)}" for key, value in self.options.items()) or "none"
+            raise BadDataset(
+                f"{root} cannot be read with the layout {self.layout} and the options {given} ({error}); "
+                "see docs/datasets.md for what the layout takes"
+            ) from error
         if self.listed is None or takes_positives(self.layout):
             return files
         names = by_name(files.database, root), by_name(files.queries, root)

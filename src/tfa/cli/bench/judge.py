@@ -9,7 +9,7 @@ import typer
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.bench.run import load_all, loaded_encoder
-from tfa.cli.console import delivered, wants_progress
+from tfa.cli.console import delivered, print_text, wants_progress
 
 
 @options.with_encoder
@@ -39,4 +39,4 @@ def judge(
         bench = prepare(data, model, progress=bars)
         studies.append(study_judge(bench, Shared(spec=bench.spec, device=encoding.device, progress=bars), bars))
     if not delivered([study.to_dict() for study in studies], out=out, json=json):
-        typer.echo(page(studies))
+        print_text(page(studies) + "\n")

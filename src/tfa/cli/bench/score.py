@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import console, counted, note, open_table, print_json, printable, say
+from tfa.cli.console import console, counted, note, open_table, print_json, say
 from tfa.errors import BadSpec
 
 if TYPE_CHECKING:
@@ -120,14 +120,14 @@ def _show(rows: Sequence[tuple[int, Scored]], against: str | None, differences: 
     numeric = [*recalls, "mAP", "PR area", "R at 99 % P", *([f"R@1 - {against}"] if compare else [])]
     table = open_table()
     for column in ("head", "saw", *numeric):
-        table.add_column(printable(column), justify="right" if column in numeric else "left", overflow="fold")
+        table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
     for row, one in rows:
         accepted = [_percent(one.acceptance.area), _percent(one.acceptance.recall_at_99)]
         precision = "-" if one.mean_average_precision is None else _percent(one.mean_average_precision)
         difference = [_difference(differences.get(row))] if compare else []
-        table.add_row(printable(one.head), one.sees, *_recalls(one), precision, *accepted, *difference)
+        table.add_row(one.head, one.sees, *_recalls(one), precision, *accepted, *difference)
         for name, own in one.conditions.items():
-            table.add_row(f"  {printable(name)}", "", *(_percent(own[k]) for k in one.ks), style="dim")
+            table.add_row(f"  {name}", "", *(_percent(own[k]) for k in one.ks), style="dim")
     console().print(table)
     for text in dict.fromkeys(one.refused for _, one in rows if one.refused):
         note(f"no mAP: {text}")

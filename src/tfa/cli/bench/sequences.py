@@ -10,7 +10,7 @@ import typer
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.bench.run import load_all, loaded_encoder
-from tfa.cli.console import console, delivered, open_table, printable, say, wants_progress
+from tfa.cli.console import console, delivered, open_table, say, wants_progress
 
 
 @options.with_encoder
@@ -68,5 +68,5 @@ def _print(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number < 2 and column != "photos" else "right", overflow="fold")
     for row in rows:
-        table.add_row(*map(printable, row))
+        table.add_row(*row)
     console().print(table)

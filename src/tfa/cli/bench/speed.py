@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import console, note, open_table, print_json, printable, say, wants_progress
+from tfa.cli.console import console, note, open_table, print_json, print_text, say, wants_progress
 
 if TYPE_CHECKING:
     from tfa.bench.speed.suite import Done
@@ -83,7 +83,7 @@ def show(done: Done) -> None:
     for number, column in enumerate(COLUMNS):
         table.add_column(column, justify="right" if number else "left", overflow="fold")
     for line in done.lines:
-        table.add_row(*map(printable, cells(line)), style="yellow" if line.met is False else None)
+        table.add_row(*cells(line), style="yellow" if line.met is False else None)
     console().print(table)
     say()
 
@@ -105,7 +105,7 @@ def performance(
         options.check_writable(out)
     page = performance_page(read_results(records))
     if out is None:
-        typer.echo(printable(page), nl=False)
+        print_text(page)
         return
     write_text(out, page)
     note(f"wrote {out}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import note, printable
+from tfa.cli.console import note, print_text
 
 if TYPE_CHECKING:
     from tfa.bench.tables.table import Table
@@ -67,7 +67,7 @@ def table(
         options.check_writable(out / "table.md")
     _, render = FORMATS[format.value]
     for i, made in enumerate(_tables(name, records, encoder, paper=not no_paper, both=both)):
-        typer.echo(("\n" if i else "") + printable(render(made)), nl=False)
+        print_text(("\n" if i else "") + render(made))
         if out is not None:
             for path in write_table(made, out):
                 note(f"wrote {path}")
@@ -115,7 +115,7 @@ def results(
         options.check_writable(out)
     page = results_page(records, encoder=encoder, command=command)
     if out is None:
-        typer.echo(printable(page), nl=False)
+        print_text(page)
         return
     write_text(out, page)
     note(f"wrote {out}")

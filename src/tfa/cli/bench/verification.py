@@ -10,7 +10,7 @@ import typer
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.bench.run import load_all, loaded_encoder, named_folder, named_heads
-from tfa.cli.console import console, delivered, open_table, printable, say, wants_progress
+from tfa.cli.console import console, delivered, open_table, say, wants_progress
 
 if TYPE_CHECKING:
     from tfa.bench.studies.verification import Studied, Study
@@ -91,7 +91,7 @@ def show(study: Study) -> None:
         table.add_column(column, overflow="fold")
     for half, own in shown:
         for one in own:
-            table.add_column(printable(one.dataset), justify="right", overflow="fold")
+            table.add_column(one.dataset, justify="right", overflow="fold")
         table.add_column(f"mean, {half}", justify="right")
     factor = None
     for name in study.datasets[0].recall:

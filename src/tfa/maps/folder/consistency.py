@@ -46,8 +46,8 @@ def check_state(state: MapState) -> None:
 
 def _check_ids(images: Sequence[ImageRecord], next_id: int) -> None:
     ids = [record.id for record in images]
-    if len(set(ids)) != len(ids) or any(one >= next_id for one in ids):
-        raise BadShape(f"ids of images are not unique, or not below next_id, {next_id}")
+    if ids != sorted({*ids}) or any(one >= next_id for one in ids):
+        raise BadShape(f"ids of images are given twice, out of order, or not below next_id, {next_id}")
     fitted = [record.fitted for record in images]
     if fitted != sorted(fitted, reverse=True):
         raise BadShape("images that the head was fitted on do not come first")

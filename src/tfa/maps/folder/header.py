@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from tfa.base.files import sha256_of_file, sha256_of_json
 from tfa.base.json_shape import BadShape
+from tfa.base.reading import read_json
 from tfa.errors import BadMap
 from tfa.maps.folder.schema import check_header
 
@@ -36,7 +36,7 @@ def read_header(folder: Path) -> dict[str, Any]:
         raise BadMap(f"{folder} is not a map: it has no {HEADER}", folder)
     _refuse_link(folder / HEADER)
     try:
-        header = json.loads((folder / HEADER).read_text("utf-8"))
+        header = read_json(folder / HEADER)
         kind, version = header["format"], header["format_version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadMap(f"{folder / HEADER} is not a readable header ({error}); build the map again", folder) from None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tfa.base.files import BadFile, map_tensors
+from tfa.base.reading import read_json
 from tfa.errors import BadMap, BadPositions
 from tfa.maps.folder.consistency import check_records, check_state
 from tfa.maps.folder.header import AS_THEY_ARE, check_file, read_header
@@ -81,7 +81,7 @@ def _read_records(folder: Path, header: dict[str, Any]) -> list[dict[str, Any]]:
     records: list[dict[str, Any]] = []
     names = [entry["name"] for entry in header["files"] if entry["role"] == "images"]
     for name, rows in zip(names, header["segments"], strict=True):
-        fresh = json.loads((folder / name).read_text("utf-8"))
+        fresh = read_json(folder / name, (folder / name).stat().st_size)
         check_records(fresh, name, rows)
         records += fresh
     return records

@@ -12,6 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tfa.bench.datasets.files import BadDataset, DatasetFiles, images_in, same_labels
+from tfa.bench.datasets.layouts.text_tables import lines_of
 from tfa.bench.datasets.matching import by_name, listed_positives, read_positives
 
 POSITIVES, QUERIES = "positives.json", "queries.txt"
@@ -29,7 +30,7 @@ def load(root: Path, *, city: str, positives: str = POSITIVES, queries: str = QU
     listed = root / queries
     if not listed.is_file():
         raise BadDataset(f"{root} holds neither {positives} nor {queries}; which images are queries is not published")
-    names = [line.strip() for line in listed.read_text("utf-8").splitlines() if line.strip()]
+    names = [line.strip() for line in lines_of(listed) if line.strip()]
     database, query_images = _parted(images, names, folder, listed)
     rows = same_labels([place_of(path) for path in database], [place_of(path) for path in query_images])
     return DatasetFiles(database, query_images, rows, notes=(f"queries are those of {listed.name}",))

@@ -7,13 +7,15 @@
 
 from __future__ import annotations
 
+import os
+import reprlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from tfa.bench.datasets.files import BadDataset, DatasetFiles
-from tfa.bench.datasets.layouts.safe_pickle import load_object_array
+from tfa.bench.datasets.layouts.safe_pickle import load_object_array, load_rows
 from tfa.bench.datasets.matching import index_rows
 
 SUFFIXES = ("dbImages", "qImages", "gt")
@@ -24,7 +26,7 @@ def load(root: Path, *, name: str = "", images: str = "") -> DatasetFiles:
     files = {suffix: find_list(root, name, suffix) for suffix in SUFFIXES}
     database = listed_images(files["dbImages"], root / images)
     queries = listed_images(files["qImages"], root / images)
-    rows = load_object_array(files["gt"])
+    rows = load_rows(files["gt"])
     if len(rows) != len(queries):
         raise BadDataset(f"{files['gt']} has {len(rows):,} rows, {files['qImages']} has {len(queries):,} queries")
     return DatasetFiles(database, queries, index_rows(rows, files["gt"], len(database)))
@@ -60,7 +62,7 @@ def listed_images(file: Path, folder: Path, chosen: np.ndarray | None = None) ->
     if chosen is not None:
         names = [names[index] for index in chosen]
     paths = tuple(folder / name for name in names)
-    absent = [path for path in paths if not path.is_file()]
+    absent = [path for path in paths if not os.path.isfile(path)]  # of a name that no file system takes: False
     if absent:
         raise BadDataset(
             f"{file} lists {len(paths):,} images, {len(absent):,} of them are missing (first: {absent[0]}); "
@@ -70,7 +72,9 @@ def listed_images(file: Path, folder: Path, chosen: np.ndarray | None = None) ->
 
 
 def _text(name: object, file: Path) -> str:
-    text = name.decode("utf-8") if isinstance(name, bytes) else str(name)
+    if not isinstance(name, str | bytes):
+        raise BadDataset(f"{file} lists {reprlib.repr(name)}; it must list paths of images")
+    text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
     text = text.replace("\\", "/").lstrip("/")
     if ".." in text.split("/"):
         raise BadDataset(f"{file} lists {text}, which leaves the dataset's folder")

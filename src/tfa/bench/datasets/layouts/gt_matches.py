@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tfa.bench.datasets.files import DatasetFiles, images_in
 from tfa.bench.datasets.layouts.indexed import checked_indices, in_query_order
-from tfa.bench.datasets.layouts.text_tables import bad_line, natural_order, read_table
+from tfa.bench.datasets.layouts.text_tables import bad_line, natural_order, read_table, whole_number
 
 
 def load(
@@ -32,10 +32,11 @@ def load(
     best = [table.column(f"top_{rank}_ref_ind") for rank in range(1, top + 1)]
     rows = []
     for line, row in table.rows:
-        if not re.fullmatch(r"\d+(\.0*)?", row[who]):
+        query = whole_number(re.sub(r"\.0*$", "", row[who]))  # tables written by pandas have 3.0 for 3
+        if query is None:
             raise bad_line(table.path, line, f"query_ind is {row[who]!r}; it must be the number of a query")
         listed = [table.number(line, row, column) for column in best]
         indices = checked_indices(listed, len(references), f"{table.path}, line {line}")
-        rows.append((int(float(row[who])), indices))
+        rows.append((query, indices))
     positives, notes = in_query_order(rows, len(query_images), table.path)
     return DatasetFiles(references, query_images, positives, notes=notes)

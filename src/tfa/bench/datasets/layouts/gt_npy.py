@@ -9,13 +9,14 @@ that knows arrays and numbers only.
 
 from __future__ import annotations
 
+import reprlib
 from pathlib import Path
 
 import numpy as np
 
 from tfa.bench.datasets.files import BadDataset, DatasetFiles, images_in
 from tfa.bench.datasets.layouts.indexed import checked_indices, in_query_order
-from tfa.bench.datasets.layouts.safe_pickle import load_object_array
+from tfa.bench.datasets.layouts.safe_pickle import load_rows
 from tfa.bench.datasets.layouts.text_tables import natural_order
 
 
@@ -41,19 +42,23 @@ def read_positives(
     if not path.is_file():
         raise BadDataset(f"{path} is missing; it lists the positives of each query")
     rows: list[tuple[int | None, np.ndarray]] = []
-    for number, row in enumerate(load_object_array(path)[skip:], skip):
+    for number, row in enumerate(load_rows(path)[skip:], skip):
         where = f"{path}, row {number}"
         try:
             query, indices = row
-        except (TypeError, ValueError) as error:
-            raise BadDataset(f"{where}: a row must be [query, positives], this one is {row!r}") from error
+        except (TypeError, ValueError):
+            shown = reprlib.repr(row)
+            raise BadDataset(f"{where}: a row must be [query, positives], this one is {shown}") from None
         rows.append((_query_number(query, skip), checked_indices(indices, images, where)))
     return in_query_order(rows, queries, path)
 
 
 def _query_number(value: object, skip: int) -> int | None:
     """The query a row names, counted from the first one kept; None if it is no whole number."""
-    number = np.asarray(value)
-    if number.size != 1 or number.dtype.kind not in "iuf" or number.item() != int(number.item()):
+    try:
+        number = np.asarray(value)
+        if number.size != 1 or number.dtype.kind not in "iuf" or number.item() != int(number.item()):
+            return None
+        return int(number.item()) - skip
+    except (ValueError, OverflowError):  # rows of unequal length; not a number, infinite
         return None
-    return int(number.item()) - skip

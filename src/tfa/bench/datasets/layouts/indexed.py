@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ def checked_indices(values: Any, images: int, where: str) -> np.ndarray:
     """Whole numbers from 0 to `images` - 1 as a sorted array without repetition."""
     try:
         given = np.asarray(values, np.float64).ravel()  # some files hold whole numbers as floats
-    except (TypeError, ValueError) as error:
-        raise BadDataset(f"{where}: {values!r} is not a list of image numbers") from error
+    except (TypeError, ValueError, OverflowError):
+        raise BadDataset(f"{where}: {reprlib.repr(values)} is not a list of image numbers") from None
     whole = np.isfinite(given) & (given == np.floor(given))
     allowed = whole & (given >= 0) & (given < images)
     if not allowed.all():

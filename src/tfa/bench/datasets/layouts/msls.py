@@ -13,7 +13,7 @@ import numpy as np
 
 from tfa.bench.datasets.files import BadDataset, DatasetFiles
 from tfa.bench.datasets.layouts.gsv_lists import find_list, listed_images, missing_lists
-from tfa.bench.datasets.layouts.safe_pickle import load_object_array
+from tfa.bench.datasets.layouts.safe_pickle import load_object_array, load_rows
 from tfa.bench.datasets.matching import index_rows
 
 SUFFIXES = ("dbImages", "qImages", "qIdx", "pIdx")
@@ -24,7 +24,7 @@ def load(root: Path, *, name: str = "", images: str = "") -> DatasetFiles:
     database = listed_images(files["dbImages"], root / images)
     pictured = len(load_object_array(files["qImages"]).ravel())
     used = _used(files["qIdx"], pictured)
-    rows = load_object_array(files["pIdx"])
+    rows = load_rows(files["pIdx"])
     if len(rows) != len(used):
         raise BadDataset(f"{files['pIdx']} has {len(rows):,} rows, {files['qIdx']} chooses {len(used):,} queries")
     queries = listed_images(files["qImages"], root / images, used)
@@ -39,8 +39,10 @@ def missing(root: Path, *, name: str = "", images: str = "") -> list[str]:
 
 def _used(file: Path, pictured: int) -> np.ndarray:
     used = load_object_array(file).ravel()
-    if used.dtype == object:
+    try:
         used = np.array([int(number) for number in used], np.int64)
+    except (TypeError, ValueError, OverflowError):
+        raise BadDataset(f"{file} must list the numbers of query images; get it again from its owner") from None
     if len(np.unique(used)) != len(used) or (len(used) and not 0 <= used.min() <= used.max() < pictured):
         raise BadDataset(f"{file} must choose different images among the {pictured:,} of qImages")
-    return used.astype(np.int64)
+    return used

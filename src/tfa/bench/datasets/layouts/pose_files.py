@@ -7,14 +7,17 @@ name m11 … m44                                camera to world, by rows: c is t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
+from tfa.base.reading import LINE_BYTES
 from tfa.bench.datasets.files import BadDataset
 from tfa.bench.datasets.layouts.poses import rotation
-from tfa.bench.datasets.layouts.text_tables import bad_line, numbers
+from tfa.bench.datasets.layouts.text_tables import bad_line, numbers, whole_number
 
 
 def read_centres(path: Path) -> dict[str, np.ndarray]:
@@ -22,7 +25,7 @@ def read_centres(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise BadDataset(f"{path} is missing; it holds the poses of images")
     with path.open(encoding="utf-8", errors="replace") as stream:  # read as far as needed: models hold gigabytes
-        lines = ((number, text.split()) for number, text in enumerate(stream, 1))
+        lines = ((number, text.split()) for number, text in _lines(stream, path))
         filled = ((number, fields) for number, fields in lines if fields and not fields[0].startswith("#"))
         first = next(filled, None)
         if first is None:
@@ -32,13 +35,25 @@ def read_centres(path: Path) -> dict[str, np.ndarray]:
         return dict(_poses([first], path)) | dict(_poses(filled, path))
 
 
+def _lines(stream: TextIO, path: Path) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers, of which none fills the memory."""
+    for number in itertools.count(1):
+        text = stream.readline(LINE_BYTES + 1)
+        if not text:
+            return
+        if len(text) > LINE_BYTES:
+            raise bad_line(path, number, f"longer than {LINE_BYTES:,} characters; it is not a file of poses")
+        yield number, text
+
+
 def _nvm(lines: Iterator[tuple[int, list[str]]], path: Path) -> dict[str, np.ndarray]:
     """The images of an NVM model: their number in a line, then a line for each. Points follow and are not read."""
     line, fields = next(lines, (1, []))
-    if len(fields) != 1 or not fields[0].isdecimal():
+    images = whole_number(fields[0]) if len(fields) == 1 else None
+    if images is None:
         raise bad_line(path, line, f"{' '.join(fields)[:80]!r} is not the number of images of an NVM model")
     centres: dict[str, np.ndarray] = {}
-    for _ in range(int(fields[0])):
+    for _ in range(images):
         line, (name, *values) = next(lines, (line, ["the end of the file"]))
         # focal length, quaternion, centre; radial distortion and 0 follow
         centres[name] = np.array(numbers(values[:8], 8, path, line, "an image of an NVM model")[5:])

@@ -10,16 +10,16 @@ other ids. Each height is a condition.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from tfa.base.reading import parse_json
 from tfa.bench.datasets.files import BadDataset, DatasetFiles, images_in, same_labels
 from tfa.bench.datasets.layouts.identity import labelled_images
-from tfa.bench.datasets.layouts.text_tables import bad_line, lines_of
+from tfa.bench.datasets.layouts.text_tables import bad_line, lines_of, whole_number
 
 
 def load(
@@ -64,8 +64,8 @@ def read_ids(path: Path) -> frozenset[int]:
             bare = re.sub(r"^\s*-\s+|[\[\],'\"]", " ", bare)  # YAML's marks around an id
             fields.extend((line, field) for field in bare.split())
     for line, field in fields:
-        if not field.isdecimal():
-            raise bad_line(path, line, f"{field!r} is not an id; ids are numbers such as 0001")
+        if whole_number(field) is None:
+            raise bad_line(path, line, f"{field[:80]!r} is not an id; ids are numbers such as 0001")
     if not fields:
         raise BadDataset(f"{path} lists no id; it must hold the training ids of the dataset's authors")
     return frozenset(int(field) for _, field in fields)
@@ -73,10 +73,10 @@ def read_ids(path: Path) -> frozenset[int]:
 
 def _json_list(text: str, path: Path) -> list[object]:
     try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise bad_line(path, error.lineno, f"not JSON: {error.msg}") from error
-    if not isinstance(values, list):
+        values = parse_json(text)
+    except ValueError as error:
+        raise BadDataset(f"{path} is not JSON: {error}; a list of ids is expected") from None
+    if not isinstance(values, list) or not all(isinstance(value, str | int) for value in values):
         raise BadDataset(f"{path} holds a {type(values).__name__}; a list of ids is expected")
     return values
 
@@ -88,6 +88,7 @@ def _places(folder: Path) -> list[Path]:
 
 
 def _number(name: str, folder: Path) -> int:
-    if not name.isdecimal():
+    number = whole_number(name)
+    if number is None:
         raise BadDataset(f"{folder / name} is not the folder of an id; ids are numbers such as 0001")
-    return int(name)
+    return number

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfa.base.reading import read_text
 from tfa.bench.datasets.files import BadDataset
+
+LARGEST = 1e12  # of a number in metres, degrees or images; beyond, squares of distances lose their digits
+WHOLE_DIGITS = 18  # of a whole number
 
 
 def bad_line(path: Path, line: int, problem: str) -> BadDataset:
@@ -22,10 +25,9 @@ def lines_of(path: Path) -> list[str]:
     if not path.is_file():
         raise BadDataset(f"{path} is missing; this layout needs it")
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadDataset(f"{path} is not a text file in UTF-8 ({error.reason}); unpack it again") from error
-    return text.rstrip().splitlines()
+        return read_text(path).rstrip().splitlines()
+    except (ValueError, OSError) as error:
+        raise BadDataset(f"{path} cannot be read: {error}; unpack it again") from None
 
 
 def split_fields(text: str) -> list[str]:
@@ -39,9 +41,18 @@ def numbers(fields: Sequence[str], count: int, path: Path, line: int, what: str)
         values = [float(field) for field in fields]
     except ValueError:
         values = []
-    if len(values) != count or not all(map(math.isfinite, values)):
-        raise bad_line(path, line, f"{' '.join(fields)[:80]!r} is not {what}; {count} finite numbers are expected")
+    if len(values) != count or not all(abs(value) <= LARGEST for value in values):  # which NaN is not
+        raise bad_line(
+            path,
+            line,
+            f"{' '.join(fields)[:80]!r} is not {what}; {count} numbers of at most {LARGEST:g} are expected",
+        )
     return values
+
+
+def whole_number(text: str) -> int | None:
+    """The number that decimal digits write; None if it is none, or one that no file counts to."""
+    return int(text) if text.isdecimal() and len(text) <= WHOLE_DIGITS else None
 
 
 def natural_order(paths: Iterable[Path]) -> tuple[Path, ...]:
@@ -73,7 +84,7 @@ class Table:
             raise bad_line(
                 self.path,
                 1,
-                f"no column {' or '.join(accepted)}; the header has {', '.join(self.columns) or 'nothing'}",
+                f"no column {' or '.join(accepted)}; the header has {', '.join(self.columns)[:200] or 'nothing'}",
             )
         return found
 
@@ -88,14 +99,18 @@ class Table:
 def read_table(path: Path) -> Table:
     """A CSV file with a header line. A row with too few or too many fields is an error."""
     reader = csv.reader(lines_of(path))
-    columns = tuple(name.strip().lower() for name in next(reader, []))
+    try:
+        listed = [(reader.line_num, fields) for fields in reader]
+    except csv.Error as error:
+        raise bad_line(path, reader.line_num, f"{error}; it is not CSV") from None
+    columns = tuple(name.strip().lower() for name in (listed[0][1] if listed else []))
     rows = []
-    for fields in reader:
+    for line, fields in listed[1:]:
         if not any(field.strip() for field in fields):
             continue
         if len(fields) != len(columns):
-            raise bad_line(path, reader.line_num, f"{len(fields)} fields, the header has {len(columns)}")
-        rows.append((reader.line_num, tuple(field.strip() for field in fields)))
+            raise bad_line(path, line, f"{len(fields)} fields, the header has {len(columns)}")
+        rows.append((line, tuple(field.strip() for field in fields)))
     if not rows:
         raise BadDataset(f"{path} holds no row below its header")
     return Table(path, columns, tuple(rows))

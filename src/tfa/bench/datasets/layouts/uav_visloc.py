@@ -10,6 +10,7 @@ position. Both rules, and one gallery of all maps, are ours.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from tfa.bench.datasets.files import BadDataset, DatasetFiles, images_in, within
 from tfa.bench.datasets.layouts.earth import earth_points, east_and_north
-from tfa.bench.datasets.layouts.text_tables import Table, bad_line, read_table
+from tfa.bench.datasets.layouts.text_tables import Table, bad_line, read_table, whole_number
 
 
 def load(root: Path, *, maps: Sequence[str] = (), radius: float = 100.0, coverage: bool = False) -> DatasetFiles:
@@ -58,8 +59,9 @@ def _photos(folder: Path) -> tuple[dict[Path, tuple[float, float]], int]:
     positions = {}
     for line, row in table.rows:
         stem = Path(row[counted]).stem
-        if named is None and stem.isdecimal():
-            stem = f"{folder.name}_{int(stem):04d}"
+        number = whole_number(stem) if named is None else None
+        if number is not None:
+            stem = f"{folder.name}_{number:04d}"
         positions[stem.lower()] = _position(table, line, row)
     placed = {image: positions[image.stem.lower()] for image in images if image.stem.lower() in positions}
     if not placed:
@@ -75,8 +77,8 @@ def _tiles(folder: Path, coverage: bool) -> tuple[dict[Path, tuple[float, float]
     centres_and_widths = {}
     for line, row in table.rows:
         tile = folder / row[file]
-        if not tile.is_file():
-            raise bad_line(table.path, line, f"{row[file]!r} is not a file in {folder}")
+        if not os.path.isfile(tile):  # of a name that no file system takes: False
+            raise bad_line(table.path, line, f"{row[file][:80]!r} is not a file in {folder}")
         if tile in centres_and_widths:
             raise bad_line(table.path, line, f"{row[file]!r} is listed twice; a tile has one centre")
         centres_and_widths[tile] = (_position(table, line, row), 0.0 if half is None else table.number(line, row, half))

@@ -10,6 +10,7 @@ frames of the same number, plus or minus so many.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,10 @@ def _in_order(pairs: np.ndarray, queries: int, file: Path) -> list[Any]:
         raise BadDataset(f"{file} has shape {pairs.shape}, must have two columns: query, its references")
     rows: dict[int, Any] = {}
     for query, references in pairs:
-        number = int(np.asarray(query).ravel()[0])
+        try:
+            number = int(np.asarray(query).ravel()[0])
+        except (TypeError, ValueError, OverflowError, IndexError):
+            raise BadDataset(f"{file} names a query {reprlib.repr(query)}; it must be a whole number") from None
         if number in rows:
             raise BadDataset(f"{file} lists query {number} twice")
         rows[number] = references

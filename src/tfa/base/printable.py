@@ -1,0 +1,23 @@
+"""Text from file names and files, made safe to show: nothing in it moves a cursor, sets a colour or hides a letter."""
+
+from __future__ import annotations
+
+import re
+
+# Control characters of both sets but tab and new line; marks that turn the direction of writing; halves of a character,
+# which is what a file name that is not in the system's encoding consists of.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    """The text with every such character written out: an escape becomes `\\x1b`."""
+    return _UNPRINTABLE.sub(_written, text)
+
+
+def _written(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if 0xDC80 <= code <= 0xDCFF:  # how Python holds a byte of a name that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -1,0 +1,107 @@
+"""Names of files in bad faith: escape codes, marks of direction, HTML, bytes that are no text. None is obeyed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import FakeEncoder
+from tests.maps.conftest import SPEC
+from tfa.base.config import EncoderOptions, MapSpec
+from tfa.base.printable import printable
+from tfa.maps import PlaceMap
+from tfa.photos.token_cache import TokenCache
+
+NAME = "\x1b[31mred\x1b]0;title\x07\u202egnp\x9b2J<img src=x onerror=alert(1)>&[bold].png"
+BYTES = os.fsdecode(b"\xff\xfe \x1b[2J.png")
+
+
+@pytest.fixture(scope="module")
+def odd(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A map that holds photos of such names, and queries of such names."""
+    root = tmp_path_factory.mktemp("odd")
+    shutil.copytree(made / "photos", root / "odd")
+    for name in (NAME, BYTES):
+        shutil.copy(made / "near.jpg", root / "odd" / name)
+    (root / "asked").mkdir()
+    for name in (NAME, BYTES):
+        shutil.copy(made / "walk/a.jpg", root / "asked" / name)
+    shutil.copy(made / "bad.jpg", root / "asked" / f"broken {NAME}")
+    options = EncoderOptions(cache=TokenCache(root / "cache"))
+    kept = MapSpec(head="paper", storage="float16")
+    PlaceMap.build(root / "odd", encoder=FakeEncoder(), spec=SPEC, map_spec=kept, options=options).save(
+        root / "odd.tfa"
+    )
+    return root
+
+
+@pytest.fixture
+def hostile(odd: Path, fake_encoder: Path) -> Path:
+    """A working folder with a copy of all that."""
+    return shutil.copytree(odd, fake_encoder, dirs_exist_ok=True)
+
+
+def clean(text: str) -> bool:
+    return not any(mark in text for mark in ("\x1b", "\x07", "\x9b", "\u202e", "\udcff"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["query", "odd.tfa", "asked"],
+        ["query", "odd.tfa", f"asked/{NAME}", "--montage", "montage.png"],
+        ["query", "odd.tfa", "asked", "--json"],
+        ["explain", "odd.tfa", f"asked/{NAME}", "-o", "why.png"],
+        ["report", "odd.tfa", "-o", "page.html", "--photos", f"asked/{NAME}"],
+        ["info", f"absent {NAME}"],
+        ["build", "asked", "--out", "other.tfa"],
+        ["add", "odd.tfa", "asked", "--skip-bad"],
+        ["remove", "odd.tfa", NAME],
+        ["pairs", "odd.tfa", f"asked/{NAME}", "-o", "pairs.txt"],
+        ["query", "odd.tfa", f"--{NAME}"],
+        [NAME],
+        ["bench", "datasets", NAME],
+        ["bench", "check", "own", "asked"],
+        ["--debug", "info", f"absent {NAME}"],
+    ],
+    ids=lambda words: " ".join(printable(word)[:24] for word in words[:2]),
+)
+def test_no_verb_prints_an_escape_code(run, hostile, words):
+    result = run(*words)
+    assert "defect" not in result.stderr, result.stderr
+    assert result.stdout or result.stderr
+    assert clean(result.stdout), result.stdout
+    assert clean(result.stderr), result.stderr
+
+
+def test_a_map_of_such_names_is_written_and_read_again(run, hostile):
+    answers = json.loads(run("query", "odd.tfa", hostile / "odd" / BYTES, "-k", 2, "--json").stdout)["answers"]
+    assert {Path(hit["image"]).name for hit in answers[0]["hits"]} == {NAME, BYTES}
+
+
+def test_a_report_shows_such_names_and_runs_none(run, hostile):
+    assert run("report", "odd.tfa", "-o", "page.html", "--photos", hostile / "asked" / NAME).exit_code == 0
+    page = (hostile / "page.html").read_text("utf-8")
+    assert "&lt;img src=x onerror=alert(1)&gt;&amp;[bold].png" in page  # the two copies are near duplicates
+    assert "<img src=x" not in page
+    assert clean(page)
+
+
+def test_progress_obeys_neither_codes_nor_markup(monkeypatch, capsys):
+    from tfa.base import progress
+
+    monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    with progress.RichProgress().task(f"[red]{NAME}", 2) as task:
+        task._bars.start()
+        task.advance()
+    shown = capsys.readouterr().err
+    assert "[red]" in shown
+    assert "\\x1b[31mred" in shown
+    assert "\x1b]0;title" not in shown
+    assert "\x9b" not in shown

@@ -1,0 +1,65 @@
+"""Positions, records and truth of the benchmark, released vocabularies."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+
+from tests.bench.synthetic_records import ranking, synthetic_record, synthetic_truth
+from tests.faults.files.targets import COMPRESSED_JSON, PLAIN_JSON, Target, files_below
+from tfa.bench.records import Record, Truth, find_records, record_path
+from tfa.encoders.released_words import load_vocabulary
+from tfa.photos.positions import find_positions
+
+
+def positions(name: str, folder: Path) -> Target:
+    rows = [f"photos/{number:02d}.jpg,{52.5 + number / 100},{13.25 - number / 50}" for number in range(12)]
+    (folder / "globe.csv").write_text("\n".join(["file,lat,lon", *rows, ""]), encoding="utf-8")
+    plane = [f'"{number:02d}.jpg", {1000.5 * number}, {-20.25 * number}, note' for number in range(12)]
+    (folder / "plane.csv").write_text("\r\n".join(["\ufefffile, x, y, more", *plane]), encoding="utf-8")
+    photos = [Path(f"/photos/{number:02d}.jpg") for number in range(12)]
+
+    def read(folder: Path, victim: str, changed: bool) -> None:
+        for position in find_positions(photos, Path("/photos").parent, folder / victim)[0]:
+            assert position is None or len(str(position)) < 60
+
+    return Target(name, files_below(folder, "*.csv"), read)
+
+
+def records(name: str, folder: Path) -> Target:
+    truth = synthetic_truth([[0], [1, 2], [3], []])
+    truth.write(folder / "town")
+    for head in ("vlad", "gem"):
+        ranked = [[[ranking([query, query + 1])] * 2] * 3 for query in range(4)]
+        record = synthetic_record(truth, ranked)
+        record.write(record_path(folder, "town", "tiny@28", head))
+    files = files_below(folder, "town/*/*.json.xz")
+
+    def read(folder: Path, victim: str, changed: bool) -> None:
+        for path in find_records(folder):
+            Record.read(path)
+
+    return Target(name, files, read, dict.fromkeys(files, COMPRESSED_JSON))
+
+
+def truth(name: str, folder: Path) -> Target:
+    synthetic_truth([[0], [1, 2], [3], []], conditions={"night": [0, 1], "day": [2, 3]}).write(folder)
+    files = files_below(folder, "*.json")
+    return Target(name, files, lambda folder, victim, changed: Truth.read(folder), dict.fromkeys(files, PLAIN_JSON))
+
+
+def vocabulary(name: str, folder: Path) -> Target:
+    words = np.random.default_rng(0).normal(size=(8, 6))
+    np.save(folder / "plain.npy", words.astype(np.float32))
+    np.save(folder / "columns.npy", np.asfortranarray(words))
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, words, version=(2, 0))
+    (folder / "second.npy").write_bytes(stream.getvalue())
+    files = files_below(folder, "*.npy")
+
+    def read(folder: Path, victim: str, changed: bool) -> None:
+        assert np.isfinite(load_vocabulary(folder / victim)).all()
+
+    return Target(name, files, read)

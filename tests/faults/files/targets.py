@@ -1,0 +1,110 @@
+"""What is damaged: real files that the package wrote, and who reads them.
+
+A literal catalogue; the module of a target is imported when it is needed, so that a process that tries CSV files does
+not import torch.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+
+GIGABYTE = 1 << 30
+
+# Name of a target → the module and function that makes it, what the table calls it, attempts: bounded and full.
+TARGETS: dict[str, tuple[str, str, str, int, int]] = {
+    "judged map": ("maps", "judged", "saved maps", 60, 6_000),
+    "paper map": ("maps", "paper", "saved maps", 60, 6_000),
+    "token cache": ("maps", "shards", "token cache shards", 60, 6_000),
+    "adaptation": ("maps", "adaptation", "sessions kept by a service", 20, 2_000),
+    "png": ("images", "png", "images and their EXIF blocks", 25, 4_000),
+    "jpeg": ("images", "jpeg", "images and their EXIF blocks", 25, 6_000),
+    "webp": ("images", "webp", "images and their EXIF blocks", 25, 4_000),
+    "tiff": ("images", "tiff", "images and their EXIF blocks", 25, 4_000),
+    "gif": ("images", "gif", "images and their EXIF blocks", 25, 4_000),
+    "exif": ("images", "exif", "images and their EXIF blocks", 25, 4_000),
+    "positions": ("tables", "positions", "positions in CSV", 60, 6_000),
+    "records": ("tables", "records", "benchmark records", 50, 5_000),
+    "truth": ("tables", "truth", "benchmark records", 20, 2_000),
+    "vocabulary": ("tables", "vocabulary", "released vocabularies", 40, 4_000),
+    "pickled truth": ("layouts", "pickled", "ground truth of datasets", 60, 6_000),
+    "listed truth": ("layouts", "listed", "ground truth of datasets", 30, 3_000),
+    "positives": ("layouts", "positives", "ground truth of datasets", 30, 3_000),
+    "tables of truth": ("layouts", "tables", "ground truth of datasets", 30, 3_000),
+    "poses": ("layouts", "poses", "ground truth of datasets", 30, 3_000),
+    "safetensors": ("weights", "safetensors", "weights of encoders", 15, 1_500),
+    "torch": ("weights", "pth", "weights of encoders", 15, 1_500),
+}
+
+FAILING_ON_PURPOSE = ("raises", "crashes", "hangs", "fills", "takes", "mumbles")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What lies inside a file: damaged there, it gets past the checks of the outside."""
+
+    unwrap: Callable[[bytes], bytes]
+    wrap: Callable[[bytes, bytes], bytes]  # the damaged inside, the whole original
+    json: bool = True  # is the inside JSON?
+
+
+@dataclass(frozen=True)
+class Target:
+    name: str
+    files: Mapping[str, bytes]  # by path below the target's folder, in whose subfolders they lie already
+    # Read a folder in which the named file was replaced; the last argument says whether it differs at all.
+    read: Callable[[Path, str, bool], object]
+    layers: Mapping[str, Layer] = field(default_factory=dict)
+    same_size: bool = False  # are other sizes refused at once, and therefore dull?
+    memory: int = GIGABYTE  # that an attempt may take
+
+    @property
+    def victims(self) -> Sequence[str]:
+        return sorted(self.files)
+
+
+def load_target(name: str, folder: Path) -> Target:
+    module, maker = TARGETS[name][:2] if name in TARGETS else ("failures", "make")
+    folder.mkdir(parents=True, exist_ok=True)
+    target: Target = getattr(import_module(f"tests.faults.files.of_{module}"), maker)(name, folder)
+    for file, content in target.files.items():
+        assert (folder / file).read_bytes() == content
+    target.read(folder, target.victims[0], False)  # undamaged it is accepted, and what is imported late is imported
+    return target
+
+
+def files_below(folder: Path, *patterns: str) -> dict[str, bytes]:
+    """The files that match, by their path below `folder`."""
+    found = sorted(path for pattern in patterns for path in folder.glob(pattern) if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+# --- layers --------------------------------------------------------------------------------------------------------
+
+PLAIN_JSON = Layer(lambda data: data, lambda inner, data: inner)
+PADDED_JSON = Layer(lambda data: data, lambda inner, data: inner.ljust(len(data)))
+COMPRESSED_JSON = Layer(lzma.decompress, lambda inner, data: lzma.compress(inner, preset=0))
+
+
+def _header(data: bytes) -> bytes:
+    return data[8 : 8 + struct.unpack("<Q", data[:8])[0]]
+
+
+def _with_header(header: bytes, data: bytes) -> bytes:
+    """A safetensors file with another header, of the same size if that is possible."""
+    old = _header(data)
+    padded = header.ljust(len(old))
+    return struct.pack("<Q", len(padded)) + padded + data[8 + len(old) :]
+
+
+TENSOR_HEADER = Layer(_header, _with_header)
+
+
+def compact_json(data: bytes) -> bytes:
+    """The same JSON without blanks, so that a changed one has room within the same size."""
+    return json.dumps(json.loads(data), separators=(",", ":")).encode()

@@ -1,0 +1,66 @@
+"""Every verb that prints, with a standard output that is closed, full or no longer read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bench.synthetic_records import ranking, synthetic_record, synthetic_truth
+from tests.faults.conftest import Campaign
+from tests.faults.files.fuzzing import ROOT
+from tests.golden.regenerate import HERE
+from tfa.bench.records import record_path
+
+MAP, PHOTO = "judged", "photos/7.png"
+VERBS = [
+    ["info", MAP], ["info", MAP, "--json"], ["query", MAP, PHOTO], ["query", MAP, "photos", "--json"],
+    ["query", MAP, "photos"], ["explain", MAP, PHOTO], ["explain", MAP, PHOTO, "--json"], ["report", MAP],
+    ["calibrate", MAP, "--activate", "none"], ["add", MAP, "more/10.png"], ["remove", MAP, "1"],
+    ["calibrate", MAP, "--drop", "night"], ["pairs", MAP, "photos", "-o", "pairs.txt"],
+    ["export", MAP, "--format", "npz", "-o", "map.npz"], ["encoders"], ["encoders", "--json"], ["cache"],
+    ["bench", "datasets"], ["bench", "datasets", "sped"], ["bench", "heads"], ["bench", "score", "results"],
+    ["--help"], ["query", "--help"], ["--version"],
+]  # fmt: skip
+HELP = ("--help", "--version")  # printed before a verb is chosen
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in (MAP, "photos"):
+        shutil.copytree(HERE / name, tmp_path / name)
+    shutil.copytree(HERE / "photos", tmp_path / "more")
+    (tmp_path / "more/9.png").rename(tmp_path / "more/10.png")
+    truth = synthetic_truth([[0], [1]])
+    truth.write(tmp_path / "results/town")
+    record = synthetic_record(truth, [[[ranking([0], 20)]], [[ranking([1], 20)]]])
+    record.write(record_path(tmp_path / "results", "town", "tiny@28", "vlad"))
+    return tmp_path
+
+
+def test_the_end_is_quiet_and_the_exit_code_says_why(campaign: Campaign, folder: Path) -> None:
+    kinds, plan = ("closed", "full", "broken"), []
+    for number, words in enumerate(VERBS):
+        # Each verb in one of the ways, or in all of them.
+        tried = [kinds[number % 3]] if campaign.size(1, 3) == 1 else kinds
+        plan += [(words, kind, str(folder / f"{number}-{kind}.txt")) for kind in tried]
+    (folder / "plan.json").write_text(json.dumps(plan))
+    environment = {**os.environ, "TFA_CACHE": str(folder / "cache"), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    command = [sys.executable, "-m", "tests.faults.files.stream_runs", "plan.json"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    codes, wrong = [int(code) for code in done.stdout.split()], []
+    for (words, kind, said), code in zip(plan, codes, strict=True):
+        text = Path(said).read_text("utf-8", "replace")
+        expected = {"closed": (0,), "full": (1,), "broken": (1, 141) if words[-1] in HELP else (141,)}[kind]
+        complaint = "standard output: No space left on device" in text
+        quiet = "Traceback" not in text and "Exception ignored" not in text and "defect" not in text
+        if code not in expected or not quiet or (complaint != (kind == "full") and words[-1] not in HELP):
+            wrong.append(f"{' '.join(words)}, {kind}: exit code {code}\n{text}")
+    campaign.count("output that is closed, full or no longer read", len(plan), len(wrong))
+    assert wrong == []
