@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
-from tfa.errors import BadMap, NoImages, TfaError
+from tfa.errors import BadMap, DiskFull, NoImages, OutOfResources, TfaError, from_os_error
 from tfa.maps import PlaceMap
 from tfa.photos.images import find_images
 
@@ -82,3 +83,25 @@ def test_errors_of_photos_declare_their_paths(town):
         place_map.calibrate(town / "town")
     assert str(town) in str(known.value)
     assert str(town) not in known.value.public
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "/srv/a.bin"), DiskFull, "the disk is full at /srv/a.bin"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), DiskFull, "the disk is full at /srv/town.tfa"),
+        (OSError(errno.EMFILE, "Too many open files", "/srv/a.bin"), OutOfResources, "too many files are open at"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), OutOfResources, "not enough memory"),
+        (MemoryError("Unable to allocate 3 GiB"), OutOfResources, r"not enough memory \(Unable to allocate 3 GiB\)"),
+    ],
+)
+def test_what_ran_out_is_said(given, kind, words):
+    error = from_os_error(given, "/srv/town.tfa")
+    assert isinstance(error, kind)
+    with pytest.raises(kind, match=words):
+        raise error
+    assert "/srv" not in error.public
+
+
+def test_other_objections_of_the_system_stay_what_they_are():
+    assert from_os_error(PermissionError(errno.EACCES, "Permission denied", "/srv/a.bin")) is None

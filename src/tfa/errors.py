@@ -5,6 +5,7 @@ A message says what was given, what is allowed and what to do next; the command 
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import PurePath
 
@@ -86,3 +87,45 @@ class FewPhotos(UserWarning):
 
 class MissingExtra(TfaError):
     """An optional dependency is needed and not installed."""
+
+
+class DiskFull(TfaError):
+    """A disk, or somebody's share of it, has no room left. What was there before is as it was."""
+
+
+class OutOfResources(TfaError):
+    """The system has no memory or no open files left to give."""
+
+
+_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+_OPEN_FILES = (errno.EMFILE, errno.ENFILE)
+
+
+def from_os_error(error: OSError | MemoryError, path: str | os.PathLike[str] | None = None) -> TfaError | None:
+    """What ran out, as an error that says so; None if the system objects to something else.
+
+    `path` is what was being written, where the system's error does not name it.
+    """
+    if isinstance(error, MemoryError):
+        return _no_memory(error)
+    named = [one for one in (error.filename, error.filename2, path) if isinstance(one, (str, os.PathLike))]
+    where = "" if not named else f" at {os.fspath(named[0])}"
+    if error.errno in _FULL:
+        return DiskFull(
+            f"the disk is full{where} ({os.strerror(error.errno)}); nothing was changed. "
+            "Free some room there and do it again",
+            *named,
+        )
+    if error.errno in _OPEN_FILES:
+        return OutOfResources(
+            f"too many files are open{where} ({os.strerror(error.errno)}); close some, or allow more with: ulimit -n",
+            *named,
+        )
+    return _no_memory(error) if error.errno == errno.ENOMEM else None
+
+
+def _no_memory(error: OSError | MemoryError) -> OutOfResources:
+    said = f" ({error})" if str(error) else ""
+    return OutOfResources(
+        f"there is not enough memory{said}; nothing was changed. End other programs, or take fewer photos at a time"
+    )
