@@ -111,7 +111,7 @@ def serve(
         if not settings.editable:
             note("edits are off: a read token was given and no edit token")
         try:
-            run(app, listening, access_log=access_log)
+            run(app, listening, access_log=access_log, stop_seconds=settings.stop_seconds)
         except KeyboardInterrupt:  # the usual way to end it, after what was under way is done
             say("stopped; accepted edits are on disk")
 

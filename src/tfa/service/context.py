@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from logging import getLogger
 from typing import Annotated, TypeVar, get_args
@@ -16,6 +17,7 @@ from PIL import Image
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.records import ImageRecord
+from tfa.service.decoders import DECODERS, Decoded, shared_decoders
 from tfa.service.jobs import JobBoard, JobState
 from tfa.service.live_map import LiveMap
 from tfa.service.metrics import Metrics
@@ -23,11 +25,10 @@ from tfa.service.photo_files import Copies
 from tfa.service.problems import Refused, busy
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
-from tfa.service.uploads import Upload, picture_of
+from tfa.service.uploads import Upload
 
 T = TypeVar("T")
 log = getLogger("tfa.service")
-DECODERS = 2  # photos decoded at once: each may take three bytes a pixel
 WORKERS = 2  # copies, explanations and evidence made at once
 
 
@@ -40,6 +41,7 @@ class Service:
         self.settings, self.metrics, self.copies = settings, Metrics(), Copies()
         self.jobs = JobBoard()
         self._warm = False
+        self._decoding = 0  # photos that wait to be decoded, counted in the one thread that takes requests
         self.maps: dict[str, LiveMap] = {}
         encoders: dict[str, SharedEncoder] = {}
         for place_map in maps:
@@ -66,6 +68,7 @@ class Service:
     def warm_up(self) -> None:
         """Run every encoder once and pack every map: the first queries would be slower than all others."""
         try:
+            shared_decoders().warm_up()
             for encoder in self._encoders:
                 encoder.encode([encoder.prepare(Image.new("RGB", (64, 64)))])
             for live in self.maps.values():
@@ -74,15 +77,22 @@ class Service:
         except Exception:
             log.exception("an encoder does not run, or a map cannot be read: the service will not be ready")
 
-    async def decoded(self, upload: Upload, encoder: SharedEncoder) -> Image.Image:
-        """The photo at the size the encoder reads; decoded in a thread, a few at a time."""
+    async def decoded(self, upload: Upload, encoder: SharedEncoder) -> Decoded:
+        """The photo at the size the encoder reads; decoded in another process, a few at a time."""
         if not self._warm:
             raise busy("the service is loading its encoder; send the request again in a moment")
+        if self._decoding >= self.settings.max_waiting:  # each holds its photo in memory
+            raise busy(f"{self._decoding} photos wait to be decoded already; send this one again in a moment")
 
-        def decode() -> Image.Image:
-            return encoder.prepare(picture_of(upload, self.settings))
+        def decode() -> Decoded:
+            photo = shared_decoders().decode(upload, self.settings, encoder.reads)
+            return replace(photo, image=encoder.prepare(photo.image))
 
-        return await asyncio.get_running_loop().run_in_executor(self._decoders, decode)
+        self._decoding += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._decoders, decode)
+        finally:
+            self._decoding -= 1
 
     async def work(self, call: Callable[[], T]) -> T:
         """Run something slow in a thread."""

@@ -12,6 +12,8 @@ PILLOW_MOST = 178_956_970  # pixels above which Pillow itself refuses to open a 
 SLACK = 65_536  # bytes of a request that are not the photo: form fields, part headers
 ALL_AT_ONCE = 10  # the largest request, in uploads of the largest size
 
+STOP_SECONDS = 30.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings(Spec):
@@ -32,6 +34,10 @@ class ServiceSettings(Spec):
     batch_size: int = described(16, "photos encoded and scored together at most", low=1, high=1024)
     max_waiting: int = described(256, "queries, and edits, of a map that may wait; more get 503", low=1, high=2**20)
     body_seconds: float = described(120.0, "for a request to arrive as a whole", low=0.1, high=86_400)
+    stop_seconds: float = described(
+        STOP_SECONDS, "from SIGTERM to the end, whatever hangs; two thirds for requests under way", low=1, high=3600
+    )
+    decode_seconds: float = described(10.0, "for a photo to be decoded, in a process of its own", low=0.1, high=3600)
     sessions: int = described(
         64, "named cameras of a map that adapt their answers, the least recently used is forgotten; 0: none",
         low=0, high=4096,

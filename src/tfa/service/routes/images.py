@@ -70,8 +70,8 @@ async def add_images(request: Request, service: Running, live: Chosen) -> dict[s
     skipped: list[tuple[str, str]] = []
     for upload, place in zip(uploads, places, strict=True):
         try:
-            image = await service.decoded(upload, live.encoder)
-            photos.append(NewPhoto(file_name(upload, service.settings), upload.content, image, place))
+            photo = await service.decoded(upload, live.encoder)
+            photos.append(NewPhoto(file_name(upload, photo.kind), upload.content, photo.image, place))
         except Refused as refusal:
             if refusal.status == 503 or len(uploads) == 1:
                 raise

@@ -68,8 +68,8 @@ def _question(live: LiveMap, fields: QueryFields) -> Question:
 async def _start(
     service: Service, live: LiveMap, upload: Upload, fields: QueryFields, question: Question
 ) -> Future[QueryResult]:
-    image = await service.decoded(upload, live.encoder)
-    return live.queries.hits(image, question, fields.session, fields.sequence)
+    photo = await service.decoded(upload, live.encoder)
+    return live.queries.hits(photo.image, question, fields.session, fields.sequence)
 
 
 async def _answer(live: LiveMap, query: Future[QueryResult], fields: QueryFields) -> dict[str, Any]:
@@ -93,7 +93,7 @@ async def why(request: Request, service: Running, live: Chosen) -> dict[str, Any
     """What carried the match of a photo with an image of the map: patches, words and terms of the score."""
     upload, fields = await read_photo(request, WhyFields, service.settings)
     record = record_of(live, fields.id)
-    image = await service.decoded(upload, live.encoder)
-    tokens, current = await answer_of(live.queries.tokens(image)), live.current
+    photo = await service.decoded(upload, live.encoder)
+    tokens, current = await answer_of(live.queries.tokens(photo.image)), live.current
     explanation = await service.work(lambda: explain(current, tokens, record.id, calibration=fields.calibration))
     return {**explanation, "image_url": image_url(live, record.id)}
