@@ -8,27 +8,33 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
+from pathlib import Path
 from typing import Annotated, TypeVar, get_args
 from urllib.parse import quote
 
 from fastapi import Depends, Query, Request
+from fastapi import Path as PathParameter
 from PIL import Image
+from pydantic import BeforeValidator
 
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.records import ImageRecord
+from tfa.service.audit import AuditLog
 from tfa.service.decoders import DECODERS, Decoded, shared_decoders
 from tfa.service.jobs import JobBoard, JobState
 from tfa.service.live_map import LiveMap
 from tfa.service.metrics import Metrics
 from tfa.service.photo_files import Copies
 from tfa.service.problems import Refused, busy
+from tfa.service.rates import RateLimit
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
 from tfa.service.uploads import Upload
 
 T = TypeVar("T")
 log = getLogger("tfa.service")
+MOST_DIGITS = 18  # of an id
 WORKERS = 2  # copies, explanations and evidence made at once
 
 
@@ -39,7 +45,8 @@ class Service:
         if not maps:
             raise BadMap("there is no map to serve; give one or more")
         self.settings, self.metrics, self.copies = settings, Metrics(), Copies()
-        self.jobs = JobBoard()
+        self.jobs, self.rates = JobBoard(), RateLimit(settings.limited_rate)
+        self.audit = AuditLog(None if settings.audit_log is None else Path(settings.audit_log))
         self._warm = False
         self._decoding = 0  # photos that wait to be decoded, counted in the one thread that takes requests
         self.maps: dict[str, LiveMap] = {}
@@ -60,10 +67,9 @@ class Service:
 
     @property
     def status(self) -> str:
-        """loading, ready, or failed: a map's query thread has ended."""
-        if not all(live.queries.alive for live in self.maps.values()):
-            return "failed"
-        return "ready" if self._warm else "loading"
+        """loading, ready, or what is wrong: failed or stalled, as the query thread of a map is."""
+        troubles = [live.queries.state for live in self.maps.values() if live.queries.state != "ready"]
+        return troubles[0] if troubles else "ready" if self._warm else "loading"
 
     def warm_up(self) -> None:
         """Run every encoder once and pack every map: the first queries would be slower than all others."""
@@ -96,7 +102,7 @@ class Service:
 
     async def work(self, call: Callable[[], T]) -> T:
         """Run something slow in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._workers, call)
+        return await answer_of(self._workers.submit(call))
 
     def close(self) -> None:
         """Finish what was accepted, in order: jobs end in edits, edits and queries in answers."""
@@ -105,6 +111,7 @@ class Service:
             live.close()
         for pool in (self._decoders, self._workers):
             pool.shutdown(wait=True, cancel_futures=True)
+        self.audit.close()
 
 
 def service_of(request: Request) -> Service:
@@ -125,12 +132,25 @@ def chosen_map(service: Running, map: MapName = None) -> LiveMap:
     return service.maps[map]
 
 
+def _digits(given: object) -> object:
+    """Of a path: 1.0, +1 and 1_0 are numbers to Python and no ids."""
+    if isinstance(given, str) and not (given.isascii() and given.isdecimal() and len(given) <= MOST_DIGITS):
+        raise ValueError(f"{given[:40]!r} is not the id of an image; /v1/images lists those there are")
+    return given
+
+
+ImageId = Annotated[int, BeforeValidator(_digits), PathParameter(ge=0, description="Of an image of the map.")]
 Chosen = Annotated[LiveMap, Depends(chosen_map)]
 
 
 async def answer_of(future: Future[T]) -> T:
     """Wait for another thread without holding this one."""
-    return await asyncio.wrap_future(future)
+    try:
+        return await asyncio.wrap_future(future)
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as error:  # such as SystemExit, which would end the loop that takes requests
+        raise RuntimeError(f"a thread of the service raised {error!r}") from error
 
 
 def image_url(live: LiveMap, image_id: int) -> str:

@@ -13,7 +13,7 @@ import sys
 from typing import IO, Any
 
 from tfa.errors import BadImage
-from tfa.photos.images import resize
+from tfa.photos.images import image_extensions, resize
 from tfa.photos.untrusted import TooManyPixels, UnknownFormat, decoded
 
 try:
@@ -29,6 +29,7 @@ REASONS: tuple[tuple[type[BadImage], str], ...] = ((UnknownFormat, "format"), (T
 def main() -> None:
     photos, pixels = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints does not get among the pixels
+    image_extensions()  # loads Pillow's readers: before the first photo, whose time is measured
     pixels.write(b"{}\n")  # ready
     pixels.flush()
     while (line := photos.readline()) != b"":

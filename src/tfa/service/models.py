@@ -209,6 +209,7 @@ class Dropped(BaseModel):
 
 class SessionEntry(BaseModel):
     name: str
+    owner: str | None = Field(description="Name of the token whose queries it is of; null without tokens.")
     seen: int = Field(description="Photos so far.")
     counted: int = Field(description="Of them those that taught: one that shows what the last did teaches nothing.")
     calibration: str | None = Field(description="The head that answers; another one starts the session anew.")

@@ -106,6 +106,9 @@ async def answer(request: Request, error: Exception) -> JSONResponse:
             return problem(405, refusal, error.headers)
         case HTTPException():
             return problem(error.status_code, str(error.detail), error.headers)
+        case OSError() | MemoryError():  # others are logged where they come from, by the server
+            log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+            return problem(500, DEFECT)
         case _:
             return problem(500, DEFECT, HEADERS)  # the one answer that no middleware of ours sees
 

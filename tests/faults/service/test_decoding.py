@@ -69,7 +69,7 @@ def test_a_photo_that_takes_too_long_is_given_up_and_the_next_is_read(serve, cam
 
 
 def test_decoders_that_hang_all_at_once_stop_no_queries_for_long(serve, campaign):
-    client, attempts = serve(decode_seconds=0.5), campaign.size(1, 20)
+    client, attempts = serve(decode_seconds=1.5), campaign.size(1, 20)
     for _ in range(attempts):
         for decoder in shared_decoders()._all:
             decoder.started().send_signal(signal.SIGSTOP)
@@ -78,7 +78,7 @@ def test_decoders_that_hang_all_at_once_stop_no_queries_for_long(serve, campaign
             answers = list(senders.map(lambda _: ask(client, picture(4)).status_code, range(4)))
         assert sorted(answers) == [200, 200, 422, 422]
         assert ask(client, picture(5), k=1).json()["hits"][0]["id"] == 5
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 30
         assert client.get("/readyz").status_code == 200
     campaign.count("hung decoders killed and replaced", 2 * attempts)
 
