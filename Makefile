@@ -3,6 +3,8 @@
 #   make check       everything a change must pass, as CI runs it
 #   make test        the tests alone
 #   make test-fast   without those that need a browser, a killed process, real weights or much time
+#   make soak        an hour of mixed load on a service: memory, descriptors and threads stay flat (SECONDS=60: a minute)
+#   make audit       known weaknesses of the pinned dependencies, where a list of them can be reached
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -15,7 +17,7 @@ PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 RESULTS_OF := sped=sped nordland-540=nordland gardens-point=gardens_point_day_day campus-loop=campus_loop \
               corridor=corridor berlin-kudamm=berlin_kudamm berlin-a100=berlin_a100 aerial-seneca=aerial_seneca
 
-.PHONY: demo browser lint test test-fast check results clean
+.PHONY: demo browser lint test test-fast check results soak audit clean
 
 # The stamp is remade whenever the dependencies change.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -52,6 +54,16 @@ results: $(VENV)/.installed
 	$(BIN)/tfa bench run --heads main --depth 20 --out results $(DATASETS)
 	$(BIN)/tfa bench run --heads all --depth 10 --split-depth 5 --out results $(DATASETS)
 	$(BIN)/tfa bench results --records results --out docs/results.md
+
+SECONDS ?= 3600
+soak: $(VENV)/.installed
+	TFA_SOAK_SECONDS=$(SECONDS) $(BIN)/python -m tests.faults.service.soak
+
+# pip-audit asks a database on the network; without it, what would be asked about is printed.
+audit: $(VENV)/.installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit \
+	  && $(BIN)/python -m pip_audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off \
+	  || { echo "no audit: pip-audit or its database cannot be reached. Pinned in constraints.txt:"; grep -v '^#' constraints.txt; exit 1; }
 
 clean:
 	rm -rf $(VENV) demo-out dist build

@@ -102,7 +102,7 @@ def test_which_addresses_only_this_machine_reaches(host, local):
 
 
 def test_other_machines_are_let_in_on_purpose_only():
-    with pytest.raises(BadSpec, match="give --read-token"):
+    with pytest.raises(BadSpec, match="give --tokens, or --read-token"):
         ServiceSettings(host="0.0.0.0")
     with pytest.raises(BadSpec, match="no read token was given"):
         ServiceSettings(host="0.0.0.0", edit_token="x")

@@ -115,7 +115,7 @@ def test_a_batch_that_fails_fails_its_own_queries_only(town, caplog):
     with pytest.raises(OSError, match="Input/output error"):
         queries.hits(image(0), Question()).result(10)
     assert queries.hits(image(3), Question(k=1)).result(10).hits[0].id == 3
-    assert queries.alive
+    assert queries.state == "ready"
     assert "a batch of 1 queries of town failed" in caplog.text
     queries.close()
 
