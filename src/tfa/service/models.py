@@ -173,7 +173,9 @@ class ImageList(BaseModel):
 
 class Positions(BaseModel):
     kind: str | None = Field(description='"xy" in metres, "latlon" in degrees, or null without positions.')
-    points: list[tuple[int, float, float]] = Field(description='[id, x, y]; of "latlon" x is lon and y is lat.')
+    points: list[Annotated[list[int | float], Field(min_length=3, max_length=3)]] = Field(
+        description='[id, x, y]; of "latlon" x is lon and y is lat.'
+    )
 
 
 class Skipped(BaseModel):
