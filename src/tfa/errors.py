@@ -110,15 +110,16 @@ def from_os_error(error: OSError | MemoryError, path: str | os.PathLike[str] | N
         return _no_memory(error)
     named = [one for one in (error.filename, error.filename2, path) if isinstance(one, (str, os.PathLike))]
     where = "" if not named else f" at {os.fspath(named[0])}"
+    said = error.strerror or str(error)
     if error.errno in _FULL:
         return DiskFull(
-            f"the disk is full{where} ({os.strerror(error.errno)}); nothing was changed. "
+            f"the disk is full{where} ({said}); what was saved before is as it was. "
             "Free some room there and do it again",
             *named,
         )
     if error.errno in _OPEN_FILES:
         return OutOfResources(
-            f"too many files are open{where} ({os.strerror(error.errno)}); close some, or allow more with: ulimit -n",
+            f"too many files are open{where} ({said}); close some, or allow more with: ulimit -n",
             *named,
         )
     return _no_memory(error) if error.errno == errno.ENOMEM else None
@@ -127,5 +128,6 @@ def from_os_error(error: OSError | MemoryError, path: str | os.PathLike[str] | N
 def _no_memory(error: OSError | MemoryError) -> OutOfResources:
     said = f" ({error})" if str(error) else ""
     return OutOfResources(
-        f"there is not enough memory{said}; nothing was changed. End other programs, or take fewer photos at a time"
+        f"there is not enough memory{said}; what was saved before is as it was. End other programs, or take fewer "
+        "photos at a time"
     )

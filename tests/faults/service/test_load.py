@@ -48,7 +48,7 @@ def test_a_kill_in_the_midst_of_edits_loses_none_that_was_answered(monkeypatch, 
     rounds, added = campaign.size(1, 10), 0
     for _ in range(rounds):
         result = serving_benchmark.run_serving_benchmark(
-            seconds=1.0, clients=1, editors=2, images=8, build=fake_map, command=fake_command
+            seconds=float(campaign.size(3, 5)), clients=1, editors=2, images=8, build=fake_map, command=fake_command
         )
         assert (result.errors, result.lost) == ([], [])
         added += result.added
