@@ -4,6 +4,8 @@
 #   make test        the tests alone
 #   make test-fast   without those that need a browser, a killed process, real weights or much time
 #   make faults      the whole fault campaign: kills, full disks, hostile files and requests, by the ten thousand
+#   make soak        an hour of mixed load on a service: memory, descriptors and threads stay flat (SECONDS=60: a minute)
+#   make audit       known weaknesses of the pinned dependencies, where a list of them can be reached
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -19,7 +21,7 @@ RESULTS_OF := sped=sped nordland-540=nordland gardens-point=gardens_point_day_da
 # Where the fault campaign counts what it tried, and keeps what failed.
 FAULTS_OUT ?= faults-out
 
-.PHONY: demo browser lint test test-fast check faults results clean
+.PHONY: demo browser lint test test-fast check faults results soak audit clean
 
 # The stamp is remade whenever the dependencies change.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -62,6 +64,16 @@ results: $(VENV)/.installed
 	$(BIN)/tfa bench run --heads main --depth 20 --out results $(DATASETS)
 	$(BIN)/tfa bench run --heads all --depth 10 --split-depth 5 --out results $(DATASETS)
 	$(BIN)/tfa bench results --records results --out docs/results.md
+
+SECONDS ?= 3600
+soak: $(VENV)/.installed
+	TFA_SOAK_SECONDS=$(SECONDS) $(BIN)/python -m tests.faults.service.soak
+
+# pip-audit asks a database on the network; without it, what would be asked about is printed.
+audit: $(VENV)/.installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit \
+	  && $(BIN)/python -m pip_audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off \
+	  || { echo "no audit: pip-audit or its database cannot be reached. Pinned in constraints.txt:"; grep -v '^#' constraints.txt; exit 1; }
 
 clean:
 	rm -rf $(VENV) demo-out $(FAULTS_OUT) dist build

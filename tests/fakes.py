@@ -22,6 +22,7 @@ class FakeEncoder:
         self.grid = (4, 4)
         self.notes: tuple[str, ...] = ()
         self.device = "cpu"
+        self.reads = (28, 28, "bilinear")
         self.encoded = 0  # images so far
         self.fail_after = fail_after  # images after which it raises, as a machine that gives up
 

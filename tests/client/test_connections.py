@@ -108,7 +108,7 @@ def test_a_service_that_stays_busy_is_given_up(scripted, pauses):
         Client(url, retries=-1)
 
 
-@pytest.mark.parametrize("reply", [(503, {}), (503, {"Retry-After": "soon"}), (429, {"Retry-After": "1"})])
+@pytest.mark.parametrize("reply", [(503, {}), (503, {"Retry-After": "soon"}), (500, {"Retry-After": "1"})])
 def test_other_refusals_are_not_sent_again(scripted, pauses, reply):
     url, replies, seen = scripted
     replies.append(reply)

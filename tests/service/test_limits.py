@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.service.conftest import add, ask, picture
+from tfa.photos.untrusted import TooManyPixels, decoded
 from tfa.service.middleware import BodyLimit
 from tfa.service.problems import Refused
 from tfa.service.settings import ServiceSettings
@@ -33,9 +34,10 @@ def bomb(width: int, height: int) -> bytes:
 
 @pytest.mark.parametrize("size", [(3000, 3000), (12_000, 12_000), (60_000, 60_000)])
 def test_pixels_are_counted_before_they_are_decoded(serve, monkeypatch, size):
-    client = serve(max_pixels=1_000_000)
+    answer = ask(serve(max_pixels=1_000_000), bomb(*size))
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("it was decoded"))
-    answer = ask(client, bomb(*size))
+    with pytest.raises(TooManyPixels, match="1,000,000 allowed"):
+        decoded(bomb(*size), "bomb.png", 1_000_000)
     assert answer.status_code == 413
     assert "too many pixels" in answer.json()["error"]
     assert "1,000,000 allowed" in answer.json()["error"]

@@ -115,34 +115,51 @@ def test_a_batch_that_fails_fails_its_own_queries_only(town, caplog):
     with pytest.raises(OSError, match="Input/output error"):
         queries.hits(image(0), Question()).result(10)
     assert queries.hits(image(3), Question(k=1)).result(10).hits[0].id == 3
-    assert queries.alive
+    assert queries.state == "ready"
     assert "a batch of 1 queries of town failed" in caplog.text
     queries.close()
 
 
 class EndingEncoder(GatedEncoder):
-    """Ends the thread it runs in, as nothing we know of does."""
+    """Ends the thread it runs in once, as nothing we know of does."""
+
+    ended = False
 
     def encode(self, images):
-        super().encode(images)
-        raise SystemExit
+        encoded = super().encode(images)
+        if not self.ended:
+            self.ended = True
+            raise SystemExit
+        return encoded
 
 
-def test_should_the_thread_end_no_query_hangs(town, caplog):
-    encoder = EndingEncoder()
-    queries = QueryQueue("town", lambda: opened(town), encoder, ServiceSettings(batch_size=1), Metrics())
+def test_a_thread_that_fails_goes_on(town, caplog):
+    encoder, place_map = EndingEncoder(), opened(town)
+    queries = QueryQueue("town", lambda: place_map, encoder, ServiceSettings(batch_size=1), Metrics())
     first = queries.hits(image(0), Question())
     assert encoder.entered.wait(10)
-    waiting = [queries.hits(image(0), Question()) for _ in range(3)]
+    waiting = [queries.hits(image(place), Question(k=1)) for place in range(3)]
     encoder.gate.set()
-    for future in (first, *waiting):
-        with pytest.raises(Refused, match="town answers no queries: its query thread has ended; start") as refusal:
-            future.result(10)
-        assert (refusal.value.status, refusal.value.headers) == (503, {})  # not worth trying again
-    with pytest.raises(Refused, match="its query thread has ended"):
+    with pytest.raises(Refused, match="the service failed on this query") as refusal:
+        first.result(10)
+    assert (refusal.value.status, refusal.value.headers) == (503, {"Retry-After": "1"})
+    assert [future.result(10).hits[0].id for future in waiting] == [0, 1, 2]
+    assert "the query thread of town failed on a batch and goes on" in caplog.text
+    wait_until(lambda: queries.state == "ready")
+    queries.close()
+
+
+def test_a_batch_that_hangs_is_told_and_queries_are_refused(town):
+    encoder, place_map = GatedEncoder(), opened(town)
+    queries = QueryQueue("town", lambda: place_map, encoder, ServiceSettings(stall_seconds=0.1), Metrics())
+    first = queries.hits(image(0), Question(k=1))
+    wait_until(lambda: queries.state == "stalled")
+    with pytest.raises(Refused, match=r"at one batch of queries for more than 0\.1 s"):
         queries.hits(image(0), Question())
-    assert not queries.alive
-    assert "the query thread of town has ended" in caplog.text
+    encoder.gate.set()
+    assert first.result(10).hits[0].id == 0
+    wait_until(lambda: queries.state == "ready")
+    assert queries.hits(image(1), Question(k=1)).result(10).hits[0].id == 1
     queries.close()
 
 

@@ -10,13 +10,17 @@ from tfa.base.files import write_tensors
 from tfa.service import sessions as kept
 
 
+def file_of(name: str, owner: str = "") -> str:
+    return kept.SessionKey(owner, name).file_name
+
+
 def test_a_restart_keeps_sessions(serve, town):
     first = serve()
     answers = [told(ask(first, one, session="cam0")) for one in STREAM[:20]]
     ask(first, DRIVE[0], session="CAM0")
     before = first.get("/v1/sessions").json()
     first.__exit__(None, None, None)
-    assert files(town) == sorted([kept.file_name("cam0"), kept.file_name("CAM0")])
+    assert files(town) == sorted([file_of("cam0"), file_of("CAM0")])
     assert len({name.lower() for name in files(town)}) == 2  # also where file names have no case
     again = serve()
     assert again.get("/v1/sessions").json() == before
@@ -36,10 +40,10 @@ def test_the_least_recently_used_is_forgotten_also_on_disk(serve, town, monkeypa
     assert 'tfa_sessions{map="town"} 2.0' in client.get("/metrics").text
     assert 'tfa_session_photos_total{map="town"} 6.0' in client.get("/metrics").text
     client.__exit__(None, None, None)
-    assert files(town) == sorted([kept.file_name("b"), kept.file_name("c")])
+    assert files(town) == sorted([file_of("b"), file_of("c")])
     fewer = serve(sessions=1)
     assert listed(fewer) == {"c": 2}
-    wait_until(lambda: files(town) == [kept.file_name("c")])
+    wait_until(lambda: files(town) == [file_of("c")])
     monkeypatch.setattr(kept, "MOST_BYTES", 3 * 256 * 4 * 14)
     assert serve(sessions=64).get("/v1/sessions").json()["most"] == 3  # of a large map fewer are kept
 
@@ -58,7 +62,7 @@ def test_sessions_can_be_looked_at_and_reset(serve, town):
     assert client.get("/v1/sessions/still").json()["counted"] == 1
     assert client.delete("/v1/sessions/cam0").json() == {"reset": ["cam0"]}
     assert set(listed(client)) == {"still", "other"}
-    assert kept.file_name("cam0") not in files(town)
+    assert file_of("cam0") not in files(town)
     for gone in (client.get("/v1/sessions/cam0"), client.delete("/v1/sessions/cam0")):
         assert gone.status_code == 404
         assert "there is no session 'cam0' in town; /v1/sessions lists" in gone.json()["error"]
@@ -84,7 +88,7 @@ def test_sessions_that_are_not_used_follow_the_map_too(client):
     ask(client, DRIVE[0], session="cam0")
     add(client, ("a.png", picture(40)))
     live = client.app.state.service.maps["town"]
-    wait_until(lambda: live.sessions._sessions["cam0"].tracker.place_map is live.current)
+    wait_until(lambda: live.sessions._sessions[kept.SessionKey("", "cam0")].tracker.place_map is live.current)
 
 
 def fitted_on_fewer(town, image):
@@ -112,7 +116,7 @@ def test_another_head_starts_a_session_anew(serve, town, caplog):
     assert listed(client) == {}
     ask(client, STREAM[0], session="cam0")
     client.__exit__(None, None, None)
-    assert files(town) == [kept.file_name("cam0")]
+    assert files(town) == [file_of("cam0")]
     fitted_on_fewer(town, 1)
     again = serve()
     assert listed(again) == {}
@@ -121,8 +125,8 @@ def test_another_head_starts_a_session_anew(serve, town, caplog):
 
 
 def test_a_file_that_cannot_be_read_is_told_and_removed(serve, town, caplog):
-    (town / kept.file_name("cam0")).write_bytes(b"no")
-    write_tensors(town / kept.file_name("cam1"), {}, {"kind": "other"})
+    (town / file_of("cam0")).write_bytes(b"no")
+    write_tensors(town / file_of("cam1"), {}, {"kind": "other"})
     client = serve()
     assert listed(client) == {}
     assert caplog.text.count("is removed, its session starts anew") == 2

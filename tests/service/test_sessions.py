@@ -120,9 +120,14 @@ def test_photos_of_one_batch_are_answered_in_their_order(town):
     assert encoder.entered.wait(10)
     names = ["a", None, "b", "a", "a", "b", None, "a"]
     photos = [as_rgb(DRIVE[number]) for number in range(8)]
-    asked = [queries.hits(one, Question(k=3), name) for one, name in zip(photos, names, strict=True)]
-    broken = queries.hits(photos[0].resize((1, 1)), Question(), "a")  # then every photo is encoded alone
-    last = queries.hits(photos[1], Question(k=3), "a")
+    asked = [
+        queries.hits(one, Question(k=3), name and kept.SessionKey("", name))
+        for one, name in zip(photos, names, strict=True)
+    ]
+    broken = queries.hits(
+        photos[0].resize((1, 1)), Question(), kept.SessionKey("", "a")
+    )  # then every photo is encoded alone
+    last = queries.hits(photos[1], Question(k=3), kept.SessionKey("", "a"))
     encoder.gate.set()
     answers = [future.result(10) for future in (*asked, last)]
     with pytest.raises(RuntimeError, match="breaks the encoder"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from tfa.cli import options
 from tfa.cli.console import counted, note, say, wants_progress
 from tfa.errors import MissingExtra
 
+ON_COMMAND_LINE = {"--read-token", "--edit-token", "--token"}
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
@@ -51,6 +53,23 @@ def serve(
             help="Needed to add, remove and calibrate; it allows reading too.",
         ),
     ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="TFA_TOKENS",
+            show_envvar=True,
+            metavar="FILE",
+            help="Tokens with names, a line each: NAME read|edit TOKEN. Needed to query and to look, or to edit.",
+        ),
+    ] = None,
+    rate_limit: Annotated[
+        float,
+        typer.Option(min=0, metavar="N", help="Most requests a second of one token; 0: any number. More get 429."),
+    ] = 100.0,
+    audit_log: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Add a line of JSON for every edit asked for: when, which token, what."),
+    ] = None,
     open: Annotated[bool, typer.Option("--open", help="No tokens, although other machines reach the address.")] = False,
     cors: Annotated[
         list[str] | None,
@@ -84,6 +103,7 @@ def serve(
         from tfa.service.app import create_app
         from tfa.service.server import address_of, bound, run
         from tfa.service.settings import ServiceSettings
+        from tfa.service.tokens import read_tokens
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tfa"):
             raise
@@ -96,6 +116,9 @@ def serve(
         port=port,
         read_token=read_token or None,
         edit_token=edit_token or None,
+        tokens=() if tokens is None else read_tokens(tokens),
+        rate_limit=rate_limit,
+        audit_log=None if audit_log is None else str(audit_log),
         open=open,
         cors=tuple(cors or ()),
         max_upload=max_upload,
@@ -110,8 +133,10 @@ def serve(
         say(f"serving {listed} at {address_of(listening)}", style="bold green")
         if not settings.editable:
             note("edits are off: a read token was given and no edit token")
+        if ON_COMMAND_LINE & {argument.partition("=")[0] for argument in sys.argv[1:]}:
+            note("a token on the command line is seen by every user of this machine; use --tokens or TFA_READ_TOKEN")
         try:
-            run(app, listening, access_log=access_log)
+            run(app, listening, access_log=access_log, stop_seconds=settings.stop_seconds)
         except KeyboardInterrupt:  # the usual way to end it, after what was under way is done
             say("stopped; accepted edits are on disk")
 

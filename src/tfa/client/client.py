@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PAGE = 1000  # images listed at a time
 POLL_SECONDS = (0.2, 2.0)  # first and longest wait between looks at a job
 STEPS = 100  # a job's progress as a bar
-RETRIES = 3  # of a request that the service is too busy for
+RETRIES = 3  # of a request that the service is too busy for, or that came too early
 LONGEST_PAUSE = 30.0  # seconds before a retry, whatever the service says
 # Each thread has a connection to itself while it needs one; so many are kept open while nobody does.
 CONNECTIONS = httpx2.Limits(max_connections=None, max_keepalive_connections=8)
@@ -292,7 +292,7 @@ class Client:
                 return reply
             # The service did nothing: it names the time after which the same request may be sent again.
             pause = reply.headers.get("Retry-After", "").strip()
-            if reply.status_code != 503 or not pause.isdecimal() or not retries_left:
+            if reply.status_code not in (429, 503) or not pause.isdecimal() or not retries_left:
                 break
             time.sleep(min(float(pause), LONGEST_PAUSE))
         try:

@@ -17,7 +17,8 @@ class Encoder(Protocol):
 
     An encoder may also have `prepare(image) -> image`, which shrinks a picture to what `encode` will read
     without changing its answer; the token cache then calls it from several threads while the encoder is busy
-    with other images.
+    with other images. If that is `tfa.photos.images.resize`, `reads` may say how: width, height and kind of resampling;
+    the service then shrinks photos where it decodes them, in another process.
     """
 
     id: str  # canonical name, such as dinov2-b14@322

@@ -44,7 +44,12 @@ class DinoEncoder:
 
     def prepare(self, image: Image.Image) -> Image.Image:
         """The picture at the encoder's input size."""
-        return resize(image, (self._identity.width, self._identity.height), self._card.resample)
+        width, height, resample = self.reads
+        return resize(image, (width, height), resample)
+
+    @property
+    def reads(self) -> tuple[int, int, str]:
+        return self._identity.width, self._identity.height, self._card.resample
 
     def _pixels(self, image: Image.Image) -> np.ndarray:
         card = self._card

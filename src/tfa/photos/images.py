@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from tfa.errors import BadImage, BadSpec, NoImages
+from tfa.photos.jpeg_scans import MOST_SCANS, too_many_scans
 
 Source = str | os.PathLike[str]
 Photo = Source | bytes | Image.Image
@@ -121,7 +122,10 @@ def as_rgb(photo: Photo, name: str | None = None) -> Image.Image:
         if isinstance(photo, Image.Image):
             return _upright_rgb(photo)
         with Image.open(io.BytesIO(photo) if isinstance(photo, bytes) else photo) as image:
-            return _upright_rgb(image)
+            scans = too_many_scans(_content(image)) if image.format in ("JPEG", "MPO") else 0
+            if not scans:
+                return _upright_rgb(image)
+            reason = f"it has {scans:,} scans and at most {MOST_SCANS} are allowed; save it again as an ordinary JPEG"
     except UnidentifiedImageError:
         reason = "it is not an image, or of a format Pillow does not read"
     except Image.DecompressionBombError as error:
@@ -132,6 +136,16 @@ def as_rgb(photo: Photo, name: str | None = None) -> Image.Image:
         reason = str(error) or type(error).__name__
     label = name or name_of(photo)
     raise BadImage(f"{label} cannot be opened: {reason}", label)
+
+
+def _content(image: Image.Image) -> bytes:
+    """The whole file of a picture that was opened and not yet decoded."""
+    file = image.fp  # type: ignore[attr-defined]
+    place = file.tell()
+    file.seek(0)
+    content: bytes = file.read()
+    file.seek(place)
+    return content
 
 
 def name_of(photo: Photo) -> str:

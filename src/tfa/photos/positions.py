@@ -18,6 +18,7 @@ from tfa.errors import BadPositions
 
 # Squares of distances in a plane of this size are still numbers.
 LIMITS = {"lat": (90.0, "degrees"), "lon": (180.0, "degrees"), "x": (1e12, "metres"), "y": (1e12, "metres")}
+SHOWN = 200  # characters of what was given, in an error
 _GPS_IFD = 0x8825
 _LAT_REF, _LAT, _LON_REF, _LON = 1, 2, 3, 4  # tags inside the GPS directory
 
@@ -53,8 +54,13 @@ class Position:
     def from_dict(cls, values: Mapping[str, Any]) -> Position:
         for name, value in values.items():
             if name not in ("lat", "lon", "x", "y") or isinstance(value, bool) or not isinstance(value, int | float):
-                raise BadPositions(f"{dict(values)!r} is not a position; it must hold numbers lat and lon, or x and y")
-        return cls(**{name: float(value) for name, value in values.items()})
+                given = repr(dict(values))
+                shown = given if len(given) <= SHOWN else f"{given[:SHOWN]}…"
+                raise BadPositions(f"{shown} is not a position; it must hold numbers lat and lon, or x and y")
+        try:
+            return cls(**{name: float(value) for name, value in values.items()})
+        except OverflowError:
+            raise BadPositions("a position holds a number that is too large; give metres, or degrees") from None
 
     def __str__(self) -> str:
         if self.lat is not None and self.lon is not None:

@@ -5,29 +5,36 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from logging import getLogger
+from pathlib import Path
 from typing import Annotated, TypeVar, get_args
 from urllib.parse import quote
 
 from fastapi import Depends, Query, Request
+from fastapi import Path as PathParameter
 from PIL import Image
+from pydantic import BeforeValidator
 
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.records import ImageRecord
+from tfa.service.audit import AuditLog
+from tfa.service.decoders import DECODERS, Decoded, shared_decoders
 from tfa.service.jobs import JobBoard, JobState
 from tfa.service.live_map import LiveMap
 from tfa.service.metrics import Metrics
 from tfa.service.photo_files import Copies
 from tfa.service.problems import Refused, busy
+from tfa.service.rates import RateLimit
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
-from tfa.service.uploads import Upload, picture_of
+from tfa.service.uploads import Upload
 
 T = TypeVar("T")
 log = getLogger("tfa.service")
-DECODERS = 2  # photos decoded at once: each may take three bytes a pixel
+MOST_DIGITS = 18  # of an id
 WORKERS = 2  # copies, explanations and evidence made at once
 
 
@@ -38,8 +45,10 @@ class Service:
         if not maps:
             raise BadMap("there is no map to serve; give one or more")
         self.settings, self.metrics, self.copies = settings, Metrics(), Copies()
-        self.jobs = JobBoard()
+        self.jobs, self.rates = JobBoard(), RateLimit(settings.limited_rate)
+        self.audit = AuditLog(None if settings.audit_log is None else Path(settings.audit_log))
         self._warm = False
+        self._decoding = 0  # photos that wait to be decoded, counted in the one thread that takes requests
         self.maps: dict[str, LiveMap] = {}
         encoders: dict[str, SharedEncoder] = {}
         for place_map in maps:
@@ -58,14 +67,14 @@ class Service:
 
     @property
     def status(self) -> str:
-        """loading, ready, or failed: a map's query thread has ended."""
-        if not all(live.queries.alive for live in self.maps.values()):
-            return "failed"
-        return "ready" if self._warm else "loading"
+        """loading, ready, or what is wrong: failed or stalled, as the query thread of a map is."""
+        troubles = [live.queries.state for live in self.maps.values() if live.queries.state != "ready"]
+        return troubles[0] if troubles else "ready" if self._warm else "loading"
 
     def warm_up(self) -> None:
         """Run every encoder once and pack every map: the first queries would be slower than all others."""
         try:
+            shared_decoders().warm_up()
             for encoder in self._encoders:
                 encoder.encode([encoder.prepare(Image.new("RGB", (64, 64)))])
             for live in self.maps.values():
@@ -74,19 +83,26 @@ class Service:
         except Exception:
             log.exception("an encoder does not run, or a map cannot be read: the service will not be ready")
 
-    async def decoded(self, upload: Upload, encoder: SharedEncoder) -> Image.Image:
-        """The photo at the size the encoder reads; decoded in a thread, a few at a time."""
+    async def decoded(self, upload: Upload, encoder: SharedEncoder) -> Decoded:
+        """The photo at the size the encoder reads; decoded in another process, a few at a time."""
         if not self._warm:
             raise busy("the service is loading its encoder; send the request again in a moment")
+        if self._decoding >= self.settings.max_waiting:  # each holds its photo in memory
+            raise busy(f"{self._decoding} photos wait to be decoded already; send this one again in a moment")
 
-        def decode() -> Image.Image:
-            return encoder.prepare(picture_of(upload, self.settings))
+        def decode() -> Decoded:
+            photo = shared_decoders().decode(upload, self.settings, encoder.reads)
+            return replace(photo, image=encoder.prepare(photo.image))
 
-        return await asyncio.get_running_loop().run_in_executor(self._decoders, decode)
+        self._decoding += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._decoders, decode)
+        finally:
+            self._decoding -= 1
 
     async def work(self, call: Callable[[], T]) -> T:
         """Run something slow in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._workers, call)
+        return await answer_of(self._workers.submit(call))
 
     def close(self) -> None:
         """Finish what was accepted, in order: jobs end in edits, edits and queries in answers."""
@@ -95,6 +111,7 @@ class Service:
             live.close()
         for pool in (self._decoders, self._workers):
             pool.shutdown(wait=True, cancel_futures=True)
+        self.audit.close()
 
 
 def service_of(request: Request) -> Service:
@@ -115,12 +132,25 @@ def chosen_map(service: Running, map: MapName = None) -> LiveMap:
     return service.maps[map]
 
 
+def _digits(given: object) -> object:
+    """Of a path: 1.0, +1 and 1_0 are numbers to Python and no ids."""
+    if isinstance(given, str) and not (given.isascii() and given.isdecimal() and len(given) <= MOST_DIGITS):
+        raise ValueError(f"{given[:40]!r} is not the id of an image; /v1/images lists those there are")
+    return given
+
+
+ImageId = Annotated[int, BeforeValidator(_digits), PathParameter(ge=0, description="Of an image of the map.")]
 Chosen = Annotated[LiveMap, Depends(chosen_map)]
 
 
 async def answer_of(future: Future[T]) -> T:
     """Wait for another thread without holding this one."""
-    return await asyncio.wrap_future(future)
+    try:
+        return await asyncio.wrap_future(future)
+    except (Exception, asyncio.CancelledError):
+        raise
+    except BaseException as error:  # such as SystemExit, which would end the loop that takes requests
+        raise RuntimeError(f"a thread of the service raised {error!r}") from error
 
 
 def image_url(live: LiveMap, image_id: int) -> str:

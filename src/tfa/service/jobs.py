@@ -12,7 +12,7 @@ from logging import getLogger
 from typing import Any, Literal
 
 from tfa.base.progress import Progress, Task
-from tfa.errors import TfaError
+from tfa.errors import TfaError, from_os_error
 from tfa.service.problems import DEFECT, Refused, busy
 
 REMEMBERED = 100  # ended jobs whose result can still be fetched
@@ -93,7 +93,13 @@ class JobBoard:
             self._fail(job_id, "the service was stopped before the job was done; start it again")
         except TfaError as error:
             self._fail(job_id, error.public)
-        except Exception:
+        except MemoryError as error:
+            self._fail(job_id, str(from_os_error(error)))
+        except OSError as error:
+            log.exception("a job failed")
+            known = from_os_error(error)
+            self._fail(job_id, DEFECT if known is None else known.public)
+        except BaseException:  # whatever it is: a job that failed must not seem to run
             log.exception("a job failed")
             self._fail(job_id, DEFECT)
 

@@ -18,7 +18,7 @@ from tfa.maps.state_changes import with_arrays_of
 from tfa.service.metrics import Metrics
 from tfa.service.problems import busy
 from tfa.service.query_queue import QueryQueue
-from tfa.service.sessions import MapSessions
+from tfa.service.sessions import NOBODY, MapSessions
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
 
@@ -43,7 +43,8 @@ class LiveMap:
         self.name, self.encoder = place_map.path.stem, encoder
         self._settings, self._metrics, self._cache = settings, metrics, place_map.cache
         self.current = self._opened(place_map.state, place_map.notes)
-        self.sessions = MapSessions(self.current, settings.sessions) if settings.sessions else None
+        owners = [token.name for token in settings.all_tokens] + [NOBODY] * (not settings.closed)
+        self.sessions = MapSessions(self.current, settings.sessions, owners) if settings.sessions else None
         self.queries = QueryQueue(self.name, lambda: self.current, encoder, settings, metrics, self.sessions)
         self._editor = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-edits-{self.name}")
         self._waiting, self._lock, self._closed = 0, threading.Lock(), False

@@ -80,8 +80,8 @@ class OriginGuard:
         host, origin = headers.get("host", ""), headers.get("origin")
         if self.settings.checks_host and not is_loopback(_name(host)):
             return (
-                f"this service runs without tokens and answers to localhost only, not to {_name(host)!r}; "
-                "start it with --read-token, or with --open"
+                "this service runs without tokens and answers to localhost only, not to the name it was called by; "
+                "start it with tokens, or with --open"
             )
         if origin is None or scope["method"] not in CHANGING or "*" in self.settings.cors:
             return None

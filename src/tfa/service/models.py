@@ -173,7 +173,9 @@ class ImageList(BaseModel):
 
 class Positions(BaseModel):
     kind: str | None = Field(description='"xy" in metres, "latlon" in degrees, or null without positions.')
-    points: list[tuple[int, float, float]] = Field(description='[id, x, y]; of "latlon" x is lon and y is lat.')
+    points: list[Annotated[list[int | float], Field(min_length=3, max_length=3)]] = Field(
+        description='[id, x, y]; of "latlon" x is lon and y is lat.'
+    )
 
 
 class Skipped(BaseModel):
@@ -209,6 +211,7 @@ class Dropped(BaseModel):
 
 class SessionEntry(BaseModel):
     name: str
+    owner: str | None = Field(description="Name of the token whose queries it is of; null without tokens.")
     seen: int = Field(description="Photos so far.")
     counted: int = Field(description="Of them those that taught: one that shows what the last did teaches nothing.")
     calibration: str | None = Field(description="The head that answers; another one starts the session anew.")

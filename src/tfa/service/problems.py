@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from logging import getLogger
 from typing import Any
 
 from fastapi import Request
@@ -10,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from tfa.errors import (
     BadCalibration,
@@ -22,6 +24,7 @@ from tfa.errors import (
     TfaError,
     UnknownImage,
     WeightsMissing,
+    from_os_error,
 )
 
 # Of every answer, for browsers: run no foreign script, guess no types, send no referrer.
@@ -34,6 +37,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 RETRY = {"Retry-After": "1"}
+log = getLogger("tfa.service")
 DEFECT = "the service failed on this request; nothing was changed unless it said so before. Its log has the details"
 # The first that fits counts; any other TfaError is something the client gave.
 STATUSES: tuple[tuple[type[TfaError], int], ...] = (
@@ -46,6 +50,8 @@ STATUSES: tuple[tuple[type[TfaError], int], ...] = (
     (WeightsMissing, 500),
     (BadWeights, 500),
     (BadTokens, 500),
+    (DiskFull, 507),
+    (OutOfResources, 503),
 )
 
 
@@ -84,6 +90,12 @@ def sentence_of(errors: Any) -> str:
 async def answer(request: Request, error: Exception) -> JSONResponse:
     """Every kind of error in the same shape."""
     match error:
+        case OSError() | MemoryError() if (known := from_os_error(error)) is not None:
+            log.warning("%s %s: %s", request.method, request.url.path, known)
+            return problem(status_of(known), known.public, RETRY if isinstance(known, OutOfResources) else None)
+        case ClientDisconnect():  # nobody reads the answer
+            log.warning("%s %s: the client hung up before its request was there", request.method, request.url.path)
+            return problem(400, "the request did not arrive as a whole; send it again")
         case TfaError():
             return problem(status_of(error), error.public, getattr(error, "headers", None))
         case RequestValidationError() | ValidationError():
@@ -96,8 +108,20 @@ async def answer(request: Request, error: Exception) -> JSONResponse:
             return problem(405, refusal, error.headers)
         case HTTPException():
             return problem(error.status_code, str(error.detail), error.headers)
+        case OSError() | MemoryError():  # others are logged where they come from, by the server
+            log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+            return problem(500, DEFECT)
         case _:
             return problem(500, DEFECT, HEADERS)  # the one answer that no middleware of ours sees
 
 
-ANSWERED: tuple[type[Exception], ...] = (TfaError, RequestValidationError, ValidationError, HTTPException, Exception)
+ANSWERED: tuple[type[Exception], ...] = (
+    TfaError,
+    RequestValidationError,
+    ValidationError,
+    HTTPException,
+    ClientDisconnect,
+    OSError,
+    MemoryError,
+    Exception,
+)

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from logging import getLogger
-from typing import Any
+from typing import Any, Literal
 
 from PIL import Image
 
@@ -23,9 +23,10 @@ from tfa.maps.verification import Question
 from tfa.service.metrics import Metrics
 from tfa.service.problems import Refused, busy
 from tfa.service.recent import RecentQueries
-from tfa.service.sessions import MapSessions
+from tfa.service.sessions import MapSessions, SessionKey
 from tfa.service.settings import ServiceSettings
 
+FAILED_SECONDS = 10.0  # that /readyz tells of a failure, unless a batch succeeds before
 log = getLogger("tfa.service")
 
 
@@ -47,7 +48,7 @@ class WaitingQuery:
 
     image: Image.Image
     question: Question | None
-    session: str | None = None  # the camera it is of, if that has a name
+    session: SessionKey | None = None  # the camera it is of, if that has a name
     sequence: bool = False  # is it a frame of that camera's drive?
     future: Future[Any] = field(default_factory=Future)
     since: float = field(default_factory=time.perf_counter)
@@ -56,7 +57,7 @@ class WaitingQuery:
 class QueryQueue:
     """A thread that answers the queries of one map. `current` gives the map as it is when a batch begins.
 
-    A batch that fails fails its own queries and no others. Should the thread ever end, queries are refused.
+    A batch that fails fails its own queries and no others, whatever it fails of: the thread goes on.
     """
 
     def __init__(
@@ -74,7 +75,9 @@ class QueryQueue:
         self._waiting: queue.SimpleQueue[WaitingQuery | None] = queue.SimpleQueue()
         # Held to put a query in and to end: after the end nothing is put in that nobody would take out.
         self._lock = threading.Lock()
-        self._closed = self._ended = False
+        self._closed = False
+        self._since: float | None = None  # when the batch under way was begun
+        self._failed = -FAILED_SECONDS  # when the thread last failed, until it succeeds
         self._thread = threading.Thread(target=self._run, name=f"tfa-queries-{name}", daemon=True)
         self._thread.start()
 
@@ -83,12 +86,15 @@ class QueryQueue:
         return self._waiting.qsize()
 
     @property
-    def alive(self) -> bool:
-        """Are queries answered? False once the thread has ended."""
-        return not self._ended
+    def state(self) -> Literal["ready", "failed", "stalled"]:
+        """failed: the thread failed on a batch a moment ago, and on none since; stalled: a batch takes far too long."""
+        since, now = self._since, time.monotonic()
+        if since is not None and now - since > self._settings.stall_seconds:
+            return "stalled"
+        return "failed" if now - self._failed < FAILED_SECONDS else "ready"
 
     def hits(
-        self, image: Image.Image, question: Question, session: str | None = None, sequence: bool = False
+        self, image: Image.Image, question: Question, session: SessionKey | None = None, sequence: bool = False
     ) -> Future[QueryResult]:
         """The answer to a photo; those of one session are answered in the order of these calls."""
         return self._submit(WaitingQuery(image, question, session, sequence))
@@ -100,15 +106,13 @@ class QueryQueue:
         with self._lock:
             if self._closed:
                 raise busy("the service is stopping; send the query again when it is back")
-            if self._ended:
-                raise self._no_thread()
+            if self.state == "stalled":
+                limit = f"{self._settings.stall_seconds:g} s"
+                raise busy(f"{self.name} has been at one batch of queries for more than {limit}; try again later")
             if len(self) >= self._settings.max_waiting:
                 raise busy(f"{self._settings.max_waiting} queries wait already; send this one again in a moment")
             self._waiting.put(query)
         return query.future
-
-    def _no_thread(self) -> Refused:
-        return Refused(503, f"{self.name} answers no queries: its query thread has ended; start the service again")
 
     def close(self) -> None:
         """Answer what waits, then stop."""
@@ -121,26 +125,29 @@ class QueryQueue:
 
     def _run(self) -> None:
         last = False
-        try:
-            while not last:
-                batch, last = self._collect()
+        while not last:
+            batch: list[WaitingQuery] = []
+            try:
+                last = self._collect(batch)
+                self._since = time.monotonic()
                 self._work(batch)
-        except BaseException:  # nothing we know of comes here: a batch keeps its exceptions to itself
-            log.exception("the query thread of %s has ended; /readyz says so", self.name)
-        finally:
-            with self._lock:
-                self._ended = True
-            while len(self):
-                query = self._waiting.get()
-                if query is not None and query.future.set_running_or_notify_cancel():
-                    query.future.set_exception(self._no_thread())
+                self._failed = -FAILED_SECONDS
+            except BaseException:  # nothing we know of comes here: a batch keeps its exceptions to itself
+                self._failed = time.monotonic()
+                log.exception("the query thread of %s failed on a batch and goes on; /readyz says so", self.name)
+            finally:
+                self._since = None
+                for query in batch:
+                    if not query.future.done():
+                        query.future.set_exception(_failed())
 
-    def _collect(self) -> tuple[list[WaitingQuery], bool]:
-        """The next batch: the first query, and what comes until the wait is over or the batch is full."""
+    def _collect(self, batch: list[WaitingQuery]) -> bool:
+        """Fill the next batch: the first query, and what comes until the wait is over or it is full. Is it the last?"""
         first = self._waiting.get()
         if first is None:
-            return [], True
-        batch, deadline = [first], time.monotonic() + self._settings.batch_wait
+            return True
+        batch.append(first)
+        deadline = time.monotonic() + self._settings.batch_wait
         while len(batch) < self._settings.batch_size:
             try:
                 left = deadline - time.monotonic()
@@ -148,9 +155,9 @@ class QueryQueue:
             except queue.Empty:
                 break
             if query is None:
-                return batch, True
+                return True
             batch.append(query)
-        return batch, False
+        return False
 
     def _work(self, batch: Sequence[WaitingQuery]) -> None:
         batch = [query for query in batch if query.future.set_running_or_notify_cancel()]
@@ -163,7 +170,7 @@ class QueryQueue:
     @contextmanager
     def _settled(self, batch: Sequence[WaitingQuery]) -> Iterator[None]:
         """Every query of the batch has an answer or an error afterwards, whatever happens."""
-        failure: Exception = self._no_thread()
+        failure: Exception = _failed()
         try:
             yield
         except Exception as error:
@@ -201,7 +208,7 @@ class QueryQueue:
             with self._settled(group):
                 self._answer_group(current, tokens.select(rows), group, kind)
 
-    def _answer_in_session(self, query: WaitingQuery, session: str, question: Question, tokens: Tokens) -> None:
+    def _answer_in_session(self, query: WaitingQuery, session: SessionKey, question: Question, tokens: Tokens) -> None:
         if self._sessions is None:
             raise no_sessions()
         answer, head = self._sessions.answer(session, tokens, question, query.sequence)
@@ -218,6 +225,10 @@ class QueryQueue:
         for query, k, hits in zip(group, wanted, answers, strict=True):
             best = hits[0].confidence if hits else 0.0
             query.future.set_result(QueryResult(hits[:k], best, head, time.perf_counter() - query.since))
+
+
+def _failed() -> Refused:
+    return busy("the service failed on this query, its log has the details; send it again")
 
 
 def no_sessions() -> Refused:

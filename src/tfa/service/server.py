@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
 import socket
+import threading
+from types import FrameType
 from typing import Any
 
 import uvicorn
 
 from tfa.errors import TfaError
-from tfa.service.settings import ServiceSettings
+from tfa.service.connections import BoundedConnection, quieter, raised_file_limit
+from tfa.service.settings import STOP_SECONDS, ServiceSettings
 
-GRACE_SECONDS = 30  # for requests under way when the service is to stop
+GRACE_SHARE = 2 / 3  # of the time to stop in, for requests under way; the rest is for edits, jobs and sessions
 BACKLOG = 512
+log = logging.getLogger("tfa.service")
 
 
 class CannotListen(TfaError):
@@ -37,16 +44,50 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def run(app: Any, listening: socket.socket, *, access_log: bool = False) -> None:
-    """Serve until SIGINT (raised again as KeyboardInterrupt) or SIGTERM; requests under way are finished first."""
+class Server(uvicorn.Server):
+    """uvicorn's server, which ends in time whatever hangs."""
+
+    def __init__(self, config: uvicorn.Config, stop_seconds: float) -> None:
+        super().__init__(config)
+        self._stop_seconds = stop_seconds
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(quieter)
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.should_exit:  # the first signal
+            last = threading.Timer(self._stop_seconds, self._end)
+            last.daemon = True
+            last.start()
+        super().handle_exit(sig, frame)
+
+    def _end(self) -> None:
+        busy = sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("tfa-"))
+        log.error(
+            "the service did not stop within %g s and is ended; accepted edits are on disk. Still at work: %s",
+            self._stop_seconds,
+            ", ".join(busy) or "uvicorn",
+        )
+        logging.shutdown()
+        os._exit(1)  # a thread that hangs cannot be ended otherwise
+
+
+def run(app: Any, listening: socket.socket, *, access_log: bool = False, stop_seconds: float = STOP_SECONDS) -> None:
+    """Serve until SIGINT (raised again as KeyboardInterrupt) or SIGTERM; requests under way are finished first.
+
+    Should something hang, the process is ended `stop_seconds` after the signal, with exit code 1.
+    """
+    room = raised_file_limit()
     config = uvicorn.Config(
         app,
+        http=type("Connection", (BoundedConnection,), {"most": room}),
         lifespan="on",
         log_level="info" if access_log else "warning",
         access_log=access_log,
         ws="none",
         server_header=False,
         backlog=BACKLOG,
-        timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_graceful_shutdown=max(1, int(GRACE_SHARE * stop_seconds)),
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    Server(config, stop_seconds).run(sockets=[listening])

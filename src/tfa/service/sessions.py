@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from logging import getLogger
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tfa.base.files import BadFile, write_tensors
 from tfa.base.tokens import Tokens
@@ -30,17 +30,31 @@ from tfa.maps.verification import Question
 from tfa.online.adaptation import Adaptation
 from tfa.online.score_window import SIZE
 
+NOBODY = ""  # who queries without a token
 SAVED_EVERY = 32  # photos of a session
 MOST_BYTES = 2**30  # of what the sessions of a map remember: of a very large map they are fewer
 FILES = "session-*.safetensors"
 log = getLogger("tfa.service")
 
 
+class SessionKey(NamedTuple):
+    """A session is known by its name to the token that made it, and to no other reader."""
+
+    owner: str  # the name of a token
+    name: str
+
+    @property
+    def file_name(self) -> str:
+        """Of the file it is kept in. Names that differ in case alone have files that do not."""
+        known_by = f"{self.owner}\n{self.name}" if self.owner else self.name
+        return f"session-{self.name}-{hashlib.sha256(known_by.encode()).hexdigest()[:8]}.safetensors"
+
+
 @dataclass
 class Session:
     """A camera: its tracker, which belongs to one head of the map."""
 
-    name: str
+    key: SessionKey
     tracker: Tracker
     head: str  # digest of its content
     last_used: float = field(default_factory=time.time)
@@ -50,10 +64,6 @@ class Session:
     @property
     def seen(self) -> int:
         return self.tracker.adaptation.seen
-
-    @property
-    def file_name(self) -> str:
-        return file_name(self.name)
 
     def due(self) -> bool:
         """Is it time to save? True once for so many photos, also where the last attempt failed."""
@@ -66,23 +76,23 @@ class Session:
         """What it has seen, in JSON."""
         calibration = None if self.tracker.calibration == DATABASE else self.tracker.calibration
         used = datetime.fromtimestamp(self.last_used, UTC).isoformat(timespec="seconds")
-        return {**self.tracker.state, "name": self.name, "calibration": calibration, "last_used": used}
-
-
-def file_name(name: str) -> str:
-    """Of the file a session is kept in. Names that differ in case alone have files that do not."""
-    return f"session-{name}-{hashlib.sha256(name.encode()).hexdigest()[:8]}.safetensors"
+        known_by = {"name": self.key.name, "owner": self.key.owner or None}
+        return {**self.tracker.state, **known_by, "calibration": calibration, "last_used": used}
 
 
 class MapSessions:
-    """The sessions of one map, the least recently used first; at most `most` are kept."""
+    """The sessions of one map, the least recently used first; of each owner at most `most` are kept.
 
-    def __init__(self, place_map: PlaceMap, most: int) -> None:
+    `owners` are the names of the tokens there are: one cannot push out what another's photos taught.
+    """
+
+    def __init__(self, place_map: PlaceMap, most: int, owners: Sequence[str] = (NOBODY,)) -> None:
         assert place_map.path is not None
-        self._folder, self._most = place_map.path, most
+        self._folder, self._most, self._owners = place_map.path, most, tuple(owners)
+        self._unkept = False  # could the last attempt not write? Said once, until it can again
         self._lock = threading.Lock()  # held within queries: no file is touched under it
         self._files = threading.Lock()  # held to read and write files, never within a query
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._sessions: OrderedDict[SessionKey, Session] = OrderedDict()
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix="tfa-sessions")
         self._take(place_map)
         self._load()
@@ -97,39 +107,40 @@ class MapSessions:
 
     @property
     def most(self) -> int:
-        """How many are kept, however large the map is."""
+        """How many are kept of each owner, however large the map is."""
         rows = SIZE * 4 * max(len(self._map), 1)  # bytes: float32 scores of the last photos with every image
-        return max(1, min(self._most, MOST_BYTES // rows))
+        return max(1, min(self._most, MOST_BYTES // rows // len(self._owners)))
 
     # --- queries ---------------------------------------------------------------------------------------------------
 
-    def answer(self, name: str, tokens: Tokens, question: Question, sequence: bool) -> tuple[FrameAnswer, str]:
+    def answer(self, key: SessionKey, tokens: Tokens, question: Question, sequence: bool) -> tuple[FrameAnswer, str]:
         """The answer to the next photo of a session, and the head that gave it.
 
         One thread calls this, in the order the service took the photos in. A photo teaches after it was answered.
         """
         with self._lock:
-            session = self._session(name, question)
+            session = self._session(key, question)
             session.tracker.turn_to(self._map, question, sequence=sequence)
             answer = session.tracker.answer("", tokens)
             session.last_used = time.time()
-            self._sessions[name] = session
-            self._sessions.move_to_end(name)
+            self._sessions[key] = session
+            self._sessions.move_to_end(key)
             due = session.due()
-            while len(self._sessions) > self.most:
-                self._sessions.popitem(last=False)
+            own = [other for other in self._sessions if other.owner == key.owner]
+            for oldest in own[: -self.most]:
+                del self._sessions[oldest]
                 due = True
         if due:
             self._keeper.submit(self._keep)
         return answer, session.tracker.calibration
 
-    def _session(self, name: str, question: Question) -> Session:
-        """The one of that name; a new one if there is none, or if it was answered by another head before."""
+    def _session(self, key: SessionKey, question: Question) -> Session:
+        """The one of that key; a new one if there is none, or if it was answered by another head before."""
         head = self._map.state.chosen(question.calibration).name
-        known = self._sessions.get(name)
+        known = self._sessions.get(key)
         if known is not None and known.head == self._digests[head]:
             return known
-        return Session(name, Tracker(self._map, question, sequence=False), self._digests[head])
+        return Session(key, Tracker(self._map, question, sequence=False), self._digests[head])
 
     # --- the map changes -------------------------------------------------------------------------------------------
 
@@ -141,34 +152,43 @@ class MapSessions:
                 if session.head not in self._digests.values():
                     log.warning(
                         "session %s was learnt by a head that %s no longer has; it starts anew",
-                        session.name,
+                        session.key.name,
                         self._folder.name,
                     )
-                    del self._sessions[session.name]
+                    del self._sessions[session.key]
         self._keeper.submit(self._keep)
 
     # --- look and forget -------------------------------------------------------------------------------------------
 
-    def listed(self) -> list[dict[str, Any]]:
-        """Every session, the most recently used first."""
+    def listed(self, owner: str | None = None) -> list[dict[str, Any]]:
+        """Every session of an owner, or of all (None), the most recently used first."""
         with self._lock:
-            return [session.summary() for session in reversed(self._sessions.values())]
+            return [session.summary() for session in reversed(self._of(owner, None))]
 
-    def get(self, name: str) -> dict[str, Any] | None:
+    def get(self, name: str, owner: str | None = None) -> dict[str, Any] | None:
+        """Of several owners' the most recently used."""
         with self._lock:
-            session = self._sessions.get(name)
-            if session is None:
+            found = self._of(owner, name)
+            if not found:
                 return None
+            session = found[-1]
             return {**session.summary(), "notice": session.tracker.likeness.notice(self._folder.name)}
 
-    def reset(self, names: Sequence[str] | None = None) -> list[str]:
-        """Forget these sessions (None: all), also on disk; the names of those there were."""
+    def reset(self, name: str | None = None) -> list[str]:
+        """Forget the sessions of that name (None: all), whoever made them, also on disk; the names of those gone."""
         with self._lock:
-            gone = [name for name in (list(self._sessions) if names is None else names) if name in self._sessions]
-            for name in gone:
-                del self._sessions[name]
+            gone = [session.key for session in self._of(None, name)]
+            for key in gone:
+                del self._sessions[key]
         self._keep()
-        return gone
+        return [key.name for key in gone]
+
+    def _of(self, owner: str | None, name: str | None) -> list[Session]:
+        return [
+            session
+            for key, session in self._sessions.items()
+            if owner in (None, key.owner) and name in (None, key.name)
+        ]
 
     # --- files -----------------------------------------------------------------------------------------------------
 
@@ -176,24 +196,36 @@ class MapSessions:
         """Write what is new and remove what is gone. What fails is logged and tried again later, and at the end."""
         with self._files:
             with self._lock:
-                names = list(self._sessions)
-            for name in names:
+                keys = list(self._sessions)
+            problems = []
+            for key in keys:
                 try:
-                    self._keep_one(name)
+                    self._keep_one(key)
+                except OSError as error:
+                    problems.append(f"session {key.name} cannot be saved, which is tried again later: {error}")
                 except Exception:  # one session must not keep others from being saved
-                    log.exception("session %s of %s is not kept", name, self._folder.name)
+                    log.exception("session %s of %s is not kept", key.name, self._folder.name)
             with self._lock:
-                kept = {session.file_name for session in self._sessions.values()}
+                kept = {key.file_name for key in self._sessions}
             try:
                 for path in self._folder.glob(FILES):
                     if path.name not in kept:
                         path.unlink(missing_ok=True)
             except OSError as error:
-                log.warning("old sessions of %s cannot be removed: %s", self._folder.name, error)
+                problems.append(f"old sessions of {self._folder.name} cannot be removed: {error}")
+            self._tell(problems)
 
-    def _keep_one(self, name: str) -> None:
+    def _tell(self, problems: Sequence[str]) -> None:
+        """Once when it begins, once when it is over: a disk that stays full would fill the log, too."""
+        if problems and not self._unkept:
+            log.warning("%s", problems[0])
+        elif self._unkept and not problems:
+            log.warning("the sessions of %s are kept again", self._folder.name)
+        self._unkept = bool(problems)
+
+    def _keep_one(self, key: SessionKey) -> None:
         with self._lock:
-            session = self._sessions.get(name)
+            session = self._sessions.get(key)
             if session is None:
                 return
             tracker = session.tracker  # a session that is not used keeps no older map in memory
@@ -201,14 +233,10 @@ class MapSessions:
             seen = session.seen
             if seen == session.saved:
                 return
-            about = {"session": name, "head": session.head, "calibration": tracker.calibration}
+            about = {"session": key.name, "owner": key.owner, "head": session.head, "calibration": tracker.calibration}
             contents = tracker.adaptation.contents({**about, "last_used": session.last_used})
-        try:  # queries go on while it is written
-            write_tensors(self._folder / session.file_name, *contents)
-        except OSError as error:
-            log.warning("session %s cannot be saved, which is tried again later: %s", name, error)
-        else:
-            session.saved = seen
+        write_tensors(self._folder / key.file_name, *contents)  # queries go on while it is written
+        session.saved = seen
 
     def _load(self) -> None:
         """Take up what was kept, as far as the map still has the heads."""
@@ -219,15 +247,21 @@ class MapSessions:
             except (TfaError, OSError, ValueError, KeyError, TypeError) as error:
                 log.warning("%s is removed, its session starts anew: %s", path.name, error)
         loaded.sort(key=lambda session: session.last_used)
-        self._sessions.update((session.name, session) for session in loaded[-self.most :])
+        self._sessions.update((session.key, session) for session in loaded)
+        for owner in self._owners:
+            for session in self._of(owner, None)[: -self.most]:
+                del self._sessions[session.key]
 
     def _loaded(self, path: Path) -> Session:
         adaptation, about = Adaptation.load(path)
         name, calibration, used = str(about["session"]), str(about["calibration"]), float(about["last_used"])
         if self._digests.get(calibration) != about["head"]:
             raise BadFile(f"it was learnt by a head that {self._folder.name} no longer has")
+        key = SessionKey(str(about.get("owner", NOBODY)), name)
+        if key.owner not in self._owners:
+            raise BadFile("it is of a token that this service does not have")
         tracker = Tracker(self._map, Question(calibration=calibration), sequence=False, adaptation=adaptation)
-        return Session(name, tracker, about["head"], used, adaptation.seen, adaptation.seen)
+        return Session(key, tracker, about["head"], used, adaptation.seen, adaptation.seen)
 
     def close(self) -> None:
         """Save what was learnt, once queries have ended."""

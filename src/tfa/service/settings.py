@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from tfa.base.config import Spec, described
 from tfa.errors import BadSpec
+from tfa.service.tokens import Token
 
 PILLOW_MOST = 178_956_970  # pixels above which Pillow itself refuses to open a picture
 SLACK = 65_536  # bytes of a request that are not the photo: form fields, part headers
 ALL_AT_ONCE = 10  # the largest request, in uploads of the largest size
+
+STOP_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +26,11 @@ class ServiceSettings(Spec):
         None, "for looking and querying; None: open to whoever reaches the port", kinds=(str, type(None))
     )
     edit_token: str | None = described(None, "for changing maps, and for reading too", kinds=(str, type(None)))
+    tokens: tuple[Token, ...] = described((), "tokens with names, of a file; with any of them reading needs one")
+    rate_limit: float = described(
+        100.0, "requests a second of one token, or of one address without; 0: any number", low=0, high=1e6
+    )
+    audit_log: str | None = described(None, "file that gets a line for each edit asked for", kinds=(str, type(None)))
     open: bool = described(False, "on purpose: no token although other machines can reach the port")
     cors: tuple[str, ...] = described((), "origins whose pages may call from a browser")
     max_upload: int = described(20_000_000, "bytes of one photo", low=1, high=2**31)
@@ -32,6 +40,13 @@ class ServiceSettings(Spec):
     batch_size: int = described(16, "photos encoded and scored together at most", low=1, high=1024)
     max_waiting: int = described(256, "queries, and edits, of a map that may wait; more get 503", low=1, high=2**20)
     body_seconds: float = described(120.0, "for a request to arrive as a whole", low=0.1, high=86_400)
+    stall_seconds: float = described(
+        120.0, "after which a batch of queries hangs: readiness says so, queries are refused", low=0.1, high=86_400
+    )
+    stop_seconds: float = described(
+        STOP_SECONDS, "from SIGTERM to the end, whatever hangs; two thirds for requests under way", low=1, high=3600
+    )
+    decode_seconds: float = described(10.0, "for a photo to be decoded, in a process of its own", low=0.1, high=3600)
     sessions: int = described(
         64, "named cameras of a map that adapt their answers, the least recently used is forgotten; 0: none",
         low=0, high=4096,
@@ -39,29 +54,46 @@ class ServiceSettings(Spec):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("read_token", "edit_token"):
-            token = getattr(self, name)
-            if token is not None and (not token.isascii() or not token.isprintable() or not token.strip()):
-                raise BadSpec(f"the {name.replace('_', ' ')} must be printable ASCII text and not empty")
+        names = [token.name for token in self.all_tokens]
+        for kind, values in (("called", names), ("the same", [token.secret for token in self.all_tokens])):
+            twice = next((names[at] for at, value in enumerate(values) if value in values[:at]), None)
+            if twice is not None:
+                raise BadSpec(f"two tokens are {kind} ({twice}); every token needs a name and a text of its own")
         for origin in self.cors:
             if origin != "*" and not origin.startswith(("http://", "https://")):
                 raise BadSpec(f"{origin!r} is not an origin; write it as browsers do, such as https://example.org")
-        if not is_loopback(self.host) and self.read_token is None and not self.open:
+        if not is_loopback(self.host) and not self.closed and not self.open:
             raise BadSpec(
                 f"{self.host} can be reached from other machines, and no read token was given: anybody there could "
-                "query the map and see its photos; give --read-token (and --edit-token to allow edits), "
+                "query the map and see its photos; give --tokens, or --read-token (and --edit-token to allow edits), "
                 "or --open on purpose"
             )
 
     @property
     def editable(self) -> bool:
         """May anybody edit? With a read token alone nobody can be distinguished from a reader."""
-        return self.edit_token is not None or self.read_token is None
+        return any(token.edits for token in self.all_tokens) or not self.closed
+
+    @property
+    def all_tokens(self) -> tuple[Token, ...]:
+        """Those with names of their own, and the two that are called after what they allow."""
+        plain = (("read", False, self.read_token), ("edit", True, self.edit_token))
+        return (*self.tokens, *(Token(name, edits, text) for name, edits, text in plain if text is not None))
+
+    @property
+    def closed(self) -> bool:
+        """Does reading need a token?"""
+        return self.read_token is not None or bool(self.tokens)
+
+    @property
+    def limited_rate(self) -> float:
+        """Requests a second that are taken of one; any number where only this machine and nobody else asks."""
+        return 0.0 if self.checks_host and not self.all_tokens else self.rate_limit
 
     @property
     def checks_host(self) -> bool:
         """An open service on this machine answers to its own names only (a web page could point its own here)."""
-        return self.read_token is None and not self.open
+        return not self.closed and not self.open
 
     @property
     def single_bytes(self) -> int:

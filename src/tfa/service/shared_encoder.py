@@ -34,6 +34,11 @@ class SharedEncoder:
             raise AttributeError(name)
         return getattr(self._encoder, name)
 
+    @property
+    def reads(self) -> tuple[int, int, str] | None:
+        """Width, height and resampling of its input, where the encoder can say it."""
+        return getattr(self._encoder, "reads", None)
+
     def prepare(self, image: Image.Image) -> Image.Image:
         """The picture at the encoder's input size, where the encoder can say it."""
         prepare = getattr(self._encoder, "prepare", None)

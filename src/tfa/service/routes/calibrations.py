@@ -19,10 +19,11 @@ from tfa.maps.expected_recall import in_words
 from tfa.maps.summary import differences
 from tfa.service.auth import editing, reading
 from tfa.service.bodies import body_schema, read_photos
-from tfa.service.context import Chosen, Running, answer_of
+from tfa.service.context import Chosen, Running, Service, answer_of
 from tfa.service.jobs import Job
 from tfa.service.live_map import LiveMap
 from tfa.service.models import Active, ActiveRequest, CalibrationFields, Dropped, JobStarted
+from tfa.service.problems import Refused
 from tfa.service.uploads import Upload, file_name
 
 router, edits = reading("calibration"), editing("calibration")
@@ -37,15 +38,36 @@ async def calibrate(request: Request, service: Running, live: Chosen) -> dict[st
     """
     uploads, fields = await read_photos(request, CalibrationFields, service.settings)
     check_request(live.current.state, fields.name, CalibrationSpec.budget)
-    names = [file_name(upload, service.settings) for upload in uploads]  # pixels are counted now, decoded by the job
+    uploads, names, skipped = await _whole(uploads, service, live)
     folder = Path(tempfile.mkdtemp(prefix="tfa-calibration-"))
     try:
         files = await service.work(lambda: _written(uploads, names, folder))
-        job = service.jobs.start(_calibration(live, files, folder, fields))
+        job = service.jobs.start(_calibration(live, files, folder, fields, skipped))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return {"job": job.id}
+
+
+async def _whole(
+    uploads: list[Upload], service: Service, live: LiveMap
+) -> tuple[list[Upload], list[str], list[dict[str, str]]]:
+    """The photos that can be decoded, what their files are called, and those that are left out.
+
+    They are decoded here, where time and memory are bounded, and once more by the job.
+    """
+    whole, names, skipped = list[Upload](), list[str](), list[dict[str, str]]()
+    for upload in uploads:
+        try:
+            photo = await service.decoded(upload, live.encoder)
+        except Refused as refusal:
+            if refusal.status != 422 or len(uploads) == 1:
+                raise
+            skipped.append({"image": upload.name, "reason": refusal.public})
+        else:
+            whole.append(upload)
+            names.append(file_name(upload, photo.kind))
+    return whole, names, skipped
 
 
 def _written(uploads: list[Upload], names: list[str], folder: Path) -> list[Path]:
@@ -57,7 +79,7 @@ def _written(uploads: list[Upload], names: list[str], folder: Path) -> list[Path
 
 
 def _calibration(
-    live: LiveMap, files: list[Path], folder: Path, fields: CalibrationFields
+    live: LiveMap, files: list[Path], folder: Path, fields: CalibrationFields, skipped: list[dict[str, str]]
 ) -> Callable[[Progress], dict[str, Any]]:
     """The job: calibrate a map apart, then put the new head into the map as it is by then."""
 
@@ -70,16 +92,21 @@ def _calibration(
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         _, revision = live.edit("calibrate", lambda current: current.adopt_calibration(apart, fields.name)).result()
-        return _reported(report, base, revision)
+        return _reported(report, base, revision, skipped)
 
     return work
 
 
-def _reported(report: CalibrationReport, base: PlaceMap, revision: int) -> dict[str, Any]:
+def _reported(
+    report: CalibrationReport, base: PlaceMap, revision: int, left_out: list[dict[str, str]]
+) -> dict[str, Any]:
     # Reasons are given without the folder the upload was written to.
     skipped = [
-        {"image": Path(image).name, "reason": reason.replace(f"{Path(image).parent}/", "")}
-        for image, reason in report.skipped
+        *left_out,
+        *(
+            {"image": Path(image).name, "reason": reason.replace(f"{Path(image).parent}/", "")}
+            for image, reason in report.skipped
+        ),
     ]
     return {
         **dataclasses.asdict(report),

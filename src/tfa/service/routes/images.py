@@ -15,7 +15,7 @@ from tfa.errors import BadPositions
 from tfa.photos.positions import Position
 from tfa.service.auth import editing, reading
 from tfa.service.bodies import body_schema, read_photos
-from tfa.service.context import Chosen, Running, answer_of, image_url, record_of
+from tfa.service.context import Chosen, ImageId, Running, answer_of, image_url, record_of
 from tfa.service.edits import NewPhoto, add_photos
 from tfa.service.models import Added, AddFields, ImageList, Removed
 from tfa.service.photo_files import LARGEST, SMALLEST
@@ -50,7 +50,7 @@ async def list_images(
     responses={200: {"content": {"image/jpeg": {}}, "description": "A copy of the photo."}},
 )
 async def image_file(
-    service: Running, live: Chosen, id: int, size: Annotated[int, Query(ge=SMALLEST, le=LARGEST)] = 480
+    service: Running, live: Chosen, id: ImageId, size: Annotated[int, Query(ge=SMALLEST, le=LARGEST)] = 480
 ) -> Response:
     """A JPEG copy of one of the map's own photos, its longer side at most `size` pixels, without its EXIF data."""
     record = record_of(live, id)
@@ -70,8 +70,8 @@ async def add_images(request: Request, service: Running, live: Chosen) -> dict[s
     skipped: list[tuple[str, str]] = []
     for upload, place in zip(uploads, places, strict=True):
         try:
-            image = await service.decoded(upload, live.encoder)
-            photos.append(NewPhoto(file_name(upload, service.settings), upload.content, image, place))
+            photo = await service.decoded(upload, live.encoder)
+            photos.append(NewPhoto(file_name(upload, photo.kind), upload.content, photo.image, place))
         except Refused as refusal:
             if refusal.status == 503 or len(uploads) == 1:
                 raise
@@ -86,7 +86,7 @@ def positions_of(given: Any, names: Sequence[str]) -> list[Position | None]:
     if isinstance(given, str):
         try:
             given = json.loads(given)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise BadPositions('positions is not JSON; write [{"lat": 52.5, "lon": 13.4}, null]') from None
     if given is None:
         return [None] * len(names)
@@ -103,7 +103,7 @@ def positions_of(given: Any, names: Sequence[str]) -> list[Position | None]:
 
 
 @edits.delete("/images/{id}", response_model=Removed)
-async def remove_image(live: Chosen, id: int) -> dict[str, Any]:
+async def remove_image(live: Chosen, id: ImageId) -> dict[str, Any]:
     """Take an image out of the answers. Its descriptors stay in the map until `tfa refit`, its file stays too."""
     record_of(live, id)
     report, revision = await answer_of(live.edit("remove", lambda current: current.remove([id])))

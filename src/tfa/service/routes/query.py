@@ -12,35 +12,37 @@ from tfa.errors import TfaError
 from tfa.explain.why import why as explain
 from tfa.maps.state import DATABASE
 from tfa.maps.verification import Question, wanted_candidates
-from tfa.service.auth import reading, refusals
+from tfa.service.auth import reading, refusals, who
 from tfa.service.bodies import body_schema, read_photo, read_photos
 from tfa.service.context import Chosen, Running, Service, answer_of, image_url, record_of
 from tfa.service.live_map import LiveMap
 from tfa.service.models import BatchAnswer, QueryAnswer, QueryFields, WhyFields
 from tfa.service.problems import Refused, status_of
 from tfa.service.query_queue import QueryResult, no_sessions
+from tfa.service.sessions import SessionKey
 from tfa.service.uploads import Upload
 
 router = reading("query")
-router.responses |= refusals(413, 415, 503)
+router.responses |= refusals(400, 408, 409, 413, 415)
 
 
 @router.post("/query", response_model=QueryAnswer, openapi_extra=body_schema(QueryFields, "image"))
 async def query(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """The most likely places of one photo."""
     upload, fields = await read_photo(request, QueryFields, service.settings)
-    return await _answer(live, await _start(service, live, upload, fields, _question(live, fields)), fields)
+    asked = _asked(request, live, fields)
+    return await _answer(live, await _start(service, live, upload, asked), fields)
 
 
 @router.post("/query/batch", response_model=BatchAnswer, openapi_extra=body_schema(QueryFields, "images"))
 async def query_batch(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """The places of several photos; one that cannot be read gets an error in its place."""
     uploads, fields = await read_photos(request, QueryFields, service.settings)
-    question, answers = _question(live, fields), list[dict[str, Any]]()
+    asked, answers = _asked(request, live, fields), list[dict[str, Any]]()
     queries: list[Future[QueryResult]] = []
     for upload in uploads:  # decoded one after the other, encoded together as they come
         try:
-            queries.append(await _start(service, live, upload, fields, question))
+            queries.append(await _start(service, live, upload, asked))
         except Refused as refusal:
             if refusal.status == 503:
                 raise
@@ -56,20 +58,23 @@ async def query_batch(request: Request, service: Running, live: Chosen) -> dict[
     return {"answers": answers}
 
 
-def _question(live: LiveMap, fields: QueryFields) -> Question:
-    """The question of the request; an impossible one is refused before a photo is decoded."""
+Asked = tuple[Question, SessionKey | None, bool]  # of the next photo: a question, its camera, is it of a drive?
+
+
+def _asked(request: Request, live: LiveMap, fields: QueryFields) -> Asked:
+    """What the request wants to know; the impossible is refused before a photo is decoded."""
     question = Question(fields.k, fields.calibration, fields.verify, fields.candidates)
     wanted_candidates(question, live.current.state)
-    if fields.session is not None and live.sessions is None:
+    if fields.session is None:
+        return question, None, False
+    if live.sessions is None:
         raise no_sessions()
-    return question
+    return question, SessionKey(who(request), fields.session), fields.sequence
 
 
-async def _start(
-    service: Service, live: LiveMap, upload: Upload, fields: QueryFields, question: Question
-) -> Future[QueryResult]:
-    image = await service.decoded(upload, live.encoder)
-    return live.queries.hits(image, question, fields.session, fields.sequence)
+async def _start(service: Service, live: LiveMap, upload: Upload, asked: Asked) -> Future[QueryResult]:
+    photo = await service.decoded(upload, live.encoder)
+    return live.queries.hits(photo.image, *asked)
 
 
 async def _answer(live: LiveMap, query: Future[QueryResult], fields: QueryFields) -> dict[str, Any]:
@@ -93,7 +98,7 @@ async def why(request: Request, service: Running, live: Chosen) -> dict[str, Any
     """What carried the match of a photo with an image of the map: patches, words and terms of the score."""
     upload, fields = await read_photo(request, WhyFields, service.settings)
     record = record_of(live, fields.id)
-    image = await service.decoded(upload, live.encoder)
-    tokens, current = await answer_of(live.queries.tokens(image)), live.current
+    photo = await service.decoded(upload, live.encoder)
+    tokens, current = await answer_of(live.queries.tokens(photo.image)), live.current
     explanation = await service.work(lambda: explain(current, tokens, record.id, calibration=fields.calibration))
     return {**explanation, "image_url": image_url(live, record.id)}

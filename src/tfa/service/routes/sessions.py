@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfa.service.auth import editing, reading
+from fastapi import Request
+
+from tfa.service.auth import editing, reading, visible_owner
 from tfa.service.context import Chosen, Running
 from tfa.service.live_map import LiveMap
 from tfa.service.models import Reset, SessionDetails, SessionList
@@ -14,19 +16,20 @@ router, edits = reading("session"), editing("session")
 
 
 @router.get("/sessions", response_model=SessionList)
-async def sessions(service: Running, live: Chosen) -> dict[str, Any]:
-    """The sessions of a map, the most recently used first."""
+async def sessions(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
+    """The sessions of a map that the caller's token made, of an edit token's all; the most recently used first."""
     if live.sessions is None:
         return {"most": 0, "sessions": []}
     # A query may be under way, and a bias has to be computed anew: not in the thread that takes requests.
-    return {"most": live.sessions.most, "sessions": await service.work(live.sessions.listed)}
+    own, owner = live.sessions, visible_owner(request)
+    return {"most": own.most, "sessions": await service.work(lambda: own.listed(owner))}
 
 
 @router.get("/sessions/{name}", response_model=SessionDetails)
-async def session(service: Running, live: Chosen, name: str) -> dict[str, Any]:
+async def session(request: Request, service: Running, live: Chosen, name: str) -> dict[str, Any]:
     """What one session has seen and learnt."""
-    own = live.sessions
-    found = None if own is None else await service.work(lambda: own.get(name))
+    own, owner = live.sessions, visible_owner(request)
+    found = None if own is None else await service.work(lambda: own.get(name, owner))
     if found is None:
         raise _unknown(live, name)
     return found
@@ -36,7 +39,7 @@ async def session(service: Running, live: Chosen, name: str) -> dict[str, Any]:
 async def reset(service: Running, live: Chosen, name: str) -> dict[str, Any]:
     """Forget what a session has learnt; its next photo is the first."""
     own = live.sessions
-    gone = [] if own is None else await service.work(lambda: own.reset([name]))
+    gone = [] if own is None else await service.work(lambda: own.reset(name))
     if not gone:
         raise _unknown(live, name)
     return {"reset": gone}

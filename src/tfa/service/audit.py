@@ -1,0 +1,87 @@
+"""The audit log: a line of JSON for every edit that was asked for: when, by which token, what, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from tfa.errors import BadSpec, TfaError
+
+log = getLogger("tfa.service")
+KEPT = ("added", "removed", "reset", "dropped", "active", "job", "revision")  # of an answer
+
+
+class AuditLog:
+    """A file that lines are added to, each whole and at once; None keeps no log."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._lock = threading.Lock()
+        self._file: int | None = None
+        if path is not None:
+            try:
+                self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            except OSError as error:
+                reason = error.strerror or str(error)
+                raise BadSpec(f"the audit log {path} cannot be written: {reason}; choose another file", path) from None
+
+    def write(self, **entry: Any) -> None:
+        """The time and these fields. A disk that is full costs the line, which the service's own log then has."""
+        if self._file is None:
+            return
+        line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **entry}, ensure_ascii=True)
+        with self._lock:
+            try:
+                os.write(self._file, f"{line}\n".encode())
+            except OSError as error:
+                log.error("the audit log cannot be written (%s), its line is: %s", error, line)
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+class AuditedRoute(APIRoute):
+    """A route whose every request is noted, also one that is refused."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def noted(request: Request) -> Response:
+            from tfa.service.problems import status_of
+
+            status, result = 500, dict[str, Any]()
+            try:
+                response = await handle(request)
+                status = response.status_code
+                told = json.loads(bytes(response.body))
+                result = {key: told[key] for key in KEPT if key in told}
+                return response
+            except TfaError as error:
+                status, result = status_of(error), {"error": error.public}
+                raise
+            finally:
+                _note(request, status, result)
+
+        return noted
+
+
+def _note(request: Request, status: int, result: dict[str, Any]) -> None:
+    service = request.app.state.service
+    service.audit.write(
+        token=getattr(request.state, "token", None),
+        address=None if request.client is None else request.client.host,
+        action=f"{request.method} {request.url.path}",
+        map=request.query_params.get("map") or next(iter(service.maps)),
+        status=status,
+        result=result,
+    )

@@ -1,0 +1,77 @@
+"""Tokens with names: who they are for, what they allow, and the file they are kept in."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tfa.errors import BadSpec
+
+NAME = re.compile("[A-Za-z0-9._-]{1,64}")
+ROLES = ("read", "edit")
+SHORTEST = 16  # characters of a token in a file
+LINE = "write a line for each token: a name, read or edit, and the token, such as: robot1 read 6f1c…"
+
+
+@dataclass(frozen=True)
+class Token:
+    """A name that logs and sessions know, and a secret that they do not."""
+
+    name: str
+    edits: bool  # reads too
+    secret: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise BadSpec(
+                f"{self.name[:80]!r} is no name of a token; letters, digits, - _ and . are allowed, at most 64"
+            )
+        if not self.secret.isascii() or not self.secret.isprintable() or not self.secret.strip():
+            raise BadSpec(f"the {self.name} token must be printable ASCII text and not empty")
+
+
+def same(given: str, wanted: str | None) -> bool:
+    """Are the tokens equal? Takes as long for a wrong one, whatever it has in common with the right one."""
+    if wanted is None:
+        return False
+    # Digests have one length: the length of the token is not shown by the time either.
+    ours, theirs = (hashlib.sha256(text.encode("utf-8", "replace")).digest() for text in (wanted, given))
+    return hmac.compare_digest(ours, theirs)
+
+
+def identify(given: str | None, tokens: Sequence[Token]) -> Token | None:
+    """Which of the tokens was given; it is compared with every one, whichever fits."""
+    if given is None:
+        return None
+    found = [token for token in tokens if same(given, token.secret)]
+    return max(found, key=lambda token: token.edits, default=None)
+
+
+def read_tokens(path: Path) -> tuple[Token, ...]:
+    """The tokens of a file: a line each, `name role token`; lines that are empty or begin with # are left out."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise BadSpec(f"the tokens file {path} cannot be read: {reason}; {LINE}", path) from None
+    tokens: list[Token] = []
+    for number, line in enumerate(lines, 1):
+        parts = line.split()
+        if not parts or parts[0].startswith("#"):
+            continue
+        if len(parts) != 3 or parts[1] not in ROLES:  # the line itself is not shown: it holds a secret
+            raise BadSpec(f"line {number} of {path} is not understood; {LINE}", path)
+        if len(parts[2]) < SHORTEST:
+            raise BadSpec(
+                f"the token in line {number} of {path} has {len(parts[2])} characters and needs {SHORTEST}; "
+                "make one with: python -c 'import secrets; print(secrets.token_urlsafe())'",
+                path,
+            )
+        tokens.append(Token(parts[0], parts[1] == "edit", parts[2]))
+    if not tokens:
+        raise BadSpec(f"the tokens file {path} holds no token; {LINE}", path)
+    return tuple(tokens)

@@ -1,0 +1,1 @@
+"""Faults and attacks of the service: hostile photos, slow clients, broken disks and threads."""

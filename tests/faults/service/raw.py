@@ -1,0 +1,38 @@
+"""Sockets and a real service in a process of its own, for clients that do not behave."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tfa.bench.load_test.child import Child, Command
+
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+
+
+def connected(url: str) -> socket.socket:
+    parts = urlsplit(url)
+    assert parts.hostname == "127.0.0.1"  # no other machine is ever attacked
+    return socket.create_connection((parts.hostname, parts.port or 80), timeout=30)
+
+
+def answered(one: socket.socket) -> bytes:
+    """All that comes until the other side hangs up."""
+    received = b""
+    try:
+        while piece := one.recv(65_536):
+            received += piece
+    except ConnectionResetError:
+        pass
+    return received
+
+
+def serving(town: Path, log: Path, *options: str) -> Child:
+    """A service of the fake encoder; options as `tests.faults.service.faulty_server` takes them."""
+    return Child(town, command(*options), log)
+
+
+def command(*options: str) -> Command:
+    return lambda place_map: [sys.executable, "-m", "tests.faults.service.faulty_server", str(place_map), *options]

@@ -1,0 +1,124 @@
+"""Slow, half-open and very many clients; a service that is told to stop while everything hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import threading
+import time
+from urllib.request import urlopen
+
+import pytest
+
+from tests.faults.service.raw import HEAD, answered, connected, serving
+from tests.service.conftest import picture
+from tfa.client.client import Client
+
+pytestmark = pytest.mark.kill
+
+
+@pytest.fixture(scope="module")
+def shared(built, tmp_path_factory):
+    """A service that gives a head one second to arrive."""
+    folder = tmp_path_factory.mktemp("connections")
+    town = shutil.copytree(built / "town.tfa", folder / "town.tfa")
+    with serving(town, folder / "log", "--head_seconds", "1") as child:
+        yield child
+
+
+def test_half_open_heads_are_ended_and_others_are_served(shared, campaign):
+    attempts = campaign.size(30, 150)
+    with contextlib.ExitStack() as stack:
+        half = [stack.enter_context(connected(shared.url)) for _ in range(attempts)]
+        for number, one in enumerate(half):
+            one.sendall(HEAD[: number % len(HEAD)])
+        assert urlopen(f"{shared.url}/healthz", timeout=30).status == 200
+        started = time.monotonic()
+        assert all(answered(one).startswith(b"HTTP/1.1 408") for one in half)
+        assert time.monotonic() - started < 20
+    campaign.count("half-open request heads ended", attempts)
+
+
+def test_bytes_that_drip_do_not_extend_the_time_of_a_head(shared):
+    with connected(shared.url) as one:
+        deadline = time.monotonic() + 20
+        one.settimeout(0.1)
+        received = b""
+        with contextlib.suppress(ConnectionError):
+            while not received and time.monotonic() < deadline:
+                one.sendall(b"X")
+                with contextlib.suppress(TimeoutError):
+                    received = one.recv(1000)
+        assert received.startswith(b"HTTP/1.1 4")
+
+
+def test_a_connection_that_is_kept_open_has_time_for_each_head(shared):
+    with connected(shared.url) as one:
+        for _ in range(3):
+            one.sendall(HEAD + b"\r\n")
+            received = b""
+            while not received.endswith(b'"ok"}'):
+                received += one.recv(65_536)
+        one.sendall(HEAD)  # the fourth stays half open
+        assert answered(one).startswith(b"HTTP/1.1 408")
+
+
+def test_few_descriptors_cost_neither_the_log_nor_the_service(town, tmp_path, campaign):
+    attempts, log = campaign.size(150, 600), tmp_path / "log"
+    with contextlib.ExitStack() as stack, serving(town, log, "--files", "128", "--head_seconds", "2") as child:
+        half = []
+        for _ in range(attempts):
+            with contextlib.suppress(OSError):
+                half.append(stack.enter_context(connected(child.url)))
+        for one in half:
+            answered(one)  # hung up on, at once or when its time is over
+        with Client(child.url) as client:
+            assert client.query(picture(5), k=1)[0].id == 5
+        assert log.stat().st_size < 10_000
+    campaign.count("connections beyond the descriptors survived", attempts)
+
+
+def test_a_body_that_is_dropped_costs_one_line(shared, campaign):
+    attempts = campaign.size(5, 100)
+    head = b"POST /v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n"
+    for _ in range(attempts):
+        with connected(shared.url) as one:
+            one.sendall(head + b"Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n")
+            one.shutdown(socket.SHUT_RDWR)
+    with Client(shared.url) as client:
+        assert client.query(picture(5), k=1)[0].id == 5
+    told = shared._log.read_text()
+    assert "Traceback" not in told
+    assert len(told.splitlines()) <= attempts
+    campaign.count("bodies dropped half-way", attempts)
+
+
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGINT])
+def test_a_service_that_hangs_ends_in_the_time_it_states(town, tmp_path, told, campaign):
+    log = tmp_path / "log"
+    with serving(town, log, "--hang", "true", "--stop_seconds", "2") as child:
+        asking = threading.Thread(target=_asked, args=(child.url,), daemon=True)
+        asking.start()
+        _wait_for_a_query(child.url)
+        process, started = child._process, time.monotonic()
+        process.send_signal(told)
+        assert process.wait(30) == 1
+        assert time.monotonic() - started < 15  # 2 s, and what a busy machine adds
+        asking.join(10)
+    assert "did not stop within 2 s and is ended" in log.read_text()
+    assert "tfa-queries-town" in log.read_text()
+    campaign.count("hanging services ended in time", 1)
+
+
+def _asked(url: str) -> None:
+    with contextlib.suppress(Exception), Client(url, retries=0) as client:
+        client.query(picture(5))
+
+
+def _wait_for_a_query(url: str) -> None:
+    deadline = time.monotonic() + 30
+    while 'tfa_batches_total{map="town"} 1.0' not in urlopen(f"{url}/metrics", timeout=30).read().decode():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,134 @@
+"""Photos that are slow to decode, or break their decoder, cost their sender an error and nobody else anything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.faults.service.hostile import many_scans
+from tests.service.conftest import ask, picture
+from tfa.errors import BadImage
+from tfa.photos.images import as_rgb
+from tfa.photos.jpeg_scans import MOST_SCANS, too_many_scans
+from tfa.service import decoders
+from tfa.service.decoders import DecoderPool, shared_decoders
+from tfa.service.settings import ServiceSettings
+from tfa.service.uploads import Upload
+
+SIZE = (6000, 6000)
+EVIL = many_scans(3000, SIZE)  # 350 kB; decoded, it takes minutes
+
+
+def test_scans_are_counted_before_they_are_decoded(tmp_path):
+    (tmp_path / "evil.jpg").write_bytes(EVIL)
+    started = time.monotonic()
+    with pytest.raises(BadImage, match=r"evil\.jpg cannot be opened: it has 3,000 scans and at most 100 are allowed"):
+        as_rgb(tmp_path / "evil.jpg")
+    assert time.monotonic() - started < 5
+
+
+def test_as_many_scans_as_are_allowed_are_read():
+    assert as_rgb(many_scans(MOST_SCANS)).size == (64, 48)
+    with pytest.raises(BadImage, match=f"{MOST_SCANS + 1} scans"):
+        as_rgb(many_scans(MOST_SCANS + 1))
+
+
+def test_bytes_behind_a_picture_and_in_its_metadata_are_no_scans():
+    photo = picture(3, kind="JPEG")
+    preview = b"\xff\xe1" + (2 + 2 * 200).to_bytes(2, "big") + b"\xff\xda" * 200
+    content = photo[:2] + preview + photo[2:] + b"\xff\xda" * 500  # as a video that a phone appends
+    assert too_many_scans(content) == 0
+    assert as_rgb(content).size == as_rgb(photo).size
+
+
+def test_a_service_refuses_many_scans_in_a_sentence(client, campaign):
+    attempts = campaign.size(1, 20)
+    for _ in range(attempts):
+        answer = ask(client, EVIL, "evil.jpg")
+        assert answer.status_code == 422
+        assert answer.json()["error"].startswith("evil.jpg cannot be opened: it has 3,000 scans")
+    campaign.count("photos of very many scans refused", attempts)
+
+
+def test_a_photo_that_takes_too_long_is_given_up_and_the_next_is_read(serve, campaign):
+    patient, client = serve(), serve(decode_seconds=0.1)
+    attempts = campaign.size(1, 20)
+    for _ in range(attempts):
+        answer = ask(client, many_scans(MOST_SCANS, SIZE), "slow.jpg")  # as slow as is allowed: about a second
+        assert answer.status_code == 422, answer.text
+        assert "slow.jpg takes more than 0.1 s to decode; save it again" in answer.json()["error"]
+        assert ask(patient, picture(5), k=1).json()["hits"][0]["id"] == 5
+    campaign.count("photos that take too long to decode given up", attempts)
+
+
+def test_decoders_that_hang_all_at_once_stop_no_queries_for_long(serve, campaign):
+    client, attempts = serve(decode_seconds=1.5), campaign.size(1, 20)
+    for _ in range(attempts):
+        for decoder in shared_decoders()._all:
+            decoder.started().send_signal(signal.SIGSTOP)
+        started = time.monotonic()
+        with ThreadPoolExecutor(4) as senders:
+            answers = list(senders.map(lambda _: ask(client, picture(4)).status_code, range(4)))
+        assert sorted(answers) == [200, 200, 422, 422]
+        assert ask(client, picture(5), k=1).json()["hits"][0]["id"] == 5
+        assert time.monotonic() - started < 30
+        assert client.get("/readyz").status_code == 200
+    campaign.count("hung decoders killed and replaced", 2 * attempts)
+
+
+def test_a_decoder_that_dies_is_replaced(campaign):
+    pool, settings, attempts = DecoderPool(1), ServiceSettings(), campaign.size(2, 50)
+    try:
+        for _ in range(attempts):
+            process = pool._all[0].started()
+            process.send_signal(signal.SIGSTOP)  # so that it is busy when it dies
+            dying = threading.Timer(0.1, process.send_signal, [signal.SIGKILL])
+            dying.start()
+            assert pool.decode(Upload("a.png", picture(5)), settings).kind == "PNG"
+            dying.join()
+            pool._all[0].started().kill()  # and one that dies while it is idle
+            assert pool.decode(Upload("b.png", picture(5)), settings).kind == "PNG"
+    finally:
+        pool.close()
+    campaign.count("crashed decoders replaced", 2 * attempts)
+
+
+def test_a_photo_that_breaks_every_decoder_is_refused(client, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(decoders, "PROGRAM", ("-c", "import os; os.abort()"))
+        shared_decoders().close()
+        refused = ask(client, picture(5), "a.png")
+    assert refused.status_code == 422
+    assert refused.json()["error"].startswith("a.png breaks its decoder; save it again")
+    assert ask(client, picture(5), k=1).json()["hits"][0]["id"] == 5
+
+
+def test_decoders_know_no_tokens_and_end_with_the_service(monkeypatch):
+    monkeypatch.setenv("TFA_EDIT_TOKEN", "secret")
+    pool = DecoderPool(1)
+    try:
+        pool.warm_up()
+        process = pool._all[0].started()
+        with open(f"/proc/{process.pid}/environ", "rb") as file:
+            assert b"secret" not in file.read()
+    finally:
+        pool.close()
+    assert process.poll() is not None
+    code = (
+        "from tfa.service.decoders import shared_decoders as s; p = s(); p.warm_up();"
+        "print(*[d.started().pid for d in p._all])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert all(not os.path.exists(f"/proc/{pid}") for pid in ended.stdout.split())
+    assert len(ended.stdout.split()) == 2
+
+
+def test_services_of_a_process_share_their_decoders():
+    assert shared_decoders() is shared_decoders()

@@ -1,0 +1,129 @@
+"""A fault is injected, told, and over when its cause is: without a restart, every map queries and edits as before."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from tests.fakes import FakeEncoder
+from tests.service.conftest import add, ask, opened, picture, wait_until
+from tests.service.session_steps import files
+from tfa.base import files as base_files
+from tfa.maps.tracker import Tracker
+from tfa.service import edits, live_map
+from tfa.service import sessions as kept
+
+
+class FaultyEncoder(FakeEncoder):
+    """Raises what it is told to."""
+
+    fault: BaseException | None = None
+
+    def encode(self, images):
+        if self.fault is not None:
+            raise self.fault
+        return super().encode(images)
+
+
+FAULTS = [
+    (RuntimeError("the machine gave up"), 500, "Its log has the details"),
+    (SystemExit(), 503, "the service failed on this query"),
+    (MemoryError(), 503, "there is not enough memory"),
+    (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), 503, "too many files are open"),
+    (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 507, "the disk is full"),
+    (OSError(errno.EIO, os.strerror(errno.EIO)), 500, "Its log has the details"),
+]
+
+
+@pytest.mark.parametrize(("fault", "status", "says"), FAULTS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("session", [None, "cam0"])
+def test_a_fault_of_the_encoder(serve, town, campaign, fault, status, says, session):
+    encoder = FaultyEncoder()
+    client = serve(opened(town, encoder), raises=False)
+    fields = {} if session is None else {"session": session}
+    for _ in range(campaign.size(1, 20)):
+        encoder.fault = fault
+        refused = ask(client, picture(5), **fields)
+        assert (refused.status_code, says in refused.json()["error"]) == (status, True), refused.text
+        refused = add(client, ("a.png", picture(40)))
+        assert refused.status_code in (status, 500), refused.text
+        encoder.fault = None
+        assert ask(client, picture(5), k=1, **fields).json()["hits"][0]["id"] == 5
+        wait_until(lambda: client.get("/readyz").status_code == 200)
+    assert add(client, ("a.png", picture(40))).json()["added"] == [14]
+    campaign.count("faults of the encoder survived without a restart", 2 * campaign.size(1, 20))
+
+
+@pytest.mark.parametrize("fault", [OSError(errno.EIO, "Input/output error"), MemoryError(), SystemExit()], ids=repr)
+def test_a_fault_of_a_session_fails_its_query_alone(serve, monkeypatch, campaign, fault):
+    client = serve(raises=False)
+
+    def fails(*_):
+        raise fault
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tracker, "answer", fails)
+        assert ask(client, picture(5), session="cam0").status_code >= 500
+        assert ask(client, picture(5), k=1).json()["hits"][0]["id"] == 5
+    answer = ask(client, picture(5), session="cam0", k=1).json()
+    assert (answer["hits"][0]["id"], answer["adapted_by"]) == (5, 0)
+    wait_until(lambda: client.get("/readyz").status_code == 200)
+    campaign.count("faults of sessions survived without a restart", 1)
+
+
+def test_a_full_disk_refuses_edits_and_loses_none(serve, town, monkeypatch, campaign):
+    client = serve(raises=False)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(town / "photos"))
+
+    for module, name in ((edits, "store"), (live_map, "read_header")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, full)
+            refused = add(client, ("a.png", picture(40)))
+            assert refused.status_code == 507, refused.text
+            assert "the disk is full" in refused.json()["error"]
+            assert str(town.parent) not in refused.text
+            assert ask(client, picture(5), k=1).json()["hits"][0]["id"] == 5
+    assert add(client, ("a.png", picture(40))).json()["added"] == [14]
+    assert len(opened(town)) == 15
+    campaign.count("full disks survived without a restart", 2)
+
+
+def test_sessions_on_a_full_disk_cost_the_log_one_line(serve, town, monkeypatch, caplog, campaign):
+    monkeypatch.setattr(kept, "SAVED_EVERY", 1)
+    queries = campaign.size(12, 200)
+    with monkeypatch.context() as patch:
+
+        def full(*_):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        patch.setattr(kept, "write_tensors", full)
+        client = serve(sessions=2)
+        for number in range(queries):
+            answer = ask(client, picture(number % 14), session=f"cam{number % 3}")
+            assert answer.status_code == 200
+        wait_until(lambda: "cannot be saved, which is tried again later" in caplog.text)
+        assert caplog.text.count("cannot be saved") == 1
+    for _ in range(2):
+        ask(client, picture(3), session="cam0")
+    wait_until(lambda: len(files(town)) == 2)
+    wait_until(lambda: "the sessions of town.tfa are kept again" in caplog.text)
+    campaign.count("queries in sessions answered on a full disk", queries)
+
+
+def test_a_disk_that_is_read_only_answers_queries(serve, town, monkeypatch, campaign):
+    client = serve(raises=False)
+
+    def refuses(*_, **__):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(base_files.os, "replace", refuses)
+        assert add(client, ("a.png", picture(40))).status_code >= 500
+        for session in ({}, {"session": "cam0"}):
+            assert ask(client, picture(5), k=1, **session).json()["hits"][0]["id"] == 5
+    assert add(client, ("a.png", picture(40))).json()["added"] == [14]
+    campaign.count("read-only disks survived without a restart", 1)

@@ -1,0 +1,111 @@
+"""Requests that no program of ours would send: every one gets a 4xx in a sentence, and the next query its answer."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from tests.faults.service.hostile import MUTATED_KINDS, deep_form, deep_json, long_comment, mutated, png_bomb, saved
+from tests.service.conftest import add, ask, picture
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [
+        deep_json(100_000),
+        '[{"lat": ' + "9" * 400 + ', "lon": 1}]',
+        '[{"x": ' + "9" * 5000 + ', "y": 1}]',
+        '[{"x": 1e999, "y": 1}]',
+        '[{"x": NaN, "y": 1}]',
+        '[{"x": ' + deep_json(500) + ', "y": 1}]',
+        '{"a.png": 7}',
+    ],
+)
+def test_positions_that_are_none_are_refused(client, positions, campaign):
+    refused = add(client, ("a.png", picture(40)), positions=positions)
+    assert refused.status_code == 422, refused.text
+    assert len(refused.json()["error"]) < 1000
+    as_json = f'{{"images": ["AAAA"], "positions": {positions}}}'
+    refused = client.post("/v1/images", content=as_json, headers={"Content-Type": "application/json"})
+    assert refused.status_code in (400, 415, 422), refused.text
+    assert add(client, ("a.png", picture(40))).json()["added"] == [14]
+    campaign.count("positions that are none refused", 2)
+
+
+@pytest.mark.parametrize("name", ["1.0", "+1", "1_0", "-1", "1e0", "٣", "9" * 30, "0x1", " 1", "1%00"])
+def test_what_is_no_id_is_refused(client, name):
+    for method, path in (("DELETE", f"/v1/images/{name}"), ("GET", f"/v1/images/{name}/file")):
+        refused = client.request(method, path)
+        assert refused.status_code in (404, 422), refused.text
+    assert client.get("/v1/images").json()["total"] == 14
+
+
+def test_the_host_header_is_not_echoed(client):
+    refused = client.get("/v1/map", headers={"Host": "evil<script>.example"})
+    assert refused.status_code == 403
+    assert "evil" not in refused.text
+
+
+def test_mutated_photos_are_answered_or_refused(client, campaign):
+    attempts, choose, statuses = campaign.size(60, 3000), random.Random(7), set()
+    for number in range(attempts):
+        kind = MUTATED_KINDS[number % len(MUTATED_KINDS)]
+        answer = ask(client, mutated(saved(kind, number), choose), f"m.{kind.lower()}")
+        statuses.add(answer.status_code)
+        assert answer.status_code in (200, 413, 415, 422), (number, answer.text)
+    assert 200 in statuses
+    assert ask(client, picture(5), k=1).json()["hits"][0]["id"] == 5
+    campaign.count("mutated photos answered or refused", attempts)
+
+
+def test_bombs_and_other_files_are_refused(serve, campaign):
+    client = serve(max_pixels=1_000_000, max_upload=2_000_000)
+    bombs = [
+        png_bomb(1001, 1000),
+        long_comment(1_000_000),
+        b"\xff\xd8" + b"\xff" * 200_000,
+        b"\x89PNG\r\n\x1a\n" + bytes(1_000_000),
+        b"GIF89a" + b"\xff" * 100_000,
+        b"II*\0" + b"\xff" * 100_000,
+        b"RIFF\xff\xff\xff\xffWEBPVP8X" + bytes(1000),
+        b"<svg/>",
+        b"%!PS-Adobe-3.0 EPSF-3.0\n",
+        b"\0" * 100_000,
+    ]
+    for bomb in bombs:
+        refused = ask(client, bomb, "bomb.jpg")
+        assert refused.status_code in (413, 415, 422), refused.text
+        assert refused.json()["error"]
+    assert ask(client, picture(5), k=1).json()["hits"][0]["id"] == 5
+    campaign.count("image bombs and files that are no photos refused", len(bombs))
+
+
+# Of a form that breaks off, Starlette leaves the last part to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_forms_of_any_shape_are_refused(client, campaign):
+    part = b'--b\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
+    multipart = {"Content-Type": "multipart/form-data; boundary=b"}
+    bodies = [
+        deep_form(40),
+        (part * 3000, multipart),
+        (part.replace(b"form-data", b"x" * 100_000), multipart),
+        (b"--b\r\n" + b"X-A: b\r\n" * 5000 + b"\r\n\r\n--b--", multipart),
+        (part, {"Content-Type": "multipart/form-data; boundary=" + "b" * 5000}),
+        (b"", multipart),
+        (deep_json(200_000).encode(), {"Content-Type": "application/json"}),
+        (json.dumps({"image": "A" * 1001}).encode(), {"Content-Type": "application/json"}),
+        (b'{"image": "\xff"}', {"Content-Type": "application/json"}),
+        (b'{"k": ' + b"9" * 5000 + b"}", {"Content-Type": "application/json"}),
+        (b"\0" * 100, {"Content-Type": "application/x-www-form-urlencoded"}),
+    ]
+    for path in ("/v1/query", "/v1/query/batch", "/v1/images", "/v1/calibrations", "/v1/why"):
+        for body, headers in bodies:
+            refused = client.post(path, content=body, headers=headers)
+            if path == "/v1/query/batch" and refused.status_code == 200:  # photos of a batch have errors of their own
+                assert [list(answer) for answer in refused.json()["answers"]] == [["error"]]
+            else:
+                assert 400 <= refused.status_code < 500, (path, body[:80], refused.text)
+    assert ask(client, picture(5), k=1).json()["hits"][0]["id"] == 5
+    campaign.count("malformed bodies refused", 5 * len(bodies))

@@ -1,0 +1,171 @@
+"""Tokens with names: their file, how often they may ask, whose sessions are whose, and what the audit log says."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from tests.service.conftest import add, picture, wait_until
+from tests.service.session_steps import files
+from tfa.client import client as clients
+from tfa.errors import BadSpec
+from tfa.service.rates import RateLimit
+from tfa.service.sessions import SessionKey
+from tfa.service.settings import ServiceSettings
+from tfa.service.tokens import Token, read_tokens
+
+NAMED = (Token("robot1", False, "r" * 16), Token("robot2", False, "s" * 16), Token("boss", True, "b" * 16))
+
+
+def header(token: Token) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token.secret}"}
+
+
+ROBOT1, ROBOT2, BOSS = map(header, NAMED)
+
+
+def ask_as(client, who, place=0, **fields):
+    return client.post("/v1/query", files={"image": ("a.png", picture(place))}, data=fields, headers=who)
+
+
+def test_a_file_of_tokens(tmp_path):
+    path = tmp_path / "tokens"
+    path.write_text("# who may ask\n\nrobot1 read rrrrrrrrrrrrrrrr\nboss\tedit   bbbbbbbbbbbbbbbb\n")
+    assert read_tokens(path) == (NAMED[0], NAMED[2])
+    assert "rrrr" not in repr(read_tokens(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("robot1 read", "line 1 of .* is not understood; write a line for each token"),
+        ("robot1 write rrrrrrrrrrrrrrrr", "line 1"),
+        ("\nrobot1 read short", "the token in line 2 of .* has 5 characters and needs 16"),
+        ("# nothing", "holds no token"),
+        ("ro/bot read rrrrrrrrrrrrrrrr", "no name of a token"),
+    ],
+)
+def test_a_file_of_tokens_that_cannot_be_used_is_told_without_its_secrets(tmp_path, text, says):
+    path = tmp_path / "tokens"
+    path.write_text(text)
+    with pytest.raises(BadSpec, match=says) as error:
+        read_tokens(path)
+    assert "rrrr" not in str(error.value)
+    with pytest.raises(BadSpec, match="cannot be read: No such file"):
+        read_tokens(tmp_path / "none")
+
+
+def test_tokens_need_names_and_texts_of_their_own():
+    with pytest.raises(BadSpec, match="called"):
+        ServiceSettings(tokens=(NAMED[0], Token("robot1", True, "x" * 16)))
+    with pytest.raises(BadSpec, match="two tokens are the same"):
+        ServiceSettings(tokens=NAMED, read_token="r" * 16)
+    assert not ServiceSettings(tokens=NAMED[:1]).editable
+    assert ServiceSettings(tokens=NAMED, host="0.0.0.0").editable
+
+
+def test_named_tokens_read_and_edit(serve):
+    client = serve(tokens=NAMED)
+    assert client.get("/v1/map").status_code == 401
+    assert client.get("/v1/map", headers=ROBOT1).status_code == 200
+    assert client.delete("/v1/images/3", headers=ROBOT1).status_code == 403
+    assert client.delete("/v1/images/3", headers=BOSS).status_code == 200
+
+
+def test_a_session_belongs_to_the_token_that_made_it(serve, town):
+    client = serve(tokens=NAMED, sessions=2)
+    assert ask_as(client, ROBOT1, 0, session="cam0").json()["adapted_by"] == 0
+    assert ask_as(client, ROBOT2, 9, session="cam0").json()["adapted_by"] == 0  # another camera of that name
+    assert ask_as(client, ROBOT1, 1, session="cam0").json()["adapted_by"] == 1
+    for name in ("x", "y", "z"):  # pushes out robot2's own alone
+        ask_as(client, ROBOT2, 3, session=name)
+    assert ask_as(client, ROBOT1, 2, session="cam0").json()["adapted_by"] == 2
+
+    def named(who):
+        listed = client.get("/v1/sessions", headers=who).json()["sessions"]
+        return [(one["owner"], one["name"]) for one in listed]
+
+    assert named(ROBOT1) == [("robot1", "cam0")]
+    assert named(ROBOT2) == [("robot2", "z"), ("robot2", "y")]
+    assert named(BOSS) == [("robot1", "cam0"), ("robot2", "z"), ("robot2", "y")]
+    assert client.get("/v1/sessions/cam0", headers=ROBOT2).status_code == 404
+    assert client.get("/v1/sessions/cam0", headers=BOSS).json()["seen"] == 3
+    client.__exit__(None, None, None)
+    assert SessionKey("robot1", "cam0").file_name in files(town)
+    again = serve(tokens=NAMED[:1])  # robot2's token is no more
+    assert [one["seen"] for one in again.get("/v1/sessions", headers=ROBOT1).json()["sessions"]] == [3]
+    wait_until(lambda: files(town) == [SessionKey("robot1", "cam0").file_name])
+
+
+def test_one_token_cannot_ask_without_end_and_others_can(serve):
+    client = serve(tokens=NAMED, rate_limit=1)
+    answers = [client.get("/v1/map", headers=ROBOT1) for _ in range(20)]
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert refused.headers["retry-after"].isdecimal()
+    assert refused.json()["error"].startswith("more than 1 requests a second; send this one again in ")
+    assert client.get("/v1/map", headers=ROBOT2).status_code == 200
+    assert client.get("/healthz").status_code == 200
+    guesses = [client.get("/v1/map", headers={"Authorization": f"Bearer {n}"}).status_code for n in range(20)]
+    assert guesses[0] == 401
+    assert 429 in guesses
+
+
+def test_buckets_fill_again():
+    now = [0.0]
+    rate = RateLimit(2.0, lambda: now[0])
+    assert [rate.wait("a") for _ in range(11)] == [0] * 10 + [1]
+    assert rate.wait("b") == 0
+    now[0] = 0.5
+    assert [rate.wait("a"), rate.wait("a")] == [0, 1]
+    assert RateLimit(0).wait("a") == 0
+
+
+def test_nothing_is_limited_where_only_this_machine_asks():
+    assert ServiceSettings().limited_rate == 0
+    assert ServiceSettings(read_token="r").limited_rate == 100
+    assert ServiceSettings(open=True).limited_rate == 100
+
+
+def test_the_client_waits_as_it_is_told(monkeypatch):
+    pauses, replies = [], [429, 200]
+
+    def request(self, method, path, **_):
+        code = replies.pop(0)
+        return clients.httpx2.Response(code, json=[] if code == 200 else {"error": "x"}, headers={"Retry-After": "3"})
+
+    monkeypatch.setattr(clients.httpx2.Client, "request", request)
+    monkeypatch.setattr(clients.time, "sleep", pauses.append)
+    assert clients.Client("http://localhost:1").maps() == []
+    assert pauses == [3.0]
+
+
+def test_every_edit_that_is_asked_for_is_in_the_audit_log(serve, tmp_path):
+    log = tmp_path / "audit.jsonl"
+    client = serve(tokens=NAMED, audit_log=str(log))
+    client.delete("/v1/images/3", headers=BOSS)
+    client.delete("/v1/images/4", headers=ROBOT1)
+    client.delete("/v1/images/4")
+    client.delete("/v1/images/99", headers=BOSS)
+    client.headers.update(BOSS)
+    add(client, ("a.png", picture(40)))
+    ask_as(client, ROBOT1)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(line["token"], line["action"], line["status"]) for line in lines] == [
+        ("boss", "DELETE /v1/images/3", 200),
+        ("robot1", "DELETE /v1/images/4", 403),
+        (None, "DELETE /v1/images/4", 401),
+        ("boss", "DELETE /v1/images/99", 404),
+        ("boss", "POST /v1/images", 200),
+    ]
+    assert lines[0]["result"] == {"removed": [3], "revision": 2}
+    assert lines[4]["result"] == {"added": [14], "revision": 3}
+    assert all(line["map"] == "town" and line["time"].endswith("+00:00") for line in lines)
+    assert not any(token.secret in log.read_text() for token in NAMED)
+    assert os.stat(log).st_mode & 0o077 == 0
+
+
+def test_an_audit_log_that_cannot_be_written_is_told_before_anything_is_served(tmp_path, town, serve):
+    with pytest.raises(BadSpec, match=r"the audit log .* cannot be written: No such file"):
+        serve(audit_log=str(tmp_path / "none" / "audit.jsonl"))
