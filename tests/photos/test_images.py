@@ -15,6 +15,7 @@ from PIL import Image
 from tests.awkward_photos import KINDS, awkward_photo, forms_of
 from tests.fakes import random_image
 from tfa.errors import BadImage, BadSpec, NoImages
+from tfa.photos import images
 from tfa.photos.images import as_rgb, find_images, image_extensions, to_array
 
 
@@ -200,3 +201,14 @@ def test_shrinking_does_not_alias() -> None:
     stripes[:, ::2] = 255
     array = to_array(Image.fromarray(stripes), (8, 8), (0, 0, 0), (1, 1, 1))
     assert np.abs(array - 0.5).max() < 0.05
+
+
+@pytest.mark.parametrize("mode", ["F", "I;16"])
+def test_deep_greys_are_the_same_whatever_is_widened_at_a_time(mode, monkeypatch):
+    grey = np.random.default_rng(0).uniform(0, 60_000, (31, 17))
+    grey = grey.astype(np.float32 if mode == "F" else np.uint16)
+    picture = Image.fromarray(grey)
+    whole = np.asarray(as_rgb(picture))
+    assert whole.max() > 200
+    monkeypatch.setattr(images, "_BLOCK", 50)
+    assert np.array_equal(np.asarray(as_rgb(picture)), whole)

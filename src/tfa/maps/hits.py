@@ -105,7 +105,10 @@ class SearchableHead:
         """The best images, verified; their columns `q c` and scores `q c` before that; and the photos as compared."""
         width, starts = max(k, most_candidates(candidates), FIRST), range(0, len(tokens), AT_ONCE)
         query_vectors = self.stored.scorer.query_vectors
-        vectors = [query_vectors(tokens.select(slice(start, start + AT_ONCE))) for start in starts]
+        try:
+            vectors = [query_vectors(tokens.select(slice(start, start + AT_ONCE))) for start in starts]
+        except np.linalg.LinAlgError:  # an eigendecomposition of what are no numbers does not converge
+            raise BadMap(DAMAGED) from None
         results = [self._search(block, width) for block in vectors]
         columns, scores, z = (np.concatenate(arrays) for arrays in zip(*results, strict=True))
         return reorder(columns, z, width, candidates, pairs), columns, scores, vectors

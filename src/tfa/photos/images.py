@@ -21,6 +21,7 @@ Photo = Source | bytes | Image.Image
 # a video or a data file in it must not stop at that file.
 _NO_PICTURES = {"BUFR", "EPS", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"}
 
+_BLOCK = 1 << 20  # pixels that are widened at a time
 _ORIENTATION = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -183,10 +184,16 @@ def _eight_bits(grey: np.ndarray, mode: str) -> np.ndarray:
     """Greyscale `h w` of 16 or 32 bits or floats, scaled to bytes (Pillow itself would clip at 255)."""
     # White belongs to the format and not to the picture, or every exposure of a place would look alike.
     whites = [1.0, 255.0, 65535.0] if mode == "F" else [65535.0]
-    grey = np.nan_to_num(grey.astype(np.float64))
-    top = float(grey.max(initial=0.0))
-    white = next((white for white in whites if top <= white), top)
-    return np.rint(grey.clip(min=0) * (255.0 / white)).astype(np.uint8)
+    rows = max(_BLOCK // max(grey.shape[1], 1), 1)
+    # In blocks of rows: a picture of the largest size would be gigabytes in float64.
+    blocks = [slice(start, start + rows) for start in range(0, len(grey), rows)]
+    tops = [float(np.nan_to_num(grey[block].astype(np.float64)).max(initial=0.0)) for block in blocks]
+    top = max(tops, default=0.0)
+    factor = 255.0 / next((white for white in whites if top <= white), top)
+    scaled = np.empty(grey.shape, np.uint8)
+    for block in blocks:
+        scaled[block] = np.rint(np.nan_to_num(grey[block].astype(np.float64)).clip(min=0) * factor)
+    return scaled
 
 
 def to_array(
