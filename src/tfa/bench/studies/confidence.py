@@ -194,7 +194,7 @@ def in_words(study: ConfidenceStudy, verified: bool) -> str:
         f"{100 * facts['mean_apart']:.1f} points apart on average, {100 * facts['most_apart']:.1f} at most, root mean "
         f"square {100 * facts['root_mean_square']:.1f}; {100 * facts['intervals_that_hold']:.0f} % of intervals hold "
         f"the recall; fitted on all: offset {by.offset:.2f}, per place {by.per_place:.2f}, per agreement "
-        f"{by.per_agreement:.2f} at T = {by.temperature}"
+        f"{by.per_agreement:.2f}, per lead {by.per_lead:.2f} at T = {by.temperature}"
     )
 
 
