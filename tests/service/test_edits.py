@@ -154,11 +154,8 @@ def test_an_edit_that_fails_leaves_the_map_and_its_folder_as_they_were(serve, to
 
     monkeypatch.setattr(writer, "write_addition", full)
     answer = add(client, ("a.png", picture(40)))
-    assert answer.status_code == 500
-    assert answer.json() == {
-        "error": "the service failed on this request; nothing was changed unless it said so before. "
-        "Its log has the details"
-    }
+    assert answer.status_code == 507
+    assert answer.json()["error"].startswith("the disk is full at x (No space left on device)")
     assert ids(client) == list(range(14))
     assert [path for path in (town / "photos").rglob("*") if path.is_file()] == []
     monkeypatch.undo()
