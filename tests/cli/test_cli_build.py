@@ -71,7 +71,7 @@ def test_json_is_alone_on_standard_output(run, spy, folder):
         (["--out", "photos", "--force"], "not named like a map"),
         (["--out", "near.jpg/new.tfa"], "near.jpg is a file, not a folder"),
         (["--out", "near.jpg/deep/new.tfa"], "near.jpg is a file, not a folder"),
-        (["--out", "new.tfa", "--positions", "near.jpg"], "near.jpg is not UTF-8 text"),
+        (["--out", "new.tfa", "--positions", "near.jpg"], "near.jpg: it holds a NUL byte"),
     ],
 )
 def test_what_cannot_end_well_is_not_begun(run, spy, folder, words, complaint):

@@ -7,6 +7,7 @@ import pytest
 
 from tests.maps.conftest import reopened
 from tfa.base.config import HeadSpec
+from tfa.bench.speed.synthetic_states import DECISIONS, EVIDENCE
 from tfa.maps.folder import writer
 from tfa.maps.records import ImageRecord
 from tfa.maps.space_terms import over_spaces
@@ -46,14 +47,14 @@ def made_up(images: int, rank: int) -> MapState:
         ScoreTerm(1.0, 0, gamma, Gallery.of(np.empty((0, 1), np.float32))) for gamma in (None, "mean", TEMPERED)
     )
     scorer = over_spaces(Scorer((side,), terms, np.zeros(images)), spaces)
-    head = NamedHead(DATABASE, StoredHead(scorer, "int7"), {}, {"reasons": {}}, "database", 0)
+    head = NamedHead(DATABASE, StoredHead(scorer, "int7"), DECISIONS["judged"], EVIDENCE["judged"], "database", 0)
     digests = [hashlib.sha256(number.to_bytes(8, "little")).hexdigest() for number in range(images)]
     records = [ImageRecord(n, f"/photos/of/a/town/{n:08d}.jpg", digest, True) for n, digest in enumerate(digests)]
-    facts = {"id": "made-up", "fingerprint": "0" * 64, "channels": CHANNELS, "grid": [23, 23], "weights": None}
+    facts = {"id": "made-up", "fingerprint": "0" * 64, "channels": CHANNELS, "global_channels": None}
+    facts |= {"grid": [23, 23], "weights": None}
     words = rng.normal(size=(1, 64, CHANNELS)).astype(np.float32)
-    return MapState(
-        facts, HeadSpec().to_dict(), (head,), records, words, "judged", spaces, photo_root="/photos/of/a/town"
-    )
+    root, spec = "/photos/of/a/town", HeadSpec().to_dict()
+    return MapState(facts, spec, (head,), records, words, "judged", spaces, photo_root=root, next_id=images)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_the_end_is_quiet_and_the_exit_code_says_why(campaign: Campaign, folder:
     for (words, kind, said), code in zip(plan, codes, strict=True):
         text = Path(said).read_text("utf-8", "replace")
         expected = {"closed": (0,), "full": (1,), "broken": (1, 141) if words[-1] in HELP else (141,)}[kind]
-        complaint = "standard output: No space left on device" in text
+        complaint = "standard output (No space left on device)" in text
         quiet = "Traceback" not in text and "Exception ignored" not in text and "defect" not in text
         if code not in expected or not quiet or (complaint != (kind == "full") and words[-1] not in HELP):
             wrong.append(f"{' '.join(words)}, {kind}: exit code {code}\n{text}")

@@ -15,7 +15,30 @@ from tfa.maps.stored_space import StoredSpaces
 from tfa.method.query_sides import residual
 
 WORDS = 64  # of the residual heads that compete with a second-order one
-WHY = {"assignment": "made up", "strengths": "made up", "admit_cls": "made up", "carrier": "made up"}
+THREE = [0.1] * 3  # a number of each construction
+STRENGTHS = {**dict.fromkeys(("rho", "alpha", "participation", "displacement"), THREE), "c": 0.6, "beta": 0.3}
+# fmt: off
+DECISIONS: dict[str, dict[str, Any]] = {
+    "paper": {
+        "assignment": "soft", "carrier": "adaptive", "c": 0.6, "beta": 0.3,
+        "admit_cls": False, "sigma_local": THREE, "sigma_cls": THREE,
+    },
+    "judged": {
+        "representation": "second_order", "carrier": "tempered", "c": 0.6, "beta": 0.3,
+        "centring": False, "score_calibrated": False,
+    },
+}
+EVIDENCE: dict[str, dict[str, Any]] = {
+    "paper": {
+        "pseudo_queries": 0, "assignments": {"hard": STRENGTHS, "soft": STRENGTHS}, "candidates": {},
+        "reasons": dict.fromkeys(("assignment", "strengths", "admit_cls", "carrier"), "made up"),
+    },
+    "judged": {
+        "photos": 0, "kind": "made up", "incumbent": "second_order/tempered", "candidates": {},
+        "strengths": {"second_order": STRENGTHS}, "reasons": {"judge": "made up"},
+    },
+}
+# fmt: on
 
 
 class SyntheticEncoder:
@@ -55,9 +78,10 @@ def synthetic_state(
         "grid": [1, 1] if encoder is None else list(encoder.grid),
         "weights": None,
     }
-    named = NamedHead(DATABASE, head, {}, {"reasons": WHY}, "database", 0)
+    kind = "paper" if spaces is None else "judged"
+    named = NamedHead(DATABASE, head, DECISIONS[kind], EVIDENCE[kind], "database", 0)
     if spaces is not None:
         words = np.random.default_rng(0).standard_normal((1, WORDS, head.scorer.sides[0].channels), np.float32)
-        return MapState(facts, {}, (named,), records, words, "judged", spaces, next_id=images)
+        return MapState(facts, {}, (named,), records, words, kind, spaces, next_id=images)
     words = np.stack([residual(head.scorer.sides[0]).centers] * 3)
     return MapState(facts, {}, (named,), records, words, next_id=images)
