@@ -27,7 +27,7 @@ OWN = (
     "judged-online",
     "judged-c64",
 )  # heads whose differences from the peers are reported
-PRECISION_DEPTH = 20  # of records of ten splits; deeper ones are cut to it, so that numbers can be compared
+PRECISION_DEPTH = 12  # of records of ten splits; deeper ones are cut to it, so that numbers can be compared
 
 
 def results_page(results: Path, *, encoder: str, command: str) -> str:
