@@ -121,7 +121,7 @@ SUITE: dict[str, Benchmark] = {
         limits="In a map of 1,000 images the descriptor of the query, whose 26 million multiplications no floor of "
         "bytes knows of, takes longer than the rows. In a large map one query is answered at the speed of memory; of a "
         "batch the products alone, in float32 and at the processor's full speed, take more than an eighth of that. "
-        "Of a second-order query most is its descriptor, whatever the map: products of its patches, and the spectrum of "
+        "Of a second-order query most is its descriptor, whatever the map: products of patches, and the spectrum of "
         "one matrix of 128 × 128 on one core. In a map of 1,000 images that alone is above 0.6 of the paper's query.",
         small={"sizes": (1000,), "repeats": 3},
         full={"sizes": (1000, 10_000)},
