@@ -66,7 +66,7 @@ def test_the_page_prints_what_scoring_gives(printed: dict[str, list[str]]):
         record = Record.read(path)
         if record.head["title"] in printed:
             *_, precision, area, at_99 = printed[record.head["title"]]
-            scored = score(record, truth_of(path), precision_depth=PRECISION_DEPTH)
+            scored = score(record, truth_of(path), ks=[1], precision_depth=PRECISION_DEPTH)
             assert scored.mean_average_precision is not None
             assert precision == f"{100 * scored.mean_average_precision.mean:.2f}"
             assert area == f"{100 * scored.acceptance.area.mean:.1f}"
