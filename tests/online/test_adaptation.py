@@ -142,6 +142,10 @@ def test_it_survives_the_disk_and_goes_on_alike(second, tmp_path):
     write_tensors(tmp_path / "other.safetensors", {"rows": np.zeros((1, 2))})
     with pytest.raises(BadFile, match="not an online adaptation"):
         Adaptation.load(tmp_path / "other.safetensors")
+    tensors, metadata = one.adaptation.contents()
+    write_tensors(tmp_path / "other.safetensors", {**tensors, "ids": np.zeros_like(tensors["ids"])}, metadata)
+    with pytest.raises(BadFile, match="an image has several columns"):
+        Adaptation.load(tmp_path / "other.safetensors")
 
 
 def test_an_adaptation_is_of_the_sides_that_describe_photos(second, paper):

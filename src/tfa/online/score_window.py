@@ -104,6 +104,8 @@ class ScoreWindow:
         ids, rows = np.array(tensors["ids"]), np.array(tensors["rows"], np.float32)
         if rows.shape != (min(seen, window.size), len(ids)):
             raise ValueError(f"rows of shape {rows.shape} do not fit {len(ids)} images and {seen} photos")
+        if len(np.unique(ids)) != len(ids):
+            raise ValueError("an image has several columns")
         window.set_images(ids)
         window._table[: len(rows)] = rows
         window.seen = seen
