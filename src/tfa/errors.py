@@ -89,6 +89,14 @@ class MissingExtra(TfaError):
     """An optional dependency is needed and not installed."""
 
 
+class EngineUnavailable(TfaError):
+    """A vector engine, or a part of it, does not answer. Nothing is answered in its place."""
+
+
+class EngineConflict(TfaError):
+    """A vector engine holds something else under that name: another shape, another owner, or nothing."""
+
+
 class DiskFull(TfaError):
     """A disk, or somebody's share of it, has no room left. What was there before is as it was."""
 
