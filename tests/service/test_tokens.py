@@ -6,7 +6,7 @@ import pytest
 
 from tests.service.conftest import picture, wait_until
 from tests.service.session_steps import files
-from tfa.client import client as clients
+from tfa.client import Client, connection
 from tfa.errors import BadSpec
 from tfa.service.rates import RateLimit
 from tfa.service.sessions import SessionKey
@@ -130,9 +130,11 @@ def test_the_client_waits_as_it_is_told(monkeypatch):
 
     def request(self, method, path, **_):
         code = replies.pop(0)
-        return clients.httpx2.Response(code, json=[] if code == 200 else {"error": "x"}, headers={"Retry-After": "3"})
+        return connection.httpx2.Response(
+            code, json=[] if code == 200 else {"error": "x"}, headers={"Retry-After": "3"}
+        )
 
-    monkeypatch.setattr(clients.httpx2.Client, "request", request)
-    monkeypatch.setattr(clients.time, "sleep", pauses.append)
-    assert clients.Client("http://localhost:1").maps() == []
+    monkeypatch.setattr(connection.httpx2.Client, "request", request)
+    monkeypatch.setattr(connection.time, "sleep", pauses.append)
+    assert Client("http://localhost:1").maps() == []
     assert pauses == [3.0]
