@@ -1,6 +1,6 @@
 """Known weaknesses of everything that constraints.txt pins: `python -m tests.dependencies.audit`, or `make audit`.
 
-pip-audit asks PyPI. Exits with 1 if a pin has a known weakness, or if there are pins that nobody answered for, which are
+pip-audit asks PyPI. Exits with 1 if a pin has a known weakness, or if there are pins nobody answered for, which are
 listed: pip-audit itself takes an audit that asked about nothing for one that found nothing.
 """
 
