@@ -12,7 +12,7 @@ import pytest
 
 from tests.client.conftest import build_town, running_service
 from tests.service.conftest import picture
-from tfa.client.client import Client, ServiceError
+from tfa.client import Client, ServiceError
 from tfa.errors import BadSpec
 from tfa.service.problems import busy
 from tfa.service.query_queue import QueryQueue
@@ -57,7 +57,7 @@ def scripted():
 @pytest.fixture
 def pauses(monkeypatch):
     slept = []
-    monkeypatch.setattr("tfa.client.client.time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr("tfa.client.connection.time", SimpleNamespace(sleep=slept.append))
     return slept
 
 
