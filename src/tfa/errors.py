@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import PurePath
 
 
@@ -14,10 +15,12 @@ class TfaError(Exception):
     """Base of all errors a user can cause and fix.
 
     `paths` are the files and folders of this machine that the message names, so that a service can leave them out.
+    The message is one line, whatever name it quotes; what takes several lines is in `more`.
     """
 
-    def __init__(self, message: str = "", *paths: str | os.PathLike[str]) -> None:
-        super().__init__(message)
+    def __init__(self, message: str = "", *paths: str | os.PathLike[str], more: Sequence[str] = ()) -> None:
+        super().__init__("\n".join([message, *more]))
+        self.lines = (message, *more)
         self.paths = tuple(os.fspath(path) for path in paths)
 
     @property
