@@ -85,7 +85,7 @@ def _explained(error: Exception) -> tuple[str, ...]:
     """In lines."""
     if isinstance(error, TfaError):
         return error.lines
-    known = from_os_error(error) if isinstance(error, (OSError, MemoryError)) else None
+    known = from_os_error(error)
     if known is not None:
         return known.lines
     if isinstance(error, OSError):
@@ -207,6 +207,10 @@ def main() -> None:
         code = end.code
     except OSError:  # not even an error, or the help, could be printed
         pass
+    except (MemoryError, ImportError, RuntimeError, SystemError) as error:  # before a verb runs, or while its error is shown
+        if not isinstance(error, MemoryError) and from_os_error(error) is None:
+            raise
+        streams.end_without_memory()
     finally:
         unwritten = streams.failure()
         if unwritten is not None:
