@@ -117,7 +117,9 @@ def from_os_error(error: Exception, path: str | os.PathLike[str] | None = None) 
     if isinstance(error, MemoryError):
         return _no_memory(error)
     if not isinstance(error, OSError):
-        short = isinstance(error, (RuntimeError, ImportError, SystemError)) and any(said in str(error) for said in _NO_MEMORY)
+        short = isinstance(error, (RuntimeError, ImportError, SystemError)) and any(
+            said in str(error) for said in _NO_MEMORY
+        )
         return _no_memory(error) if short else None
     named = [one for one in (error.filename, error.filename2, path) if isinstance(one, (str, os.PathLike))]
     where = "" if not named else f" at {os.fspath(named[0])}"

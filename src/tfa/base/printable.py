@@ -6,9 +6,7 @@ import re
 
 # Control characters of both sets, ends of lines too; marks that turn the direction of writing; halves of a character,
 # which is what a file name that is not in the system's encoding consists of.
-_UNPRINTABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
-)
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}

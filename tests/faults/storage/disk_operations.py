@@ -1,6 +1,7 @@
 """Every operation by which storage changes the disk, interposed: counted, failed, ended by a kill, or written down.
 
-Storage writes through `tfa.base.files` and `open_folder` alone: `open` there, and functions of `os`. Reading passes untouched.
+Storage writes through `tfa.base.files` and `open_folder` alone: `open` in the first, and functions of `os`. Reading
+passes untouched.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def test_a_power_cut_during_a_first_save_leaves_no_map_or_all_of_it(world, tmp_p
         nonlocal operations
         disk.watch(*operation)
         operations += 1
-        if operations % step == 0 or operation[0] in ("replace", "mkdir") and operation[1].is_dir():
+        if operations % step == 0 or (operation[0] in ("replace", "mkdir") and operation[1].is_dir()):
             states.extend(disk.crashes(rng, each))
 
     with watched(watch):

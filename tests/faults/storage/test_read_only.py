@@ -18,10 +18,14 @@ from tests.faults.verb_runs import NOBODY, exit_codes
 from tests.golden.regenerate import HERE
 from tfa.maps import PlaceMap
 
-READS = [["query", "judged", "photos/7.png"], ["info", "judged", "--checksum"], ["explain", "judged", "photos/7.png"]]
+READS = [
+    ["query", "town.tfa", "photos/7.png"],
+    ["info", "town.tfa", "--checksum"],
+    ["explain", "town.tfa", "photos/7.png"],
+]
 EDITS = [
-    ["add", "judged", "more/1.png"], ["remove", "judged", "1"], ["refit", "judged"], ["calibrate", "judged", "more"],
-    ["build", "photos", "--out", "judged", "--force"], ["build", "photos", "--out", "new.tfa"],
+    ["calibrate", "town.tfa", "more"], ["add", "town.tfa", "more/1.png"], ["remove", "town.tfa", "1"], ["refit", "town.tfa"],
+    ["build", "photos", "--out", "town.tfa", "--force"], ["build", "photos", "--out", "new.tfa"],
 ]  # fmt: skip
 
 
@@ -31,8 +35,8 @@ def folder() -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="tfa-read-only-"))
     try:
         for where in (made, made / "warm"):
-            for name in ("judged", "photos"):
-                shutil.copytree(HERE / name, where / name)
+            shutil.copytree(HERE / "judged", where / "town.tfa")
+            shutil.copytree(HERE / "photos", where / "photos")
             darker_photos(HERE / "photos", where / "more")
         for name in ("cache", "said"):
             (made / name).mkdir()
@@ -40,23 +44,26 @@ def folder() -> Iterator[Path]:
         yield made
     finally:
         os.chmod(made, 0o755)
-        os.chmod(made / "judged", 0o755)
+        os.chmod(made / "town.tfa", 0o755)
         shutil.rmtree(made)
 
 
 def test_a_map_that_cannot_be_written_answers_and_refuses_edits(campaign: Campaign, folder: Path) -> None:
     root, plan = os.geteuid() == 0, []
     for number, words in enumerate([*READS, *EDITS]):
-        warm = [f"warm/{word}" if "/" in word or word in ("judged", "photos", "more") else word for word in words]
+        warm = [
+            f"warm/{word}" if "/" in word or word in ("town.tfa", "new.tfa", "photos", "more") else word
+            for word in words
+        ]
         plan.append((warm, "here", str(folder / "said" / f"warm-{number}.txt")))
     for number, words in enumerate([*READS, *EDITS]):
         plan.append((words, "nobody" if root else "plain", str(folder / "said" / f"{number}.txt")))
     (folder / "plan.json").touch()
-    os.chmod(folder / "judged", 0o555)
+    os.chmod(folder / "town.tfa", 0o555)
     if root:
         os.chmod(folder, 0o755)
-        assert NOBODY != folder.stat().st_uid
-    before = {file.name: file.read_bytes() for file in (folder / "judged").iterdir()}
+        assert folder.stat().st_uid != NOBODY
+    before = {file.name: file.read_bytes() for file in (folder / "town.tfa").iterdir()}
     if not root:
         os.chmod(folder, 0o555)
     codes, wrong = exit_codes(plan, folder), []
@@ -74,5 +81,5 @@ def test_a_map_that_cannot_be_written_answers_and_refuses_edits(campaign: Campai
             wrong.append(f"{' '.join(words)}: exit code {code}\n{text}")
     campaign.count("verbs on a map that cannot be written", len(READS) + len(EDITS), len(wrong))
     assert wrong == []
-    assert {file.name: file.read_bytes() for file in (folder / "judged").iterdir()} == before
-    assert len(PlaceMap.load(folder / "judged", checksum=True)) > 0
+    assert {file.name: file.read_bytes() for file in (folder / "town.tfa").iterdir()} == before
+    assert len(PlaceMap.load(folder / "town.tfa", checksum=True)) > 0
