@@ -117,6 +117,7 @@ def test_other_refusals_are_not_sent_again(scripted, pauses, reply):
     assert (seen["requests"], pauses) == (1, [])
 
 
+@pytest.mark.slow
 def test_a_real_service_answers_threads_of_one_client_through_busy_times(tmp_path, monkeypatch, pauses):
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
     path, real, refused = build_town(tmp_path), QueryQueue._submit, []
