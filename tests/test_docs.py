@@ -203,6 +203,7 @@ def test_the_command_line_page_has_every_verb_and_option():
     assert any(parameter.opts[0] == "--positions" for parameter in known["build"].params)
 
 
+@pytest.mark.slow
 def test_the_readme_leads_with_what_the_records_say():
     readme = (ROOT / "README.md").read_text("utf-8")
     shown = re.search(r"<!-- overview: (.*?) -->\n(.*?)<!-- end of overview -->", readme, re.DOTALL)

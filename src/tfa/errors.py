@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import PurePath
 
 
@@ -14,10 +15,12 @@ class TfaError(Exception):
     """Base of all errors a user can cause and fix.
 
     `paths` are the files and folders of this machine that the message names, so that a service can leave them out.
+    The message is one line, whatever name it quotes; what takes several lines is in `more`.
     """
 
-    def __init__(self, message: str = "", *paths: str | os.PathLike[str]) -> None:
-        super().__init__(message)
+    def __init__(self, message: str = "", *paths: str | os.PathLike[str], more: Sequence[str] = ()) -> None:
+        super().__init__("\n".join([message, *more]))
+        self.lines = (message, *more)
         self.paths = tuple(os.fspath(path) for path in paths)
 
     @property
@@ -107,15 +110,25 @@ class OutOfResources(TfaError):
 
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _OPEN_FILES = (errno.EMFILE, errno.ENFILE)
+# How Python, torch and the loader of libraries say, by errors of other kinds, that there is no memory.
+_NO_MEMORY = (
+    "can't start new thread", "can't allocate memory", "cannot allocate memory", "failed to map segment",
+    "error return without exception set",
+)  # fmt: skip
 
 
-def from_os_error(error: OSError | MemoryError, path: str | os.PathLike[str] | None = None) -> TfaError | None:
+def from_os_error(error: Exception, path: str | os.PathLike[str] | None = None) -> TfaError | None:
     """What ran out, as an error that says so; None if the system objects to something else.
 
     `path` is what was being written, where the system's error does not name it.
     """
     if isinstance(error, MemoryError):
         return _no_memory(error)
+    if not isinstance(error, OSError):
+        short = isinstance(error, (RuntimeError, ImportError, SystemError)) and any(
+            said in str(error) for said in _NO_MEMORY
+        )
+        return _no_memory(error) if short else None
     named = [one for one in (error.filename, error.filename2, path) if isinstance(one, (str, os.PathLike))]
     where = "" if not named else f" at {os.fspath(named[0])}"
     said = error.strerror or str(error)
@@ -133,7 +146,7 @@ def from_os_error(error: OSError | MemoryError, path: str | os.PathLike[str] | N
     return _no_memory(error) if error.errno == errno.ENOMEM else None
 
 
-def _no_memory(error: OSError | MemoryError) -> OutOfResources:
+def _no_memory(error: Exception) -> OutOfResources:
     said = f" ({error})" if str(error) else ""
     return OutOfResources(
         f"there is not enough memory{said}; what was saved before is as it was. End other programs, or take fewer "

@@ -117,7 +117,7 @@ def test_names_that_are_not_utf8_survive_json(tmp_path):
 
 @pytest.mark.parametrize("failing", ["fsync", "chmod", "replace"])
 def test_a_full_disk_is_said_with_the_path(tmp_path, monkeypatch, failing):
-    def full(*_):
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     storage.write_json(tmp_path / "a.json", 1)

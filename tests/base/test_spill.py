@@ -69,6 +69,7 @@ FITS = {
 }
 
 
+@pytest.mark.slow
 @counted
 @pytest.mark.parametrize("kind", FITS)
 def test_a_fit_leaves_no_file_open(monkeypatch, kind):

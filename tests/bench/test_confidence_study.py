@@ -31,6 +31,8 @@ from tfa.errors import BadSpec
 from tfa.maps.confidence import Constants, Features
 from tfa.method.described_queries import DescribedQueries
 
+pytestmark = pytest.mark.slow
+
 
 def drawn(by: Constants, count=4000, seed=0, shift=0.0, verified=True):
     """Answers that are right with the probability that these constants say."""

@@ -17,6 +17,8 @@ from tfa.bench.figures.report import write_figures
 from tfa.bench.protocols import FULL_QUERY, budget
 from tfa.errors import BadSpec, MissingExtra
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def town(tmp_path):

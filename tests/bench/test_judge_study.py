@@ -21,6 +21,8 @@ from tfa.bench.studies.judge import BUDGET, JudgedCandidate, JudgeStudy, JudgeTa
 from tfa.errors import BadTokens
 from tfa.method.described_queries import DescribedQueries
 
+pytestmark = pytest.mark.slow
+
 PLACES = BUDGET + 6
 
 

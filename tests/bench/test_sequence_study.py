@@ -27,6 +27,8 @@ from tfa.online.sequence_filter import Belief
 from tfa.pipeline import fit_second_order
 from tfa.verification.patch_store import CompactTokens, PhotoPairs
 
+pytestmark = pytest.mark.slow
+
 FRAMES = 48
 
 

@@ -109,7 +109,7 @@ def test_every_verb_that_encodes_takes_the_same_options(run, spy, folder, words)
 
 
 def test_an_error_is_one_block_and_exits_with_1(run, spy, folder):
-    spy.raises = BadWeights("vit.pth has 3 keys too many: a, b, c\ngive the file of dinov2-b14")
+    spy.raises = BadWeights("vit.pth has 3 keys too many: a, b, c", more=["give the file of dinov2-b14"])
     result = run("build", "photos", "--out", "new.tfa")
     assert result.exit_code == 1
     assert result.stdout == ""

@@ -10,6 +10,8 @@ import tfa.encoders
 from tests.cli.conftest import write_drive
 from tfa.bench.studies.sequences import TABLES, table_rows
 
+pytestmark = pytest.mark.slow
+
 FRAMES = 16
 
 

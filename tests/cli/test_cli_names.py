@@ -12,11 +12,11 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
 from tfa.base.config import EncoderOptions, MapSpec
-from tfa.base.printable import printable
+from tfa.base.printable import printable, printable_lines
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
 
-NAME = "\x1b[31mred\x1b]0;title\x07\u202egnp\x9b2J<img src=x onerror=alert(1)>&[bold].png"
+NAME = "\x1b[31mred\x1b]0;title\x07\u202egnp\x9b2J\nerror: line\r\ttab<img src=x onerror=alert(1)>&[bold].png"
 BYTES = os.fsdecode(b"\xff\xfe \x1b[2J.png")
 
 
@@ -45,7 +45,7 @@ def hostile(odd: Path, fake_encoder: Path) -> Path:
 
 
 def clean(text: str) -> bool:
-    return not any(mark in text for mark in ("\x1b", "\x07", "\x9b", "\u202e", "\udcff"))
+    return not any(mark in text for mark in ("\x1b", "\x07", "\x9b", "\u202e", "\udcff", "\nerror: line", "\r", "\t"))
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,17 @@ def test_no_verb_prints_an_escape_code(run, hostile, words):
     assert result.stdout or result.stderr
     assert clean(result.stdout), result.stdout
     assert clean(result.stderr), result.stderr
+
+
+def test_a_line_break_in_a_name_is_written_out(run, hostile):
+    assert r"2J\nerror: line\r\ttab" in run("query", "odd.tfa", f"asked/{NAME}").stdout
+    assert r"2J\nerror: line\r\ttab" in run("info", f"absent {NAME}").stderr
+    refused = run("query", "odd.tfa", "asked").stderr
+    assert len([line for line in refused.splitlines() if line.startswith("error:")]) == 1  # of the one broken photo
+    [answer] = json.loads(run("query", "odd.tfa", f"asked/{NAME}", "--json").stdout)["answers"]
+    assert Path(answer["query"]).name == NAME  # JSON has names as they are
+    assert printable("a\tb\nc\rd") == r"a\tb\nc\rd"
+    assert printable_lines("a\x1b\nb\r") == "a\\x1b\nb\\r"
 
 
 def test_a_map_of_such_names_is_written_and_read_again(run, hostile):

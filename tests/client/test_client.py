@@ -15,7 +15,7 @@ from tests.awkward_photos import KINDS, awkward_photo, forms_of
 from tests.client.conftest import build_town, running_service
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
-from tfa.client.client import Client, ServiceError
+from tfa.client import Client, ServiceError
 from tfa.client.forms import BATCH_BYTES, batches
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap

@@ -59,6 +59,7 @@ def images(place_map):
     return place_map.images() if isinstance(place_map, Client) else place_map.images
 
 
+@pytest.mark.slow
 def test_a_client_answers_as_the_map_does(tmp_path, monkeypatch):
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
     path = build_town(tmp_path)

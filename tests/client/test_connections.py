@@ -12,7 +12,7 @@ import pytest
 
 from tests.client.conftest import build_town, running_service
 from tests.service.conftest import picture
-from tfa.client.client import Client, ServiceError
+from tfa.client import Client, ServiceError
 from tfa.errors import BadSpec
 from tfa.service.problems import busy
 from tfa.service.query_queue import QueryQueue
@@ -57,7 +57,7 @@ def scripted():
 @pytest.fixture
 def pauses(monkeypatch):
     slept = []
-    monkeypatch.setattr("tfa.client.client.time", SimpleNamespace(sleep=slept.append))
+    monkeypatch.setattr("tfa.client.connection.time", SimpleNamespace(sleep=slept.append))
     return slept
 
 
@@ -117,6 +117,7 @@ def test_other_refusals_are_not_sent_again(scripted, pauses, reply):
     assert (seen["requests"], pauses) == (1, [])
 
 
+@pytest.mark.slow
 def test_a_real_service_answers_threads_of_one_client_through_busy_times(tmp_path, monkeypatch, pauses):
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
     path, real, refused = build_town(tmp_path), QueryQueue._submit, []

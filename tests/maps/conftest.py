@@ -104,14 +104,13 @@ import os, sys
 from pathlib import Path
 from tests.fakes import FakeEncoder
 from tfa.maps import PlaceMap
-from tfa.base import files as storage
 real = os.replace
-def die(source, target):
+def die(source, target, **folders):
     if Path(target).name == "map.json":
         os.kill(os.getpid(), 9)
-    real(source, target)
+    real(source, target, **folders)
 opened = PlaceMap.load(sys.argv[1], encoder=FakeEncoder())
-storage.os.replace = die
+os.replace = die
 """
 
 

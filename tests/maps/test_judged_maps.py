@@ -142,6 +142,7 @@ def test_a_calibration_from_the_map_is_that_of_the_head(town, cache, camera):
     np.testing.assert_allclose(scores(made, photos), expected.scores(tokens_of(photos)), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ensemble", [False, True])
 @pytest.mark.parametrize("storage", ["float32", "int7"])
 def test_edits_and_calibrations_in_either_order(town, cache, camera, dusk, tmp_path, storage, ensemble):

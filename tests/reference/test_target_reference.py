@@ -273,6 +273,7 @@ WORLDS = [(1, 0.3, 0.15), (0, 0.3, 0.8), (7, 0.6, 0.6), (5, 0.3, 0.8)]
 CASES = [WORLDS[0], *(pytest.param(of, marks=pytest.mark.slow) for of in WORLDS[1:])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of", CASES)
 def test_a_small_world(of):
     head, target, cls = made(*of)

@@ -100,29 +100,52 @@ def test_what_cannot_calibrate_is_reported(client):
 
 
 def test_a_defect_in_a_job_tells_no_trace(caplog):
-    board = JobBoard()
+    board, ends = JobBoard(), []
 
     def broken(progress):
         raise ZeroDivisionError("secret")
 
-    job = board.start(broken)
+    job = board.start(broken, ends.append)
     board.close()
     told = board.get(job.id)
     assert told.state == "failed"
+    assert ends == [told]
     assert "secret" not in told.error
     assert "ZeroDivisionError: secret" in caplog.text
 
 
-def test_a_service_that_stops_ends_its_jobs():
-    board, begun = JobBoard(), threading.Event()
-
-    def endless(progress):
+def endless(begun):
+    def work(progress):
         with progress.task("encoding", 10) as task:
             while True:
                 begun.set()
                 task.advance(0)
 
-    job = board.start(endless)
+    return work
+
+
+def test_a_service_that_stops_ends_its_jobs_also_those_that_wait():
+    board, begun, ends = JobBoard(), threading.Event(), []
+    running, waiting = (board.start(endless(begun), ends.append) for _ in range(2))
     assert begun.wait(10)
     board.close()
-    assert board.get(job.id).error == "the service was stopped before the job was done; start it again"
+    assert [job.id for job in ends] == [running.id, waiting.id]
+    for job in ends:
+        assert board.get(job.id) == job
+        assert job.error == "the service was stopped before the job was done; start it again"
+
+
+def test_a_job_that_is_given_up_ends_once(caplog):
+    board, begun, ends = JobBoard(), threading.Event(), []
+
+    def cannot(job):
+        ends.append(job)
+        raise OSError("no log")
+
+    job = board.start(endless(begun), cannot)
+    assert begun.wait(10)
+    board.give_up()
+    board.close()
+    assert [(one.id, one.state) for one in ends] == [(job.id, "failed")]
+    assert board.get(job.id).error.startswith("the service was ended before the job was;")
+    assert "the end of a job cannot be noted" in caplog.text

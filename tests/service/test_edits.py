@@ -150,7 +150,7 @@ def test_an_edit_that_fails_leaves_the_map_and_its_folder_as_they_were(serve, to
     client = serve(raises=False)
 
     def full(folder, state):
-        raise OSError(28, "No space left on device", str(folder / "x"))
+        raise OSError(28, "No space left on device", str(folder.path / "x"))
 
     monkeypatch.setattr(writer, "write_addition", full)
     answer = add(client, ("a.png", picture(40)))

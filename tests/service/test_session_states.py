@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from tests.service.conftest import add, ask, opened, picture, wait_until
 from tests.service.session_steps import DRIVE, STREAM, files, followed, listed, told
 from tfa.base.files import write_tensors
@@ -14,6 +16,7 @@ def file_of(name: str, owner: str = "") -> str:
     return kept.SessionKey(owner, name).file_name
 
 
+@pytest.mark.slow
 def test_a_restart_keeps_sessions(serve, town):
     first = serve()
     answers = [told(ask(first, one, session="cam0")) for one in STREAM[:20]]
@@ -96,6 +99,7 @@ def fitted_on_fewer(town, image):
     opened(town).refit(progress=False)
 
 
+@pytest.mark.slow
 def test_another_head_starts_a_session_anew(serve, town, caplog):
     client = serve()
     for one in STREAM[:5]:

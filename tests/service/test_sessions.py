@@ -58,6 +58,7 @@ def test_a_photo_without_a_session_is_answered_by_the_map_alone(client, town):
     assert listed(client) == {"cam0": 40}
 
 
+@pytest.mark.slow
 def test_two_sessions_do_not_mix_and_a_batch_is_a_stream(client, town):
     other = list(reversed(STREAM))
     both = zip(STREAM, other, strict=True)
@@ -167,6 +168,7 @@ def test_edits_in_between_keep_what_was_learnt(client, town):
     assert ask(client, DRIVE[0], session="cam0").json()["hits"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [{"head": "judged"}, {"head": "second-order", "storage": "float32"}, {"head": "paper"}]
 )

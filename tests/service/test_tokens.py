@@ -1,15 +1,12 @@
-"""Tokens with names: their file, how often they may ask, whose sessions are whose, and what the audit log says."""
+"""Tokens with names: their file, how often they may ask, whose sessions are whose."""
 
 from __future__ import annotations
 
-import json
-import os
-
 import pytest
 
-from tests.service.conftest import add, picture, wait_until
+from tests.service.conftest import picture, wait_until
 from tests.service.session_steps import files
-from tfa.client import client as clients
+from tfa.client import Client, connection
 from tfa.errors import BadSpec
 from tfa.service.rates import RateLimit
 from tfa.service.sessions import SessionKey
@@ -133,39 +130,11 @@ def test_the_client_waits_as_it_is_told(monkeypatch):
 
     def request(self, method, path, **_):
         code = replies.pop(0)
-        return clients.httpx2.Response(code, json=[] if code == 200 else {"error": "x"}, headers={"Retry-After": "3"})
+        return connection.httpx2.Response(
+            code, json=[] if code == 200 else {"error": "x"}, headers={"Retry-After": "3"}
+        )
 
-    monkeypatch.setattr(clients.httpx2.Client, "request", request)
-    monkeypatch.setattr(clients.time, "sleep", pauses.append)
-    assert clients.Client("http://localhost:1").maps() == []
+    monkeypatch.setattr(connection.httpx2.Client, "request", request)
+    monkeypatch.setattr(connection.time, "sleep", pauses.append)
+    assert Client("http://localhost:1").maps() == []
     assert pauses == [3.0]
-
-
-def test_every_edit_that_is_asked_for_is_in_the_audit_log(serve, tmp_path):
-    log = tmp_path / "audit.jsonl"
-    client = serve(tokens=NAMED, audit_log=str(log))
-    client.delete("/v1/images/3", headers=BOSS)
-    client.delete("/v1/images/4", headers=ROBOT1)
-    client.delete("/v1/images/4")
-    client.delete("/v1/images/99", headers=BOSS)
-    client.headers.update(BOSS)
-    add(client, ("a.png", picture(40)))
-    ask_as(client, ROBOT1)
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [(line["token"], line["action"], line["status"]) for line in lines] == [
-        ("boss", "DELETE /v1/images/3", 200),
-        ("robot1", "DELETE /v1/images/4", 403),
-        (None, "DELETE /v1/images/4", 401),
-        ("boss", "DELETE /v1/images/99", 404),
-        ("boss", "POST /v1/images", 200),
-    ]
-    assert lines[0]["result"] == {"removed": [3], "revision": 2}
-    assert lines[4]["result"] == {"added": [14], "revision": 3}
-    assert all(line["map"] == "town" and line["time"].endswith("+00:00") for line in lines)
-    assert not any(token.secret in log.read_text() for token in NAMED)
-    assert os.stat(log).st_mode & 0o077 == 0
-
-
-def test_an_audit_log_that_cannot_be_written_is_told_before_anything_is_served(tmp_path, town, serve):
-    with pytest.raises(BadSpec, match=r"the audit log .* cannot be written: No such file"):
-        serve(audit_log=str(tmp_path / "none" / "audit.jsonl"))

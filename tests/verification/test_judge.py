@@ -140,6 +140,7 @@ def test_without_a_grid_nothing_is_judged():
     assert "not judged, how the patches lie is not known" in head.evidence.reasons["judge"]
 
 
+@pytest.mark.slow
 def test_target_photos_judge_every_calibration():
     database = on_grid(world(70))
     target = on_grid(seen_again(database))

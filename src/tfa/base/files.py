@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import math
 import os
 import struct
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tfa.base.held import hold
+from tfa.base.open_folder import OpenFolder
 from tfa.base.reading import parse_json
 from tfa.errors import TfaError, from_os_error
 
@@ -27,31 +27,48 @@ _DTYPES = {
     "I16": np.int16, "I8": np.int8, "U8": np.uint8, "BOOL": np.bool_,
 }  # fmt: skip  # in the order in which the safetensors library writes them
 _DIMENSIONS = 32  # of an array in numpy
+_Result = TypeVar("_Result")
 
 
 class BadFile(TfaError):
     """A file is not what its name promises."""
 
 
+@dataclass(frozen=True)
+class Written:
+    """What a file consists of."""
+
+    bytes: int
+    sha256: str
+
+
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` on a temporary neighbour of `path`, sync it, and rename it into place."""
-    with saying_what_ran_out(path):
-        make_folder(path.parent)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        temporary = Path(name)
+    _replaced(path, None, lambda temporary, _: write(temporary))
+
+
+def _replaced(path: Path, folder: OpenFolder | None, write: Callable[[Path, int], _Result]) -> _Result:
+    """The same in a folder that is open already, or else in that of `path`; `write` is given the open file too."""
+    with saying_what_ran_out(path), contextlib.ExitStack() as stack:
+        if folder is None:
+            make_folder(path.parent)
+            folder = stack.enter_context(OpenFolder(path.parent))
+        handle, name = folder.temporary(path.name)
         try:
             try:
                 hold(handle)  # nobody tidies it away
-                write(temporary)
-                os.chmod(temporary, 0o644)  # mkstemp makes files private; a map or a cache may be shared
+                result = write(path.parent / name, handle)
+                folder.chmod(name, 0o644)  # private so far; a map or a cache may be shared
                 os.fsync(handle)
             finally:
                 os.close(handle)  # Windows renames no open file
-            with synced(path.parent):
-                os.replace(temporary, path)
+            folder.rename(name, path.name)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                folder.remove(name)
             raise
+        folder.sync()
+    return result
 
 
 @contextlib.contextmanager
@@ -76,50 +93,28 @@ def make_folder(folder: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make what was renamed in `folder` survive a power cut."""
-    with synced(folder):
-        pass
+    with OpenFolder(folder) as opened:
+        opened.sync()
 
 
-@contextlib.contextmanager
-def synced(folder: Path) -> Iterator[None]:
-    """Make what is renamed in `folder` meanwhile survive a power cut.
-
-    The folder is opened before: where that fails, nothing was renamed yet.
-    """
-    handle = None
-    with contextlib.suppress(PermissionError):  # Windows opens no folder
-        handle = os.open(folder, os.O_RDONLY)
-    try:
-        yield
-        if handle is not None:
-            _fsync_folder(handle)
-    finally:
-        if handle is not None:
-            os.close(handle)
-
-
-def _fsync_folder(handle: int) -> None:
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that syncs no folders
-            raise
-
-
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, folder: OpenFolder | None = None) -> Written:
+    """Write JSON atomically; with `folder`, into that one, which `path` named when it was opened."""
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     # A file name that is not UTF-8 has lone surrogates, which only an escape can carry: \\udcff is that of JSON too.
-    content = text.encode("utf-8", "backslashreplace")
-    write_atomically(path, lambda temporary: _write_parts(temporary, [content]))
+    return _write_parts(path, [text.encode("utf-8", "backslashreplace")], folder)
 
 
 def write_text(path: Path, text: str) -> None:
-    content = text.encode("utf-8", "surrogateescape")  # a file name that is not UTF-8 comes out as it is
-    write_atomically(path, lambda temporary: _write_parts(temporary, [content]))
+    _write_parts(path, [text.encode("utf-8", "surrogateescape")])  # a file name that is not UTF-8 comes out as it is
 
 
-def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file atomically, one tensor after the other, in the order of the safetensors library.
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, np.ndarray],
+    metadata: Mapping[str, str] | None = None,
+    folder: OpenFolder | None = None,
+) -> Written:
+    """Write a safetensors file as `write_json` writes, tensor by tensor, in the order of the safetensors library.
 
     The library itself copies every tensor first, and says of a full disk that it could not serialise.
     """
@@ -137,13 +132,20 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: Mappi
     text += b" " * (-len(text) % 8)  # tensors start at a multiple of eight bytes
     parts = (np.ascontiguousarray(arrays[name]).data for name in names)
     first = struct.pack("<Q", len(text)) + text
-    write_atomically(path, lambda temporary: _write_parts(temporary, chain([first], parts)))
+    return _write_parts(path, chain([first], parts), folder)
 
 
-def _write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
-    with open(path, "wb") as file:
-        for part in parts:
-            file.write(part)
+def _write_parts(path: Path, parts: Iterable[bytes | memoryview], folder: OpenFolder | None = None) -> Written:
+    def write(_: Path, handle: int) -> Written:
+        size, digest = 0, hashlib.sha256()
+        with open(handle, "wb", closefd=False) as file:
+            for part in parts:
+                file.write(part)
+                digest.update(part)
+                size += memoryview(part).nbytes
+        return Written(size, digest.hexdigest())
+
+    return _replaced(path, folder, write)
 
 
 def read_tensor_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:

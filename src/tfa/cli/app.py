@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 from typer.core import TyperGroup
 
-from tfa.base.printable import printable
+from tfa.base.printable import printable, printable_lines
 from tfa.cli import add_remove_refit as edit
 from tfa.cli import bench, build, cache, calibrate, demo, encoders, explain, export, info, query, report, serve, streams
 from tfa.cli.console import console, examples, show_error
@@ -46,8 +47,8 @@ class Shell(TyperGroup):
                 _made_printable(error)
                 raise  # a usage error: typer prints it and exits with 2
             if ctx.params.get("debug"):
-                console(stderr=True).print(traceback.format_exc(), soft_wrap=True, end="")
-            show_error(_explained(error))
+                console(stderr=True).print(Text(_traced(error)), soft_wrap=True, end="")
+            show_error(*_explained(error))
             raise typer.Exit(1) from None
 
     def make_context(self, *args: Any, **given: Any) -> Any:
@@ -65,23 +66,41 @@ def _made_printable(error: Exception) -> None:
         error.message = printable(message)  # type: ignore[attr-defined]
 
 
-def _explained(error: Exception) -> str:
+def _traced(error: Exception) -> str:
+    """The traceback, in which the messages have no more lines than they were given on purpose."""
+    text = traceback.format_exc()
+    for one in _chain(error):
+        lines = one.lines if isinstance(one, TfaError) else (str(one),)
+        text = text.replace(str(one) or "\0", "\n".join(map(printable, lines)))
+    return printable_lines(text)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _explained(error: Exception) -> tuple[str, ...]:
+    """In lines."""
     if isinstance(error, TfaError):
-        return str(error)
-    known = from_os_error(error) if isinstance(error, (OSError, MemoryError)) else None
+        return error.lines
+    known = from_os_error(error)
     if known is not None:
-        return str(known)
+        return known.lines
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror or error}"
-    return f"{type(error).__name__}: {error}\nThis is a defect of tfa; --debug shows where it happened."
+        return (f"{where}{error.strerror or error}",)
+    said = f"{type(error).__name__}: {error}".splitlines()
+    return *said, "This is a defect of tfa; --debug shows where it happened."
 
 
 def _show_interruption() -> None:
     from tfa.base.files import cache_folder
 
+    console(stderr=True).print()
     console(stderr=True).print(
-        f"\nstopped. Saved maps are as they were; photos encoded so far are kept in {cache_folder()}, "
+        f"stopped. Saved maps are as they were; photos encoded so far are kept in {cache_folder()}, "
         "so the same command goes on from there.",
         soft_wrap=True,
     )
@@ -188,6 +207,16 @@ def main() -> None:
         code = end.code
     except OSError:  # not even an error, or the help, could be printed
         pass
+    except (
+        MemoryError,
+        ImportError,
+        RuntimeError,
+        SystemError,
+    ) as error:
+        # Before a verb runs, or while its error is shown.
+        if not isinstance(error, MemoryError) and from_os_error(error) is None:
+            raise
+        streams.end_without_memory()
     finally:
         unwritten = streams.failure()
         if unwritten is not None:

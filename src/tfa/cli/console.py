@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tfa.base.printable import printable
+from tfa.base.printable import printable, printable_lines
 from tfa.cli import streams
 
 NUMBERS = ("", "id", "score", "confidence", "matches", "images", "parameters", "patch", "size")  # headings
@@ -47,12 +47,12 @@ def say(text: str = "", style: str | None = None) -> None:
     console().print(text, style=style, soft_wrap=True)
 
 
-def note(text: str) -> None:
-    _titled("note:", "yellow", text)
+def note(*lines: str) -> None:
+    _titled("note:", "yellow", lines)
 
 
-def show_error(text: str) -> None:
-    _titled("error:", "bold red", text)
+def show_error(*lines: str) -> None:
+    _titled("error:", "bold red", lines)
 
 
 def show_notes(notes: Iterable[str], skipped: Sequence[tuple[str, str]] = ()) -> list[dict[str, str]]:
@@ -60,13 +60,13 @@ def show_notes(notes: Iterable[str], skipped: Sequence[tuple[str, str]] = ()) ->
     for text in notes:
         note(text)
     if skipped:
-        listed = "\n".join(f"  {file}: {reason}" for file, reason in skipped)
-        note(f"{counted(len(skipped), 'file')} skipped:\n{listed}")
+        note(f"{counted(len(skipped), 'file')} skipped:", *(f"  {file}: {reason}" for file, reason in skipped))
     return [{"file": file, "reason": reason} for file, reason in skipped]
 
 
-def _titled(title: str, style: str, text: str) -> None:
-    console(stderr=True).print(Text.assemble((title, style), " ", printable(text)), soft_wrap=True)
+def _titled(title: str, style: str, lines: Iterable[str]) -> None:
+    text = "\n".join(map(printable, lines))
+    console(stderr=True).print(Text.assemble((title, style), " ", text), soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -77,7 +77,7 @@ def print_json(value: Any) -> None:
 def print_text(text: str) -> None:
     """A page or table that ends its own lines."""
     with streams.named():
-        typer.echo(printable(text), nl=False)
+        typer.echo(printable_lines(text), nl=False)
 
 
 def delivered(value: Any, *, out: Path | None, json: bool) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import say, wants_progress
+from tfa.cli.console import print_text, wants_progress
 
 
 def demo(
@@ -23,4 +23,4 @@ def demo(
     from tfa.demo.run import run_demo
 
     result = run_demo(out, references=references, queries=queries, progress=wants_progress(quiet=quiet, json=False))
-    say(str(result))
+    print_text(f"{result}\n")

@@ -35,7 +35,8 @@ def encoders(json: options.AsJson = False) -> None:
     for row in brought:
         table.add_row(row["name"], "", "", "", f"from {row['distribution']}", "")
     console().print(table)
-    say(f"\ndefault: {DEFAULT_ENCODER}; choose with --encoder name, name@size or name@size/layer-facet")
+    say()
+    say(f"default: {DEFAULT_ENCODER}; choose with --encoder name, name@size or name@size/layer-facet")
     say("weights: tfa weights get NAME, or your own with --weights FILE")
 
 

@@ -6,10 +6,11 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 NOT_PRINTED = 1  # the result could not be written: it is not where it was wanted
 PIPE_CLOSED = 141  # what shells report for a program whose reader went away, as `head -1` does
+NO_MEMORY = b"error: there is not enough memory; what was saved before is as it was. End other programs\n"
 
 
 def open_missing() -> None:
@@ -45,6 +46,13 @@ def failure() -> OSError | None:
     except OSError as error:
         return error
     return None
+
+
+def end_without_memory() -> NoReturn:
+    """Say so and end, by what takes no memory; the interpreter itself needs some to end."""
+    with contextlib.suppress(OSError):
+        os.write(2, NO_MEMORY)
+    os._exit(NOT_PRINTED)
 
 
 def discard(stream: TextIO | None = None) -> None:

@@ -4,5 +4,6 @@ In: photos. Out: hits, as `PlaceMap` gives them. May see: what the service answe
 """
 
 from tfa.client.client import Client
+from tfa.client.connection import ServiceError
 
-__all__ = ["Client"]
+__all__ = ["Client", "ServiceError"]

@@ -7,21 +7,17 @@ client.query("photo.jpg")                                   # the same hits as P
 from __future__ import annotations
 
 import json
-import ssl
 import time
-import weakref
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
-
-import httpx2
+from urllib.parse import quote
 
 from tfa.base.config import Candidates
 from tfa.base.progress import Progress, as_progress
+from tfa.client.connection import Connection, ServiceError
 from tfa.client.followed_session import FollowedSession
-from tfa.client.forms import File, answer_of, batches, fields_of, hits_of, photo_file, skipped_of
-from tfa.errors import BadSpec, TfaError
+from tfa.client.forms import answer_of, batches, fields_of, hits_of, photo_file, skipped_of
+from tfa.errors import TfaError
 from tfa.photos.images import Photo, name_of
 
 if TYPE_CHECKING:
@@ -31,69 +27,13 @@ if TYPE_CHECKING:
 PAGE = 1000  # images listed at a time
 POLL_SECONDS = (0.2, 2.0)  # first and longest wait between looks at a job
 STEPS = 100  # a job's progress as a bar
-RETRIES = 3  # of a request that the service is too busy for, or that came too early
-LONGEST_PAUSE = 30.0  # seconds before a retry, whatever the service says
-# Each thread has a connection to itself while it needs one; so many are kept open while nobody does.
-CONNECTIONS = httpx2.Limits(max_connections=None, max_keepalive_connections=8)
 
 
-class ServiceError(TfaError):
-    """The service refused a request or cannot be reached; `status` is its HTTP status, None if there was no answer."""
-
-    def __init__(self, sentence: str, status: int | None = None) -> None:
-        super().__init__(sentence)
-        self.status = status
-
-
-@cache
-def _certificates() -> ssl.SSLContext:
-    """Read once for all clients: it takes longer than a query."""
-    return httpx2.create_ssl_context()
-
-
-class Client:
+class Client(Connection):
     """A map behind `tfa serve`. Methods mirror those of `PlaceMap`; `map` names one of several.
 
     Threads may share a client. Connections are kept open between calls.
     """
-
-    def __init__(
-        self,
-        url: str,
-        token: str | None = None,
-        *,
-        map: str | None = None,
-        timeout: float = 120.0,
-        retries: int = RETRIES,
-    ) -> None:
-        """`retries` says how often a request is sent again that the service was too busy for."""
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-            raise BadSpec(f"{url!r} is not the address of a service; give one such as http://localhost:8000")
-        if retries < 0:
-            raise BadSpec(f"retries={retries} is out of range: must be at least 0")
-        self.url, self.map, self.timeout, self.retries = url.rstrip("/"), map, timeout, retries
-        self._headers = {"Accept": "application/json"}
-        if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}"
-        self._open()
-
-    def _open(self) -> None:
-        self._http = httpx2.Client(base_url=self.url, headers=self._headers, limits=CONNECTIONS, verify=_certificates())
-        self._close = weakref.finalize(self, self._http.close)
-
-    def close(self) -> None:
-        """Close the connections; a later call opens a new one."""
-        self._close()
-        self._open()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:  # without the token
-        return f"Client({self.url!r}, map={self.map!r})"
 
     # --- query -------------------------------------------------------------------------------------------------
 
@@ -272,31 +212,3 @@ class Client:
                     return dict(status["result"])
                 time.sleep(pause)
                 pause = min(1.5 * pause, POLL_SECONDS[1])
-
-    # --- HTTP --------------------------------------------------------------------------------------------------
-
-    def _post(self, path: str, key: str, files: Sequence[File], fields: dict[str, Any]) -> Any:
-        return self._call("POST", path, data=fields, files=[(key, file) for file in files])
-
-    def _call(self, method: str, path: str, parameters: dict[str, Any] | None = None, **body: Any) -> Any:
-        return self._send(method, path, parameters, **body).json()
-
-    def _send(self, method: str, path: str, parameters: dict[str, Any] | None = None, **body: Any) -> httpx2.Response:
-        parameters = {**(parameters or {}), **fields_of(map=self.map)}
-        for retries_left in range(self.retries, -1, -1):
-            try:
-                reply = self._http.request(method, path, params=parameters, timeout=self.timeout, **body)
-            except httpx2.HTTPError as error:
-                raise ServiceError(f"{self.url} does not answer ({error}); is tfa serve running there?") from None
-            if reply.is_success:
-                return reply
-            # The service did nothing: it names the time after which the same request may be sent again.
-            pause = reply.headers.get("Retry-After", "").strip()
-            if reply.status_code not in (429, 503) or not pause.isdecimal() or not retries_left:
-                break
-            time.sleep(min(float(pause), LONGEST_PAUSE))
-        try:
-            sentence = str(reply.json()["error"])
-        except (ValueError, KeyError, TypeError):  # a proxy in between, perhaps
-            sentence = f"the service answered {reply.status_code} {reply.reason_phrase}"
-        raise ServiceError(sentence, reply.status_code)

@@ -135,7 +135,8 @@ def _fitted(name: str, database: Photos, target: Photos, shared: Shared) -> Fitt
 
 def _draw(out: Path, town: Town, place_map: PlaceMap, result: DemoResult, encoded: EncodedImages) -> None:
     answered = zip(encoded.paths, place_map.query_tokens(encoded.tokens, k=4), strict=True)
-    answers = [Answer(str(path), hits, hits[0].confidence) for path, hits in answered]
+    # Of the photos that recall is of: the first of the drive calibrated other heads.
+    answers = [Answer(str(path), hits, hits[0].confidence) for path, hits in answered][result.target :]
     step = max(len(answers) // MONTAGE_QUERIES, 1)
     draw_montage([_montage_row(answer, town) for answer in answers[::step][:MONTAGE_QUERIES]], out / "montage.png")
     facts = place_map.info()

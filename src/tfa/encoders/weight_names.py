@@ -137,9 +137,11 @@ def check_weights(shapes: Mapping[str, tuple[int, ...]], card: Card, where: str)
     lines = [f"{len(keys)} {kind}: {_some(keys)}" for kind, keys in problems.items() if keys]
     if lines:
         raise BadWeights(
-            f"{where} does not hold the weights of {card.name} ({card.about}):\n  "
-            + "\n  ".join(lines)
-            + "\ngive the file of this very model, or name the encoder the file belongs to"
+            f"{where} does not hold the weights of {card.name} ({card.about}):",
+            more=[
+                *(f"  {line}" for line in lines),
+                "give the file of this very model, or name the encoder the file belongs to",
+            ],
         )
 
 

@@ -47,7 +47,7 @@ def resolve_weights(card: Card, file: str | Path | None = None, *, progress: boo
     if file is not None:
         path = Path(file)
         if not path.is_file():
-            raise WeightsMissing(f"there is no weights file {path} for {card.name}\n{ways_to_get(card)}")
+            raise WeightsMissing(f"there is no weights file {path} for {card.name}", more=ways_to_get(card))
     else:
         path = get_packaged_weights(progress) if card.hub is None else _from_hub(card)
     tensors = to_module_names(_without_prefix(_read(path)), card)
@@ -55,16 +55,15 @@ def resolve_weights(card: Card, file: str | Path | None = None, *, progress: boo
     return Weights(*_as_float32(tensors))
 
 
-def ways_to_get(card: Card) -> str:
-    """What to do without weights, for an error message."""
+def ways_to_get(card: Card) -> list[str]:
+    """What to do without weights, lines of an error message."""
     hub = f"the hub id {card.hub}, downloaded on first use" if card.hub else "this encoder has no hub id"
-    return (
-        "three ways to get weights:\n"
-        f"  1. a model hub: {hub}\n"
-        f"  2. a file: --weights FILE, safetensors or .pth of {card.about}, "
-        "names of facebookresearch or transformers\n"
-        f"  3. no hub at all: tfa weights get {DEFAULT_ENCODER}, then --encoder {DEFAULT_ENCODER}"
-    )
+    return [
+        "three ways to get weights:",
+        f"  1. a model hub: {hub}",
+        f"  2. a file: --weights FILE, safetensors or .pth of {card.about}, names of facebookresearch or transformers",
+        f"  3. no hub at all: tfa weights get {DEFAULT_ENCODER}, then --encoder {DEFAULT_ENCODER}",
+    ]
 
 
 def _from_hub(card: Card) -> Path:
@@ -84,7 +83,7 @@ def _from_hub(card: Card) -> Path:
         reason = "it was never downloaded here, and HF_HUB_OFFLINE forbids downloads"
     except Exception as error:  # network libraries raise trees of their own; all of it means no weights
         reason = f"it was never downloaded here, and the hub cannot be reached ({type(error).__name__})"
-    raise WeightsMissing(f"no weights for {card.name}; {card.hub} is unavailable: {reason}\n{ways_to_get(card)}")
+    raise WeightsMissing(f"no weights for {card.name}; {card.hub} is unavailable: {reason}", more=ways_to_get(card))
 
 
 def _read(path: Path) -> dict[str, torch.Tensor]:

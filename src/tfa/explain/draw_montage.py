@@ -135,7 +135,7 @@ def _open(path: Path | None, size: tuple[int, int]) -> Image.Image | None:
 
 def elide(text: str, width: int, size: int) -> str:
     """`text` cut in its middle to fit `width` pixels: the end of a file name says as much as its start."""
-    text = printable(" ".join(text.split()))  # a line break would be drawn over the row below
+    text = printable(text)  # a line break would be drawn over the row below
     shown, keep = text, len(text)
     while keep > 2 and font(size).getlength(shown) > width:
         keep -= 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tfa.base.config import CalibrationSpec, EncoderOptions, HeadSpec, MapSpec
+from tfa.base.open_folder import OpenFolder
 from tfa.base.progress import Progress, as_progress
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.errors import BadMap, NoImages
@@ -239,15 +240,15 @@ class PlaceMap(AskableMap):
             head = head.grown(tokens_of(self, added))
         self._commit(self.state.with_calibration(head), writer.write_calibration)
 
-    def _commit(self, state: MapState, write: Callable[[Path, MapState], MapState]) -> None:
+    def _commit(self, state: MapState, write: Callable[[OpenFolder, MapState], MapState]) -> None:
         """Make `state`, the next revision of this map's own, the map's; on disk first if it has a folder.
 
         `write` is the function of `maps.folder.writer` for what changed. Nothing is written, and the map stays as it
         is, if another process holds the folder or has changed it.
         """
         if self.path is not None:
-            with writer.editing(self.path, self.state.digest):
-                state = write(self.path, writer.numbered(self.path, state))
+            with writer.editing(self.path, self.state.digest) as folder:
+                state = write(folder, writer.numbered(folder, state))
         self._take(state)
 
     # --- describe ----------------------------------------------------------------------------------------------

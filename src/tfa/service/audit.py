@@ -1,7 +1,8 @@
-"""The audit log: a line of JSON for every edit that was asked for: when, by which token, what, and what came of it."""
+"""The audit log: a line of JSON for every edit that was asked for, and for the end of every job that edits."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import threading
@@ -14,9 +15,10 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from tfa.errors import BadSpec, TfaError
+from tfa.errors import BadSpec
 
 log = getLogger("tfa.service")
+CUT_OFF = "the service stopped before it answered; whether the edit was made, the map's revision tells"
 KEPT = ("added", "removed", "reset", "dropped", "active", "job", "revision")  # of an answer
 
 
@@ -57,20 +59,20 @@ class AuditedRoute(APIRoute):
         handle = super().get_route_handler()
 
         async def noted(request: Request) -> Response:
-            from tfa.service.problems import status_of
+            from tfa.service.problems import refusal_of
 
-            status, result = 500, dict[str, Any]()
             try:
                 response = await handle(request)
-                status = response.status_code
-                told = json.loads(bytes(response.body))
-                result = {key: told[key] for key in KEPT if key in told}
-                return response
-            except TfaError as error:
-                status, result = status_of(error), {"error": error.public}
+            except asyncio.CancelledError:
+                _note(request, 503, {"error": CUT_OFF})
                 raise
-            finally:
-                _note(request, status, result)
+            except BaseException as error:
+                refusal = refusal_of(request, error)
+                _note(request, refusal.status, {"error": refusal.public})
+                raise
+            told = json.loads(bytes(response.body))
+            _note(request, response.status_code, {key: told[key] for key in KEPT if key in told})
+            return response
 
         return noted
 
@@ -78,10 +80,17 @@ class AuditedRoute(APIRoute):
 def _note(request: Request, status: int, result: dict[str, Any]) -> None:
     service = request.app.state.service
     service.audit.write(
-        token=getattr(request.state, "token", None),
-        address=None if request.client is None else request.client.host,
+        **asker_of(request),
         action=f"{request.method} {request.url.path}",
         map=request.query_params.get("map") or next(iter(service.maps)),
         status=status,
         result=result,
     )
+
+
+def asker_of(request: Request) -> dict[str, str | None]:
+    """The name of the token that asks, and from where."""
+    return {
+        "token": getattr(request.state, "token", None),
+        "address": None if request.client is None else request.client.host,
+    }

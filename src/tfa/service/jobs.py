@@ -19,6 +19,8 @@ REMEMBERED = 100  # ended jobs whose result can still be fetched
 MAX_WAITING = 16
 TASK_SHARE = 0.25  # of what is left of the bar, for each task: how many there will be is not known
 log = getLogger("tfa.service")
+CUT_OFF = "the service was stopped before the job was done; start it again"
+GIVEN_UP = "the service was ended before the job was; if the map does not have its result, start it again"
 JobState = Literal["waiting", "running", "done", "failed"]
 
 
@@ -48,18 +50,22 @@ class JobBoard:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}
+        self._ended: dict[str, Callable[[Job], None]] = {}  # of jobs under way: what is called when they end
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tfa-jobs")
         self._closing = False
 
-    def start(self, work: Callable[[Progress], dict[str, Any]]) -> Job:
-        """Queue `work`, which gets a progress to report to and returns the job's result."""
+    def start(self, work: Callable[[Progress], dict[str, Any]], ended: Callable[[Job], None]) -> Job:
+        """Queue `work`, which gets a progress to report to and returns the job's result.
+
+        `ended` gets the job as it ended, once, however that came and before anybody sees it.
+        """
         job = Job(secrets.token_urlsafe(12))  # not to be guessed: a job's answer is for who started it
         with self._lock:
             if self._closing:
                 raise busy("the service is stopping; send the request again when it is back")
             if sum(not other.ended for other in self._jobs.values()) >= MAX_WAITING:
                 raise busy(f"{MAX_WAITING} jobs wait already; try again when they are done")
-            self._jobs[job.id] = job
+            self._jobs[job.id], self._ended[job.id] = job, ended
             for old in [key for key, other in self._jobs.items() if other.ended][:-REMEMBERED]:
                 del self._jobs[old]
         self._pool.submit(self._run, job.id, work)
@@ -78,19 +84,26 @@ class JobBoard:
     def close(self) -> None:
         """Stop the running job at its next step and those that wait."""
         self._closing = True
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.shutdown(wait=True)
+
+    def give_up(self) -> None:
+        """The process ends now, whatever still runs."""
+        for job_id in list(self._ended):
+            self._fail(job_id, GIVEN_UP)
 
     def _change(self, job_id: str, **changes: Any) -> None:
         with self._lock:
             self._jobs[job_id] = replace(self._jobs[job_id], **changes)
 
     def _run(self, job_id: str, work: Callable[[Progress], dict[str, Any]]) -> None:
-        self._change(job_id, state="running", message="reading")
         try:
+            if self._closing:
+                raise Stopped
+            self._change(job_id, state="running", message="reading")
             result = work(_JobProgress(self, job_id))
-            self._change(job_id, state="done", progress=1.0, message="done", result=result)
+            self._end(job_id, state="done", progress=1.0, message="done", result=result)
         except Stopped:
-            self._fail(job_id, "the service was stopped before the job was done; start it again")
+            self._fail(job_id, CUT_OFF)
         except TfaError as error:
             self._fail(job_id, error.public)
         except MemoryError as error:
@@ -104,7 +117,20 @@ class JobBoard:
             self._fail(job_id, DEFECT)
 
     def _fail(self, job_id: str, sentence: str) -> None:
-        self._change(job_id, state="failed", message="failed", error=sentence)
+        self._end(job_id, state="failed", message="failed", error=sentence)
+
+    def _end(self, job_id: str, **changes: Any) -> None:
+        with self._lock:
+            ended = self._ended.pop(job_id, None)
+            last = replace(self._jobs[job_id], **changes)
+        if ended is None:  # given up on before
+            return
+        try:
+            ended(last)
+        except Exception:
+            log.exception("the end of a job cannot be noted")
+        with self._lock:
+            self._jobs[job_id] = last
 
 
 class _JobProgress:

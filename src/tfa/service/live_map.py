@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +17,7 @@ from tfa.maps.folder.writer import MAX_SEGMENTS
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import with_arrays_of
 from tfa.service.metrics import Metrics
-from tfa.service.problems import busy
+from tfa.service.problems import Refused, busy
 from tfa.service.query_queue import QueryQueue
 from tfa.service.sessions import NOBODY, MapSessions
 from tfa.service.settings import ServiceSettings
@@ -24,6 +25,7 @@ from tfa.service.shared_encoder import SharedEncoder
 
 T = TypeVar("T")
 log = getLogger("tfa.service")
+UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)  # a map that is served from where nobody may write
 
 
 class LiveMap:
@@ -91,6 +93,12 @@ class LiveMap:
             if working.state.digest != self.current.state.digest:
                 self._publish(self._ready(working))
             return result, working.state.revision
+        except OSError as error:
+            if error.errno not in UNWRITABLE:
+                raise
+            log.warning("the edit '%s' of %s cannot be written: %s", kind, self.name, error)
+            sentence = f"the folder of {self.name} cannot be written ({error.strerror}); nothing was changed"
+            raise Refused(507, f"{sentence}. Queries are answered as before") from error
         finally:
             with self._lock:
                 self._waiting -= 1

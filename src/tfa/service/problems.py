@@ -50,8 +50,6 @@ STATUSES: tuple[tuple[type[TfaError], int], ...] = (
     (WeightsMissing, 500),
     (BadWeights, 500),
     (BadTokens, 500),
-    (DiskFull, 507),
-    (OutOfResources, 503),
 )
 
 
@@ -87,32 +85,42 @@ def sentence_of(errors: Any) -> str:
     return f"the request cannot be understood: {'; '.join(objections)}. /openapi.json describes it"
 
 
-async def answer(request: Request, error: Exception) -> JSONResponse:
-    """Every kind of error in the same shape."""
+def refusal_of(request: Request, error: BaseException) -> Refused:
+    """What the client is told of any error: a status and a sentence."""
+    place = f"{request.method} {request.url.path}"
     match error:
         case OSError() | MemoryError() if (known := from_os_error(error)) is not None:
-            log.warning("%s %s: %s", request.method, request.url.path, known)
-            return problem(status_of(known), known.public, RETRY if isinstance(known, OutOfResources) else None)
+            return Refused(status_of(known), known.public, RETRY if isinstance(known, OutOfResources) else None)
         case ClientDisconnect():  # nobody reads the answer
-            log.warning("%s %s: the client hung up before its request was there", request.method, request.url.path)
-            return problem(400, "the request did not arrive as a whole; send it again")
+            return Refused(400, "the request did not arrive as a whole; send it again")
         case TfaError():
-            return problem(status_of(error), error.public, getattr(error, "headers", None))
+            return Refused(status_of(error), error.public, getattr(error, "headers", None))
         case RequestValidationError() | ValidationError():
-            return problem(422, sentence_of(error.errors()))
+            return Refused(422, sentence_of(error.errors()))
         case HTTPException(status_code=404):
-            place = f"{request.method} {request.url.path}"
-            return problem(404, f"there is nothing at {place}; /openapi.json lists what there is", error.headers)
+            return Refused(404, f"there is nothing at {place}; /openapi.json lists what there is", error.headers)
         case HTTPException(status_code=405):
-            refusal = f"{request.method} is not allowed for {request.url.path}; /openapi.json lists what is"
-            return problem(405, refusal, error.headers)
+            sentence = f"{request.method} is not allowed for {request.url.path}; /openapi.json lists what is"
+            return Refused(405, sentence, error.headers)
         case HTTPException():
-            return problem(error.status_code, str(error.detail), error.headers)
-        case OSError() | MemoryError():  # others are logged where they come from, by the server
-            log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-            return problem(500, DEFECT)
+            return Refused(error.status_code, str(error.detail), error.headers)
+        case OSError() | MemoryError():
+            return Refused(500, DEFECT)
         case _:
-            return problem(500, DEFECT, HEADERS)  # the one answer that no middleware of ours sees
+            return Refused(500, DEFECT, HEADERS)  # the one answer that no middleware of ours sees
+
+
+async def answer(request: Request, error: Exception) -> JSONResponse:
+    """Every kind of error in the same shape. Defects are logged by the server, what the machine lacks here."""
+    refusal = refusal_of(request, error)
+    match error:
+        case ClientDisconnect():
+            log.warning("%s %s: the client hung up before its request was there", request.method, request.url.path)
+        case OSError() | MemoryError() if refusal.status == 500:
+            log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        case OSError() | MemoryError():
+            log.warning("%s %s: %s", request.method, request.url.path, from_os_error(error))
+    return problem(refusal.status, refusal.public, refusal.headers)
 
 
 ANSWERED: tuple[type[Exception], ...] = (

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -18,6 +19,7 @@ from tfa.service.settings import STOP_SECONDS, ServiceSettings
 
 GRACE_SHARE = 2 / 3  # of the time to stop in, for requests under way; the rest is for edits, jobs and sessions
 BACKLOG = 512
+LAST_SECONDS = 1.0  # to note what is cut off
 log = logging.getLogger("tfa.service")
 
 
@@ -47,9 +49,9 @@ def address_of(listening: socket.socket) -> str:
 class Server(uvicorn.Server):
     """uvicorn's server, which ends in time whatever hangs."""
 
-    def __init__(self, config: uvicorn.Config, stop_seconds: float) -> None:
+    def __init__(self, config: uvicorn.Config, stop_seconds: float, give_up: Callable[[], None]) -> None:
         super().__init__(config)
-        self._stop_seconds = stop_seconds
+        self._stop_seconds, self._give_up = stop_seconds, give_up
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(quieter)
@@ -63,6 +65,10 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     def _end(self) -> None:
+        # What was cut off goes into the audit log, unless the disk is what hangs.
+        noting = threading.Thread(target=self._give_up, daemon=True)
+        noting.start()
+        noting.join(LAST_SECONDS)
         busy = sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("tfa-"))
         log.error(
             "the service did not stop within %g s and is ended; accepted edits are on disk. Still at work: %s",
@@ -90,4 +96,4 @@ def run(app: Any, listening: socket.socket, *, access_log: bool = False, stop_se
         backlog=BACKLOG,
         timeout_graceful_shutdown=max(1, int(GRACE_SHARE * stop_seconds)),
     )
-    Server(config, stop_seconds).run(sockets=[listening])
+    Server(config, stop_seconds, app.state.service.jobs.give_up).run(sockets=[listening])

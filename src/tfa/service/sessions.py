@@ -201,7 +201,7 @@ class MapSessions:
             for key in keys:
                 try:
                     self._keep_one(key)
-                except OSError as error:
+                except (TfaError, OSError) as error:  # a full disk, one that is read-only
                     problems.append(f"session {key.name} cannot be saved, which is tried again later: {error}")
                 except Exception:  # one session must not keep others from being saved
                     log.exception("session %s of %s is not kept", key.name, self._folder.name)

@@ -37,6 +37,7 @@ def plain_vlad(patches, centers):
     return unit(np.concatenate([unit(block) for block in blocks]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", anyloc.SEEDS)
 def test_cosine_kmeans_equals_the_plain_loop(seed):
     patches = sample_patches(world(images=30, noise=0.8), 10_000, "float64")

@@ -19,6 +19,8 @@ from tfa.method.described_queries import DescribedQueries
 from tfa.photos.token_cache import TokenCache
 from tfa.verification.reranking import rounds
 
+pytestmark = pytest.mark.slow
+
 SPEC = HeadSpec(words=6)
 IMAGES = 26
 

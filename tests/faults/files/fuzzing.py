@@ -15,7 +15,7 @@ from tests.faults.files.targets import TARGETS
 
 ROOT = Path(__file__).parents[3]
 SEEDS = Path(__file__).parent / "seeds.txt"
-SECONDS = 900  # of a worker: many times what it needs
+SECONDS = 1800  # of a worker: some times what it needs
 
 
 def kept_seeds() -> dict[str, list[int]]:

@@ -18,7 +18,7 @@ from tests.faults.service.hostile import MUTATED_KINDS, mutated, saved
 from tests.faults.service.raw import HEAD, connected, serving
 from tests.service.conftest import picture
 from tests.service.test_killed import fake_map
-from tfa.client.client import Client, ServiceError
+from tfa.client import Client, ServiceError
 
 HOUR = 3600.0
 WARM_SHARE = 0.3  # of the time, until the caches are full and every thread has begun

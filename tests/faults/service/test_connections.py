@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import signal
 import socket
@@ -10,6 +11,7 @@ import threading
 import time
 from urllib.request import urlopen
 
+import httpx2
 import pytest
 
 from tests.faults.service.raw import HEAD, answered, connected, serving
@@ -110,6 +112,20 @@ def test_a_service_that_hangs_ends_in_the_time_it_states(town, tmp_path, told, c
     assert "did not stop within 2 s and is ended" in log.read_text()
     assert "tfa-queries-town" in log.read_text()
     campaign.count("hanging services ended in time", 1)
+
+
+def test_a_calibration_that_hangs_is_in_the_audit_log_when_the_service_is_ended(town, tmp_path):
+    audit = tmp_path / "audit.jsonl"
+    options = ("--hang", "true", "--stop_seconds", "2", "--audit_log", json.dumps(str(audit)))
+    with serving(town, tmp_path / "log", *options) as child:
+        photos = [("images", (f"{place}.png", picture(place, 0.7))) for place in range(3)]
+        job = httpx2.post(f"{child.url}/v1/calibrations", files=photos, timeout=30).json()["job"]
+        child._process.send_signal(signal.SIGTERM)
+        assert child._process.wait(30) == 1
+    start, end = (json.loads(line) for line in audit.read_text().splitlines())
+    assert (start["action"], start["result"]) == ("POST /v1/calibrations", {"job": job})
+    assert (end["action"], end["result"]["job"]) == ("calibrate failed", job)
+    assert end["result"]["error"].startswith("the service was ended before the job was")
 
 
 def _asked(url: str) -> None:

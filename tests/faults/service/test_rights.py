@@ -1,58 +1,77 @@
-"""A service that may write the folder of its map and nothing else; and the example of a proxy with TLS."""
+"""The service as the examples of a container and of a proxy with TLS run it."""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import signal
+import socket
 import ssl
 import subprocess
-import sys
 import time
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import urlopen
 
+import httpx2
 import pytest
 
+from tests.faults.service.confined import USER, command, given_to_the_user, obstacle
 from tests.faults.service.raw import serving
 from tests.service.conftest import opened, picture
 from tfa.bench.load_test.child import Child
 from tfa.client.client import Client
 
 pytestmark = pytest.mark.kill
-READ_ONLY = 'set -e; mount --bind "$1" "$1"; mount -o remount,bind,ro /; ! touch "$2" 2>/dev/null; shift 2; exec "$@"'
 EXAMPLE = Path(__file__).parents[3] / "examples" / "deploy" / "nginx.conf"
+SECRET = "e" * 16
 
 
-def read_only(town: Path) -> list[str]:
-    """The service in a mount namespace of its own."""
-    server = [sys.executable, "-B", "-m", "tests.service.fake_server", str(town)]
-    return ["unshare", "--mount", "sh", "-c", READ_ONLY, "sh", str(town), str(town.parent / "probe"), *server]
-
-
-def test_only_the_folder_of_the_map_needs_to_be_written(town, tmp_path):
-    possible = subprocess.run(["sh", "-c", f"command -v unshare && {' '.join(['unshare', '--mount', 'true'])}"],
-                              capture_output=True, check=False)  # fmt: skip
-    if possible.returncode:
-        pytest.skip("this user may not make a read-only view of the file system")
-    with Child(town, read_only, tmp_path / "log") as child, Client(child.url) as client:
+def test_a_service_without_rights_queries_edits_and_calibrates(town, tmp_path):
+    if (reason := obstacle()) is not None:
+        pytest.skip(reason)
+    maps, log = tmp_path / "maps", tmp_path / "log"
+    maps.mkdir()
+    shutil.move(town, maps)
+    shutil.move(tmp_path / "cache", maps)
+    (maps / "tokens").write_text(f"office edit {SECRET}\n")
+    given_to_the_user(maps)
+    options = ("--tokens", "/mnt/maps/tokens", "--audit-log", "/mnt/maps/audit.jsonl", "--quiet")
+    with Child(maps, lambda _: command(maps, *options), log) as child, Client(child.url, SECRET) as client:
+        status = Path(f"/proc/{child._process.pid}/status").read_text()
+        facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        assert facts["Uid"].split() == [str(USER if os.geteuid() == 0 else os.geteuid())] * 4
+        assert {facts[name] for name in ("CapEff", "CapPrm", "CapBnd", "CapInh")} == {"0" * 16}
+        assert facts["NoNewPrivs"] == "1"
         assert client.query(picture(5), k=1)[0].id == 5
         assert client.add([picture(40)]).added == [14]
         assert client.query(picture(40), k=1, session="cam0")[0].id == 14
-    assert (tmp_path / "log").read_text() == ""
-    assert not (tmp_path / "probe").exists()
-    assert len(opened(town)) == 15
+        assert client.remove([3]).removed == [3]
+        assert client.calibrate([picture(place, 0.7) for place in range(9)], "night").used == 9
+        child._process.send_signal(signal.SIGTERM)
+        assert child._process.wait(30) in (0, -signal.SIGTERM)
+    assert log.read_text() == ""
+    edited = opened(maps / "town.tfa")
+    assert (len(edited), edited.calibrations) == (14, ["night"])
+    lines = [json.loads(line) for line in (maps / "audit.jsonl").read_text().splitlines()]
+    assert [line["token"] for line in lines] == ["office"] * 4
+    assert lines[-1]["action"] == "calibrate done"
 
 
-def test_the_example_of_a_proxy_works(town, tmp_path):
+@pytest.fixture
+def proxied(town, tmp_path):
+    """The example of a proxy in front of a service: a client that trusts its certificate, with the token that edits."""
     if shutil.which("nginx") is None or shutil.which("openssl") is None:
         pytest.skip("nginx and openssl are needed to try the example")
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names]
     subprocess.run([*made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    with serving(town, tmp_path / "log", "--read_token", '"r"') as child:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with serving(town, tmp_path / "log", "--edit_token", json.dumps(SECRET), "--read_token", '"r"') as child:
         text = EXAMPLE.read_text()
         for old, new in (
-            ("listen 443 ssl", "listen 127.0.0.1:18443 ssl"),
+            ("listen 443 ssl", f"listen 127.0.0.1:{port} ssl"),
             ("/etc/ssl/maps.example/fullchain.pem", str(certificate)),
             ("/etc/ssl/maps.example/privkey.pem", str(key)),
             ("http://127.0.0.1:8000", child.url),
@@ -64,25 +83,55 @@ def test_the_example_of_a_proxy_works(town, tmp_path):
             f"{name}_temp_path {tmp_path};" for name in ("proxy", "fastcgi", "uwsgi", "scgi", "client_body")
         )
         http = f"access_log off; {folders} {text}"
-        conf.write_text(f"user root; daemon off; pid {tmp_path}/pid; error_log stderr; events {{}} http {{ {http} }}")
+        user = "user root;" if os.geteuid() == 0 else ""
+        conf.write_text(f"{user} daemon off; pid {tmp_path}/pid; error_log stderr; events {{}} http {{ {http} }}")
         proxy = subprocess.Popen(["nginx", "-c", conf], stderr=subprocess.DEVNULL)
+        url, bearer = f"https://localhost:{port}", {"Authorization": f"Bearer {SECRET}"}
         try:
-            _asked_through("https://127.0.0.1:18443")
+            with httpx2.Client(base_url=url, verify=trusted(tmp_path), headers=bearer, timeout=60) as client:
+                _wait_for(client)
+                yield client
         finally:
             proxy.terminate()
             proxy.wait(10)
 
 
-def _asked_through(url: str) -> None:
-    trusting = ssl._create_unverified_context()
+def trusted(folder: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=folder / "cert.pem")
+
+
+def _wait_for(client: httpx2.Client) -> None:
     deadline = time.monotonic() + 20
     while True:
         try:
-            with urlopen(f"{url}/readyz", context=trusting, timeout=10) as answer:
-                assert answer.status == 200
-                break
-        except URLError:
+            assert client.get("/readyz").status_code == 200
+            return
+        except httpx2.ConnectError:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-    with pytest.raises(URLError, match="401"):
-        urlopen(f"{url}/v1/map", context=trusting, timeout=10)
+
+
+def test_the_example_of_a_proxy_passes_on_what_clients_and_browsers_send(proxied):
+    assert proxied.get("/v1/map", headers={"Authorization": "Bearer wrong"}).status_code == 401
+    page = proxied.get("/")
+    assert (page.status_code, page.headers["content-type"].startswith("text/html")) == (200, True)
+    assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
+    photos = [("images", (f"{place}.png", picture(place))) for place in range(40, 50)]
+    ours, other = f"https://{proxied.base_url.netloc.decode()}", "https://elsewhere.example"
+    assert proxied.post("/v1/images", files=photos, headers={"Origin": other}).status_code == 403
+    added = proxied.post("/v1/images", files=photos, headers={"Origin": ours})
+    assert (added.status_code, added.json().get("added")) == (200, list(range(14, 24)))
+    answer = proxied.post("/v1/query", files={"image": ("a.png", picture(45))}, data={"k": 1})
+    assert answer.json()["hits"][0]["id"] == 19
+
+
+def test_the_example_of_a_proxy_refuses_what_is_too_large(proxied, tmp_path):
+    large = proxied.post("/v1/query", files={"image": ("a.png", bytes(21_000_000))})
+    assert (large.status_code, "20 MB" in large.json()["error"]) == (413, True)  # by the service
+    head = b"POST /v1/images HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300000000\r\n\r\n"
+    place = ("127.0.0.1", proxied.base_url.port)
+    wrapped = trusted(tmp_path).wrap_socket
+    with socket.create_connection(place, 30) as plain, wrapped(plain, server_hostname="localhost") as one:
+        one.sendall(head)
+        assert one.recv(1000).startswith(b"HTTP/1.1 413")  # by the proxy
+    assert proxied.get("/v1/map").status_code == 200

@@ -1,6 +1,7 @@
 """Every operation by which storage changes the disk, interposed: counted, failed, ended by a kill, or written down.
 
-Storage writes through `tfa.base.files` alone: `open` there, and functions of `os`. Reading passes untouched.
+Storage writes through `tfa.base.files` and `open_folder` alone: `open` in the first, and functions of `os`. Reading
+passes untouched.
 """
 
 from __future__ import annotations
@@ -53,30 +54,38 @@ def watched(watch: Watcher, before: Watcher | None = None) -> Iterator[None]:
     opened: dict[int, Path] = {}
     real_open, real_os_open, tell = open, os.open, before or (lambda *_: None)
 
+    def full(path: Any, folder: int | None) -> Path:
+        """A path as it was given, or as a name in an open folder, or as an open file itself."""
+        if isinstance(path, int):
+            return opened.get(path, Path("?"))
+        return Path(path) if folder is None else opened.get(folder, Path("?")) / path
+
     def open_file(path: Any, mode: str = "r", *more: Any, **named: Any) -> Any:
         if not set(mode) & set("wxa+"):
             return real_open(path, mode, *more, **named)
-        tell("open", Path(path), mode)
+        where = full(path, None)
+        tell("open", where, mode)
         file = real_open(path, mode, *more, **named)
-        opened[file.fileno()] = Path(path)
-        if "w" in mode:
-            watch("truncate", Path(path), None)
-        return _Watched(file, Path(path), watch)
+        opened[file.fileno()] = where
+        if "w" in mode and not isinstance(path, int):
+            watch("truncate", where, None)
+        return _Watched(file, where, watch)
 
     def open_handle(path: Any, flags: int, *more: Any, **named: Any) -> int:
-        tell("open", Path(path), flags)
+        where = full(path, named.get("dir_fd"))
+        tell("open", where, flags)
         handle = real_os_open(path, flags, *more, **named)
-        opened[handle] = Path(path)
+        opened[handle] = where
         if flags & CHANGING:
-            watch("create", Path(path), None)
+            watch("create", where, None)
         return handle
 
     def interposed(name: str) -> Any:
         real = getattr(os, name)
 
         def operation(target: Any, *more: Any, **named: Any) -> Any:
-            path = opened.get(target, Path("?")) if isinstance(target, int) else Path(target)
-            told = Path(more[0]) if name == "replace" else None
+            path = full(target, named.get("src_dir_fd", named.get("dir_fd")))
+            told = full(more[0], named.get("dst_dir_fd")) if name == "replace" else None
             tell(name, path, told)
             result = real(target, *more, **named)
             watch(name, path, told)

@@ -10,6 +10,8 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tests.faults.storage.conftest import FIRST, World
+from tests.faults.storage.disk_operations import watched
+from tests.faults.storage.edits import EDITS, facts_of, prepared
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
@@ -97,6 +99,76 @@ def test_a_calibration_of_other_images_is_not_adopted(world, tmp_path):
     with pytest.raises(BadMap, match="fitted again"):
         again.adopt_calibration(apart, "night")
     assert json.loads((path / "map.json").read_text())["active"] == "none"
+
+
+COMMITS = ("add", "remove", "activate", "refit")
+
+
+def replace_map(world: World, path: Path, how: str) -> None:
+    """What another process may do without asking for the lock, and a new map there."""
+    if how == "moved away":
+        path.rename(path.with_name("moved.tfa"))
+    rebuild(world, path, "removed first" if how == "removed" else "new")
+
+
+@pytest.mark.parametrize("how", ["removed", "moved away"])
+@pytest.mark.parametrize("name", COMMITS)
+def test_a_map_built_again_within_a_commit_is_not_changed(world, tmp_path, campaign, name, how):
+    """Another map is put in the place of one before each operation of an edit of it, between its check and its end."""
+    made, number, step = prepared(world, "paper", tmp_path / "made"), 0, campaign.size(6, 1)
+    attempts, came = 0, True
+    while came:
+        path, left, came = tmp_path / str(number) / "town.tfa", [number], False
+        shutil.copytree(made, path)
+        holder = world.opened(path)
+        before, new, said = facts_of(holder), {}, ""
+
+        def overtaken(*_, path=path, left=left, new=new):
+            nonlocal came
+            left[0] -= 1
+            if left[0] == -1 and not came:
+                came = True  # and what follows is not counted
+                replace_map(world, path, how)
+                new.update((file.name, file.read_bytes()) for file in path.iterdir())
+
+        with watched(lambda *_: None, overtaken):
+            try:
+                EDITS[name](holder, world)
+                done = True
+            except BadMap as error:
+                done, said = False, str(error)
+        if came:
+            assert not done
+            assert "by another process" in said
+            assert {file.name: file.read_bytes() for file in path.iterdir()} == new
+            again = PlaceMap.load(path, checksum=True, encoder=FakeEncoder())
+            assert len(again) == 5
+            assert again.remove([0]).removed == [0]
+            assert facts_of(holder) == before
+            if how == "moved away":  # the old one is whole too, before or after
+                world.opened(path.with_name("moved.tfa")).remove([4])
+            attempts += 1
+        else:
+            assert done
+        shutil.rmtree(path.parent)
+        number += step
+    campaign.count("maps built again within a commit", attempts)
+
+
+def test_a_map_that_is_being_edited_is_not_overwritten(world, tmp_path):
+    path = world.map("paper", tmp_path)
+    tried = []
+
+    def overtaken(name, *_):
+        if name == "replace" and not tried:
+            tried.append(name)
+            with pytest.raises(BadMap, match="being edited by another process"):
+                rebuild(world, path, "forced")
+
+    with watched(lambda *_: None, overtaken):
+        world.opened(path).remove([1])
+    assert tried
+    assert len(PlaceMap.load(path, checksum=True)) == FIRST - 1
 
 
 def test_two_saves_of_one_new_name(world, tmp_path, monkeypatch):

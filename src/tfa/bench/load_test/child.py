@@ -61,7 +61,7 @@ class Child:
             self.url = self._address()
             while not self._ready():
                 if self._process.poll() is not None:
-                    raise NotServing(f"the service ended before it was ready:\n{self._log_tail()}")
+                    raise NotServing("the service ended before it was ready:", more=self._log_tail().splitlines())
                 time.sleep(0.05)
         except BaseException:
             self.kill()
@@ -76,7 +76,7 @@ class Child:
             match = re.search(r"https?://\S+", line)
             if match:
                 return match[0]
-        raise NotServing(f"the service did not start:\n{self._log_tail()}")
+        raise NotServing("the service did not start:", more=self._log_tail().splitlines())
 
     def _ready(self) -> bool:
         with contextlib.suppress(URLError, OSError), urlopen(f"{self.url}/readyz", timeout=10) as answer:

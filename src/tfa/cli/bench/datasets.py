@@ -38,7 +38,8 @@ def datasets(
         print_json([card.to_dict() for card in known.values()])
         return
     console().print(card_table(known.values()))
-    say("\nall of one: tfa bench datasets NAME; is your copy whole: tfa bench check NAME FOLDER")
+    say()
+    say("all of one: tfa bench datasets NAME; is your copy whole: tfa bench check NAME FOLDER")
 
 
 def card_table(cards: Iterable[DatasetCard]) -> Table:

@@ -117,7 +117,7 @@ def timed(run: Callable[..., T], json: bool, quiet: bool, **given: Any) -> T:
     if json:
         print_json(result.to_dict())
     else:
-        say(str(result))
+        print_text(f"{result}\n")
     return result
 
 

@@ -86,7 +86,7 @@ def _tables(name: Name, records: Path, encoder: str | None, *, paper: bool, both
         try:
             made.append(layout(one, cells, paper=paper, both=both))
         except NoTable as error:
-            note(str(error))
+            note(*error.lines)
     if not made:
         raise NoTable(f"the records of {records} fill no table")
     return made

@@ -14,6 +14,7 @@ from glob import escape
 from pathlib import Path
 
 from tfa.base.held import tidy
+from tfa.base.open_folder import OpenFolder
 from tfa.maps.folder.header import HEADER
 
 OURS = re.compile(
@@ -22,35 +23,43 @@ OURS = re.compile(
 )  # names of files we may delete
 
 
-def last_revision(folder: Path) -> int:
+def last_revision(folder: OpenFolder) -> int:
     """The highest revision of the header and of any file, so that no number comes twice.
 
     From names and from a header that may be damaged, so that a damaged map can be overwritten too.
     """
-    named = [OURS.match(file.name) for file in folder.iterdir()]
+    named = [OURS.match(name) for name in folder.names()]
     numbers = [int(one["revision"]) for one in named if one and one["revision"]]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        numbers.append(int(json.loads((folder / HEADER).read_text("utf-8"))["revision"]))
+        numbers.append(int(json.loads(folder.read(HEADER))["revision"]))
     return max(numbers, default=0)
 
 
-def remove_others(folder: Path, kept: Collection[str]) -> None:
+def files_before(folder: OpenFolder) -> list[str]:
+    """The files of the header that is about to be replaced; none if there is none, or a damaged one."""
+    try:
+        return [str(entry["name"]) for entry in json.loads(folder.read(HEADER))["files"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []
+
+
+def remove_others(folder: OpenFolder, kept: Collection[str]) -> None:
     """Delete older revisions, and what a killed writer left. The edit is done: what cannot be deleted now stays."""
     with contextlib.suppress(OSError):
-        for file in folder.iterdir():
-            if file.name not in kept and OURS.match(file.name):
+        for name in folder.names():
+            if name not in kept and OURS.match(name):
                 with contextlib.suppress(OSError):
-                    file.unlink()
+                    folder.remove(name)
 
 
-def remove_unborn(folder: Path, revision: int) -> None:
+def remove_unborn(folder: OpenFolder, revision: int) -> None:
     """Delete what an edit wrote that then failed: files beyond the header's `revision`, and temporary ones."""
     with contextlib.suppress(OSError):
-        for file in folder.iterdir():
-            named = OURS.match(file.name)
-            if named and (file.name.startswith(".") or int(named["revision"] or 0) > revision):
+        for name in folder.names():
+            named = OURS.match(name)
+            if named and (name.startswith(".") or int(named["revision"] or 0) > revision):
                 with contextlib.suppress(OSError):
-                    file.unlink()
+                    folder.remove(name)
 
 
 def remove_beside(path: Path) -> None:

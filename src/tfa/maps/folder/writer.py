@@ -15,11 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfa.base.files import make_folder, saying_what_ran_out, sha256_of_file, synced, write_json, write_tensors
+from tfa.base.files import Written, make_folder, saying_what_ran_out, write_json, write_tensors
 from tfa.base.held import OwnFolder
+from tfa.base.open_folder import OpenFolder
 from tfa.errors import BadMap
 from tfa.maps.folder.header import AS_THEY_ARE, FORMAT, HEADER, VERSION, digest_of, is_map, read_header
-from tfa.maps.folder.litter import last_revision, remove_beside, remove_others, remove_unborn
+from tfa.maps.folder.litter import files_before, last_revision, remove_beside, remove_others, remove_unborn
 from tfa.maps.folder.photo_paths import photo_facts, stored_path
 from tfa.maps.state import DATABASE, MapState
 from tfa.version import __version__
@@ -41,21 +42,22 @@ def write_new(path: Path, state: MapState, *, overwrite: bool) -> MapState:
     if path.exists() and not is_map(path):
         raise BadMap(f"{path} exists and is not a map; it is not overwritten", path)
     if path.exists():
-        with editing(path):
-            return write_all(path, replace(state, revision=last_revision(path) + 1))
+        with editing(path) as held:
+            return write_all(held, replace(state, revision=last_revision(held) + 1))
     with saying_what_ran_out(path):
         make_folder(path.parent)
         remove_beside(path)
-        folder = OwnFolder(path.parent, f".{path.name}.")
+        own = OwnFolder(path.parent, f".{path.name}.")
         try:
-            written = write_all(folder.path, state)
-            os.chmod(folder.path, 0o755)  # mkdtemp makes folders private; a map may be shared
-            with synced(path.parent):
-                _rename_folder(folder.path, path)
+            with OpenFolder(own.path) as folder, OpenFolder(path.parent) as parent:
+                written = write_all(folder, state)
+                os.chmod(own.path, 0o755)  # mkdtemp makes folders private; a map may be shared
+                _rename_folder(own.path, path)
+                parent.sync()
         except BaseException:
-            folder.remove()
+            own.remove()
             raise
-        folder.close()
+        own.close()
     return written
 
 
@@ -73,49 +75,70 @@ def _rename_folder(folder: Path, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def editing(folder: Path, digest: str | None = None) -> Iterator[None]:
+def editing(path: Path, digest: str | None = None) -> Iterator[OpenFolder]:
     """Hold the map for an edit of the state with that `digest`; None takes whatever is there.
 
     Whoever holds or has changed the map already is not overwritten. What an edit wrote that then fails is deleted.
+    Everything lands in the folder that is held, or nowhere: a map that is put in its place meanwhile is not touched.
     """
-    with contextlib.ExitStack() as stack, saying_what_ran_out(folder):
-        if fcntl is not None:
-            handle = _opened(folder)
-            stack.callback(os.close, handle)  # closing gives the lock back, and so does the end of the process
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BadMap(
-                    f"{folder} is being edited by another process; try again when it is done", folder
-                ) from None
-        if digest is not None and read_header(folder)["digest"] != digest:
-            raise BadMap(f"{folder} was changed by another process since it was loaded; load it again", folder)
+    with saying_what_ran_out(path), _opened(path) as folder:
+        _lock(folder)
+        if digest is not None and read_header(path)["digest"] != digest:
+            raise BadMap(f"{path} was changed by another process since it was loaded; load it again", path)
         try:
-            yield
-        except BaseException:
+            _check_there(folder)  # and therefore was, when its header was read
+            yield folder
+            _check_there(folder)
+        except BaseException as error:
             if fcntl is not None:  # else another edit may be under way
                 _remove_failed(folder)
+            if isinstance(error, FileNotFoundError):
+                _check_there(folder)
             raise
 
 
-def _opened(folder: Path) -> int:
+def _opened(path: Path) -> OpenFolder:
     try:
-        return os.open(folder, os.O_RDONLY)
+        return OpenFolder(path)
     except FileNotFoundError:
-        raise BadMap(f"there is no map at {folder} any more; build it again", folder) from None
+        raise BadMap(f"there is no map at {path} any more; build it again", path) from None
 
 
-def _remove_failed(folder: Path) -> None:
+def _lock(folder: OpenFolder) -> None:
+    """Until it is closed, as it is when the process ends too."""
+    if fcntl is None:
+        return
+    if folder.handle is None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder.path))
+    try:
+        fcntl.flock(folder.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise BadMap(
+            f"{folder.path} is being edited by another process; try again when it is done", folder.path
+        ) from None
+
+
+def _check_there(folder: OpenFolder) -> None:
+    if not folder.is_there():
+        raise BadMap(
+            f"{folder.path} was changed by another process, which moved, removed or replaced it; load it again",
+            folder.path,
+        ) from None
+
+
+def _remove_failed(folder: OpenFolder) -> None:
     with contextlib.suppress(BadMap, OSError):
-        remove_unborn(folder, int(read_header(folder)["revision"]))
+        revision = int(read_header(folder.path)["revision"])
+        _check_there(folder)
+        remove_unborn(folder, revision)
 
 
-def numbered(folder: Path, state: MapState) -> MapState:
+def numbered(folder: OpenFolder, state: MapState) -> MapState:
     """The state with a revision beyond everything on disk; that of its own unless an edit was given up."""
     return replace(state, revision=max(state.revision, last_revision(folder) + 1))
 
 
-def write_all(folder: Path, state: MapState) -> MapState:
+def write_all(folder: OpenFolder, state: MapState) -> MapState:
     """Every head with one gallery file, images, and what it has of words, spaces, compact tokens; then the header."""
     files = [_tensors(folder, state, "head", head.stored.head_tensors(), head.name) for head in state.heads]
     if state.vocabularies is not None:
@@ -128,7 +151,7 @@ def write_all(folder: Path, state: MapState) -> MapState:
     return commit(folder, replace(state, files=tuple(files), segments=(len(state.images),)))
 
 
-def write_addition(folder: Path, state: MapState) -> MapState:
+def write_addition(folder: OpenFolder, state: MapState) -> MapState:
     """A file per head, and of compact tokens, for the rows that are in no file yet; the rest is not touched."""
     files, segments = state.files, state.segments
     if len(segments) >= MAX_SEGMENTS:  # keep the heads and the first segment, join the additions
@@ -141,7 +164,7 @@ def write_addition(folder: Path, state: MapState) -> MapState:
     return commit(folder, replace(state, files=files, segments=(*segments, len(state.images) - first_row)))
 
 
-def write_calibration(folder: Path, state: MapState) -> MapState:
+def write_calibration(folder: OpenFolder, state: MapState) -> MapState:
     """The files of the newest head, its rows in the segments there are; the rest of the map is not touched."""
     head, start = state.heads[-1].made_in(state.revision), 0
     files = [entry for entry in state.files if entry["head"] != head.name]
@@ -153,13 +176,13 @@ def write_calibration(folder: Path, state: MapState) -> MapState:
     return commit(folder, replace(state, heads=(*state.heads[:-1], head), files=tuple(files)))
 
 
-def _segment(folder: Path, state: MapState, first_row: int) -> list[dict[str, Any]]:
+def _segment(folder: OpenFolder, state: MapState, first_row: int) -> list[dict[str, Any]]:
     """Image records, every head's gallery rows, coordinates and compact tokens from `first_row` on."""
-    records, rows = folder / f"images-r{state.revision:06d}.json", len(state.images)
-    here = str(folder.resolve())
+    records, rows = folder.path / f"images-r{state.revision:06d}.json", len(state.images)
+    here = str(folder.path.resolve())
     paths = [stored_path(record.path, state.photo_root, here) for record in state.images[first_row:]]
     fresh = zip(state.images[first_row:], paths, strict=True)
-    write_json(records, [{**record.to_dict(), "path": path} for record, path in fresh])
+    written = write_json(records, [{**record.to_dict(), "path": path} for record, path in fresh], folder)
     files = [
         _tensors(folder, state, "gallery", head.stored.gallery_tensors(first_row, rows), head.name)
         for head in state.heads
@@ -168,36 +191,34 @@ def _segment(folder: Path, state: MapState, first_row: int) -> list[dict[str, An
         files.append(_tensors(folder, state, "coordinates", state.spaces.coordinate_tensors(first_row, rows)))
     if state.compact is not None:
         files.append(_tensors(folder, state, "tokens", state.compact.patch_tensors(first_row, rows)))
-    return [*files, _entry(records, "images", None)]
+    return [*files, _entry(records, written, "images", None)]
 
 
 def _tensors(
-    folder: Path, state: MapState, role: str, tensors: dict[str, Any], head: str | None = None, suffix: str = ""
+    folder: OpenFolder, state: MapState, role: str, tensors: dict[str, Any], head: str | None = None, suffix: str = ""
 ) -> dict[str, Any]:
     """Write a file of tensors, of the head of that name or of none; its entry in the header."""
     name = "" if head in (None, DATABASE) else f"{head}{suffix}-"
-    path = folder / f"{role}-{name}r{state.revision:06d}.safetensors"
-    write_tensors(path, tensors, {"format": FORMAT, "role": role})
-    return _entry(path, role, head)
+    path = folder.path / f"{role}-{name}r{state.revision:06d}.safetensors"
+    return _entry(path, write_tensors(path, tensors, {"format": FORMAT, "role": role}, folder), role, head)
 
 
-def _entry(path: Path, role: str, head: str | None) -> dict[str, Any]:
-    size, digest = path.stat().st_size, sha256_of_file(path)
-    return {"name": path.name, "role": role, "head": head, "bytes": size, "sha256": digest}
+def _entry(path: Path, written: Written, role: str, head: str | None) -> dict[str, Any]:
+    return {"name": path.name, "role": role, "head": head, "bytes": written.bytes, "sha256": written.sha256}
 
 
-def commit(folder: Path, state: MapState) -> MapState:
+def commit(folder: OpenFolder, state: MapState) -> MapState:
     """Make the state of `folder` this one: replace the header, then delete what neither it nor the one before names.
 
     A reader that has the header before still finds its files.
     """
-    kept = {HEADER, *_files_before(folder), *(entry["name"] for entry in state.files)}
+    kept = {HEADER, *files_before(folder), *(entry["name"] for entry in state.files)}
     header = {
         "format": FORMAT,
         "format_version": VERSION,
         "tfa_version": __version__,
         **{key: getattr(state, key) for key in AS_THEY_ARE},
-        "photos": photo_facts(state.photo_root, str(folder.resolve())),
+        "photos": photo_facts(state.photo_root, str(folder.path.resolve())),
         "space": None if state.spaces is None else state.spaces.to_dict(),
         "verification": None if state.compact is None else state.compact.to_dict(),
         "heads": [head.to_dict() for head in state.heads],
@@ -206,14 +227,6 @@ def commit(folder: Path, state: MapState) -> MapState:
         "files": list(state.files),
     }
     digest = digest_of(header)
-    write_json(folder / HEADER, {**header, "digest": digest})
+    write_json(folder.path / HEADER, {**header, "digest": digest}, folder)
     remove_others(folder, kept)
     return replace(state, digest=digest)
-
-
-def _files_before(folder: Path) -> list[str]:
-    """The files of the header that is about to be replaced; none if there is none, or a damaged one."""
-    try:
-        return [entry["name"] for entry in read_header(folder)["files"]]
-    except BadMap:
-        return []

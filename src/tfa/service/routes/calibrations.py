@@ -17,6 +17,7 @@ from tfa.maps import CalibrationReport, PlaceMap
 from tfa.maps.calibrate import check_request
 from tfa.maps.expected_recall import in_words
 from tfa.maps.summary import differences
+from tfa.service.audit import asker_of
 from tfa.service.auth import editing, reading
 from tfa.service.bodies import body_schema, read_photos
 from tfa.service.context import Chosen, Running, Service, answer_of
@@ -42,7 +43,8 @@ async def calibrate(request: Request, service: Running, live: Chosen) -> dict[st
     folder = Path(tempfile.mkdtemp(prefix="tfa-calibration-"))
     try:
         files = await service.work(lambda: _written(uploads, names, folder))
-        job = service.jobs.start(_calibration(live, files, folder, fields, skipped))
+        work = _calibration(live, files, fields, skipped)
+        job = service.jobs.start(work, ended=_noted_end(request, service, live, folder, fields.name))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -78,19 +80,29 @@ def _written(uploads: list[Upload], names: list[str], folder: Path) -> list[Path
     return files
 
 
+def _noted_end(request: Request, service: Service, live: LiveMap, folder: Path, name: str) -> Callable[[Job], None]:
+    """Of a job that ended, in whatever way: its photos go, and the audit log says what came of it."""
+    asker = asker_of(request)
+
+    def ended(job: Job) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        came = {"error": job.error} if job.result is None else {"revision": job.result["revision"]}
+        result = {"job": job.id, "name": name, **came}
+        service.audit.write(**asker, action=f"calibrate {job.state}", map=live.name, status=None, result=result)
+
+    return ended
+
+
 def _calibration(
-    live: LiveMap, files: list[Path], folder: Path, fields: CalibrationFields, skipped: list[dict[str, str]]
+    live: LiveMap, files: list[Path], fields: CalibrationFields, skipped: list[dict[str, str]]
 ) -> Callable[[Progress], dict[str, Any]]:
     """The job: calibrate a map apart, then put the new head into the map as it is by then."""
 
     def work(progress: Progress) -> dict[str, Any]:
-        try:
-            base = live.current
-            apart = PlaceMap(base.state, encoder=live.encoder)  # without a folder: nothing is written yet
-            apart.cache, apart.options = base.cache, EncoderOptions(batch_size=1, skip_bad=True)
-            report = apart.calibrate(files, fields.name, score=fields.score, progress=progress)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        base = live.current
+        apart = PlaceMap(base.state, encoder=live.encoder)  # without a folder: nothing is written yet
+        apart.cache, apart.options = base.cache, EncoderOptions(batch_size=1, skip_bad=True)
+        report = apart.calibrate(files, fields.name, score=fields.score, progress=progress)
         _, revision = live.edit("calibrate", lambda current: current.adopt_calibration(apart, fields.name)).result()
         return _reported(report, base, revision, skipped)
 

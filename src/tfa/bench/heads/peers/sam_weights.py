@@ -101,9 +101,11 @@ def _check(shapes: dict[str, tuple[int, ...]], wanted: Mapping[str, Any], weight
     mismatches = [f"{len(keys)} {kind}: {', '.join(keys[:4])}" for kind, keys in problems.items() if keys]
     if mismatches:
         raise BadWeights(
-            f"{weights} does not hold the weights of SAM {name} under transformers' names:\n  "
-            + "\n  ".join(mismatches)
-            + f"\ngive the size the file belongs to ({', '.join(SIZES)}), or a folder written by save_pretrained"
+            f"{weights} does not hold the weights of SAM {name} under transformers' names:",
+            more=[
+                *(f"  {line}" for line in mismatches),
+                f"give the size the file belongs to ({', '.join(SIZES)}), or a folder written by save_pretrained",
+            ],
         )
 
 

@@ -1,0 +1,1 @@
+"""What the project depends on: every version pinned, and asked about."""
