@@ -76,7 +76,9 @@ def test_it_says_by_how_many_numbers_it_is_searched(reduced, tmp_path, town, cac
     facts = reopened(tmp_path / "town.tfa").info()
     width = reduced.state.head.reduced.reduction.width
     assert facts["reduction"] == {"dims": DIMS, "full_dims": width, "bytes_per_image": DIMS + 4, "scored_again": 100}
-    assert facts["format_version"] == json.loads((tmp_path / "town.tfa" / "map.json").read_text())["format_version"] == 3
+    assert (
+        facts["format_version"] == json.loads((tmp_path / "town.tfa" / "map.json").read_text())["format_version"] == 3
+    )
     plain = built(town, cache, None)
     plain.save(tmp_path / "plain.tfa")
     assert plain.info()["reduction"] is None
@@ -117,7 +119,7 @@ def test_removed_images_are_not_found_and_do_not_count(reduced, tmp_path, town, 
     again = reopened(tmp_path / "town.tfa")
     assert not {2, 3, 9} & {hit for found in answers(again, photos) for hit, _ in found}
     tokens = again.state.head.scorer.query_vectors
-    vectors = [tokens(batch) for _, batch in again.encoded_batches(photos[:4])][0]
+    [vectors] = [tokens(batch) for _, batch in again.encoded_batches(photos[:4])]
     result, engine = again.engine().search(vectors, 1), again.engine()
     rows = engine.reduced.rows.take(again.rows).astype(np.float64)
     scores = engine.reduced.reduction.of_queries(np.asarray(vectors)).astype(np.float64) @ rows.T

@@ -1,4 +1,4 @@
-"""The reduced engine: what it scores again is exact, what it knows of a row comes from moments, nothing else is read."""
+"""The reduced engine: what it scores again is exact, what it knows of a row comes from moments; no more is read."""
 
 import numpy as np
 import pytest
@@ -24,16 +24,22 @@ def galleries():
     return WeightedGalleries(WEIGHTS, tuple(terms), rng.normal(0, 1, IMAGES))
 
 
+def weighted(galleries):
+    return zip(WEIGHTS, galleries.galleries, strict=True)
+
+
 @pytest.fixture
 def queries(galleries):
     rng = np.random.default_rng(1)
-    rows = np.concatenate([np.sqrt(w) * g.take(np.arange(0, 200, 9)) for w, g in zip(WEIGHTS, galleries.galleries)], 1)
+    rows = np.concatenate([np.sqrt(w) * g.take(np.arange(0, 200, 9)) for w, g in weighted(galleries)], 1)
     return (rows + 0.1 * rng.standard_normal(rows.shape)).astype(np.float32)
 
 
 def engines(galleries, alive=None, dims=DIMS):
     ids = np.arange(IMAGES)[::-1] * 3 if alive is None else alive * 3
-    return ExactEngine(galleries, ids, alive), ReducedEngine(galleries, ids, alive, reduced=fit_reduced(galleries, dims))
+    return ExactEngine(galleries, ids, alive), ReducedEngine(
+        galleries, ids, alive, reduced=fit_reduced(galleries, dims)
+    )
 
 
 def test_what_is_found_has_the_score_of_an_exhaustive_search_to_the_last_bit(galleries, queries):
@@ -118,7 +124,7 @@ def test_a_new_chunk_leaves_the_others_and_their_moments_in_place(galleries):
     assert grown.moments()[0] is known
     assert len(grown) == IMAGES
     again = ReducedEngine(galleries, np.arange(IMAGES), reduced=grown)
-    vectors = np.concatenate([np.sqrt(w) * g.take([350]) for w, g in zip(WEIGHTS, galleries.galleries)], 1)
+    vectors = np.concatenate([np.sqrt(w) * g.take([350]) for w, g in weighted(galleries)], 1)
     assert again.search(vectors.astype(np.float32), 4).ids.shape == (1, 4)
 
 
@@ -128,5 +134,7 @@ def test_a_tall_gallery_is_fitted_by_its_second_moment_and_a_wide_one_by_product
     monkeypatch.setattr("tfa.search.reduced.LARGEST", sum(WIDTHS) - 1)
     few = fit_reduced(galleries, DIMS).reduction.of_queries(queries)
     assert not np.allclose(few, tall, atol=1e-3)  # of 63 images
-    wide = WeightedGalleries(WEIGHTS, tuple(Gallery.of(g.chunks[0][:50]) for g in galleries.galleries), galleries.bias[:50])
+    wide = WeightedGalleries(
+        WEIGHTS, tuple(Gallery.of(g.chunks[0][:50]) for g in galleries.galleries), galleries.bias[:50]
+    )
     assert fit_reduced(wide, DIMS).reduction.dims == DIMS

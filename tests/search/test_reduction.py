@@ -63,7 +63,7 @@ def test_fewer_images_than_numbers_have_fewer_directions(world):
 
 
 def test_a_vector_is_reduced_the_same_alone_and_in_a_batch(world):
-    images, bias, queries = world
+    images, _, queries = world
     reduction = fit_reduction(images.T @ images, 9).in_half
     together = reduction.of_queries(queries)
     for row, query in enumerate(queries):
@@ -129,9 +129,7 @@ def test_moments_add_up_and_are_taken_off(world):
     for same in (first + second, Moments.total([first, second]), Moments.total(iter([second, first]))):
         assert same.count == IMAGES
         np.testing.assert_allclose(same.mean_and_spread(queries), whole.mean_and_spread(queries), rtol=1e-9)
-    np.testing.assert_allclose(
-        (whole - second).mean_and_spread(queries), first.mean_and_spread(queries), rtol=1e-9
-    )
+    np.testing.assert_allclose((whole - second).mean_and_spread(queries), first.mean_and_spread(queries), rtol=1e-9)
     assert first.count == 20  # adding up changed none of the parts
     np.testing.assert_array_equal(first.first, images[:20].sum(axis=0))
 

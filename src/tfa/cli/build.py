@@ -60,8 +60,8 @@ def build(
         typer.Option(
             metavar="N",
             min=2,
-            help="Search by N numbers of an image, a byte each, and score the best 100 again with all (ours): for large "
-            "maps; 1024 loses no recall that was measured. If not given, all numbers are searched.",
+            help="Search by N numbers of an image, a byte each, and score the best 100 again with all (ours): for "
+            "large maps, where 1024 is a good choice. If not given, all numbers are searched.",
         ),
     ] = None,
     words: Annotated[int, typer.Option(min=1, help=f"{HELP['words']}.")] = HeadSpec().words,

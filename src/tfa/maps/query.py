@@ -64,10 +64,10 @@ class AskableMap:
     def prepare(self) -> None:
         """Make ready for many single queries, which takes seconds for a large map and memory for its rows.
 
-        Rows of integers are packed; answers stay as they are. Of a map with reduced rows those alone are, and the others
-        stay on the disk. A map of floats, from 500 images on, then answers from
-        coarse scores: the same images, and scores to the rounding of a float32. Mean and spread of a row, which
-        confidence needs, are then of coarse scores (z-scores to about 0.01).
+        Rows of integers are packed; answers stay as they are. Of a map with reduced rows those alone are, and the
+        others stay on the disk. A map of floats, from 500 images on, then answers from coarse scores: the same images,
+        and scores to the rounding of a float32. Mean and spread of a row, which confidence needs, are then of coarse
+        scores (z-scores to about 0.01).
         """
         self._prepared, self._searchable_heads = True, {}
         for head in self.state.heads:

@@ -20,6 +20,7 @@ from tfa.bench.heads.second_order import DTYPE, fitted_judged, fitted_spaces
 from tfa.bench.metrics.measures import recall_at
 from tfa.bench.run import Bench
 from tfa.bench.studies.joined_tokens import joined_tokens
+from tfa.method.controllers.decisions import JudgedDecisions
 from tfa.method.controllers.judged import TARGET_INCUMBENT
 from tfa.method.scorer import Compiled
 from tfa.method.second_order import SECOND_ORDER
@@ -127,6 +128,7 @@ def _gallery(
     name: str, benches: Sequence[Bench], database: Photos, shared: Shared, dims: Sequence[int], *, counted: bool = False
 ) -> ReducedGallery:
     head = fitted_judged(database, shared)
+    assert isinstance(head.decisions, JudgedDecisions)
     compiled = head.scorer(0).compile()
     asked = list(_asked(benches, compiled))
     full = [one.vectors @ compiled.database.T + compiled.bias for one in asked]
@@ -217,7 +219,8 @@ def _spread(
 def _fitted_on(share: float, benches: Sequence[Bench], database: Photos, shared: Shared) -> dict[str, Any]:
     """R@1 of a second-order head whose directions and covariance come from a share of the images, the rest added."""
     count, decided = len(database), fitted_judged(database, shared).decisions
-    carrier = decided.carrier if getattr(decided, "representation", None) == SECOND_ORDER else TARGET_INCUMBENT
+    assert isinstance(decided, JudgedDecisions)
+    carrier = decided.carrier if decided.representation == SECOND_ORDER else TARGET_INCUMBENT
     chosen = np.sort(np.random.default_rng(0).permutation(count)[: max(round(share * count), 2)])
     some = shared if share == 1 else Shared(spec=shared.spec, progress=shared.progress)
     spaces = fitted_spaces(database.select(chosen) if share < 1 else database, some)

@@ -18,7 +18,7 @@ def reduction(
         list[str],
         typer.Option(
             metavar="NAME=PATH",
-            help="A dataset and its folder, as for [bold]tfa bench run[/bold]; several are also searched as one gallery.",
+            help="A dataset and its folder, as for [bold]tfa bench run[/bold]; several are also one gallery.",
         ),
     ],
     encoder: options.Encoder = "dinov2-s14-focus",
@@ -28,7 +28,7 @@ def reduction(
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """R@1 of the judged head by 256 to 2,048 numbers an image, in 32, 8, 4 and 1 bits, scored again or not. Markdown."""
+    """R@1 of the judged head by fewer numbers an image, of 32, 8, 4 and 1 bits, scored again or not. Markdown."""
     from tfa.base.progress import as_progress
     from tfa.bench.run import prepare
     from tfa.bench.studies.reduction import study_alone, study_union

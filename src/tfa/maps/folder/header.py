@@ -51,7 +51,10 @@ def read_header(folder: Path) -> dict[str, Any]:
     if version not in (VERSION, REDUCED_VERSION):
         older = isinstance(version, int) and version < VERSION
         remedy = f"build it again: tfa build PHOTOS --out {folder} --force" if older else "use a newer tfa-vpr"
-        raise BadMap(f"{folder} has format version {version}, this release reads {VERSION} and {REDUCED_VERSION}; {remedy}", folder)
+        raise BadMap(
+            f"{folder} has format version {version}, this release reads {VERSION} and {REDUCED_VERSION}; {remedy}",
+            folder,
+        )
     try:
         sound = header.get("digest") == digest_of(header)
     except (ValueError, RecursionError):  # not even JSON that we would write
