@@ -106,10 +106,8 @@ def judged_names(folder) -> set[str]:
     header = json.loads((folder / "judged.tfa" / "map.json").read_text("utf-8"))
     names = {*header, *header["space"]}
     for head in header["heads"]:
-        names |= {*head["decisions"], *head["evidence"], *head["layout"], *head["layout"]["sides"][0]} - {
-            "sides",
-            "terms",
-        }
+        layout = head["layout"]
+        names |= {*head["decisions"], *head["evidence"], *layout["sides"][0], "reduction", *layout["reduction"]}
     for file in header["files"]:
         if file["role"] in ("head", "gallery", "space", "coordinates"):
             tensors, _, _ = read_tensor_header(folder / "judged.tfa" / file["name"])
