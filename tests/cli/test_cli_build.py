@@ -24,17 +24,29 @@ def test_defaults_are_passed_on(run, spy, folder):
 def test_every_option_is_passed_on(run, spy, folder):
     (folder / "w.pth").touch()
     options = "--encoder dinov2-b14@224 --weights w.pth --positions where.csv --skip-bad --ensemble --storage float32 "
-    options += "--no-verify --fast --words 8 --device cuda --threads 2 --batch-size 4 --force --quiet"
+    options += "--no-verify --dims 64 --fast --words 8 --device cuda --threads 2 --batch-size 4 --force --quiet"
     assert run("build", "photos", "near.jpg", "--out", "town.tfa", *options.split()).exit_code == 0
     assert spy.given("build") == {
         "photos": [Path("photos"), Path("near.jpg")], "encoder": "dinov2-b14@224",
         "positions": Path("where.csv"), "spec": HeadSpec(words=8), "progress": False,
-        "map_spec": MapSpec(storage="float32", ensemble=True, verify=False),
+        "map_spec": MapSpec(storage="float32", ensemble=True, verify=False, dims=64),
         "options": EncoderOptions(
             weights=Path("w.pth"), device="cuda", threads=2, fast=True, batch_size=4, skip_bad=True
         ),
     }  # fmt: skip
     assert spy.given("save")["overwrite"] is True
+
+
+def test_a_map_is_searched_by_fewer_numbers_if_asked(run, folder):
+    result = run("build", "photos", "--out", "new.tfa", "--dims", "8")
+    full = PlaceMap.load("new.tfa").info()["reduction"]["full_dims"]
+    told = f"searched by 8 numbers per image, 12 bytes; the best 100 are scored again with all {full}"
+    assert told in " ".join(result.stdout.split())
+    assert told in " ".join(run("info", "new.tfa").stdout.split())
+    assert run("query", "new.tfa", "photos", "--no-online", "--engine", "reduced").exit_code == 0
+    refused = run("build", "photos", "--out", "other.tfa", "--dims", "1")
+    assert refused.exit_code == 2
+    assert "--dims" in refused.stderr
 
 
 def test_the_report_gives_decisions_reasons_notes_and_skipped_files(run, folder):
