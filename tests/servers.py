@@ -58,11 +58,25 @@ class PostgresServer:
 
     def _run(self, program: str, *arguments: object) -> None:
         command = [str(self._bin / program), *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder, **self._as)
+        secret = {"PGPASSWORD": self.password} if self.password else {}
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env={**os.environ, **secret},
+            stdin=subprocess.DEVNULL,
+            **self._as,
+        )
         assert done.returncode == 0, done.stderr
 
     def start(self) -> PostgresServer:
-        settings = ("listen_addresses=127.0.0.1", f"port={self.port}", "unix_socket_directories=", "shared_buffers=64MB")
+        settings = (
+            "listen_addresses=127.0.0.1",
+            f"port={self.port}",
+            "unix_socket_directories=",
+            "shared_buffers=64MB",
+        )
         command = [str(self._bin / "postgres"), "-D", str(self.data)]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(

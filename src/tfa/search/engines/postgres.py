@@ -54,7 +54,9 @@ class PostgresStore(Store):
             told = "insert into tfa.collections (name, dimensions, dtype, shards) values (%s, %s, %s, %s)"
             self._server.run(lambda c: c.execute(told, (name, dimensions, dtype, list(shards))))
         except EngineConflict as error:
-            raise (taken if isinstance(error.__cause__, errors.DuplicateTable | errors.UniqueViolation) else error) from None
+            raise (
+                taken if isinstance(error.__cause__, errors.DuplicateTable | errors.UniqueViolation) else error
+            ) from None
         return self.open(name)
 
     def open(self, name: str) -> Collection:

@@ -1,9 +1,9 @@
 """A table of PostgreSQL with pgvector as a collection. Its indexes:
 
-    scan       every vector is read, exact
-    ivfflat    all its lists are probed: exact, and several times faster
-    hnsw       a graph, approximate
-    bit        signs and lengths first, and of the best of these the vectors
+scan       every vector is read, exact
+ivfflat    all its lists are probed: exact, and several times faster
+hnsw       a graph, approximate
+bit        signs and lengths first, and of the best of these the vectors
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tfa.search.store import NOBODY, Collection, Entries, Where, coordinates_of
 TYPES = {"float32": "vector", "float16": "halfvec"}
 INDEXED_DIMENSIONS = {"vector": 2000, "halfvec": 4000}  # pgvector's own limits
 INDEXES = ("scan", "ivfflat", "hnsw", "bit")
+EXACT = ("scan", "ivfflat")
 ROWS_OF_A_LIST = 1000
 SPARE = 16  # halfvec rounds the query too: so many more are scored again with the query as it is
 LEAST_OF_BITS = 200  # candidates by their signs, or twice as many as are asked for
@@ -54,16 +55,16 @@ class PostgresCollection(Collection):
                     vector, payload, full = rows[own]
                     east, north = coordinates_of(payload) or (None, None)
                     session, digest = _text(payload.get("session")), _text(payload.get("digest"))
-                    copy.write_row((own, self._vector(vector), dict(payload), session, east, north, digest, bytes(full)))
+                    copy.write_row(
+                        (own, self._vector(vector), dict(payload), session, east, north, digest, bytes(full))
+                    )
 
         if rows:
             written(self._server, replace)
 
     def delete(self, ids: Sequence[int] | np.ndarray) -> None:
         gone = [int(one) for one in ids]
-        written(
-            self._server, lambda c: c.execute(self._sql("delete from {table} where id = any(%s)"), (gone,))
-        )
+        written(self._server, lambda c: c.execute(self._sql("delete from {table} where id = any(%s)"), (gone,)))
 
     def nearest(self, queries: np.ndarray, k: int, where: Where | None = None) -> tuple[np.ndarray, np.ndarray]:
         queries = self.fitting(queries)
@@ -73,7 +74,9 @@ class PostgresCollection(Collection):
         def search(connection: Connection) -> tuple[list[list[tuple[int, float]]], int]:
             with connection.pipeline():
                 cursors = [
-                    connection.execute(command, {"query": self._plain(q), "rough": self._vector(q), **values, **_counts(k)})
+                    connection.execute(
+                        command, {"query": self._plain(q), "rough": self._vector(q), **values, **_counts(k)}
+                    )
                     for q in queries
                 ]
                 few = self._sql("select count(*) from (select 1 from {table} limit %s) as few")
@@ -133,8 +136,8 @@ class PostgresCollection(Collection):
                 f"pgvector indexes at most {INDEXED_DIMENSIONS[self._type]} dimensions of {self.dtype}, {self.name!r} has "
                 f"{self.dimensions}; build with fewer --dims, or use the index bit"
             )
-        if index == "bit" and self.shards:
-            raise BadSpec("the index bit is not for shards; use ivfflat or hnsw")
+        if index not in EXACT and self.shards:  # a shard is not told how few are wanted, and would search on and on
+            raise BadSpec(f"the index {index} is not for shards; use {' or '.join(EXACT)}")
         for server, table in holders(self._server, self.name, self.shards):
             server.run(lambda c, table=table: self._reindex(c, table, index))  # type: ignore[misc]
         told = "update tfa.collections set index = %s where name = %s"

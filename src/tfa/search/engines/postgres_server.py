@@ -83,7 +83,9 @@ class Address:
             raise BadSpec("the addresses in a postgres:// URL are HOST:PORT, several separated by commas") from None
         shards, replicas = asked.get("shards", ()), asked.get("replicas", ())
         if replicas and len(replicas) != len(shards):
-            raise BadSpec(f"{len(shards)} shards and {len(replicas)} replicas: give one replica a shard, in their order")
+            raise BadSpec(
+                f"{len(shards)} shards and {len(replicas)} replicas: give one replica a shard, in their order"
+            )
         if f"{host}:{port}" in shards:
             raise BadSpec(f"{host}:{port} cannot be its own shard; name other servers in shards=")
         user = unquote(parts.username or os.environ.get("PGUSER") or "postgres")
@@ -110,7 +112,11 @@ class Server:
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._free = threading.Semaphore(CONNECTIONS)
-        self.run(_set_up)
+        try:
+            self.run(_set_up)
+        except TfaError:
+            self.close()
+            raise
 
     def run(self, work: Callable[[Connection], Answer], once: bool = False) -> Answer:
         """The work's answer. It is begun a second time if the connection turned out to be lost, unless it may happen
@@ -126,6 +132,7 @@ class Server:
                 except psycopg.Error as error:
                     lost = connection.broken or connection.closed
                     if lost:
+                        connection.close()
                         self.close()
                     else:
                         self._give_back(connection)
@@ -148,6 +155,7 @@ class Server:
             try:
                 connection.execute("select 1")
             except psycopg.Error:
+                connection.close()
                 self.close()
                 connection = None
         return connection or self._connected()
@@ -170,11 +178,17 @@ class Server:
                 options=OPTIONS,
                 application_name="tfa",
             )
-            if connection.execute("select 1 from pg_extension where extname = 'vector'").fetchone() is None:
-                add_extension(connection, "vector", where)
-            register_vector(connection)
         except psycopg.Error as error:
             raise self.in_our_words(error, lost=True) from error
+        try:
+            add_extension(connection, "vector", where)
+            register_vector(connection)
+        except psycopg.Error as error:
+            connection.close()
+            raise self.in_our_words(error, lost=True) from error
+        except TfaError:
+            connection.close()
+            raise
         return connection
 
     def in_our_words(self, error: psycopg.Error, lost: bool = False) -> TfaError:
@@ -223,14 +237,18 @@ def _set_up(connection: Connection) -> None:
 
 
 def add_extension(connection: Connection, name: str, where: Address) -> None:
+    if connection.execute("select 1 from pg_extension where extname = %s", (name,)).fetchone():
+        return
     try:
         with connection.transaction():
             connection.execute("select pg_advisory_xact_lock(%s)", (LOCK_OF_SETUP,))
-            connection.execute(psycopg.sql.SQL("create extension if not exists {}").format(psycopg.sql.Identifier(name)))
+            connection.execute(
+                psycopg.sql.SQL("create extension if not exists {}").format(psycopg.sql.Identifier(name))
+            )
     except (errors.FeatureNotSupported, errors.UndefinedFile, errors.InsufficientPrivilege) as error:
         raise BadSpec(
             f"the database {where.database!r} at {where} lacks the extension {name!r} ({str(error).splitlines()[0]}); "
-            f"install pgvector 0.8 or newer there, and as a superuser: create extension {name}"
+            f"install it there (vector is pgvector, 0.8 or newer), and as a superuser: create extension {name}"
         ) from None
 
 

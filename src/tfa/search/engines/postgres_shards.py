@@ -88,7 +88,9 @@ class Shards:
         known = connection.execute("select 1 from pg_foreign_server where srvname = %s", (f"tfa {shard}",)).fetchone()
         if known is None:
             connection.execute(
-                sql.SQL("create server {} foreign data wrapper postgres_fdw options ({})").format(server, _given(options))
+                sql.SQL("create server {} foreign data wrapper postgres_fdw options ({})").format(
+                    server, _given(options)
+                )
             )
         else:
             connection.execute(sql.SQL("alter server {} options ({})").format(server, _given(options, "set ")))
