@@ -8,10 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from tests.search.engine_contract import EngineContract
 from tests.search.store_contract import StoreContract, entries_of, vectors_with_bias
 from tests.servers import PostgresServer
 from tfa.errors import BadSpec, EngineUnavailable
 from tfa.search.store import Entries, Where
+from tfa.search.store_engine import StoreEngine
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed (pip install -e '.[dev]')")
 from psycopg import sql  # noqa: E402
@@ -24,6 +26,19 @@ def postgres():
     server = PostgresServer().start()
     yield server
     server.remove()
+
+
+class TestEngineInPostgres(EngineContract):
+    @pytest.fixture(autouse=True)
+    def _store(self, postgres):
+        self.store = StoreContract.connect(postgres.url)
+        yield
+        for name in self.store.names("engine_"):
+            self.store.drop(name)
+        self.store.close()
+
+    def create(self, vectors, bias, ids, payload=None):
+        return StoreEngine.create(vectors, bias, ids, payload, self.store)
 
 
 class TestPostgres(StoreContract):
@@ -60,7 +75,7 @@ class TestShards(StoreContract):
 
 
 def test_shards_hold_a_part_each_and_order_it_themselves(cluster):
-    asked, first, second = cluster
+    _, first, second = cluster
     store = StoreContract.connect(sharded(*cluster))
     vectors, queries = vectors_with_bias(400, 64)
     collection = store.create("parts__v1", 64, "float16")
@@ -86,7 +101,7 @@ def test_shards_hold_a_part_each_and_order_it_themselves(cluster):
 
 @pytest.mark.kill
 def test_a_lost_shard_is_named_and_its_replica_answers(cluster):
-    asked, first, second = cluster
+    _, first, second = cluster
     vectors, queries = vectors_with_bias(400, 64)
     store = StoreContract.connect(sharded(*cluster))
     collection = store.create("lost__v1", 64)
@@ -179,7 +194,7 @@ def test_what_keeps_us_out_is_said_without_the_password(postgres, cluster):
     with psycopg.connect(f"postgresql://tfa@{postgres.address}/postgres", autocommit=True) as connection:
         connection.execute("create role guest login")
         connection.execute("create database bare")
-    with pytest.raises(BadSpec, match="lacks the extension 'vector'.*create extension vector"):
+    with pytest.raises(BadSpec, match=r"lacks the extension 'vector'.*create extension vector"):
         StoreContract.connect(f"postgres://guest@{postgres.address}/bare")
     StoreContract.connect(f"postgres://tfa@{postgres.address}/bare").close()
     with pytest.raises(BadSpec, match="user 'guest' may not"):

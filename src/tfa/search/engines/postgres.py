@@ -6,7 +6,7 @@ With `?shards=HOST:PORT,…` new collections are partitioned tables over foreign
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any
 
 from psycopg import errors, sql
 
@@ -20,7 +20,6 @@ MOST_DIMENSIONS = 16_000  # pgvector's own limit
 PART = 8_000_000  # bytes of a document in one row
 COLUMNS = """(id bigint not null, vector {type}({dimensions}) not null, payload json not null, session text,
     east float8, north float8, digest text, "full" bytea not null)"""
-Answer = TypeVar("Answer")
 
 
 class PostgresStore(Store):
@@ -70,11 +69,10 @@ class PostgresStore(Store):
 
     def drop(self, name: str) -> None:
         for own, *_, shards in self._listed(name):
-            gone = sql.SQL("drop table if exists {}")
             if shards:  # before the tables it reads from
-                self._server.run(lambda c, own=own: c.execute(gone.format(sql.Identifier("tfa", own))))  # type: ignore[misc]
+                self._server.run(_dropping(own))
             for server, table in holders(self._server, own, shards):
-                server.run(lambda c, table=table: c.execute(gone.format(sql.Identifier("tfa", table))))  # type: ignore[misc]
+                server.run(_dropping(table))
             self._server.run(lambda c: c.execute("delete from tfa.collections where name = %s", (name,)))
 
     def names(self, prefix: str = "") -> list[str]:
@@ -117,6 +115,11 @@ def _make_table(connection: Connection, table: str, columns: str) -> None:
     connection.execute(sql.SQL("create table {} ").format(own) + sql.SQL(columns))  # type: ignore[arg-type]
     connection.execute(sql.SQL("alter table {} add primary key (id)").format(own))
     connection.execute(sql.SQL("create index on {} (digest)").format(own))
+
+
+def _dropping(table: str) -> Callable[[Connection], Any]:
+    command = sql.SQL("drop table if exists {}").format(sql.Identifier("tfa", table))
+    return lambda connection: connection.execute(command)
 
 
 def _lock(connection: Connection, key: str) -> None:

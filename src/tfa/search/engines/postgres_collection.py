@@ -8,7 +8,6 @@ bit        signs and lengths first, and of the best of these the vectors
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from pgvector import HalfVector, Vector
 from psycopg import sql
 
 from tfa.errors import BadSpec
+from tfa.search.engines.ascii_text import ascii_text
 from tfa.search.engines.postgres_server import Connection, Server
 from tfa.search.engines.postgres_shards import holders, written
 from tfa.search.store import NOBODY, Collection, Entries, Where, coordinates_of
@@ -54,7 +54,7 @@ class PostgresCollection(Collection):
                 for own in sorted(rows):
                     vector, payload, full = rows[own]
                     east, north = coordinates_of(payload) or (None, None)
-                    session, digest = _text(payload.get("session")), _text(payload.get("digest"))
+                    session, digest = ascii_text(payload.get("session")), ascii_text(payload.get("digest"))
                     copy.write_row(
                         (own, self._vector(vector), dict(payload), session, east, north, digest, bytes(full))
                     )
@@ -91,7 +91,7 @@ class PostgresCollection(Collection):
         return found, scores
 
     def _search(self) -> sql.SQL:
-        """Candidates by what the index orders by; of these the k best by the scores of the vectors as they are stored."""
+        """Candidates in the order of the index; of these the k best by the scores of the vectors as they are stored."""
         if self.index == "bit":
             angle = f"pi() * (code <~> binary_quantize(%(rough)s::{self._type})::bit({self.dimensions}))"
             order, limit = f"length * cos({angle} / {self.dimensions}) desc", "%(bits)s"
@@ -110,7 +110,7 @@ class PostgresCollection(Collection):
         return self._entries([known[own] for own in wanted if own in known])
 
     def find(self, digests: Sequence[str]) -> dict[str, int]:
-        asked = {_text(one): one for one in digests}
+        asked = {ascii_text(one): one for one in digests}
         command = self._sql("select digest, min(id) from {table} where digest = any(%s) group by digest")
         found = self._server.run(lambda c: c.execute(command, (list(asked),)).fetchall())
         return {asked[digest]: own for digest, own in found}
@@ -133,8 +133,8 @@ class PostgresCollection(Collection):
             raise BadSpec(f"PostgreSQL has no index {index!r}; there are {', '.join(INDEXES)}")
         if not fits and index in ("ivfflat", "hnsw"):
             raise BadSpec(
-                f"pgvector indexes at most {INDEXED_DIMENSIONS[self._type]} dimensions of {self.dtype}, {self.name!r} has "
-                f"{self.dimensions}; build with fewer --dims, or use the index bit"
+                f"pgvector indexes at most {INDEXED_DIMENSIONS[self._type]} dimensions of {self.dtype}, {self.name!r} "
+                f"has {self.dimensions}; build with fewer --dims, or use the index bit"
             )
         if index not in EXACT and self.shards:  # a shard is not told how few are wanted, and would search on and on
             raise BadSpec(f"the index {index} is not for shards; use {' or '.join(EXACT)}")
@@ -196,11 +196,6 @@ class PostgresCollection(Collection):
         return Entries(ids, vectors, [row[2] for row in rows], [bytes(row[3]) for row in rows])
 
 
-def _text(value: str | None) -> str | None:
-    """As JSON writes it: PostgreSQL's text holds neither NUL nor half a surrogate, names of files may."""
-    return None if value is None else json.dumps(value)
-
-
 def _counts(k: int) -> dict[str, int]:
     return {"k": k, "spare": k + SPARE, "bits": max(2 * k, LEAST_OF_BITS)}
 
@@ -209,7 +204,7 @@ def _condition(where: Where | None) -> tuple[sql.SQL, dict[str, Any]]:
     parts, values = ["true"], dict[str, Any]()
     if where is not None and where.sessions:
         parts.append("session = any(%(sessions)s)")
-        values["sessions"] = [_text(one) for one in where.sessions]
+        values["sessions"] = [ascii_text(one) for one in where.sessions]
     if where is not None and where.region is not None:
         box = where.region
         parts.append("east between %(west)s and %(east)s and north between %(south)s and %(north)s")

@@ -1,4 +1,4 @@
-"""A PostgreSQL server as the store sees it: a few connections that several threads share, and errors in our own words."""
+"""A PostgreSQL server as the store sees it: a few connections that threads share, and errors in our own words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ try:
     from psycopg import errors
 except ImportError as missing:
     raise MissingExtra(
-        f"a map in PostgreSQL needs {missing.name}, which is not installed; install with: pip install 'tfa-vpr[postgres]'"
+        f"a map in PostgreSQL needs {missing.name}, which is not installed; "
+        "install with: pip install 'tfa-vpr[postgres]'"
     ) from None
 
 Connection = psycopg.Connection[Any]
@@ -197,10 +198,10 @@ class Server:
         code = error.sqlstate or ""
         if "password" in said and ("authentication failed" in said or "no password supplied" in said):
             return BadSpec(
-                f"PostgreSQL at {where} does not accept the user {where.user!r} with this password; give them in the URL, "
-                "postgres://USER:PASSWORD@HOST:PORT/DATABASE/NAME, or in PGUSER and PGPASSWORD"
+                f"PostgreSQL at {where} does not accept the user {where.user!r} with this password; give them in "
+                "the URL, postgres://USER:PASSWORD@HOST:PORT/DATABASE/NAME, or in PGUSER and PGPASSWORD"
             )
-        if "does not exist" in said and "FATAL:" in said or "pg_hba.conf" in said:
+        if ("does not exist" in said and "FATAL:" in said) or "pg_hba.conf" in said:
             return BadSpec(f"PostgreSQL at {where} refuses the connection: {said.rpartition('FATAL:')[2].strip()}")
         shard = _shard_named_in(str(error))
         if shard:

@@ -1,7 +1,7 @@
 """Shards of a PostgreSQL store: other servers that hold a part of each collection, read through postgres_fdw.
 
-Every shard has a plain table of the collection's name; the server that is asked has a partitioned table of that name over
-them, by a hash of the id. The order of a search is computed by the shards; a shard that does not answer fails the search.
+Every shard has a plain table of the collection's name; the server that is asked has a partitioned table of that name
+over them, by a hash of the id. The shards compute the order of a search; one that does not answer fails the search.
 """
 
 from __future__ import annotations
