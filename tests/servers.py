@@ -111,9 +111,6 @@ class PostgresServer:
         """As a power cut would: -9, every process of it."""
         self._end(signal.SIGKILL)
 
-    def stop(self) -> None:
-        self._end(signal.SIGINT)
-
     def _end(self, how: signal.Signals) -> None:
         if self._process is None:
             return
@@ -125,5 +122,5 @@ class PostgresServer:
         self._process = None
 
     def remove(self) -> None:
-        self.stop()
+        self._end(signal.SIGQUIT)  # at once: nothing of it is kept
         shutil.rmtree(self.folder, ignore_errors=True)

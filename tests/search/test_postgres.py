@@ -116,6 +116,7 @@ def test_a_lost_shard_is_named_and_its_replica_answers(cluster):
     for got, wanted in zip(collection.nearest(queries[:3], 10), answer, strict=True):
         np.testing.assert_array_equal(got, wanted)
     store.drop("lost__v1")
+    store.close()
 
     replica = second.replica().start()
     url = sharded(*cluster, replicas=f"&replicas={first.address},{replica.address}")

@@ -11,8 +11,11 @@ from datetime import timedelta
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tfa.errors import BadSpec, EngineConflict, MissingExtra
+from tfa.search.engines.lance_errors import FAILURES, in_our_words, is_absent
+from tfa.search.store import Collection, Store
 
-os.environ.setdefault("RUST_LOG", "error")  # it logs a line a query otherwise
+for own_log in ("RUST_LOG", "LANCE_LOG"):  # it logs a line a query otherwise
+    os.environ.setdefault(own_log, "error")
 try:
     import lancedb
 
@@ -25,8 +28,6 @@ except ImportError as missing:
         f"a map in LanceDB needs {missing.name}, which is not installed; install with: pip install 'tfa-vpr[lance]'"
     ) from None
 
-from tfa.search.engines.lance_errors import FAILURES, in_our_words, is_absent
-from tfa.search.store import Collection, Store
 
 AT_ONCE = timedelta(0)  # how old an answer may be
 
@@ -91,7 +92,7 @@ class LanceStore(Store):
 
     @in_our_words
     def drop(self, name: str) -> None:
-        self._tables.drop_table(name, ignore_missing=True)
+        self._tables.drop_table(name, ignore_missing=True)  # type: ignore[call-arg]
 
     @in_our_words
     def names(self, prefix: str = "") -> list[str]:

@@ -97,7 +97,9 @@ class LanceCollection(Collection):
         """LanceDB sorts no ties. As long as the last that came may tie with the kth, more are asked for."""
         wanted = k + SPARE
         while True:
-            search = self._table.search(query.astype(self.dtype)).distance_type("dot").select(["id", "vector"])
+            search = (
+                self._table.search(query.astype(self.dtype)).distance_type("dot").select(["id", "vector", "_distance"])
+            )
             if condition is not None:
                 search = search.where(condition, prefilter=True)
             search = search.nprobes(PROBES).refine_factor(REFINED) if indexed else search.bypass_vector_index()

@@ -112,7 +112,7 @@ class PostgresStore(Store):
 
 def _make_table(connection: Connection, table: str, columns: str) -> None:
     own = sql.Identifier("tfa", table)
-    connection.execute(sql.SQL("create table {} ").format(own) + sql.SQL(columns))  # type: ignore[arg-type]
+    connection.execute(sql.SQL("create table {} ").format(own) + sql.SQL(columns))
     connection.execute(sql.SQL("alter table {} add primary key (id)").format(own))
     connection.execute(sql.SQL("create index on {} (digest)").format(own))
 

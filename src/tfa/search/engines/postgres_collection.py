@@ -97,11 +97,14 @@ class PostgresCollection(Collection):
             order, limit = f"length * cos({angle} / {self.dimensions}) desc", "%(bits)s"
         else:
             order, limit = f"vector <#> %(rough)s::{self._type}", "%(spare)s"
-        return sql.SQL(
-            "select id, (score * -1)::float4 from ("  # <#> is minus the inner product
-            f"select id, vector::vector <#> %(query)s::vector as score from {{table}} where {{condition}} "
-            f"order by {order}, id limit {limit}) as candidates order by score, id limit %(k)s"
-        )
+        score, rest = "vector::vector <#> %(query)s::vector as score", f"order by {order}, id limit {limit}"
+        if self.shards:  # a number comes from a shard much faster than a vector
+            candidates = f"select id, {score} from {{table}} where {{condition}} {rest}"
+        else:  # vectors that are stored out of line are read for these few alone
+            few = f"select id, vector from {{table}} where {{condition}} {rest}"
+            candidates = f"select id, {score} from ({few}) as few"
+        best = f"select id, (score * -1)::float4 from ({candidates}) as candidates order by score, id limit %(k)s"
+        return sql.SQL(best)  # <#> is minus the inner product
 
     def fetch(self, ids: Sequence[int] | np.ndarray) -> Entries:
         wanted = [int(one) for one in ids]

@@ -61,7 +61,7 @@ class Shards:
             self._connect(connection, shard, [host_and_port(one) for one in hosts])
         own = sql.Identifier("tfa", name)
         connection.execute(
-            sql.SQL("create table {} ").format(own) + sql.SQL(columns) + sql.SQL(" partition by hash (id)")  # type: ignore[arg-type]
+            sql.SQL("create table {} ").format(own) + sql.SQL(columns) + sql.SQL(" partition by hash (id)")
         )
         part = sql.SQL(
             "create foreign table {} partition of {} for values with (modulus {}, remainder {}) server {} "
@@ -105,5 +105,5 @@ def _server_of(shard: str) -> sql.Identifier:
 
 
 def _given(options: dict[str, str], verb: str = "") -> sql.Composed:
-    pairs = [sql.SQL(verb + "{} {}").format(sql.Identifier(key), sql.Literal(text)) for key, text in options.items()]  # type: ignore[arg-type]
+    pairs = [sql.SQL(verb + "{} {}").format(sql.Identifier(key), sql.Literal(text)) for key, text in options.items()]
     return sql.SQL(", ").join(pairs)
