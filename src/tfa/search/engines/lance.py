@@ -14,7 +14,7 @@ from tfa.errors import BadSpec, EngineConflict, MissingExtra
 from tfa.search.engines.lance_errors import FAILURES, in_our_words, is_absent
 from tfa.search.store import Collection, Store
 
-for own_log in ("RUST_LOG", "LANCE_LOG"):  # it logs a line a query otherwise
+for own_log in ("LANCEDB_LOG", "LANCE_LOG", "RUST_LOG"):  # it logs a line a query otherwise
     os.environ.setdefault(own_log, "error")
 try:
     import lancedb
