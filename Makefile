@@ -46,7 +46,7 @@ test: $(VENV)/.installed browser
 	$(PYTEST)
 
 test-fast: $(VENV)/.installed
-	$(PYTEST) -m "not browser and not kill and not encoder and not slow and not faults"
+	$(PYTEST) -m "not browser and not kill and not encoder and not slow and not faults and not engines"
 
 check: lint test
 

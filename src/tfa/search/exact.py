@@ -85,7 +85,7 @@ class ExactEngine:
         cls, vectors: np.ndarray, bias: np.ndarray, ids: np.ndarray, payload: Sequence[Payload] | None = None
     ) -> Self:
         vectors = np.ascontiguousarray(vectors, np.float32)
-        _check_counts(len(vectors), ids, bias)
+        check_counts(len(vectors), ids, bias)
         bias = np.asarray(bias, np.float32)
         same = find_duplicates(vectors, bias[:, None]) if len(vectors) else None
         return cls(WeightedGalleries((1.0,), (Gallery.of(vectors),), bias, same), ids, payload=payload)
@@ -94,7 +94,7 @@ class ExactEngine:
         self, vectors: np.ndarray, bias: np.ndarray, ids: np.ndarray, payload: Sequence[Payload] | None = None
     ) -> None:
         ids, fresh = np.asarray(ids, np.int64), self.rows.taken_apart(vectors)
-        _check_counts(len(fresh), ids, bias)
+        check_counts(len(fresh), ids, bias)
         self.delete(ids)
         first, rows = len(self.rows), self.rows
         galleries = tuple(g.appended(np.ascontiguousarray(t)) for g, t in zip(rows.galleries, fresh.terms, strict=True))
@@ -136,7 +136,7 @@ class ExactEngine:
             gallery.prepare()
 
 
-def _check_counts(vectors: int, ids: np.ndarray, bias: np.ndarray) -> None:
+def check_counts(vectors: int, ids: np.ndarray, bias: np.ndarray) -> None:
     distinct = len(np.unique(ids))
     if not vectors == distinct == len(ids) == len(bias):
         raise BadSpec(f"{vectors} vectors need as many distinct ids and biases; got {distinct} and {len(bias)}")

@@ -29,7 +29,7 @@ class MemoryCollection(Collection):
         fresh = {
             int(own): (np.array(vector, np.float32), dict(payload), bytes(full))
             for own, vector, payload, full in zip(
-                entries.ids, entries.vectors, entries.payload, entries.full, strict=True
+                entries.ids, self.fitting(entries.vectors), entries.payload, entries.full, strict=True
             )
         }
         self._rows = {**self._rows, **fresh}
@@ -39,13 +39,13 @@ class MemoryCollection(Collection):
         self._rows = {own: row for own, row in self._rows.items() if own not in gone}
 
     def nearest(self, queries: np.ndarray, k: int, where: Where | None = None) -> tuple[np.ndarray, np.ndarray]:
-        rows = self._rows
+        rows, queries = self._rows, self.fitting(queries)
         width = min(k, len(rows))
         ids = np.array(sorted(own for own, row in rows.items() if where is None or where.admits(row[1])), np.int64)
         found, scores = np.full((len(queries), width), NOBODY), np.full((len(queries), width), -np.inf, np.float32)
         if len(ids):
             vectors = np.stack([rows[own][0] for own in ids.tolist()]).astype(np.float64)
-            columns, best = top_k((np.asarray(queries, np.float64) @ vectors.T).astype(np.float32), width)
+            columns, best = top_k((queries.astype(np.float64) @ vectors.T).astype(np.float32), width)
             found[:, : columns.shape[1]], scores[:, : columns.shape[1]] = ids[columns], best
         return found, scores
 

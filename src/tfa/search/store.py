@@ -17,6 +17,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from tfa.errors import BadSpec
+
 Payload = Mapping[str, Any]  # path, digest, session, position and what else JSON can hold
 NOBODY = -1  # the id in the places of a row that has fewer answers
 
@@ -118,6 +120,15 @@ class Collection(ABC):
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """`engine`, `collection`, `count`, `dimensions`, `dtype` and what else is worth knowing, in JSON."""
+
+    def fitting(self, vectors: np.ndarray) -> np.ndarray:
+        """Vectors `m D` in float32, refused if their dimension is not the collection's."""
+        given = np.asarray(vectors, np.float32)
+        if given.ndim != 2 or given.shape[1] != self.dimensions:
+            raise BadSpec(
+                f"vectors of shape {given.shape} do not fit {self.name!r}, which has {self.dimensions} dimensions"
+            )
+        return given
 
 
 class Store(ABC):

@@ -13,11 +13,13 @@ KINDS = {
     "milvus": "tfa.search.engines.milvus:MilvusStore",
     "postgres": "tfa.search.engines.postgres:PostgresStore",
     "lance": "tfa.search.engines.lance:LanceStore",
+    "lance+s3": "tfa.search.engines.lance:LanceStore",
     "qdrant": "tfa.search.engines.qdrant_edge:QdrantEdgeStore",
     "memory": "tfa.search.memory_store:MemoryStore",
 }
 EXAMPLES = (
-    "milvus://HOST:19530/NAME, postgres://USER@HOST:5432/DATABASE/NAME, lance:///FOLDER/NAME, qdrant:///FOLDER/NAME"
+    "milvus://HOST:19530/NAME, postgres://USER@HOST:5432/DATABASE/NAME, lance:///FOLDER/NAME, "
+    "lance+s3://BUCKET/PREFIX/NAME, qdrant:///FOLDER/NAME"
 )
 NAME_LETTERS = "letters, digits and underscores, a letter first, 40 at most"
 

@@ -1,0 +1,134 @@
+"""Documents in LanceDB: each version of one is a small table that is written once and has a number.
+
+Who replaces version n creates table n + 1. Of several that do, Lance gives one the first commit of the table, in a
+folder and in a bucket alike, and that one counts; others fail, or their commit comes second. The highest number is the
+document. A document that was erased is a version without data, so that numbers never begin again.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from tfa.search.engines.lance_errors import FAILURES, is_absent
+
+KEPT = 8  # older versions, for readers on their way to them
+SCHEMA = pa.schema([pa.field("data", pa.large_binary()), pa.field("writer", pa.string())])  # data null: erased
+ATTEMPTS = 100  # of a put against others, and of a read that versions overtake
+
+
+@dataclass(frozen=True)
+class Version:
+    number: int
+    data: bytes | None
+    writer: str = ""
+
+
+NONE = Version(0, None)
+
+
+class Documents:
+    """Those of one LanceDB connection."""
+
+    def __init__(self, database: Any) -> None:
+        self._database = database
+        self._erased: dict[str, bool] = {}  # of versions; what is written once never changes
+
+    def read(self, key: str) -> bytes | None:
+        return self._latest(key).data
+
+    def put(self, key: str, data: bytes | None) -> None:
+        for _ in range(ATTEMPTS):
+            if self._created(key, self._latest(key).number + 1, data):
+                return
+        raise RuntimeError(f"too many others write the document {key!r}")
+
+    def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
+        latest = self._latest(key)
+        return latest.data == old and self._created(key, latest.number + 1, new)
+
+    def erase(self, key: str) -> None:
+        if self._latest(key).data is not None:
+            self.put(key, None)
+
+    def keys(self, prefix: str) -> list[str]:
+        there = {_key_of(table) for table in self._tables(_stem(prefix))}
+        return sorted(key for key in there if not self._is_erased(key))
+
+    def _is_erased(self, key: str) -> bool:
+        highest = max(self._tables(_stem(key) + "."), default="")
+        if highest not in self._erased:
+            self._erased[highest] = self._latest(key).data is None
+        return self._erased[highest]
+
+    def _tables(self, beginning: str) -> list[str]:
+        return [name for name in table_names(self._database) if name.startswith(beginning)]
+
+    def _latest(self, key: str) -> Version:
+        for _ in range(ATTEMPTS):
+            there = sorted(self._tables(_stem(key) + "."), reverse=True)
+            for name in there:
+                version = self._version(name)
+                if version is not None:
+                    return version
+            if not there or there == self._tables(_stem(key) + "."):
+                return NONE
+        raise RuntimeError(f"too many others write the document {key!r}")
+
+    def _version(self, name: str) -> Version | None:
+        """None if it is still being created, was never finished, or is old and was taken away."""
+        try:
+            table = self._database.open_table(name)
+            table.checkout(1)
+            row = table.to_arrow().to_pylist()[0]
+        except FAILURES as error:
+            if is_absent(error):
+                return None
+            raise
+        return Version(int(name.rpartition(".")[2]), row["data"], row["writer"])
+
+    def _created(self, key: str, number: int, data: bytes | None) -> bool:
+        name, writer = f"{_stem(key)}.{number:012}", uuid4().hex
+        try:
+            row = pa.table({"data": [data], "writer": [writer]}, schema=SCHEMA)
+            self._database.create_table(name, row, mode="create")
+        except FAILURES:
+            if self._version(name) is None:
+                raise
+        mine = self._version(name)
+        if mine is None or mine.writer != writer:
+            return False
+        there = sorted(self._tables(_stem(key) + "."))
+        if there and there[-1] > name and self._latest(key).number > number:
+            self._database.drop_table(name, ignore_missing=True)  # we came so late that our number had been taken away
+            return False
+        for old in there[: -KEPT - 1]:
+            self._database.drop_table(old, ignore_missing=True)
+        return True
+
+
+def table_names(database: Any) -> list[str]:
+    """Of all tables, page by page."""
+    names, page = list[str](), database.list_tables()
+    names += page.tables
+    while page.page_token:
+        page = database.list_tables(page_token=page.page_token)
+        names += page.tables
+    return names
+
+
+def _stem(key: str) -> str:
+    """A key as the beginning of a table's name: letters, digits and _ as they are, other bytes in hexadecimal."""
+    return "".join(
+        chr(byte) if byte < 128 and (chr(byte).isalnum() or chr(byte) == "_") else f"-{byte:02x}"
+        for byte in key.encode()
+    )
+
+
+def _key_of(table: str) -> str:
+    stem = table.rpartition(".")[0].encode()
+    return re.sub(rb"-([0-9a-f]{2})", lambda found: bytes([int(found[1], 16)]), stem).decode()

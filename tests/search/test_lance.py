@@ -1,0 +1,111 @@
+"""LanceDB keeps the contract of stores, in a folder."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.search.engine_contract import EngineContract
+from tests.search.store_contract import StoreContract, entries_of, vectors_with_bias
+from tfa.errors import BadSpec, EngineConflict, EngineUnavailable
+from tfa.search.store_engine import StoreEngine
+
+pytestmark = pytest.mark.engines
+pytest.importorskip("lancedb", reason="lancedb is not installed (pip install -e '.[dev]')")
+
+
+class TestEngineInLance(EngineContract):
+    @pytest.fixture(autouse=True)
+    def _store(self, tmp_path):
+        self.store = StoreContract.connect(f"lance://{tmp_path}")
+
+    def create(self, vectors, bias, ids, payload=None):
+        return StoreEngine.create(vectors, bias, ids, payload, self.store)
+
+
+class TestLance(StoreContract):
+    dtypes = ("float32", "float16")
+    coarse = ("ivf_rq",)
+
+    @pytest.fixture
+    def url(self, tmp_path) -> str:
+        return f"lance://{tmp_path}"
+
+
+def count_up(url: str, times: int) -> None:
+    """A process that adds 1 to a number in a document so many times, and appends who it was."""
+    store = StoreContract.connect(url)
+    for _ in range(times):
+        while True:
+            old = store.read("map/header")
+            number = 0 if old is None else int(old.split()[0])
+            if store.swap("map/header", old, b"%d %d" % (number + 1, os.getpid())):
+                break
+
+
+@pytest.mark.kill
+def test_no_swap_of_eight_processes_is_lost(tmp_path):
+    url = f"lance://{tmp_path}"
+    spawn = multiprocessing.get_context("spawn")  # LanceDB has threads that a fork would lose
+    workers = [spawn.Process(target=count_up, args=(url, 3)) for _ in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(100)
+    assert Counter(worker.exitcode for worker in workers) == {0: 8}
+    assert StoreContract.connect(url).read("map/header").split()[0] == b"24"
+    assert len(list((Path(tmp_path) / "documents").iterdir())) <= 24
+
+
+def test_a_document_that_was_erased_does_not_begin_again(tmp_path):
+    store = StoreContract.connect(f"lance://{tmp_path}")
+    for turn in range(3):
+        assert store.swap("map/header", None, b"%d" % turn)
+        store.erase("map/header")
+        assert store.keys() == []
+    assert not store.swap("map/header", b"2", b"3")
+
+
+def test_a_table_that_was_never_finished_is_no_document(tmp_path):
+    store = StoreContract.connect(f"lance://{tmp_path}")
+    store.put("a", b"1")
+    (tmp_path / "documents" / "a.000000000002.lance" / "data").mkdir(parents=True)
+    assert store.read("a") == b"1"
+    assert store.swap("a", b"1", b"2")
+    assert store.read("a") == b"2"
+
+
+def test_a_table_of_somebody_else_is_left_alone(tmp_path):
+    import lancedb
+
+    lancedb.connect(tmp_path).create_table("places__v1", [{"id": 1}])
+    with pytest.raises(EngineConflict, match="not of our making"):
+        StoreContract.connect(f"lance://{tmp_path}").open("places__v1")
+
+
+def test_a_collection_that_was_dropped_elsewhere_is_named(tmp_path):
+    store = StoreContract.connect(f"lance://{tmp_path}")
+    collection = store.create("gone__v1", 64)
+    vectors, queries = vectors_with_bias(40, 64)
+    collection.write(entries_of(np.arange(40), vectors))
+    StoreContract.connect(f"lance://{tmp_path}").drop("gone__v1")
+    with pytest.raises((EngineConflict, EngineUnavailable), match=str(tmp_path)):
+        collection.nearest(queries, 3)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("lance://folder", "three slashes"),
+        ("lance:///tmp?endpoints=a", "takes endpoint= and region="),
+        ("lance+s3:///prefix", "names no bucket"),
+    ],
+)
+def test_a_url_that_makes_no_sense_is_refused(url, said):
+    with pytest.raises(BadSpec, match=said):
+        StoreContract.connect(url)

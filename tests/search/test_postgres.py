@@ -1,0 +1,254 @@
+"""PostgreSQL keeps the contract of stores, over the wire."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from tests.search.engine_contract import EngineContract
+from tests.search.store_contract import StoreContract, entries_of, vectors_with_bias
+from tests.servers import PostgresServer
+from tfa.errors import BadSpec, EngineUnavailable
+from tfa.search.store import Entries, Where
+from tfa.search.store_engine import StoreEngine
+
+psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed (pip install -e '.[dev]')")
+from psycopg import sql  # noqa: E402
+
+pytestmark = pytest.mark.engines
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    server = PostgresServer().start()
+    yield server
+    server.remove()
+
+
+class TestEngineInPostgres(EngineContract):
+    @pytest.fixture(autouse=True)
+    def _store(self, postgres):
+        self.store = StoreContract.connect(postgres.url)
+        yield
+        for name in self.store.names("engine_"):
+            self.store.drop(name)
+        self.store.close()
+
+    def create(self, vectors, bias, ids, payload=None):
+        return StoreEngine.create(vectors, bias, ids, payload, self.store)
+
+
+class TestPostgres(StoreContract):
+    dtypes = ("float32", "float16")
+    coarse = ("ivfflat", "hnsw", "bit")
+
+    @pytest.fixture
+    def url(self, postgres) -> str:
+        return postgres.url
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A server that is asked, two shards, and a replica of the second."""
+    first, second, asked = (PostgresServer(password="of all three") for _ in range(3))
+    for server in (first, second, asked):
+        server.start()
+    yield asked, first, second
+    for server in (asked, first, second):
+        server.remove()
+
+
+def sharded(asked: PostgresServer, *shards: PostgresServer, replicas: str = "") -> str:
+    wanted = ",".join(shard.address for shard in shards)
+    return f"{asked.url}?shards={wanted}{replicas}".replace("of all three", "of%20all%20three")
+
+
+class TestShards(StoreContract):
+    dtypes = ("float32", "float16")
+
+    @pytest.fixture
+    def url(self, cluster) -> str:
+        return sharded(*cluster)
+
+
+def test_shards_hold_a_part_each_and_order_it_themselves(cluster):
+    _, first, second = cluster
+    store = StoreContract.connect(sharded(*cluster))
+    vectors, queries = vectors_with_bias(400, 64)
+    collection = store.create("parts__v1", 64, "float16")
+    collection.write(entries_of(np.arange(400), vectors))
+    collection.seal()
+    assert collection.describe()["shards"] == [first.address, second.address]
+    held = [StoreContract.connect(one.url.replace(" ", "%20")) for one in (first, second)]
+    counts = [one._server.run(lambda c: c.execute('select count(*) from tfa."parts__v1"').fetchone()) for one in held]
+    assert sum(count for (count,) in counts) == 400
+    assert min(count for (count,) in counts) > 100
+    command = collection._search().format(table=collection._table, condition=sql.SQL("true"))
+    values = {"query": collection._plain(queries[0]), "rough": collection._vector(queries[0]), "k": 10, "spare": 26}
+    explain = sql.SQL("explain (verbose) ") + command
+    plan = "\n".join(line for (line,) in store._server.run(lambda c: c.execute(explain, values).fetchall()))
+    assert "Merge Append" in plan
+    assert plan.count("Remote SQL") == plan.count("ORDER BY") == 2
+    with pytest.raises(BadSpec, match="hnsw is not for shards"):
+        collection.seal("hnsw")
+    store.drop("parts__v1")
+    for one in (*held, store):
+        one.close()
+
+
+@pytest.mark.kill
+def test_a_lost_shard_is_named_and_its_replica_answers(cluster):
+    _, first, second = cluster
+    vectors, queries = vectors_with_bias(400, 64)
+    store = StoreContract.connect(sharded(*cluster))
+    collection = store.create("lost__v1", 64)
+    collection.write(entries_of(np.arange(400), vectors))
+    answer = collection.nearest(queries[:3], 10)
+    second.kill()
+    for _ in range(2):
+        with pytest.raises(EngineUnavailable, match=second.address) as refusal:
+            collection.nearest(queries[:3], 10)
+        assert "of all three" not in str(refusal.value)
+    second.start()
+    for got, wanted in zip(collection.nearest(queries[:3], 10), answer, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    store.drop("lost__v1")
+    store.close()
+
+    replica = second.replica().start()
+    url = sharded(*cluster, replicas=f"&replicas={first.address},{replica.address}")
+    store = StoreContract.connect(url)
+    collection = store.create("lost__v2", 64)
+    collection.write(entries_of(np.arange(400), vectors))
+    caught_up(replica, "lost__v2", second)
+    second.kill()
+    for got, wanted in zip(collection.nearest(queries[:3], 10), answer, strict=True):
+        np.testing.assert_array_equal(got, wanted)
+    with pytest.raises(EngineUnavailable, match="replica cannot be written"):
+        collection.write(entries_of(np.arange(400), vectors))
+    second.start()
+    collection.write(entries_of(np.arange(10), vectors[:10]))
+    assert collection.count() == 400
+    store.drop("lost__v2")
+    store.close()
+    replica.remove()
+
+
+def caught_up(replica: PostgresServer, name: str, primary: PostgresServer) -> None:
+    """Wait until a standby has what its primary has."""
+    command = sql.SQL("select count(*) from {}").format(sql.Identifier("tfa", name))
+
+    def rows(server):
+        login = {"user": "tfa", "password": server.password, "dbname": "postgres"}
+        with psycopg.connect(host="127.0.0.1", port=server.port, **login) as connection:
+            if connection.execute("select to_regclass(%s)", (f"tfa.{name}",)).fetchone() == (None,):
+                return None
+            return connection.execute(command).fetchone()[0]
+
+    for _ in range(200):
+        if rows(replica) == rows(primary):
+            return
+        time.sleep(0.05)
+    raise AssertionError("the replica did not follow")
+
+
+@pytest.mark.kill
+def test_a_killed_server_is_named_and_has_every_acknowledged_write_when_it_is_back():
+    server = PostgresServer().start()
+    try:
+        store = StoreContract.connect(server.url)
+        vectors, queries = vectors_with_bias(300, 64)
+        collection = store.create("killed__v1", 64)
+        collection.write(entries_of(np.arange(250), vectors[:250]))
+        collection.seal()
+        collection.write(entries_of(np.arange(250, 300), vectors[250:]))
+        store.put("killed/header", b"of version 1")
+        server.kill()
+        for use in (lambda: collection.nearest(queries, 10), lambda: store.read("killed/header"), collection.count):
+            with pytest.raises(EngineUnavailable, match=server.address):
+                use()
+        with pytest.raises(EngineUnavailable, match=server.address):
+            StoreContract.connect(server.url)
+        server.start()
+        assert collection.count() == 300
+        assert store.read("killed/header") == b"of version 1"
+        assert store.swap("killed/header", b"of version 1", b"of version 2")
+        TestPostgres().check(collection, np.arange(300), vectors, queries)
+        server.kill()
+        server.start()
+        assert store.swap("killed/header", b"of version 2", b"of version 3")  # its connection was lost meanwhile
+        store.close()
+    finally:
+        server.remove()
+
+
+def test_what_keeps_us_out_is_said_without_the_password(postgres, cluster):
+    asked = cluster[0]
+    with pytest.raises(BadSpec, match="does not accept the user 'tfa'") as refusal:
+        StoreContract.connect(f"postgres://tfa:s3cret@{asked.address}/postgres")
+    assert "s3cret" not in str(refusal.value)
+    with pytest.raises(BadSpec, match='database "elsewhere" does not exist'):
+        StoreContract.connect(f"postgres://tfa@{postgres.address}/elsewhere")
+    with psycopg.connect(f"postgresql://tfa@{postgres.address}/postgres", autocommit=True) as connection:
+        connection.execute("create role guest login")
+        connection.execute("create database bare")
+    with pytest.raises(BadSpec, match=r"lacks the extension 'vector'.*create extension vector"):
+        StoreContract.connect(f"postgres://guest@{postgres.address}/bare")
+    StoreContract.connect(f"postgres://tfa@{postgres.address}/bare").close()
+    with pytest.raises(BadSpec, match="user 'guest' may not"):
+        StoreContract.connect(f"postgres://guest@{postgres.address}/bare")
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("?shard=a:1", "takes shards= and replicas="),
+        ("?shards=nowhere", "HOST:PORT"),
+        ("?shards=a:1,b:2&replicas=c:3", "2 shards and 1 replicas"),
+        ("?shards=127.0.0.1:5432", "cannot be its own shard"),
+    ],
+)
+def test_a_url_that_makes_no_sense_is_refused(query, said):
+    with pytest.raises(BadSpec, match=said):
+        StoreContract.connect(f"postgres://tfa@127.0.0.1:5432/postgres{query}")
+
+
+def test_indexes_that_cannot_be_are_refused(postgres):
+    store = StoreContract.connect(postgres.url)
+    wide = store.create("wide__v1", 2048)
+    wide.seal()
+    assert wide.describe()["index"] == "scan"
+    with pytest.raises(BadSpec, match=r"at most 2000 dimensions.*2048"):
+        wide.seal("hnsw")
+    with pytest.raises(BadSpec, match="there are scan, ivfflat, hnsw, bit"):
+        wide.seal("annoy")
+    with pytest.raises(BadSpec, match="float32 or float16"):
+        store.create("bytes__v1", 64, "int8")
+    store.drop("wide__v1")
+    store.close()
+
+
+def test_two_that_write_the_same_images_at_once_both_succeed(postgres):
+    store = StoreContract.connect(postgres.url)
+    collection = store.create("twice__v1", 64)
+    vectors, _ = vectors_with_bias(300, 64)
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(collection.write, entries_of(np.arange(300), vectors)) for _ in range(8)]:
+            done.result()
+    assert collection.count() == 300
+    store.drop("twice__v1")
+    store.close()
+
+
+def test_names_that_text_cannot_hold_are_kept(postgres):
+    store = StoreContract.connect(postgres.url)
+    collection = store.create("odd__v1", 4)
+    odd = {"path": "caf\udce9.jpg", "digest": "d", "session": "a\udce9\x00b", "position": None}
+    collection.write(Entries(np.array([1]), np.ones((1, 4), np.float32), [odd], [b""]))
+    assert dict(collection.fetch([1]).payload[0]) == odd
+    assert collection.nearest(np.ones((1, 4)), 1, Where((odd["session"],)))[0].tolist() == [[1]]
+    store.drop("odd__v1")
+    store.close()
