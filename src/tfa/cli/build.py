@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
+from tfa.base.config import EncoderOptions, HeadSpec, MapSpec, VerifySpec
 from tfa.cli import options
 from tfa.cli.console import print_json, say, show_notes, wants_progress
 from tfa.cli.show_map import show_map
@@ -55,6 +55,14 @@ def build(
             help="Keep what verifying answers by their patches needs, and decide whether it is used.",
         ),
     ] = True,
+    patches: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND",
+            help="How they are kept. full: a byte for each number of a patch; small: two bits for each, about a "
+            "quarter of the size (15,870 bytes an image, not 67,712).",
+        ),
+    ] = VerifySpec.patches,
     words: Annotated[int, typer.Option(min=1, help=f"{HELP['words']}.")] = HeadSpec().words,
     batch_size: Annotated[int, typer.Option(min=1, help="Photos encoded at a time.")] = EncoderOptions.batch_size,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
@@ -72,7 +80,10 @@ def build(
     # What can be refused is refused before the work, not after an hour of it.
     check_out(out, force=force)
     given = MapSpec.carrier if carrier is None else carrier
-    map_spec = MapSpec(head=head, carrier=given, storage=storage, ensemble=ensemble, verify=verify)
+    kept = VerifySpec(patches=patches)
+    map_spec = MapSpec(head=head, carrier=given, storage=storage, ensemble=ensemble, verify=kept if verify else False)
+    if not verify and patches != VerifySpec.patches:
+        raise BadSpec(f"--patches {patches} says how patches are kept, and --no-verify keeps none; leave one out")
     if carrier is not None and head != "second-order":
         own = f"the {head} head decides about its carrier itself"
         raise BadSpec(f"--carrier {carrier} is for --head second-order; {own}")
