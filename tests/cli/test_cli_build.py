@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
+from tfa.base.config import EncoderOptions, HeadSpec, MapSpec, VerifySpec
 from tfa.maps import PlaceMap
 
 
@@ -35,6 +35,12 @@ def test_every_option_is_passed_on(run, spy, folder):
         ),
     }  # fmt: skip
     assert spy.given("save")["overwrite"] is True
+
+
+def test_small_patches_are_passed_on(run, spy, folder):
+    assert run("build", "photos", "--out", "new.tfa", "--patches", "small").exit_code == 0
+    assert spy.given("build")["map_spec"] == MapSpec(verify=VerifySpec(patches="small"))
+    assert "48 bytes per image" in run("info", "new.tfa").stdout  # two bits of 12 numbers of 16 patches
 
 
 def test_the_report_gives_decisions_reasons_notes_and_skipped_files(run, folder):
@@ -72,6 +78,8 @@ def test_json_is_alone_on_standard_output(run, spy, folder):
         (["--out", "near.jpg/new.tfa"], "near.jpg is a file, not a folder"),
         (["--out", "near.jpg/deep/new.tfa"], "near.jpg is a file, not a folder"),
         (["--out", "new.tfa", "--positions", "near.jpg"], "near.jpg: it holds a NUL byte"),
+        (["--out", "new.tfa", "--patches", "tiny"], "patches='tiny' is unknown; use full or small"),
+        (["--out", "new.tfa", "--patches", "small", "--no-verify"], "--no-verify keeps none"),
     ],
 )
 def test_what_cannot_end_well_is_not_begun(run, spy, folder, words, complaint):

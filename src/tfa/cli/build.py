@@ -80,10 +80,10 @@ def build(
     # What can be refused is refused before the work, not after an hour of it.
     check_out(out, force=force)
     given = MapSpec.carrier if carrier is None else carrier
-    kept = VerifySpec(patches=patches)
-    map_spec = MapSpec(head=head, carrier=given, storage=storage, ensemble=ensemble, verify=kept if verify else False)
-    if not verify and patches != VerifySpec.patches:
+    kept = verify if patches == VerifySpec.patches else VerifySpec(patches=patches)
+    if kept and not verify:
         raise BadSpec(f"--patches {patches} says how patches are kept, and --no-verify keeps none; leave one out")
+    map_spec = MapSpec(head=head, carrier=given, storage=storage, ensemble=ensemble, verify=kept)
     if carrier is not None and head != "second-order":
         own = f"the {head} head decides about its carrier itself"
         raise BadSpec(f"--carrier {carrier} is for --head second-order; {own}")

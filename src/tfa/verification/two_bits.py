@@ -27,12 +27,12 @@ def deviations(rows: np.ndarray) -> np.ndarray:
 
 def packed(rows: np.ndarray, deviations: np.ndarray) -> np.ndarray:
     """Rows `… r` → bytes `… g` that hold the level of each number; a last byte that is not full ends in zeros."""
-    border = np.float32(BETWEEN) * deviations
-    levels = np.zeros((*rows.shape[:-1], bytes_of(rows.shape[-1]) * TOGETHER), np.uint8)
+    numbers, border = rows.shape[-1], np.float32(BETWEEN) * deviations
+    levels = np.zeros((*rows.shape[:-1], bytes_of(numbers), TOGETHER), np.uint8)
+    flat = levels.reshape(*rows.shape[:-1], bytes_of(numbers) * TOGETHER)  # the same memory
     for least in (-border, np.float32(0), border):
-        levels[..., : rows.shape[-1]] += rows > least
-    levels <<= np.tile(np.arange(0, 8, 2, dtype=np.uint8), levels.shape[-1] // TOGETHER)
-    return np.bitwise_or.reduce(levels.reshape(*rows.shape[:-1], -1, TOGETHER), axis=-1)
+        flat[..., :numbers] += rows > least
+    return np.bitwise_or.reduce(levels << np.arange(0, 8, 2, dtype=np.uint8), axis=-1)
 
 
 def table(deviations: np.ndarray) -> np.ndarray:

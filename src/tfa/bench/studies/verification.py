@@ -71,7 +71,7 @@ class Study:
                 "title": variant.title,
                 "default": name == BUILT,
                 "recall": {one.dataset: one.recall[name] for one in self.datasets},
-                "bytes_per_image": {one.dataset: one.bytes_per_image.get(name, 0) for one in self.datasets},
+                "bytes_per_image": {one.dataset: one.bytes_per_image.get(name) for one in self.datasets},
                 **{half: self.mean(name, half) for half in HALVES},
             }
             for name, variant in VARIANTS.items()
