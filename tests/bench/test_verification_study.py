@@ -21,7 +21,7 @@ from tfa.bench.studies import match_geometries as arrangements
 from tfa.bench.studies import verification as verification_study
 from tfa.bench.studies.match_geometries import Pair
 from tfa.bench.studies.verification import Studied, Study, answers, study_dataset, thinned
-from tfa.bench.studies.verification_variants import BUILT, VARIANTS, Variant, of_factors
+from tfa.bench.studies.verification_variants import BUILT, VARIANTS, Kept, Variant, of_factors
 from tfa.errors import BadSpec
 from tfa.method.described_queries import DescribedQueries
 from tfa.verification import matching
@@ -155,11 +155,11 @@ def test_each_way_compares_its_own_candidates_and_matches_are_computed_once():
         "two": Variant(factor="", title="", candidates=2, measure=arrangements.without_geometry),
         "three": Variant(factor="", title="", candidates=3, measure=arrangements.without_geometry),
         "wide": Variant(factor="", title="", candidates=2, measure=arrangements.one_way),
-        "narrow": Variant(factor="", title="", candidates=1, dimensions=64),
+        "narrow": Variant(factor="", title="", candidates=1, kept=Kept(64)),
     }
 
-    def pair(dimensions, image):
-        compared.append((dimensions, image))
+    def pair(kept, image):
+        compared.append((kept.dimensions, image))
         return pair_of(0, {7: 1}.get(image, 3))  # image 7 holds every patch of query 0
 
     found = answers(scores, pair, variants)
@@ -178,7 +178,7 @@ def test_as_built_the_candidates_are_those_of_rerank():
     counts = []
     for _ in range(20):
         scores, evidence = rng.normal(size=120), rng.gamma(1.0, 0.15, size=120)
-        found = answers(scores, lambda dimensions, image: image, variants)["built"]
+        found = answers(scores, lambda kept, image: image, variants)["built"]
         table = KnownEvidence(evidence[None])
         best = rerank(scores[None], 100, "auto", table)
         assert found == (best.indices[0, 0], (best.matches != UNVERIFIED).sum())
@@ -204,7 +204,7 @@ def test_queries_can_be_thinned():
 
 def test_halves_go_by_position_and_each_dataset_counts_once():
     def one(name, half, recall):
-        return Studied(name, name, half, "tfa", 5, dict.fromkeys(VARIANTS, recall), 12.5)
+        return Studied(name, name, half, "tfa", 5, dict.fromkeys(VARIANTS, recall), 12.5, {BUILT: 960})
 
     assert [verification_study.half_of(i) for i in range(3)] == ["tuning", "confirmation", "tuning"]
     study = Study("tfa", "fake", (one("a", "tuning", 0.5), one("b", "confirmation", 0.1), one("c", "tuning", 1.0)))

@@ -17,8 +17,13 @@ def test_a_small_run_reports_times_and_ratios():
     batch = {"batch_seconds": 5.0, "batch_products_seconds": 4.0}
     by_hand = replace(result, seconds=3.0, products_seconds=2.0, **batch).to_dict()
     assert (by_hand["ratio"], by_hand["batch_ratio"], by_hand["ms_per_query"]) == (1.5, 1.25, 3000.0)
-    assert "3 candidates × 12 patches × 6 dimensions" in str(result)
+    assert "3 candidates × 12 patches × 6 dimensions in 72 bytes" in str(result)
     assert "in a batch of 4 queries, 2 threads" in str(result)
+
+
+def test_small_patches_are_read_in_a_quarter_of_the_bytes():
+    result = benchmark.run_verify_benchmark(**{**SMALL, "dimensions": 8}, small=True)
+    assert (result.dimensions, result.bytes_per_image) == (8, 12 * 2)
 
 
 def test_every_query_is_verified_against_every_candidate(monkeypatch):

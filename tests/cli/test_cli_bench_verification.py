@@ -62,6 +62,14 @@ def test_json_alone_and_one_dataset(bench, town):
     assert study["variants"][0]["recall"] == {"town": study["variants"][0]["tuning"]}
 
 
+def test_small_patches_are_a_factor_with_their_bytes(bench, town):
+    done = bench("verification", "--dataset", f"town={town}", "--heads", "mean", "--factors", "patches", "--json")
+    assert done.exit_code == 0, done.output
+    [study] = json.loads(done.stdout)
+    sizes = {row["name"]: row["bytes_per_image"]["town"] for row in study["variants"]}
+    assert sizes == {"none": None, "default": 16 * 12, "patches-small": 16 * 3}  # two bits of twelve numbers
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -92,10 +100,13 @@ def test_verify_passes_on_what_it_is_given(run, monkeypatch):
     monkeypatch.setattr(tfa.bench.speed.verify, "run_verify_benchmark", lambda **words: given.update(words) or Result())
     assert run("bench", "verify", "--quiet").stdout == "ratio 1.25\n"
     assert given == {
-        "candidates": 20, "patches": 529, "dimensions": 128, "queries": 16, "threads": 2, "progress": False,
+        "candidates": 20, "patches": 529, "dimensions": 128, "small": False, "queries": 16, "threads": 2,
+        "progress": False,
     }  # fmt: skip
-    assert json.loads(run("bench", "verify", "--candidates", 5, "--threads", 1, "--json").stdout) == {"ratio": 1.25}
-    assert (given["candidates"], given["threads"]) == (5, 1)
+    assert json.loads(run("bench", "verify", "--candidates", 5, "--threads", 1, "--small", "--json").stdout) == {
+        "ratio": 1.25
+    }
+    assert (given["candidates"], given["threads"], given["small"]) == (5, 1, True)
     assert run("bench", "verify", "--patches", 0).exit_code == 2
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
+from tfa.base.config import EncoderOptions, HeadSpec, MapSpec, VerifySpec
 from tfa.maps import PlaceMap
 
 
@@ -49,6 +49,12 @@ def test_a_map_is_searched_by_fewer_numbers_if_asked(run, folder):
     assert "--dims" in refused.stderr
 
 
+def test_small_patches_are_passed_on(run, spy, folder):
+    assert run("build", "photos", "--out", "new.tfa", "--patches", "small").exit_code == 0
+    assert spy.given("build")["map_spec"] == MapSpec(verify=VerifySpec(patches="small"))
+    assert "48 bytes per image" in run("info", "new.tfa").stdout  # two bits of 12 numbers of 16 patches
+
+
 def test_the_report_gives_decisions_reasons_notes_and_skipped_files(run, folder):
     result = run("build", "photos", "bad.jpg", "--out", "new.tfa", "--positions", "where.csv", "--skip-bad")
     facts, told = PlaceMap.load("new.tfa").info(), " ".join(result.stdout.split())
@@ -84,6 +90,8 @@ def test_json_is_alone_on_standard_output(run, spy, folder):
         (["--out", "near.jpg/new.tfa"], "near.jpg is a file, not a folder"),
         (["--out", "near.jpg/deep/new.tfa"], "near.jpg is a file, not a folder"),
         (["--out", "new.tfa", "--positions", "near.jpg"], "near.jpg: it holds a NUL byte"),
+        (["--out", "new.tfa", "--patches", "tiny"], "patches='tiny' is unknown; use full or small"),
+        (["--out", "new.tfa", "--patches", "small", "--no-verify"], "--no-verify keeps none"),
     ],
 )
 def test_what_cannot_end_well_is_not_begun(run, spy, folder, words, complaint):

@@ -97,6 +97,7 @@ class CalibrationSpec(Spec):
 
 AUTO: Literal["auto"] = "auto"
 Candidates = int | Literal["auto"]
+PATCHES = ("full", "small")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +109,13 @@ class VerifySpec(Spec):
         "images of the head's ranking that are verified: a number, or auto, as many as pay: 10 to 100 for each photo",
         low=1, choices=(AUTO,), kinds=(int, str),
     )  # fmt: skip
-    dimensions: int = described(128, "numbers kept of a patch, a byte each", low=1)
+    patches: str = described(
+        "full",
+        "full: a byte for each number kept of a patch, 67,712 bytes for 23 × 23 patches; small: two bits for each of "
+        "at most 120 numbers, 15,870 bytes",
+        choices=PATCHES,
+    )
+    dimensions: int = described(128, "numbers kept of a patch at most", low=1)
     max_patches: int = described(100_000, "database patches the compaction is fitted on", low=1)
     max_pseudo: int = described(256, "pseudo queries that decide whether verification is used", low=1)
 

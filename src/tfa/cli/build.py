@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
+from tfa.base.config import EncoderOptions, HeadSpec, MapSpec, VerifySpec
 from tfa.cli import options
 from tfa.cli.console import print_json, say, show_notes, wants_progress
 from tfa.cli.show_map import show_map
@@ -64,6 +64,14 @@ def build(
             "large maps, where 1024 is a good choice. If not given, all numbers are searched.",
         ),
     ] = None,
+    patches: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND",
+            help="How they are kept. full: a byte for each number of a patch; small: two bits for each, about a "
+            "quarter of the size (15,870 bytes an image, not 67,712).",
+        ),
+    ] = VerifySpec.patches,
     words: Annotated[int, typer.Option(min=1, help=f"{HELP['words']}.")] = HeadSpec().words,
     batch_size: Annotated[int, typer.Option(min=1, help="Photos encoded at a time.")] = EncoderOptions.batch_size,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
@@ -81,7 +89,10 @@ def build(
     # What can be refused is refused before the work, not after an hour of it.
     check_out(out, force=force)
     given = MapSpec.carrier if carrier is None else carrier
-    map_spec = MapSpec(head=head, carrier=given, storage=storage, ensemble=ensemble, verify=verify, dims=dims)
+    kept = verify if patches == VerifySpec.patches else VerifySpec(patches=patches)
+    if kept and not verify:
+        raise BadSpec(f"--patches {patches} says how patches are kept, and --no-verify keeps none; leave one out")
+    map_spec = MapSpec(head=head, carrier=given, storage=storage, ensemble=ensemble, verify=kept, dims=dims)
     if carrier is not None and head != "second-order":
         own = f"the {head} head decides about its carrier itself"
         raise BadSpec(f"--carrier {carrier} is for --head second-order; {own}")

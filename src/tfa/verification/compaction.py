@@ -1,21 +1,27 @@
-"""Compaction: the patches of a map in 128 numbers of a byte each, for matching.
+"""Compaction: the patches of a map in few numbers of few bits each, for matching.
 
-y = L2( λ^(−1/4) Uᵀ(p̃ − μ) )        PCA of the map's unit patches, partial whitening, 128 of d
+y = L2( λ^(−1/4) Uᵀ(p̃ − μ) )        PCA of the map's unit patches, partial whitening, r of d numbers
+
+full     128 numbers of a byte each, scaled by the largest of the patch
+small    120 numbers of two bits each, see `two_bits`
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 
 import numpy as np
 
 from tfa.base.backend import l2
 from tfa.base.half import widened
 from tfa.base.threads import in_threads
+from tfa.verification import two_bits
 
 BLOCK = 2048  # patches whose products are added up at a time
 LEVELS = 127  # of int8
+SMALL = 120  # numbers of two bits: 30 bytes a patch, 15,870 for 23 × 23 of them
+DEVIATION_PATCHES = 20_000  # patches that deviations are measured on
 RANK_FLOOR = 1e-9  # directions with a smaller share of the largest variance are rounding
 
 
@@ -25,10 +31,20 @@ class Compaction:
 
     mean: np.ndarray  # d
     projection: np.ndarray  # d r: directions scaled by λ^(−1/4)
+    deviations: np.ndarray | None = None  # r: of each number of the map's patches, if two bits are kept of it
 
     @property
     def dimensions(self) -> int:
         return int(self.projection.shape[1])
+
+    @property
+    def bytes_per_patch(self) -> int:
+        return self.dimensions if self.deviations is None else two_bits.bytes_of(self.dimensions)
+
+    @property
+    def dtype(self) -> type[np.int8 | np.uint8]:
+        """Of what is kept."""
+        return np.int8 if self.deviations is None else np.uint8
 
     def compact(self, patches: np.ndarray) -> np.ndarray:
         """Patches `… n d` → unit rows `… n r` in float32."""
@@ -36,6 +52,20 @@ class Compaction:
         rows = widened(patches)
         norm = np.sqrt(np.einsum("...d,...d->...", rows, rows))[..., None]
         return l2(rows @ self.projection / np.where(norm > 0, norm, 1) - self.mean @ self.projection)
+
+    def kept(self, rows: np.ndarray) -> np.ndarray:
+        """Unit rows `… n r` → what is kept of them, in bytes: `restored` makes unit rows of it."""
+        return quantised(rows) if self.deviations is None else two_bits.packed(rows, self.deviations)
+
+    def restored(self, kept: np.ndarray) -> np.ndarray:
+        """What was kept → unit rows `… n r` in float32."""
+        if self._table is None:
+            return restored(kept)
+        return _unit(two_bits.unpacked(kept, self._table, self.dimensions))
+
+    @cached_property
+    def _table(self) -> np.ndarray | None:
+        return None if self.deviations is None else two_bits.table(self.deviations)
 
 
 def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
@@ -58,6 +88,17 @@ def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
     return Compaction(mean.astype(np.float32), np.ascontiguousarray(directions * scale, np.float32))
 
 
+def numbers_kept(patches: str, dimensions: int) -> int:
+    """Of a patch, at most: small patches have fewer than full ones."""
+    return dimensions if patches == "full" else min(dimensions, SMALL)
+
+
+def in_two_bits(compaction: Compaction, patches: np.ndarray) -> Compaction:
+    """The same compaction, which keeps two bits of each number, by deviations over unit patches `t d` of the map."""
+    spread = patches[:: -(-len(patches) // DEVIATION_PATCHES)]
+    return replace(compaction, deviations=two_bits.deviations(compaction.compact(spread)))
+
+
 def quantised(rows: np.ndarray) -> np.ndarray:
     """Unit rows `… r` as int8, each scaled by its own largest entry: `restored` makes it unit again."""
     largest = np.abs(rows).max(axis=-1, keepdims=True)
@@ -65,7 +106,11 @@ def quantised(rows: np.ndarray) -> np.ndarray:
 
 
 def restored(levels: np.ndarray) -> np.ndarray:
-    rows = levels.astype(np.float32)
+    return _unit(levels.astype(np.float32))
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    """Rows `… r` made unit; they are overwritten."""
     squared = np.einsum("...r,...r->...", rows, rows)[..., None]
     rows *= 1 / np.sqrt(np.where(squared > 0, squared, 1))  # in place: a candidate's rows are most of what is read
     return rows

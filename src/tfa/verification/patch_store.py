@@ -1,4 +1,4 @@
-"""Compact tokens: what verification needs of every image of a map, a byte for each number kept of a patch.
+"""Compact tokens: what verification needs of every image of a map, a byte or two bits for each number of a patch.
 
 Rows stand as the gallery's do. On disk they are memory-mapped, and only rows that are compared are read.
 """
@@ -19,7 +19,7 @@ from tfa.errors import BadTokens
 from tfa.method.vocabulary import sample_patches
 from tfa.search.gallery import rows_between, take_rows
 from tfa.verification.admission import PairEvidence, remembering
-from tfa.verification.compaction import Compaction, fit_compaction, quantised, restored
+from tfa.verification.compaction import Compaction, fit_compaction, in_two_bits, numbers_kept
 from tfa.verification.matching import Matches, evidence, matches
 from tfa.verification.reranking import Compared
 
@@ -29,18 +29,18 @@ Grid = tuple[int, int]
 
 @dataclass(frozen=True)
 class CompactTokens:
-    """The patches of a map's images, projected and rounded to int8."""
+    """The patches of a map's images, projected and rounded."""
 
     compaction: Compaction
     grid: Grid  # rows, columns of patches
-    chunks: tuple[np.ndarray, ...]  # int8 `rows n r` each: a map grows by chunks
+    chunks: tuple[np.ndarray, ...]  # `rows n r` int8, or small `rows n g` uint8: a map grows by chunks
     spec: VerifySpec
 
     @classmethod
     def fit(cls, tokens: Tokens, spec: VerifySpec | None = None) -> CompactTokens:
         """Fitted on a sample of the images' own patches (ours)."""
         spec = spec or VerifySpec()
-        return cls.of(tokens, fit_compaction(sample_patches(tokens, spec.max_patches), spec.dimensions), spec)
+        return cls.of(tokens, compaction_for(sample_patches(tokens, spec.max_patches), spec), spec)
 
     @classmethod
     def of(cls, tokens: Tokens, compaction: Compaction, spec: VerifySpec | None = None) -> CompactTokens:
@@ -59,10 +59,11 @@ class CompactTokens:
                 "encode them with the encoder of the map"
             )
         # A large map's chunk lies in a temporary file until it is saved.
-        chunk = Spill().empty((len(tokens), rows * columns, self.compaction.dimensions), np.int8)
+        shape = (len(tokens), rows * columns, self.compaction.bytes_per_patch)
+        chunk = Spill().empty(shape, self.compaction.dtype)
 
         def written(index: int) -> None:
-            chunk[index] = quantised(self.compaction.compact(tokens.load(index, index + 1)))[0]
+            chunk[index] = self.compaction.kept(self.compaction.compact(tokens.load(index, index + 1)))[0]
 
         in_threads(written, range(len(tokens)))
         return replace(self, chunks=(*self.chunks, chunk))
@@ -72,11 +73,11 @@ class CompactTokens:
 
     @property
     def bytes_per_image(self) -> int:
-        return self.grid[0] * self.grid[1] * self.compaction.dimensions
+        return self.grid[0] * self.grid[1] * self.compaction.bytes_per_patch
 
     def rows(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
         """Unit patches `c n r` of some images, float32; no other row is touched."""
-        return restored(take_rows(self.chunks, indices, np.int8))
+        return self.compaction.restored(take_rows(self.chunks, indices, self.compaction.dtype))
 
     def query(self, tokens: Tokens) -> np.ndarray:
         """Unit patches `q n r` of photos to compare, not rounded."""
@@ -122,7 +123,9 @@ class CompactTokens:
         return {"spec": self.spec.to_dict(), "grid": list(self.grid)}
 
     def compaction_tensors(self) -> dict[str, np.ndarray]:
-        return {"mean": self.compaction.mean, "projection": self.compaction.projection}
+        tensors = {"mean": self.compaction.mean, "projection": self.compaction.projection}
+        deviations = self.compaction.deviations
+        return tensors if deviations is None else {**tensors, "deviations": deviations}
 
     def patch_tensors(self, start: int, stop: int) -> dict[str, np.ndarray]:
         """Rows `start` to `stop`."""
@@ -132,13 +135,22 @@ class CompactTokens:
 
     @classmethod
     def from_tensors(cls, entry: dict[str, Any], head: Tensors, galleries: Sequence[Tensors]) -> CompactTokens:
-        compaction = Compaction(head["mean"], head["projection"])
-        grid = (int(entry["grid"][0]), int(entry["grid"][1]))
+        spec, grid = VerifySpec.from_dict(entry["spec"]), (int(entry["grid"][0]), int(entry["grid"][1]))
+        deviations = head["deviations"] if spec.patches == "small" else None
+        compaction = Compaction(head["mean"], head["projection"], deviations)
+        if compaction.deviations is not None and compaction.deviations.shape != (compaction.dimensions,):
+            raise ValueError(f"deviations must be {compaction.dimensions}, one for each number of a patch")
         chunks = tuple(gallery["patches"] for gallery in galleries)
-        shape = (grid[0] * grid[1], compaction.dimensions)
-        if any(chunk.dtype != np.int8 or chunk.shape[1:] != shape for chunk in chunks):
-            raise ValueError(f"compact tokens must be int8 of {shape[0]} patches × {shape[1]} numbers")
-        return cls(compaction, grid, chunks, VerifySpec.from_dict(entry["spec"]))
+        shape, kind = (grid[0] * grid[1], compaction.bytes_per_patch), np.dtype(compaction.dtype)
+        if any(chunk.dtype != kind or chunk.shape[1:] != shape for chunk in chunks):
+            raise ValueError(f"compact tokens must be {kind} of {shape[0]} patches × {shape[1]} bytes")
+        return cls(compaction, grid, chunks, spec)
+
+
+def compaction_for(patches: np.ndarray, spec: VerifySpec) -> Compaction:
+    """Of the kind that is wanted, fitted on unit patches `t d` of the map."""
+    full = fit_compaction(patches, numbers_kept(spec.patches, spec.dimensions))
+    return full if spec.patches == "full" else in_two_bits(full, patches)
 
 
 def photo_evidence(compact: CompactTokens | None, photos: Tokens) -> PairEvidence | None:

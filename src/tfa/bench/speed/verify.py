@@ -1,7 +1,7 @@
 """`tfa bench verify`: the time of verifying candidates over the time of the matrix products it cannot do without.
 
 Timed is all that a map does for a query on top of its head: the query's patches made compact, the candidates' read
-and widened from int8, compared, voted. The products are one of compacting and one for each candidate.
+and restored from their bytes, compared, voted. The products are one of compacting and one for each candidate.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class VerifyBenchmark:
     candidates: int
     patches: int
     dimensions: int
+    bytes_per_image: int  # that are read of a candidate
     queries: int  # of the batch
     threads: int  # that share the batch
     seconds: float
@@ -60,6 +61,7 @@ class VerifyBenchmark:
 
     def __str__(self) -> str:
         shape = f"{self.candidates} candidates × {self.patches} patches × {self.dimensions} dimensions"
+        shape += f" in {self.bytes_per_image:,} bytes"
         batch = f"in a batch of {self.queries} queries, {self.threads} threads"
         alone = (self.seconds, self.products_seconds, self.ratio)
         together = (self.batch_seconds, self.batch_products_seconds, self.batch_ratio)
@@ -75,6 +77,7 @@ def run_verify_benchmark(
     patches: int = 529,
     channels: int = 384,
     dimensions: int = 128,
+    small: bool = False,
     queries: int = 16,
     threads: int = 2,
     progress: bool | Progress | None = None,
@@ -85,7 +88,8 @@ def run_verify_benchmark(
     """
     grid = squarest(patches)
     images = synthetic_tokens(candidates, patches, channels)
-    known = CompactTokens.fit(Tokens(images.patches, grid=grid), VerifySpec(dimensions=dimensions))
+    spec = VerifySpec(dimensions=dimensions, patches="small" if small else "full")
+    known = CompactTokens.fit(Tokens(images.patches, grid=grid), spec)
     tokens = seen_again(images, queries)
     photos = [tokens.load(index, index + 1) for index in range(queries)]
     rows, floor = np.arange(candidates), known.rows(range(candidates))
@@ -108,7 +112,8 @@ def run_verify_benchmark(
     return VerifyBenchmark(
         candidates=candidates,
         patches=patches,
-        dimensions=dimensions,
+        dimensions=known.compaction.dimensions,
+        bytes_per_image=known.bytes_per_image,
         queries=queries,
         threads=threads,
         seconds=alone["whole"],

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfa.base.config import Candidates
+from tfa.base.config import AUTO, Candidates
 from tfa.base.progress import Progress, Task, as_progress
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Fitted, HeadCard, Photos, Shared
@@ -22,13 +22,13 @@ from tfa.bench.rank import QUERIES_AT_ONCE
 from tfa.bench.run import Bench, calibrated
 from tfa.bench.studies.match_geometries import Measure, Pair
 from tfa.bench.studies.patch_pairs import known_grid
-from tfa.bench.studies.verification_variants import BUILT, DEFAULT, FULL, VARIANTS, Variant
+from tfa.bench.studies.verification_variants import BUILT, DEFAULT, FULL, VARIANTS, Kept, Variant
 from tfa.errors import BadSpec
 from tfa.method.evidence.rows import standardised
 from tfa.method.vocabulary import sample_patches
 from tfa.search.ties import top_k
 from tfa.verification.admission import evenly_spaced
-from tfa.verification.compaction import Compaction, fit_compaction
+from tfa.verification.compaction import Compaction, fit_compaction, in_two_bits, numbers_kept
 from tfa.verification.patch_store import CompactTokens
 from tfa.verification.reranking import enough, most_candidates, rounds
 
@@ -47,6 +47,7 @@ class Studied:
     queries: int
     recall: Mapping[str, float]  # by the name of the variant
     candidates: float  # images that were verified as built, mean over the queries
+    bytes_per_image: Mapping[str, int]  # of compact patches in a map, by the name of the variant that compares them
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,14 @@ class Study:
                 "title": variant.title,
                 "default": name == BUILT,
                 "recall": {one.dataset: one.recall[name] for one in self.datasets},
+                "bytes_per_image": {one.dataset: one.bytes_per_image.get(name) for one in self.datasets},
                 **{half: self.mean(name, half) for half in HALVES},
             }
             for name, variant in VARIANTS.items()
             if name in self.datasets[0].recall
         ]
-        listed = [{k: v for k, v in asdict(one).items() if k not in ("recall", "head")} for one in self.datasets]
+        apart = ("recall", "bytes_per_image", "head")  # by variant, or said once
+        listed = [{k: v for k, v in asdict(one).items() if k not in apart} for one in self.datasets]
         return {"head": self.head, "encoder": self.encoder, "datasets": listed, "variants": rows}
 
 
@@ -101,12 +104,13 @@ def study_dataset(
     split = thinned(card.plan.splits(len(queries), bench.truth.conditions)[0], most)
     fitted = card.fit(bench.database, shared or Shared(spec=bench.spec, progress=bars))
     heads = [calibrated(fitted, queries, fold.calibration) for fold in split.folds]
-    patches = _Patches(bench.database.tokens, queries.tokens)
+    patches = _Patches(bench.database.tokens, queries.tokens, [variant.kept for variant in variants.values()])
     with bars.task(f"{bench.truth.name}: verifying", len(split.evaluated), "queries") as task:
         found = _answers_of_all(split, heads, queries, partial(answers, variants=variants), patches, task)
     recall = {name: float(np.mean([one[name].image in positives[query] for query, one in found])) for name in variants}
     verified = float(np.mean([one[BUILT].candidates for _, one in found]))
-    return Studied(bench.truth.name, bench.truth.title, half, card.name, len(found), recall, verified)
+    sizes = {name: patches.bytes_per_image(variant.kept) for name, variant in variants.items() if variant.measure}
+    return Studied(bench.truth.name, bench.truth.title, half, card.name, len(found), recall, verified, sizes)
 
 
 def thinned(split: Split, most: int | None) -> Split:
@@ -123,7 +127,7 @@ class Answer(NamedTuple):
     candidates: int  # images that were verified
 
 
-Answering = Callable[[np.ndarray, Callable[[int, int], Pair]], dict[str, Answer]]
+Answering = Callable[[np.ndarray, Callable[[Kept, int], Pair]], dict[str, Answer]]
 
 
 def _answers_of_all(
@@ -142,79 +146,99 @@ def _answers_of_all(
 
 def answers(
     scores: np.ndarray,
-    pair: Callable[[int, int], Pair],
+    pair: Callable[[Kept, int], Pair],
     variants: Mapping[str, Variant] = VARIANTS,
 ) -> dict[str, Answer]:
     """The best database image of a row of scores `m` under each variant.
 
-    `pair(dimensions, image)` gives patches of the query and an image. A row of nothing but equal scores has no answer.
+    `pair(kept, image)` gives patches of the query and an image. A row of nothing but equal scores has no answer.
     """
     if scores.max() == scores.min():
         return dict.fromkeys(variants, Answer(-1, 0))
     ranked, _ = top_k(scores[None], max(most_candidates(variant.candidates) for variant in variants.values()))
     standing = standardised(scores[None], ranked)[0]
     chosen = {name: ranked[0, : most_candidates(variant.candidates)] for name, variant in variants.items()}
-    evidence_of = _measured(chosen, pair, variants)
+    fixed = {name: images for name, images in chosen.items() if variants[name].candidates != AUTO}
+    known = _measured(fixed, pair, variants)
+
+    def evidence_of(variant: Variant, images: np.ndarray) -> np.ndarray:
+        assert variant.measure is not None
+        for image in images.tolist():
+            if (variant.kept, variant.measure, image) not in known:
+                known[variant.kept, variant.measure, image] = variant.measure(pair(variant.kept, image))
+        return np.array([known[variant.kept, variant.measure, image] for image in images.tolist()], np.float64)
+
     best = {}
     for name, variant in variants.items():
         images, order, count = chosen[name], standing[: len(chosen[name])], 0
         if variant.measure is not None:
-            measured = [evidence_of[variant.dimensions, variant.measure, image] for image in images.tolist()]
-            evidence = np.array(measured, np.float64)
-            count = _enough(order, evidence, variant.candidates)
-            order = variant.fuse(order[:count], evidence[:count])
+            evidence = _verified(order, variant.candidates, lambda end: evidence_of(variant, images[:end]))  # noqa: B023
+            count = len(evidence)
+            order = variant.fuse(order[:count], evidence)
         best[name] = Answer(int(images[order.argmax()]), count)  # of equals the head's first
     return best
 
 
-def _enough(standing: np.ndarray, evidence: np.ndarray, candidates: Candidates) -> int:
-    """How many of the images `c` are verified, by their z-scores and evidence."""
+def _verified(standing: np.ndarray, candidates: Candidates, first: Callable[[int], np.ndarray]) -> np.ndarray:
+    """Evidence of as many of the images `c` as are verified, by their z-scores; `first(end)` is that of the first."""
     ends = rounds(candidates, len(standing))
-    stops = (end for end in ends[:-1] if enough(standing[None, :end], evidence[None, :end], standing[end : end + 1])[0])
-    return next(stops, ends[-1])
+    for end in ends[:-1]:
+        evidence = first(end)
+        if enough(standing[None, :end], evidence[None], standing[end : end + 1])[0]:
+            return evidence
+    return first(ends[-1])
 
 
 def _measured(
-    chosen: Mapping[str, np.ndarray], pair: Callable[[int, int], Pair], variants: Mapping[str, Variant]
-) -> dict[tuple[int, Measure, int], float]:
-    """What each measure says of each of its candidates, at each number of dimensions."""
-    wanted: dict[tuple[int, int], dict[Measure, None]] = {}
-    for name, variant in variants.items():
-        if variant.measure is not None:
-            for image in chosen[name].tolist():
-                wanted.setdefault((variant.dimensions, image), {})[variant.measure] = None
+    chosen: Mapping[str, np.ndarray], pair: Callable[[Kept, int], Pair], variants: Mapping[str, Variant]
+) -> dict[tuple[Kept, Measure, int], float]:
+    """What each measure says of each of its candidates, by what is kept of a patch."""
+    wanted: dict[tuple[Kept, int], dict[Measure, None]] = {}
+    for name, images in chosen.items():
+        measure = variants[name].measure
+        if measure is not None:
+            for image in images.tolist():
+                wanted.setdefault((variants[name].kept, image), {})[measure] = None
     evidence_of = {}
-    for (dimensions, image), measures in wanted.items():
-        patches = pair(dimensions, image)  # its matches serve every measure, then are forgotten
-        evidence_of.update({(dimensions, measure, image): measure(patches) for measure in measures})
+    for (kept, image), measures in wanted.items():
+        patches = pair(kept, image)  # its matches serve every measure, then are forgotten
+        evidence_of.update({(kept, measure, image): measure(patches) for measure in measures})
     return evidence_of
 
 
 class _Patches:
-    """Compact patches of database and queries at every number of dimensions; the projection is fitted once."""
+    """Compact patches of database and queries, by what is kept of them; the projection is fitted once."""
 
-    def __init__(self, database: Tokens, queries: Tokens) -> None:
+    def __init__(self, database: Tokens, queries: Tokens, kinds: Iterable[Kept]) -> None:
         self.database, self.queries = database, queries
         self.grids = known_grid(queries), known_grid(database)
-        widest = fit_compaction(sample_patches(database, DEFAULT.max_patches), FULL)
-        # Directions are sorted by variance, so the first of them are what a smaller fit would have kept.
-        self._compactions = {
-            kept: Compaction(widest.mean, widest.projection[:, :kept])
-            for kept in dict.fromkeys(variant.dimensions for variant in VARIANTS.values())
-        }
+        sample = sample_patches(database, DEFAULT.max_patches)
+        widest = fit_compaction(sample, FULL)
+
+        def compaction(kept: Kept) -> Compaction:
+            # Directions are sorted by variance, so the first of them are what a smaller fit would have kept.
+            full = replace(widest, projection=widest.projection[:, : numbers_kept(kept.patches, kept.dimensions)])
+            return full if kept.patches == "full" else in_two_bits(full, sample)
+
+        self._compactions = {kept: compaction(kept) for kept in dict.fromkeys(kinds)}
         # Of one query after the other, and of the images that several queries have as candidates.
         self.of_query = lru_cache(len(self._compactions))(self._of_query)
         self.of_image = lru_cache(IMAGES_KEPT)(self._of_image)
 
-    def pair(self, query: int, dimensions: int, image: int) -> Pair:
-        return Pair(self.of_query(dimensions, query), self.of_image(dimensions, image), *self.grids)
+    def pair(self, query: int, kept: Kept, image: int) -> Pair:
+        return Pair(self.of_query(kept, query), self.of_image(kept, image), *self.grids)
 
-    def _of_query(self, dimensions: int, query: int) -> np.ndarray:
-        return self._compactions[dimensions].compact(self.queries.load(query, query + 1)[0])
+    def bytes_per_image(self, kept: Kept) -> int:
+        """In a map."""
+        rows, columns = self.grids[1]
+        return rows * columns * self._compactions[kept].bytes_per_patch
 
-    def _of_image(self, dimensions: int, image: int) -> np.ndarray:
-        """As a map keeps it: in int8."""
-        return CompactTokens.of(self.database.select([image]), self._compactions[dimensions]).rows([0])[0]
+    def _of_query(self, kept: Kept, query: int) -> np.ndarray:
+        return self._compactions[kept].compact(self.queries.load(query, query + 1)[0])
+
+    def _of_image(self, kept: Kept, image: int) -> np.ndarray:
+        """As a map keeps it: in few bits."""
+        return CompactTokens.of(self.database.select([image]), self._compactions[kept]).rows([0])[0]
 
 
 def check_halves(names: Sequence[str]) -> None:

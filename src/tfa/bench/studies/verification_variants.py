@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,16 @@ FULL = 1 << 20  # more dimensions than any encoder has: all of them are kept
 NOTHING, BUILT = "none", "default"
 
 
+class Kept(NamedTuple):
+    """What is kept of a patch."""
+
+    dimensions: int = DEFAULT.dimensions
+    patches: str = DEFAULT.patches  # full or small
+
+
+AS_BUILT = Kept()
+
+
 def weighted(weight: float) -> Fuse:
     """The standardised score and so many times the root of the evidence."""
     return lambda standing, evidence: standing + weight * np.sqrt(evidence)
@@ -48,7 +59,7 @@ class Variant:
     title: str
     measure: Measure | None = as_built  # None: the head's own order
     fuse: Fuse = fused
-    dimensions: int = DEFAULT.dimensions
+    kept: Kept = AS_BUILT
     candidates: Candidates = FEW
 
 
@@ -66,10 +77,13 @@ VARIANTS: Mapping[str, Variant] = {
     "one-way": Variant(factor="matches", title="one-way matches", measure=one_way),
     "by-similarity": Variant(factor="votes", title="weighted by similarity", measure=by_similarity),
     "counted": Variant(factor="votes", title="counted alike", measure=counted),
-    "dimensions-64": Variant(factor="dimensions", title="64 dimensions", dimensions=64),
-    "dimensions-128": Variant(factor="dimensions", title="128 dimensions", dimensions=128),
-    "dimensions-256": Variant(factor="dimensions", title="256 dimensions", dimensions=256),
-    "dimensions-full": Variant(factor="dimensions", title="all dimensions", dimensions=FULL),
+    "dimensions-64": Variant(factor="dimensions", title="64 dimensions", kept=Kept(64)),
+    "dimensions-128": Variant(factor="dimensions", title="128 dimensions", kept=Kept(128)),
+    "dimensions-256": Variant(factor="dimensions", title="256 dimensions", kept=Kept(256)),
+    "dimensions-full": Variant(factor="dimensions", title="all dimensions", kept=Kept(FULL)),
+    "patches-small": Variant(
+        factor="patches", title="small patches, else as built", kept=Kept(patches="small"), candidates=AUTO
+    ),
     "candidates-10": Variant(factor="candidates", title="10 candidates", candidates=10),
     "candidates-20": Variant(factor="candidates", title="20 candidates", candidates=20),
     "candidates-50": Variant(factor="candidates", title="50 candidates", candidates=50),

@@ -162,6 +162,9 @@ def verify(
     candidates: Annotated[int, typer.Option(min=1, help="Candidates of each query, of made-up patches.")] = 20,
     patches: Patches = 529,
     dimensions: Annotated[int, typer.Option(min=1, help="Dimensions of a compact patch.")] = 128,
+    small: Annotated[
+        bool, typer.Option("--small", help="As [bold]tfa build --patches small[/bold] keeps them: 120 at most.")
+    ] = False,
     queries: Annotated[int, typer.Option(min=1, help="Queries of a batch.")] = 16,
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the batch.")] = 2,
     json: options.AsJson = False,
@@ -171,4 +174,4 @@ def verify(
     from tfa.bench.speed.verify import run_verify_benchmark
 
     shape = {"candidates": candidates, "patches": patches, "dimensions": dimensions, "queries": queries}
-    timed(run_verify_benchmark, json, quiet, **shape, threads=threads)
+    timed(run_verify_benchmark, json, quiet, **shape, small=small, threads=threads)

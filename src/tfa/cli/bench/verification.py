@@ -104,6 +104,8 @@ def show(study: Study) -> None:
         factor = variant.factor
         if name == BUILT:
             table.add_row("", "  candidates it takes, mean", *_candidates(shown))
+        if name == BUILT or variant.kept.patches == "small":
+            table.add_row("", "  bytes an image in a map", *_bytes(shown, name))
     console().print(table)
     say()
 
@@ -113,4 +115,12 @@ def _candidates(shown: Sequence[tuple[str, Sequence[Studied]]]) -> list[str]:
     for _, own in shown:
         taken = [one.candidates for one in own]
         cells += [f"{number:.1f}" for number in (*taken, sum(taken) / len(taken))]
+    return cells
+
+
+def _bytes(shown: Sequence[tuple[str, Sequence[Studied]]], name: str) -> list[str]:
+    cells = []
+    for _, own in shown:
+        sizes = [one.bytes_per_image[name] for one in own]
+        cells += [f"{number:,.0f}" for number in (*sizes, sum(sizes) / len(sizes))]
     return cells
