@@ -31,25 +31,27 @@ class Ranked:
         order = np.lexsort((own, -best))
         return cls(own[order], best[order])
 
-    def ends_in_a_tie(self, k: int, asked: int) -> bool:
+    def ends_in_a_tie(self, k: int, asked: int, close: float = CLOSE) -> bool:
         """May something that was not among the `asked` answers score like the k-th?"""
         if len(self.ids) < asked or len(self.ids) <= k:
             return len(self.ids) >= asked
-        return bool(self.scores[-1] >= self.scores[k - 1] - _tolerance(self.scores))
+        return bool(self.scores[-1] >= self.scores[k - 1] - _tolerance(self.scores, close))
 
-    def close_ones(self) -> np.ndarray:
+    def close_ones(self, close: float = CLOSE) -> np.ndarray:
         """Where a neighbour's score is too close to tell which is better."""
-        near = np.abs(np.diff(self.scores)) <= _tolerance(self.scores)
+        near = np.abs(np.diff(self.scores)) <= _tolerance(self.scores, close)
         return np.flatnonzero(np.append(near, False) | np.append(False, near))
 
 
-def _tolerance(scores: np.ndarray) -> float:
-    return CLOSE * max(1.0, float(np.abs(scores).max(initial=0)))
+def _tolerance(scores: np.ndarray, close: float) -> float:
+    return close * max(1.0, float(np.abs(scores).max(initial=0)))
 
 
-def settle(queries: np.ndarray, answers: Sequence[Ranked], vectors_of: Vectors) -> list[Ranked]:
-    """The answers with near ties scored again; the vectors for all queries are asked for at once, if any are needed."""
-    close = [answer.close_ones() for answer in answers]
+def settle(
+    queries: np.ndarray, answers: Sequence[Ranked], vectors_of: Vectors, every: bool = False
+) -> list[Ranked]:
+    """The answers with near ties, or all, scored again; the vectors for all queries are asked for at once, if any."""
+    close = [np.arange(len(answer.ids)) if every else answer.close_ones() for answer in answers]
     wanted = sorted({int(one) for answer, at in zip(answers, close, strict=True) for one in answer.ids[at]})
     vectors = vectors_of(wanted) if wanted else {}
     settled = []

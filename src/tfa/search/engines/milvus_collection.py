@@ -6,9 +6,6 @@ as they are.
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,6 +13,7 @@ import numpy as np
 
 from tfa.errors import BadSpec
 from tfa.search.engines.milvus_connection import BUILD_SECONDS, WRITE_SECONDS, Connection, pymilvus
+from tfa.search.engines.texts import bytes_from_text, bytes_to_text, fingerprint, payload_from_text, payload_to_text
 from tfa.search.near_ties import SPARE, Ranked, settle
 from tfa.search.store import NOBODY, Collection, Entries, Payload, Where, coordinates_of
 
@@ -48,24 +46,17 @@ def schema_of(dimensions: int, description: str = "") -> Any:
     return schema
 
 
-def _mark(text: Any) -> str:
-    """A fingerprint; empty for nothing."""
-    if text is None:
-        return ""
-    return hashlib.blake2b(str(text).encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()
-
-
 def _row(own: int, vector: np.ndarray, payload: Payload, full: bytes) -> dict[str, Any]:
     east, north = coordinates_of(payload) or (NOWHERE, NOWHERE)
     row = {
         "id": own,
         "vector": vector,
-        "digest": _mark(payload.get("digest")),
-        "session": _mark(payload.get("session")),
+        "digest": fingerprint(payload.get("digest")),
+        "session": fingerprint(payload.get("session")),
         "east": float(east),
         "north": float(north),
-        "payload": json.dumps(dict(payload)),
-        "full": base64.b64encode(full).decode(),
+        "payload": payload_to_text(payload),
+        "full": bytes_to_text(full),
     }
     for field in ("payload", "full"):
         if len(row[field]) > TEXT_BYTES:
@@ -80,7 +71,7 @@ def _filter(where: Where | None) -> str:
         return ""
     terms = []
     if where.sessions:
-        terms.append("session in [" + ", ".join(f'"{_mark(one)}"' for one in where.sessions) + "]")
+        terms.append("session in [" + ", ".join(f'"{fingerprint(one)}"' for one in where.sessions) + "]")
     if where.region is not None:
         box = where.region
         for name, low, high in (("east", box.west, box.east), ("north", box.south, box.north)):
@@ -190,12 +181,12 @@ class MilvusCollection(Collection):
         return Entries(
             np.array([row["id"] for row in rows], np.int64),
             np.stack(vectors) if rows else np.empty((0, self.dimensions), np.float32),
-            [json.loads(row["payload"]) for row in rows],
-            [base64.b64decode(row["full"]) for row in rows],
+            [payload_from_text(row["payload"]) for row in rows],
+            [bytes_from_text(row["full"]) for row in rows],
         )
 
     def find(self, digests: Sequence[str]) -> dict[str, int]:
-        known, found = {_mark(one): one for one in digests}, dict[str, int]()
+        known, found = {fingerprint(one): one for one in digests}, dict[str, int]()
         marks = sorted(known)
         for start in range(0, len(marks), FETCHED):
             listed = ", ".join(f'"{one}"' for one in marks[start : start + FETCHED])

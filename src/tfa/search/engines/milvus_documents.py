@@ -10,7 +10,6 @@ Of two claims the later one sees the earlier, since it is acknowledged before th
 
 from __future__ import annotations
 
-import base64
 import random
 import threading
 import time
@@ -20,6 +19,7 @@ from uuid import uuid4
 
 from tfa.errors import EngineConflict, EngineUnavailable
 from tfa.search.engines.milvus_connection import BUILD_SECONDS, WRITE_SECONDS, Connection, pymilvus
+from tfa.search.engines.texts import bytes_from_text, bytes_to_text
 
 DOCUMENTS = "tfa_documents"
 PART_BYTES = 48_000  # of a row: 64,000 as text
@@ -45,7 +45,7 @@ class Documents:
                 return None
             parts = list(self._parts(head["version"], head["parts"]))
             if len(parts) == head["parts"]:
-                return base64.b64decode(head["data"]) if not parts else b"".join(map(base64.b64decode, parts))
+                return bytes_from_text(head["data"]) if not parts else b"".join(map(bytes_from_text, parts))
             time.sleep(0.05)  # it was replaced while it was read: its new parts are there
         raise EngineConflict(
             f"the document {key!r} in Milvus at {self._connection.address} is not whole: it has {len(parts)} of "
@@ -150,7 +150,7 @@ class Documents:
     @staticmethod
     def _row(name: str, key: str, part: int, version: str, parts: int, data: bytes) -> dict[str, Any]:
         own = {"name": name, "document": _name(key), "part": part, "version": version, "parts": parts}
-        return {**own, "data": base64.b64encode(data).decode(), "vector": [0.0, 0.0]}
+        return {**own, "data": bytes_to_text(data), "vector": [0.0, 0.0]}
 
     def _write(self, rows: list[dict[str, Any]]) -> None:
         self._make_ready()
