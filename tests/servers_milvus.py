@@ -1,4 +1,4 @@
-"""A Milvus for the tests: the small server of milvus-lite on this machine, or a running one that TFA_TEST_MILVUS names."""
+"""A Milvus for the tests: milvus-lite's server on this machine, or a running one that TFA_TEST_MILVUS names."""
 
 from __future__ import annotations
 

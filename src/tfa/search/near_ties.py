@@ -47,9 +47,7 @@ def _tolerance(scores: np.ndarray, close: float) -> float:
     return close * max(1.0, float(np.abs(scores).max(initial=0)))
 
 
-def settle(
-    queries: np.ndarray, answers: Sequence[Ranked], vectors_of: Vectors, every: bool = False
-) -> list[Ranked]:
+def settle(queries: np.ndarray, answers: Sequence[Ranked], vectors_of: Vectors, every: bool = False) -> list[Ranked]:
     """The answers with near ties, or all, scored again; the vectors for all queries are asked for at once, if any."""
     close = [np.arange(len(answer.ids)) if every else answer.close_ones() for answer in answers]
     wanted = sorted({int(one) for answer, at in zip(answers, close, strict=True) for one in answer.ids[at]})

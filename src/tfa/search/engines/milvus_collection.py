@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tfa.errors import BadSpec
-from tfa.search.engines.milvus_connection import BUILD_SECONDS, WRITE_SECONDS, Connection, pymilvus
+from tfa.search.engines.milvus_connection import BUILD_SECONDS, SMALLEST_FIRST, WRITE_SECONDS, Connection, pymilvus
 from tfa.search.engines.texts import bytes_from_text, bytes_to_text, fingerprint, payload_from_text, payload_to_text
 from tfa.search.near_ties import SPARE, Ranked, settle
 from tfa.search.store import NOBODY, Collection, Entries, Payload, Where, coordinates_of
@@ -48,7 +48,7 @@ def schema_of(dimensions: int, description: str = "") -> Any:
 
 def _row(own: int, vector: np.ndarray, payload: Payload, full: bytes) -> dict[str, Any]:
     east, north = coordinates_of(payload) or (NOWHERE, NOWHERE)
-    row = {
+    row: dict[str, Any] = {
         "id": own,
         "vector": vector,
         "digest": fingerprint(payload.get("digest")),
@@ -197,8 +197,7 @@ class MilvusCollection(Collection):
 
     def pages(self, size: int = 1000) -> Iterator[Entries]:
         last = -1
-        # Only a request that says it is part of a walk gets the smallest ids; any others of that many rows will do else.
-        while rows := self._query(f"id > {last}", _EVERYTHING, limit=size, iterator="True", reduce_stop_for_best="True"):
+        while rows := self._query(f"id > {last}", _EVERYTHING, limit=size, **SMALLEST_FIRST):
             yield self._entries(sorted(rows, key=lambda row: int(row["id"])))
             last = max(int(row["id"]) for row in rows)
 

@@ -12,6 +12,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from tfa.errors import BadSpec, EngineConflict, EngineUnavailable, MissingExtra, TfaError
 
 ASK_SECONDS, WRITE_SECONDS, BUILD_SECONDS = 20, 120, 3600
+# A query with a limit gives the smallest keys only if it says that it is part of a walk; else any rows will do.
+SMALLEST_FIRST: dict[str, Any] = {"iterator": "True", "reduce_stop_for_best": "True"}
 _NOT_FOUND, _NOT_LOADED = 100, 101  # Milvus's own codes
 _REFUSED = ("auth", "permission", "credential", "password", "token")
 

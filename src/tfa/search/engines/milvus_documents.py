@@ -18,7 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 from tfa.errors import EngineConflict, EngineUnavailable
-from tfa.search.engines.milvus_connection import BUILD_SECONDS, WRITE_SECONDS, Connection, pymilvus
+from tfa.search.engines.milvus_connection import BUILD_SECONDS, SMALLEST_FIRST, WRITE_SECONDS, Connection, pymilvus
 from tfa.search.engines.texts import bytes_from_text, bytes_to_text
 
 DOCUMENTS = "tfa_documents"
@@ -26,7 +26,10 @@ PART_BYTES = 48_000  # of a row: 64,000 as text
 PARTS = 200  # that a request carries
 ABANDONED_SECONDS = 30  # that a claim is watched for before it is taken for that of somebody who died
 HOLDING_SECONDS = 10  # after which the holder itself no longer trusts its claim
+HEAD_SECONDS = 15  # that the last row of a document may take to be written; with the above less than a claim lives
 LEFT_SECONDS = 3600  # after which the parts of a write that was never finished are swept
+READINGS = 100  # of a document that is replaced meanwhile
+Head = dict[str, Any]  # version, parts, data
 _HEAD, _CLAIM = -1, -2  # in the place of a part's number
 
 
@@ -38,31 +41,46 @@ class Documents:
         self._ready = False
         self._lock = threading.Lock()
 
-    def read(self, key: str, strongly: bool = False) -> bytes | None:
-        for _ in range(100):
+    def read(self, key: str) -> bytes | None:
+        return self._read(key)[1]
+
+    def _read(self, key: str, strongly: bool = False) -> tuple[Head | None, bytes | None]:
+        """The row that names the parts, and the whole."""
+        for _ in range(READINGS):
             head = self._head(key, strongly)
             if head is None:
-                return None
+                return None, None
+            if not head["parts"]:
+                return head, bytes_from_text(head["data"])
             parts = list(self._parts(head["version"], head["parts"]))
             if len(parts) == head["parts"]:
-                return bytes_from_text(head["data"]) if not parts else b"".join(map(bytes_from_text, parts))
-            time.sleep(0.05)  # it was replaced while it was read: its new parts are there
+                return head, b"".join(map(bytes_from_text, parts))
+            time.sleep(0.05)  # it was replaced while it was read: the next row names parts that are there
         raise EngineConflict(
-            f"the document {key!r} in Milvus at {self._connection.address} is not whole: it has {len(parts)} of "
-            f"{head['parts']} parts; build the map again"
+            f"the document {key!r} in Milvus at {self._connection.address} is not whole: parts of it were missing "
+            f"{READINGS} times in a row; build the map again"
         )
 
     def put(self, key: str, data: bytes) -> None:
-        before = self._head(key, strongly=True)
+        self._replace(key, data, self._head(key, strongly=True))
+
+    def _replace(self, key: str, data: bytes, before: Head | None, until: float | None = None) -> None:
+        """Parts, then the row that names them, unless it is too late for it, then away with what it named before."""
         version = f"{time.time_ns():020d}-{uuid4().hex}"
-        pieces = [data[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES)] if len(data) > PART_BYTES else []
+        cut = range(0, len(data), PART_BYTES) if len(data) > PART_BYTES else ()
+        pieces = [data[at : at + PART_BYTES] for at in cut]
         for start in range(0, len(pieces), PARTS):
             numbered = enumerate(pieces[start : start + PARTS], start)
             self._write([self._row(f"{version}/{part}", key, part, version, 0, piece) for part, piece in numbered])
         if pieces:
             self._settle()  # the parts are there for everybody before the row that names them
-        inline = b"" if pieces else data
-        self._write([self._row(_name(key), key, _HEAD, version, len(pieces), inline)])
+        if until is not None and time.monotonic() > until:
+            raise EngineUnavailable(
+                f"Milvus at {self._connection.address} took more than {HOLDING_SECONDS} s over the document {key!r}, "
+                "which is as it was; try again"
+            )
+        head = self._row(_name(key), key, _HEAD, version, len(pieces), b"" if pieces else data)
+        self._write([head], seconds=HEAD_SECONDS)
         self._settle()
         swept = f"{time.time_ns() - LEFT_SECONDS * 10**9:020d}"
         self._delete(f'document == "{_name(key)}" and part >= 0 and version < "{swept}" and version != "{version}"')
@@ -72,27 +90,19 @@ class Documents:
     def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
         watched: dict[str, float] = {}  # claims of others, and since when
         while True:
-            if self.read(key, strongly=True) != old:
+            if self.read(key) != old and self._read(key, strongly=True)[1] != old:
                 return False
             token, since = f"claim-{uuid4().hex}", time.monotonic()
             self._write([self._row(token, key, _CLAIM, f"{time.time_ns():020d}", 0, b"")])
             try:
                 if self._alone(key, token, since, watched):
-                    return self._swap_claimed(key, old, new, since)
+                    head, now = self._read(key, strongly=True)
+                    if now == old:
+                        self._replace(key, new, head, until=since + HOLDING_SECONDS)
+                    return now == old
             finally:
                 self._delete(f'name in ["{token}"]')
             time.sleep(random.uniform(0.02, 0.2))
-
-    def _swap_claimed(self, key: str, old: bytes | None, new: bytes, since: float) -> bool:
-        if self.read(key, strongly=True) != old:
-            return False
-        if time.monotonic() - since > HOLDING_SECONDS:
-            raise EngineUnavailable(
-                f"Milvus at {self._connection.address} took more than {HOLDING_SECONDS} s over the document {key!r}, "
-                "which is as it was; try again"
-            )
-        self.put(key, new)
-        return True
 
     def _alone(self, key: str, token: str, since: float, watched: dict[str, float]) -> bool:
         """Is ours the only claim? Waits for those to go that are younger; False if an older one is there.
@@ -120,13 +130,8 @@ class Documents:
         found, last = list[str](), ""
         like = f' and name like "{_name(prefix)}%"' if prefix else ""
         while True:
-            rows = self._ask(
-                f'part == {_HEAD} and name > "{last}"{like}',
-                ["name"],
-                limit=1000,
-                iterator="True",
-                reduce_stop_for_best="True",
-            )
+            among = f'part == {_HEAD} and name > "{last}"{like}'
+            rows = self._ask(among, ["name"], limit=1000, **SMALLEST_FIRST)
             if not rows:
                 return sorted(found)
             found += [bytes.fromhex(row["name"]).decode("utf-8", "surrogatepass") for row in rows]
@@ -137,7 +142,7 @@ class Documents:
         self._settle()
         self._delete(f'document == "{_name(key)}" and part >= 0')
 
-    def _head(self, key: str, strongly: bool) -> dict[str, Any] | None:
+    def _head(self, key: str, strongly: bool) -> Head | None:
         rows = self._ask(f'name in ["{_name(key)}"]', ["version", "parts", "data"], strongly)
         return rows[0] if rows else None
 
@@ -152,9 +157,9 @@ class Documents:
         own = {"name": name, "document": _name(key), "part": part, "version": version, "parts": parts}
         return {**own, "data": bytes_to_text(data), "vector": [0.0, 0.0]}
 
-    def _write(self, rows: list[dict[str, Any]]) -> None:
+    def _write(self, rows: list[dict[str, Any]], seconds: float = WRITE_SECONDS) -> None:
         self._make_ready()
-        self._connection.call("upsert", DOCUMENTS, rows, timeout=WRITE_SECONDS)
+        self._connection.call("upsert", DOCUMENTS, rows, timeout=seconds)
 
     def _delete(self, condition: str) -> None:
         self._make_ready()

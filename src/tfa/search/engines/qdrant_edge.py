@@ -112,7 +112,8 @@ class QdrantEdgeStore(Store):
                 about = parse_json((home / ABOUT).read_bytes())
                 collection = QdrantEdgeCollection(qdrant_edge(), home, about, lambda now: write_json(home / ABOUT, now))
             except OSError as error:
-                raise EngineConflict(f"{home} was not made by tfa ({error.strerror}); choose another name", home) from None
+                why = f"{home} was not made by tfa ({error.strerror}); choose another name"
+                raise EngineConflict(why, home) from None
             except Exception as error:  # the library raises nothing narrower
                 raise EngineUnavailable(f"Qdrant cannot open {home}: {error}", home) from error
             self._folder.open[name] = collection

@@ -36,9 +36,7 @@ def config_of(library: Any, dimensions: int, dtype: str, index: str | None) -> A
 class QdrantEdgeCollection(Collection):
     """Points of one shard. Requests wait for each other: the core has threads of its own."""
 
-    def __init__(
-        self, library: Any, home: Path, about: dict[str, Any], keep: Callable[[dict[str, Any]], None]
-    ) -> None:
+    def __init__(self, library: Any, home: Path, about: dict[str, Any], keep: Callable[[dict[str, Any]], None]) -> None:
         self._library, self._path, self._about, self._keep = library, str(home / "shard"), about, keep
         self.name, self.dimensions, self.dtype = home.name, int(about["dimensions"]), str(about["dtype"])
         self._lock = threading.RLock()
@@ -64,7 +62,7 @@ class QdrantEdgeCollection(Collection):
         given = zip(entries.ids.tolist(), vectors, entries.payload, entries.full, strict=True)
         points = {}
         for own, vector, payload, full in given:  # an id given twice: the last one counts
-            kept = {"payload": payload_to_text(payload), "full": bytes_to_text(full)}
+            kept: dict[str, Any] = {"payload": payload_to_text(payload), "full": bytes_to_text(full)}
             kept |= {name: fingerprint(payload.get(name)) for name in ("digest", "session")}
             if (place := coordinates_of(payload)) is not None:
                 kept |= {"east": float(place[0]), "north": float(place[1])}
