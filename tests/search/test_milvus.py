@@ -159,6 +159,29 @@ def test_a_refused_token_is_a_sentence_without_the_token():
     assert "secret" not in str(error)
 
 
+def test_what_grpc_raises_itself_is_an_error_of_ours_too(monkeypatch):
+    grpc = pytest.importorskip("grpc")
+
+    class Late(grpc.RpcError):
+        def code(self):
+            return grpc.StatusCode.DEADLINE_EXCEEDED
+
+        def details(self):
+            return "Deadline Exceeded"
+
+    class Client:
+        def query(self, *_, **__):
+            raise Late
+
+        def close(self):
+            pass
+
+    connection = Connection("milvus://127.0.0.1:9")
+    monkeypatch.setattr(connection, "client", Client)
+    with pytest.raises(EngineUnavailable, match=r"127\.0\.0\.1:9 does not answer \(Deadline Exceeded\)"):
+        connection.ask("places", "query")
+
+
 def test_without_the_library_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "pymilvus", None)
     with pytest.raises(MissingExtra, match=r"tfa-vpr\[milvus\]"):

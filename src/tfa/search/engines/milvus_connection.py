@@ -54,6 +54,7 @@ class Connection:
             "grpc_options": {"grpc.keepalive_time_ms": 60_000},  # servers hang up on those that ask more often
         }
         self._library = pymilvus()
+        self._rpc_error: type[Exception] = import_module("grpc").RpcError
         self._client: Any = None
         self._lock = threading.Lock()
 
@@ -67,7 +68,7 @@ class Connection:
         """One request by the name the library has for it."""
         try:
             return getattr(self.client(), method)(*given, timeout=timeout, **options)
-        except self._library.MilvusException as error:
+        except (self._library.MilvusException, self._rpc_error) as error:  # some are passed on as gRPC raised them
             raise self._meaning(error) from error
 
     def ask(self, collection: str, method: str, **options: Any) -> Any:
@@ -96,8 +97,10 @@ class Connection:
             client.close()
 
     def _meaning(self, error: Any) -> TfaError:
-        words = str(getattr(error, "message", error)).strip().splitlines() or ["no reason given"]
-        said, code = words[0][:300], getattr(error, "code", None)
+        told, code = getattr(error, "message", None), getattr(error, "code", None)
+        if isinstance(error, self._rpc_error) and callable(code):
+            told, code = error.details(), code()
+        said = (str(told or error).strip().splitlines() or ["no reason given"])[0][:300]
         if code == _NOT_FOUND or "not exist" in said or "not found" in said:
             return EngineConflict(f"Milvus at {self.address} has not got what was asked for: {said}")
         name = getattr(code, "name", str(code))
