@@ -99,7 +99,8 @@ class Connection:
     def _meaning(self, error: Any) -> TfaError:
         told, code = getattr(error, "message", None), getattr(error, "code", None)
         if isinstance(error, self._rpc_error) and callable(code):
-            told, code = error.details(), code()
+            raised: Any = error
+            told, code = raised.details(), code()
         said = (str(told or error).strip().splitlines() or ["no reason given"])[0][:300]
         if code == _NOT_FOUND or "not exist" in said or "not found" in said:
             return EngineConflict(f"Milvus at {self.address} has not got what was asked for: {said}")
