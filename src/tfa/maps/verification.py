@@ -14,6 +14,7 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
 from tfa.maps.state import MapState
 from tfa.maps.stored_head import AnyHead
+from tfa.search.store import Where
 from tfa.verification.admission import PairEvidence, judge_on_database, judge_on_target
 from tfa.verification.patch_store import CompactTokens, PhotoPairs, why_not
 from tfa.verification.reranking import Verified, most_candidates, rerank
@@ -44,6 +45,7 @@ class Question:
     calibration: str | None = None
     verify: bool | None = None  # None: as admitted
     candidates: Candidates | None = None  # None: as the map was built
+    where: Where | None = None  # which images may answer; None: all
 
 
 def wanted_candidates(question: Question, state: MapState, tokens: Tokens | None = None) -> Candidates:

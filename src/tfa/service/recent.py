@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfa.base.tokens import Tokens
+from tfa.maps.asking import answer_of
 from tfa.maps.expected_recall import in_words, recall_of_answers
 from tfa.maps.likeness import KEPT, Likeness
-from tfa.maps.query import AskableMap, answer_of
+from tfa.maps.query import AskableMap
 from tfa.maps.records import Answer, Hit
 from tfa.maps.state import MapState
 from tfa.maps.verification import Question

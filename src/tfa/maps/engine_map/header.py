@@ -142,7 +142,8 @@ def read_header(store: Store, name: str, url: str) -> tuple[EngineHeader, bytes]
 
 def maps_in(store: Store) -> list[str]:
     """Names of the maps of a store."""
-    return [key.removesuffix("/header") for key in store.keys() if key.count("/") == 1 and key.endswith("/header")]
+    every = store.keys("")
+    return [key.removesuffix("/header") for key in every if key.count("/") == 1 and key.endswith("/header")]
 
 
 def conflict(url: str, doing: str) -> EngineConflict:

@@ -2,8 +2,8 @@
 
     full = for each space   φ_½ levels (int8, r) · step (float32) · length n (float32), little endian
 
-The features of every head and carrier follow from them (`second_order_space.rows_of`), and so do the images' biases: the
-best answers are scored again, and a map is calibrated, without any photo.
+The features of every head and carrier follow from them (`second_order_space.rows_of`), and so do the images' biases:
+the best answers are scored again, and a map is calibrated, without any photo.
 """
 
 from __future__ import annotations
