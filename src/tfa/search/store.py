@@ -168,6 +168,10 @@ class Store(ABC):
     def read(self, key: str) -> bytes | None:
         """A document as it was last written by anybody; None if there is none."""
 
+    def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Several documents; in one request where the engine can."""
+        return [self.read(key) for key in keys]
+
     @abstractmethod
     def put(self, key: str, data: bytes) -> None:
         """Write a document of any size (some 100 MB), durably, all or nothing."""
