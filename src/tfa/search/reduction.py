@@ -36,7 +36,7 @@ class Reduction:
         return len(self.matrix)
 
     def of_queries(self, vectors: np.ndarray) -> np.ndarray:
-        """y(q) `q dims`, float32."""
+        """y(q) `q dims`, float32; of float64 vectors float64."""
         return self._onto(vectors) + self.bias_axis
 
     def of_images(self, vectors: np.ndarray, bias: np.ndarray) -> np.ndarray:
@@ -47,7 +47,8 @@ class Reduction:
         )
 
     def _onto(self, vectors: np.ndarray) -> np.ndarray:
-        return np.asarray(vectors, np.float32) @ self.matrix.T
+        wide = np.asarray(vectors)
+        return wide.astype(np.result_type(wide, np.float32), copy=False) @ self.matrix.T
 
 
 def fit_reduction(second: np.ndarray, dims: int, mean_bias: float = 0.0) -> Reduction:

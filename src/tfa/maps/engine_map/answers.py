@@ -18,7 +18,7 @@ from tfa.base.config import Candidates
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap
 from tfa.maps.confidence import FIRST, confidence_of
-from tfa.maps.engine_map.candidates import CandidateScores, Found, KnownScores, fetched
+from tfa.maps.engine_map.candidates import CandidateScores, Found, KnownScores, fetched, query_of
 from tfa.maps.engine_map.versions import Version, View
 from tfa.maps.hits import hit_of
 from tfa.maps.likeness import Likeness
@@ -69,9 +69,8 @@ def _block(
         vectors = scorer.query_vectors(tokens)
     except np.linalg.LinAlgError:  # an eigendecomposition of what are no numbers does not converge
         raise BadMap(DAMAGED) from None
-    queries = version.reduction.of_queries(np.asarray(vectors, np.float32))
-    gone = view.header.removing
-    ids, _ = version.collection.nearest(queries, max(asked.width, RESCORED) + len(gone), asked.where)
+    queries, gone = query_of(version, vectors), view.header.removing
+    ids, _ = version.collection.nearest(queries.astype(np.float32), max(asked.width, RESCORED) + len(gone), asked.where)
     ids = np.where(np.isin(ids, list(gone)), NOBODY, ids) if gone else ids
     found = fetched(version, ids[ids != NOBODY])
     may = np.zeros((len(tokens), len(found)), bool)  # an answer does not depend on the photos beside it

@@ -20,6 +20,8 @@ from tfa.maps.own_scores import NEAREST
 from tfa.maps.records import ImageRecord
 from tfa.method.scorer import Scorer
 from tfa.photos.positions import Position
+from tfa.search.engine import QueryVectors, direct_sum
+from tfa.search.gallery import as_multiplied
 from tfa.search.store import NOBODY, Payload
 
 REMEMBERED = 100_000  # images whose mean and best scores are kept
@@ -107,8 +109,8 @@ class CandidateScores:
     def _look(self, images: np.ndarray) -> dict[int, tuple[float, float]]:
         version, scorer, records = self.version, self.found.scorer, self.found.records
         vectors = scorer.image_vectors(images)
-        queries = version.reduction.of_queries(np.asarray(vectors, np.float32))
-        nearest, _ = version.collection.nearest(queries, NEAREST)
+        queries = query_of(version, vectors)
+        nearest, _ = version.collection.nearest(queries.astype(np.float32), NEAREST)
         beside = fetched(version, nearest[nearest != NOBODY])
         scores = beside.scorer.rows.scores(vectors) - beside.scorer.bias
         own = np.array([products(scorer, one, scorer, one)[0, 0] for one in images[:, None]])
@@ -122,6 +124,14 @@ class CandidateScores:
             mean_of_others = (mean[row] * count - own[row]) / max(count - 1, 1)
             found[int(self.found.ids[image])] = (float(mean_of_others), float(best))
         return found
+
+
+def query_of(version: Version, vectors: QueryVectors) -> np.ndarray:
+    """y(q) `q dims`, float64, of queries as their products with rows of integers see them: z-scores are then those
+    of a map in a folder."""
+    pairs = zip(vectors.terms, version.head.stored.scorer.terms, strict=True)
+    terms = [as_multiplied(features, term.gallery.chunks[0]) for features, term in pairs]
+    return version.reduction.of_queries(direct_sum(vectors.weights, terms))
 
 
 def products(scorer: Scorer, rows: np.ndarray, other: Scorer, others: np.ndarray) -> np.ndarray:
