@@ -46,6 +46,16 @@ class Reduction:
             + (np.asarray(bias, np.float64) - self.mean_bias).astype(np.float32)[:, None] * self.bias_axis
         )
 
+    def moments(self, total: Moments) -> Moments:
+        """Moments of y(d), from those of [Ψ(d), b_d]: y is a linear map of them."""
+        onto = np.concatenate([self.matrix, self.bias_axis[:, None]], axis=1).astype(np.float64)  # dims D+1
+        first = onto @ total.first
+        # y = onto [Ψ, b] − b̄ a, a the bias axis
+        less = self.mean_bias * self.bias_axis.astype(np.float64)
+        crossed = np.outer(first, less)
+        second = onto @ total.second @ onto.T - crossed - crossed.T + total.count * np.outer(less, less)
+        return Moments(total.count, first - total.count * less, second)
+
     def _onto(self, vectors: np.ndarray) -> np.ndarray:
         return np.asarray(vectors, np.float32) @ self.matrix.T
 
@@ -85,11 +95,17 @@ class Moments:
         return cls(len(wide), wide.sum(axis=0), wide.T @ wide)
 
     @classmethod
+    def empty(cls, width: int) -> Moments:
+        """Of no vectors."""
+        return cls(0, np.zeros(width), np.zeros((width, width)))
+
+    @classmethod
     def total(cls, parts: Iterable[Moments]) -> Moments:
         """Added up in the order given."""
-        first, *others = parts
+        parts = iter(parts)  # one at a time: each may be as large as a machine's memory allows
+        first = next(parts)
         total = cls(first.count, first.first.copy(), first.second.copy())
-        for part in others:
+        for part in parts:
             np.add(total.first, part.first, out=total.first)
             np.add(total.second, part.second, out=total.second)
             total = cls(total.count + part.count, total.first, total.second)
