@@ -1,0 +1,5 @@
+"""The map in a store (to come)."""
+
+
+class EngineMap:
+    """To come."""
