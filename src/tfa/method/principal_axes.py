@@ -1,6 +1,6 @@
-"""Principal axes from moments (ours, beyond the paper): Σ v and Σ v vᵀ may be added up by as many machines as there are.
+"""Principal axes from moments (ours, beyond the paper): Σ v and Σ v vᵀ may be added up by many machines.
 
-    Σ v vᵀ / N − μ μᵀ = U diag(λ) Uᵀ,    z = Uᵀ (v − μ)
+Σ v vᵀ / N − μ μᵀ = U diag(λ) Uᵀ,    z = Uᵀ (v − μ)
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ def _by_covariance(
 def _along(
     axes: PrincipalAxes, descriptors: np.ndarray, split: DatabaseSplit, backend: Backend, spill: Spill
 ) -> _Principal:
-    """Coordinates of descriptors on axes that were fitted to them, or to more, and what pseudo queries may not answer."""
+    """Coordinates of descriptors on axes that were fitted to them or to more; what pseudo queries may not answer."""
     images, width = descriptors.shape
     sums, norms = np.zeros((2, width)), np.empty(images)
     coordinates = spill.empty((images, len(axes.eigenvalues)), np.float64)
