@@ -55,6 +55,15 @@ def build(
             help="Keep what verifying answers by their patches needs, and decide whether it is used.",
         ),
     ] = True,
+    dims: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=2,
+            help="Search by N numbers of an image, a byte each, and score the best 100 again with all (ours): for "
+            "large maps, where 1024 is a good choice. If not given, all numbers are searched.",
+        ),
+    ] = None,
     words: Annotated[int, typer.Option(min=1, help=f"{HELP['words']}.")] = HeadSpec().words,
     batch_size: Annotated[int, typer.Option(min=1, help="Photos encoded at a time.")] = EncoderOptions.batch_size,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
@@ -72,7 +81,7 @@ def build(
     # What can be refused is refused before the work, not after an hour of it.
     check_out(out, force=force)
     given = MapSpec.carrier if carrier is None else carrier
-    map_spec = MapSpec(head=head, carrier=given, storage=storage, ensemble=ensemble, verify=verify)
+    map_spec = MapSpec(head=head, carrier=given, storage=storage, ensemble=ensemble, verify=verify, dims=dims)
     if carrier is not None and head != "second-order":
         own = f"the {head} head decides about its carrier itself"
         raise BadSpec(f"--carrier {carrier} is for --head second-order; {own}")
