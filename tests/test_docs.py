@@ -99,14 +99,17 @@ def page(name: str) -> str:
 
 def judged_names(folder) -> set[str]:
     """Fields and tensors that only a judged map has."""
-    photos, kept = folder / "photos", MapSpec(head="second-order", carrier="tempered")
+    photos, kept = folder / "photos", MapSpec(head="second-order", carrier="tempered", dims=8)
     built = PlaceMap.build(photos, encoder=FakeEncoder(), spec=HeadSpec(words=4), map_spec=kept)
     built.save(folder / "judged.tfa")
     built.calibrate(sorted(folder.glob("camera*.png")))
     header = json.loads((folder / "judged.tfa" / "map.json").read_text("utf-8"))
     names = {*header, *header["space"]}
     for head in header["heads"]:
-        names |= {*head["decisions"], *head["evidence"], *head["layout"]["sides"][0]}
+        names |= {*head["decisions"], *head["evidence"], *head["layout"], *head["layout"]["sides"][0]} - {
+            "sides",
+            "terms",
+        }
     for file in header["files"]:
         if file["role"] in ("head", "gallery", "space", "coordinates"):
             tensors, _, _ = read_tensor_header(folder / "judged.tfa" / file["name"])

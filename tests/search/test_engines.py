@@ -13,6 +13,7 @@ from tfa.search.engine import find_engine
 from tfa.search.exact import ExactEngine, WeightedGalleries
 from tfa.search.gallery import Gallery
 from tfa.search.quantised_rows import rounded
+from tfa.search.reduced import ReducedEngine
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "plugin" / "src" / "tfa_example_plugin" / "engine.py"
 
@@ -32,6 +33,10 @@ class TestBounded(EngineContract):
     create = staticmethod(BoundedEngine.create)
 
 
+class TestReduced(EngineContract):
+    create = staticmethod(ReducedEngine.create)
+
+
 class TestExample(EngineContract):
     """The engine of the example distribution keeps the contract too."""
 
@@ -43,6 +48,7 @@ class TestExample(EngineContract):
 def test_engines_are_found_by_name():
     assert find_engine("exact") is ExactEngine
     assert find_engine("bounded") is BoundedEngine
+    assert find_engine("reduced") is ReducedEngine
     with pytest.raises(BadSpec, match="did you mean bounded"):
         find_engine("bouned")
 

@@ -39,8 +39,10 @@ class Spec:
             if kinds == (float,) and type(value) is int:
                 object.__setattr__(self, field.name, float(value))
             elif type(value) not in kinds:
-                wanted = " or ".join(kind.__name__ for kind in kinds)
+                wanted = " or ".join("nothing" if kind is type(None) else kind.__name__ for kind in kinds)
                 raise BadSpec(f"{field.name}={value!r} is {type(value).__name__}, must be {wanted}")
+            if value is None:
+                continue
             if isinstance(value, str):
                 if choices and value not in choices:
                     known = [*choices, *["a number"] * (int in kinds)]
@@ -137,6 +139,12 @@ class MapSpec(Spec):
     verify: bool | VerifySpec = described(  # noqa: RUF009  # a field, as the others are
         True, "keep what verifying answers needs, and decide whether it is used (ours)", kinds=(bool, VerifySpec)
     )
+    dims: int | None = described(
+        None,
+        "numbers of an image that are searched, a byte each; the best 100 are scored again with all of them (ours). "
+        "None: all numbers are searched",
+        low=2, kinds=(int, type(None)),
+    )  # fmt: skip
 
     @property
     def verification(self) -> VerifySpec | None:

@@ -15,6 +15,12 @@ def show_map(info: Mapping[str, Any], *, scales: bool = False) -> None:
     say(f"  {counted_images(info)}")
     size = f", {human_bytes(info['bytes'])}" if info.get("bytes") else ""
     say(f"  encoder {info['encoder']['id']}; stored as {info['storage']}{size}")
+    if info.get("reduction"):
+        small = info["reduction"]
+        say(
+            f"  searched by {small['dims']:,} numbers per image, {small['bytes_per_image']:,} bytes; the best "
+            f"{small['scored_again']} are scored again with all {small['full_dims']:,}"
+        )
     if info.get("verification"):
         say(f"  patches to verify answers with: {info['verification']['bytes_per_image']:,} bytes per image")
     _show_decisions(decisions(info, scales=scales))

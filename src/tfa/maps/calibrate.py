@@ -170,7 +170,8 @@ def calibrated_head(
         "digests": list(encoded.digests),
     }
     verification = judge_calibration(tuned, described, evidence, progress)
-    head = NamedHead.of(name, tuned, state.database.replica, state.head.storage, facts, verification, state.spaces)
+    replica, storage, dims = state.database.replica, state.head.storage, state.head.dims
+    head = NamedHead.of(name, tuned, replica, storage, facts, verification, state.spaces, dims)
     if added is not None:
         head = head.grown(added)
     if any(old.name == name for old in state.calibrations):

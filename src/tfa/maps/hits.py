@@ -19,6 +19,7 @@ from tfa.maps.stored_head import StoredHead
 from tfa.method.evidence.rows import z_scores
 from tfa.search.engine import Engine, QueryVectors, SearchResult, checked_k, direct_sum
 from tfa.search.exact import DAMAGED, ExactEngine
+from tfa.search.reduced import ReducedEngine
 from tfa.search.store import Where
 from tfa.verification.admission import PairEvidence
 from tfa.verification.patch_store import CompactTokens, PhotoPairs
@@ -45,6 +46,13 @@ class SearchableHead:
         """Searched by an engine of that kind. Our own search the rows where they lie."""
         ids = np.array([image.id for image in images], np.int64)
         galleries = stored.scorer.rows
+        if issubclass(kind, ReducedEngine):
+            if stored.reduced is None:
+                raise BadSpec(
+                    "this map was built to be searched by all numbers of an image; build it again with --dims 1024 to "
+                    "search it by fewer, or use the engine exact"
+                )
+            return cls(stored, images, rows, ids, kind(galleries, ids, rows, reduced=stored.reduced))
         if issubclass(kind, ExactEngine):
             return cls(stored, images, rows, ids, kind(galleries, ids, rows))
         # Copies of a photo tie to the last bit: they share the row of the first.

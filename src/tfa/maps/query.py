@@ -23,6 +23,7 @@ from tfa.online.sequence_filter import SequenceSpec
 from tfa.search.bounded import BoundedEngine
 from tfa.search.engine import Engine, find_engine
 from tfa.search.exact import ExactEngine
+from tfa.search.reduced import ReducedEngine
 
 COARSE_FROM = 500  # images from which a prepared map of floats answers from coarse scores
 
@@ -54,14 +55,19 @@ class AskableMap(Asking):
     def prepare(self) -> None:
         """Make ready for many single queries, which takes seconds for a large map and memory for its rows.
 
-        Rows of integers are packed; answers stay as they are. A map of floats, from 500 images on, then answers from
-        coarse scores: the same images, and scores to the rounding of a float32. Mean and spread of a row, which
-        confidence needs, are then of coarse scores (z-scores to about 0.01).
+        Rows of integers are packed; answers stay as they are. Of a map with reduced rows those alone are, and the
+        others stay on the disk. A map of floats, from 500 images on, then answers from coarse scores: the same images,
+        and scores to the rounding of a float32. Mean and spread of a row, which confidence needs, are then of coarse
+        scores (z-scores to about 0.01).
         """
         self._prepared, self._searchable_heads = True, {}
         for head in self.state.heads:
-            head.stored.scorer.prepare()
             engine = self.engine(head.name)
+            if isinstance(engine, ReducedEngine):
+                for side in head.stored.scorer.sides:
+                    side.prepare()
+            else:
+                head.stored.scorer.prepare()
             if isinstance(engine, ExactEngine):
                 engine.prepare()
 
@@ -82,7 +88,8 @@ class AskableMap(Asking):
         if head.name not in self._searchable_heads:
             floats = head.stored.storage != INTEGERS
             bounded = self._prepared and floats and len(self.state.images) >= COARSE_FROM
-            kind = self._engine_class or (BoundedEngine if bounded else ExactEngine)
+            own = BoundedEngine if bounded else ExactEngine
+            kind = self._engine_class or (own if head.stored.reduced is None else ReducedEngine)
             if kind is BoundedEngine and not floats:
                 kind = ExactEngine  # rows of integers need no bounds: their products are exact
             self._searchable_heads[head.name] = SearchableHead.of(head.stored, self.images, self.rows, kind)

@@ -45,9 +45,11 @@ class NamedHead:
         calibration: dict[str, Any] | None = None,
         verification: dict[str, Any] | None = None,
         spaces: StoredSpaces | None = None,
+        dims: int | None = None,
     ) -> NamedHead:
-        """What a map keeps of a fitted head; `spaces` are the map's."""
-        stored, decisions, evidence = StoredHead.of(head, replica, storage, spaces), head.decisions, head.evidence
+        """What a map keeps of a fitted head; `spaces` are the map's, `dims` the numbers it is searched by."""
+        stored = StoredHead.of(head, replica, storage, spaces).reduced_to(dims)
+        decisions, evidence = head.decisions, head.evidence
         return cls(name, stored, decisions.to_dict(), evidence.to_dict(), head.saw, replica, calibration, verification)
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,6 +141,7 @@ class MapState:
             storage=self.head.storage,
             ensemble=self.database.replica == ENSEMBLE,
             verify=False if self.compact is None else self.compact.spec,
+            dims=self.head.dims,
         )
 
     def head_digest(self, name: str) -> str:

@@ -32,7 +32,9 @@ def new_state(fitted: FittedMap, map_spec: MapSpec, records: list[ImageRecord], 
     spaces = head.fitted if isinstance(head, SecondOrderHead) else fitted.spaces
     stored = None if spaces is None else StoredSpaces.of(spaces, replica, map_spec.storage)
     centers = [vocabulary.centers for vocabulary in head.vocabularies]
-    named = NamedHead.of(DATABASE, head, replica, map_spec.storage, verification=verification, spaces=stored)
+    named = NamedHead.of(
+        DATABASE, head, replica, map_spec.storage, verification=verification, spaces=stored, dims=map_spec.dims
+    )
     return MapState(
         encoder=encoder,
         spec=head.spec.to_dict(),
@@ -102,6 +104,10 @@ def with_arrays_of(fresh: MapState, older: MapState) -> MapState:
             ]
             scorer = dataclasses.replace(scorer, sides=old.sides, terms=tuple(terms))
             head = head.with_scorer(scorer)
+        reduced, same = head.stored.reduced, known.stored.reduced
+        if reduced is not None and same is not None and len(reduced.rows.chunks[0]) == len(same.rows.chunks[0]):
+            stored = dataclasses.replace(head.stored, reduced=reduced.starting_with(same))
+            head = dataclasses.replace(head, stored=stored)
         heads.append(head)
     spaces = fresh.spaces
     if spaces is not None and older.spaces is not None and _same_start(spaces, older.spaces):

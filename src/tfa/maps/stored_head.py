@@ -15,6 +15,7 @@ import numpy as np
 
 from tfa.base.tokens import Tokens
 from tfa.maps.space_terms import over_spaces, read_space_terms, row_scales, with_newest
+from tfa.maps.stored_reduction import read_reduced, reduced_tensors, reduction_layout, reduction_tensors
 from tfa.maps.stored_rows import INTEGERS, Tensors, read, stored_rows, written
 from tfa.maps.stored_space import StoredSpaces
 from tfa.method.carriers import Gamma
@@ -26,6 +27,7 @@ from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import Gallery, Rows
 from tfa.search.quantised_rows import QuantisedRows, rounded
+from tfa.search.reduced import ReducedRows, fit_reduced
 
 GEOMETRY = ("grand_mean", "participation")  # the numbers of a geometry and of a term that the header holds
 TERM = ("weight", "side", "gamma", "member")
@@ -38,6 +40,7 @@ class StoredHead:
 
     scorer: Scorer
     storage: str  # how the large arrays are kept, one of `base.config.STORAGES`
+    reduced: ReducedRows | None = None  # what is searched in place of the gallery, where the map was built so
 
     @classmethod
     def of(cls, head: AnyHead, replica: Replica, storage: str, spaces: StoredSpaces | None = None) -> StoredHead:
@@ -63,6 +66,15 @@ class StoredHead:
             terms.append(replace(term, gallery=Gallery.of(rows)))
         return cls(replace(scorer, sides=sides, terms=tuple(terms), dtype="float32"), storage)
 
+    def reduced_to(self, dims: int | None) -> StoredHead:
+        """With a reduction of its vectors to so many numbers, fitted to the images it has; None: without."""
+        return self if dims is None else replace(self, reduced=fit_reduced(self.scorer.rows, dims))
+
+    @property
+    def dims(self) -> int | None:
+        """Numbers of an image that are searched; None if all are."""
+        return None if self.reduced is None else self.reduced.reduction.dims
+
     @property
     def in_space(self) -> bool:
         """Is it made of the coordinates in its map's space?"""
@@ -70,7 +82,7 @@ class StoredHead:
 
     def over(self, spaces: StoredSpaces) -> StoredHead:
         """A second-order head with all rows of `spaces`, the images that joined the map since among them."""
-        return replace(self, scorer=over_spaces(self.scorer, spaces))
+        return self._with_rows(over_spaces(self.scorer, spaces))
 
     def grown(self, tokens: Tokens, spaces: StoredSpaces | None = None) -> StoredHead:
         """With new images, described by the frozen vocabulary and geometry: one more chunk of gallery rows a term.
@@ -79,14 +91,19 @@ class StoredHead:
         """
         if self.in_space:
             assert spaces is not None, "a second-order head lives in a space"
-            return replace(self, scorer=with_newest(self.scorer, spaces))
+            return self._with_rows(with_newest(self.scorer, spaces))
         old, features, rows = self.scorer.terms, self.scorer.query_vectors(tokens).terms, list[Rows]()
         for feature, term, same in zip(features, old, _first_alike(old), strict=True):
             fresh = stored_rows(feature, self.storage, wide=_describes(term)) if same is None else rows[same]
             rows.append(fresh)
         terms = [replace(term, gallery=term.gallery.appended(own)) for term, own in zip(old, rows, strict=True)]
         bias = np.concatenate([self.scorer.bias, bias_of_rows(self.scorer, rows)])
-        return replace(self, scorer=replace(self.scorer, terms=tuple(terms), bias=bias, duplicates=None))
+        return self._with_rows(replace(self.scorer, terms=tuple(terms), bias=bias, duplicates=None))
+
+    def _with_rows(self, scorer: Scorer) -> StoredHead:
+        """With a scorer that has more rows: the reduction stays, the new rows are reduced by it."""
+        reduced = None if self.reduced is None else self.reduced.with_rows(scorer.rows)
+        return replace(self, scorer=scorer, reduced=reduced)
 
     # --- files ---------------------------------------------------------------------------------------------------
 
@@ -102,7 +119,8 @@ class StoredHead:
         for term, same in zip(self.scorer.terms, _first_alike(self.scorer.terms), strict=True):
             numbers = {key: getattr(term, key) for key in TERM}
             terms.append({**numbers, "shares_anchors": self._shares_anchors(term), "same_as": same})
-        return {"storage": self.storage, "sides": sides, "terms": terms}
+        reduction = {} if self.reduced is None else {"reduction": reduction_layout(self.reduced)}
+        return {"storage": self.storage, "sides": sides, "terms": terms, **reduction}
 
     def _shares_anchors(self, term: ScoreTerm) -> bool:
         return (
@@ -113,7 +131,7 @@ class StoredHead:
 
     def head_tensors(self) -> dict[str, np.ndarray]:
         """The query side."""
-        tensors: dict[str, np.ndarray] = {}
+        tensors = {} if self.reduced is None else reduction_tensors(self.reduced)
         first = _first_alike(self.scorer.terms)
         for index, features in enumerate(self.scorer.calibrators or ()):
             if first[index] is None:
@@ -134,6 +152,8 @@ class StoredHead:
     def gallery_tensors(self, start: int, stop: int) -> dict[str, np.ndarray]:
         """Gallery rows `start` to `stop`; rows that are the anchors themselves are in the head's file."""
         tensors = {"bias": self.scorer.bias[start:stop]}
+        if self.reduced is not None:
+            tensors |= reduced_tensors(self.reduced, start, stop)
         if self.in_space:
             return tensors | row_scales(self.scorer, start, stop)
         for index, (term, same) in enumerate(zip(self.scorer.terms, _first_alike(self.scorer.terms), strict=True)):
@@ -151,10 +171,11 @@ class StoredHead:
         galleries: Sequence[Tensors],
         spaces: StoredSpaces | None = None,
     ) -> StoredHead:
+        reduced = read_reduced(layout["reduction"], head, galleries) if "reduction" in layout else None
         if "space" in layout["sides"][0]:
             if spaces is None:
                 raise ValueError("a second-order head, but no space")
-            return cls(read_space_terms(layout, head, galleries, spaces), layout["storage"])
+            return cls(read_space_terms(layout, head, galleries, spaces), layout["storage"], reduced)
         sides = [_read_side(f"side{index}.", entry, head) for index, entry in enumerate(layout["sides"])]
         terms: list[ScoreTerm] = []
         features: list[np.ndarray] = []
@@ -170,7 +191,7 @@ class StoredHead:
                 features.append(head[f"calibrators{source}"])
         bias = np.concatenate([gallery["bias"] for gallery in galleries])
         scorer = Scorer(tuple(sides), tuple(terms), bias, calibrators=tuple(features) or None)
-        return cls(scorer, layout["storage"])
+        return cls(scorer, layout["storage"], reduced)
 
 
 def _stored_side(side: ResidualSide, storage: str) -> ResidualSide:

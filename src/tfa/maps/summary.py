@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfa.maps.folder.header import VERSION
+from tfa.maps.folder.header import version_of
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState, NamedHead
 from tfa.method.controllers.judged import CARRIER_WORDS
+from tfa.search.reduced import AGAIN
 
 
 def unseen_share(images: Sequence[ImageRecord]) -> float:
@@ -22,7 +23,7 @@ def facts_of(state: MapState, images: Sequence[ImageRecord], path: Path | None) 
     return {
         "name": None if path is None else path.stem,
         "path": None if path is None else str(path),
-        "format_version": VERSION,
+        "format_version": version_of(state),
         "revision": state.revision,
         "photo_root": state.photo_root,
         "encoder": state.encoder,
@@ -39,6 +40,7 @@ def facts_of(state: MapState, images: Sequence[ImageRecord], path: Path | None) 
         "saw": state.database.saw,
         "replica": state.database.replica,
         "storage": state.head.storage,
+        "reduction": _reduction(state),
         "verification": _verification(state),
         "bytes": None if path is None else sum(entry["bytes"] for entry in state.files),
         "calibrations": [_calibration(state, head) for head in state.calibrations],
@@ -58,6 +60,14 @@ def _calibration(state: MapState, head: NamedHead) -> dict[str, Any]:
         "verification": head.verification,
         "differences": differences(state.database.decisions, head.decisions),
     }
+
+
+def _reduction(state: MapState) -> dict[str, Any] | None:
+    """By how many numbers an image is searched, of how many, and what they take; None where all are searched."""
+    if state.head.reduced is None:
+        return None
+    dims, full = state.head.reduced.reduction.dims, state.head.reduced.reduction.width
+    return {"dims": dims, "full_dims": full, "bytes_per_image": dims + 4, "scored_again": AGAIN}
 
 
 def _verification(state: MapState) -> dict[str, Any] | None:

@@ -3,8 +3,8 @@
     score(q, d) = ⟨vector(q), vector(d)⟩ + bias(d),   ties to the smaller id
 
 An engine is given vectors and knows nothing of photos, words or spectra: a compiled head (`method.scorer`) is all it
-needs. `exact` and `bounded` live in this process and search the map's own rows in place. An engine of another
-distribution registers its class under the entry point `tfa.engines`; `tests/search/engine_contract.py` is the
+needs. `exact`, `bounded` and `reduced` live in this process and search the map's own rows in place. An engine of
+another distribution registers its class under the entry point `tfa.engines`; `tests/search/engine_contract.py` is the
 suite that every engine passes.
 """
 
@@ -23,7 +23,11 @@ from tfa.errors import BadSpec
 from tfa.search.gallery import Known
 
 GROUP = "tfa.engines"
-OWN = {"exact": "tfa.search.exact:ExactEngine", "bounded": "tfa.search.bounded:BoundedEngine"}
+OWN = {
+    "exact": "tfa.search.exact:ExactEngine",
+    "bounded": "tfa.search.bounded:BoundedEngine",
+    "reduced": "tfa.search.reduced:ReducedEngine",
+}
 Payload = Mapping[str, Any]  # what is kept beside a vector: anything JSON can hold
 
 

@@ -59,6 +59,14 @@ class Gallery:
         stored = [chunk.dtype for chunk in self.chunks if isinstance(chunk, np.ndarray)]
         return take_rows(self.chunks, indices, np.result_type(np.float32, *stored))
 
+    def select(self, indices: np.ndarray) -> Gallery:
+        """Some rows, by growing index, as they are stored; no other row is read."""
+        ends = np.cumsum([len(chunk) for chunk in self.chunks])
+        pieces = np.split(indices, np.searchsorted(indices, ends[:-1]))
+        starts = [0, *ends[:-1].tolist()]
+        chunks = [c[own - start] for c, own, start in zip(self.chunks, pieces, starts, strict=True) if len(own)]
+        return Gallery(tuple(chunks))
+
     def between(self, start: int, stop: int) -> Rows | None:
         """Rows `start` to `stop` as they are stored; None if there are none."""
         return rows_between(self.chunks, start, stop)

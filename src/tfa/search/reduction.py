@@ -11,13 +11,15 @@ much larger than the rest, and an engine that rounds all coordinates to one rang
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import numpy as np
 import scipy.linalg
 
+from tfa.base.half import widened
 from tfa.errors import BadSpec
+from tfa.search.gallery import Gallery
 
 SEED = 0  # of the rotation
 LEAST_DIMS = 2  # a direction and the bias
@@ -27,7 +29,7 @@ LEAST_DIMS = 2  # a direction and the bias
 class Reduction:
     """Turns vectors `… D` of one head into vectors `… dims` whose inner product is the score."""
 
-    matrix: np.ndarray  # dims D, float32: R without its last column, times Eᵀ
+    matrix: np.ndarray  # dims D, float32 or float16: R without its last column, times Eᵀ
     bias_axis: np.ndarray  # dims, float32: the last column of R
     mean_bias: float  # b̄, that all scores have in common
 
@@ -35,9 +37,23 @@ class Reduction:
     def dims(self) -> int:
         return len(self.matrix)
 
+    @property
+    def width(self) -> int:
+        """D, numbers of a full vector."""
+        return self.matrix.shape[1]
+
+    @property
+    def in_half(self) -> Reduction:
+        """As a map keeps it, at half the size: what float16 rounds off is small beside what int8 rows round off."""
+        return replace(self, matrix=self.matrix.astype(np.float16))
+
     def of_queries(self, vectors: np.ndarray) -> np.ndarray:
-        """y(q) `q dims`, float32; of float64 vectors float64."""
+        """y(q) `q dims`, float32."""
         return self._onto(vectors) + self.bias_axis
+
+    def of_queries_in_double(self, vectors: np.ndarray) -> np.ndarray:
+        """y(q) `q dims`, float64: z-scores subtract what scores have in common."""
+        return np.asarray(vectors, np.float64) @ self.matrix.T.astype(np.float64) + self.bias_axis
 
     def of_images(self, vectors: np.ndarray, bias: np.ndarray) -> np.ndarray:
         """y(d) `m dims`, float32, of vectors `m D` with a bias each."""
@@ -46,22 +62,58 @@ class Reduction:
             + (np.asarray(bias, np.float64) - self.mean_bias).astype(np.float32)[:, None] * self.bias_axis
         )
 
+    def moments(self, total: Moments) -> Moments:
+        """Moments of y(d), from those of [Ψ(d), b_d]: y is a linear map of them."""
+        onto = np.concatenate([self.matrix, self.bias_axis[:, None]], axis=1).astype(np.float64)  # dims D+1
+        first = onto @ total.first
+        # y = onto [Ψ, b] − b̄ a, a the bias axis
+        less = self.mean_bias * self.bias_axis.astype(np.float64)
+        crossed = np.outer(first, less)
+        second = onto @ total.second @ onto.T - crossed - crossed.T + total.count * np.outer(less, less)
+        return Moments(total.count, first - total.count * less, second)
+
     def _onto(self, vectors: np.ndarray) -> np.ndarray:
-        wide = np.asarray(vectors)
-        return wide.astype(np.result_type(wide, np.float32), copy=False) @ self.matrix.T
+        return self._axes.inner(np.asarray(vectors, np.float32))
+
+    @cached_property
+    def _axes(self) -> Gallery:
+        """The matrix as a gallery, whose products do not depend on other vectors of a batch."""
+        return Gallery.of(widened(self.matrix))
 
 
 def fit_reduction(second: np.ndarray, dims: int, mean_bias: float = 0.0) -> Reduction:
     """From Σ Ψ(d) Ψ(d)ᵀ `D D`. Fewer than `dims` − 1 directions are all there are; the rest is 0."""
+    return _rotated(_leading(second, checked_dims(dims) - 1)[1].T, dims, mean_bias)
+
+
+def fit_reduction_by_products(vectors: np.ndarray, dims: int, mean_bias: float = 0.0) -> Reduction:
+    """The same from the vectors `m D` themselves, by their products `m m`: for fewer images than numbers in each."""
+    wide = np.asarray(vectors, np.float64)
+    values, images = _leading(wide @ wide.T, checked_dims(dims) - 1)
+    kept = values > values[:1] * len(wide) * np.finfo(np.float64).eps  # others are directions of no image
+    return _rotated((images[:, kept] / np.sqrt(values[kept])).T @ wide, dims, mean_bias)
+
+
+def checked_dims(dims: int) -> int:
     if dims < LEAST_DIMS:
         raise BadSpec(f"dims={dims} is out of range: must be at least {LEAST_DIMS}, better 256 to 2048")
-    width, kept = len(second), min(dims - 1, len(second))
-    wanted = (width - kept, width - 1)
-    vectors = scipy.linalg.eigh(second, subset_by_index=wanted)[1][:, ::-1]  # largest first
-    largest = np.abs(vectors).argmax(axis=0)
-    vectors = vectors * np.sign(vectors[largest, np.arange(kept)])
+    return dims
+
+
+def _leading(symmetric: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """The largest eigenvalues `r` first, at most so many, and their eigenvectors `n r`."""
+    width = len(symmetric)
+    values, vectors = scipy.linalg.eigh(symmetric, subset_by_index=(max(width - most, 0), width - 1))
+    return values[::-1], vectors[:, ::-1]
+
+
+def _rotated(directions: np.ndarray, dims: int, mean_bias: float) -> Reduction:
+    """The reduction to directions `r D`, Eᵀ."""
+    largest = np.abs(directions).argmax(axis=1)
+    directions = directions * np.sign(directions[np.arange(len(directions)), largest])[:, None]
     rotation = fixed_rotation(dims)
-    return Reduction((rotation[:, :kept] @ vectors.T).astype(np.float32), rotation[:, -1].astype(np.float32), mean_bias)
+    matrix = rotation[:, : len(directions)] @ directions
+    return Reduction(matrix.astype(np.float32), rotation[:, -1].astype(np.float32), mean_bias)
 
 
 @lru_cache(maxsize=4)
@@ -86,11 +138,17 @@ class Moments:
         return cls(len(wide), wide.sum(axis=0), wide.T @ wide)
 
     @classmethod
+    def empty(cls, width: int) -> Moments:
+        """Of no vectors."""
+        return cls(0, np.zeros(width), np.zeros((width, width)))
+
+    @classmethod
     def total(cls, parts: Iterable[Moments]) -> Moments:
         """Added up in the order given."""
-        first, *others = parts
-        total = cls(first.count, first.first.copy(), first.second.copy())
-        for part in others:
+        one_by_one = iter(parts)  # each may be large: two of them are held at most
+        total = next(one_by_one)
+        total = cls(total.count, total.first.copy(), total.second.copy())
+        for part in one_by_one:
             np.add(total.first, part.first, out=total.first)
             np.add(total.second, part.second, out=total.second)
             total = cls(total.count + part.count, total.first, total.second)
@@ -107,6 +165,6 @@ class Moments:
         if not self.count:
             return np.zeros(len(queries)), np.zeros(len(queries))
         wide = np.asarray(queries, np.float64)
-        mean = wide @ self.first / self.count
-        square = ((wide @ self.second) * wide).sum(axis=1) / self.count
+        mean = (wide * self.first).sum(axis=1) / self.count
+        square = (Gallery.of(self.second).inner(wide) * wide).sum(axis=1) / self.count
         return mean, np.sqrt(np.maximum(square - mean * mean, 0.0))

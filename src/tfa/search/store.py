@@ -142,6 +142,7 @@ class Store(ABC):
     """Where collections and documents live."""
 
     scheme: str  # of its URLs
+    one_process: bool = False  # can only one process at a time write to it, or see what it holds?
 
     @classmethod
     @abstractmethod

@@ -7,7 +7,20 @@ from typing import Any
 
 import typer
 
-from tfa.cli.bench import confidence, datasets, figures, judge, run, score, sequences, serve, speed, table, verification
+from tfa.cli.bench import (
+    confidence,
+    datasets,
+    figures,
+    judge,
+    reduction,
+    run,
+    score,
+    sequences,
+    serve,
+    speed,
+    table,
+    verification,
+)
 from tfa.cli.console import examples
 
 VERBS: Mapping[Callable[..., Any], str] = {
@@ -54,6 +67,10 @@ VERBS: Mapping[Callable[..., Any], str] = {
     judge.judge: """
         tfa bench judge --dataset sped=data/sped --dataset nordland-540=data/nordland
         tfa bench judge --dataset sped=data/sped --out judge.json
+    """,
+    reduction.reduction: """
+        tfa bench reduction --dataset sped=data/sped --dataset nordland-540=data/nordland
+        tfa bench reduction --dataset sped=data/sped --out reduction.json
     """,
     confidence.confidence: """
         tfa bench confidence --dataset sped=data/sped --dataset nordland=data/nordland

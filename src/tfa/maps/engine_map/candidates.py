@@ -131,7 +131,7 @@ def query_of(version: Version, vectors: QueryVectors) -> np.ndarray:
     of a map in a folder."""
     pairs = zip(vectors.terms, version.head.stored.scorer.terms, strict=True)
     terms = [as_multiplied(features, term.gallery.chunks[0]) for features, term in pairs]
-    return version.reduction.of_queries(direct_sum(vectors.weights, terms))
+    return version.reduction.of_queries_in_double(direct_sum(vectors.weights, terms))
 
 
 def products(scorer: Scorer, rows: np.ndarray, other: Scorer, others: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tfa.base.reading import parse_json
 from tfa.errors import EngineConflict, TfaError
@@ -28,6 +29,15 @@ def whoami() -> str:
     return f"process {os.getpid()} of {socket.gethostname()}"
 
 
+def this_machine() -> str:
+    """A boot of a kernel, and the set of processes of it that this one sees (a container has its own)."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:  # not on Linux
+        return ""
+
+
 @dataclass(frozen=True)
 class Builder:
     """What the document says."""
@@ -37,10 +47,24 @@ class Builder:
     started: float
     seen: float
     token: str
+    machine: str = ""  # where process numbers mean the same; empty where that is not known
+    process: int = 0
 
     @property
     def alive(self) -> bool:
-        return time.time() - self.seen < ABANDONED
+        return time.time() - self.seen < ABANDONED and not self._ended_here()
+
+    def _ended_here(self) -> bool:
+        """Was it a process of this machine, and is no more? Then nobody need wait."""
+        if not self.machine or self.machine != this_machine():
+            return False
+        try:
+            os.kill(self.process, 0)
+        except ProcessLookupError:
+            return True
+        except OSError:
+            pass  # somebody else's
+        return False
 
     def to_bytes(self) -> bytes:
         return json.dumps(vars(self), sort_keys=True).encode()
@@ -99,7 +123,7 @@ def _read(content: bytes | None) -> Builder | None:
 def claimed(store: Store, name: str, doing: str, url: str) -> Iterator[Claim]:
     """Hold the map of that name for one build or calibration."""
     now = time.time()
-    builder = Builder(whoami(), doing, now, now, secrets.token_hex(8))
+    builder = Builder(whoami(), doing, now, now, secrets.token_hex(8), this_machine(), os.getpid())
     old = store.read(claim_key(name))
     other = _read(old)
     if (other is not None and other.alive) or not store.swap(claim_key(name), old, builder.to_bytes()):

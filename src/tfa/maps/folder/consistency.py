@@ -56,6 +56,10 @@ def _check_ids(images: Sequence[ImageRecord], next_id: int) -> None:
 def _check_head(head: NamedHead, images: int, channels: int) -> None:
     scorer = head.stored.scorer
     _same(f"biases of head {head.name}", scorer.bias.shape, (images,))
+    reduced = head.stored.reduced
+    if reduced is not None:
+        _same(f"reduced rows of head {head.name}", len(reduced), images)
+        _same(f"width of the reduction of head {head.name}", reduced.reduction.width, sum(scorer.rows.widths))
     for index, term in enumerate(scorer.terms):
         where = f"head {head.name}, term {index}"
         _same(f"rows of {where}", len(term.gallery), images)

@@ -9,11 +9,11 @@ from tfa.base.files import sha256_of_file, sha256_of_json
 from tfa.base.json_shape import BadShape
 from tfa.base.reading import read_json
 from tfa.errors import BadMap
-from tfa.maps.folder.schema import check_header
+from tfa.maps.folder.schema import REDUCED_VERSION, VERSION, check_header
+from tfa.maps.state import MapState
 
 HEADER = "map.json"
 FORMAT = "tfa-place-map"
-VERSION = 2
 AS_THEY_ARE = (
     "revision",
     "encoder",
@@ -22,6 +22,11 @@ AS_THEY_ARE = (
     "active",
     "next_id",
 )  # fields of a state that the header holds so
+
+
+def version_of(state: MapState) -> int:
+    """The format version that a map is written in."""
+    return VERSION if state.head.reduced is None else REDUCED_VERSION
 
 
 def is_map(path: Path) -> bool:
@@ -43,10 +48,13 @@ def read_header(folder: Path) -> dict[str, Any]:
     if kind != FORMAT:
         again = f"build it again: tfa build PHOTOS --out {folder} --force"
         raise BadMap(f"{folder} has the format {kind!r}, which no release reads (maps are {FORMAT!r}); {again}", folder)
-    if version != VERSION:
+    if version not in (VERSION, REDUCED_VERSION):
         older = isinstance(version, int) and version < VERSION
         remedy = f"build it again: tfa build PHOTOS --out {folder} --force" if older else "use a newer tfa-vpr"
-        raise BadMap(f"{folder} has format version {version}, this release reads {VERSION}; {remedy}", folder)
+        raise BadMap(
+            f"{folder} has format version {version}, this release reads {VERSION} and {REDUCED_VERSION}; {remedy}",
+            folder,
+        )
     try:
         sound = header.get("digest") == digest_of(header)
     except (ValueError, RecursionError):  # not even JSON that we would write

@@ -33,7 +33,10 @@ from tfa.method.head import ENSEMBLE
 from tfa.method.residuals import HARD, SOFT
 from tfa.method.scorer import GLOBAL
 from tfa.method.second_order import SECOND_ORDER
+from tfa.search.reduction import LEAST_DIMS
 
+VERSION = 2
+REDUCED_VERSION = 3  # of a map with reduced rows, which readers of version 2 do not know; all else is the same
 OF_HEADS, OF_SEGMENTS = ("head", "gallery"), ("images", "coordinates", "tokens")
 ROLES = (*OF_HEADS, "images", "vocabularies", "space", "coordinates", "compaction", "tokens")
 HEX = r"[0-9a-f]{64}"
@@ -127,7 +130,10 @@ SIDE = by_field(
          "geometry": maybe(fields({"grand_mean": ANY, "participation": number(0)}))}
     ),
 )  # fmt: skip
-LAYOUT = fields({"storage": STORAGE, "sides": listed(SIDE, 1, 6), "terms": listed(TERM, 1, 99)})
+LAYOUT = fields(
+    {"storage": STORAGE, "sides": listed(SIDE, 1, 6), "terms": listed(TERM, 1, 99)},
+    {"reduction": fields({"dims": integer(LEAST_DIMS, 10**6), "mean_bias": ANY})},
+)
 HEAD = fields(
     {"name": text(r"[A-Za-z0-9_-]+"), "saw": one_of("database", "target"), "replica": one_of(0, ENSEMBLE),
      "calibration": maybe(CALIBRATION), "verification": maybe(JUDGED), "decisions": DECISIONS, "evidence": EVIDENCE,
@@ -158,6 +164,9 @@ def check_header(header: Any) -> None:
     names = [head["name"] for head in header["heads"]]
     if names[0] != DATABASE or len(set(names)) != len(names) or header["active"] not in names:
         raise BadShape(f"heads {names}, active {header['active']!r}")
+    reduced = "reduction" in header["heads"][0]["layout"]
+    if reduced != (header["format_version"] == REDUCED_VERSION):
+        raise BadShape(f"format version {header['format_version']}, {'with' if reduced else 'without'} reduced rows")
     for head in header["heads"]:
         _check_head(head, header)
     _check_files(header, names)
@@ -184,6 +193,8 @@ def _check_head(head: dict[str, Any], header: dict[str, Any]) -> None:
         raise BadShape(f"{where} has sides in spaces {spaces}, the map has {count}")
     if layout["storage"] != header["heads"][0]["layout"]["storage"] or head["replica"] != header["heads"][0]["replica"]:
         raise BadShape(f"{where} is stored in another way than the first head")
+    if layout.get("reduction", {}).get("dims") != header["heads"][0]["layout"].get("reduction", {}).get("dims"):
+        raise BadShape(f"{where} is reduced in another way than the first head")
     for index, term in enumerate(layout["terms"]):
         _check_term(f"{where}, term {index}", index, term, layout["sides"], layout["terms"])
 

@@ -18,7 +18,7 @@ from typing import Any
 from tfa.base.files import make_folder, saying_what_ran_out, sha256_of_file, synced, write_json, write_tensors
 from tfa.base.held import OwnFolder
 from tfa.errors import BadMap
-from tfa.maps.folder.header import AS_THEY_ARE, FORMAT, HEADER, VERSION, digest_of, is_map, read_header
+from tfa.maps.folder.header import AS_THEY_ARE, FORMAT, HEADER, digest_of, is_map, read_header, version_of
 from tfa.maps.folder.litter import last_revision, remove_beside, remove_others, remove_unborn
 from tfa.maps.folder.photo_paths import photo_facts, stored_path
 from tfa.maps.state import DATABASE, MapState
@@ -194,7 +194,7 @@ def commit(folder: Path, state: MapState) -> MapState:
     kept = {HEADER, *_files_before(folder), *(entry["name"] for entry in state.files)}
     header = {
         "format": FORMAT,
-        "format_version": VERSION,
+        "format_version": version_of(state),
         "tfa_version": __version__,
         **{key: getattr(state, key) for key in AS_THEY_ARE},
         "photos": photo_facts(state.photo_root, str(folder.resolve())),
