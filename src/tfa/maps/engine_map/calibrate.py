@@ -18,7 +18,6 @@ from tfa.maps.engine_map.publish import AT_ONCE, Publisher
 from tfa.maps.engine_map.rows import SpaceRows, fit_reduction_of, ranks_of
 from tfa.maps.engine_map.skeleton import put_skeleton, write_skeleton
 from tfa.maps.engine_map.versions import Version, Versions, View, holds_the_same
-from tfa.maps.query import AskableMap
 from tfa.maps.state import MapState
 from tfa.search.reduction import Moments
 from tfa.search.store import Collection, Entries
@@ -29,12 +28,6 @@ def quiet_view(versions: Versions, publisher: Publisher) -> View:
     view = settle(versions, building=True, patience=ABANDONED + 5)
     publisher.look()
     return view
-
-
-def sample_map(view: View) -> AskableMap:
-    """The sample as a map of its own, with its patches: what decisions are judged on."""
-    compact = None if view.patches is None else view.patches.of(view.sample_ids)
-    return AskableMap(replace(view.state, compact=compact))
 
 
 def write_version(publisher: Publisher, view: View, state: MapState, progress: Progress) -> tuple[Version, Collection]:
@@ -122,4 +115,9 @@ def take_back(publisher: Publisher, versions: Versions) -> tuple[EngineHeader, E
         view = quiet_view(versions, publisher)
         before = view.header.before
         assert before is not None, "whoever calls has looked"
-        return view.header, publisher.swap(replace(before, revision=view.header.revision + 1, pending={}))
+        header = view.header
+        taken = replace(before, revision=header.revision + 1, next_id=max(before.next_id, header.next_id), pending={})
+        if before.version == header.version:  # other heads over the same images, which may have been edited since
+            same = ("count", "moments", "fitted", "placed", "removed", "edits")
+            taken = replace(taken, **{key: getattr(header, key) for key in same})
+        return header, publisher.swap(taken)

@@ -20,7 +20,6 @@ from tfa.maps.engine_map.calibrate import (
     forget,
     publish_version,
     quiet_view,
-    sample_map,
     switch,
     take_back,
     write_version,
@@ -29,6 +28,7 @@ from tfa.maps.engine_map.candidates import KnownScores, record_of
 from tfa.maps.engine_map.edits import NewImages, add_images, remove_images
 from tfa.maps.engine_map.from_place_map import DIMS, publish
 from tfa.maps.engine_map.publish import AT_ONCE, Publisher
+from tfa.maps.engine_map.sample_map import SampleMap
 from tfa.maps.engine_map.summary import facts_of_engine
 from tfa.maps.engine_map.versions import Version, Versions, View
 from tfa.maps.expected_recall import expected_recall
@@ -262,8 +262,8 @@ class EngineMap(Asking):
         progress, publisher = as_progress(progress), self._publisher()
         with publisher.claim("calibrated"):
             view = quiet_view(self._versions, publisher)
-            apart = sample_map(view)
-            apart._encoder, apart.options, apart.cache = self.encoder, self.options, self.cache
+            apart = SampleMap(view, encoder=self.encoder)
+            apart.options, apart.cache = self.options, self.cache
             made = calibrated_head(apart, photos, name, budget, score, skip_bad, progress, self.held)
             state = replace(view.state, revision=publisher.next_version() - 1).with_calibration(made.head)
             version, _ = write_version(publisher, view, state, progress)
@@ -349,10 +349,10 @@ class EngineMap(Asking):
             return []
         return [f"{self.unseen_share:.0%} of the photos were not seen when the head was fitted; build the map again"]
 
-    def sample(self) -> AskableMap:
+    def sample(self) -> SampleMap:
         """The sample of the images that decisions were judged on, as a map of its own."""
-        apart = sample_map(self._versions.now(fresh=True))
-        apart._encoder, apart.options, apart.cache = self._encoder, self.options, self.cache
+        apart = SampleMap(self._versions.now(fresh=True), self.info(), self._encoder)
+        apart.options, apart.cache = self.options, self.cache
         return apart
 
     def info(self) -> dict[str, Any]:

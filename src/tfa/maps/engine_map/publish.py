@@ -105,8 +105,8 @@ class Publisher:
         moments: Moments,
         *,
         next_id: int,
-        fitted: int,
-        placed: int,
+        fitted: int | None = None,
+        placed: int = 0,
         encoder: Mapping[str, Any],
         heads: Sequence[str],
         active: str,
@@ -119,7 +119,7 @@ class Publisher:
         """Write the documents, then make this version the map. `moments` are those of all that was written.
 
         `skeleton_folder` is a map as `skeleton.write_skeleton` writes it; `patches` is what `patches.patch_place`
-        returned, None if answers are not verified. Of all images `fitted` are those that the spaces were fitted on,
+        returned, None if answers are not verified. Of all images `fitted` are those that the spaces were fitted on (None: all),
         `placed` those with a position. `same_images` says that the version before holds the very same ones.
         """
         folder, before = folder_of(self.name, self.version), self.before
@@ -142,7 +142,7 @@ class Publisher:
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             index=index,
             patches=patches,
-            fitted=fitted,
+            fitted=moments.count if fitted is None else fitted,
             placed=placed,
             removed=before.removed if same_images and before is not None else 0,
             edits=0 if before is None else before.edits + (not same_images),
