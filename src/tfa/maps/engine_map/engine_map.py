@@ -27,6 +27,7 @@ from tfa.maps.engine_map.calibrate import (
 from tfa.maps.engine_map.candidates import KnownScores, record_of
 from tfa.maps.engine_map.edits import NewImages, add_images, remove_images
 from tfa.maps.engine_map.from_place_map import DIMS, publish
+from tfa.maps.engine_map.header import EngineHeader
 from tfa.maps.engine_map.publish import AT_ONCE, Publisher
 from tfa.maps.engine_map.sample_map import SampleMap
 from tfa.maps.engine_map.summary import facts_of_engine
@@ -97,6 +98,11 @@ class EngineMap(Asking):
     def view(self) -> View:
         """The map as it is now, or was half a second ago."""
         return self._versions.now()
+
+    @property
+    def last_seen(self) -> EngineHeader:
+        """The header as it was last looked at, without asking the engine."""
+        return self._versions.last.header
 
     @property
     def state(self) -> MapState:  # type: ignore[override]

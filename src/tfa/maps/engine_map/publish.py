@@ -119,8 +119,8 @@ class Publisher:
         """Write the documents, then make this version the map. `moments` are those of all that was written.
 
         `skeleton_folder` is a map as `skeleton.write_skeleton` writes it; `patches` is what `patches.patch_place`
-        returned, None if answers are not verified. Of all images `fitted` are those that the spaces were fitted on (None: all),
-        `placed` those with a position. `same_images` says that the version before holds the very same ones.
+        returned, None if answers are not verified. `fitted` of the images were seen when the spaces were fitted (None:
+        all), `placed` have a position. `same_images` says that the version before holds the very same ones.
         """
         folder, before = folder_of(self.name, self.version), self.before
         put_skeleton(self.store, f"{folder}skeleton/", skeleton_folder)

@@ -84,6 +84,11 @@ class Versions:
             self._view, self._looked = view, time.monotonic()
             return view
 
+    @property
+    def last(self) -> View:
+        """What was seen last."""
+        return self._view or self.now()
+
     def _read(self) -> View:
         for attempt in range(2):
             header, content = read_header(self.store, self.name, self.url)
