@@ -245,12 +245,12 @@ class EngineMap(Asking):
         ids = [one for one in photos if isinstance(one, int)]
         view = self._versions.now(fresh=True)
         entries = view.active.collection.fetch(ids)
-        known = [record_of(int(i), payload) for i, payload in zip(entries.ids, entries.payload, strict=True)]
-        known = [record for record in known if record.id not in view.header.removing]
+        by_id = {int(i): record_of(int(i), payload) for i, payload in zip(entries.ids, entries.payload, strict=True)}
+        known = {own: record for own, record in by_id.items() if own not in view.header.removing}
         names = {Path(one).name for one in photos if not isinstance(one, int)}
         if names:
-            known += [record for record in self.records() if os.path.basename(record.path) in names]
-        return find_records(known, photos)
+            known |= {one.id: one for one in self.records() if os.path.basename(one.path) in names}
+        return find_records(list(known.values()), photos)
 
     # --- calibrate -----------------------------------------------------------------------------------------------
 
