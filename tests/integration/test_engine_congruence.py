@@ -19,6 +19,7 @@ from tests.maps.engine_map.stores import STORES, new_url
 from tfa.client.client import Client
 from tfa.maps import PlaceMap
 from tfa.maps.engine_map import EngineMap
+from tfa.search.store import Region, Where
 from tfa.service.settings import ServiceSettings
 
 PLACES, EXACT_DIMS = 24, 128  # more numbers than the compiled vectors of 24 images have: nothing is reduced away
@@ -60,8 +61,8 @@ def script(place_map, folder):
     yield "plain", shown(place_map.query(dusk[0], k=4, verify=False))
     yield "verified", shown(place_map.query(dusk[1], 3, verify=True, candidates=5))
     yield "as many as pay", shown(place_map.query(dusk[2], 3, verify=True, candidates="auto"))
-    yield "region", shown(place_map.query(dusk[3], k=4, region=(4, 0, 12, 20)))
-    yield "nowhere", shown(place_map.query(dusk[3], k=4, region=(900, 900, 901, 901)))
+    yield "region", shown(place_map.query(dusk[3], k=4, where=Where(region=Region(4, 0, 12, 20))))
+    yield "nowhere", shown(place_map.query(dusk[3], k=4, where=Where(region=Region(900, 900, 901, 901))))
     many = place_map.query_many(dusk, k=2)
     yield "many", [(answer.query, shown(answer.hits), pytest.approx(answer.confidence, abs=1e-5)) for answer in many]
     yield "add", place_map.add(new).added

@@ -15,8 +15,7 @@ from tests.service.conftest import add, ask, opened, picture, wait_until
 from tfa.base.config import EncoderOptions
 from tfa.cli.serve import opened_maps
 from tfa.errors import BadMap
-from tfa.maps import PlaceMap
-from tfa.maps import query as asking
+from tfa.maps import PlaceMap, asking
 from tfa.service.app import create_app
 from tfa.service.metrics import Metrics
 

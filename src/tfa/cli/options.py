@@ -15,6 +15,7 @@ import typer
 from tfa.base.config import EncoderOptions
 from tfa.cli.console import wants_progress
 from tfa.errors import BadSpec, TfaError
+from tfa.search.store import Region, Where
 from tfa.search.stores import is_url, public
 
 if TYPE_CHECKING:
@@ -149,14 +150,15 @@ def check_folder(place: Path, verb: str) -> None:
         raise BadSpec(f"tfa {verb} needs a map in a folder, {place} is in an engine; build one with --out NAME.tfa")
 
 
-def region(text: str | None) -> tuple[float, ...] | None:
-    """Four numbers with commas between them."""
-    if text is None:
-        return None
+def where_of(sessions: list[str] | None, region: str | None) -> Where | None:
+    """Which images may answer, by --session and --region."""
+    if region is None:
+        return Where(tuple(sessions)) if sessions else None
     try:
-        return tuple(float(edge) for edge in text.split(","))
+        west, south, east, north = (float(edge) for edge in region.split(","))
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a region; give W,S,E,N, such as 13.3,52.4,13.5,52.6") from None
+        raise typer.BadParameter(f"{region!r} is not a region; give W,S,E,N, such as 13.3,52.4,13.5,52.6") from None
+    return Where(tuple(sessions or ()), Region(west, south, east, north))
 
 
 def share(value: float) -> float:

@@ -100,16 +100,16 @@ def query(
     """
     wanted = candidates_given(candidates)
     check_combination(photos, sequence, engine, bool(session) or region is not None)
-    box = options.region(region)
+    where = options.where_of(session, region)
     place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json, checksum=checksum)
     place_map.use_engine(engine)
     queries = expanded([sequence] if sequence else photos or [])
     common: dict[str, Any] = {"min_confidence": min_confidence, "calibration": calibration, "progress": progress}
     common |= {"k": k, "verify": verify, "candidates": wanted}
     answers: Answers[Any]
-    alone = no_online or engine is not None or is_url(map) or bool(session) or box is not None or len(queries) < 2
+    alone = no_online or engine is not None or is_url(map) or where is not None or len(queries) < 2
     if sequence is None and alone:
-        answers = place_map.query_many(queries, **common, sessions=session or (), region=box)
+        answers = place_map.query_many(queries, **common, where=where)
     else:
         from tfa.maps.sequence import query_sequence
 

@@ -20,13 +20,14 @@ import httpx2
 from tfa.base.config import Candidates
 from tfa.base.progress import Progress, as_progress
 from tfa.client.followed_session import FollowedSession
-from tfa.client.forms import File, answer_of, batches, fields_of, hits_of, listed, photo_file, skipped_of
+from tfa.client.forms import File, answer_of, batches, fields_of, hits_of, photo_file, skipped_of, where_fields
 from tfa.errors import BadSpec, TfaError
 from tfa.photos.images import Photo, name_of
 
 if TYPE_CHECKING:
     from tfa.maps import Answer, CalibrationReport, EditReport, Hit, ImageRecord
     from tfa.maps.expected_recall import Answers
+    from tfa.search.store import Where
 
 PAGE = 1000  # images listed at a time
 POLL_SECONDS = (0.2, 2.0)  # first and longest wait between looks at a job
@@ -107,17 +108,16 @@ class Client:
         verify: bool | None = None,
         candidates: Candidates | None = None,
         session: str | None = None,
-        sessions: Sequence[str] = (),
-        region: Sequence[float] | None = None,
+        where: Where | None = None,
     ) -> list[Hit]:
         """The k most likely places of a photo: a path, its bytes, or a PIL image.
 
-        `session` names a camera, whose photos adapt the answers to those after them; `follow` tells more of it. Only
-        images of the `sessions` and within the `region` may answer, as in `PlaceMap.query`.
+        `session` names a camera, whose photos adapt the answers to those after them; `follow` tells more of it. `where`
+        says which images may answer, as in `PlaceMap.query`.
         """
         fields = fields_of(
             k=k, min_confidence=min_confidence, calibration=calibration, verify=verify, candidates=candidates,
-            session=session, sessions=listed(sessions), region=listed(region),
+            session=session, **where_fields(where),
         )  # fmt: skip
         return hits_of(self._post("/v1/query", "image", [photo_file(photo)], fields))
 
@@ -132,15 +132,13 @@ class Client:
         verify: bool | None = None,
         candidates: Candidates | None = None,
         session: str | None = None,
-        sessions: Sequence[str] = (),
-        region: Sequence[float] | None = None,
     ) -> Answers[Answer]:
         """Answers for many photos, of a session in this order. One that cannot be read gets an answer that says so."""
         from tfa.maps.expected_recall import Answers
 
         fields = fields_of(
             k=k, min_confidence=min_confidence, calibration=calibration, verify=verify, candidates=candidates,
-            session=session, sessions=listed(sessions), region=listed(region),
+            session=session,
         )  # fmt: skip
         answers: Answers[Answer] = Answers()
         with as_progress(progress).task("querying", len(photos), "photos") as task:

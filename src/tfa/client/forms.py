@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from tfa.photos.images import Photo, as_rgb
 if TYPE_CHECKING:
     from tfa.maps import Hit
     from tfa.maps.records import FrameAnswer
+    from tfa.search.store import Where
 
 QUERY_BATCH = 16  # photos sent at a time
 BATCH_BYTES = 100_000_000  # and so many bytes at most
@@ -61,9 +62,13 @@ def fields_of(**given: Any) -> dict[str, Any]:
     return {key: value for key, value in given.items() if value is not None}
 
 
-def listed(values: Sequence[object] | None) -> str | None:
-    """Several values in one form field; None if there are none."""
-    return ",".join(map(str, values)) if values else None
+def where_fields(where: Where | None) -> dict[str, str]:
+    """Form fields of which images may answer."""
+    if where is None:
+        return {}
+    fields = {"sessions": ",".join(where.sessions)} if where.sessions else {}
+    box = where.region
+    return fields if box is None else {**fields, "region": f"{box.west},{box.south},{box.east},{box.north}"}
 
 
 def skipped_of(reply: dict[str, Any]) -> list[tuple[str, str]]:

@@ -20,7 +20,7 @@ from tfa.maps.verification import Question
 from tfa.photos.images import Photo, as_rgb, name_of
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import encode
-from tfa.search.store import where_of
+from tfa.search.store import Where
 
 QUERY_BATCH = 8  # photos encoded at a time
 
@@ -92,16 +92,15 @@ class Asking(ABC):
         *,
         verify: bool | None = None,
         candidates: Candidates | None = None,
-        sessions: Sequence[str] = (),
-        region: Sequence[float] | None = None,
+        where: Where | None = None,
     ) -> list[Hit]:
         """The k most likely places of a photo (path, bytes or PIL image); none if the best is below `min_confidence`.
 
         `calibration` names the one to use; None is the map's active one, "none" the database-only head. `verify` says
-        whether the best `candidates` are verified by their patches; None is as was admitted. Only images of the
-        `sessions` and within the `region` (west, south, east, north) may answer, where they are given.
+        whether the best `candidates` are verified by their patches; None is as was admitted. `where`
+        says which images may answer, by session and region; None lets all answer.
         """
-        question = Question(k, calibration, verify, candidates, where_of(sessions, region))
+        question = Question(k, calibration, verify, candidates, where)
         return next(self._answers([photo], question, min_confidence, strict=True)).hits
 
     def query_many(
@@ -114,14 +113,13 @@ class Asking(ABC):
         *,
         verify: bool | None = None,
         candidates: Candidates | None = None,
-        sessions: Sequence[str] = (),
-        region: Sequence[float] | None = None,
+        where: Where | None = None,
     ) -> Answers[Answer]:
         """Answers for many photos, and what they say together (`Answers`).
 
         One that cannot be read gets an answer that says so.
         """
-        answers, question = Answers[Answer](), Question(k, calibration, verify, candidates, where_of(sessions, region))
+        answers, question = Answers[Answer](), Question(k, calibration, verify, candidates, where)
         likeness = Likeness.of(self.state.chosen(calibration))
         with as_progress(progress).task("querying", len(photos), "photos") as task:
             for answer in self._answers(photos, question, min_confidence, strict=False, likeness=likeness):
@@ -138,14 +136,13 @@ class Asking(ABC):
         *,
         verify: bool | None = None,
         candidates: Candidates | None = None,
-        sessions: Sequence[str] = (),
-        region: Sequence[float] | None = None,
+        where: Where | None = None,
     ) -> list[list[Hit]]:
         """Hits of photos that were encoded elsewhere, with the map's encoder.
 
         Where it was admitted, photos are verified if the grid of their patches is known or is the map's.
         """
-        return self.hits(tokens, Question(k, calibration, verify, candidates, where_of(sessions, region)))
+        return self.hits(tokens, Question(k, calibration, verify, candidates, where))
 
     def _answers(
         self,

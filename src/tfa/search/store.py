@@ -33,6 +33,14 @@ class Region:
     east: float
     north: float
 
+    def __post_init__(self) -> None:
+        edges = (self.west, self.south, self.east, self.north)
+        if not all(map(math.isfinite, edges)) or self.west > self.east or self.south > self.north:
+            raise BadSpec(
+                f"{', '.join(f'{edge:g}' for edge in edges)} is no region; give west, south, east, north (degrees, or "
+                "metres where positions are x and y), west and south not beyond east and north"
+            )
+
 
 @dataclass(frozen=True)
 class Where:
@@ -53,21 +61,6 @@ class Where:
         place = coordinates_of(payload)
         box = self.region
         return place is not None and box.west <= place[0] <= box.east and box.south <= place[1] <= box.north
-
-
-def where_of(sessions: Sequence[str] = (), region: Sequence[float] | None = None) -> Where | None:
-    """From what a caller gives: names of sessions, and (west, south, east, north); None if it gives neither."""
-    if isinstance(sessions, str):
-        raise BadSpec(f"sessions={sessions!r} is one text; give a list of names, such as [{sessions!r}]")
-    if region is None:
-        return Where(tuple(sessions)) if sessions else None
-    edges = [float(edge) for edge in region]
-    if len(edges) != 4 or not all(map(math.isfinite, edges)) or edges[0] > edges[2] or edges[1] > edges[3]:
-        raise BadSpec(
-            f"region={tuple(region)} is no region; give four numbers: west, south, east, north (degrees, or metres "
-            "where positions are x and y), west and south not beyond east and north"
-        )
-    return Where(tuple(sessions), Region(*edges))
 
 
 def coordinates_of(payload: Payload) -> tuple[float, float] | None:

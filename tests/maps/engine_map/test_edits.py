@@ -19,6 +19,7 @@ from tfa.maps.engine_map.claim import claimed
 from tfa.maps.engine_map.documents import header_key, read_moments
 from tfa.maps.engine_map.header import Pending, parsed_header
 from tfa.search.reduction import Moments
+from tfa.search.store import Where
 
 
 def sound(town):
@@ -179,8 +180,8 @@ def test_sessions_filter_what_was_added_with_them(town, tmp_path, dusk):
     night = town.add([photo(tmp_path / f"n{place}.png", place, light=0.9) for place in (5, 6)], session="night").added
     town.use_encoder(town.options)
     town._encoder = FakeEncoder()
-    assert {hit.id for hit in town.query(dusk, k=9, sessions=["night"])} == set(night)
-    assert town.query(dusk, k=9, sessions=["nobody"]) == []
+    assert {hit.id for hit in town.query(dusk, k=9, where=Where(("night",)))} == set(night)
+    assert town.query(dusk, k=9, where=Where(("nobody",))) == []
     whole = {hit.id: hit for hit in town.query(dusk, k=99, verify=False)}
-    for hit in town.query(dusk, k=9, sessions=["night"], verify=False):
+    for hit in town.query(dusk, k=9, where=Where(("night",)), verify=False):
         assert hit.score == whole[hit.id].score

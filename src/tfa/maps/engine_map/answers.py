@@ -86,42 +86,46 @@ def _block(
         rows = np.flatnonzero(counts == count)
         columns, best = top_k(scores[rows], min(int(count), asked.width))
         z = z_scores(best.astype(np.float64), mean[rows, None] + version.reduction.mean_bias, spread[rows, None])
-        answered = _verified(view, version, tokens.select(rows), vectors, rows, found, columns, best, z, asked, known,
-                             likeness)  # fmt: skip
+        photos = QueryVectors(tuple(term[rows] for term in vectors.terms), vectors.weights)
+        ranked = _Ranked(tokens.select(rows), photos, found, columns, best, z)
+        answered = _verified(view, ranked, asked, CandidateScores(version, found, known), likeness)
         for row, own in zip(rows.tolist(), answered, strict=True):
             hits[row] = own
     return hits
 
 
+@dataclass(frozen=True)
+class _Ranked:
+    """Photos `q`, and the images found for them `q c`, best first."""
+
+    tokens: Tokens
+    photos: QueryVectors
+    found: Found
+    columns: np.ndarray  # in `found`
+    scores: np.ndarray
+    standardised: np.ndarray
+
+
 def _verified(
-    view: View,
-    version: Version,
-    tokens: Tokens,
-    vectors: QueryVectors,
-    rows: np.ndarray,
-    found: Found,
-    columns: np.ndarray,
-    scores: np.ndarray,
-    z: np.ndarray,
-    asked: Asked,
-    known: KnownScores,
-    likeness: Likeness | None,
+    view: View, ranked: _Ranked, asked: Asked, own: CandidateScores, likeness: Likeness | None
 ) -> list[list[Hit]]:
-    """Ranked candidates `q c`, verified, with their confidence."""
+    """The hits, verified, with their confidence."""
+    found, tokens = ranked.found, ranked.tokens
     patches = view.patches if asked.candidates else None
     grid = None if patches is None else patches.grid_of(tokens)
     pairs = None if patches is None or grid is None else PhotoPairs(patches, tokens, grid, found.ids)
-    ranked = reorder(columns, z, asked.width, asked.candidates, pairs)
+    verified = reorder(ranked.columns, ranked.standardised, asked.width, asked.candidates, pairs)
     if likeness is not None:
-        photos = QueryVectors(tuple(term[rows] for term in vectors.terms), vectors.weights)
-        likeness.look(found.scorer, [photos], ranked, np.arange(len(found)), found.ids)
-    confidence, sure = confidence_of(ranked, CandidateScores(version, found, known), asked.k)
+        likeness.look(found.scorer, [ranked.photos], verified, np.arange(len(found)), found.ids)
+    confidence, sure = confidence_of(verified, own, asked.k)
     if not np.isfinite(confidence).all():
         raise BadMap(DAMAGED)
     hits = []
-    for row in range(len(rows)):
-        score = dict(zip(columns[row].tolist(), scores[row].tolist(), strict=True))
-        first = ranked.indices[row, : asked.k].tolist()
-        told = zip(first, confidence[row].tolist(), ranked.matches[row].tolist(), sure[row].tolist(), strict=False)
-        hits.append([hit_of(found.records[i], score[i], trust, matches, own) for i, trust, matches, own in told])
+    for row in range(len(tokens)):
+        score = dict(zip(ranked.columns[row].tolist(), ranked.scores[row].tolist(), strict=True))
+        first = verified.indices[row, : asked.k].tolist()
+        told = zip(first, confidence[row].tolist(), verified.matches[row].tolist(), sure[row].tolist(), strict=False)
+        hits.append(
+            [hit_of(found.records[i], score[i], trust, matches, is_sure) for i, trust, matches, is_sure in told]
+        )
     return hits

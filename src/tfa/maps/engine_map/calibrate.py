@@ -14,7 +14,7 @@ from tfa.maps.engine_map.claim import ABANDONED
 from tfa.maps.engine_map.documents import folder_of
 from tfa.maps.engine_map.edits import settle
 from tfa.maps.engine_map.header import EngineHeader
-from tfa.maps.engine_map.publish import AT_ONCE, Publisher
+from tfa.maps.engine_map.publish import AT_ONCE, Publisher, VersionFacts
 from tfa.maps.engine_map.rows import SpaceRows, fit_reduction_of, ranks_of
 from tfa.maps.engine_map.skeleton import put_skeleton, write_skeleton
 from tfa.maps.engine_map.versions import Version, Versions, View, holds_the_same
@@ -61,17 +61,19 @@ def publish_version(publisher: Publisher, view: View, state: MapState, version: 
             Path(folder) / "skeleton.tfa",
             version.reduction,
             version.moments,
-            next_id=header.next_id,
-            fitted=header.fitted,
-            placed=header.placed,
-            encoder=header.encoder,
-            heads=[one.name for one in state.heads],
-            active=state.active,
-            dtype=header.dtype,
-            index=header.index,
-            patches=header.patches,
-            notes=header.notes,
-            same_images=True,
+            VersionFacts(
+                next_id=header.next_id,
+                fitted=header.fitted,
+                placed=header.placed,
+                encoder=header.encoder,
+                heads=[one.name for one in state.heads],
+                active=state.active,
+                dtype=header.dtype,
+                index=header.index,
+                patches=header.patches,
+                notes=header.notes,
+                same_images=True,
+            ),
         )
 
 

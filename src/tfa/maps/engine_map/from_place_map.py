@@ -14,7 +14,7 @@ from tfa.errors import BadSpec
 from tfa.maps.engine_map.candidates import payload_of
 from tfa.maps.engine_map.header import EngineHeader
 from tfa.maps.engine_map.patches import patch_place, write_blocks, write_compaction
-from tfa.maps.engine_map.publish import AT_ONCE, Publisher
+from tfa.maps.engine_map.publish import AT_ONCE, Publisher, VersionFacts
 from tfa.maps.engine_map.rows import SpaceRows, fit_reduction_of
 from tfa.maps.engine_map.skeleton import write_skeleton
 from tfa.maps.query import AskableMap
@@ -67,16 +67,18 @@ def publish(
                 Path(folder) / "skeleton.tfa",
                 reduction,
                 Moments.total(parts),
-                next_id=state.next_id,
-                fitted=sum(record.fitted for record in alive),
-                placed=sum(record.position is not None for record in alive),
-                encoder=state.encoder,
-                heads=[one.name for one in state.heads],
-                active=state.active,
-                dtype=dtype,
-                index=index,
-                patches=place,
-                notes=[*place_map.notes, *notes],
+                VersionFacts(
+                    next_id=state.next_id,
+                    fitted=sum(record.fitted for record in alive),
+                    placed=sum(record.position is not None for record in alive),
+                    encoder=state.encoder,
+                    heads=[one.name for one in state.heads],
+                    active=state.active,
+                    dtype=dtype,
+                    index=index,
+                    patches=place,
+                    notes=[*place_map.notes, *notes],
+                ),
             )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,23 @@ from tfa.search.reduction import Moments, Reduction
 from tfa.search.store import Collection, Entries, Payload, Store
 
 AT_ONCE = 1000  # images written at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionFacts:
+    """What a header says of a version, beside what was written."""
+
+    next_id: int
+    encoder: Mapping[str, Any]
+    heads: Sequence[str]
+    active: str
+    dtype: str = "float32"
+    index: str | None = None
+    patches: Mapping[str, Any] | None = None  # as `patches.patch_place` says; None if answers are not verified
+    fitted: int | None = None  # images that the spaces were fitted on; None: all
+    placed: int = 0  # images with a position
+    notes: Sequence[str] = ()
+    same_images: bool = False  # does the version before hold the very same ones?
 
 
 class Publisher:
@@ -99,33 +117,17 @@ class Publisher:
         return write_entries(collection, rows.entries(head, reduction, ids, payload))
 
     def finish(
-        self,
-        skeleton_folder: Path,
-        reduction: Reduction,
-        moments: Moments,
-        *,
-        next_id: int,
-        fitted: int | None = None,
-        placed: int = 0,
-        encoder: Mapping[str, Any],
-        heads: Sequence[str],
-        active: str,
-        dtype: str = "float32",
-        index: str | None = None,
-        patches: Mapping[str, Any] | None = None,
-        notes: Sequence[str] = (),
-        same_images: bool = False,
+        self, skeleton_folder: Path, reduction: Reduction, moments: Moments, facts: VersionFacts
     ) -> EngineHeader:
         """Write the documents, then make this version the map. `moments` are those of all that was written.
 
-        `skeleton_folder` is a map as `skeleton.write_skeleton` writes it; `patches` is what `patches.patch_place`
-        returned, None if answers are not verified. `fitted` of the images were seen when the spaces were fitted (None:
-        all), `placed` have a position. `same_images` says that the version before holds the very same ones.
+        `skeleton_folder` is a map as `skeleton.write_skeleton` writes it.
         """
         folder, before = folder_of(self.name, self.version), self.before
         put_skeleton(self.store, f"{folder}skeleton/", skeleton_folder)
         self.store.put(f"{folder}reduction", reduction_bytes(reduction))
         self.store.put(f"{folder}moments", moments_bytes(moments))
+        same = facts.same_images and before is not None
         header = EngineHeader(
             name=self.name,
             revision=self.version,
@@ -133,21 +135,21 @@ class Publisher:
             skeleton=self.version,
             moments=f"{folder}moments",
             count=moments.count,
-            next_id=next_id,
+            next_id=facts.next_id,
             dims=reduction.dims,
-            dtype=dtype,
-            encoder=encoder,
-            heads=tuple(heads),
-            active=active,
+            dtype=facts.dtype,
+            encoder=facts.encoder,
+            heads=tuple(facts.heads),
+            active=facts.active,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            index=index,
-            patches=patches,
-            fitted=moments.count if fitted is None else fitted,
-            placed=placed,
-            removed=before.removed if same_images and before is not None else 0,
-            edits=0 if before is None else before.edits + (not same_images),
+            index=facts.index,
+            patches=facts.patches,
+            fitted=moments.count if facts.fitted is None else facts.fitted,
+            placed=facts.placed,
+            removed=before.removed if same and before is not None else 0,
+            edits=0 if before is None else before.edits + (not same),
             editor=whoami(),
-            notes=tuple(notes),
+            notes=tuple(facts.notes),
         )
         return self.swap(header)
 

@@ -26,7 +26,7 @@ from tfa.base.progress import Progress, as_progress
 from tfa.encoders import DEFAULT_ENCODER, Encoder
 from tfa.errors import BadMap, BadSpec, NoImages
 from tfa.maps.engine_map.header import EngineHeader
-from tfa.maps.engine_map.publish import Publisher
+from tfa.maps.engine_map.publish import Publisher, VersionFacts
 from tfa.maps.engine_map.rows import SpaceRows, reduction_from
 from tfa.maps.engine_map.skeleton import SAMPLE, sampled, write_skeleton
 from tfa.maps.folder import reader, writer
@@ -167,8 +167,8 @@ class _Build:
         skipped = [*self.photos.skipped, *((uri, why) for done in known.values() for uri, why in done.skipped)]
         self.notes += self.runner.notes()
         header = self.publisher.finish(
-            self.folder.path / SKELETON, reduction, reduction.moments(total), next_id=count,
-            encoder=state.encoder, heads=[DATABASE], active=DATABASE, index=index, notes=self.notes,
+            self.folder.path / SKELETON, reduction, reduction.moments(total), VersionFacts(next_id=count,
+            encoder=state.encoder, heads=[DATABASE], active=DATABASE, index=index, notes=self.notes),
         )  # fmt: skip
         self.folder.remove()
         return BuildReport(self.publisher.url, header, skipped, self.notes, self.runner.passes)

@@ -11,7 +11,7 @@ from fastapi import Request
 from tfa.errors import TfaError
 from tfa.maps.state import DATABASE
 from tfa.maps.verification import Question
-from tfa.search.store import where_of
+from tfa.search.store import Region, Where
 from tfa.service.auth import reading, refusals, who
 from tfa.service.bodies import body_schema, read_photo, read_photos
 from tfa.service.context import Chosen, Running, Service, answer_of, image_url, record_of
@@ -63,7 +63,8 @@ Asked = tuple[Question, SessionKey | None, bool]  # of the next photo: a questio
 
 def _asked(request: Request, live: Served, fields: QueryFields) -> Asked:
     """What the request wants to know; the impossible is refused before a photo is decoded."""
-    where = where_of(fields.sessions, fields.region)
+    region = None if fields.region is None else Region(*fields.region)
+    where = Where(tuple(fields.sessions), region) if fields.sessions or region is not None else None
     question = Question(fields.k, fields.calibration, fields.verify, fields.candidates, where)
     live.check(question)
     if fields.session is None:

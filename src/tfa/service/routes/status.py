@@ -31,7 +31,8 @@ async def readyz(service: Running) -> Response:
     """
     status = service.status
     if status == "ready" and any(isinstance(live, LiveEngineMap) for live in service.maps.values()):
-        status = await service.work(lambda: service.trouble) or status
+        trouble = await service.work(lambda: service.trouble)
+        status = status if trouble is None else trouble
     return JSONResponse({"status": status}, 200 if status == "ready" else 503, RETRY if status == "loading" else None)
 
 
