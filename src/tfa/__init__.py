@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from tfa.pipeline import fit_dual as fit_dual
     from tfa.pipeline import fit_judged as fit_judged
     from tfa.pipeline import fit_second_order as fit_second_order
+    from tfa.search.store import Region as Region
+    from tfa.search.store import Where as Where
 
 # Where each public name lives; the imports above are for type checkers alone.
 _HOMES = {
@@ -54,6 +56,7 @@ _HOMES = {
     "tfa.method.second_order_head": ("SecondOrderHead",),
     "tfa.photos.positions": ("Position",),
     "tfa.pipeline": ("calibrate", "encode", "fit", "fit_dual", "fit_judged", "fit_second_order"),
+    "tfa.search.store": ("Region", "Where"),
 }
 
 __all__ = sorted(["__version__", *(name for names in _HOMES.values() for name in names)])

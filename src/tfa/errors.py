@@ -68,6 +68,10 @@ class BadPositions(TfaError):
     """A positions file cannot be read or matches no image."""
 
 
+class BadManifest(TfaError):
+    """A list of photos cannot be read."""
+
+
 class BadMap(TfaError):
     """A saved map is truncated, edited, or of a version this release does not read."""
 

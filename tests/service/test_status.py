@@ -15,8 +15,7 @@ from tests.service.conftest import add, ask, opened, picture, wait_until
 from tfa.base.config import EncoderOptions
 from tfa.cli.serve import opened_maps
 from tfa.errors import BadMap
-from tfa.maps import PlaceMap
-from tfa.maps import query as asking
+from tfa.maps import PlaceMap, asking
 from tfa.service.app import create_app
 from tfa.service.metrics import Metrics
 
@@ -42,6 +41,7 @@ def test_openapi_lists_and_describes_every_route(client):
     assert set(content) == {"multipart/form-data", "application/json"}
     assert set(content["multipart/form-data"]["schema"]["properties"]) == {
         "image", "k", "calibration", "min_confidence", "verify", "candidates", "session", "sequence",
+        "sessions", "region",
     }  # fmt: skip
     for schema in described["components"]["schemas"].values():
         assert schema["type"] == "object" or "enum" in schema or "items" in schema

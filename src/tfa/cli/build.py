@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tfa.base.config import EncoderOptions, HeadSpec, MapSpec, VerifySpec
-from tfa.cli import options
+from tfa.cli import build_engine, options
 from tfa.cli.console import print_json, say, show_notes, wants_progress
 from tfa.cli.show_map import show_map
 from tfa.errors import BadSpec, TfaError
@@ -19,8 +19,14 @@ HELP = {field.name: field.metadata["help"] for field in dataclasses.fields(HeadS
 
 @options.with_encoder
 def build(
-    photos: options.Photos,
-    out: Annotated[Path, typer.Option(metavar="NAME.tfa", help="The map to write, a folder.")],
+    photos: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PHOTOS",
+            help="Photos, or folders searched for photos; with --engine also a manifest (.csv, .parquet) or a bucket.",
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option(metavar="NAME.tfa", help="The map to write, a folder.")] = None,
     encoder: options.Encoder = "dinov2-s14-focus",
     positions: options.Positions = None,
     skip_bad: options.SkipBad = False,
@@ -72,6 +78,12 @@ def build(
             "quarter of the size (15,870 bytes an image, not 67,712).",
         ),
     ] = VerifySpec.patches,
+    engine: build_engine.Engine = None,
+    ray: build_engine.Ray = None,
+    workers: build_engine.Workers = None,
+    shard_size: build_engine.ShardSize = None,
+    work: build_engine.Work = None,
+    seal: build_engine.Seal = None,
     words: Annotated[int, typer.Option(min=1, help=f"{HELP['words']}.")] = HeadSpec().words,
     batch_size: Annotated[int, typer.Option(min=1, help="Photos encoded at a time.")] = EncoderOptions.batch_size,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
@@ -87,12 +99,16 @@ def build(
     from tfa.maps import PlaceMap
 
     # What can be refused is refused before the work, not after an hour of it.
-    check_out(out, force=force)
+    shards = build_engine.Sharding(ray=ray, workers=workers, shard_size=shard_size, work=work, seal=seal)
+    build_engine.check_place(out, engine, photos, shards)
+    if out is not None:
+        check_out(out, force=force)
     given = MapSpec.carrier if carrier is None else carrier
     kept = verify if patches == VerifySpec.patches else VerifySpec(patches=patches)
     if kept and not verify:
         raise BadSpec(f"--patches {patches} says how patches are kept, and --no-verify keeps none; leave one out")
-    map_spec = MapSpec(head=head, carrier=given, storage=storage, ensemble=ensemble, verify=kept, dims=dims)
+    own_dims = dims if engine is None else None  # that of a map in an engine is how its engine searches
+    map_spec = MapSpec(head=head, carrier=given, storage=storage, ensemble=ensemble, verify=kept, dims=own_dims)
     if carrier is not None and head != "second-order":
         own = f"the {head} head decides about its carrier itself"
         raise BadSpec(f"--carrier {carrier} is for --head second-order; {own}")
@@ -100,15 +116,24 @@ def build(
         from tfa.photos.positions import read_positions_csv
 
         read_positions_csv(positions)
+    spec = HeadSpec(words=words)
+    encoding = dataclasses.replace(encoding, batch_size=batch_size, skip_bad=skip_bad)
+    progress = wants_progress(quiet=quiet, json=json)
+    if engine is not None:
+        settings = {"encoder": encoder, "positions": positions, "spec": spec, "map_spec": map_spec, "options": encoding}
+        build_engine.build_in_engine(photos, engine, shards, dims, settings, progress=progress, json=json)
+        return
 
+    assert out is not None, "checked above"
+    paths = [Path(photo) for photo in photos]
     place_map = PlaceMap.build(
-        photos[0] if len(photos) == 1 else photos,
+        paths[0] if len(paths) == 1 else paths,
         encoder=encoder,
         positions=positions,
-        spec=HeadSpec(words=words),
+        spec=spec,
         map_spec=map_spec,
-        options=dataclasses.replace(encoding, batch_size=batch_size, skip_bad=skip_bad),
-        progress=wants_progress(quiet=quiet, json=json),
+        options=encoding,
+        progress=progress,
     )
     place_map.save(out, overwrite=force)
     report(place_map, out, json=json)

@@ -16,13 +16,14 @@ from tfa.base.config import Candidates
 from tfa.base.progress import Progress, as_progress
 from tfa.client.connection import Connection, ServiceError
 from tfa.client.followed_session import FollowedSession
-from tfa.client.forms import answer_of, batches, fields_of, hits_of, photo_file, skipped_of
+from tfa.client.forms import answer_of, batches, fields_of, hits_of, photo_file, skipped_of, where_fields
 from tfa.errors import TfaError
 from tfa.photos.images import Photo, name_of
 
 if TYPE_CHECKING:
     from tfa.maps import Answer, CalibrationReport, EditReport, Hit, ImageRecord
     from tfa.maps.expected_recall import Answers
+    from tfa.search.store import Where
 
 PAGE = 1000  # images listed at a time
 POLL_SECONDS = (0.2, 2.0)  # first and longest wait between looks at a job
@@ -47,14 +48,16 @@ class Client(Connection):
         verify: bool | None = None,
         candidates: Candidates | None = None,
         session: str | None = None,
+        where: Where | None = None,
     ) -> list[Hit]:
         """The k most likely places of a photo: a path, its bytes, or a PIL image.
 
-        `session` names a camera, whose photos adapt the answers to those after them; `follow` tells more of it.
+        `session` names a camera, whose photos adapt the answers to those after them; `follow` tells more of it. `where`
+        says which images may answer, as in `PlaceMap.query`.
         """
         fields = fields_of(
             k=k, min_confidence=min_confidence, calibration=calibration, verify=verify, candidates=candidates,
-            session=session,
+            session=session, **where_fields(where),
         )  # fmt: skip
         return hits_of(self._post("/v1/query", "image", [photo_file(photo)], fields))
 

@@ -14,6 +14,7 @@ from tfa.photos.images import Photo, as_rgb
 if TYPE_CHECKING:
     from tfa.maps import Hit
     from tfa.maps.records import FrameAnswer
+    from tfa.search.store import Where
 
 QUERY_BATCH = 16  # photos sent at a time
 BATCH_BYTES = 100_000_000  # and so many bytes at most
@@ -59,6 +60,15 @@ def batches(photos: Iterable[Photo]) -> Iterator[list[File | TfaError]]:
 def fields_of(**given: Any) -> dict[str, Any]:
     """Form fields of what was given; None is left out, so that the service's defaults hold."""
     return {key: value for key, value in given.items() if value is not None}
+
+
+def where_fields(where: Where | None) -> dict[str, str]:
+    """Form fields of which images may answer."""
+    if where is None:
+        return {}
+    fields = {"sessions": ",".join(where.sessions)} if where.sessions else {}
+    box = where.region
+    return fields if box is None else {**fields, "region": f"{box.west},{box.south},{box.east},{box.north}"}
 
 
 def skipped_of(reply: dict[str, Any]) -> list[tuple[str, str]]:

@@ -52,7 +52,7 @@ class StoredSpace:
         halves = Spill().empty(space.coordinates.shape, np.float32)  # a large map lies in a file until it is saved
         lengths = np.empty(len(space), np.float32)
         for start, stop in row_blocks(*halves.shape):
-            halves[start:stop], lengths[start:stop] = _halves(space.coordinates[start:stop], side.eigenvalues)
+            halves[start:stop], lengths[start:stop] = halves_of(space.coordinates[start:stop], side.eigenvalues)
         # Duplicates have equal tokens; the eigenvectors gave their coordinates unequal last bits.
         first = slice(None) if space.duplicates is None else space.duplicates
         rows = stored_rows(halves[first], storage, wide=False)
@@ -73,7 +73,7 @@ class StoredSpace:
         """With new images, described by the frozen side: one more chunk."""
         view = self.side.describe(tokens, True, "float32")
         assert view.coordinates is not None
-        halves, lengths = _halves(view.coordinates, self.side.eigenvalues)
+        halves, lengths = halves_of(view.coordinates, self.side.eigenvalues)
         rows = self.halves.appended(stored_rows(halves.astype(np.float32), storage, wide=False))
         return replace(self, halves=rows, lengths=np.concatenate([self.lengths, lengths]))
 
@@ -86,7 +86,7 @@ class StoredSpace:
         return SecondOrderSpace(self.side, coordinates, self.pseudo, self.hidden, None)
 
 
-def _halves(coordinates: Any, eigenvalues: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def halves_of(coordinates: Any, eigenvalues: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """φ_½ `m r` and their lengths `m` of coordinates."""
     scaled = np.asarray(coordinates, np.float64) * eigenvalues**-0.25
     return l2(scaled), np.linalg.norm(scaled, axis=1).astype(np.float32)

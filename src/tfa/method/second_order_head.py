@@ -92,6 +92,11 @@ def fit_spaces(
     split = DatabaseSplit.of(len(tokens), replace(spec, max_pseudo=min(spec.max_pseudo, MAX_PSEUDO)))
     keys = tracked(CONSTRUCTIONS, len(CONSTRUCTIONS), "spectra", progress)
     spaces = tuple(fit_space(described[s], directions[s], split, spec.max_rank, backend, spill) for s in keys)
+    return measured(spec, spaces, dtype)
+
+
+def measured(spec: HeadSpec, spaces: tuple[SecondOrderSpace, ...], dtype: str) -> FittedSpaces:
+    """Spaces that were just fitted, with the strengths and spreads that follow from them."""
     facts = [space.facts for space in spaces if space.facts is not None]
     strengths = SpectralStrengths.of(
         [one.correlation for one in facts], [one.participation for one in facts], [one.displacement for one in facts]

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import scipy.linalg
 
 from tfa.base.backend import Backend, to_numpy
 from tfa.base.spill import Spill, release
@@ -22,10 +21,12 @@ from tfa.method.branch import DatabaseSplit, ScoreBlock, row_blocks
 from tfa.method.carriers import MEAN, Gamma, KernelTerm, weighted_sum
 from tfa.method.evidence.support import Mask, correlation
 from tfa.method.gram import cross_products, gram_matrix
+from tfa.method.principal_axes import PrincipalAxes, add_moments, principal_axes, rounding
 from tfa.method.query_sides import SecondOrderSide, shaped
 from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.method.spectrum import Geometry, fit_geometry
 from tfa.search.gallery import Gallery, OwnRows, Rows
+from tfa.search.reduction import Moments
 from tfa.search.scaled_rows import ScaledRows
 from tfa.search.ties import find_duplicates
 
@@ -169,9 +170,27 @@ def fit_space(
     images, width = descriptors.shape
     principal = _dual if images <= width else _by_covariance
     fitted = principal(descriptors, split, min(max_rank, MAX_RANK), backend, spill)
+    return _space(fitted, descriptors, patch_directions, split)
+
+
+def sample_space(
+    axes: PrincipalAxes,
+    descriptors: np.ndarray,
+    patch_directions: np.ndarray,
+    split: DatabaseSplit,
+    backend: Backend,
+    spill: Spill,
+) -> SecondOrderSpace:
+    """The same for a sample `m D` of the images that the axes were fitted to."""
+    return _space(_along(axes, descriptors, split, backend, spill), descriptors, patch_directions, split)
+
+
+def _space(
+    fitted: _Principal, descriptors: np.ndarray, patch_directions: np.ndarray, split: DatabaseSplit
+) -> SecondOrderSpace:
     side = SecondOrderSide(patch_directions, fitted.mean, fitted.axes, fitted.eigenvalues)
     energies = np.zeros((2, len(fitted.eigenvalues)))
-    for start, stop in row_blocks(images, len(fitted.eigenvalues)):
+    for start, stop in row_blocks(len(descriptors), len(fitted.eigenvalues)):
         block = fitted.coordinates[start:stop]
         energies += split.half_shares[:, start:stop] @ (block * block)
     facts = replace(fitted.facts, correlation=correlation(energies[0], energies[1]))
@@ -226,54 +245,33 @@ def _axes(descriptors: np.ndarray, geometry: Geometry) -> tuple[np.ndarray, np.n
     return axes, mean
 
 
-def rounding(trace: float, images: int, width: int) -> float:
-    """Eigenvalues up to this are what rounding leaves of a direction that is not there.
-
-    Log-covariances of one encoder are alike: most of the trace is their mean's, and centring takes it off. What remains
-    in the directions of no image (N images have N − 1) is rounding of the whole, not of what is left.
-    """
-    return trace * max(images, width) * float(np.finfo(np.float64).eps)
-
-
 def _by_covariance(
     descriptors: np.ndarray, split: DatabaseSplit, max_rank: int, backend: Backend, spill: Spill
 ) -> _Principal:
+    moments = add_moments(Moments.empty(descriptors.shape[1]), descriptors)
+    return _along(principal_axes(moments, max_rank), descriptors, split, backend, spill)
+
+
+def _along(
+    axes: PrincipalAxes, descriptors: np.ndarray, split: DatabaseSplit, backend: Backend, spill: Spill
+) -> _Principal:
+    """Coordinates of descriptors on axes that were fitted to them or to more; what pseudo queries may not answer."""
     images, width = descriptors.shape
-    moment, sums, norms = np.zeros((width, width)), np.zeros((2, width)), np.empty(images)
-    added = np.empty_like(moment)
-    for start in range(0, images, BLOCK):
-        block = np.asarray(descriptors[start : start + BLOCK], np.float64)
-        moment += np.matmul(block.T, block, out=added)  # numpy makes it a symmetric rank-k update
-        sums += split.half_shares[:, start : start + BLOCK] @ block
-        norms[start : start + BLOCK] = np.sqrt((block * block).sum(axis=1))
-        release(descriptors)
-    del added
-    sizes = np.array([len(half) for half in split.halves]) / images
-    mean, displaced = sizes @ sums, float(np.linalg.norm(sums[0] - sums[1]))
-    participation = float(np.trace(moment)) ** 2 / max(float(np.linalg.norm(moment)) ** 2, 1e-300)
-    moment /= images
-    moment -= np.outer(mean, mean)
-    values, vectors = scipy.linalg.eigh(
-        moment, subset_by_index=(max(width - max_rank, 0), width - 1), overwrite_a=True, check_finite=False
-    )
-    values, vectors = values[::-1], vectors[:, ::-1]
-    kept = values > rounding(float(norms @ norms) / images, images, width)
-    values, vectors = values[kept], np.ascontiguousarray(vectors[:, kept])
-    coordinates = spill.empty((images, len(values)), np.float64)
-    for start in range(0, images, BLOCK):
-        coordinates[start : start + BLOCK] = (
-            np.asarray(descriptors[start : start + BLOCK], np.float64) - mean
-        ) @ vectors
-        release(descriptors)
-        release(coordinates)
+    sums, norms = np.zeros((2, width)), np.empty(images)
+    coordinates = spill.empty((images, len(axes.eigenvalues)), np.float64)
     products = np.empty((len(split.pseudo), images), np.float64)
     probes = np.asarray(descriptors[split.pseudo])
     for start in range(0, images, BLOCK):
-        products[:, start : start + BLOCK] = cross_products(
-            probes, np.asarray(descriptors[start : start + BLOCK]), backend
-        )
+        rows = slice(start, start + BLOCK)
+        block = np.asarray(descriptors[rows], np.float64)
+        sums += split.half_shares[:, rows] @ block
+        norms[rows] = np.sqrt((block * block).sum(axis=1))
+        coordinates[rows] = axes.coordinates(block)
+        products[:, rows] = cross_products(probes, np.asarray(descriptors[rows]), backend)
         release(descriptors)
+        release(coordinates)
     mask = Mask.of_duplicates(products, split.pseudo, norms)
-    facts = SpectralFacts(0.0, participation, displaced / max(float(np.linalg.norm(mean)), 1e-30))
-    axes = np.ascontiguousarray(vectors.T, descriptors.dtype)
-    return _Principal(mean.astype(descriptors.dtype), axes, np.ascontiguousarray(values), coordinates, mask, facts)
+    displaced = float(np.linalg.norm(sums[0] - sums[1])) / max(float(np.linalg.norm(axes.mean)), 1e-30)
+    facts = SpectralFacts(0.0, axes.participation, displaced)
+    own = np.ascontiguousarray(axes.vectors.T, descriptors.dtype)
+    return _Principal(axes.mean.astype(descriptors.dtype), own, axes.eigenvalues, coordinates, mask, facts)

@@ -76,10 +76,7 @@ def find_positions(
     A row of the CSV names a photo by its path relative to `root`, or by any ending of its path that only one
     photo has: `a.jpg` will do when there is no second `a.jpg`.
     """
-    listed: dict[int, Position] = {}
-    notes: list[str] = []
-    if csv is not None:
-        listed, notes = _match(read_positions_csv(csv), paths, root, csv)
+    listed, notes = ({}, []) if csv is None else match_positions(paths, root, csv)
     found = [
         listed.get(index) or position_from_name(path.name) or position_from_exif(path)
         for index, path in enumerate(paths)
@@ -97,6 +94,11 @@ def find_positions(
 
 
 # --- from a CSV file ---
+
+
+def match_positions(paths: Sequence[Path], root: Path | None, csv: Path) -> tuple[dict[int, Position], list[str]]:
+    """The position of each photo that a row of the CSV names, by its index, and notes for the user."""
+    return _match(read_positions_csv(csv), paths, root, csv)
 
 
 def read_positions_csv(path: Path) -> dict[str, Position]:

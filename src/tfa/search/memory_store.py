@@ -90,6 +90,7 @@ class MemoryStore(Store):
     """`memory://NAME`: all that connect to one name in this process see the same."""
 
     scheme = "memory"
+    one_process = True
 
     def __init__(self) -> None:
         self._collections: dict[str, MemoryCollection] = {}

@@ -51,12 +51,26 @@ class Reduction:
         """y(q) `q dims`, float32."""
         return self._onto(vectors) + self.bias_axis
 
+    def of_queries_in_double(self, vectors: np.ndarray) -> np.ndarray:
+        """y(q) `q dims`, float64: z-scores subtract what scores have in common."""
+        return np.asarray(vectors, np.float64) @ self.matrix.T.astype(np.float64) + self.bias_axis
+
     def of_images(self, vectors: np.ndarray, bias: np.ndarray) -> np.ndarray:
         """y(d) `m dims`, float32, of vectors `m D` with a bias each."""
         return (
             self._onto(vectors)
             + (np.asarray(bias, np.float64) - self.mean_bias).astype(np.float32)[:, None] * self.bias_axis
         )
+
+    def moments(self, total: Moments) -> Moments:
+        """Moments of y(d), from those of [Ψ(d), b_d]: y is a linear map of them."""
+        onto = np.concatenate([self.matrix, self.bias_axis[:, None]], axis=1).astype(np.float64)  # dims D+1
+        first = onto @ total.first
+        # y = onto [Ψ, b] − b̄ a, a the bias axis
+        less = self.mean_bias * self.bias_axis.astype(np.float64)
+        crossed = np.outer(first, less)
+        second = onto @ total.second @ onto.T - crossed - crossed.T + total.count * np.outer(less, less)
+        return Moments(total.count, first - total.count * less, second)
 
     def _onto(self, vectors: np.ndarray) -> np.ndarray:
         return self._axes.inner(np.asarray(vectors, np.float32))
@@ -122,6 +136,11 @@ class Moments:
         """Of vectors `m D`."""
         wide = np.asarray(vectors, np.float64)
         return cls(len(wide), wide.sum(axis=0), wide.T @ wide)
+
+    @classmethod
+    def empty(cls, width: int) -> Moments:
+        """Of no vectors."""
+        return cls(0, np.zeros(width), np.zeros((width, width)))
 
     @classmethod
     def total(cls, parts: Iterable[Moments]) -> Moments:

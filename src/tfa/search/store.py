@@ -10,6 +10,7 @@ map's header, that `swap` replaces all at once: engines' own aliases may be seen
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,14 @@ class Region:
     south: float  # lat or y
     east: float
     north: float
+
+    def __post_init__(self) -> None:
+        edges = (self.west, self.south, self.east, self.north)
+        if not all(map(math.isfinite, edges)) or self.west > self.east or self.south > self.north:
+            raise BadSpec(
+                f"{', '.join(f'{edge:g}' for edge in edges)} is no region; give west, south, east, north (degrees, or "
+                "metres where positions are x and y), west and south not beyond east and north"
+            )
 
 
 @dataclass(frozen=True)
@@ -135,6 +144,7 @@ class Store(ABC):
     """Where collections and documents live."""
 
     scheme: str  # of its URLs
+    one_process: bool = False  # can only one process at a time write to it, or see what it holds?
 
     @classmethod
     @abstractmethod
@@ -160,6 +170,10 @@ class Store(ABC):
     @abstractmethod
     def read(self, key: str) -> bytes | None:
         """A document as it was last written by anybody; None if there is none."""
+
+    def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Several documents; in one request where the engine can."""
+        return [self.read(key) for key in keys]
 
     @abstractmethod
     def put(self, key: str, data: bytes) -> None:

@@ -36,7 +36,9 @@ def config_of(library: Any, dimensions: int, dtype: str, index: str | None) -> A
 class QdrantEdgeCollection(Collection):
     """Points of one shard. Requests wait for each other: the core has threads of its own."""
 
-    def __init__(self, library: Any, home: Path, about: dict[str, Any], keep: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self, library: Any, home: Path, about: dict[str, Any], keep: Callable[[dict[str, Any]], object]
+    ) -> None:
         self._library, self._path, self._about, self._keep = library, str(home / "shard"), about, keep
         self.name, self.dimensions, self.dtype = home.name, int(about["dimensions"]), str(about["dtype"])
         self._lock = threading.RLock()

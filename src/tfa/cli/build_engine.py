@@ -1,0 +1,118 @@
+"""`tfa build --engine`: photos in, a map in an engine out; in shards, on this machine or on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tfa.cli.console import counted, print_json, say, show_notes
+from tfa.errors import BadSpec, NoImages
+from tfa.search.stores import EXAMPLES, is_url, public
+
+Engine = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help=f"Build the map in an engine, in shards, in place of --out: {EXAMPLES}."),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="With --engine: build on a Ray cluster. auto, local, ray://HOST:10001 or HOST:PORT. "
+        "Needs pip install 'tfa-vpr\\[ray]'.",
+    ),
+]
+Workers = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="With --engine: processes, or tasks of Ray at a time.")
+]
+ShardSize = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="With --engine: photos of a shard; 1000 if not given.")
+]
+Work = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        file_okay=False,
+        help="With --engine: where shards are kept until the map is published, for a build that was stopped to go on; "
+        "all workers must see it. Beside the token cache if not given.",
+    ),
+]
+Seal = Annotated[
+    str | None,
+    typer.Option(
+        metavar="INDEX", help="With --engine: the engine's index to search by; if not given, it searches exactly."
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """What only a build in shards takes."""
+
+    ray: str | None = None
+    workers: int | None = None
+    shard_size: int | None = None
+    work: Path | None = None
+    seal: str | None = None
+
+    @property
+    def given(self) -> list[str]:
+        return [f"--{one.name.replace('_', '-')}" for one in fields(self) if getattr(self, one.name) is not None]
+
+
+def check_place(out: Path | None, engine: str | None, photos: Sequence[str], shards: Sharding) -> None:
+    """A map is written to a folder or to an engine, and what belongs to one is refused with the other."""
+    if out is None and engine is None:
+        raise BadSpec(f"where shall the map be? Give --out NAME.tfa, a folder, or --engine URL, one of {EXAMPLES}")
+    if engine is None:
+        if shards.given:
+            raise BadSpec(f"{shards.given[0]} is for a map in an engine; give --engine URL too: {EXAMPLES}")
+        for photo in photos:
+            if is_url(photo):
+                raise NoImages(f"{photo} is read for a map in an engine (--engine URL); copy it here for --out")
+    elif out is not None:
+        raise BadSpec(f"--out {out} and --engine {public(engine)} were given; a map is in one of them: leave one out")
+    for photo in photos:
+        if not is_url(photo) and not Path(photo).exists():
+            raise NoImages(f"{photo} does not exist; give an image, a folder of images, or several of them", photo)
+
+
+def build_in_engine(
+    photos: Sequence[str],
+    engine: str,
+    shards: Sharding,
+    dims: int | None,
+    settings: Mapping[str, Any],
+    *,
+    progress: bool,
+    json: bool,
+) -> None:
+    from tfa.maps.sharded import build_sharded
+    from tfa.maps.sharded.build import DIMS
+    from tfa.maps.sharded.executors import executor_for
+    from tfa.maps.sharded.photo_list import SHARD_SIZE
+    from tfa.search.stores import parsed
+
+    parsed(engine)  # a misspelt one costs no cluster
+    with executor_for(shards.ray, shards.workers, settings["options"].device) as executor:
+        report = build_sharded(
+            photos,
+            engine,
+            dims=dims or DIMS,
+            executor=executor,
+            shard_size=shards.shard_size or SHARD_SIZE,
+            work=shards.work,
+            index=shards.seal,
+            progress=progress,
+            **settings,
+        )
+    skipped = show_notes(report.notes, report.skipped)
+    if json:
+        print_json({**report.to_dict(), "skipped": skipped})
+        return
+    say(f"built {report.url}", style="bold green")
+    say(f"{counted(report.header.count, 'image')} in {report.header.collection}, {report.header.dims} numbers each")
+    say(f"query it: tfa query {report.url} PHOTO")

@@ -1,0 +1,277 @@
+"""A sharded build, pass by pass: what the driver does.
+
+    sample       tokens of blocks of neighbouring photos → head, directions, compaction, decisions (`fit_map`)
+    descriptors  every photo → second-order descriptor and compact patches
+    covariance   Σ v, Σ v vᵀ over fixed groups of shards, added up in their order → the space of all images
+    rows         coordinates of every image, as a map keeps them
+    vectors      Σ Ψ Ψᵀ over the same groups → the reduction, and the moments of the reduced vectors
+    entries      every image into the store; then the version is published
+
+If the sample is all photos the space it was fitted in is final, and the passes between fall away. Sums are over fixed
+groups in a fixed order, so the map depends neither on the number of workers nor on who is done first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
+from tfa.base.files import cache_folder, sha256_of_json
+from tfa.base.progress import Progress, as_progress
+from tfa.encoders import DEFAULT_ENCODER, Encoder
+from tfa.errors import BadMap, BadSpec, NoImages
+from tfa.maps.engine_map.header import EngineHeader
+from tfa.maps.engine_map.publish import Publisher, VersionFacts
+from tfa.maps.engine_map.rows import SpaceRows, reduction_from
+from tfa.maps.engine_map.skeleton import SAMPLE, sampled, write_skeleton
+from tfa.maps.folder import reader, writer
+from tfa.maps.sharded.describe_passes import Describe, EncodeSample, sample_tokens
+from tfa.maps.sharded.encoding import Encoding
+from tfa.maps.sharded.executors import Executor, SerialExecutor
+from tfa.maps.sharded.pass_runner import PassReport, PassRunner
+from tfa.maps.sharded.photo_list import SHARD_SIZE, PhotoList, Shard, list_photos
+from tfa.maps.sharded.row_passes import Project, WriteEntries, axes_of, axes_tensors, row_tensors
+from tfa.maps.sharded.sample_fit import check_kept, fit_sample, in_space_of_all, records_from
+from tfa.maps.sharded.sum_passes import AddUpDescriptors, AddUpVectors, added_moments, mirrored
+from tfa.maps.sharded.work_folder import WorkFolder
+from tfa.maps.sharded.work_items import Done, Group, named
+from tfa.maps.state import DATABASE, MapState
+from tfa.maps.state_changes import encoder_facts
+from tfa.method.principal_axes import principal_axes
+from tfa.method.second_order_space import MAX_RANK
+from tfa.search.reduction import Moments
+from tfa.search.stores import parsed, public
+
+DIMS = 1024
+SAMPLE_MAP, SKELETON = "sample.tfa", "skeleton.tfa"  # maps in the work folder
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """What a build did."""
+
+    url: str
+    header: EngineHeader
+    skipped: list[tuple[str, str]]
+    notes: list[str]
+    passes: list[PassReport]
+
+    def to_dict(self) -> dict[str, Any]:
+        facts = {"url": self.url, "images": self.header.count, "revision": self.header.revision}
+        return {**facts, "notes": self.notes, "passes": [vars(one) for one in self.passes]}
+
+
+def build_sharded(
+    photos: Any,
+    url: str,
+    *,
+    encoder: str | Callable[[], Encoder] = DEFAULT_ENCODER,
+    positions: str | Path | None = None,
+    spec: HeadSpec | None = None,
+    map_spec: MapSpec | None = None,
+    options: EncoderOptions | None = None,
+    dims: int = DIMS,
+    executor: Executor | None = None,
+    shard_size: int = SHARD_SIZE,
+    sample: int = SAMPLE,
+    work: str | Path | None = None,
+    index: str | None = None,
+    progress: bool | Progress | None = None,
+) -> BuildReport:
+    """Photos → a map in the store of `url`. `photos` is what `list_photos` takes, or what it gave.
+
+    `encoder` is a name, or a function that workers can import and that gives one. `work` is a folder that all workers
+    see; if the build is killed, another one with the same photos and settings goes on where it was.
+    """
+    map_spec, options = map_spec or MapSpec(), options or EncoderOptions()
+    check_kept(map_spec)
+    if shard_size < 1:
+        raise BadSpec(f"shard_size={shard_size} is out of range: must be at least 1, better 1000")
+    kind, base, name = parsed(url)
+    if not isinstance(photos, PhotoList):
+        photos = list_photos(photos, positions=positions, skip_bad=options.skip_bad)
+    if len(photos) < 2:
+        raise NoImages(f"a map needs at least 2 photos, {len(photos)} were listed")
+    store = kind.connect(base)
+    publisher = Publisher(store, name, public(url))
+    with publisher.claim():  # before the work: another builder is refused at once
+        cache = None if options.cache is None else options.cache.folder
+        encoding = Encoding(encoder, replace(options, cache=None), cache)
+        build = _Build(
+            photos, publisher, encoding, spec or HeadSpec(), map_spec, dims,
+            PassRunner(executor or SerialExecutor(), as_progress(progress)), shard_size, sample, work,
+        )  # fmt: skip
+        writes_here = SerialExecutor() if store.one_process else build.runner.executor
+        return build.run(index, lambda reduction, ids: WriteEntries(
+            build.folder, SKELETON, reduction, kind, base, name, publisher.version, ids), writes_here)  # fmt: skip
+
+
+@dataclass
+class _Build:
+    photos: PhotoList
+    publisher: Publisher
+    encoding: Encoding
+    spec: HeadSpec
+    map_spec: MapSpec
+    dims: int
+    runner: PassRunner
+    shard_size: int
+    sample: int
+    work: str | Path | None
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.encoder = self.encoding.load()
+        self.shards = self.photos.shards(self.shard_size, sampled(len(self.photos), self.sample).tolist())
+        self.folder = self._folder()
+        self.whole = len(self.photos) <= self.sample  # is the sample all there is?
+        self.notes += [*self.photos.notes, *self.encoder.notes]
+
+    def _folder(self) -> WorkFolder:
+        settings = [self.spec.to_dict(), self.map_spec.to_dict(), self.shard_size, self.sample]
+        digest = sha256_of_json(
+            [self.photos.digest, self.encoder.fingerprint, *settings, self.encoding.options.skip_bad]
+        )
+        parent = cache_folder() / "builds" if self.work is None else Path(self.work)
+        return WorkFolder(parent.absolute() / digest[:32], digest)
+
+    # --- the order of things -------------------------------------------------------------------------------------
+
+    def run(
+        self, index: str | None, writing: Callable[[Any, dict[int, int]], WriteEntries], writer_: Executor
+    ) -> BuildReport:
+        chosen = [shard for shard in self.shards if shard.sample]
+        known = self.runner.run(
+            "sample", EncodeSample(self.folder, self.encoding), chosen, [len(s.sample) for s in chosen]
+        )
+        state = self.runner.timed("fit", self._fitted_sample)
+        if self.whole:
+            self._final_rows(state)
+        else:
+            known = self._descriptors(state)
+            self._space_of_all(state, known)
+            self.runner.run("rows", Project(self.folder), self.shards, _sizes(known, self.shards))
+        sizes = _sizes(known, self.shards)
+        ids = dict(enumerate(np.cumsum([0, *sizes])[:-1].tolist()))
+        count = sum(sizes)
+        total = self._vectors(sizes)
+        reduction = reduction_from(total, self.dims)
+        collection = self.publisher.begin(reduction.dims)
+        self.runner.run("entries", writing(reduction, ids), self.shards, sizes, writer_)
+        collection.seal(index)
+        skipped = [*self.photos.skipped, *((uri, why) for done in known.values() for uri, why in done.skipped)]
+        self.notes += self.runner.notes()
+        header = self.publisher.finish(
+            self.folder.path / SKELETON, reduction, reduction.moments(total), VersionFacts(next_id=count,
+            encoder=state.encoder, heads=[DATABASE], active=DATABASE, index=index, notes=self.notes),
+        )  # fmt: skip
+        self.folder.remove()
+        return BuildReport(self.publisher.url, header, skipped, self.notes, self.runner.passes)
+
+    # --- on the sample -------------------------------------------------------------------------------------------
+
+    def _fitted_sample(self) -> MapState:
+        """The map of the sample: as an earlier run left it, or fitted now."""
+        path = self.folder.path / SAMPLE_MAP
+        known = self.folder.read("fit")
+        if known is not None:
+            try:
+                state = reader.read(path, checksum=True)
+                self.notes += known.facts["notes"]
+                return state
+            except (BadMap, OSError):
+                pass  # damaged: fitted again
+        results = [self.folder.needed(named("sample", shard.number)) for shard in self.shards if shard.sample]
+        payload = [one for result in results for one in result.facts["payload"]]
+        if len(payload) < 2:
+            raise NoImages(f"a map needs at least 2 photos, of the sample {len(payload)} can be read")
+        tokens = sample_tokens(results, self.encoder.grid)
+        facts = encoder_facts(self.encoder, self.encoding.options.weights)
+        records = records_from(payload, range(len(payload)))
+        state, notes = fit_sample(
+            tokens, records, facts, self.map_spec, self.spec, self.encoding.options.device, self.runner.progress
+        )
+        state = writer.write_new(path, state, overwrite=path.exists())
+        self.folder.write("fit", {}, {"notes": notes})
+        self.notes += notes
+        return state
+
+    def _final_rows(self, state: MapState) -> None:
+        """All photos were fitted on: their rows are those of the fitted map."""
+        assert state.spaces is not None
+        start = 0
+        for shard in self.shards:
+            payload = self.folder.needed(named("sample", shard.number)).facts["payload"]
+            rows = SpaceRows.of(state.spaces, start, start + len(payload)) if payload else None
+            tensors = {} if rows is None else row_tensors(rows)
+            self.folder.write(named("rows", shard.number), tensors, {"payload": payload})
+            start += len(payload)
+        self._keep_skeleton(state)
+
+    def _keep_skeleton(self, state: MapState) -> None:
+        path = self.folder.path / SKELETON
+        if not path.exists():  # it is renamed into place
+            write_skeleton(path, state)
+
+    # --- on all images -------------------------------------------------------------------------------------------
+
+    def _descriptors(self, state: MapState) -> dict[int, Done]:
+        assert state.spaces is not None
+        compaction = None if state.compact is None else state.compact.compaction
+        directions = np.array(state.spaces.spaces[0].side.patch_directions)
+        work = Describe(self.folder, self.encoding, directions, compaction)
+        return self.runner.run("descriptors", work, self.shards, [len(shard) for shard in self.shards])
+
+    def _space_of_all(self, state: MapState, known: dict[int, Done]) -> None:
+        groups = Group.all_of(len(self.shards))
+        if self.folder.read("axes") is None:
+            assert state.spaces is not None
+            width = state.spaces.spaces[0].side.width
+            images = [sum(known[one].images for one in group.shards) for group in groups]
+            self.runner.run("covariance", AddUpDescriptors(self.folder, width), groups, images)
+            self.runner.timed("axes", lambda: self._fit_axes(width, len(groups)))
+        for group in groups:
+            self.folder.erase(named("moments", group.number))  # the axes say all; these are the largest files
+        self.runner.timed("skeleton", lambda: self._sample_in_space(state, known))
+
+    def _fit_axes(self, width: int, groups: int) -> None:
+        total = Moments.empty(width)
+        for number in range(groups):
+            total = added_moments(total, self.folder.needed(named("moments", number)))
+        axes = principal_axes(mirrored(total), min(self.spec.max_rank, MAX_RANK))
+        self.folder.write("axes", axes_tensors(axes), {"participation": axes.participation})
+
+    def _sample_in_space(self, state: MapState, known: dict[int, Done]) -> None:
+        first = dict(enumerate(np.cumsum([0, *_sizes(known, self.shards)])[:-1].tolist()))
+        descriptors, payload, ids = [], [], list[int]()
+        for shard in self.shards:
+            if not shard.sample:
+                continue
+            kept, chosen = self.folder.needed(named("descriptors", shard.number)), set(shard.sample)
+            rows = [row for row, place in enumerate(kept.facts["places"]) if place in chosen]
+            if rows:
+                descriptors.append(np.array(kept["descriptors"][rows]))
+            payload += [kept.facts["payload"][row] for row in rows]
+            ids += [first[shard.number] + row for row in rows]
+        count = sum(_sizes(known, self.shards))
+        records = records_from(payload, ids)
+        device = self.encoding.options.device
+        final = in_space_of_all(state, axes_of(self.folder), np.concatenate(descriptors), records, count, device)
+        self._keep_skeleton(final)
+
+    def _vectors(self, sizes: Sequence[int]) -> Moments:
+        """Σ [Ψ, b] and Σ [Ψ, b] [Ψ, b]ᵀ of all images."""
+        groups = Group.all_of(len(self.shards))
+        images = [sum(sizes[shard] for shard in group.shards) for group in groups]
+        self.runner.run("vectors", AddUpVectors(self.folder, SKELETON), groups, images)
+        parts = (self.folder.needed(named("vectors", group.number)) for group in groups)
+        return Moments.total(Moments(part.facts["count"], part["first"], part["second"]) for part in parts)
+
+
+def _sizes(known: dict[int, Done], shards: Sequence[Shard]) -> list[int]:
+    return [known[shard.number].images for shard in shards]

@@ -1,0 +1,109 @@
+"""The passes over images that were described, at a worker: rows as a map keeps them, and entries of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from tfa.maps.engine_map.documents import collection_of
+from tfa.maps.engine_map.publish import AT_ONCE
+from tfa.maps.engine_map.rows import SpaceRows
+from tfa.maps.folder import reader
+from tfa.maps.sharded.photo_list import Shard
+from tfa.maps.sharded.work_folder import Result, WorkFolder
+from tfa.maps.sharded.work_items import Done, named
+from tfa.maps.stored_rows import INTEGERS, stored_rows
+from tfa.maps.stored_space import halves_of
+from tfa.method.principal_axes import PrincipalAxes
+from tfa.method.scorer import Scorer
+from tfa.search.quantised_rows import QuantisedRows
+from tfa.search.reduction import Reduction
+from tfa.search.store import Entries, Store
+
+
+@dataclass(frozen=True)
+class Project:
+    """Coordinates of a shard's images, as rows that a map keeps."""
+
+    folder: WorkFolder
+
+    def __call__(self, shard: Shard) -> Done:
+        name, known = named("rows", shard.number), self.folder.read(named("rows", shard.number))
+        if known is not None:
+            return Done(shard.number, len(known.facts["payload"]), True)
+        described, axes = self.folder.needed(named("descriptors", shard.number)), axes_of(self.folder)
+        payload = described.facts["payload"]
+        tensors: dict[str, np.ndarray] = {}
+        if payload:
+            halves, lengths = halves_of(axes.coordinates(described["descriptors"]), axes.eigenvalues)
+            rows = stored_rows(halves.astype(np.float32), INTEGERS, wide=False)
+            assert isinstance(rows, QuantisedRows)
+            tensors = row_tensors(SpaceRows((rows,), (lengths,)))
+        self.folder.write(name, tensors, {"payload": payload})
+        return Done(shard.number, len(payload))
+
+
+def row_tensors(rows: SpaceRows) -> dict[str, np.ndarray]:
+    [halves], [lengths] = rows.halves, rows.lengths
+    return {"levels": halves.levels, "step": halves.step, "lengths": lengths}
+
+
+def axes_tensors(axes: PrincipalAxes) -> dict[str, np.ndarray]:
+    return {"mean": axes.mean, "vectors": axes.vectors, "eigenvalues": axes.eigenvalues}
+
+
+@lru_cache(maxsize=1)
+def axes_of(folder: WorkFolder) -> PrincipalAxes:
+    """The axes that the driver fitted, read once by each worker."""
+    kept = folder.needed("axes")
+    mean, vectors, eigenvalues = (np.array(kept[name]) for name in ("mean", "vectors", "eigenvalues"))
+    return PrincipalAxes(mean, vectors, eigenvalues, kept.facts["participation"])
+
+
+def rows_of_shard(kept: Result) -> SpaceRows:
+    levels = kept["levels"]
+    return SpaceRows((QuantisedRows(levels, kept["step"], levels.shape[1]),), (kept["lengths"],))
+
+
+@lru_cache(maxsize=1)
+def head_of(folder: WorkFolder, skeleton: str) -> Scorer:
+    """The head that answers, from the skeleton in the work folder."""
+    return reader.read(folder.path / skeleton).chosen().stored.scorer
+
+
+@dataclass(frozen=True)
+class WriteEntries:
+    """A shard's images into the collection that will be published. Twice is once, so nothing is kept of it."""
+
+    folder: WorkFolder
+    skeleton: str
+    reduction: Reduction
+    store: type[Store]
+    url: str
+    name: str
+    version: int
+    first_ids: Mapping[int, int]  # id of the first image of each shard
+
+    def __call__(self, shard: Shard) -> Done:
+        kept = self.folder.needed(named("rows", shard.number))
+        payload = kept.facts["payload"]
+        if payload:
+            rows = rows_of_shard(kept)
+            ids = self.first_ids[shard.number] + np.arange(len(payload))
+            entries = rows.entries(head_of(self.folder, self.skeleton), self.reduction, ids, payload)
+            collection = connected(self.store, self.url).open(collection_of(self.name, self.version))
+            for start in range(0, len(entries), AT_ONCE):
+                part = slice(start, start + AT_ONCE)
+                collection.write(
+                    Entries(entries.ids[part], entries.vectors[part], entries.payload[part], entries.full[part])
+                )
+        return Done(shard.number, len(payload))
+
+
+@lru_cache(maxsize=2)
+def connected(store: type[Store], url: str) -> Store:
+    """One connection in each process."""
+    return store.connect(url)

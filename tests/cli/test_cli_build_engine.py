@@ -1,0 +1,67 @@
+"""`tfa build --engine`: what is refused before the work, what is passed on, what is printed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.fakes import FakeEncoder
+from tfa.maps.engine_map.header import read_header
+from tfa.maps.sharded import encoding
+from tfa.search.stores import parsed
+
+
+@pytest.fixture
+def url(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(encoding, "load_encoder", lambda name, **options: FakeEncoder())
+    encoding._loaded.cache_clear()
+    yield f"memory://{tmp_path.name.lower().replace('_', '-')}/town"
+    encoding._loaded.cache_clear()  # of the fake one
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "Give --out NAME.tfa, a folder, or --engine URL"),
+        (["--out", "new.tfa", "--ray", "auto"], "--ray is for a map in an engine; give --engine URL too"),
+        (["--out", "new.tfa", "--workers", "3"], "--workers is for a map in an engine"),
+        (["--out", "new.tfa", "--shard-size", "3"], "--shard-size is for a map in an engine"),
+        (["--out", "new.tfa", "--engine", "memory://x/town"], "a map is in one of them: leave one out"),
+        (["--engine", "milwus://x/town"], "did you mean milvus://?"),
+        (["--engine", "memory://x/town", "--ray", "somewhere"], "give auto, local, ray://HOST:10001 or HOST:PORT"),
+        (["--engine", "memory://x/town", "--head", "paper"], "--head paper is for a map in a folder"),
+        (["--engine", "memory://x/town", "--storage", "float16"], "--storage float16 is for a map in a folder"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_in_a_sentence(run, folder, options, said):
+    result = run("build", "photos", *options)
+    assert result.exit_code == 1
+    assert said in " ".join(result.stderr.split())
+
+
+def test_photos_are_looked_for_before_the_work(run, folder):
+    assert "gone does not exist" in run("build", "gone", "--engine", "memory://x/town").stderr
+    assert "copy it here for --out" in run("build", "s3://b/x", "--out", "new.tfa").stderr
+
+
+def test_a_map_is_built_in_an_engine_and_reported(run, folder, url):
+    result = run("build", "photos", "--engine", url, "--shard-size", "5", "--dims", "16", "--work", "work")
+    assert result.exit_code == 0, result.stderr
+    told = " ".join(result.stdout.split())
+    assert f"built {url} 14 images in town__v1, 16 numbers each" in told
+    assert "built by 1 worker (serial): sample " in result.stderr
+    kind, base, name = parsed(url)
+    assert read_header(kind.connect(base), name, url)[0].count == 14
+
+
+def test_json_has_the_passes_and_what_was_skipped(run, folder, url):
+    result = run("build", "photos", "bad.jpg", "--engine", url, "--skip-bad", "--json")
+    facts = json.loads(result.stdout)
+    assert facts["images"] == 14
+    assert facts["url"] == url
+    assert [one["name"] for one in facts["passes"]] == ["sample", "fit", "vectors", "entries"]
+    assert facts["passes"][0]["images"] == 14
+    [skipped] = facts["skipped"]
+    assert skipped["file"].endswith("bad.jpg")

@@ -1,0 +1,141 @@
+"""One map, whoever computes the shards and in whichever order; equal to the ordinary build and to the formulas."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fakes import FakeEncoder
+from tests.maps.conftest import photo
+from tests.maps.sharded.builders import SPEC, LoggedEncoder, Published, build, counted, same
+from tfa.base.config import EncoderOptions, MapSpec
+from tfa.errors import BadImage, BadSpec, NoImages
+from tfa.maps import PlaceMap
+from tfa.maps.engine_map.rows import SpaceRows, ranks_of
+from tfa.maps.sharded import list_photos
+from tfa.maps.sharded.executors import Executor, ProcessExecutor, SerialExecutor
+from tfa.photos.images import as_rgb
+from tfa.photos.token_cache import TokenCache
+from tfa.reference.second_order import descriptor
+from tfa.search.reduction import Moments
+
+
+class Backwards(SerialExecutor):
+    """Done in another order."""
+
+    def map(self, work: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        return map(work, reversed(items))
+
+
+def test_every_photo_is_encoded_once_and_gets_the_id_of_its_place_in_the_list(fleet, url, encoded):
+    report = build(fleet, url)
+    found = Published(url)
+    assert found.names == [f"{n:03d}.png" for n in range(75)]
+    assert found.ids.tolist() == list(range(75))
+    assert counted(encoded) == 75
+    assert found.header.count == found.header.next_id == report.header.count == 75
+    assert len(found.state.images) == 32
+    assert [record.id for record in found.state.images] == sorted(
+        own for own, one in zip(found.ids, found.payload, strict=True)
+        if one["path"] in {record.path for record in found.state.images}
+    )  # fmt: skip
+    assert {one.name for one in report.passes} >= {"sample", "descriptors", "covariance", "rows", "vectors", "entries"}
+
+
+@pytest.mark.slow
+def test_three_processes_and_another_order_make_the_same_map(fleet, url, tmp_path, encoded):
+    build(fleet, url)
+    for name, executor in {"backwards": Backwards(), "processes": ProcessExecutor(3)}.items():
+        other = f"sqlite://{tmp_path}/{name}.db/places"
+        with executor:
+            build(fleet, other, executor=executor)
+        same(Published(url), Published(other))
+    assert counted(encoded) == 3 * 75
+
+
+def test_a_sample_of_all_photos_is_the_ordinary_build(fleet, url):
+    build(fleet, url, sample=100)
+    ordinary = PlaceMap.build(fleet, encoder=FakeEncoder(), spec=SPEC, options=EncoderOptions())
+    found, spaces = Published(url), ordinary.state.spaces
+    assert spaces is not None
+    assert list(found.full) == SpaceRows.of(spaces, 0, 75).to_bytes()
+    assert found.state.database.decisions == ordinary.state.database.decisions
+    assert [one["digest"] for one in found.payload] == [record.digest for record in ordinary.state.images]
+    assert [one["path"] for one in found.payload] == [record.path for record in ordinary.state.images]
+
+
+def test_a_sample_of_some_has_the_space_of_all_by_the_plain_formulas(fleet, url):
+    build(fleet, url, map_spec=MapSpec(head="second-order", carrier="partial"))
+    found = Published(url)
+    side = found.state.head.scorer.sides[0]
+    photos = [as_rgb(path) for path in sorted(fleet.iterdir())]
+    tokens = FakeEncoder().encode(photos)[0].astype(np.float64)
+    v = np.stack([descriptor(one, side.patch_directions.astype(np.float64)) for one in tokens])
+    mean = v.mean(axis=0)
+    np.testing.assert_allclose(side.mean, mean, atol=1e-6)
+    values, vectors = np.linalg.eigh((v - mean).T @ (v - mean) / len(v))
+    rank = len(side.eigenvalues)
+    values, vectors = values[::-1][:rank], vectors[:, ::-1][:, :rank]
+    np.testing.assert_allclose(side.eigenvalues, values, rtol=1e-3, atol=1e-9)
+    scaled = (v - mean) @ vectors * values**-0.25
+    lengths = np.linalg.norm(scaled, axis=1)
+    halves = scaled / lengths[:, None]
+    rows = SpaceRows.of_bytes(found.full, ranks_of(found.state.head.scorer))
+    np.testing.assert_allclose(rows.lengths[0], lengths, rtol=1e-4)
+    kept, step = np.asarray(rows.halves[0], np.float64), rows.halves[0].step
+    signs = np.sign((kept * halves).sum(axis=0))
+    assert (np.abs(kept - halves * signs) <= 0.51 * step[:, None] + 1e-4).all()
+    # the reduction: scores of the leading directions of Σ Ψ Ψᵀ, and moments of what is stored
+    leading = np.linalg.eigh(kept.T @ kept)[1][:, ::-1][:, :23]
+    np.testing.assert_allclose(found.vectors @ found.vectors.T, (kept @ leading) @ (kept @ leading).T, atol=1e-5)
+    moments = Moments.of(found.vectors)
+    np.testing.assert_allclose(found.moments.first, moments.first, atol=1e-5)
+    np.testing.assert_allclose(found.moments.second, moments.second, atol=1e-5)
+
+
+def test_sample_images_have_the_same_rows_in_the_skeleton_as_in_the_store(fleet, url):
+    build(fleet, url)
+    found = Published(url)
+    own = SpaceRows.of(found.state.spaces, 0, len(found.state.images)).to_bytes()
+    by_id = dict(zip(found.ids.tolist(), found.full, strict=True))
+    assert [by_id[record.id] for record in found.state.images] == own
+
+
+def test_broken_photos_are_left_out_and_listed_wherever_they_are(fleet, url):
+    (fleet / "004.png").write_bytes(b"no picture")  # of the sample
+    for number in range(50, 60):  # a whole shard, some of it of the sample
+        (fleet / f"{number:03d}.png").write_bytes(b"no picture")
+    with pytest.raises(BadImage, match=r"0\d\d\.png"):
+        build(fleet, url)
+    report = build(fleet, url, options=EncoderOptions(skip_bad=True))
+    found = Published(url)
+    assert found.names == [f"{n:03d}.png" for n in range(75) if n != 4 and n not in range(50, 60)]
+    assert found.ids.tolist() == list(range(64))
+    assert len(report.skipped) == 11
+
+
+def test_what_an_engine_cannot_hold_is_refused_before_any_work(fleet, url, encoded):
+    for kept in (MapSpec(head="paper"), MapSpec(ensemble=True), MapSpec(storage="float16")):
+        with pytest.raises(BadSpec, match="in a folder"):
+            build(fleet, url, map_spec=kept)
+    photo(fleet.parent / "one" / "0.png", 0)
+    with pytest.raises(NoImages, match="at least 2"):
+        build(fleet.parent / "one", url)
+    assert counted(encoded) == 0
+
+
+def test_tokens_come_from_the_cache_if_one_is_given(fleet, url, encoded, tmp_path):
+    cache = TokenCache(tmp_path / "tokens")
+    cache.encode(sorted(fleet.iterdir()), LoggedEncoder())
+    build(list_photos(fleet), url, options=EncoderOptions(cache=cache))
+    assert counted(encoded) == 75
+    assert Published(url).header.count == 75
+
+
+def test_executors_are_of_one_kind():
+    assert {kind.__name__ for kind in Executor.__subclasses__()} >= {"SerialExecutor", "ProcessExecutor"}
+    with ProcessExecutor(2) as pool:
+        assert sorted(pool.map(abs, range(-20, 0))) == list(range(1, 21))
+    with pytest.raises(BadSpec, match="at least 1"):
+        ProcessExecutor(0)

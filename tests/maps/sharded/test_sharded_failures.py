@@ -1,0 +1,169 @@
+"""Bad days of a sharded build: killed workers and drivers, damaged files, full disks, two builders."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.maps.sharded.builders import (
+    LOG,
+    AlwaysDyingEncoder,
+    DyingEncoder,
+    LoggedEncoder,
+    Published,
+    SlowEncoder,
+    build,
+    counted,
+    same,
+)
+from tfa.base import files
+from tfa.errors import DiskFull, EngineConflict, OutOfResources, TfaError
+from tfa.maps.engine_map.publish import Publisher
+from tfa.maps.sharded.describe_passes import Describe
+from tfa.maps.sharded.executors import ProcessExecutor
+from tfa.maps.sharded.work_folder import WorkFolder
+from tfa.search.stores import parsed
+
+DRIVER = """
+import sys
+from tests.maps.sharded.builders import SlowEncoder, build
+from tfa.maps.sharded.executors import ProcessExecutor
+if __name__ == "__main__":
+    with ProcessExecutor(2) as pool:
+        build(sys.argv[1], sys.argv[2], encoder=SlowEncoder, executor=pool, work=sys.argv[3])
+"""
+
+
+@pytest.mark.kill
+def test_a_killed_worker_is_replaced_and_every_image_is_there_once(fleet, url, encoded, tmp_path):
+    with ProcessExecutor(2) as pool:
+        build(fleet, url, encoder=DyingEncoder, executor=pool)
+    assert (encoded / "died").exists()
+    found = Published(url)
+    assert found.ids.tolist() == list(range(75))
+    build(fleet, f"sqlite://{tmp_path}/plain.db/places")
+    same(found, Published(f"sqlite://{tmp_path}/plain.db/places"))
+
+
+@pytest.mark.kill
+def test_workers_that_die_again_and_again_end_the_build_with_a_sentence(fleet, url, encoded):
+    with ProcessExecutor(2) as pool, pytest.raises(OutOfResources, match="fewer --workers"):
+        build(fleet, url, encoder=AlwaysDyingEncoder, executor=pool)
+
+
+@pytest.mark.kill
+def test_a_killed_driver_is_followed_by_a_run_that_repeats_only_what_was_under_way(fleet, url, encoded, tmp_path):
+    script, work = tmp_path / "driver.py", tmp_path / "work"
+    script.write_text(DRIVER)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    driver = subprocess.Popen(
+        [sys.executable, str(script), str(fleet), url, str(work)], env=environment, start_new_session=True
+    )
+    try:
+        patience = time.monotonic() + 120
+        while len(list(work.glob("*/descriptors-*"))) < 3 and driver.poll() is None and time.monotonic() < patience:
+            time.sleep(0.01)
+        assert driver.poll() is None, "the driver ended before it was killed"
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)  # its workers too: nothing goes on in secret
+        driver.wait()
+    done = {path.name for path in work.glob("*/*-0*.safetensors")}
+    assert len(done) >= 3
+    before = counted(encoded)
+    for path in encoded.iterdir():
+        path.unlink()
+    report = build(fleet, url, encoder=SlowEncoder, work=work)
+    finished = sum(name.startswith("descriptors") for name in done)
+    described = next(one for one in report.passes if one.name == "descriptors")
+    assert described.before == finished
+    assert f"{finished + 8} of 16 shards were done by an earlier run" in report.notes[-2]  # 8 of the sample
+    assert counted(encoded) <= 75 - 32 - sum(6 for _ in range(finished)) + 10
+    assert before + counted(encoded) <= 75 + 4 * 10  # at most what four items under way had
+    assert Published(url).ids.tolist() == list(range(75))
+
+
+def test_a_damaged_or_foreign_file_is_made_again(fleet, url, tmp_path, encoded, monkeypatch):
+    work = tmp_path / "work"
+    stopped_before_the_last_shard(fleet, url, work, monkeypatch)
+    before = counted(encoded)
+    [folder] = work.iterdir()
+    first, second, third = (folder / f"descriptors-00000{n}.safetensors" for n in range(3))
+    content = bytearray(first.read_bytes())
+    content[len(content) // 2] ^= 1
+    first.write_bytes(bytes(content))
+    second.write_bytes(second.read_bytes()[:-7])
+    third.write_bytes((folder / "descriptors-000003.safetensors").read_bytes())
+    report = build(fleet, url, work=work)
+    described = next(one for one in report.passes if one.name == "descriptors")
+    assert described.before == 7 - 3
+    assert counted(encoded) > before
+    found = Published(url)
+    build(fleet, f"sqlite://{tmp_path}/plain.db/places")
+    same(found, Published(f"sqlite://{tmp_path}/plain.db/places"))
+    assert not folder.exists()  # it is removed once all is published
+
+
+def stopped_before_the_last_shard(fleet, url, work, monkeypatch):
+    """A build that ends in an error with all but one of its shards done."""
+    whole = Describe.__call__
+
+    def failing(self, shard):
+        if shard.number == 7:
+            raise TfaError("the power went out")
+        return whole(self, shard)
+
+    monkeypatch.setattr(Describe, "__call__", failing)
+    with pytest.raises(TfaError, match="power"):
+        build(fleet, url, work=work)
+    monkeypatch.setattr(Describe, "__call__", whole)
+
+
+class FullDiskEncoder(LoggedEncoder):
+    """In a process where it is loaded the disk is full, while a file says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        write = files._write_parts
+
+        def full(path: Path, parts):
+            if path.name.startswith(".descriptors") and (Path(os.environ[LOG]) / "full").exists():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            write(path, parts)
+
+        files._write_parts = full
+
+
+@pytest.mark.slow
+def test_a_full_disk_at_a_worker_is_one_sentence_and_the_build_goes_on_after(fleet, url, encoded, monkeypatch):
+    monkeypatch.setattr(files, "_write_parts", files._write_parts)  # restored: this process loads the encoder too
+    (encoded / "full").touch()
+    with ProcessExecutor(2) as pool, pytest.raises(DiskFull, match=r"disk is full at .*descriptors"):
+        build(fleet, url, encoder=FullDiskEncoder, executor=pool)
+    (encoded / "full").unlink()
+    with ProcessExecutor(2) as pool:
+        report = build(fleet, url, encoder=FullDiskEncoder, executor=pool)
+    assert next(one for one in report.passes if one.name == "sample").before == 8
+    assert Published(url).ids.tolist() == list(range(75))
+
+
+def test_of_two_builders_of_one_map_the_second_is_refused_before_any_work(fleet, url, encoded):
+    kind, base, name = parsed(url)
+    with (
+        Publisher(kind.connect(base), name, url).claim(),
+        pytest.raises(EngineConflict, match=f"process {os.getpid()}"),
+    ):
+        build(fleet, url)
+    assert counted(encoded) == 0
+    build(fleet, url)  # it is free again
+    build(fleet, url)
+    assert Published(url).header.version == 2
+
+
+def test_a_folder_that_workers_do_not_share_is_named(tmp_path):
+    with pytest.raises(TfaError, match="--work"):
+        WorkFolder(tmp_path, "digest").needed("rows-000001")
