@@ -47,8 +47,8 @@ class Cluster:
     def _start(self, *options: str) -> None:
         ours = {
             "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_AUTH_TOKEN": self.token,
             LOG: str(self.log),
+            **self.keys,
             "OMP_NUM_THREADS": "1",
         }
         paths = {"PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
