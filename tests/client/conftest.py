@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
 from tests.service.conftest import wait_until
 from tfa.maps import PlaceMap
+from tfa.maps.engine_map import EngineMap
 from tfa.service.app import create_app
 from tfa.service.server import address_of, bound
 from tfa.service.settings import ServiceSettings
@@ -30,7 +31,16 @@ def build_town(folder: Path) -> Path:
 @contextmanager
 def running_service(path: Path, settings: ServiceSettings, **config: float) -> Iterator[tuple[str, FastAPI]]:
     """The address of a service of the map, and the app itself."""
-    app = create_app([PlaceMap.load(path, encoder=FakeEncoder())], settings)
+    with serving([PlaceMap.load(path, encoder=FakeEncoder())], settings, **config) as running:
+        yield running
+
+
+@contextmanager
+def serving(
+    maps: Sequence[PlaceMap | EngineMap], settings: ServiceSettings, **config: float
+) -> Iterator[tuple[str, FastAPI]]:
+    """The same of open maps."""
+    app = create_app(maps, settings)
     with bound(settings) as listening:
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", **config))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

@@ -42,6 +42,7 @@ def test_openapi_lists_and_describes_every_route(client):
     assert set(content) == {"multipart/form-data", "application/json"}
     assert set(content["multipart/form-data"]["schema"]["properties"]) == {
         "image", "k", "calibration", "min_confidence", "verify", "candidates", "session", "sequence",
+        "sessions", "region",
     }  # fmt: skip
     for schema in described["components"]["schemas"].values():
         assert schema["type"] == "object" or "enum" in schema or "items" in schema

@@ -11,6 +11,8 @@ from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import counted, print_json, say, show_notes
 from tfa.cli.show_map import show_changes, show_map
+from tfa.errors import BadSpec
+from tfa.search.stores import is_url
 
 
 @options.with_encoder
@@ -18,6 +20,9 @@ def add(
     map: options.MapPath,
     photos: options.Photos,
     positions: options.Positions = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What the photos belong to, to choose by; of a map in an engine.")
+    ] = None,
     skip_bad: options.SkipBad = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -26,7 +31,10 @@ def add(
 ) -> None:
     """Add photos to a map without fitting it again."""
     place_map, progress = options.open_map(map, replace(encoding, skip_bad=skip_bad), quiet=quiet, json=json)
-    report = place_map.add(photos, positions=positions, progress=progress)
+    named: dict[str, Any] = {} if session is None else {"session": session}
+    if named and not is_url(map):
+        raise BadSpec(f"{map} is a folder, which keeps no sessions; leave out --session {session}")
+    report = place_map.add(photos, positions=positions, progress=progress, **named)
     _show_edit(report, place_map, json=json)
 
 

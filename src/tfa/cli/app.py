@@ -13,7 +13,22 @@ from typer.core import TyperGroup
 
 from tfa.base.printable import printable
 from tfa.cli import add_remove_refit as edit
-from tfa.cli import bench, build, cache, calibrate, demo, encoders, explain, export, info, query, report, serve, streams
+from tfa.cli import (
+    bench,
+    build,
+    cache,
+    calibrate,
+    demo,
+    encoders,
+    explain,
+    export,
+    info,
+    query,
+    report,
+    rollback,
+    serve,
+    streams,
+)
 from tfa.cli.console import console, examples, show_error
 from tfa.errors import TfaError, from_os_error
 from tfa.version import __version__
@@ -130,6 +145,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa query town.tfa photo.jpg --calibration night",
         "tfa query town.tfa photo.jpg --verify --candidates 50",
         "tfa query town.tfa --sequence drive/ --json > path.json",
+        "tfa query postgres://maps@localhost/geo/town photo.jpg --region 13.3,52.4,13.5,52.6",
     ),
     explain.explain: (
         "tfa explain town.tfa photo.jpg",
@@ -149,9 +165,11 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
     edit.add: ("tfa add town.tfa new.jpg", "tfa add town.tfa more-photos/ --positions where.csv"),
     edit.remove: ("tfa remove town.tfa photos/old.jpg", "tfa remove town.tfa 17 18"),
     edit.refit: ("tfa refit town.tfa",),
+    rollback.rollback: ("tfa rollback postgres://maps@localhost/geo/town",),
     serve.serve: (
         "tfa serve town.tfa",
         "tfa serve town.tfa forest.tfa --port 9000",
+        "tfa serve --engine postgres://maps@localhost/geo/town",
         "TFA_READ_TOKEN=… TFA_EDIT_TOKEN=… tfa serve town.tfa --host 0.0.0.0",
         "tfa serve town.tfa --cors https://example.org --max-upload 8MB",
         "tfa serve town.tfa --sessions 8  # then: curl -F image=@0001.jpg -F session=cam0 localhost:8000/v1/query",

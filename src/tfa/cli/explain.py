@@ -40,6 +40,7 @@ def explain(
     """
     from tfa.explain.matches import explain as explained
 
+    options.check_folder(map, "explain")
     place_map, _ = options.open_map(map, encoding, quiet=quiet, json=json)
     explanation = explained(place_map, photo, rank=rank, calibration=calibration)
     if json:

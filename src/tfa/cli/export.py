@@ -44,6 +44,7 @@ def pairs(
 
     A photo that cannot be read is reported and the others are written; the exit code is then 1.
     """
+    options.check_folder(map, "pairs")
     options.check_writable(out)
 
     from tfa.cli.query import expanded
@@ -73,6 +74,7 @@ def export(
     calibration: options.Calibration = None,
 ) -> None:
     """Write a map for other programs: score = query vector · image vector + bias."""
+    options.check_folder(map, "export")
     options.check_writable(out)
 
     from tfa import exports

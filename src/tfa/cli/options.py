@@ -8,20 +8,56 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from tfa.base.config import EncoderOptions
 from tfa.cli.console import wants_progress
-from tfa.errors import TfaError
+from tfa.errors import BadSpec, TfaError
+from tfa.search.stores import is_url, public
 
 if TYPE_CHECKING:
     from tfa.maps import PlaceMap
 
 PICTURES = (".png", ".jpg", ".jpeg")
 
-MapPath = Annotated[Path, typer.Argument(metavar="MAP", help="A map, as written by [bold]tfa build[/bold].")]
+
+class MapUrl(str):
+    """The URL of a map in an engine. It is printed without its password."""
+
+    def __str__(self) -> str:
+        return public(str.__str__(self))
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+
+def map_place(text: str) -> Path:
+    """A map's folder, or its URL as a `MapUrl`, which stands where a path stands."""
+    return cast(Path, MapUrl(text)) if is_url(text) else Path(text)
+
+
+MapPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MAP|URL",
+        parser=map_place,
+        help="A map, as written by [bold]tfa build[/bold]: a folder, or the URL of one in an engine.",
+    ),
+]
+Sessions = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Only images of this session answer; again for more. For a map in an engine."),
+]
+RegionGiven = Annotated[
+    str | None,
+    typer.Option(
+        metavar="W,S,E,N",
+        help="Only images within this box answer: west, south, east, north, in degrees, or in metres where positions "
+        "are x and y.",
+    ),
+]
 Photos = Annotated[
     list[Path],
     typer.Argument(metavar="PHOTOS", exists=True, help="Photos, or folders searched for photos."),
@@ -105,6 +141,22 @@ def open_map(
     place_map, progress = PlaceMap.load(path, checksum=checksum), wants_progress(quiet=quiet, json=json)
     place_map.use_encoder(encoding, progress)
     return place_map, progress
+
+
+def check_folder(place: Path, verb: str) -> None:
+    """Refuse a verb that needs every row of a map in one place."""
+    if is_url(place):
+        raise BadSpec(f"tfa {verb} needs a map in a folder, {place} is in an engine; build one with --out NAME.tfa")
+
+
+def region(text: str | None) -> tuple[float, ...] | None:
+    """Four numbers with commas between them."""
+    if text is None:
+        return None
+    try:
+        return tuple(float(edge) for edge in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a region; give W,S,E,N, such as 13.3,52.4,13.5,52.6") from None
 
 
 def share(value: float) -> float:

@@ -12,6 +12,7 @@ from tfa.base.config import AUTO, Candidates, EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import print_json
 from tfa.cli.show_answers import end_with_errors, entry, show, write_montage
+from tfa.search.stores import is_url
 
 if TYPE_CHECKING:
     from tfa.maps.expected_recall import Answers
@@ -85,25 +86,30 @@ def query(
             help="Search by this engine: exact, bounded, or an installed one; each photo by the map alone.",
         ),
     ] = None,
+    session: options.Sessions = None,
+    region: options.RegionGiven = None,
     checksum: options.Checksum = False,
     quiet: options.Quiet = False,
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """Find the places of a map that photos show. Several photos are taken to be of one camera, in this order.
+    """Find the places of a map that photos show. Several photos are taken to be of one camera, in this order;
+    of a map in an engine, and with a session or a region, each is answered by the map alone.
 
     A photo that cannot be read is reported and the others are answered; the exit code is then 1.
     """
     wanted = candidates_given(candidates)
-    check_combination(photos, sequence, engine)
+    check_combination(photos, sequence, engine, bool(session) or region is not None)
+    box = options.region(region)
     place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json, checksum=checksum)
     place_map.use_engine(engine)
     queries = expanded([sequence] if sequence else photos or [])
     common: dict[str, Any] = {"min_confidence": min_confidence, "calibration": calibration, "progress": progress}
     common |= {"k": k, "verify": verify, "candidates": wanted}
     answers: Answers[Any]
-    if sequence is None and (no_online or engine is not None or len(queries) < 2):
-        answers = place_map.query_many(queries, **common)
+    alone = no_online or engine is not None or is_url(map) or bool(session) or box is not None or len(queries) < 2
+    if sequence is None and alone:
+        answers = place_map.query_many(queries, **common, sessions=session or (), region=box)
     else:
         from tfa.maps.sequence import query_sequence
 
@@ -135,8 +141,10 @@ def candidates_given(text: str | None) -> Candidates | None:
     return int(text)
 
 
-def check_combination(photos: Sequence[Path] | None, sequence: Path | None, engine: str | None) -> None:
+def check_combination(photos: Sequence[Path] | None, sequence: Path | None, engine: str | None, filtered: bool) -> None:
     """Refuse options that do not go together."""
+    if sequence is not None and filtered:
+        raise typer.BadParameter("a sequence is followed through the whole map; leave out --session and --region")
     if (sequence is None) == (not photos):
         raise typer.BadParameter("give photos or folders to query, or --sequence FOLDER, not both")
     if sequence is not None and engine is not None:

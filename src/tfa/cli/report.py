@@ -41,12 +41,13 @@ def report(
         options.check_writable(out)
 
     from tfa.cli.query import expanded
+    from tfa.maps.engine_map import EngineMap
     from tfa.report.collect import report_of
     from tfa.report.page import write_report
 
     place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json)
     answers = place_map.query_many(expanded(photos), k=1, progress=progress) if photos else None
-    facts = report_of(place_map, answers)
+    facts = report_of(place_map.sample() if isinstance(place_map, EngineMap) else place_map, answers)
     if json:
         print_json(facts)
     else:

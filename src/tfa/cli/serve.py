@@ -13,6 +13,7 @@ from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import counted, note, say, wants_progress
 from tfa.errors import MissingExtra
+from tfa.search.stores import is_url
 
 ON_COMMAND_LINE = {"--read-token", "--edit-token", "--token"}
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
@@ -28,7 +29,18 @@ def size(text: str) -> int:
 
 @options.with_encoder
 def serve(
-    maps: Annotated[list[Path], typer.Argument(metavar="MAP…", help="Maps; the first answers where none is named.")],
+    maps: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="MAP|URL…",
+            parser=options.map_place,
+            help="Maps, in folders or in engines; the first answers where none is named.",
+        ),
+    ] = None,
+    engine: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="URL", parser=options.map_place, help="A map in an engine; again for more."),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; other machines cannot reach the default.")] = (
         "127.0.0.1"
     ),
@@ -111,6 +123,9 @@ def serve(
             f"serving needs {error.name}, which is not installed; install with: pip install 'tfa-vpr[service]'"
         ) from None
 
+    places = [*(maps or []), *(engine or [])]
+    if not places:
+        raise typer.BadParameter("give a map to serve: a folder, or the URL of one in an engine")
     settings = ServiceSettings(
         host=host,
         port=port,
@@ -127,7 +142,7 @@ def serve(
         sessions=sessions,
     )
     with bound(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
-        opened = opened_maps(maps, encoding, wants_progress(quiet=quiet, json=False))
+        opened = opened_maps(places, encoding, wants_progress(quiet=quiet, json=False))
         app = create_app(opened, settings)
         listed = ", ".join(f"{one.path.stem} ({counted(len(one), 'image')})" for one in opened)
         say(f"serving {listed} at {address_of(listening)}", style="bold green")
@@ -150,7 +165,9 @@ def opened_maps(paths: list[Path], encoder: EncoderOptions, progress: bool | Non
         place_map = PlaceMap.load(path)
         wanted = place_map.state.encoder["fingerprint"]
         alike = [other for other in opened if other.encoder.model == wanted]
-        if alike:
+        if alike and is_url(path):
+            place_map = PlaceMap.load(path, encoder=alike[0].encoder)
+        elif alike:
             place_map = PlaceMap(place_map.state, path, alike[0].encoder)
         else:
             place_map.use_encoder(encoder, progress)

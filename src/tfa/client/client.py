@@ -20,7 +20,7 @@ import httpx2
 from tfa.base.config import Candidates
 from tfa.base.progress import Progress, as_progress
 from tfa.client.followed_session import FollowedSession
-from tfa.client.forms import File, answer_of, batches, fields_of, hits_of, photo_file, skipped_of
+from tfa.client.forms import File, answer_of, batches, fields_of, hits_of, listed, photo_file, skipped_of
 from tfa.errors import BadSpec, TfaError
 from tfa.photos.images import Photo, name_of
 
@@ -107,14 +107,17 @@ class Client:
         verify: bool | None = None,
         candidates: Candidates | None = None,
         session: str | None = None,
+        sessions: Sequence[str] = (),
+        region: Sequence[float] | None = None,
     ) -> list[Hit]:
         """The k most likely places of a photo: a path, its bytes, or a PIL image.
 
-        `session` names a camera, whose photos adapt the answers to those after them; `follow` tells more of it.
+        `session` names a camera, whose photos adapt the answers to those after them; `follow` tells more of it. Only
+        images of the `sessions` and within the `region` may answer, as in `PlaceMap.query`.
         """
         fields = fields_of(
             k=k, min_confidence=min_confidence, calibration=calibration, verify=verify, candidates=candidates,
-            session=session,
+            session=session, sessions=listed(sessions), region=listed(region),
         )  # fmt: skip
         return hits_of(self._post("/v1/query", "image", [photo_file(photo)], fields))
 
@@ -129,13 +132,15 @@ class Client:
         verify: bool | None = None,
         candidates: Candidates | None = None,
         session: str | None = None,
+        sessions: Sequence[str] = (),
+        region: Sequence[float] | None = None,
     ) -> Answers[Answer]:
         """Answers for many photos, of a session in this order. One that cannot be read gets an answer that says so."""
         from tfa.maps.expected_recall import Answers
 
         fields = fields_of(
             k=k, min_confidence=min_confidence, calibration=calibration, verify=verify, candidates=candidates,
-            session=session,
+            session=session, sessions=listed(sessions), region=listed(region),
         )  # fmt: skip
         answers: Answers[Answer] = Answers()
         with as_progress(progress).task("querying", len(photos), "photos") as task:

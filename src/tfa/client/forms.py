@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,11 @@ def batches(photos: Iterable[Photo]) -> Iterator[list[File | TfaError]]:
 def fields_of(**given: Any) -> dict[str, Any]:
     """Form fields of what was given; None is left out, so that the service's defaults hold."""
     return {key: value for key, value in given.items() if value is not None}
+
+
+def listed(values: Sequence[object] | None) -> str | None:
+    """Several values in one form field; None if there are none."""
+    return ",".join(map(str, values)) if values else None
 
 
 def skipped_of(reply: dict[str, Any]) -> list[tuple[str, str]]:

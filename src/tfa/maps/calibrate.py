@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from tfa.errors import BadCalibration, BadImage, BadSpec, FewPhotos, NoImages
 from tfa.maps.expected_recall import expected_recall
 from tfa.maps.lookup import tokens_of, unique_files
 from tfa.maps.query import AskableMap
-from tfa.maps.records import CalibrationReport, ExpectedRecall, ImageRecord
+from tfa.maps.records import CalibrationReport, ExpectedRecall
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.state_changes import duplicates_of
 from tfa.maps.stored_head import AnyHead
@@ -36,6 +36,7 @@ from tfa.photos.images import as_rgb, find_images
 from tfa.verification.admission import PairEvidence
 from tfa.verification.patch_store import photo_evidence
 
+Held = Callable[[Sequence[str]], Collection[str]]
 NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -53,11 +54,12 @@ def check_request(state: MapState, name: str, budget: int) -> None:
 
 
 def draw_photos(
-    paths: Sequence[Path], images: Sequence[ImageRecord], budget: int, skip_bad: bool
+    paths: Sequence[Path], held: Held, budget: int, skip_bad: bool
 ) -> tuple[list[Path], list[tuple[str, str]], list[str]]:
     """At most `budget` of the photos, each content once and none of the map; those that were skipped; notes.
 
     They are looked at in a fixed random order until there are enough, so that a large folder is not read for a few.
+    `held` says which of some digests are of images in the map.
     """
     enough = len(paths) <= budget
     order = range(len(paths)) if enough else np.random.default_rng(0).permutation(len(paths)).tolist()
@@ -79,7 +81,7 @@ def draw_photos(
             digest = str(paths[index])
         repeated += digest in content
         content.setdefault(digest, index)
-    digests = {record.digest for record in images}
+    digests = held(list(content))
     known = [paths[index] for digest, index in content.items() if digest in digests]
     if known:
         raise BadCalibration(
@@ -93,6 +95,25 @@ def draw_photos(
     return [paths[index] for index in sorted(content.values())], skipped, notes
 
 
+@dataclass(frozen=True)
+class Calibrated:
+    """A head calibrated by photos, before it is put into the map."""
+
+    head: NamedHead
+    report: CalibrationReport
+    photos: Tokens
+    evidence: PairEvidence | None  # of the photos with images of the map, by their rows
+
+    def expecting(self, expected: ExpectedRecall | None) -> Calibrated:
+        """With what the calibrated map expects of photos like these."""
+        if expected is None or self.head.calibration is None:
+            return self
+        facts = {**self.head.calibration, "expected_recall": expected.to_dict()}
+        return replace(
+            self, head=replace(self.head, calibration=facts), report=replace(self.report, expected_recall=expected)
+        )
+
+
 def calibrate(
     place_map: AskableMap,
     photos: Any,
@@ -104,10 +125,28 @@ def calibrate(
 ) -> tuple[MapState, CalibrationReport]:
     """The state of the map with the calibration, and what it saw and decided; the map stays as it is."""
     state = place_map.state
+    digests = {record.digest for record in state.images}
+    made = calibrated_head(place_map, photos, name, budget, score, skip_bad, progress, lambda _: digests)
+    made = made.expecting(_recall_of(state.with_calibration(made.head), made.photos, made.evidence))
+    return state.with_calibration(made.head), made.report
+
+
+def calibrated_head(
+    place_map: AskableMap,
+    photos: Any,
+    name: str,
+    budget: int,
+    score: bool | None,
+    skip_bad: bool | None,
+    progress: Progress,
+    held: Held,
+) -> Calibrated:
+    """A head of the map's images, calibrated; none of the photos may be `held` by the map."""
+    state = place_map.state
     check_request(state, name, budget)
     skip_bad = place_map.options.skip_bad if skip_bad is None else skip_bad
     paths = unique_files(find_images(photos))
-    files, skipped, notes = draw_photos(paths, state.images, budget, skip_bad)
+    files, skipped, notes = draw_photos(paths, held, budget, skip_bad)
     encoded = place_map.encoded(files, skip_bad, progress) if files else None
     used = 0 if encoded is None else len(encoded.paths)
     if encoded is None or used < CalibrationSpec.fewest:
@@ -137,12 +176,9 @@ def calibrate(
         head = head.grown(added)
     if any(old.name == name for old in state.calibrations):
         notes.append(f"the older calibration {name!r} is replaced")
-    expected = _recall_of(state.with_calibration(head), described, evidence)
-    if expected is not None:
-        head = replace(head, calibration={**facts, "expected_recall": expected.to_dict()})
     decisions, reasons = dict(head.decisions), dict(head.evidence["reasons"])
-    report = CalibrationReport(name, used, len(paths), skipped, notes, decisions, reasons, expected)
-    return state.with_calibration(head), report
+    report = CalibrationReport(name, used, len(paths), skipped, notes, decisions, reasons)
+    return Calibrated(head, report, described, evidence)
 
 
 def _recall_of(calibrated: MapState, photos: Tokens, evidence: PairEvidence | None) -> ExpectedRecall | None:

@@ -24,10 +24,10 @@ user's map. Frames of a drive have the probability of the filter instead (`tfa.o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from tfa.maps.own_scores import OwnScores
 from tfa.verification.reranking import UNVERIFIED, Verified
 
 FIRST = 30  # images that could have been given instead, where fewer were verified
@@ -35,6 +35,18 @@ LOWEST, HIGHEST = 0.01, 0.9933  # of Σ p_c s_c: beyond, it says no more
 SURE, SURE_LEAD = 0.9, 0.65
 MOST_LEAD = 2.0  # beyond, it says no more
 EPSILON = 1e-12
+
+
+class ImageScores(Protocol):
+    """What images score with each other: `own_scores.OwnScores`, by the numbers that `Verified` has for them."""
+
+    def between(self, images: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """S(a, c) `a c`."""
+        ...
+
+    def mean_and_best(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and maximum of S(a, ·) over all other images, `a` each."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +91,7 @@ class Features:
         return 1 / (1 + np.exp(-(by.offset + self.columns() @ (by.per_place, by.per_agreement, by.per_lead))))
 
 
-def confidence_of(found: Verified, own: OwnScores, k: int) -> tuple[np.ndarray, np.ndarray]:
+def confidence_of(found: Verified, own: ImageScores, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Of the first k images of each query: their confidence `q k` and whether they are sure `q k`.
 
     `found` holds all images that were verified, and 30 at least if there are so many.
@@ -90,7 +102,7 @@ def confidence_of(found: Verified, own: OwnScores, k: int) -> tuple[np.ndarray, 
     return confidence, features.sure(confidence)
 
 
-def features_of(found: Verified, own: OwnScores, k: int) -> Features:
+def features_of(found: Verified, own: ImageScores, k: int) -> Features:
     """Of the first k images of each query, `q k` each."""
     k = min(k, found.indices.shape[1])
     shape = (len(found.indices), k)

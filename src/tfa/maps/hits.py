@@ -20,6 +20,7 @@ from tfa.method.evidence.rows import z_scores
 from tfa.search.engine import Engine, QueryVectors, SearchResult, checked_k, direct_sum
 from tfa.search.exact import DAMAGED, ExactEngine
 from tfa.search.reduced import ReducedEngine
+from tfa.search.store import Where
 from tfa.verification.admission import PairEvidence
 from tfa.verification.patch_store import CompactTokens, PhotoPairs
 from tfa.verification.reranking import UNVERIFIED, Compared, Comparison, Verified, most_candidates, reorder
@@ -68,16 +69,19 @@ class SearchableHead:
         candidates: Candidates,
         compact: CompactTokens | None,
         likeness: Likeness | None = None,
+        where: Where | None = None,
     ) -> list[list[Hit]]:
         """The k best images for each query; the best `candidates` are verified by the compact tokens, if there are.
 
-        `likeness` looks at the photos, too.
+        `likeness` looks at the photos, too. Only images that `where` admits may answer, if it is given; what scores
+        are like is still that of all.
         """
         checked_k(k)
-        if not len(self.images) or not len(tokens):
+        admitted = self._admitted(where)
+        if not len(tokens) or not (len(self.images) if admitted is None else admitted.any()):
             return [[] for _ in range(len(tokens))]
         pairs = photo_pairs(compact, tokens, self.stored.scorer.duplicates, self.rows) if candidates else None
-        ranked, columns, scores, vectors = self._ranked(tokens, k, candidates, pairs)
+        ranked, columns, scores, vectors = self._ranked(tokens, k, candidates, pairs, admitted)
         if likeness is not None:
             likeness.look(self.stored.scorer, vectors, ranked, self.rows)
         confidence, sure = confidence_of(ranked, self.own_scores, k)
@@ -108,7 +112,12 @@ class SearchableHead:
         return confidence[:, 0], sure[:, 0]
 
     def _ranked(
-        self, tokens: Tokens, k: int, candidates: Candidates, pairs: Comparison | None
+        self,
+        tokens: Tokens,
+        k: int,
+        candidates: Candidates,
+        pairs: Comparison | None,
+        admitted: np.ndarray | None = None,
     ) -> tuple[Verified, np.ndarray, np.ndarray, list[QueryVectors]]:
         """The best images, verified; their columns `q c` and scores `q c` before that; and the photos as compared."""
         width, starts = max(k, most_candidates(candidates), FIRST), range(0, len(tokens), AT_ONCE)
@@ -117,7 +126,7 @@ class SearchableHead:
             vectors = [query_vectors(tokens.select(slice(start, start + AT_ONCE))) for start in starts]
         except np.linalg.LinAlgError:  # an eigendecomposition of what are no numbers does not converge
             raise BadMap(DAMAGED) from None
-        results = [self._search(block, width) for block in vectors]
+        results = [self._search(block, width, admitted) for block in vectors]
         columns, scores, z = (np.concatenate(arrays) for arrays in zip(*results, strict=True))
         return reorder(columns, z, width, candidates, pairs), columns, scores, vectors
 
@@ -126,12 +135,25 @@ class SearchableHead:
         """What the images score with each other."""
         return OwnScores(self.stored.scorer, self.rows, self.ids, self.engine)
 
-    def _search(self, vectors: QueryVectors, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _search(
+        self, vectors: QueryVectors, width: int, admitted: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The best images of each query `q c`: which they are, their scores and their z-scores."""
-        result = self.engine.search(vectors, width)
+        result = self.engine.search(vectors, width if admitted is None else len(self.images))
+        columns, scores = np.searchsorted(self.ids, result.ids), result.scores
+        if admitted is not None:  # as many in every row: all are there
+            kept = admitted[columns]
+            columns, scores = (table[kept].reshape(len(table), -1)[:, :width] for table in (columns, scores))
         mean, spread = self._mean_and_spread(result, vectors)
-        z = z_scores(result.scores.astype(np.float64), mean[:, None], spread[:, None])
-        return np.searchsorted(self.ids, result.ids), result.scores, z
+        return columns, scores, z_scores(scores.astype(np.float64), mean[:, None], spread[:, None])
+
+    def _admitted(self, where: Where | None) -> np.ndarray | None:
+        """Which images may answer, bool `m`; None if all."""
+        if where is None:
+            return None
+        if where.sessions:
+            raise BadSpec("a map in a folder keeps no sessions to choose by; give a region, or build it with --engine")
+        return np.array([where.admits(image.to_dict()) for image in self.images], bool)
 
     def _mean_and_spread(self, result: SearchResult, vectors: QueryVectors) -> tuple[np.ndarray, np.ndarray]:
         """Of each query's scores with all images; where the engine does not know, of evenly spaced ones (ours)."""

@@ -46,14 +46,25 @@ class Likeness:
         usual = (head.verification or {}).get("usual_evidence")
         return cls(usual, centred=any(side.shift is not None for side in head.stored.scorer.sides))
 
-    def look(self, scorer: Scorer, photos: Sequence[QueryVectors], found: Verified, rows: np.ndarray) -> None:
-        """At photos that the scorer answered; images `found` stand in `rows` of the gallery."""
+    def look(
+        self,
+        scorer: Scorer,
+        photos: Sequence[QueryVectors],
+        found: Verified,
+        rows: np.ndarray,
+        ids: np.ndarray | None = None,
+    ) -> None:
+        """At photos that the scorer answered; images `found` stand in `rows` of the gallery.
+
+        `ids` are what the images are known by, where rows of a gallery are others the next time.
+        """
         first = rows[found.indices[:, 0]]
+        known_by = first if ids is None else ids[found.indices[:, 0]]
         coordinates = [half_whitened(scorer, some) for some in photos]
         theirs = half_whitened(scorer, scorer.image_vectors(first))
         if theirs is not None:
             ours = np.concatenate([some for some in coordinates if some is not None])
-            self._photos.extend(zip(ours, theirs, first.tolist(), strict=True))
+            self._photos.extend(zip(ours, theirs, known_by.tolist(), strict=True))
         compared = (found.matches != UNVERIFIED).any(axis=1)
         self._evidence.extend(np.sqrt(found.evidence[compared].max(axis=1, initial=0.0)).tolist())
 

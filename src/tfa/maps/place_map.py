@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tfa.base.config import CalibrationSpec, EncoderOptions, HeadSpec, MapSpec
 from tfa.base.progress import Progress, as_progress
@@ -25,6 +25,7 @@ from tfa.photos.images import find_images, nameable
 from tfa.photos.positions import Position, find_positions
 from tfa.photos.token_cache import EncodedImages
 from tfa.pipeline import encode
+from tfa.search.stores import is_url
 
 UNSEEN_LIMIT = 0.2  # share of images not seen at fitting from which a refit is advised
 
@@ -130,8 +131,13 @@ class PlaceMap(AskableMap):
     def load(cls, path: str | Path, checksum: bool = False, encoder: Encoder | None = None) -> PlaceMap:
         """Open a saved map; its arrays are mapped, not read. `encoder` is used instead of loading the map's own.
 
-        The size of every file is checked; `checksum` reads every byte and compares its sha256 too.
+        The size of every file is checked; `checksum` reads every byte and compares its sha256 too. A URL, such as
+        postgres://HOST/DATABASE/NAME, opens a map in an engine: an `EngineMap`, which is asked and edited alike.
         """
+        if is_url(path):
+            from tfa.maps.engine_map import EngineMap
+
+            return cast(PlaceMap, EngineMap.open(str(path), encoder))
         return cls(reader.read(Path(path), checksum=checksum), Path(path), encoder)
 
     # --- edit --------------------------------------------------------------------------------------------------

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from tfa.base.progress import Progress, as_progress
+from tfa.maps.asking import checked_share
 from tfa.maps.expected_recall import Answers
-from tfa.maps.query import AskableMap, checked_share
+from tfa.maps.query import AskableMap
 from tfa.maps.records import FrameAnswer
 from tfa.photos.images import Photo
 

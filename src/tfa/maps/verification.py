@@ -14,7 +14,9 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
 from tfa.maps.state import MapState
 from tfa.maps.stored_head import AnyHead
+from tfa.search.store import Where
 from tfa.verification.admission import PairEvidence, judge_on_database, judge_on_target
+from tfa.verification.patch_source import SourcedTokens
 from tfa.verification.patch_store import CompactTokens, PhotoPairs, why_not
 from tfa.verification.reranking import Verified, most_candidates, rerank
 
@@ -44,11 +46,19 @@ class Question:
     calibration: str | None = None
     verify: bool | None = None  # None: as admitted
     candidates: Candidates | None = None  # None: as the map was built
+    where: Where | None = None  # which images may answer; None: all
 
 
 def wanted_candidates(question: Question, state: MapState, tokens: Tokens | None = None) -> Candidates:
     """How many images are verified; 0 if none are wanted, or if how the patches of `tokens` lie is not known."""
-    head, compact = state.chosen(question.calibration), state.compact
+    return candidates_wanted(question, state, state.compact, tokens)
+
+
+def candidates_wanted(
+    question: Question, state: MapState, compact: CompactTokens | SourcedTokens | None, tokens: Tokens | None = None
+) -> Candidates:
+    """The same, where compact tokens are kept apart from the state."""
+    head = state.chosen(question.calibration)
     if question.candidates is not None:
         VerifySpec(candidates=question.candidates)  # refuses what is out of range
     if compact is None and question.verify:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tfa.maps import Answer, ImageRecord, PlaceMap
+from tfa.maps.engine_map import SampleMap
 from tfa.maps.expected_recall import Answers, in_words
 from tfa.maps.records import ExpectedRecall
 from tfa.report.advice import advice_of
@@ -15,7 +16,7 @@ from tfa.report.neighbours import NEAR, NEIGHBOURS, answers, hubs_of, lonely_of,
 from tfa.version import __version__
 
 
-def report_of(place_map: PlaceMap, asked: Answers[Answer] | None = None) -> dict[str, Any]:
+def report_of(place_map: PlaceMap | SampleMap, asked: Answers[Answer] | None = None) -> dict[str, Any]:
     """Facts and evidence of a map, near duplicates, hubs, lonely images and advice.
 
     `asked` are answers to photos like those that the map will be asked about, if there are some.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.maps import PlaceMap
+from tfa.maps.query import AskableMap
 from tfa.maps.summary import is_judged
 from tfa.method.query_sides import QuerySide, ResidualSide
 from tfa.method.scorer import Scorer, ScoreTerm
@@ -16,7 +16,7 @@ from tfa.report.similarity import similarity_of
 MOST_EIGENVALUES = 200
 
 
-def evidence_of(place_map: PlaceMap) -> dict[str, Any]:
+def evidence_of(place_map: AskableMap) -> dict[str, Any]:
     """Candidates, decisions and reasons of the head that saw the map's photos only; its spectrum; a sample of pairs.
 
     The spectrum is null where the chosen head needs none, and so are similarities of a map of fewer than two photos.

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tfa.base.half import widened
-from tfa.search.quantised_rows import QuantisedRows, joined_rows
+from tfa.search.quantised_rows import BASE, FINE_BASE, QuantisedRows, joined_rows, planes_of
 from tfa.search.scaled_rows import ScaledRows
 
 # Queries are multiplied in blocks of this many, the last one padded: matrix products then have the same shape for
@@ -179,6 +179,17 @@ def _products(features: np.ndarray, rows: Rows, known: Known) -> np.ndarray:
     if not len(features):
         return np.empty((0, len(rows)), features.dtype)
     return np.concatenate([inner(block, rows) for block in query_blocks(features, rows)])[: len(features)]
+
+
+def as_multiplied(features: np.ndarray, rows: Rows) -> np.ndarray:
+    """Features `q D` as products with such rows see them, float64: beside rows of integers they are rounded, too."""
+    if isinstance(rows, ScaledRows):
+        onto = as_multiplied(_onto_base(features, rows), rows.base)
+        return np.divide(onto, rows.columns, out=np.zeros_like(onto), where=rows.columns != 0)
+    if isinstance(rows, QuantisedRows):
+        planes = planes_of(features, BASE if rows.fine is None else FINE_BASE)
+        return planes.whole.astype(np.float64) * planes.unit[:, None]
+    return features.astype(np.float64)
 
 
 def inner(features: np.ndarray, rows: Rows) -> np.ndarray:

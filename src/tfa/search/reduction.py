@@ -51,6 +51,10 @@ class Reduction:
         """y(q) `q dims`, float32."""
         return self._onto(vectors) + self.bias_axis
 
+    def of_queries_in_double(self, vectors: np.ndarray) -> np.ndarray:
+        """y(q) `q dims`, float64: z-scores subtract what scores have in common."""
+        return np.asarray(vectors, np.float64) @ self.matrix.T.astype(np.float64) + self.bias_axis
+
     def of_images(self, vectors: np.ndarray, bias: np.ndarray) -> np.ndarray:
         """y(d) `m dims`, float32, of vectors `m D` with a bias each."""
         return (

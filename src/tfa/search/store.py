@@ -10,12 +10,15 @@ map's header, that `swap` replaces all at once: engines' own aliases may be seen
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+
+from tfa.errors import BadSpec
 
 Payload = Mapping[str, Any]  # path, digest, session, position and what else JSON can hold
 NOBODY = -1  # the id in the places of a row that has fewer answers
@@ -50,6 +53,21 @@ class Where:
         place = coordinates_of(payload)
         box = self.region
         return place is not None and box.west <= place[0] <= box.east and box.south <= place[1] <= box.north
+
+
+def where_of(sessions: Sequence[str] = (), region: Sequence[float] | None = None) -> Where | None:
+    """From what a caller gives: names of sessions, and (west, south, east, north); None if it gives neither."""
+    if isinstance(sessions, str):
+        raise BadSpec(f"sessions={sessions!r} is one text; give a list of names, such as [{sessions!r}]")
+    if region is None:
+        return Where(tuple(sessions)) if sessions else None
+    edges = [float(edge) for edge in region]
+    if len(edges) != 4 or not all(map(math.isfinite, edges)) or edges[0] > edges[2] or edges[1] > edges[3]:
+        raise BadSpec(
+            f"region={tuple(region)} is no region; give four numbers: west, south, east, north (degrees, or metres "
+            "where positions are x and y), west and south not beyond east and north"
+        )
+    return Where(tuple(sessions), Region(*edges))
 
 
 def coordinates_of(payload: Payload) -> tuple[float, float] | None:
@@ -150,6 +168,10 @@ class Store(ABC):
     @abstractmethod
     def read(self, key: str) -> bytes | None:
         """A document as it was last written by anybody; None if there is none."""
+
+    def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Several documents; in one request where the engine can."""
+        return [self.read(key) for key in keys]
 
     @abstractmethod
     def put(self, key: str, data: bytes) -> None:

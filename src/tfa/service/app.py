@@ -13,6 +13,7 @@ from fastapi.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 
 from tfa.maps import PlaceMap
+from tfa.maps.engine_map import EngineMap
 from tfa.service.context import Service
 from tfa.service.metrics import Measured
 from tfa.service.middleware import BodyLimit, OriginGuard, SecurityHeaders
@@ -28,7 +29,7 @@ ABOUT = (
 )
 
 
-def create_app(maps: Sequence[PlaceMap], settings: ServiceSettings | None = None) -> FastAPI:
+def create_app(maps: Sequence[PlaceMap | EngineMap], settings: ServiceSettings | None = None) -> FastAPI:
     """An app that serves saved maps; their encoders are loaded here. The first map is the default one."""
     service = Service(maps, settings or ServiceSettings())
 

@@ -19,15 +19,18 @@ from pydantic import BeforeValidator
 
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
+from tfa.maps.engine_map import EngineMap
 from tfa.maps.records import ImageRecord
 from tfa.service.audit import AuditLog
 from tfa.service.decoders import DECODERS, Decoded, shared_decoders
 from tfa.service.jobs import JobBoard, JobState
+from tfa.service.live_engine_map import LiveEngineMap
 from tfa.service.live_map import LiveMap
 from tfa.service.metrics import Metrics
 from tfa.service.photo_files import Copies
 from tfa.service.problems import Refused, busy
 from tfa.service.rates import RateLimit
+from tfa.service.served import Served
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
 from tfa.service.uploads import Upload
@@ -41,7 +44,7 @@ WORKERS = 2  # copies, explanations and evidence made at once
 class Service:
     """Maps by name, the first of them the one that answers when none is named."""
 
-    def __init__(self, maps: Sequence[PlaceMap], settings: ServiceSettings) -> None:
+    def __init__(self, maps: Sequence[PlaceMap | EngineMap], settings: ServiceSettings) -> None:
         if not maps:
             raise BadMap("there is no map to serve; give one or more")
         self.settings, self.metrics, self.copies = settings, Metrics(), Copies()
@@ -49,13 +52,17 @@ class Service:
         self.audit = AuditLog(None if settings.audit_log is None else Path(settings.audit_log))
         self._warm = False
         self._decoding = 0  # photos that wait to be decoded, counted in the one thread that takes requests
-        self.maps: dict[str, LiveMap] = {}
+        self.maps: dict[str, Served] = {}
         encoders: dict[str, SharedEncoder] = {}
         for place_map in maps:
             fingerprint = place_map.encoder.fingerprint  # which also distinguishes the arithmetic of one model
             if fingerprint not in encoders:
                 encoders[fingerprint] = SharedEncoder(place_map.encoder)
-            live = LiveMap(place_map, encoders[fingerprint], settings, self.metrics)
+            live: Served
+            if isinstance(place_map, EngineMap):
+                live = LiveEngineMap(place_map, encoders[fingerprint], settings, self.metrics)
+            else:
+                live = LiveMap(place_map, encoders[fingerprint], settings, self.metrics)
             if live.name in self.maps:
                 raise BadMap(f"two maps are called {live.name!r}; rename the folder of one of them")
             self.maps[live.name] = live
@@ -70,6 +77,11 @@ class Service:
         """loading, ready, or what is wrong: failed or stalled, as the query thread of a map is."""
         troubles = [live.queries.state for live in self.maps.values() if live.queries.state != "ready"]
         return troubles[0] if troubles else "ready" if self._warm else "loading"
+
+    @property
+    def trouble(self) -> str | None:
+        """What keeps a map from answering, such as an engine that is away; it may take a moment to know."""
+        return next((live.trouble for live in self.maps.values() if live.trouble is not None), None)
 
     def warm_up(self) -> None:
         """Run every encoder once and pack every map: the first queries would be slower than all others."""
@@ -124,7 +136,7 @@ Running = Annotated[Service, Depends(service_of)]
 MapName = Annotated[str | None, Query(description="Which map; the first of the service if not given.")]
 
 
-def chosen_map(service: Running, map: MapName = None) -> LiveMap:
+def chosen_map(service: Running, map: MapName = None) -> Served:
     if map is None:
         return next(iter(service.maps.values()))
     if map not in service.maps:
@@ -140,7 +152,7 @@ def _digits(given: object) -> object:
 
 
 ImageId = Annotated[int, BeforeValidator(_digits), PathParameter(ge=0, description="Of an image of the map.")]
-Chosen = Annotated[LiveMap, Depends(chosen_map)]
+Chosen = Annotated[Served, Depends(chosen_map)]
 
 
 async def answer_of(future: Future[T]) -> T:
@@ -153,14 +165,14 @@ async def answer_of(future: Future[T]) -> T:
         raise RuntimeError(f"a thread of the service raised {error!r}") from error
 
 
-def image_url(live: LiveMap, image_id: int) -> str:
+def image_url(live: Served, image_id: int) -> str:
     """Relative to the service's own address, so that it holds behind a proxy with a prefix too."""
     return f"v1/images/{image_id}/file?map={quote(live.name)}"
 
 
-def record_of(live: LiveMap, image_id: int) -> ImageRecord:
+async def record_of(service: Service, live: Served, image_id: int) -> ImageRecord:
     """An image that answers, by its id."""
-    record = next((one for one in live.current.images if one.id == image_id), None)
+    record = await service.work(lambda: live.record(image_id))
     if record is None:
         raise Refused(404, f"there is no image {image_id} in {live.name}; /v1/images lists those there are")
     return record

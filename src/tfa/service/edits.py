@@ -12,6 +12,7 @@ import numpy as np
 from PIL import Image
 
 from tfa.base.tokens import Tokens
+from tfa.encoders import Encoder
 from tfa.errors import BadTokens
 from tfa.maps import EditReport, PlaceMap
 from tfa.photos.positions import Position, position_from_exif, position_from_name
@@ -49,7 +50,7 @@ def add_photos(photos: Sequence[NewPhoto], place_map: PlaceMap) -> EditReport:
 def _add(place_map: PlaceMap, fresh: dict[str, NewPhoto]) -> EditReport:
     folder, places = place_map.path, dict[Path, Position | None]()
     assert folder is not None
-    tokens = _encoded([photo.image for photo in fresh.values()], place_map)
+    tokens = encoded_photos([photo.image for photo in fresh.values()], place_map.encoder)
     try:
         for digest, photo in fresh.items():
             path = store(folder, photo.name, digest, photo.content)
@@ -64,9 +65,8 @@ def _add(place_map: PlaceMap, fresh: dict[str, NewPhoto]) -> EditReport:
         raise
 
 
-def _encoded(images: Sequence[Image.Image], place_map: PlaceMap) -> Tokens:
+def encoded_photos(images: Sequence[Image.Image], encoder: Encoder) -> Tokens:
     """Tokens of the photos, encoded one by one: queries are let in between."""
-    encoder = place_map.encoder
     encoded = [encoder.encode([image]) for image in images]
     patches = np.concatenate([patches for patches, _ in encoded])
     cls = None if encoded[0][1] is None else np.concatenate([token for _, token in encoded if token is not None])

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tfa.base.config import EncoderOptions
+from tfa.base.progress import Progress
+from tfa.base.tokens import Tokens
 from tfa.errors import BadMap
-from tfa.maps import PlaceMap
+from tfa.explain.why import why as explain
+from tfa.maps import CalibrationReport, EditReport, PlaceMap
 from tfa.maps.folder.header import read_header
 from tfa.maps.folder.writer import MAX_SEGMENTS
+from tfa.maps.query import AskableMap
+from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import with_arrays_of
+from tfa.maps.verification import Question
+from tfa.service.edits import NewPhoto, add_photos
 from tfa.service.metrics import Metrics
-from tfa.service.problems import busy
-from tfa.service.query_queue import QueryQueue
+from tfa.service.photo_files import file_of
+from tfa.service.problems import Refused
+from tfa.service.query_queue import no_sessions
+from tfa.service.served import Served
 from tfa.service.sessions import NOBODY, MapSessions
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
@@ -26,8 +36,8 @@ T = TypeVar("T")
 log = getLogger("tfa.service")
 
 
-class LiveMap:
-    """One map of the service.
+class LiveMap(Served):
+    """A map in a folder.
 
     `current` is the map as it is now and is never changed in place; whoever needs it twice keeps it, since the next
     look may give another. An edit works on a `PlaceMap` of its own, in the map's one editing thread, which writes to
@@ -40,19 +50,56 @@ class LiveMap:
         if place_map.path is None:
             raise BadMap("only a saved map can be served: edits must survive; save it first")
         self.path: Path = place_map.path
-        self.name, self.encoder = place_map.path.stem, encoder
-        self._settings, self._metrics, self._cache = settings, metrics, place_map.cache
+        self.encoder, self._cache = encoder, place_map.cache
         self.current = self._opened(place_map.state, place_map.notes)
         owners = [token.name for token in settings.all_tokens] + [NOBODY] * (not settings.closed)
         self.sessions = MapSessions(self.current, settings.sessions, owners) if settings.sessions else None
-        self.queries = QueryQueue(self.name, lambda: self.current, encoder, settings, metrics, self.sessions)
-        self._editor = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-edits-{self.name}")
-        self._waiting, self._lock, self._closed = 0, threading.Lock(), False
-        metrics.queue_length.labels(self.name).set_function(lambda: len(self.queries))
-        metrics.map_images.labels(self.name).set_function(lambda: len(self.current))
-        metrics.map_revision.labels(self.name).set_function(lambda: self.current.state.revision)
-        metrics.sessions.labels(self.name).set_function(lambda: 0 if self.sessions is None else len(self.sessions))
-        self.evidence: tuple[PlaceMap, dict[str, Any]] | None = None  # the last one computed, and of which map
+        super().__init__(place_map.path.stem, encoder, settings, metrics)
+
+    @property
+    def asked(self) -> PlaceMap:
+        return self.current
+
+    @property
+    def count(self) -> int:
+        return len(self.current)
+
+    @property
+    def revision(self) -> int:
+        return self.current.state.revision
+
+    @property
+    def path_name(self) -> str:
+        return self.path.name
+
+    def check(self, question: Question) -> None:
+        self.current.check(question)
+
+    def no_sessions(self) -> Refused:
+        return no_sessions()
+
+    def info(self) -> dict[str, Any]:
+        return self.current.info()
+
+    def images(self, offset: int, limit: int, wanted: str) -> tuple[int, list[ImageRecord]]:
+        wanted = wanted.casefold()
+        matching = [one for one in self.current.images if not wanted or wanted in Path(one.path).name.casefold()]
+        return len(matching), matching[offset : offset + limit]
+
+    def record(self, image_id: int) -> ImageRecord | None:
+        return next((one for one in self.current.images if one.id == image_id), None)
+
+    def placed(self) -> list[ImageRecord]:
+        return [record for record in self.current.images if record.position is not None]
+
+    def photo(self, record: ImageRecord) -> bytes:
+        return file_of(record, self.path)
+
+    def judged_on(self) -> tuple[object, AskableMap]:
+        return self.current, self.current
+
+    def why(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
+        return explain(self.current, tokens, image_id, calibration=calibration)
 
     def _publish(self, place_map: PlaceMap) -> None:
         """From now on queries see this map."""
@@ -71,29 +118,29 @@ class LiveMap:
 
     # --- edits -------------------------------------------------------------------------------------------------
 
-    def edit(self, kind: str, change: Callable[[PlaceMap], T]) -> Future[tuple[T, int]]:
-        """Run `change` on a map of its own, in turn; its answer and the revision that queries see from then on."""
-        with self._lock:
-            if self._closed:
-                raise busy("the service is stopping; send the edit again when it is back")
-            if self._waiting >= self._settings.max_waiting:
-                raise busy(f"{self._waiting} edits wait already; send this one again in a moment")
-            self._waiting += 1
-            return self._editor.submit(self._edit, kind, change)
+    def add(self, photos: Sequence[NewPhoto]) -> Future[tuple[EditReport, int]]:
+        return self.edit("add", partial(add_photos, photos))
+
+    def calibrate(
+        self, files: Sequence[Path], name: str, score: bool | None, progress: Progress
+    ) -> tuple[CalibrationReport, dict[str, Any], int]:
+        """Calibrate a map apart, then put the new head into the map as it is by then."""
+        base = self.current
+        apart = PlaceMap(base.state, encoder=self.encoder)  # without a folder: nothing is written yet
+        apart.cache, apart.options = base.cache, EncoderOptions(batch_size=1, skip_bad=True)
+        report = apart.calibrate(files, name, score=score, progress=progress)
+        _, revision = self.edit("calibrate", lambda current: current.adopt_calibration(apart, name)).result()
+        return report, base.state.database.decisions, revision
 
     def _edit(self, kind: str, change: Callable[[PlaceMap], T]) -> tuple[T, int]:
-        try:
-            working = self._latest()
-            before = working.state.digest
-            result = change(working)
-            if working.state.digest != before:
-                self._metrics.edits.labels(self.name, kind).inc()
-            if working.state.digest != self.current.state.digest:
-                self._publish(self._ready(working))
-            return result, working.state.revision
-        finally:
-            with self._lock:
-                self._waiting -= 1
+        working = self._latest()
+        before = working.state.digest
+        result = change(working)
+        if working.state.digest != before:
+            self._metrics.edits.labels(self.name, kind).inc()
+        if working.state.digest != self.current.state.digest:
+            self._publish(self._ready(working))
+        return result, working.state.revision
 
     def _ready(self, edited: PlaceMap) -> PlaceMap:
         """The edited map, made ready for queries. It is on disk: what fails now may cost time, not the edit."""
@@ -131,10 +178,6 @@ class LiveMap:
         return self._opened(with_arrays_of(fresh.state, edited.state), edited.notes)
 
     def close(self) -> None:
-        """Answer and write what was taken, take no more."""
-        with self._lock:
-            self._closed = True
-        self._editor.shutdown(wait=True)
-        self.queries.close()
+        super().close()
         if self.sessions is not None:
             self.sessions.close()

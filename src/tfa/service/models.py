@@ -45,6 +45,24 @@ class QueryFields(Given):
         False, description="The photos of the session are frames of a drive, which is followed; needs a session."
     )
 
+    sessions: list[str] = Field(
+        default_factory=list, description="Only images of these sessions may answer; of a map in an engine."
+    )
+    region: list[float] | None = Field(
+        None,
+        min_length=4,
+        max_length=4,
+        description="Only images within this box may answer: west, south, east, north, in degrees, or in metres where "
+        "positions are x and y.",
+        examples=[[13.3, 52.4, 13.5, 52.6]],
+    )
+
+    @field_validator("sessions", "region", mode="before")
+    @classmethod
+    def _listed(cls, given: Any) -> Any:
+        """Of a form: values with commas between them."""
+        return given.split(",") if isinstance(given, str) else given
+
     @field_validator("session")
     @classmethod
     def _named(cls, session: str | None) -> str | None:

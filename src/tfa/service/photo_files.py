@@ -7,6 +7,7 @@ import hashlib
 import io
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
 from PIL import Image
@@ -69,15 +70,15 @@ class Copies:
         self._made: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._bytes, self._kept_bytes = 0, kept_bytes
 
-    def of(self, record: ImageRecord, map_folder: Path | None, size: int) -> bytes:
-        """A JPEG whose longer side has at most `size` pixels."""
+    def of(self, record: ImageRecord, photo: Callable[[ImageRecord], bytes], size: int) -> bytes:
+        """A JPEG whose longer side has at most `size` pixels; `photo` gives the file of an image."""
         key = (record.digest, min(max(size, SMALLEST), LARGEST))
         with self._lock:
             if key in self._made:
                 self._made.move_to_end(key)
                 return self._made[key]
         try:
-            picture = as_rgb(file_of(record, map_folder))
+            picture = as_rgb(photo(record))
         except BadImage:
             raise Refused(404, f"the photo of image {record.id} cannot be opened any more") from None
         picture.thumbnail((key[1], key[1]), Image.Resampling.LANCZOS)

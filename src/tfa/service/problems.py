@@ -19,6 +19,8 @@ from tfa.errors import (
     BadTokens,
     BadWeights,
     DiskFull,
+    EngineConflict,
+    EngineUnavailable,
     MissingExtra,
     OutOfResources,
     TfaError,
@@ -44,6 +46,8 @@ STATUSES: tuple[tuple[type[TfaError], int], ...] = (
     (UnknownImage, 404),
     (BadCalibration, 422),
     (BadMap, 409),
+    (EngineUnavailable, 503),
+    (EngineConflict, 409),
     (MissingExtra, 501),
     (DiskFull, 507),
     (OutOfResources, 503),
@@ -96,6 +100,9 @@ async def answer(request: Request, error: Exception) -> JSONResponse:
         case ClientDisconnect():  # nobody reads the answer
             log.warning("%s %s: the client hung up before its request was there", request.method, request.url.path)
             return problem(400, "the request did not arrive as a whole; send it again")
+        case EngineUnavailable():  # it names the engine
+            log.warning("%s %s: %s", request.method, request.url.path, error)
+            return problem(status_of(error), error.public, RETRY)
         case TfaError():
             return problem(status_of(error), error.public, getattr(error, "headers", None))
         case RequestValidationError() | ValidationError():

@@ -17,7 +17,7 @@ from PIL import Image
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import TfaError
-from tfa.maps.query import AskableMap
+from tfa.maps.asking import Asking
 from tfa.maps.records import Hit
 from tfa.maps.verification import Question
 from tfa.service.metrics import Metrics
@@ -63,7 +63,7 @@ class QueryQueue:
     def __init__(
         self,
         name: str,
-        current: Callable[[], AskableMap],
+        current: Callable[[], Asking],
         encoder: Encoder,
         settings: ServiceSettings,
         metrics: Metrics,
@@ -217,7 +217,7 @@ class QueryQueue:
         told = QueryResult(answer.hits, answer.confidence, head, seconds, answer.adapted_by, answer.lost)
         query.future.set_result(told)
 
-    def _answer_group(self, current: AskableMap, tokens: Tokens, group: Sequence[WaitingQuery], kind: Question) -> None:
+    def _answer_group(self, current: Asking, tokens: Tokens, group: Sequence[WaitingQuery], kind: Question) -> None:
         """Queries of one kind, which differ in k alone: the best k are the first k of the best of any larger k."""
         wanted = [query.question.k for query in group if query.question is not None]
         head = current.state.chosen(kind.calibration).name

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfa.base.tokens import Tokens
+from tfa.maps.asking import answer_of
 from tfa.maps.expected_recall import in_words, recall_of_answers
 from tfa.maps.likeness import KEPT, Likeness
-from tfa.maps.query import AskableMap, answer_of
+from tfa.maps.query import Asking
 from tfa.maps.records import Answer, Hit
 from tfa.maps.state import MapState
 from tfa.maps.verification import Question
@@ -32,7 +33,7 @@ class RecentQueries:
         self._heads: dict[str, _Recent] = {}  # by what a head is known by; the one queried last is the last
         self._lock = threading.Lock()
 
-    def hits(self, current: AskableMap, tokens: Tokens, question: Question) -> list[list[Hit]]:
+    def hits(self, current: Asking, tokens: Tokens, question: Question) -> list[list[Hit]]:
         """The hits of some photos, which are looked at."""
         head = current.state.chosen(question.calibration)
         key = current.state.head_digest(head.name)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -151,13 +151,27 @@ def photo_evidence(compact: CompactTokens | None, photos: Tokens) -> PairEvidenc
     return remembering(lambda row, images: compact.evidence(patches[row], grid, images))
 
 
+class ComparesPhotos(Protocol):
+    """What holds patches of images and compares photos with them: `CompactTokens`, `patch_source.SourcedTokens`."""
+
+    def query(self, tokens: Tokens) -> np.ndarray:
+        """Unit patches `q n r` of photos."""
+        ...
+
+    def matches_of_each(
+        self, queries: Sequence[np.ndarray], grid: Grid, indices: Sequence[np.ndarray]
+    ) -> list[list[Matches]]:
+        """Of several photos, each with images of its own."""
+        ...
+
+
 class PhotoPairs:
     """Photos beside images of a store, compared when that is needed: a `Comparison`.
 
     `grid` is that of the photos; `stored_rows` `m` says where the images that have a score stand in the store.
     """
 
-    def __init__(self, store: CompactTokens, photos: Tokens, grid: Grid, stored_rows: np.ndarray) -> None:
+    def __init__(self, store: ComparesPhotos, photos: Tokens, grid: Grid, stored_rows: np.ndarray) -> None:
         self.store, self.photos, self.grid, self.stored_rows = store, photos, grid, stored_rows
         self._last: dict[int, np.ndarray] = {}  # of the last photos: they are compared in rounds
 

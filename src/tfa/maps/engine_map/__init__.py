@@ -13,5 +13,6 @@ In: photos, or a small map that was built in a folder. Out: `EngineMap`, which a
 """
 
 from tfa.maps.engine_map.engine_map import EngineMap
+from tfa.maps.engine_map.sample_map import SampleMap
 
-__all__ = ["EngineMap"]
+__all__ = ["EngineMap", "SampleMap"]

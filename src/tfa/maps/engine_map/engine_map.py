@@ -1,5 +1,371 @@
-"""The map in a store (to come)."""
+"""The map in a store: asked, edited and calibrated as a map in a folder is. It holds no arithmetic of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tfa.base.config import CalibrationSpec
+from tfa.base.progress import Progress, as_progress
+from tfa.base.tokens import Tokens
+from tfa.encoders import Encoder
+from tfa.errors import BadMap, BadSpec, EngineConflict
+from tfa.maps.asking import Asking
+from tfa.maps.calibrate import calibrated_head
+from tfa.maps.engine_map.answers import Asked, hits_of
+from tfa.maps.engine_map.calibrate import (
+    forget,
+    publish_version,
+    quiet_view,
+    switch,
+    take_back,
+    write_version,
+)
+from tfa.maps.engine_map.candidates import KnownScores, record_of
+from tfa.maps.engine_map.edits import NewImages, add_images, remove_images
+from tfa.maps.engine_map.from_place_map import DIMS, publish
+from tfa.maps.engine_map.header import EngineHeader
+from tfa.maps.engine_map.publish import AT_ONCE, Publisher
+from tfa.maps.engine_map.sample_map import SampleMap
+from tfa.maps.engine_map.summary import facts_of_engine
+from tfa.maps.engine_map.versions import Version, Versions, View
+from tfa.maps.expected_recall import expected_recall
+from tfa.maps.likeness import Likeness
+from tfa.maps.lookup import find_records, unique_files
+from tfa.maps.query import AskableMap
+from tfa.maps.records import CalibrationReport, EditReport, Hit, ImageRecord
+from tfa.maps.state import DATABASE, MapState
+from tfa.maps.state_changes import records_of
+from tfa.maps.verification import Question, candidates_wanted
+from tfa.photos.images import find_images, nameable
+from tfa.photos.positions import Position, find_positions
+from tfa.photos.token_cache import EncodedImages
+from tfa.search.store import Store
+from tfa.search.stores import parsed, public
+
+UNSEEN_LIMIT = 0.2  # share of images not seen at fitting from which building again is advised
 
 
-class EngineMap:
-    """To come."""
+class EngineMap(Asking):
+    """A map whose images live in a vector engine; open it by its URL, such as postgres://HOST/DATABASE/NAME.
+
+    Several processes may ask and edit it: what one edited the others see within a second.
+    """
+
+    def __init__(
+        self, store: Store, name: str, url: str, encoder: Encoder | None = None, patch_cache: int | None = None
+    ) -> None:
+        """`patch_cache` is how many bytes of patches are kept in memory."""
+        super().__init__(encoder)
+        self.store, self.name, self.url = store, name, url
+        self._versions = Versions(store, name, public(url), patch_cache)
+        self._known: dict[tuple[str, int], KnownScores] = {}
+
+    # --- open and publish ----------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(cls, url: str, encoder: Encoder | None = None, patch_cache: int | None = None) -> EngineMap:
+        """The map of a URL; an error says which maps are there if it is not."""
+        kind, place, name = parsed(url)
+        opened = cls(kind.connect(place), name, url, encoder, patch_cache)
+        opened.view  # noqa: B018  # what is wrong with it is said now
+        return opened
+
+    @classmethod
+    def build_from(
+        cls,
+        place_map: AskableMap,
+        url: str,
+        *,
+        dims: int = DIMS,
+        dtype: str = "float32",
+        index: str | None = None,
+        progress: bool | Progress | None = None,
+    ) -> EngineMap:
+        """Publish a map that was built in this process, in place of an older one of that URL if there is one."""
+        kind, place, name = parsed(url)
+        store = kind.connect(place)
+        publish(place_map, Publisher(store, name, public(url)), dims=dims, dtype=dtype, index=index, progress=progress)
+        built = cls(store, name, url)
+        built._encoder, built.cache, built.options = place_map._encoder, place_map.cache, place_map.options
+        built.skipped = list(place_map.skipped)
+        return built
+
+    @property
+    def view(self) -> View:
+        """The map as it is now, or was half a second ago."""
+        return self._versions.now()
+
+    @property
+    def last_seen(self) -> EngineHeader:
+        """The header as it was last looked at, without asking the engine."""
+        return self._versions.last.header
+
+    @property
+    def state(self) -> MapState:  # type: ignore[override]
+        """Heads and encoder, with a sample of the images."""
+        return self.view.state
+
+    @property
+    def path(self) -> Path:
+        """Its name, where a map's folder would stand."""
+        return Path(self.name)
+
+    @property
+    def called(self) -> str:
+        return public(self.url)
+
+    def __len__(self) -> int:
+        return self.view.header.count
+
+    def prepare(self) -> None:
+        """There is nothing to pack: reads what is needed to answer."""
+        self._versions.now(fresh=True)
+
+    # --- ask -----------------------------------------------------------------------------------------------------
+
+    def check(self, question: Question) -> None:
+        view = self.view
+        view.chosen(question.calibration)
+        candidates_wanted(question, view.state, view.patches)
+
+    def hits(self, tokens: Tokens, question: Question, likeness: Likeness | None = None) -> list[list[Hit]]:
+        try:
+            return self._hits(self.view, tokens, question, likeness)
+        except EngineConflict:  # the version was dropped while it was asked: twice replaced within half a second
+            return self._hits(self._versions.now(fresh=True), tokens, question, likeness)
+
+    def _hits(self, view: View, tokens: Tokens, question: Question, likeness: Likeness | None) -> list[list[Hit]]:
+        version = view.chosen(question.calibration)
+        candidates = candidates_wanted(question, view.state, view.patches, tokens)
+        asked = Asked(question.k, candidates, question.where)
+        return hits_of(view, version, tokens, asked, self._scores_of(view, version), likeness)
+
+    def _scores_of(self, view: View, version: Version) -> KnownScores:
+        """What is remembered of a collection as it is."""
+        key = (version.collection.name, view.header.edits)
+        self._known = {one: kept for one, kept in self._known.items() if one[1] == view.header.edits}
+        return self._known.setdefault(key, KnownScores())
+
+    # --- images --------------------------------------------------------------------------------------------------
+
+    def records(self) -> Iterator[ImageRecord]:
+        """All images that answer, in the order they came in, read page by page."""
+        view = self._versions.now(fresh=True)
+        for page in view.active.collection.pages(AT_ONCE):
+            for own, payload in zip(page.ids.tolist(), page.payload, strict=True):
+                if own not in view.header.removing:
+                    yield record_of(own, payload)
+
+    @property
+    def images(self) -> list[ImageRecord]:
+        """All of them at once: for maps that are not large."""
+        return list(self.records())
+
+    def record(self, image_id: int) -> ImageRecord | None:
+        """An image that answers, by its id."""
+        view = self.view
+        found = view.active.collection.fetch([image_id])
+        if not len(found) or image_id in view.header.removing:
+            return None
+        return record_of(image_id, found.payload[0])
+
+    def held(self, digests: Sequence[str]) -> dict[str, int]:
+        """The images of these contents, by digest."""
+        view = self._versions.now(fresh=True)
+        known = view.active.collection.find(list(digests))
+        return {digest: own for digest, own in known.items() if own not in view.header.removing}
+
+    # --- edit ----------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        photos: Any,
+        *,
+        positions: str | Path | None = None,
+        session: str | None = None,
+        skip_bad: bool | None = None,
+        progress: bool | Progress | None = None,
+    ) -> EditReport:
+        """Add photos without fitting again; a photo whose content the map holds is left as it is.
+
+        `session` names what they belong to, to filter by. If it is interrupted, some of the photos may have been
+        added: doing it again adds the others.
+        """
+        skip_bad = self.options.skip_bad if skip_bad is None else skip_bad
+        paths = unique_files(find_images(photos))
+        fresh, unnamed = nameable(paths, skip_bad=skip_bad)
+        places, more = find_positions(fresh, None, None if positions is None else Path(positions))
+        encoded = self.encoded(fresh, skip_bad, progress)
+        encoded = replace(encoded, skipped=[*unnamed, *encoded.skipped])
+        where = dict(zip(fresh, places, strict=True))
+        known = self.held(encoded.digests)
+        kept = [i for i, digest in enumerate(encoded.digests) if digest not in known]
+        notes = [f"already in the map and left as they are: {len(encoded.paths) - len(kept)}"]
+        notes = notes if len(kept) < len(encoded.paths) else []
+        chosen = EncodedImages(
+            [encoded.paths[i] for i in kept], [encoded.digests[i] for i in kept], encoded.tokens.select(kept),
+            encoded.skipped,
+        )  # fmt: skip
+        report = self.add_encoded(chosen, where, session)
+        return replace(report, notes=[*notes, *more, *report.notes])
+
+    def add_encoded(
+        self, encoded: EncodedImages, places: Mapping[Path, Position | None], session: str | None = None
+    ) -> EditReport:
+        """Add photos that were encoded elsewhere, by the map's encoder, and that the map does not hold."""
+        records = records_of(encoded, places, first_id=0, fitted=False)
+        return self.add_records(encoded.tokens, records, session, encoded.skipped)
+
+    def add_records(
+        self,
+        tokens: Tokens,
+        records: Sequence[ImageRecord],
+        session: str | None = None,
+        skipped: Sequence[tuple[Path, str]] = (),
+    ) -> EditReport:
+        """The same by records, whose ids do not count: they get new ones."""
+        added: list[int] = []
+        for start in range(0, len(records), AT_ONCE):
+            part = slice(start, min(start + AT_ONCE, len(records)))
+            added += add_images(self._versions, NewImages(tokens.select(part), records[part], session))
+        return EditReport(added, [], [(str(path), reason) for path, reason in skipped], self._advice())
+
+    def remove(self, photos: Sequence[str | Path | int]) -> EditReport:
+        """Take photos (paths or ids) out of the answers. What the sample taught stays until the map is built again."""
+        gone = remove_images(self._versions, sorted({record.id for record in self._found(photos)}))
+        notes = ["removed photos no longer answer; what was learnt from them stays until tfa build"] if gone else []
+        return EditReport([], gone, [], [*notes, *self._advice()])
+
+    def _found(self, photos: Sequence[str | Path | int]) -> list[ImageRecord]:
+        """By id in one read; by path all images are read, a page at a time."""
+        ids = [one for one in photos if isinstance(one, int)]
+        view = self._versions.now(fresh=True)
+        entries = view.active.collection.fetch(ids)
+        by_id = {int(i): record_of(int(i), payload) for i, payload in zip(entries.ids, entries.payload, strict=True)}
+        known = {own: record for own, record in by_id.items() if own not in view.header.removing}
+        names = {Path(one).name for one in photos if not isinstance(one, int)}
+        if names:
+            known |= {one.id: one for one in self.records() if os.path.basename(one.path) in names}
+        return find_records(list(known.values()), photos)
+
+    # --- calibrate -----------------------------------------------------------------------------------------------
+
+    def calibrate(
+        self,
+        photos: Any,
+        name: str = "target",
+        *,
+        budget: int = CalibrationSpec.budget,
+        score: bool | None = None,
+        skip_bad: bool | None = None,
+        progress: bool | Progress | None = None,
+    ) -> CalibrationReport:
+        """As `PlaceMap.calibrate`; judged on the map's sample. It appears all at once, in a collection of its own."""
+        progress, publisher = as_progress(progress), self._publisher()
+        with publisher.claim("calibrated"):
+            view = quiet_view(self._versions, publisher)
+            apart = SampleMap(view, encoder=self.encoder)
+            apart.options, apart.cache = self.options, self.cache
+            made = calibrated_head(apart, photos, name, budget, score, skip_bad, progress, self.held)
+            state = replace(view.state, revision=publisher.next_version() - 1).with_calibration(made.head)
+            version, _ = write_version(publisher, view, state, progress)
+            made = made.expecting(self._recall(replace(view, state=state), version, made.photos))
+            state = replace(view.state, revision=publisher.version - 1).with_calibration(made.head)
+            publish_version(publisher, view, state, version)
+        self._versions.now(fresh=True)
+        return made.report
+
+    def _recall(self, view: View, version: Version, photos: Tokens) -> Any:
+        """What the calibrated map expects of photos like these, from its answers to them."""
+        candidates = candidates_wanted(Question(), view.state, view.patches, photos)
+        answers = hits_of(view, version, photos, Asked(1, candidates), KnownScores())
+        best = [hits[0] for hits in answers if hits]
+        return expected_recall([hit.confidence for hit in best], [hit.sure for hit in best], verified=bool(candidates))
+
+    def activate(self, name: str | None, progress: bool | Progress | None = None) -> str | None:
+        """Let the calibration of that name answer; None lets the database-only head answer.
+
+        Its vectors are written anew unless the version before is of it: until then the other answers.
+        """
+        wanted = self._versions.now(fresh=True).state.chosen(DATABASE if name is None else name).name
+        switch(self._publisher(), self._versions, wanted, as_progress(progress))
+        return None if self._versions.now(fresh=True).header.active == DATABASE else wanted
+
+    def drop_calibration(self, name: str) -> None:
+        """Take a calibration out of the map for good; if it was the active one, the database-only head answers."""
+        view = self._versions.now(fresh=True)
+        view.state.without_calibration(name)  # refuses what is not there
+        if view.header.active == name:
+            self.activate(None)
+        forget(self._publisher(), self._versions, name)
+        self._versions.now(fresh=True)
+
+    def rollback(self) -> list[str]:
+        """Take back the last build, calibration or change of the head that answers; again brings it back.
+
+        Returns what that means, in sentences.
+        """
+        header = self._versions.now(fresh=True).header
+        if header.previous is None:
+            raise BadMap(f"{self.called} has no version before this one: nothing was built or calibrated over it")
+        was, now = take_back(self._publisher(), self._versions)
+        self._versions.now(fresh=True)
+        notes = [f"version {now.version} of {now.created} answers again, with {now.active!r}; {was.version} is kept"]
+        if was.edits != now.edits:
+            notes.append(
+                f"it holds {now.count:,} images, the other {was.count:,}: what was added or removed since is not in it"
+            )
+        return notes
+
+    def _publisher(self) -> Publisher:
+        return Publisher(self.store, self.name, self.called)
+
+    # --- what needs every row ------------------------------------------------------------------------------------
+
+    def follow(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: a filter and self-calibration need the scores of all images."""
+        raise BadSpec(
+            "photos in a row are not followed in an engine: that needs the scores of all images, and an engine gives "
+            "the best; ask each photo by itself (--no-online), or use a map in a folder"
+        )
+
+    def refit(self, *_: Any, **__: Any) -> NoReturn:
+        """Refused: the photos are not here."""
+        raise BadSpec("a map in an engine is not fitted again in place; build it again with: tfa build PHOTOS --engine")
+
+    def use_engine(self, name: str | None) -> None:
+        """The engine is the one that the images live in."""
+        if name is not None:
+            raise BadSpec(f"the images of {self.called} live in their own engine; leave out --engine {name}")
+
+    # --- describe ------------------------------------------------------------------------------------------------
+
+    @property
+    def unseen_share(self) -> float:
+        """Share of the photos in the map that the head was not fitted on."""
+        header = self.view.header
+        return 1 - header.fitted / max(header.count, 1)
+
+    def _advice(self) -> list[str]:
+        if self.unseen_share <= UNSEEN_LIMIT:
+            return []
+        return [f"{self.unseen_share:.0%} of the photos were not seen when the head was fitted; build the map again"]
+
+    def sample(self) -> SampleMap:
+        """The sample of the images that decisions were judged on, as a map of its own."""
+        apart = SampleMap(self._versions.now(fresh=True), self.info(), self._encoder)
+        apart.options, apart.cache = self.options, self.cache
+        return apart
+
+    def info(self) -> dict[str, Any]:
+        """The map in JSON: what it holds, what was decided and why. Its photos are not listed: see `records`."""
+        view = self._versions.now(fresh=True)
+        return {**facts_of_engine(view, self.name, self.called), "notes": [*view.header.notes, *self._advice()]}
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self.store.close()

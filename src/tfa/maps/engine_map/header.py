@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from tfa.base.reading import parse_json
-from tfa.errors import BadMap, EngineConflict
+from tfa.errors import BadMap
 from tfa.maps.engine_map.documents import collection_of, folder_of, header_key
 from tfa.search.store import Store
 
@@ -54,6 +54,10 @@ class EngineHeader:
     created: str
     index: str | None = None  # of the collection; None searches exactly
     patches: Mapping[str, Any] | None = None  # where compact tokens are, see `patches`; None: nothing is verified
+    fitted: int = 0  # of the images that answer: those that the spaces were fitted on
+    placed: int = 0  # those with a position
+    removed: int = 0  # images that were taken out
+    editor: str = ""  # who made this revision
     edits: int = 0  # additions and removals so far: collections of equal number hold the same images
     pending: Mapping[str, Pending] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -142,8 +146,5 @@ def read_header(store: Store, name: str, url: str) -> tuple[EngineHeader, bytes]
 
 def maps_in(store: Store) -> list[str]:
     """Names of the maps of a store."""
-    return [key.removesuffix("/header") for key in store.keys() if key.count("/") == 1 and key.endswith("/header")]
-
-
-def conflict(url: str, doing: str) -> EngineConflict:
-    return EngineConflict(f"{url} was edited by others {ATTEMPTS} times while {doing}; do it again in a moment")
+    every = store.keys("")
+    return [key.removesuffix("/header") for key in every if key.count("/") == 1 and key.endswith("/header")]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tfa.errors import EngineConflict
-from tfa.maps.engine_map.claim import Claim, claimed
+from tfa.maps.engine_map.claim import Claim, claimed, whoami
 from tfa.maps.engine_map.documents import (
     collection_of,
     folder_of,
@@ -51,7 +51,7 @@ class Publisher:
         """
         with claimed(self.store, self.name, doing, self.url) as held:
             self._claim = held
-            self._before = self.store.read(header_key(self.name))
+            self.look()
             self.tidy()
             try:
                 yield held
@@ -69,12 +69,18 @@ class Publisher:
 
     def begin(self, dims: int, dtype: str = "float32") -> Collection:
         """The next collection, empty: its number is beyond everything that is there."""
-        self._next_version()
+        self.next_version()
         return self.store.create(collection_of(self.name, self.version), dims, dtype)
 
-    def _next_version(self) -> None:
+    def next_version(self) -> int:
+        """A number beyond everything that is there, for what is written from now on."""
         known = 0 if self.before is None else self.before.revision
         self.version = max([known, self.version, *versions_there(self.store, self.name)]) + 1
+        return self.version
+
+    def look(self) -> None:
+        """What the map is now is what will be replaced."""
+        self._before = self.store.read(header_key(self.name))
 
     def write(
         self,
@@ -99,6 +105,8 @@ class Publisher:
         moments: Moments,
         *,
         next_id: int,
+        fitted: int | None = None,
+        placed: int = 0,
         encoder: Mapping[str, Any],
         heads: Sequence[str],
         active: str,
@@ -106,11 +114,13 @@ class Publisher:
         index: str | None = None,
         patches: Mapping[str, Any] | None = None,
         notes: Sequence[str] = (),
+        same_images: bool = False,
     ) -> EngineHeader:
         """Write the documents, then make this version the map. `moments` are those of all that was written.
 
-        `skeleton_folder` is a map as `skeleton.write_skeleton` writes it; `patches` is what `patches.write_patches`
-        returned, None if answers are not verified.
+        `skeleton_folder` is a map as `skeleton.write_skeleton` writes it; `patches` is what `patches.patch_place`
+        returned, None if answers are not verified. `fitted` of the images were seen when the spaces were fitted (None:
+        all), `placed` have a position. `same_images` says that the version before holds the very same ones.
         """
         folder, before = folder_of(self.name, self.version), self.before
         put_skeleton(self.store, f"{folder}skeleton/", skeleton_folder)
@@ -132,7 +142,11 @@ class Publisher:
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             index=index,
             patches=patches,
-            edits=0 if before is None else before.edits + 1,
+            fitted=moments.count if fitted is None else fitted,
+            placed=placed,
+            removed=before.removed if same_images and before is not None else 0,
+            edits=0 if before is None else before.edits + (not same_images),
+            editor=whoami(),
             notes=tuple(notes),
         )
         return self.swap(header)

@@ -2,8 +2,8 @@
 
     full = for each space   φ_½ levels (int8, r) · step (float32) · length n (float32), little endian
 
-The features of every head and carrier follow from them (`second_order_space.rows_of`), and so do the images' biases: the
-best answers are scored again, and a map is calibrated, without any photo.
+The features of every head and carrier follow from them (`second_order_space.rows_of`), and so do the images' biases:
+the best answers are scored again, and a map is calibrated, without any photo.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tfa.method.score_calibration import bias_of_rows
 from tfa.method.scorer import Scorer
 from tfa.method.second_order_space import rows_of
 from tfa.search.engine import direct_sum
-from tfa.search.gallery import Gallery, joined_rows
+from tfa.search.gallery import Gallery
 from tfa.search.quantised_rows import QuantisedRows, rounded
 from tfa.search.reduction import Moments, Reduction, fit_reduction
 from tfa.search.store import Entries, Payload
@@ -65,6 +65,10 @@ class SpaceRows:
             start += rank + 2 * NUMBERS.itemsize
         return cls(tuple(halves), tuple(lengths))
 
+    def take(self, rows: np.ndarray) -> SpaceRows:
+        """Some of the images."""
+        return SpaceRows(tuple(one[rows] for one in self.halves), tuple(one[rows] for one in self.lengths))
+
     def to_bytes(self) -> list[bytes]:
         """`full` of each image."""
         columns = []
@@ -92,12 +96,6 @@ class SpaceRows:
     def entries(self, head: Scorer, reduction: Reduction, ids: np.ndarray, payload: Sequence[Payload]) -> Entries:
         """The images as a collection holds them."""
         return Entries(np.asarray(ids, np.int64), reduction.of_images(*self.compiled(head)), payload, self.to_bytes())
-
-
-def joined_space_rows(parts: Sequence[SpaceRows]) -> SpaceRows:
-    """Several as one."""
-    halves = [joined_rows(rows) for rows in zip(*(part.halves for part in parts), strict=True)]
-    return SpaceRows(tuple(halves), tuple(map(np.concatenate, zip(*(part.lengths for part in parts), strict=True))))
 
 
 def ranks_of(head: Scorer) -> list[int]:

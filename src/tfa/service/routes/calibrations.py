@@ -11,9 +11,9 @@ from typing import Any
 
 from fastapi import Request
 
-from tfa.base.config import CalibrationSpec, EncoderOptions
+from tfa.base.config import CalibrationSpec
 from tfa.base.progress import Progress
-from tfa.maps import CalibrationReport, PlaceMap
+from tfa.maps import CalibrationReport
 from tfa.maps.calibrate import check_request
 from tfa.maps.expected_recall import in_words
 from tfa.maps.summary import differences
@@ -21,9 +21,9 @@ from tfa.service.auth import editing, reading
 from tfa.service.bodies import body_schema, read_photos
 from tfa.service.context import Chosen, Running, Service, answer_of
 from tfa.service.jobs import Job
-from tfa.service.live_map import LiveMap
 from tfa.service.models import Active, ActiveRequest, CalibrationFields, Dropped, JobStarted
 from tfa.service.problems import Refused
+from tfa.service.served import Served
 from tfa.service.uploads import Upload, file_name
 
 router, edits = reading("calibration"), editing("calibration")
@@ -37,7 +37,7 @@ async def calibrate(request: Request, service: Running, live: Chosen) -> dict[st
     Takes a while: poll the job. The calibration answers as soon as it is done; edits need not wait for it.
     """
     uploads, fields = await read_photos(request, CalibrationFields, service.settings)
-    check_request(live.current.state, fields.name, CalibrationSpec.budget)
+    await service.work(lambda: check_request(live.asked.state, fields.name, CalibrationSpec.budget))
     uploads, names, skipped = await _whole(uploads, service, live)
     folder = Path(tempfile.mkdtemp(prefix="tfa-calibration-"))
     try:
@@ -50,7 +50,7 @@ async def calibrate(request: Request, service: Running, live: Chosen) -> dict[st
 
 
 async def _whole(
-    uploads: list[Upload], service: Service, live: LiveMap
+    uploads: list[Upload], service: Service, live: Served
 ) -> tuple[list[Upload], list[str], list[dict[str, str]]]:
     """The photos that can be decoded, what their files are called, and those that are left out.
 
@@ -79,26 +79,22 @@ def _written(uploads: list[Upload], names: list[str], folder: Path) -> list[Path
 
 
 def _calibration(
-    live: LiveMap, files: list[Path], folder: Path, fields: CalibrationFields, skipped: list[dict[str, str]]
+    live: Served, files: list[Path], folder: Path, fields: CalibrationFields, skipped: list[dict[str, str]]
 ) -> Callable[[Progress], dict[str, Any]]:
-    """The job: calibrate a map apart, then put the new head into the map as it is by then."""
+    """The job."""
 
     def work(progress: Progress) -> dict[str, Any]:
         try:
-            base = live.current
-            apart = PlaceMap(base.state, encoder=live.encoder)  # without a folder: nothing is written yet
-            apart.cache, apart.options = base.cache, EncoderOptions(batch_size=1, skip_bad=True)
-            report = apart.calibrate(files, fields.name, score=fields.score, progress=progress)
+            report, before, revision = live.calibrate(files, fields.name, fields.score, progress)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        _, revision = live.edit("calibrate", lambda current: current.adopt_calibration(apart, fields.name)).result()
-        return _reported(report, base, revision, skipped)
+        return _reported(report, before, revision, skipped)
 
     return work
 
 
 def _reported(
-    report: CalibrationReport, base: PlaceMap, revision: int, left_out: list[dict[str, str]]
+    report: CalibrationReport, before: dict[str, Any], revision: int, left_out: list[dict[str, str]]
 ) -> dict[str, Any]:
     # Reasons are given without the folder the upload was written to.
     skipped = [
@@ -112,7 +108,7 @@ def _reported(
         **dataclasses.asdict(report),
         "skipped": skipped,
         "in_words": None if report.expected_recall is None else in_words(report.expected_recall),
-        "differences": differences(base.state.database.decisions, report.decisions),
+        "differences": differences(before, report.decisions),
         "revision": revision,
     }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +15,7 @@ from tfa.photos.positions import Position
 from tfa.service.auth import editing, reading
 from tfa.service.bodies import body_schema, read_photos
 from tfa.service.context import Chosen, ImageId, Running, answer_of, image_url, record_of
-from tfa.service.edits import NewPhoto, add_photos
+from tfa.service.edits import NewPhoto
 from tfa.service.models import Added, AddFields, ImageList, Removed
 from tfa.service.photo_files import LARGEST, SMALLEST
 from tfa.service.problems import Refused
@@ -27,19 +26,19 @@ router, edits = reading("images"), editing("images")
 
 @router.get("/images", response_model=ImageList)
 async def list_images(
+    service: Running,
     live: Chosen,
     offset: Annotated[int, Query(ge=0)] = 0,
     limit: Annotated[int, Query(ge=0, le=1000)] = 100,
     filter: Annotated[str, Query(description="Text that the file name must contain; case does not matter.")] = "",
 ) -> dict[str, Any]:
     """The images that answer, in the order they came in."""
-    wanted = filter.casefold()
-    matching = [record for record in live.current.images if not wanted or wanted in Path(record.path).name.casefold()]
+    total, shown = await service.work(lambda: live.images(offset, limit, filter))
     return {
-        "total": len(matching),
+        "total": total,
         "images": [
             {**record.to_dict(), "image": Path(record.path).name, "image_url": image_url(live, record.id)}
-            for record in matching[offset : offset + limit]
+            for record in shown
         ],
     }
 
@@ -53,8 +52,8 @@ async def image_file(
     service: Running, live: Chosen, id: ImageId, size: Annotated[int, Query(ge=SMALLEST, le=LARGEST)] = 480
 ) -> Response:
     """A JPEG copy of one of the map's own photos, its longer side at most `size` pixels, without its EXIF data."""
-    record = record_of(live, id)
-    copy = await service.work(lambda: service.copies.of(record, live.path, size))
+    record = await record_of(service, live, id)
+    copy = await service.work(lambda: service.copies.of(record, live.photo, size))
     return Response(copy, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
 
@@ -76,7 +75,7 @@ async def add_images(request: Request, service: Running, live: Chosen) -> dict[s
             if refusal.status == 503 or len(uploads) == 1:
                 raise
             skipped.append((upload.name, refusal.public))
-    report, revision = await answer_of(live.edit("add", partial(add_photos, photos)))
+    report, revision = await answer_of(live.add(photos))
     left_out = [{"image": image, "reason": reason} for image, reason in [*skipped, *report.skipped]]
     return {"added": report.added, "skipped": left_out, "notes": report.notes, "revision": revision}
 
@@ -103,8 +102,8 @@ def positions_of(given: Any, names: Sequence[str]) -> list[Position | None]:
 
 
 @edits.delete("/images/{id}", response_model=Removed)
-async def remove_image(live: Chosen, id: ImageId) -> dict[str, Any]:
+async def remove_image(service: Running, live: Chosen, id: ImageId) -> dict[str, Any]:
     """Take an image out of the answers. Its descriptors stay in the map until `tfa refit`, its file stays too."""
-    record_of(live, id)
+    await record_of(service, live, id)
     report, revision = await answer_of(live.edit("remove", lambda current: current.remove([id])))
     return {"removed": report.removed, "notes": report.notes, "revision": revision}

@@ -9,16 +9,16 @@ from typing import Any
 from fastapi import Request
 
 from tfa.errors import TfaError
-from tfa.explain.why import why as explain
 from tfa.maps.state import DATABASE
-from tfa.maps.verification import Question, wanted_candidates
+from tfa.maps.verification import Question
+from tfa.search.store import where_of
 from tfa.service.auth import reading, refusals, who
 from tfa.service.bodies import body_schema, read_photo, read_photos
 from tfa.service.context import Chosen, Running, Service, answer_of, image_url, record_of
-from tfa.service.live_map import LiveMap
 from tfa.service.models import BatchAnswer, QueryAnswer, QueryFields, WhyFields
 from tfa.service.problems import Refused, status_of
-from tfa.service.query_queue import QueryResult, no_sessions
+from tfa.service.query_queue import QueryResult
+from tfa.service.served import Served
 from tfa.service.sessions import SessionKey
 from tfa.service.uploads import Upload
 
@@ -61,23 +61,26 @@ async def query_batch(request: Request, service: Running, live: Chosen) -> dict[
 Asked = tuple[Question, SessionKey | None, bool]  # of the next photo: a question, its camera, is it of a drive?
 
 
-def _asked(request: Request, live: LiveMap, fields: QueryFields) -> Asked:
+def _asked(request: Request, live: Served, fields: QueryFields) -> Asked:
     """What the request wants to know; the impossible is refused before a photo is decoded."""
-    question = Question(fields.k, fields.calibration, fields.verify, fields.candidates)
-    wanted_candidates(question, live.current.state)
+    where = where_of(fields.sessions, fields.region)
+    question = Question(fields.k, fields.calibration, fields.verify, fields.candidates, where)
+    live.check(question)
     if fields.session is None:
         return question, None, False
     if live.sessions is None:
-        raise no_sessions()
+        raise live.no_sessions()
+    if where is not None:
+        raise Refused(422, "a session's photos are answered by the whole map; leave out sessions and region")
     return question, SessionKey(who(request), fields.session), fields.sequence
 
 
-async def _start(service: Service, live: LiveMap, upload: Upload, asked: Asked) -> Future[QueryResult]:
+async def _start(service: Service, live: Served, upload: Upload, asked: Asked) -> Future[QueryResult]:
     photo = await service.decoded(upload, live.encoder)
     return live.queries.hits(photo.image, *asked)
 
 
-async def _answer(live: LiveMap, query: Future[QueryResult], fields: QueryFields) -> dict[str, Any]:
+async def _answer(live: Served, query: Future[QueryResult], fields: QueryFields) -> dict[str, Any]:
     result = await answer_of(query)
     return {
         "hits": [  # a path may have been written on another system: this kind knows both separators
@@ -97,8 +100,8 @@ async def _answer(live: LiveMap, query: Future[QueryResult], fields: QueryFields
 async def why(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """What carried the match of a photo with an image of the map: patches, words and terms of the score."""
     upload, fields = await read_photo(request, WhyFields, service.settings)
-    record = record_of(live, fields.id)
+    record = await record_of(service, live, fields.id)
     photo = await service.decoded(upload, live.encoder)
-    tokens, current = await answer_of(live.queries.tokens(photo.image)), live.current
-    explanation = await service.work(lambda: explain(current, tokens, record.id, calibration=fields.calibration))
+    tokens = await answer_of(live.queries.tokens(photo.image))
+    explanation = await service.work(lambda: live.why(tokens, record.id, fields.calibration))
     return {**explanation, "image_url": image_url(live, record.id)}

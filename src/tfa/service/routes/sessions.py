@@ -8,9 +8,9 @@ from fastapi import Request
 
 from tfa.service.auth import editing, reading, visible_owner
 from tfa.service.context import Chosen, Running
-from tfa.service.live_map import LiveMap
 from tfa.service.models import Reset, SessionDetails, SessionList
 from tfa.service.problems import Refused
+from tfa.service.served import Served
 
 router, edits = reading("session"), editing("session")
 
@@ -51,5 +51,5 @@ async def reset_all(service: Running, live: Chosen) -> dict[str, Any]:
     return {"reset": [] if live.sessions is None else await service.work(live.sessions.reset)}
 
 
-def _unknown(live: LiveMap, name: str) -> Refused:
+def _unknown(live: Served, name: str) -> Refused:
     return Refused(404, f"there is no session {name[:80]!r} in {live.name}; /v1/sessions lists those there are")

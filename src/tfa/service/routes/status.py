@@ -8,6 +8,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 
 from tfa.service.auth import reader
 from tfa.service.context import Running
+from tfa.service.live_engine_map import LiveEngineMap
 from tfa.service.models import Health
 from tfa.service.problems import RETRY
 
@@ -24,8 +25,13 @@ async def healthz() -> dict[str, str]:
     "/readyz", response_model=Health, responses={503: {"model": Health, "description": "Still loading, or failed."}}
 )
 async def readyz(service: Running) -> Response:
-    """Ready: maps are open and packed for queries, encoders have run once, and every map's query thread runs."""
+    """Ready: maps are open and packed for queries, encoders have run once, and every map's query thread runs.
+
+    A map in an engine is ready if its engine answers; if not, the status is a sentence that names it.
+    """
     status = service.status
+    if status == "ready" and any(isinstance(live, LiveEngineMap) for live in service.maps.values()):
+        status = await service.work(lambda: service.trouble) or status
     return JSONResponse({"status": status}, 200 if status == "ready" else 503, RETRY if status == "loading" else None)
 
 

@@ -1,0 +1,29 @@
+"""`tfa rollback`: take back the last build or calibration of a map in an engine."""
+
+from __future__ import annotations
+
+from tfa.cli import options
+from tfa.cli.console import counted, print_json, say
+from tfa.errors import BadSpec
+from tfa.search.stores import is_url
+
+
+def rollback(map: options.MapPath, json: options.AsJson = False) -> None:
+    """Let the version before the last build or calibration answer again. Doing it twice brings the last one back.
+
+    For a map in an engine, which keeps one version beside the one that answers.
+    """
+    if not is_url(map):
+        raise BadSpec(f"{map} is a folder, which keeps one version; copy it before you change it")
+
+    from tfa.maps.engine_map import EngineMap
+
+    opened = EngineMap.open(map)  # type: ignore[arg-type]  # a URL, see `options.map_place`
+    notes = opened.rollback()
+    header = opened.view.header
+    if json:
+        print_json({"version": header.version, "active": header.active, "images": header.count, "notes": notes})
+        return
+    say(f"took back the last change of {map}: {counted(header.count, 'image')}", style="bold green")
+    for note in notes:
+        say(f"  {note}")

@@ -1,0 +1,152 @@
+"""A map of the service, in a folder or in an engine: what routes ask of it."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tfa.base.progress import Progress
+from tfa.base.tokens import Tokens
+from tfa.maps import CalibrationReport, EditReport
+from tfa.maps.asking import Asking
+from tfa.maps.query import AskableMap
+from tfa.maps.records import ImageRecord
+from tfa.maps.verification import Question
+from tfa.service.edits import NewPhoto
+from tfa.service.metrics import Metrics
+from tfa.service.problems import Refused, busy
+from tfa.service.query_queue import QueryQueue
+from tfa.service.sessions import MapSessions
+from tfa.service.settings import ServiceSettings
+from tfa.service.shared_encoder import SharedEncoder
+
+T = TypeVar("T")
+
+
+class Served(ABC):
+    """One map: queries wait for no edit, edits wait for each other in the map's one editing thread."""
+
+    sessions: MapSessions | None = None
+
+    def __init__(self, name: str, encoder: SharedEncoder, settings: ServiceSettings, metrics: Metrics) -> None:
+        self.name, self.encoder = name, encoder
+        self._settings, self._metrics = settings, metrics
+        self.queries = QueryQueue(name, lambda: self.asked, encoder, settings, metrics, self.sessions)
+        self._editor = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-edits-{name}")
+        self._waiting, self._lock, self._closed = 0, threading.Lock(), False
+        metrics.queue_length.labels(name).set_function(lambda: len(self.queries))
+        metrics.map_images.labels(name).set_function(lambda: self.count)
+        metrics.map_revision.labels(name).set_function(lambda: self.revision)
+        metrics.sessions.labels(name).set_function(lambda: 0 if self.sessions is None else len(self.sessions))
+        self.evidence: tuple[object, dict[str, Any]] | None = None  # the last one computed, and of what
+
+    # --- what a kind of map brings ------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def asked(self) -> Asking:
+        """The map as it is now."""
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """Images, as far as is known without asking anybody."""
+
+    @property
+    @abstractmethod
+    def revision(self) -> int:
+        """The same of the revision."""
+
+    @property
+    @abstractmethod
+    def path_name(self) -> str:
+        """What it is called where it lies."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it cannot answer now, in a sentence; None if it can. It may take a moment to know."""
+        return None
+
+    @abstractmethod
+    def check(self, question: Question) -> None:
+        """Refuse what is known at once to be impossible, before a photo is decoded."""
+
+    @abstractmethod
+    def no_sessions(self) -> Refused:
+        """The refusal of a session, where there are none."""
+
+    @abstractmethod
+    def info(self) -> dict[str, Any]:
+        """`PlaceMap.info()`."""
+
+    @abstractmethod
+    def images(self, offset: int, limit: int, wanted: str) -> tuple[int, list[ImageRecord]]:
+        """How many have `wanted` in their file name, case aside, and some of them."""
+
+    @abstractmethod
+    def record(self, image_id: int) -> ImageRecord | None:
+        """An image that answers, by its id."""
+
+    @abstractmethod
+    def placed(self) -> list[ImageRecord]:
+        """The images with a position."""
+
+    @abstractmethod
+    def photo(self, record: ImageRecord) -> bytes:
+        """The file an image was made of; refused if it is not there any more."""
+
+    @abstractmethod
+    def judged_on(self) -> tuple[object, AskableMap]:
+        """The map that decisions were judged on, and something that is another after an edit."""
+
+    @abstractmethod
+    def why(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
+        """What carried a match."""
+
+    @abstractmethod
+    def add(self, photos: Sequence[NewPhoto]) -> Future[tuple[EditReport, int]]:
+        """Add uploads; they are durable and visible to the next query when it is done."""
+
+    @abstractmethod
+    def calibrate(
+        self, files: Sequence[Path], name: str, score: bool | None, progress: Progress
+    ) -> tuple[CalibrationReport, dict[str, Any], int]:
+        """Calibrate by photos: the report, what was decided without a calibration, and the revision."""
+
+    @abstractmethod
+    def _edit(self, kind: str, change: Callable[[Any], T]) -> tuple[T, int]:
+        """Run an edit in the editing thread; its answer and the revision that queries see from then on."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make ready for queries."""
+
+    # --- edits --------------------------------------------------------------------------------------------------
+
+    def edit(self, kind: str, change: Callable[[Any], T]) -> Future[tuple[T, int]]:
+        """Run `change` on the map, in turn; its answer and the revision that queries see from then on."""
+        with self._lock:
+            if self._closed:
+                raise busy("the service is stopping; send the edit again when it is back")
+            if self._waiting >= self._settings.max_waiting:
+                raise busy(f"{self._waiting} edits wait already; send this one again in a moment")
+            self._waiting += 1
+            return self._editor.submit(self._in_turn, kind, change)
+
+    def _in_turn(self, kind: str, change: Callable[[Any], T]) -> tuple[T, int]:
+        try:
+            return self._edit(kind, change)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def close(self) -> None:
+        """Answer and write what was taken, take no more."""
+        with self._lock:
+            self._closed = True
+        self._editor.shutdown(wait=True)
+        self.queries.close()

@@ -1,0 +1,98 @@
+"""Patch sources: compact tokens that lie elsewhere, read by the ids of images, a batch at a time.
+
+`patch_store.CompactTokens` holds the patches of all images of a map in order. Of a map of many images they lie in a
+store or a bucket; `SourcedTokens` compares photos with those that are asked for, and no others are read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from tfa.base.config import VerifySpec
+from tfa.base.tokens import Tokens
+from tfa.verification.compaction import Compaction
+from tfa.verification.matching import Matches
+from tfa.verification.patch_store import CompactTokens, Grid
+
+CACHED_BYTES = 256_000_000  # of patches kept in memory
+
+
+class PatchSource(Protocol):
+    """Where patches lie."""
+
+    def rows(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
+        """int8 `c n r` of these images, in their order: one batched read; an id that is not there is an error."""
+        ...
+
+
+class CachedPatches:
+    """The patches that were read last, in memory: another `PatchSource`."""
+
+    def __init__(self, source: PatchSource, most_bytes: int = CACHED_BYTES) -> None:
+        self._source, self._most = source, most_bytes
+        self._kept: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._bytes, self._lock = 0, threading.Lock()
+
+    def rows(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
+        wanted = [int(one) for one in ids]
+        with self._lock:
+            known = {one: self._kept[one] for one in wanted if one in self._kept}
+            for one in known:
+                self._kept.move_to_end(one)
+        missing = sorted(set(wanted) - set(known))
+        if missing:
+            fresh = dict(zip(missing, self._source.rows(missing), strict=True))
+            known |= fresh
+            with self._lock:
+                self._keep(fresh)
+        return np.stack([known[one] for one in wanted])
+
+    def _keep(self, fresh: dict[int, np.ndarray]) -> None:
+        for one, patches in fresh.items():
+            if one not in self._kept:
+                self._kept[one] = np.array(patches)  # of its own: a view would keep the whole batch
+                self._bytes += patches.nbytes
+        while self._bytes > self._most and self._kept:
+            self._bytes -= self._kept.popitem(last=False)[1].nbytes
+
+
+@dataclass(frozen=True)
+class SourcedTokens:
+    """Compact tokens of a map whose patches a source brings: compares photos as `CompactTokens` does."""
+
+    compaction: Compaction
+    grid: Grid
+    spec: VerifySpec
+    source: PatchSource
+
+    @property
+    def bytes_per_image(self) -> int:
+        return self.grid[0] * self.grid[1] * self.compaction.dimensions
+
+    def of(self, ids: Sequence[int] | np.ndarray) -> CompactTokens:
+        """The compact tokens of some images, a row each in their order."""
+        return CompactTokens(self.compaction, self.grid, (self.source.rows(ids),), self.spec)
+
+    def empty(self) -> CompactTokens:
+        """Of no image: what describes photos and new images."""
+        return CompactTokens(self.compaction, self.grid, (), self.spec)
+
+    def query(self, tokens: Tokens) -> np.ndarray:
+        return self.empty().query(tokens)
+
+    def grid_of(self, tokens: Tokens) -> Grid | None:
+        return self.empty().grid_of(tokens)
+
+    def matches_of_each(
+        self, queries: Sequence[np.ndarray], grid: Grid, indices: Sequence[np.ndarray], threads: int | None = None
+    ) -> list[list[Matches]]:
+        """Of several photos, each with images of its own, by their ids; all patches come in one read."""
+        ids = np.unique(np.concatenate(indices))
+        local = [np.searchsorted(ids, own) for own in indices]
+        return self.of(ids).matches_of_each(queries, grid, local, threads)
