@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 import tfa.encoders
+import tfa.maps.asking
 import tfa.maps.place_map
-import tfa.maps.query
 from tests.fakes import FakeEncoder
 from tfa.cli.app import main
 
@@ -38,7 +38,7 @@ def child(words: list[str], kind: str, said: str) -> None:
 
 
 def run() -> None:
-    for module in (tfa.encoders, tfa.maps.query, tfa.maps.place_map):
+    for module in (tfa.encoders, tfa.maps.asking, tfa.maps.place_map):
         module.load_encoder = lambda *_, **__: FakeEncoder()  # type: ignore[attr-defined]
     codes = []
     for words, kind, said in json.loads(Path(sys.argv[1]).read_text("utf-8")):
