@@ -10,8 +10,10 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
 from tests.maps.sharded.builders import SPEC, LoggedEncoder, Published, build, counted, same
 from tfa.base.config import EncoderOptions, MapSpec
+from tfa.base.tokens import Tokens
 from tfa.errors import BadImage, BadSpec, NoImages
 from tfa.maps import PlaceMap
+from tfa.maps.engine_map.patches import read_patches
 from tfa.maps.engine_map.rows import SpaceRows, ranks_of
 from tfa.maps.sharded import list_photos
 from tfa.maps.sharded.executors import Executor, ProcessExecutor, SerialExecutor
@@ -19,6 +21,7 @@ from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
 from tfa.reference.second_order import descriptor
 from tfa.search.reduction import Moments
+from tfa.verification.patch_store import CompactTokens
 
 
 class Backwards(SerialExecutor):
@@ -100,6 +103,23 @@ def test_sample_images_have_the_same_rows_in_the_skeleton_as_in_the_store(fleet,
     own = SpaceRows.of(found.state.spaces, 0, len(found.state.images)).to_bytes()
     by_id = dict(zip(found.ids.tolist(), found.full, strict=True))
     assert [by_id[record.id] for record in found.state.images] == own
+
+
+@pytest.mark.parametrize("sample", [32, 100])
+def test_patches_of_every_image_are_in_the_store_and_the_map_answers(fleet, url, sample):
+    (fleet / "013.png").write_bytes(b"no picture")  # so that blocks of patches and shards begin elsewhere
+    build(fleet, url, options=EncoderOptions(skip_bad=True), sample=sample)
+    found = Published(url)
+    patches = read_patches(found.store, found.header.patches)
+    assert patches is not None
+    images = [as_rgb(one["path"]) for one in found.payload]
+    tokens = Tokens(*FakeEncoder().encode(images), grid=(4, 4))
+    own = CompactTokens.of(tokens, patches.compaction, patches.spec)
+    assert (patches.source.rows(found.ids) == own.chunks[0]).all()
+    opened = PlaceMap.load(url, encoder=FakeEncoder())
+    for number in (0, 12, 14, 73):
+        [hit] = opened.query(fleet / f"{number:03d}.png", k=1)
+        assert hit.image == str(fleet / f"{number:03d}.png")
 
 
 def test_broken_photos_are_left_out_and_listed_wherever_they_are(fleet, url):

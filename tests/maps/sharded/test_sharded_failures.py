@@ -24,6 +24,8 @@ from tests.maps.sharded.builders import (
 from tfa.base import files
 from tfa.errors import DiskFull, EngineConflict, OutOfResources, TfaError
 from tfa.maps.engine_map.publish import Publisher
+from tfa.maps.engine_map.skeleton import sampled
+from tfa.maps.sharded import list_photos
 from tfa.maps.sharded.describe_passes import Describe
 from tfa.maps.sharded.executors import ProcessExecutor
 from tfa.maps.sharded.work_folder import WorkFolder
@@ -78,12 +80,16 @@ def test_a_killed_driver_is_followed_by_a_run_that_repeats_only_what_was_under_w
     for path in encoded.iterdir():
         path.unlink()
     report = build(fleet, url, encoder=SlowEncoder, work=work)
-    finished = sum(name.startswith("descriptors") for name in done)
+    finished = [f"descriptors-{number:06d}.safetensors" in done for number in range(8)]
     described = next(one for one in report.passes if one.name == "descriptors")
-    assert described.before == finished
-    assert f"{finished + 8} of 16 shards were done by an earlier run" in report.notes[-2]  # 8 of the sample
-    assert counted(encoded) <= 75 - 32 - sum(6 for _ in range(finished)) + 10
-    assert before + counted(encoded) <= 75 + 4 * 10  # at most what four items under way had
+    assert described.before == sum(finished)
+    assert (
+        f"{sum(finished) + 5} of 13 shards were done by an earlier run" in report.notes
+    )  # 5 have photos of the sample
+    shards = list_photos(fleet).shards(10, sampled(75, 32).tolist())
+    left = [len(shard) - len(shard.sample) for shard in shards if not finished[shard.number]]
+    assert counted(encoded) == sum(left)
+    assert before + counted(encoded) <= 75 + 4 * 10  # once more at most what four items under way had
     assert Published(url).ids.tolist() == list(range(75))
 
 
@@ -147,7 +153,7 @@ def test_a_full_disk_at_a_worker_is_one_sentence_and_the_build_goes_on_after(fle
     (encoded / "full").unlink()
     with ProcessExecutor(2) as pool:
         report = build(fleet, url, encoder=FullDiskEncoder, executor=pool)
-    assert next(one for one in report.passes if one.name == "sample").before == 8
+    assert next(one for one in report.passes if one.name == "sample").before == 5
     assert Published(url).ids.tolist() == list(range(75))
 
 

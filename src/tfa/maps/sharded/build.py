@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tfa.base.progress import Progress, as_progress
 from tfa.encoders import DEFAULT_ENCODER, Encoder
 from tfa.errors import BadMap, BadSpec, NoImages
 from tfa.maps.engine_map.header import EngineHeader
+from tfa.maps.engine_map.patches import patch_place, write_compaction
 from tfa.maps.engine_map.publish import Publisher, VersionFacts
 from tfa.maps.engine_map.rows import SpaceRows, reduction_from
 from tfa.maps.engine_map.skeleton import SAMPLE, sampled, write_skeleton
@@ -106,9 +108,8 @@ def build_sharded(
             photos, publisher, encoding, spec or HeadSpec(), map_spec, dims,
             PassRunner(executor or SerialExecutor(), as_progress(progress)), shard_size, sample, work,
         )  # fmt: skip
-        writes_here = SerialExecutor() if store.one_process else build.runner.executor
-        return build.run(index, lambda reduction, ids: WriteEntries(
-            build.folder, SKELETON, reduction, kind, base, name, publisher.version, ids), writes_here)  # fmt: skip
+        writes = SerialExecutor() if store.one_process else build.runner.executor
+        return build.run(index, partial(WriteEntries, build.folder, SKELETON, kind, base, name), writes)
 
 
 @dataclass
@@ -142,13 +143,11 @@ class _Build:
 
     # --- the order of things -------------------------------------------------------------------------------------
 
-    def run(
-        self, index: str | None, writing: Callable[[Any, dict[int, int]], WriteEntries], writer_: Executor
-    ) -> BuildReport:
+    def run(self, index: str | None, writing: Callable[..., WriteEntries], writes: Executor) -> BuildReport:
+        """All passes; `writing` is the last one without what is known only then."""
         chosen = [shard for shard in self.shards if shard.sample]
-        known = self.runner.run(
-            "sample", EncodeSample(self.folder, self.encoding), chosen, [len(s.sample) for s in chosen]
-        )
+        sizes = [len(shard.sample) for shard in chosen]
+        known = self.runner.run("sample", EncodeSample(self.folder, self.encoding), chosen, sizes)
         state = self.runner.timed("fit", self._fitted_sample)
         if self.whole:
             self._final_rows(state)
@@ -156,22 +155,31 @@ class _Build:
             known = self._descriptors(state)
             self._space_of_all(state, known)
             self.runner.run("rows", Project(self.folder), self.shards, _sizes(known, self.shards))
-        sizes = _sizes(known, self.shards)
-        ids = dict(enumerate(np.cumsum([0, *sizes])[:-1].tolist()))
-        count = sum(sizes)
-        total = self._vectors(sizes)
+        total = self._vectors(_sizes(known, self.shards))
         reduction = reduction_from(total, self.dims)
+        ids = _first_ids(known, self.shards)
         collection = self.publisher.begin(reduction.dims)
-        self.runner.run("entries", writing(reduction, ids), self.shards, sizes, writer_)
+        patches = self._patches(state, ids[-1])
+        work = writing(version=self.publisher.version, reduction=reduction, ids=ids, patches=patches)
+        self.runner.run("entries", work, self.shards, _sizes(known, self.shards), writes)
         collection.seal(index)
-        skipped = [*self.photos.skipped, *((uri, why) for done in known.values() for uri, why in done.skipped)]
         self.notes += self.runner.notes()
-        header = self.publisher.finish(
-            self.folder.path / SKELETON, reduction, reduction.moments(total), VersionFacts(next_id=count,
-            encoder=state.encoder, heads=[DATABASE], active=DATABASE, index=index, notes=self.notes),
+        facts = VersionFacts(
+            next_id=ids[-1], placed=sum(done.placed for done in known.values()), encoder=state.encoder,
+            heads=[DATABASE], active=DATABASE, index=index, patches=patches, notes=self.notes,
         )  # fmt: skip
+        header = self.publisher.finish(self.folder.path / SKELETON, reduction, reduction.moments(total), facts)
         self.folder.remove()
+        skipped = [*self.photos.skipped, *(one for done in known.values() for one in done.skipped)]
         return BuildReport(self.publisher.url, header, skipped, self.notes, self.runner.passes)
+
+    def _patches(self, state: MapState, count: int) -> dict[str, Any] | None:
+        """Where the patches of all images will be; what turns a photo's into such is there already."""
+        if state.compact is None:
+            return None
+        place = patch_place(self.publisher.name, self.publisher.version, count, state.compact)
+        write_compaction(self.publisher.store, place, state.compact)
+        return place
 
     # --- on the sample -------------------------------------------------------------------------------------------
 
@@ -209,6 +217,9 @@ class _Build:
             payload = self.folder.needed(named("sample", shard.number)).facts["payload"]
             rows = SpaceRows.of(state.spaces, start, start + len(payload)) if payload else None
             tensors = {} if rows is None else row_tensors(rows)
+            if state.compact is not None:
+                own = state.compact.patch_tensors(start, start + len(payload)) if payload else {}
+                self.folder.write(named("patches", shard.number), own)
             self.folder.write(named("rows", shard.number), tensors, {"payload": payload})
             start += len(payload)
         self._keep_skeleton(state)
@@ -247,7 +258,7 @@ class _Build:
         self.folder.write("axes", axes_tensors(axes), {"participation": axes.participation})
 
     def _sample_in_space(self, state: MapState, known: dict[int, Done]) -> None:
-        first = dict(enumerate(np.cumsum([0, *_sizes(known, self.shards)])[:-1].tolist()))
+        first = _first_ids(known, self.shards)
         descriptors, payload, ids = [], [], list[int]()
         for shard in self.shards:
             if not shard.sample:
@@ -258,10 +269,9 @@ class _Build:
                 descriptors.append(np.array(kept["descriptors"][rows]))
             payload += [kept.facts["payload"][row] for row in rows]
             ids += [first[shard.number] + row for row in rows]
-        count = sum(_sizes(known, self.shards))
         records = records_from(payload, ids)
         device = self.encoding.options.device
-        final = in_space_of_all(state, axes_of(self.folder), np.concatenate(descriptors), records, count, device)
+        final = in_space_of_all(state, axes_of(self.folder), np.concatenate(descriptors), records, first[-1], device)
         self._keep_skeleton(final)
 
     def _vectors(self, sizes: Sequence[int]) -> Moments:
@@ -275,3 +285,9 @@ class _Build:
 
 def _sizes(known: dict[int, Done], shards: Sequence[Shard]) -> list[int]:
     return [known[shard.number].images for shard in shards]
+
+
+def _first_ids(known: dict[int, Done], shards: Sequence[Shard]) -> list[int]:
+    """The id of the first image of each shard, and the one after all images."""
+    ids: list[int] = np.cumsum([0, *_sizes(known, shards)]).tolist()
+    return ids

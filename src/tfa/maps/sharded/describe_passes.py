@@ -34,12 +34,12 @@ class EncodeSample:
     def __call__(self, shard: Shard) -> Done:
         name, known = named("sample", shard.number), self.folder.read(named("sample", shard.number))
         if known is not None:
-            return Done(shard.number, len(known.facts["payload"]), True, known.facts["skipped"])
+            return Done.of(shard.number, known.facts, before=True)
         with encoded([shard.photos[place] for place in shard.sample], self.encoding) as photos:
             places = [shard.sample[place] for place in photos.places]
             facts = {"places": places, "payload": photos.payload, "skipped": photos.skipped}
             self.folder.write(name, _token_tensors(photos), facts)
-            return Done(shard.number, len(places), False, photos.skipped)
+            return Done.of(shard.number, facts, before=False)
 
 
 def _token_tensors(photos: EncodedPhotos) -> dict[str, np.ndarray]:
@@ -71,7 +71,7 @@ class Describe:
         name = named("descriptors", shard.number)
         known = self.folder.read(name)
         if known is not None and (self.compaction is None or self.folder.read(named("patches", shard.number))):
-            return Done(shard.number, len(known.facts["payload"]), True, known.facts["skipped"])
+            return Done.of(shard.number, known.facts, before=True)
         parts: list[Part] = []
         skipped: Skipped = []
         grid = self.encoding.load().grid
@@ -115,4 +115,4 @@ class Describe:
                 named("patches", shard.number), {"patches": np.concatenate(patches)[order]} if patches else {}
             )
         self.folder.write(name, tensors, facts)
-        return Done(shard.number, len(places), False, skipped)
+        return Done.of(shard.number, facts, before=False)

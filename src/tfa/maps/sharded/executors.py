@@ -8,8 +8,8 @@ item, retries=5, pure=False)` for each item, results from `as_completed`.
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
+import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -74,7 +74,8 @@ class ProcessExecutor(Executor):
             while waiting or under_way:
                 try:
                     while waiting and len(under_way) < AHEAD * self.workers:
-                        under_way[self._started().submit(work, waiting[0])] = waiting.popleft()
+                        future = self._started().submit(work, waiting[0])  # if that raises, the item still waits
+                        under_way[future] = waiting.popleft()
                     for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                         result = future.result()  # if that raises, the item is still under way
                         del under_way[future]
@@ -123,11 +124,9 @@ def _start_worker(workers: int) -> None:
     """Each worker takes its share of the cores; a result does not depend on it."""
     from threadpoolctl import threadpool_limits
 
-    threadpool_limits(max(usable_cores() // workers, 1))
-    with contextlib.suppress(ImportError):
-        import torch
-
-        torch.set_num_threads(max(usable_cores() // workers, 1))
+    share = max(usable_cores() // workers, 1)
+    os.environ.setdefault("OMP_NUM_THREADS", str(share))  # of torch, which is loaded with the encoder
+    threadpool_limits(share)
 
 
 def executor_for(ray: str | None, workers: int | None, device: str = "cpu") -> Executor:

@@ -8,6 +8,8 @@ proof that it is done, so repeating one that was finished costs a look at the fi
 from __future__ import annotations
 
 import os
+import secrets
+import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
@@ -21,6 +23,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 ADDRESSES = "auto, local, ray://HOST:10001 or HOST:PORT"
 OBJECT_STORE = 200_000_000  # bytes of a local one: results are a few numbers, all else is in files
+CONNECT_SECONDS = 5.0
 LOOPBACK = ("127.0.0.1", "localhost")
 
 
@@ -32,6 +35,7 @@ class RayExecutor(Executor):
     def __init__(self, address: str, workers: int | None = None, *, gpus: int = 0) -> None:
         if address not in ("auto", "local") and ":" not in address:
             raise BadSpec(f"--ray {address} is no address of a cluster; give {ADDRESSES}")
+        _check_answers(address)  # Ray itself would try for minutes
         self._ray = _imported(address)
         self._connect(address, workers)
         self._gpus = gpus
@@ -48,11 +52,8 @@ class RayExecutor(Executor):
             options["_node_ip_address"] = LOOPBACK[0]
         try:
             self._ray.init(address=address, **options)
-        except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-            raise EngineUnavailable(
-                f"Ray does not answer at {address} ({str(error).splitlines()[0]}); start a cluster with: ray start "
-                f"--head, or give {ADDRESSES}"
-            ) from None
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError, self._ray.exceptions.RayError) as error:
+            raise _silent(address, error) from None
 
     def map(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
         ray = self._ray
@@ -71,6 +72,23 @@ class RayExecutor(Executor):
 
     def close(self) -> None:
         self._ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not host:
+        return  # auto, local
+    try:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise _silent(address, error) from None
+
+
+def _silent(address: str, error: Exception) -> EngineUnavailable:
+    said = (str(error) or type(error).__name__).splitlines()[0]
+    return EngineUnavailable(
+        f"Ray does not answer at {address} ({said}); start a cluster with: ray start --head, or give {ADDRESSES}"
+    )
 
 
 def _computed(work: Callable[[T], R], item: T) -> R:
@@ -93,8 +111,10 @@ def _result(ray: Any, done: Any) -> Any:
 
 def _imported(address: str) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
-    # Ray otherwise tells tasks without a GPU that there is none by a variable; it says so in a warning meanwhile.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # without it Ray warns that it will change
+    if address == "local":
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # of this build's own cluster, kept nowhere
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         ray = import_module("ray")
 

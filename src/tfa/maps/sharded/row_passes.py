@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from tfa.maps.engine_map.documents import collection_of
+from tfa.maps.engine_map.patches import BLOCK, write_blocks
 from tfa.maps.engine_map.publish import AT_ONCE
 from tfa.maps.engine_map.rows import SpaceRows
 from tfa.maps.folder import reader
@@ -76,23 +78,24 @@ def head_of(folder: WorkFolder, skeleton: str) -> Scorer:
 
 @dataclass(frozen=True)
 class WriteEntries:
-    """A shard's images into the collection that will be published. Twice is once, so nothing is kept of it."""
+    """A shard's images, and their patches, into the store. Twice is once, so nothing is kept of it."""
 
     folder: WorkFolder
     skeleton: str
-    reduction: Reduction
     store: type[Store]
     url: str
     name: str
     version: int
-    first_ids: Mapping[int, int]  # id of the first image of each shard
+    reduction: Reduction
+    ids: Sequence[int]  # of the first image of each shard, and of the first that comes after all
+    patches: Mapping[str, Any] | None  # where patches are, see `engine_map.patches`; None: nothing is verified
 
     def __call__(self, shard: Shard) -> Done:
         kept = self.folder.needed(named("rows", shard.number))
         payload = kept.facts["payload"]
         if payload:
             rows = rows_of_shard(kept)
-            ids = self.first_ids[shard.number] + np.arange(len(payload))
+            ids = self.ids[shard.number] + np.arange(len(payload))
             entries = rows.entries(head_of(self.folder, self.skeleton), self.reduction, ids, payload)
             collection = connected(self.store, self.url).open(collection_of(self.name, self.version))
             for start in range(0, len(entries), AT_ONCE):
@@ -100,7 +103,24 @@ class WriteEntries:
                 collection.write(
                     Entries(entries.ids[part], entries.vectors[part], entries.payload[part], entries.full[part])
                 )
+        if self.patches is not None:
+            self._write_patches(shard.number, self.patches)
         return Done(shard.number, len(payload))
+
+    def _write_patches(self, number: int, place: Mapping[str, Any]) -> None:
+        """Documents of patches that begin in this shard; the last may end in the next."""
+        low, high = (min(-(-self.ids[one] // BLOCK) * BLOCK, self.ids[-1]) for one in (number, number + 1))
+        found: list[np.ndarray] = []
+        start = low
+        while start < high:
+            if self.ids[number + 1] > start:
+                first, stop = start - self.ids[number], min(high, self.ids[number + 1]) - self.ids[number]
+                found.append(self.folder.needed(named("patches", number))["patches"][first:stop])
+                start += stop - first
+            number += 1
+        if found:
+            store = connected(self.store, self.url)
+            write_blocks(store, place, np.arange(low, high), np.concatenate(found))
 
 
 @lru_cache(maxsize=2)

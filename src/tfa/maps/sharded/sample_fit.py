@@ -14,7 +14,8 @@ from tfa.base.progress import Progress
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec
-from tfa.maps.fit_map import FittedMap, complete, fit_map
+from tfa.maps.engine_map.from_place_map import second_order_state
+from tfa.maps.fit_map import fit_map
 from tfa.maps.folder.photo_paths import common_folder
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState
@@ -22,10 +23,9 @@ from tfa.maps.state_changes import new_state
 from tfa.maps.stored_head import StoredHead
 from tfa.maps.stored_space import SIGMAS, StoredSpaces
 from tfa.method.branch import DatabaseSplit
-from tfa.method.controllers.decisions import JudgedEvidence, SpectralStrengths
+from tfa.method.controllers.decisions import SpectralStrengths
 from tfa.method.principal_axes import PrincipalAxes
-from tfa.method.second_order import SECOND_ORDER
-from tfa.method.second_order_head import FittedSpaces, SecondOrderHead, assemble_second_order, measured
+from tfa.method.second_order_head import FittedSpaces, assemble_second_order, measured
 from tfa.method.second_order_space import sample_space
 from tfa.photos.positions import Position
 from tfa.verification.judged_head import not_judged, pseudo_limited
@@ -64,26 +64,8 @@ def fit_sample(
 ) -> tuple[MapState, list[str]]:
     """The map of the sample, always with a second-order head, and notes for the user."""
     fitted = fit_map(tokens, map_spec, spec, device, progress)
-    notes = [note for note in fitted.notes if "residual head" not in note]
-    if not isinstance(fitted.head, SecondOrderHead):
-        fitted, note = _second_order(fitted, tokens, map_spec, device, progress)
-        notes.append(note)
-    return new_state(fitted, map_spec, records, encoder), notes
-
-
-def _second_order(
-    fitted: FittedMap, tokens: Tokens, map_spec: MapSpec, device: str, progress: Progress
-) -> tuple[FittedMap, str]:
-    """The best second-order head, where a residual one has won: an engine holds rows of the space alone."""
-    spaces, evidence = fitted.spaces, fitted.head.evidence
-    assert spaces is not None
-    assert isinstance(evidence, JudgedEvidence), "a judged map was judged"
-    known = {name: one.value for name, one in evidence.candidates.items() if name.startswith(f"{SECOND_ORDER}/")}
-    carrier = max(known, key=lambda name: known[name]).partition("/")[2] if known else "partial"
-    why = f"a residual head was judged better on the sample; a map in an engine takes the second-order head ({carrier})"
-    seen = replace(evidence, reasons={**evidence.reasons, "engine": why})
-    head = assemble_second_order(spaces, spaces.decisions(carrier), seen)
-    return complete(head, tokens, map_spec, device, progress, fitted.compact), why
+    state, more = second_order_state(new_state(fitted, map_spec, records, encoder))
+    return state, [*fitted.notes, *more]
 
 
 def in_space_of_all(

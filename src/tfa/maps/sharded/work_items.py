@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tfa.maps.sharded.encoding import Skipped
 
@@ -17,6 +19,14 @@ class Done:
     images: int
     before: bool = False  # was the result there already?
     skipped: Skipped = field(default_factory=list)
+    placed: int = 0  # images with a position
+
+    @classmethod
+    def of(cls, number: int, facts: Mapping[str, Any], *, before: bool) -> Done:
+        """Of photos that were encoded."""
+        placed = sum(one["position"] is not None for one in facts["payload"])
+        skipped = [(uri, reason) for uri, reason in facts["skipped"]]
+        return cls(number, len(facts["payload"]), before, skipped, placed)
 
 
 @dataclass(frozen=True)
