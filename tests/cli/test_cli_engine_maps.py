@@ -61,7 +61,7 @@ def test_several_photos_are_answered_one_by_one(run, url, tmp_path):
     assert [answer["hits"][0]["position"]["x"] for answer in answers] == [0, 1, 2]
     refused = run("query", url, "--sequence", walk[0].parent)
     assert refused.exit_code != 0
-    assert "are not followed in an engine" in str(refused.exception)
+    assert "are not followed in an engine" in " ".join(refused.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_what_needs_a_folder_is_refused_in_a_sentence(run, url, tmp_path, words,
     given = {"photo": photo(tmp_path / "dusk.png", 5), "folder": tmp_path}
     refused = run(words[0], url, *(word.format(**given) for word in words[1:]))
     assert refused.exit_code != 0
-    assert sentence in str(refused.exception)
+    assert sentence in " ".join(refused.stderr.split())
 
 
 def test_a_folder_keeps_neither_versions_nor_sessions(run, url, tmp_path):
     PlaceMap.build(tmp_path / "town", head="second-order", encoder=FakeEncoder(), spec=SPEC).save(tmp_path / "t.tfa")
-    assert "keeps one version" in str(run("rollback", tmp_path / "t.tfa").exception)
+    assert "keeps one version" in run("rollback", tmp_path / "t.tfa").stderr
     refused = run("add", tmp_path / "t.tfa", photo(tmp_path / "n.png", 40), "--session", "night")
-    assert "keeps no sessions" in str(refused.exception)
+    assert "keeps no sessions" in " ".join(refused.stderr.split())
 
 
 def test_a_url_is_printed_without_its_password():

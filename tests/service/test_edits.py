@@ -10,7 +10,8 @@ import pytest
 
 from tests.maps.test_fast_maps import OtherArithmetic
 from tests.service.conftest import add, ask, ids, opened, picture, wait_until
-from tfa.maps import PlaceMap, asking
+from tfa.maps import PlaceMap
+from tfa.maps import query as asking
 from tfa.maps.folder import writer
 from tfa.photos.images import as_rgb
 from tfa.service import live_map

@@ -12,7 +12,8 @@ from tests.service.conftest import add, ask, opened, picture
 from tests.service.session_steps import DRIVE, STREAM, followed, listed, of_json, of_tracker, told
 from tests.service.test_query_queue import GatedEncoder
 from tfa.base.config import MapSpec
-from tfa.maps import PlaceMap, asking
+from tfa.maps import PlaceMap
+from tfa.maps import query as asking
 from tfa.maps.verification import Question
 from tfa.photos.images import as_rgb
 from tfa.service import sessions as kept

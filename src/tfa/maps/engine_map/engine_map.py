@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from tfa.base.config import CalibrationSpec
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
-from tfa.encoders import Encoder
-from tfa.errors import BadMap, BadSpec, EngineConflict
-from tfa.maps.asking import Asking
+from tfa.errors import BadMap
 from tfa.maps.calibrate import calibrated_head
 from tfa.maps.engine_map.answers import Asked, hits_of
+from tfa.maps.engine_map.askable import AskableEngineMap
 from tfa.maps.engine_map.calibrate import (
     forget,
     publish_version,
@@ -27,52 +26,29 @@ from tfa.maps.engine_map.calibrate import (
 from tfa.maps.engine_map.candidates import KnownScores, record_of
 from tfa.maps.engine_map.edits import NewImages, add_images, remove_images
 from tfa.maps.engine_map.from_place_map import DIMS, publish
-from tfa.maps.engine_map.header import EngineHeader
 from tfa.maps.engine_map.publish import AT_ONCE, Publisher
 from tfa.maps.engine_map.sample_map import SampleMap
-from tfa.maps.engine_map.summary import facts_of_engine
-from tfa.maps.engine_map.versions import Version, Versions, View
+from tfa.maps.engine_map.versions import Version, View
 from tfa.maps.expected_recall import expected_recall
-from tfa.maps.likeness import Likeness
 from tfa.maps.lookup import find_records, unique_files
 from tfa.maps.query import AskableMap
-from tfa.maps.records import CalibrationReport, EditReport, Hit, ImageRecord
-from tfa.maps.state import DATABASE, MapState
+from tfa.maps.records import CalibrationReport, EditReport, ImageRecord
+from tfa.maps.state import DATABASE
 from tfa.maps.state_changes import records_of
 from tfa.maps.verification import Question, candidates_wanted
 from tfa.photos.images import find_images, nameable
 from tfa.photos.positions import Position, find_positions
 from tfa.photos.token_cache import EncodedImages
-from tfa.search.store import Store
 from tfa.search.stores import parsed, public
 
-UNSEEN_LIMIT = 0.2  # share of images not seen at fitting from which building again is advised
 
-
-class EngineMap(Asking):
+class EngineMap(AskableEngineMap):
     """A map whose images live in a vector engine; open it by its URL, such as postgres://HOST/DATABASE/NAME.
 
     Several processes may ask and edit it: what one edited the others see within a second.
     """
 
-    def __init__(
-        self, store: Store, name: str, url: str, encoder: Encoder | None = None, patch_cache: int | None = None
-    ) -> None:
-        """`patch_cache` is how many bytes of patches are kept in memory."""
-        super().__init__(encoder)
-        self.store, self.name, self.url = store, name, url
-        self._versions = Versions(store, name, public(url), patch_cache)
-        self._known: dict[tuple[str, int], KnownScores] = {}
-
-    # --- open and publish ----------------------------------------------------------------------------------------
-
-    @classmethod
-    def open(cls, url: str, encoder: Encoder | None = None, patch_cache: int | None = None) -> EngineMap:
-        """The map of a URL; an error says which maps are there if it is not."""
-        kind, place, name = parsed(url)
-        opened = cls(kind.connect(place), name, url, encoder, patch_cache)
-        opened.view  # noqa: B018  # what is wrong with it is said now
-        return opened
+    # --- publish -------------------------------------------------------------------------------------------------
 
     @classmethod
     def build_from(
@@ -93,91 +69,6 @@ class EngineMap(Asking):
         built._encoder, built.cache, built.options = place_map._encoder, place_map.cache, place_map.options
         built.skipped = list(place_map.skipped)
         return built
-
-    @property
-    def view(self) -> View:
-        """The map as it is now, or was half a second ago."""
-        return self._versions.now()
-
-    @property
-    def last_seen(self) -> EngineHeader:
-        """The header as it was last looked at, without asking the engine."""
-        return self._versions.last.header
-
-    @property
-    def state(self) -> MapState:  # type: ignore[override]
-        """Heads and encoder, with a sample of the images."""
-        return self.view.state
-
-    @property
-    def path(self) -> Path:
-        """Its name, where a map's folder would stand."""
-        return Path(self.name)
-
-    @property
-    def called(self) -> str:
-        return public(self.url)
-
-    def __len__(self) -> int:
-        return self.view.header.count
-
-    def prepare(self) -> None:
-        """There is nothing to pack: reads what is needed to answer."""
-        self._versions.now(fresh=True)
-
-    # --- ask -----------------------------------------------------------------------------------------------------
-
-    def check(self, question: Question) -> None:
-        view = self.view
-        view.chosen(question.calibration)
-        candidates_wanted(question, view.state, view.patches)
-
-    def hits(self, tokens: Tokens, question: Question, likeness: Likeness | None = None) -> list[list[Hit]]:
-        try:
-            return self._hits(self.view, tokens, question, likeness)
-        except EngineConflict:  # the version was dropped while it was asked: twice replaced within half a second
-            return self._hits(self._versions.now(fresh=True), tokens, question, likeness)
-
-    def _hits(self, view: View, tokens: Tokens, question: Question, likeness: Likeness | None) -> list[list[Hit]]:
-        version = view.chosen(question.calibration)
-        candidates = candidates_wanted(question, view.state, view.patches, tokens)
-        asked = Asked(question.k, candidates, question.where)
-        return hits_of(view, version, tokens, asked, self._scores_of(view, version), likeness)
-
-    def _scores_of(self, view: View, version: Version) -> KnownScores:
-        """What is remembered of a collection as it is."""
-        key = (version.collection.name, view.header.edits)
-        self._known = {one: kept for one, kept in self._known.items() if one[1] == view.header.edits}
-        return self._known.setdefault(key, KnownScores())
-
-    # --- images --------------------------------------------------------------------------------------------------
-
-    def records(self) -> Iterator[ImageRecord]:
-        """All images that answer, in the order they came in, read page by page."""
-        view = self._versions.now(fresh=True)
-        for page in view.active.collection.pages(AT_ONCE):
-            for own, payload in zip(page.ids.tolist(), page.payload, strict=True):
-                if own not in view.header.removing:
-                    yield record_of(own, payload)
-
-    @property
-    def images(self) -> list[ImageRecord]:
-        """All of them at once: for maps that are not large."""
-        return list(self.records())
-
-    def record(self, image_id: int) -> ImageRecord | None:
-        """An image that answers, by its id."""
-        view = self.view
-        found = view.active.collection.fetch([image_id])
-        if not len(found) or image_id in view.header.removing:
-            return None
-        return record_of(image_id, found.payload[0])
-
-    def held(self, digests: Sequence[str]) -> dict[str, int]:
-        """The images of these contents, by digest."""
-        view = self._versions.now(fresh=True)
-        known = view.active.collection.find(list(digests))
-        return {digest: own for digest, own in known.items() if own not in view.header.removing}
 
     # --- edit ----------------------------------------------------------------------------------------------------
 
@@ -323,49 +214,3 @@ class EngineMap(Asking):
 
     def _publisher(self) -> Publisher:
         return Publisher(self.store, self.name, self.called)
-
-    # --- what needs every row ------------------------------------------------------------------------------------
-
-    def follow(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused: a filter and self-calibration need the scores of all images."""
-        raise BadSpec(
-            "photos in a row are not followed in an engine: that needs the scores of all images, and an engine gives "
-            "the best; ask each photo by itself (--no-online), or use a map in a folder"
-        )
-
-    def refit(self, *_: Any, **__: Any) -> NoReturn:
-        """Refused: the photos are not here."""
-        raise BadSpec("a map in an engine is not fitted again in place; build it again with: tfa build PHOTOS --engine")
-
-    def use_engine(self, name: str | None) -> None:
-        """The engine is the one that the images live in."""
-        if name is not None:
-            raise BadSpec(f"the images of {self.called} live in their own engine; leave out --engine {name}")
-
-    # --- describe ------------------------------------------------------------------------------------------------
-
-    @property
-    def unseen_share(self) -> float:
-        """Share of the photos in the map that the head was not fitted on."""
-        header = self.view.header
-        return 1 - header.fitted / max(header.count, 1)
-
-    def _advice(self) -> list[str]:
-        if self.unseen_share <= UNSEEN_LIMIT:
-            return []
-        return [f"{self.unseen_share:.0%} of the photos were not seen when the head was fitted; build the map again"]
-
-    def sample(self) -> SampleMap:
-        """The sample of the images that decisions were judged on, as a map of its own."""
-        apart = SampleMap(self._versions.now(fresh=True), self.info(), self._encoder)
-        apart.options, apart.cache = self.options, self.cache
-        return apart
-
-    def info(self) -> dict[str, Any]:
-        """The map in JSON: what it holds, what was decided and why. Its photos are not listed: see `records`."""
-        view = self._versions.now(fresh=True)
-        return {**facts_of_engine(view, self.name, self.called), "notes": [*view.header.notes, *self._advice()]}
-
-    def close(self) -> None:
-        """Let go of connections."""
-        self.store.close()

@@ -164,11 +164,11 @@ class _Build:
         self.runner.run("entries", work, self.shards, _sizes(known, self.shards), writes)
         collection.seal(index)
         self.notes += self.runner.notes()
-        header = self.publisher.finish(
-            self.folder.path / SKELETON, reduction, reduction.moments(total), VersionFacts(next_id=ids[-1],
-            placed=sum(done.placed for done in known.values()), encoder=state.encoder, heads=[DATABASE],
-            active=DATABASE, index=index, patches=patches, notes=self.notes),
+        facts = VersionFacts(
+            next_id=ids[-1], placed=sum(done.placed for done in known.values()), encoder=state.encoder,
+            heads=[DATABASE], active=DATABASE, index=index, patches=patches, notes=self.notes,
         )  # fmt: skip
+        header = self.publisher.finish(self.folder.path / SKELETON, reduction, reduction.moments(total), facts)
         self.folder.remove()
         skipped = [*self.photos.skipped, *(one for done in known.values() for one in done.skipped)]
         return BuildReport(self.publisher.url, header, skipped, self.notes, self.runner.passes)
