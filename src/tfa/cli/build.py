@@ -99,7 +99,7 @@ def build(
     from tfa.maps import PlaceMap
 
     # What can be refused is refused before the work, not after an hour of it.
-    shards = build_engine.Sharding(ray=ray, workers=workers, shard_size=shard_size, work=work, seal=seal)
+    shards = build_engine.ShardOptions(ray=ray, workers=workers, shard_size=shard_size, work=work, seal=seal)
     build_engine.check_place(out, engine, photos, shards)
     if out is not None:
         check_out(out, force=force)
@@ -120,8 +120,8 @@ def build(
     encoding = dataclasses.replace(encoding, batch_size=batch_size, skip_bad=skip_bad)
     progress = wants_progress(quiet=quiet, json=json)
     if engine is not None:
-        settings = {"encoder": encoder, "positions": positions, "spec": spec, "map_spec": map_spec, "options": encoding}
-        build_engine.build_in_engine(photos, engine, shards, dims, settings, progress=progress, json=json)
+        settings = {"encoder": encoder, "spec": spec, "map_spec": map_spec, "options": encoding}
+        build_engine.build_in_engine(photos, engine, shards, dims, positions, settings, progress=progress, json=json)
         return
 
     assert out is not None, "checked above"

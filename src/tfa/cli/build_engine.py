@@ -49,7 +49,7 @@ Seal = Annotated[
 
 
 @dataclass(frozen=True)
-class Sharding:
+class ShardOptions:
     """What only a build in shards takes."""
 
     ray: str | None = None
@@ -63,7 +63,7 @@ class Sharding:
         return [f"--{one.name.replace('_', '-')}" for one in fields(self) if getattr(self, one.name) is not None]
 
 
-def check_place(out: Path | None, engine: str | None, photos: Sequence[str], shards: Sharding) -> None:
+def check_place(out: Path | None, engine: str | None, photos: Sequence[str], shards: ShardOptions) -> None:
     """A map is written to a folder or to an engine, and what belongs to one is refused with the other."""
     if out is None and engine is None:
         raise BadSpec(f"where shall the map be? Give --out NAME.tfa, a folder, or --engine URL, one of {EXAMPLES}")
@@ -83,32 +83,32 @@ def check_place(out: Path | None, engine: str | None, photos: Sequence[str], sha
 def build_in_engine(
     photos: Sequence[str],
     engine: str,
-    shards: Sharding,
+    shards: ShardOptions,
     dims: int | None,
+    positions: Path | None,
     settings: Mapping[str, Any],
     *,
     progress: bool,
     json: bool,
 ) -> None:
-    from tfa.maps.sharded import build_sharded
+    from tfa.maps.sharded import Sharding, build_sharded, list_photos
     from tfa.maps.sharded.build import DIMS
     from tfa.maps.sharded.executors import executor_for
     from tfa.maps.sharded.photo_list import SHARD_SIZE
     from tfa.search.stores import parsed
 
     parsed(engine)  # a misspelt one costs no cluster
-    with executor_for(shards.ray, shards.workers, settings["options"].device) as executor:
-        report = build_sharded(
-            photos,
-            engine,
-            dims=dims or DIMS,
+    encoding = settings["options"]
+    listed = list_photos(photos, positions=positions, skip_bad=encoding.skip_bad)
+    with executor_for(shards.ray, shards.workers, encoding.device) as executor:
+        sharding = Sharding(
             executor=executor,
             shard_size=shards.shard_size or SHARD_SIZE,
             work=shards.work,
+            dims=dims or DIMS,
             index=shards.seal,
-            progress=progress,
-            **settings,
         )
+        report = build_sharded(listed, engine, sharding=sharding, progress=progress, **settings)
     skipped = show_notes(report.notes, report.skipped)
     if json:
         print_json({**report.to_dict(), "skipped": skipped})

@@ -17,7 +17,7 @@ from tfa.base.config import HeadSpec
 from tfa.maps.engine_map.documents import read_moments, read_reduction
 from tfa.maps.engine_map.header import read_header
 from tfa.maps.engine_map.skeleton import read_skeleton
-from tfa.maps.sharded import BuildReport, build_sharded
+from tfa.maps.sharded import BuildReport, Sharding, build_sharded
 from tfa.search import stores
 
 SPEC = HeadSpec(words=6)
@@ -85,8 +85,10 @@ class Published:
 
 
 def build(photos: Any, url: str, **settings: Any) -> BuildReport:
-    given = {"encoder": LoggedEncoder, "spec": SPEC, "dims": 24, "shard_size": 10, "sample": 32, **settings}
-    return build_sharded(photos, url, **given)
+    own = {"dims": 24, "shard_size": 10, "sample": 32}
+    own |= {name: settings.pop(name) for name in ("executor", "work", *own) if name in settings}
+    given = {"encoder": LoggedEncoder, "spec": SPEC, **settings}
+    return build_sharded(photos, url, sharding=Sharding(**own), **given)
 
 
 def same(one: Published, other: Published) -> None:

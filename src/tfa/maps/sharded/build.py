@@ -68,35 +68,41 @@ class BuildReport:
         return {**facts, "notes": self.notes, "passes": [vars(one) for one in self.passes]}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sharding:
+    """How a build is divided, and what its engine searches. `work` is a folder that all workers see."""
+
+    executor: Executor = field(default_factory=SerialExecutor)
+    shard_size: int = SHARD_SIZE
+    sample: int = SAMPLE  # photos that decisions are taken on, at most
+    work: str | Path | None = None  # beside the token cache if None
+    dims: int = DIMS
+    index: str | None = None  # of the engine; None searches exactly
+
+
 def build_sharded(
     photos: Any,
     url: str,
     *,
     encoder: str | Callable[[], Encoder] = DEFAULT_ENCODER,
-    positions: str | Path | None = None,
     spec: HeadSpec | None = None,
     map_spec: MapSpec | None = None,
     options: EncoderOptions | None = None,
-    dims: int = DIMS,
-    executor: Executor | None = None,
-    shard_size: int = SHARD_SIZE,
-    sample: int = SAMPLE,
-    work: str | Path | None = None,
-    index: str | None = None,
+    sharding: Sharding | None = None,
     progress: bool | Progress | None = None,
 ) -> BuildReport:
     """Photos → a map in the store of `url`. `photos` is what `list_photos` takes, or what it gave.
 
-    `encoder` is a name, or a function that workers can import and that gives one. `work` is a folder that all workers
-    see; if the build is killed, another one with the same photos and settings goes on where it was.
+    `encoder` is a name, or a function that workers can import and that gives one. If the build is killed, another one
+    with the same photos and settings goes on where it was.
     """
-    map_spec, options = map_spec or MapSpec(), options or EncoderOptions()
+    map_spec, options, sharding = map_spec or MapSpec(), options or EncoderOptions(), sharding or Sharding()
     check_kept(map_spec)
-    if shard_size < 1:
-        raise BadSpec(f"shard_size={shard_size} is out of range: must be at least 1, better 1000")
+    if sharding.shard_size < 1:
+        raise BadSpec(f"shard_size={sharding.shard_size} is out of range: must be at least 1, better 1000")
     kind, base, name = parsed(url)
     if not isinstance(photos, PhotoList):
-        photos = list_photos(photos, positions=positions, skip_bad=options.skip_bad)
+        photos = list_photos(photos, skip_bad=options.skip_bad)
     if len(photos) < 2:
         raise NoImages(f"a map needs at least 2 photos, {len(photos)} were listed")
     store = kind.connect(base)
@@ -104,12 +110,10 @@ def build_sharded(
     with publisher.claim():  # before the work: another builder is refused at once
         cache = None if options.cache is None else options.cache.folder
         encoding = Encoding(encoder, replace(options, cache=None), cache)
-        build = _Build(
-            photos, publisher, encoding, spec or HeadSpec(), map_spec, dims,
-            PassRunner(executor or SerialExecutor(), as_progress(progress)), shard_size, sample, work,
-        )  # fmt: skip
-        writes = SerialExecutor() if store.one_process else build.runner.executor
-        return build.run(index, partial(WriteEntries, build.folder, SKELETON, kind, base, name), writes)
+        runner = PassRunner(sharding.executor, as_progress(progress))
+        build = _Build(photos, publisher, encoding, spec or HeadSpec(), map_spec, sharding, runner)
+        writes = SerialExecutor() if store.one_process else sharding.executor
+        return build.run(partial(WriteEntries, build.folder, SKELETON, kind, base, name), writes)
 
 
 @dataclass
@@ -119,31 +123,30 @@ class _Build:
     encoding: Encoding
     spec: HeadSpec
     map_spec: MapSpec
-    dims: int
+    sharding: Sharding
     runner: PassRunner
-    shard_size: int
-    sample: int
-    work: str | Path | None
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.encoder = self.encoding.load()
-        self.shards = self.photos.shards(self.shard_size, sampled(len(self.photos), self.sample).tolist())
+        self.shards = self.photos.shards(
+            self.sharding.shard_size, sampled(len(self.photos), self.sharding.sample).tolist()
+        )
         self.folder = self._folder()
-        self.whole = len(self.photos) <= self.sample  # is the sample all there is?
+        self.whole = len(self.photos) <= self.sharding.sample  # is the sample all there is?
         self.notes += [*self.photos.notes, *self.encoder.notes]
 
     def _folder(self) -> WorkFolder:
-        settings = [self.spec.to_dict(), self.map_spec.to_dict(), self.shard_size, self.sample]
+        settings = [self.spec.to_dict(), self.map_spec.to_dict(), self.sharding.shard_size, self.sharding.sample]
         digest = sha256_of_json(
             [self.photos.digest, self.encoder.fingerprint, *settings, self.encoding.options.skip_bad]
         )
-        parent = cache_folder() / "builds" if self.work is None else Path(self.work)
+        parent = cache_folder() / "builds" if self.sharding.work is None else Path(self.sharding.work)
         return WorkFolder(parent.absolute() / digest[:32], digest)
 
     # --- the order of things -------------------------------------------------------------------------------------
 
-    def run(self, index: str | None, writing: Callable[..., WriteEntries], writes: Executor) -> BuildReport:
+    def run(self, writing: Callable[..., WriteEntries], writes: Executor) -> BuildReport:
         """All passes; `writing` is the last one without what is known only then."""
         chosen = [shard for shard in self.shards if shard.sample]
         sizes = [len(shard.sample) for shard in chosen]
@@ -156,17 +159,17 @@ class _Build:
             self._space_of_all(state, known)
             self.runner.run("rows", Project(self.folder), self.shards, _sizes(known, self.shards))
         total = self._vectors(_sizes(known, self.shards))
-        reduction = reduction_from(total, self.dims)
+        reduction = reduction_from(total, self.sharding.dims)
         ids = _first_ids(known, self.shards)
         collection = self.publisher.begin(reduction.dims)
         patches = self._patches(state, ids[-1])
         work = writing(version=self.publisher.version, reduction=reduction, ids=ids, patches=patches)
         self.runner.run("entries", work, self.shards, _sizes(known, self.shards), writes)
-        collection.seal(index)
+        collection.seal(self.sharding.index)
         self.notes += self.runner.notes()
         facts = VersionFacts(
             next_id=ids[-1], placed=sum(done.placed for done in known.values()), encoder=state.encoder,
-            heads=[DATABASE], active=DATABASE, index=index, patches=patches, notes=self.notes,
+            heads=[DATABASE], active=DATABASE, index=self.sharding.index, patches=patches, notes=self.notes,
         )  # fmt: skip
         header = self.publisher.finish(self.folder.path / SKELETON, reduction, reduction.moments(total), facts)
         self.folder.remove()
