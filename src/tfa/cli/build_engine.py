@@ -66,7 +66,9 @@ class ShardOptions:
 def check_place(out: Path | None, engine: str | None, photos: Sequence[str], shards: ShardOptions) -> None:
     """A map is written to a folder or to an engine, and what belongs to one is refused with the other."""
     if out is None and engine is None:
-        raise BadSpec(f"where shall the map be? Give --out NAME.tfa, a folder, or --engine URL, one of {EXAMPLES}")
+        raise typer.BadParameter(
+            f"where shall the map be? Give --out NAME.tfa, a folder, or --engine URL, one of {EXAMPLES}"
+        )
     if engine is None:
         if shards.given:
             raise BadSpec(f"{shards.given[0]} is for a map in an engine; give --engine URL too: {EXAMPLES}")
@@ -77,7 +79,7 @@ def check_place(out: Path | None, engine: str | None, photos: Sequence[str], sha
         raise BadSpec(f"--out {out} and --engine {public(engine)} were given; a map is in one of them: leave one out")
     for photo in photos:
         if not is_url(photo) and not Path(photo).exists():
-            raise NoImages(f"{photo} does not exist; give an image, a folder of images, or several of them", photo)
+            raise typer.BadParameter(f"{photo} does not exist; give an image, a folder of images, or several of them")
 
 
 def build_in_engine(

@@ -136,10 +136,10 @@ class FullDiskEncoder(LoggedEncoder):
         super().__init__()
         write = files._write_parts
 
-        def full(path: Path, parts):
-            if path.name.startswith(".descriptors") and (Path(os.environ[LOG]) / "full").exists():
+        def full(path: Path, parts, folder=None):
+            if path.name.lstrip(".").startswith("descriptors") and (Path(os.environ[LOG]) / "full").exists():
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-            write(path, parts)
+            return write(path, parts, folder)
 
         files._write_parts = full
 

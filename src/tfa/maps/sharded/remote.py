@@ -1,6 +1,7 @@
 """Photos in a bucket, or at whatever else has a URL: listed, and copied to this machine while they are encoded.
 
-fsspec is what torch brings already; each kind of bucket has a small package of its own (s3fs for s3://).
+fsspec is what torch brings already; s3:// is read by Arrow's file system (extra `bucket`), other kinds of buckets by the
+package that fsspec names for them.
 """
 
 from __future__ import annotations
@@ -58,6 +59,12 @@ def _is_photo(name: str) -> bool:
 def _system(url: str) -> tuple[Any, str]:
     scheme = url.partition("://")[0]
     try:
+        if scheme == "s3":
+            from fsspec.implementations.arrow import ArrowFSWrapper
+            from pyarrow.fs import FileSystem
+
+            system, name = FileSystem.from_uri(url)
+            return ArrowFSWrapper(system), name
         from fsspec.core import url_to_fs
 
         return url_to_fs(url)
