@@ -129,6 +129,12 @@ def stopped_before_the_last_shard(fleet, url, work, monkeypatch):
     monkeypatch.setattr(Describe, "__call__", whole)
 
 
+def no_room(parts):
+    """The first part fits."""
+    yield next(iter(parts))
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 class FullDiskEncoder(LoggedEncoder):
     """In a process where it is loaded the disk is full, while a file says so."""
 
@@ -138,7 +144,7 @@ class FullDiskEncoder(LoggedEncoder):
 
         def full(path: Path, parts, folder=None):
             if path.name.lstrip(".").startswith("descriptors") and (Path(os.environ[LOG]) / "full").exists():
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+                return write(path, no_room(parts), folder)
             return write(path, parts, folder)
 
         files._write_parts = full

@@ -1,7 +1,7 @@
 """Photos in a bucket, or at whatever else has a URL: listed, and copied to this machine while they are encoded.
 
-fsspec is what torch brings already; s3:// is read by Arrow's file system (extra `bucket`), other kinds of buckets by the
-package that fsspec names for them.
+fsspec is what torch brings already; s3:// is read by Arrow's file system (extra `bucket`), other kinds of buckets by
+the package that fsspec names for them.
 """
 
 from __future__ import annotations
