@@ -37,8 +37,8 @@ DEEP = (1, 5, 10, 20)
 SECOND_ORDER, JUDGED = "Second order (ours, beyond the paper)", "Judged (ours, beyond the paper)"
 SUPERVISED = "Supervised references"
 KINDS = (
-    SUPERVISED, "Peers", "Spectral controls", "TFA", "TFA, dual vocabulary", "Ours, beyond the paper", SECOND_ORDER, JUDGED,
-    "Ablations",
+    SUPERVISED, "Peers", "Spectral controls", "TFA", "TFA, dual vocabulary", "Ours, beyond the paper", SECOND_ORDER,
+    JUDGED, "Ablations",
 )  # fmt: skip
 OVERVIEW = {
     "Every photo alone": ("anyloc", "ria", "tfa", "judged", "judged-v"),

@@ -100,7 +100,8 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="HEAD=FILE",
-            help="The published checkpoint of a trained system, such as salad=dino_salad.ckpt. May be given several times.",
+            help="The published checkpoint of a trained system, such as salad=dino_salad.ckpt. "
+            "May be given several times.",
         ),
     ] = None,
     json: options.AsJson = False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from tfa.base.files import sha256_of_file
-from tfa.bench.heads.trained.image_model import Architecture, ImageModel
+from tfa.bench.heads.trained.image_model import Architecture, ImageModel, Shapes
 from tfa.bench.heads.trained.systems import TrainedSystem, recognised
 from tfa.encoders.weights import read_safetensors, read_torch
 from tfa.errors import BadWeights, WeightsMissing
 
 NESTS = ("state_dict", "model_state_dict")  # where training scripts put the weights
 WRAPPER = "module."  # what training on several devices puts before every name
+SAVED = (b"PK\x03\x04", b"\x80")  # how files of torch.save begin: an archive, or a pickle of old releases
 LISTED = 4  # names of each kind in an error
 _CONVERT = (
     "If you trust where it comes from, convert it once, which does execute it, and give the result:\n"
@@ -44,7 +45,10 @@ def load_model(system: TrainedSystem, path: Path) -> tuple[ImageModel, str]:
 def build_model(system: TrainedSystem, given: Mapping[str, Tensor], path: Path) -> ImageModel:
     """An empty model of the sizes that the tensors have, and these in it, if each of them is there and fits."""
     architecture = architecture_of(system)
-    tensors = {_renamed(name, architecture): tensor for name, tensor in given.items()}
+    names = {_renamed(name, architecture): name for name in given}
+    if len(names) < len(given):
+        raise BadWeights(f"{path} holds tensors of its backbone under two names; get it again", path)
+    tensors = {name: given[before] for name, before in names.items()}
     _check_system(system, tensors, path)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     try:
@@ -57,9 +61,17 @@ def build_model(system: TrainedSystem, given: Mapping[str, Tensor], path: Path) 
         if name not in tensors and name.endswith(architecture.may_lack):
             tensors[name] = torch.zeros(empty.shape, dtype=empty.dtype)
     tensors = {name: tensor for name, tensor in tensors.items() if name not in architecture.may_have}
-    _check_shapes(system, {name: tuple(t.shape) for name, t in tensors.items()}, wanted, path)
+    problems = _problems({name: tuple(t.shape) for name, t in tensors.items()}, wanted, architecture, set(given))
+    if problems:
+        raise BadWeights(
+            f"{path} is no whole checkpoint of {system.title}:\n  "
+            + "\n  ".join(problems)
+            + f"\nget it from its authors: {system.published}",
+            path,
+        )
+    tensors = {name: tensor.to(wanted[name].dtype) for name, tensor in tensors.items()}
     _check_finite(tensors, path)
-    model.load_state_dict({name: t.to(wanted[name].dtype) for name, t in tensors.items()}, strict=True, assign=True)
+    model.load_state_dict(tensors, strict=True, assign=True)
     model.eval().requires_grad_(False)
     model.ready(architecture.resizing.size)
     return model
@@ -70,6 +82,7 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
         content: Any = read_safetensors(path, BadWeights)
     else:
+        _check_beginning(path)
         content = read_torch(path, BadWeights, _CONVERT.format(path=path))
     for key in NESTS:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
@@ -83,6 +96,18 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     if all(name.startswith(WRAPPER) for name in content):
         return {name.removeprefix(WRAPPER): value for name, value in content.items()}
     return dict(content)
+
+
+def _check_beginning(path: Path) -> None:
+    """Refuse at once what torch.save never wrote, such as the page of a download that failed."""
+    with open(path, "rb") as file:
+        first = file.read(4)
+    if not first.startswith(SAVED):
+        raise BadWeights(
+            f"{path} is no checkpoint: it begins with {first!r}, which torch.save does not write; get it again "
+            "(safetensors must be called so)",
+            path,
+        )
 
 
 def _check_entry(name: Any, value: Any, path: Path) -> None:
@@ -118,7 +143,7 @@ def _check_system(system: TrainedSystem, tensors: Mapping[str, Tensor], path: Pa
         return  # the missing names will say what is wrong
     same_layout = found.marks == system.marks
     # One layout: without a word in the file's name, or another width, it is what the user says it is.
-    if same_layout and not _tells_apart(found, width, path):
+    if same_layout and not found.is_told_by(width, path):
         return
     raise BadWeights(
         f"{path} looks like {found.title}'s checkpoint{', by its name' if found.called and same_layout else ''}; "
@@ -127,30 +152,32 @@ def _check_system(system: TrainedSystem, tensors: Mapping[str, Tensor], path: Pa
     )
 
 
-def _tells_apart(found: TrainedSystem, width: int, path: Path) -> bool:
-    return (found.width != 0 and found.width == width) or (found.called != "" and found.called in path.name.lower())
-
-
-def _check_shapes(
-    system: TrainedSystem, shapes: Mapping[str, tuple[int, ...]], wanted: Mapping[str, Tensor], path: Path
-) -> None:
-    other = [name for name in wanted if name in shapes and shapes[name] != tuple(wanted[name].shape)]
-    problems = {
-        "missing": [name for name in wanted if name not in shapes],
-        "extra": [name for name in shapes if name not in wanted],
-        "of another shape": [f"{name} {shapes[name]} for {tuple(wanted[name].shape)}" for name in other],
+def _problems(
+    shapes: Shapes, wanted: Mapping[str, Tensor], architecture: Architecture, given: Collection[str]
+) -> list[str]:
+    """What is missing, extra or of another shape, a line each, in the names of the file."""
+    used = {
+        after: before
+        for before, after in architecture.renamed.items()
+        if any(name.startswith(before) for name in given)
     }
-    lines = []
-    for kind, names in problems.items():
-        more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
-        if names:
-            lines.append(f"{len(names):,} {kind}: {', '.join(name[:120] for name in names[:LISTED])}{more}")
-    if lines:
-        raise BadWeights(
-            f"{path} is no whole checkpoint of {system.title}:\n  " + "\n  ".join(lines) + "\nget it from its authors: "
-            f"{system.published}",
-            path,
-        )
+
+    def in_file(name: str) -> str:
+        prefix = next((after for after in used if name.startswith(after)), "")
+        return (used[prefix] + name.removeprefix(prefix) if prefix else name)[:120]
+
+    other = [name for name in wanted if name in shapes and shapes[name] != tuple(wanted[name].shape)]
+    kinds = {
+        "missing": [in_file(name) for name in wanted if name not in shapes],
+        "extra": [in_file(name) for name in shapes if name not in wanted],
+        "of another shape": [f"{in_file(name)} {shapes[name]} for {tuple(wanted[name].shape)}" for name in other],
+    }
+    return [
+        f"{len(names):,} {kind}: {', '.join(names[:LISTED])}"
+        + (f" and {len(names) - LISTED:,} more" if len(names) > LISTED else "")
+        for kind, names in kinds.items()
+        if names
+    ]
 
 
 def _check_finite(tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -24,6 +24,10 @@ class TrainedSystem:
     width: int = 0  # of the backbone, where two systems differ in nothing else
     called: str = ""  # part of its file's name, where two systems differ in nothing at all
 
+    def is_told_by(self, width: int, file: Path) -> bool:
+        """Is it this one among systems of one layout?"""
+        return width == self.width != 0 or (self.called != "" and self.called in file.name.lower())
+
 
 _SELAVPR = "backbone.adapters.0.D_fc1.weight"
 _SELAVPR_PUBLISHED = (
@@ -137,11 +141,8 @@ def recognised(names: Iterable[str], width: int, file: Path) -> TrainedSystem | 
     """
     there = set(names)
     able = [system for system in _ALL if there.issuperset(system.marks)]
-    by_width = [system for system in able if system.width == width]
-    by_name = [system for system in able if system.called and system.called in file.name.lower()]
-    for found in (by_width, by_name, able):
-        if found:
-            return found[0]
+    if able:
+        return next((system for system in able if system.is_told_by(width, file)), able[0])
     for title, mark in _STRANGERS.items():
         if mark in there:
             return title
