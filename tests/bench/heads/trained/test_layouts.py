@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -88,3 +90,11 @@ def test_every_system_has_an_architecture_and_says_where_it_is_published():
 def test_the_table_expands_ranges_and_words():
     found = layouts.expanded("a.{L}.{x,y} 2*D D\nb", "p.", L=2, D=3)
     assert found == {"p.a.0.x": (6, 3), "p.a.0.y": (6, 3), "p.a.1.x": (6, 3), "p.a.1.y": (6, 3), "p.b": ()}
+
+
+def test_the_page_names_every_system_and_its_files():
+    page = (Path(__file__).parents[4] / "docs" / "trained.md").read_text("utf-8")
+    for name, system in SYSTEMS.items():
+        assert f"| `{name}` | {system.title.removesuffix('-B').removesuffix('-L')}" in page
+        for file in system.files:
+            assert f"`{file}`" in page
