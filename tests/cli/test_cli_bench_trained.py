@@ -94,3 +94,19 @@ def test_every_system_of_the_paper_is_listed_with_what_it_needs(run):
         assert name in printed
     known = {one["name"] for one in facts["heads"]} | set(wanting)
     assert {"anyloc", "tfvpr", "ria", "segvlad", "tfa", "tfa-c64", "dual-c64"} <= known
+
+
+@pytest.mark.slow
+def test_the_page_of_results_shows_a_reference_and_counts_it_among_no_peers(run, fake_encoder, town, salad, tmp_path):
+    results = tmp_path / "results"
+    args = ("--dataset", f"town={town}", "--heads", "salad,mean,tfa", "--out", results)
+    assert run("bench", "run", *args, "--checkpoint", f"salad={salad}").exit_code == 0
+    done = run("bench", "results", "--records", results, "--encoder", "fake@28")
+    assert done.exit_code == 0, done.output
+    tables, _, compared = done.stdout.partition("## Against the peers")
+    assert "**Supervised references**" in tables
+    assert "| SALAD " in tables
+    assert "Mean patch token" in compared
+    assert "SALAD" not in compared
+    missing = run("bench", "results", "--records", results, "--encoder", "fake@29")
+    assert "holds no record of encoder 'fake@29'" in missing.stderr
