@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.bench.heads.trained import plain
+from tests.bench.heads.trained import plain, plain_layers
 from tests.bench.heads.trained.tiny import LAYOUTS, arrays, model_of, tensors_of
 from tfa.bench.heads.trained.dinov2_backbone import resampled_positions
 from tfa.bench.heads.trained.optimal_transport import OptimalTransport, TransportSizes, transport
@@ -128,8 +128,8 @@ def test_small_signals_show_the_epsilon_of_convnexts_norms():
         last = model.model.head(small)[0]
     np.testing.assert_allclose(found[0], plain.sample4geo(wide, pixels[0].numpy().astype(np.float64)), atol=1e-5)
     mean = small[0].mean(dim=(1, 2)).numpy().astype(np.float64)
-    np.testing.assert_allclose(last, plain.norm(mean, wide, "model.head.norm", 1e-6), atol=1e-5)
-    assert np.abs(last.numpy() - plain.norm(mean, wide, "model.head.norm", 1e-12)).max() > 1e-3
+    np.testing.assert_allclose(last, plain_layers.norm(mean, wide, "model.head.norm", 1e-6), atol=1e-5)
+    assert np.abs(last.numpy() - plain_layers.norm(mean, wide, "model.head.norm", 1e-12)).max() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_every_norm_has_the_published_epsilon(name, part, kind, eps):
 def test_positions_are_resampled_by_the_published_rule(side, grid):
     table = torch.from_numpy(np.random.default_rng(1).standard_normal((1, 1 + side * side, 2)).astype(np.float32))
     found = resampled_positions(table, grid)[0].numpy()
-    np.testing.assert_allclose(found, plain.positions(table.numpy().astype(np.float64), grid), atol=1e-5)
+    np.testing.assert_allclose(found, plain_layers.positions(table.numpy().astype(np.float64), grid), atol=1e-5)
     by_size = torch.nn.functional.interpolate(
         table[:, 1:].reshape(1, side, side, 2).permute(0, 3, 1, 2), (grid, grid), mode="bicubic"
     )

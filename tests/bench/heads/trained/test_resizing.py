@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.bench.heads.trained.plain import cubic
+from tests.bench.heads.trained.plain_layers import cubic
 from tests.fakes import random_image
 from tfa.bench.heads.trained.checkpoints import architecture_of
 from tfa.bench.heads.trained.resizing import MEAN, STD, Resizing, batches_of_equal_size
