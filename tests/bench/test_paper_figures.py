@@ -71,7 +71,7 @@ def test_recall_grows_with_k():
 @pytest.mark.parametrize(
     ("column", "value", "sd", "mark"),
     [
-        ("salad", 92.09, None, "r"), ("selavpr++", 90.77, None, "r"), ("anyloc", 75.57, None, ""),
+        ("salad", 92.09, None, "r"), ("selavpr++-b", 90.77, None, "r"), ("anyloc", 75.57, None, ""),
         ("tfvpr", 73.48, None, ""), ("ria", 69.85, None, "d"), ("tfa", 85.12, None, ""), ("tfa-c64", 83.79, 0.63, ""),
     ],
 )  # fmt: skip

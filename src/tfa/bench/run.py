@@ -41,6 +41,7 @@ class Ran:
 
     dataset: str
     head: str
+    encoder: str
     outcome: str  # "written" | "kept" | "renewed" | "same" | "skipped"
     path: Path | None = None
     reason: str = ""
@@ -130,25 +131,25 @@ def run_head(
     outdated = known is not None and _outdated(known, inputs, path)
     if known is not None and not outdated:
         if not again:
-            return Ran(bench.truth.name, card.name, "kept", path)
+            return Ran(bench.truth.name, card.name, bench.encoder.id, "kept", path)
         inputs["depth"] = known.depth
     if card.needs_order and not bench.dataset.card.ordered:
         reason = 'the dataset is not known to be in driving order (its card says so with "ordered": true)'
-        return Ran(bench.truth.name, card.name, "skipped", None, reason)
+        return Ran(bench.truth.name, card.name, bench.encoder.id, "skipped", None, reason)
     try:
         splits = plan.splits(len(bench.queries), bench.truth.conditions)
     except BadSpec as error:
-        return Ran(bench.truth.name, card.name, "skipped", None, str(error))
+        return Ran(bench.truth.name, card.name, bench.encoder.id, "skipped", None, str(error))
     finished = FinishedSplits(path, inputs)
     record = make_record(bench, card, splits, inputs, shared, finished, progress)
     if known is None or outdated:
         record.write(path, replace=outdated)
     finished.clear()
     if known is None or outdated:
-        return Ran(bench.truth.name, card.name, "renewed" if outdated else "written", path)
+        return Ran(bench.truth.name, card.name, bench.encoder.id, "renewed" if outdated else "written", path)
     if record.identity != known.identity:
         raise BadSpec(f"{path} does not come out the same a second time; its inputs are the same, its answers are not")
-    return Ran(bench.truth.name, card.name, "same", path)
+    return Ran(bench.truth.name, card.name, bench.encoder.id, "same", path)
 
 
 def _outdated(known: Record, inputs: dict[str, Any], path: Path) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tfa.base.entry_points import load_plugin, plugin_names, plugin_source
@@ -14,8 +14,11 @@ from tfa.bench.heads.online import online_card
 from tfa.bench.heads.own_heads import BUDGETS, retriever_card
 from tfa.bench.heads.peers import anyloc, pooled, ria, segvlad, tfvpr
 from tfa.bench.heads.second_order import RULES, second_order_card
+from tfa.bench.heads.trained.ranking import trained_card
+from tfa.bench.heads.trained.systems import CHECKPOINTS, SYSTEMS, TrainedSystem, published_file
 from tfa.bench.heads.verified import verified_card
 from tfa.bench.provenance import ALGORITHM
+from tfa.bench.records import LABELS
 from tfa.errors import BadPlugin, BadSpec
 from tfa.method.carriers import CARRIERS
 
@@ -63,11 +66,12 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Supplied:
-    """Files that some heads need: a released vocabulary, a segmenter's weights."""
+    """Files that some heads need: a released vocabulary, a segmenter's weights, checkpoints by head."""
 
     vocabulary: Path | None = None
     sam: Path | None = None
     sam_model: str = "vit-h"
+    checkpoints: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ class NeedsFile:
 
     title: str
     sees: str
-    option: str  # of tfa bench run
+    option: str  # of tfa bench run, with its value
     why: str
     instead: str  # what does without
     make: Callable[[Supplied], HeadCard | None]  # None where the file was not given
@@ -84,27 +88,43 @@ class NeedsFile:
     def card(self, name: str, supplied: Supplied) -> HeadCard:
         card = self.make(supplied)
         if card is None:
-            raise BadSpec(f"{name} {self.why}; give {self.option} FILE{self.instead}")
-        return _of_a_peer(card)
+            raise BadSpec(f"{name} {self.why}; give {self.option}{self.instead}")
+        return card
+
+
+def _of_a_checkpoint(system: TrainedSystem) -> NeedsFile:
+    def make(given: Supplied) -> HeadCard | None:
+        file = given.checkpoints.get(system.name) or published_file(system)
+        return None if file is None else trained_card(system, file)
+
+    return NeedsFile(
+        system.title,
+        LABELS,
+        f"--checkpoint {system.name}=FILE",
+        f"is a trained system and takes its published checkpoint ({system.published})",
+        f", or put it as {' or '.join(system.files)} into the folder that ${CHECKPOINTS} names",
+        make,
+    )
 
 
 NEED_FILES: Mapping[str, NeedsFile] = {
     "anyloc-released": NeedsFile(
         "AnyLoc, released vocabulary",
         "nothing",
-        "--vocabulary",
+        "--vocabulary FILE",
         "takes a released vocabulary",
         "",
-        lambda given: None if given.vocabulary is None else anyloc.anyloc_from_file(given.vocabulary),
+        lambda given: None if given.vocabulary is None else _of_a_peer(anyloc.anyloc_from_file(given.vocabulary)),
     ),
     "segvlad": NeedsFile(
         "SegVLAD-PreT",
         "database",
-        "--sam",
+        "--sam FILE",
         "segments with the weights of SAM",
         ", or use segvlad-superpixels",
-        lambda given: None if given.sam is None else segvlad.segvlad_with_sam(given.sam, given.sam_model),
+        lambda given: None if given.sam is None else _of_a_peer(segvlad.segvlad_with_sam(given.sam, given.sam_model)),
     ),
+    **{name: _of_a_checkpoint(system) for name, system in SYSTEMS.items()},
 }
 
 

@@ -1,7 +1,8 @@
 """What the benchmark needs of a head: fit on a database, score queries, say what was seen.
 
 A head is fitted on `Photos` of the database alone. A head that calibrates takes unlabelled target photos
-afterwards, drawn by its protocol; there is no argument positives could come in by.
+afterwards, drawn by its protocol; there is no argument positives could come in by. There are two kinds: most heads
+take the tokens of the run's encoder; a trained system brings an encoder of its own, image → one vector.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from tfa.base.config import HeadSpec
+from tfa.base.config import EncoderOptions, HeadSpec
 from tfa.base.progress import Progress, SilentProgress
 from tfa.base.tokens import Tokens
 from tfa.bench.protocols import NO_CALIBRATION, Plan
 from tfa.bench.provenance import METHOD
+from tfa.encoders.protocol import Encoder
 
 ONLY = "only"  # the replica of a head that has no seed
 T = TypeVar("T")
@@ -49,7 +51,7 @@ class Fitted(Protocol):
 
     @property
     def saw(self) -> str:
-        """ "nothing" | "database" | "target" """
+        """ "nothing" | "database" | "target" | "labels", those a system was trained with elsewhere"""
         ...
 
     def scores(self, queries: Photos, replica: str) -> np.ndarray:
@@ -107,12 +109,13 @@ class HeadCard:
 
     name: str
     title: str
-    sees: str  # the most its fitted form has seen: nothing < database < target
+    sees: str  # the most its fitted form has seen: nothing < database < target < labels
     fit: Fit
     plan: Plan = NO_CALIBRATION  # which queries calibrate and which are evaluated
     settings: Mapping[str, Any] = field(default_factory=dict)  # for the record: all that shapes the scores
     stages: tuple[str, ...] = METHOD  # keys of provenance.ALGORITHM: whose revisions its records carry
     note: str = ""  # "reconstruction", "ours, beyond the paper", …
     needs_files: bool = False  # it reads the photos themselves
+    own_encoder: Callable[[EncoderOptions], Encoder] | None = None  # in place of the run's; opened when it is its turn
     needs_order: bool = False  # database and queries must be in driving order
     own_budgets: bool = False  # where a dataset says so, each condition calibrates a head of its own

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tfa.bench.records import LABELS
 from tfa.bench.tables.lookup import Lookup
 from tfa.bench.tables.notes import footnotes
 from tfa.bench.tables.paper_figures import BACKBONES, paper_table, paper_value
@@ -25,6 +26,9 @@ from tfa.bench.tables.table import (
     ranked,
 )
 
+ANY_BACKBONE = "any"  # of a trained system, which has one of its own
+OWN_ENCODERS = "their own"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ByDataset:
@@ -36,7 +40,7 @@ class ByDataset:
     ks: tuple[int, ...] = (1,)
     paper: tuple[str, ...]  # tables of the paper to look in, first found first taken
     backbones: tuple[str, ...] = ("DINOv2-B",)
-    references: tuple[str, ...] = ()  # trained references: columns of paper[0]
+    references: tuple[str, ...] = ()  # trained references: columns of paper[0]; others follow where they are recorded
     grouped: bool = True  # by the paper's headings; else a group for each dataset
     notes: tuple[str, ...] = ()
 
@@ -58,7 +62,7 @@ class ByHead:
 
 
 def by_dataset(sheet: ByDataset, look: Lookup, *, paper: bool = True) -> Table:
-    references = sheet.references if paper else ()
+    references = tuple(dict.fromkeys([*(sheet.references if paper else ()), *look.trained]))
     columns = [
         _column(look.head_title(head), group, k, len(sheet.ks) > 1)
         for head, group in (dict.fromkeys(references, "Supervised references") | dict(sheet.heads)).items()
@@ -112,7 +116,19 @@ def _lines_of_dataset(
             return [None for _ in slots]
         return [figure(sheet.paper, row, head, k, backbone) for head, k in slots]
 
-    lines, beside_ours = [], set()
+    recorded = [number_of(look.reference(dataset, head), k) for head, k in trained]
+
+    def supervised(backbone: str | None) -> list[Shown]:
+        """Ours with the paper's beside it on every line, for its encoder is its own; else the paper's on its line."""
+        theirs = printed(trained, backbone)
+        beside = printed(trained, ANY_BACKBONE)
+        return [
+            Shown(one) if own is None else Shown(own, other)
+            for own, one, other in zip(recorded, theirs, beside, strict=True)
+        ]
+
+    lines: list[tuple[str, tuple[Shown, ...]]] = []
+    beside_ours = set()
     for encoder in look.encoders_of(dataset):
         ours = [number_of(look.cell(dataset, encoder, head), k) for head, k in slots]
         if not any(ours):
@@ -120,7 +136,9 @@ def _lines_of_dataset(
         backbone = BACKBONES.get(encoder)
         beside_ours.add(backbone)
         cells = map(Shown, _ranked_by_k(ours, sheet.ks), printed(slots, backbone))
-        lines.append((encoder, (*map(Shown, printed(trained, backbone)), *cells)))
+        lines.append((encoder, (*supervised(backbone), *cells)))
+    if not lines and any(recorded):  # no head of any encoder, but trained systems
+        lines.append((OWN_ENCODERS, (*supervised(None), *(Shown() for _ in slots))))
     for backbone in sheet.backbones if lines else ():
         theirs = printed(slots, backbone)
         if backbone not in beside_ours and any(theirs):
@@ -163,16 +181,17 @@ def _lines_of_head(sheet: ByHead, look: Lookup, head: str, slots: Sequence[tuple
         return [figure(sheet.paper, look.paper_row(dataset), head, k, backbone) for dataset, k in slots]
 
     title, saw, lines, beside_ours = look.head_title(head), look.saw(head), [], set()
+    trained = saw == LABELS
     for encoder in look.encoders:
         ours = [number_of(look.cell(dataset, encoder, head), k) for dataset, k in slots]
         if any(ours):
-            backbone = BACKBONES.get(encoder)
+            backbone = ANY_BACKBONE if trained else BACKBONES.get(encoder)
             beside_ours.add(backbone)
             mean = [Shown(_mean(ours))] if sheet.mean and len(look.datasets) > 1 else []
             lines.append(Row((title, saw, encoder), (*map(Shown, ours, printed(backbone)), *mean)))
     for backbone in _paper_backbones(sheet.paper, head) if sheet.paper_rows else ():
         theirs = printed(backbone)
-        if backbone not in beside_ours and any(theirs):
+        if not beside_ours & {backbone, ANY_BACKBONE} and any(theirs):
             lines.append(Row((title, saw, f"paper ({backbone})"), tuple(map(Shown, theirs))))
     return lines
 
@@ -211,8 +230,9 @@ def _ranked_down(rows: Sequence[Row], across_encoders: bool) -> list[Row]:
 
 def figure(tables: Sequence[str], row: str, head: str, k: int, backbone: str) -> Number | None:
     """The figure of the first table that has it."""
+    wanted = None if backbone == ANY_BACKBONE else backbone
     for table in tables:
-        found = paper_value(table, row, head, f"R@{k}", backbone=backbone)
+        found = paper_value(table, row, head, f"R@{k}", backbone=wanted)
         if found is not None:
             return number_of_figure(found, table)
     return None

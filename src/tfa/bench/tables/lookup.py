@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
+from tfa.bench.records import LABELS
 from tfa.bench.tables.paper_figures import PAPER_TABLES, paper_table
 from tfa.bench.tables.table import OTHER, Cell, raised
 
@@ -32,6 +33,15 @@ class Lookup:
     def of_head(self, head: str) -> Cell | None:
         """Any record of a head: its title, note and plan."""
         return self._heads.get(head)
+
+    @property
+    def trained(self) -> list[str]:
+        """Heads that labels trained, in the order found: supervised references."""
+        return list(dict.fromkeys(cell.head for cell in self.cells if cell.sees == LABELS))
+
+    def reference(self, dataset: str, head: str) -> Cell | None:
+        """The record of a supervised reference, whose encoder is its own."""
+        return next((c for c in self.cells if (c.dataset, c.head, c.sees) == (dataset, head, LABELS)), None)
 
     def saw(self, head: str) -> str:
         """The most a head has seen before it was queried; "" where there is no record."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from tfa.bench.records import LABELS
 from tfa.bench.tables.lookup import Lookup
 from tfa.bench.tables.paper_figures import PAPER_TABLES, paper_table
 from tfa.bench.tables.table import Cell, Number, Table, raised
@@ -35,7 +36,8 @@ def footnotes(
         )
     if references:
         titles = ", ".join(look.head_title(name) for name in references)
-        notes.append(f"{titles}: supervised references, figures of the paper, not ranked.")
+        whose = "ours from their checkpoints, in parentheses those" if look.trained else "figures"
+        notes.append(f"{titles}: supervised references, {whose} of the paper, not ranked.")
     notes += [*extra, *(_what_was_seen(look, heads) if tell_seen else ()), *_notes_of_heads(look, heads)]
     return (*notes, *_of_paper(numbers))
 
@@ -56,14 +58,15 @@ def _protocol_notes(look: Lookup, shown: Sequence[Cell]) -> list[str]:
 
 
 def _what_was_seen(look: Lookup, heads: Sequence[str]) -> list[str]:
-    """The most each head has seen before it answered, labels never."""
+    """The most each head has seen before it answered; what labels trained is named apart."""
     seers: dict[str, list[str]] = {}
     for head in heads:
         cell = look.of_head(head)
         if cell is not None and cell.sees:
             seers.setdefault(cell.sees, []).append(look.head_title(head))
     seen = [f"{sees} by {', '.join(seers[sees])}" for sees in SEES if sees in seers]
-    return [f"Seen, without labels: {'; '.join(seen)}."] if seen else []
+    trained = [f"Trained with labels: {', '.join(seers[LABELS])}."] if LABELS in seers else []
+    return [*([f"Seen, without labels: {'; '.join(seen)}."] if seen else []), *trained]
 
 
 def _notes_of_heads(look: Lookup, heads: Sequence[str]) -> list[str]:

@@ -10,6 +10,7 @@ from tfa.bench.heads.catalogue import GROUPS
 from tfa.bench.metrics.estimates import Scored
 from tfa.bench.metrics.resampling import Paired
 from tfa.bench.metrics.scored import paired
+from tfa.bench.records import LABELS
 from tfa.bench.tables.admissions import admissions
 from tfa.bench.tables.judgements import judgements
 from tfa.bench.tables.paper_figures import BACKBONES
@@ -153,7 +154,7 @@ def _difference(one: Paired | None) -> str:
 
 def _is_peer(one: Scored) -> bool:
     name = one.head.partition("-")[0]
-    return name not in ("tfa", "dual", "hard", "soft", "second", "judged") and one.sees != "target"
+    return name not in ("tfa", "dual", "hard", "soft", "second", "judged") and one.sees not in ("target", LABELS)
 
 
 def _deep(scored: Sequence[Scored]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tfa.bench.datasets.card import cards
 from tfa.bench.metrics.scored import KS, check_revisions, score
-from tfa.bench.records import Record, Truth, find_records, truth_of
+from tfa.bench.records import LABELS, Record, Truth, find_records, truth_of
 from tfa.bench.tables.paper_figures import Figure, row_named
 from tfa.errors import TfaError
 
@@ -42,7 +42,7 @@ class Cell:
     title: str = ""  # of the head
     note: str = ""  # "reconstruction", "ours, …"
     plan: str = ""
-    sees: str = ""  # nothing < database < target
+    sees: str = ""  # nothing < database < target < labels
     dataset_title: str = ""
     group: str = OTHER  # the paper's heading over the dataset
     paper_row: str = ""  # "" where the paper does not have it
@@ -79,14 +79,17 @@ def cells(scored: Sequence[Scored]) -> list[Cell]:
 
 
 def read_scored(results: Path, *, encoder: str | None = None, precision_depth: int | None = None) -> list[Scored]:
-    """Scored records below a folder, of all encoders or of one. A shallow record lacks the deep recalls."""
+    """Scored records below a folder, of all encoders or of one. A shallow record lacks the deep recalls.
+
+    Trained systems have encoders of their own and stand beside the records of any.
+    """
     truths: dict[Path, Truth] = {}
     made: list[Scored] = []
     encoders: set[str] = set()
     for path in find_records(results):
         record, folder = Record.read(path), path.parent.parent
         encoders.add(record.encoder["id"])
-        if encoder not in (None, record.encoder["id"]):
+        if encoder not in (None, record.encoder["id"]) and record.head["sees"] != LABELS:
             continue
         if folder not in truths:
             truths[folder] = truth_of(path)
@@ -94,7 +97,7 @@ def read_scored(results: Path, *, encoder: str | None = None, precision_depth: i
         made.append(score(record, truths[folder], ks=ks, precision_depth=precision_depth))
     if not encoders:
         raise NoTable(f"{results} holds no records; write some with tfa bench run --out {results}")
-    if not made:
+    if encoder is not None and encoder not in encoders:
         raise NoTable(f"{results} holds no record of encoder {encoder!r}; it has {', '.join(sorted(encoders))}")
     check_revisions(made)
     return made

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from tfa.bench.records import LABELS
 from tfa.bench.tables.build import ByDataset, ByHead, by_dataset, by_head, without_one_encoder
 from tfa.bench.tables.lookup import Lookup, paper_title
 from tfa.bench.tables.paper_figures import PAPER_TABLES, paper_table
@@ -34,9 +35,10 @@ ABLATIONS = (
 JUDGE_ABLATIONS = ("no-judge", "support", "no-centring", "no-score")
 DEEP = (1, 5, 10, 20)
 SECOND_ORDER, JUDGED = "Second order (ours, beyond the paper)", "Judged (ours, beyond the paper)"
+SUPERVISED = "Supervised references"
 KINDS = (
-    "Peers", "Spectral controls", "TFA", "TFA, dual vocabulary", "Ours, beyond the paper", SECOND_ORDER, JUDGED,
-    "Ablations",
+    SUPERVISED, "Peers", "Spectral controls", "TFA", "TFA, dual vocabulary", "Ours, beyond the paper", SECOND_ORDER,
+    JUDGED, "Ablations",
 )  # fmt: skip
 OVERVIEW = {
     "Every photo alone": ("anyloc", "ria", "tfa", "judged", "judged-v"),
@@ -82,7 +84,7 @@ def primary(cells: Sequence[Cell], paper: bool = True) -> Table:
         title="Ground retrieval, R@1 (%)",
         heads=dict.fromkeys(("anyloc", "tfvpr", "ria", "tfa", "tfa-c64"), FREE),
         paper=("primary", "ground-backbones"),
-        references=("salad", "selavpr++"),
+        references=("salad", "selavpr++-b"),
     )
     return by_dataset(sheet, Lookup(cell for cell in cells if not _is_aerial(cell)), paper=paper)
 
@@ -102,7 +104,8 @@ def aerial(cells: Sequence[Cell], paper: bool = True) -> Table:
 
 
 def native(cells: Sequence[Cell], paper: bool = True) -> Table:
-    supervised = tuple(column.name for column in paper_table("native").columns if column.supervised)
+    printed = tuple(column.name for column in paper_table("native").columns if column.supervised)
+    supervised = tuple(dict.fromkeys([*printed, *Lookup(cells).trained]))
     systems = ("tfvpr", "anyloc", "segvlad", "segvlad-superpixels", "ria", "dual-c64")
     smaller = (*(f"dual-c{n}" for n in BUDGETS if n != 64), "dual-crossfit")
     budget_title = "Calibration budget of the dual-vocabulary system"
@@ -111,15 +114,15 @@ def native(cells: Sequence[Cell], paper: bool = True) -> Table:
     sheet = ByHead(
         name="native",
         title="Native systems, R@1 (%)",
-        blocks={"Supervised references": supervised, "Training-free systems": systems, budget_title: smaller},
+        blocks={SUPERVISED: supervised, "Training-free systems": systems, budget_title: smaller},
         paper=("native",),
         paper_rows=True,
-        unranked=("Supervised references", budget_title),
+        unranked=(SUPERVISED, budget_title),
         across_encoders=True,
         notes=("Supervised references and further budgets are not ranked.",),
     )
     kept = [c for c in cells if c.head in (*systems, *smaller) and (c.dataset in own or c.paper_row in rows)]
-    return by_head(sheet, Lookup(kept), paper=paper)
+    return by_head(sheet, Lookup([*kept, *(c for c in cells if c.sees == LABELS)]), paper=paper)
 
 
 def spectral(cells: Sequence[Cell], paper: bool = True, both: bool = False) -> Table:
@@ -202,11 +205,13 @@ def ablation(cells: Sequence[Cell], paper: bool = True) -> Table:
 def heads(cells: Sequence[Cell], paper: bool = True) -> Table:
     """Every head: recalls at 1 to 20 of one dataset, or R@1 of several."""
     present = sorted({cell.head for cell in cells}, key=_natural)
-    kinds = {head: _kind(head) for head in present}
+    trained = Lookup(cells).trained
+    kinds = {head: SUPERVISED if head in trained else _kind(head) for head in present}
     blocks = {kind: tuple(head for head in present if kinds[head] == kind) for kind in KINDS}
     one = len({cell.dataset for cell in cells}) == 1
     title = "Heads, R@1/5/10/20 (%)" if one else "Heads, R@1 (%)"
-    sheet = ByHead(name="heads", title=title, blocks=blocks, ks=DEEP if one else (1,), paper=_MATCHED)
+    ks = DEEP if one else (1,)
+    sheet = ByHead(name="heads", title=title, blocks=blocks, ks=ks, paper=_MATCHED, unranked=(SUPERVISED,))
     return by_head(sheet, Lookup(cells), paper=paper)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -96,6 +96,14 @@ def run(
     ] = None,
     sam: Annotated[Path | None, typer.Option(exists=True, help="Weights of SAM, for the head segvlad.")] = None,
     sam_model: Annotated[str, typer.Option(help="Which SAM the weights are of: vit-h, vit-l or vit-b.")] = "vit-h",
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HEAD=FILE",
+            help="The published checkpoint of a trained system, such as salad=dino_salad.ckpt. "
+            "May be given several times.",
+        ),
+    ] = None,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
     *,
@@ -108,27 +116,58 @@ def run(
     from tfa.bench.heads.catalogue import Supplied, head_cards
     from tfa.bench.run import prepare, run_heads
 
-    cards = head_cards(named_heads(heads), Supplied(vocabulary, sam, sam_model))
+    checkpoints = _checkpoints(checkpoint or [], named_heads(heads))
+    cards = head_cards(named_heads(heads), Supplied(vocabulary, sam, sam_model, checkpoints))
     loaded = load_all(dataset, out=out / "record", positives=positives)
     bars = wants_progress(quiet=quiet, json=json)
-    model = loaded_encoder(encoder, encoding)
-    done: list[Ran] = []
     for data in loaded:
         for text in data.notes:
             note(f"{data.card.name}: {text}")
-        bench = prepare(data, model, progress=bars)
-        report = (lambda ran: None) if json else _report_run
-        done += run_heads(
-            bench,
-            cards,
-            out,
-            depth=depth,
-            split_depth=split_depth,
-            again=again,
-            progress=bars,
-            report=report,
-        )
-    _report(done, out, model.id, json=json)
+    done: list[Ran] = []
+    for model, own in _by_encoder(cards, lambda: loaded_encoder(encoder, encoding), encoding):
+        for data in loaded:
+            done += run_heads(
+                prepare(data, model, progress=bars),
+                own,
+                out,
+                depth=depth,
+                split_depth=split_depth,
+                again=again,
+                progress=bars,
+                report=(lambda ran: None) if json else _report_run,
+            )
+    _report(done, out, json=json)
+
+
+def _by_encoder(
+    cards: Sequence[HeadCard], load: Callable[[], Encoder], encoding: EncoderOptions
+) -> Iterator[tuple[Encoder, list[HeadCard]]]:
+    """The run's encoder with the heads that take its tokens, then each trained system alone, one model at a time."""
+    on_tokens = [card for card in cards if card.own_encoder is None]
+    if on_tokens:
+        yield load(), on_tokens
+    for card in cards:
+        if card.own_encoder is not None:
+            yield card.own_encoder(encoding), [card]
+
+
+def _checkpoints(given: Sequence[str], heads: Sequence[str]) -> dict[str, Path]:
+    """`HEAD=FILE`, each of a trained system that is among the heads."""
+    from tfa.bench.heads.trained.systems import SYSTEMS
+
+    found: dict[str, Path] = {}
+    for text in given:
+        name, equals, file = text.partition("=")
+        if not (name and equals and file):
+            raise typer.BadParameter(f"{text!r} is not allowed; give HEAD=FILE, for example salad=dino_salad.ckpt")
+        if name not in SYSTEMS:
+            raise typer.BadParameter(f"{name!r} is no trained system; they are {', '.join(SYSTEMS)}")
+        if name not in heads:
+            raise typer.BadParameter(f"a checkpoint of {name} is given, but --heads does not name {name}")
+        if name in found:
+            raise typer.BadParameter(f"two checkpoints of {name} are given; a run takes one")
+        found[name] = Path(file)
+    return found
 
 
 def _report_run(ran: Ran) -> None:
@@ -138,14 +177,14 @@ def _report_run(ran: Ran) -> None:
         say(f"{ran.dataset}: {ran.head} {ran.outcome}")
 
 
-def _report(done: list[Ran], out: Path, encoder: str, *, json: bool) -> None:
+def _report(done: list[Ran], out: Path, *, json: bool) -> None:
     from tfa.bench.metrics.scored import KS, score_folder
     from tfa.cli.bench.score import show_scores
 
     finished = [ran for ran in done if ran.outcome != "skipped"]
     scored = []
-    for dataset in dict.fromkeys(ran.dataset for ran in finished):
-        made = [ran for ran in finished if ran.dataset == dataset]
+    for dataset, encoder in dict.fromkeys((ran.dataset, ran.encoder) for ran in finished):
+        made = [ran for ran in finished if (ran.dataset, ran.encoder) == (dataset, encoder)]
         depth = min(_depth(ran.path) for ran in made if ran.path is not None)
         ks = [k for k in KS if k <= depth] or [1]
         own = score_folder(
@@ -182,7 +221,12 @@ def heads(json: options.AsJson = False) -> None:
 
     cards = [head_card(name) for name in names() if name not in NEED_FILES]
     if json:
-        print_json({"heads": [_facts(card) for card in cards], "groups": {k: list(v) for k, v in GROUPS.items()}})
+        wanting = [
+            {"name": name, "title": head.title, "sees": head.sees, "needs": head.option, "why": head.why}
+            for name, head in NEED_FILES.items()
+        ]
+        groups = {name: list(members) for name, members in GROUPS.items()}
+        print_json({"heads": [_facts(card) for card in cards], "need_files": wanting, "groups": groups})
         return
     table = open_table()
     for column in ("head", "title", "sees", "protocol", "note"):

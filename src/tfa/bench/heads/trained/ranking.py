@@ -1,0 +1,99 @@
+"""Heads of trained systems: by cosine, or by bits first and the best hundred by cosine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from tfa.base.config import EncoderOptions
+from tfa.bench.heads.contract import ONLY, Fitted, HeadCard, Photos, Shared
+from tfa.bench.heads.trained.systems import TrainedSystem
+from tfa.bench.heads.vectors import VectorHead
+from tfa.bench.records import LABELS
+from tfa.encoders.protocol import Encoder
+from tfa.errors import BadTokens, BadWeights
+from tfa.search.gallery import inner
+from tfa.search.ties import top_k
+
+RERANKED = 100  # images nearest in bits, whose order the vectors decide
+ABOVE = 3.0  # added to a cosine, so that every image that is reranked stands above all others
+
+
+@dataclass(frozen=True)
+class TwoStageHead:
+    """Hamming distance of codes chooses, ties to the smaller index; cosine of vectors orders what was chosen."""
+
+    vectors: VectorHead
+    codes: np.ndarray  # m c of ±1
+    replicas: tuple[str, ...] = (ONLY,)
+    saw: str = LABELS
+
+    def scores(self, queries: Photos, replica: str) -> np.ndarray:
+        """`q m`: 3 + cosine of the images that are reranked, of the others the share of equal bits."""
+        equal = inner(_codes(queries), self.codes).astype(np.float64) / (2 * self.codes.shape[1]) + 0.5
+        chosen = top_k(equal, RERANKED)[0]
+        cosines = self.vectors.scores(queries, replica).astype(np.float64)
+        np.put_along_axis(equal, chosen, ABOVE + np.take_along_axis(cosines, chosen, axis=1), axis=1)
+        return equal
+
+
+def fit_vectors(database: Photos, shared: Shared) -> Fitted:
+    """Nothing is fitted: the database's descriptors are its gallery."""
+    from tfa.bench.heads.trained.image_encoder import ImageEncoder, from_halves
+
+    if database.tokens.grid != ImageEncoder.grid:
+        raise BadTokens("a trained system describes photos itself and takes no tokens of another encoder")
+    vectors = VectorHead.of(database, {ONLY: from_halves}, LABELS, shared.progress)
+    if database.tokens.cls is None:
+        return vectors
+    return TwoStageHead(vectors, _codes(database))
+
+
+def _codes(photos: Photos) -> np.ndarray:
+    if photos.tokens.cls is None:
+        raise BadTokens("these photos have no codes; encode database and queries with one checkpoint")
+    return photos.tokens.cls.astype(np.float32)
+
+
+def trained_card(system: TrainedSystem, checkpoint: Path) -> HeadCard:
+    """The head of a checkpoint, which is read and checked here, so that a wrong file is reported before any work.
+
+    It is read again when its turn comes: the weights of several systems need not be in memory together.
+    """
+    from tfa.bench.heads.trained.image_encoder import ImageEncoder
+
+    checked = ImageEncoder(system, checkpoint)
+    form = f", {checked.about}" if checked.about else ""
+    return HeadCard(
+        name=system.name,
+        title=system.title,
+        sees=LABELS,
+        fit=fit_vectors,
+        settings={
+            "checkpoint": checkpoint.name,
+            "sha256": checked.sha256,
+            "preprocessing": checked.preprocessing,
+            "form": checked.about,
+        },
+        stages=("trained",),
+        note=f"trained with labels, weights of {checkpoint.name}{form}",
+        needs_files=True,
+        own_encoder=partial(_opened, system, checkpoint, checked.sha256),
+    )
+
+
+def _opened(system: TrainedSystem, checkpoint: Path, sha256: str, options: EncoderOptions) -> Encoder:
+    """The encoder on the device of the options, with as many threads; the other options are of other encoders."""
+    import torch
+
+    from tfa.bench.heads.trained.image_encoder import ImageEncoder
+
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    encoder = ImageEncoder(system, checkpoint, options.device)
+    if encoder.sha256 != sha256:
+        raise BadWeights(f"{checkpoint} changed while the run was going on; start it again", checkpoint)
+    return encoder

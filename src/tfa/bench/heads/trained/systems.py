@@ -1,0 +1,156 @@
+"""Every trained system by name: what its file is called, what marks it, who published it. Nothing heavy is imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+CHECKPOINTS = "TFA_CHECKPOINTS"  # a folder that is searched for files under their published names
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedSystem:
+    """A system of another paper, whose weights its user brings."""
+
+    name: str  # of the head
+    title: str
+    architecture: str  # module of this room, and the name in it
+    files: tuple[str, ...]  # what its authors call them, the preferred first
+    marks: tuple[str, ...]  # tensors that together no other system has
+    published: str  # where, in words
+    licence: str
+    width: int = 0  # of the backbone, where two systems differ in nothing else
+    called: str = ""  # part of its file's name, where two systems differ in nothing at all
+
+    def is_told_by(self, width: int, file: Path) -> bool:
+        """Is it this one among systems of one layout?"""
+        return width == self.width != 0 or (self.called != "" and self.called in file.name.lower())
+
+
+_SELAVPR = "backbone.adapters.0.D_fc1.weight"
+_SELAVPR_PUBLISHED = (
+    'Hugging Face fenglu96/SelaVPRplusplus, or release "SelaVPR++" of Lu-Feng/SelaVPRplusplus on GitHub'
+)
+_GEM = ("backbone.0.weight", "aggregation.1.p", "aggregation.3.weight")
+
+_ALL = (
+    TrainedSystem(
+        name="salad",
+        title="SALAD",
+        architecture="salad:ARCHITECTURE",
+        files=("dino_salad.ckpt",),
+        marks=("aggregator.dust_bin",),
+        published="release v1.0.0 of serizba/salad on GitHub",
+        licence="GPL-3.0 (repository); none stated for the weights",
+    ),
+    TrainedSystem(
+        name="cliquemining",
+        title="CliqueMining",
+        architecture="salad:ARCHITECTURE",
+        files=("cliquemining.ckpt",),
+        marks=("aggregator.dust_bin",),
+        published="a Google Drive file that gmberton/VPR-methods-evaluation on GitHub names",
+        licence="not known to us",
+        called="clique",
+    ),
+    TrainedSystem(
+        name="megaloc",
+        title="MegaLoc",
+        architecture="megaloc:ARCHITECTURE",
+        files=("megaloc.safetensors", "megaloc.torch"),
+        marks=("aggregator.agg.dust_bin", "aggregator.linear.weight"),
+        published="Hugging Face gberton/MegaLoc (model.safetensors), or release v1.0 of gmberton/MegaLoc on GitHub",
+        licence="MIT (repository); none seen for the weights",
+    ),
+    TrainedSystem(
+        name="boq",
+        title="BoQ",
+        architecture="boq:ARCHITECTURE",
+        files=("dinov2_12288.pth",),
+        marks=("aggregator.boqs.0.queries",),
+        published="release v1.0 of amaralibey/Bag-of-Queries on GitHub",
+        licence="MIT (repository); none stated for the weights",
+    ),
+    TrainedSystem(
+        name="selavpr++-b",
+        title="SelaVPR++-B",
+        architecture="selavpr:BASE",
+        files=("SelaVPRplusplus_base.pth", "SelaVPRplusplus_base_rerank.pth"),
+        marks=(_SELAVPR,),
+        published=_SELAVPR_PUBLISHED,
+        licence="MIT (repository); none seen for the weights",
+        width=768,
+    ),
+    TrainedSystem(
+        name="selavpr++-l",
+        title="SelaVPR++-L",
+        architecture="selavpr:LARGE",
+        files=("SelaVPRplusplus_large_rerank.pth", "SelaVPRplusplus_large.pth"),
+        marks=(_SELAVPR,),
+        published=_SELAVPR_PUBLISHED,
+        licence="MIT (repository); none seen for the weights",
+        width=1024,
+    ),
+    TrainedSystem(
+        name="sample4geo",
+        title="Sample4Geo",
+        architecture="sample4geo:ARCHITECTURE",
+        files=("weights_e1_0.9515.pth",),
+        marks=("model.stem.0.weight",),
+        published="a Google Drive folder that the README of Skyy93/Sample4Geo on GitHub links, one file a dataset",
+        licence="none stated, so all rights reserved",
+    ),
+    TrainedSystem(
+        name="cosplace",
+        title="CosPlace",
+        architecture="cosplace:ARCHITECTURE",
+        files=("ResNet50_2048_cosplace.pth", "ResNet18_512_cosplace.pth"),
+        marks=_GEM,
+        published="release v1.0 of gmberton/CosPlace on GitHub",
+        licence="MIT",
+        called="cosplace",
+    ),
+    TrainedSystem(
+        name="eigenplaces",
+        title="EigenPlaces",
+        architecture="cosplace:ARCHITECTURE",
+        files=("ResNet50_2048_eigenplaces.pth", "ResNet18_512_eigenplaces.pth"),
+        marks=_GEM,
+        published="release v1.0 of gmberton/EigenPlaces on GitHub",
+        licence="MIT",
+        called="eigenplaces",
+    ),
+)
+SYSTEMS: Mapping[str, TrainedSystem] = {system.name: system for system in _ALL}
+
+# What users may well try, and no head here reads.
+_STRANGERS = {
+    "CricaVPR": "backbone.blocks.0.adapter.D_fc1.weight",
+    "MixVPR": "aggregator.mix.0.mix.0.weight",
+    "SelaVPR++'s hashing branch alone": "backbone.adapters_hashing.0.D_fc1.weight",
+}
+_BACKBONE = ("pos_embed", "embeddings.position_embeddings")
+
+
+def recognised(names: Iterable[str], width: int, file: Path) -> TrainedSystem | str | None:
+    """The system a checkpoint's tensors mark, the name of one that no head reads, or nothing.
+
+    Where two systems have one layout, the backbone's width tells them apart, or else the name of the file.
+    """
+    there = set(names)
+    able = [system for system in _ALL if there.issuperset(system.marks)]
+    if able:
+        return next((system for system in able if system.is_told_by(width, file)), able[0])
+    for title, mark in _STRANGERS.items():
+        if mark in there:
+            return title
+    return "a backbone without a head" if there & set(_BACKBONE) else None
+
+
+def published_file(system: TrainedSystem) -> Path | None:
+    """The system's file in the folder that `$TFA_CHECKPOINTS` names, if it is there under a published name."""
+    folder = os.environ.get(CHECKPOINTS)
+    found = (Path(folder, name) for name in system.files) if folder else ()
+    return next((path for path in found if path.is_file()), None)
