@@ -15,7 +15,7 @@ import pytest
 from tests.client.conftest import serving
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
-from tests.maps.engine_map.stores import STORES, new_url
+from tests.maps.engine_map.stores import MEMORY, REAL, new_name, place_of
 from tfa.client.client import Client
 from tfa.maps import PlaceMap
 from tfa.maps.engine_map import EngineMap
@@ -25,20 +25,35 @@ from tfa.service.settings import ServiceSettings
 PLACES, EXACT_DIMS = 24, 128  # more numbers than the compiled vectors of 24 images have: nothing is reduced away
 
 
-@pytest.fixture(params=STORES)
+def told_apart(kind, head):
+    marks = () if kind == MEMORY else (pytest.mark.engines,)
+    return pytest.param((kind, head), marks=marks, id=f"{kind}-{head}")
+
+
+IN_MEMORY = [told_apart(MEMORY, head) for head in ("judged", "second-order")]
+EVERYWHERE = [*IN_MEMORY, *(told_apart(kind, "second-order") for kind in REAL)]
+
+
+@pytest.fixture
 def store_urls(request):
-    """A URL for each way through."""
-    return lambda: new_url(request.param)
+    """A URL for each way through, in one store."""
+    place = place_of(request.getfixturevalue("kind_and_head")[0], request)
+    return lambda: f"{place}/{new_name()}"
 
 
-@pytest.fixture(params=["judged", "second-order"])
-def town(request, tmp_path, monkeypatch):
+@pytest.fixture(params=IN_MEMORY)
+def kind_and_head(request):
+    return request.param
+
+
+@pytest.fixture
+def town(kind_and_head, tmp_path, monkeypatch):
     """A map of 24 places, one of them twice."""
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
     for place in range(PLACES):
         photo(tmp_path / "town" / f"@{place}@{2 * place}@.png", place)
     shutil.copy(tmp_path / "town" / "@4@8@.png", tmp_path / "town" / "@4@8@copy.png")
-    built = PlaceMap.build(tmp_path / "town", head=request.param, encoder=FakeEncoder(), spec=SPEC)
+    built = PlaceMap.build(tmp_path / "town", head=kind_and_head[1], encoder=FakeEncoder(), spec=SPEC)
     built.save(tmp_path / "town.tfa")
     return built
 
@@ -82,6 +97,7 @@ def script(place_map, folder):
     yield "drop", (place_map.drop_calibration("night"), shown(place_map.query(new[0], k=2)))
 
 
+@pytest.mark.parametrize("kind_and_head", EVERYWHERE, indirect=True)
 def test_a_map_in_an_engine_and_its_service_answer_as_one_in_a_folder(town, store_urls, tmp_path):
     inside = EngineMap.build_from(town, store_urls(), dims=EXACT_DIMS)
     served = EngineMap.build_from(town, store_urls(), dims=EXACT_DIMS)
