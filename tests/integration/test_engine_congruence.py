@@ -16,6 +16,7 @@ from tests.client.conftest import serving
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
 from tests.maps.engine_map.stores import MEMORY, REAL, new_name, place_of
+from tfa.base.config import MapSpec
 from tfa.client.client import Client
 from tfa.maps import PlaceMap
 from tfa.maps.engine_map import EngineMap
@@ -23,6 +24,7 @@ from tfa.search.store import Region, Where
 from tfa.service.settings import ServiceSettings
 
 PLACES, EXACT_DIMS = 24, 128  # more numbers than the compiled vectors of 24 images have: nothing is reduced away
+FEW_DIMS, ROUNDED = 8, 0.005
 
 
 def told_apart(kind, head):
@@ -125,3 +127,21 @@ def test_copies_of_a_photo_tie_and_the_first_of_them_wins(town, store_urls):
     hits = inside.query(town.images[first].path, k=2)
     assert [hit.id for hit in hits] == [first, second]
     assert hits[0].score == hits[1].score
+
+
+def test_a_map_in_a_folder_of_as_few_numbers_answers_the_same(tmp_path, monkeypatch, request):
+    """Ids and scores are equal. Confidence is not quite: a folder takes mean and spread of all scores from vectors
+    rounded to eight bits, an engine from vectors in float32."""
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
+    for place in range(PLACES):
+        photo(tmp_path / "town" / f"@{place}@{2 * place}@.png", place)
+    town = PlaceMap.build(
+        tmp_path / "town", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(head="second-order", dims=FEW_DIMS)
+    )
+    inside = EngineMap.build_from(town, f"{place_of(MEMORY, request)}/town", dims=FEW_DIMS)
+    asked = [photo(tmp_path / "photos" / f"dusk{place}.png", place, light=0.8) for place in range(PLACES)]
+    for expected, found in zip(town.query_many(asked, k=5), inside.query_many(asked, k=5), strict=True):
+        assert [(hit.id, hit.score) for hit in found.hits] == [(hit.id, hit.score) for hit in expected.hits]
+        assert [hit.confidence for hit in found.hits] == pytest.approx(
+            [hit.confidence for hit in expected.hits], abs=ROUNDED
+        )
