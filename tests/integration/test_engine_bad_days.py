@@ -112,8 +112,7 @@ def test_a_service_over_a_killed_server_says_so_and_comes_back_by_itself(own_pos
         expected = told(client.query(dusk))
         own_postgres.kill()
         with pytest.raises(ServiceError, match=own_postgres.address) as refusal:
-            for _ in range(20):  # a moment long it may answer from what it has seen
-                client.query(dusk)
+            client.query(dusk)
         assert refusal.value.status == 503
         wait_until(lambda: httpx2.get(f"{url}/readyz").status_code == 503)
         assert own_postgres.address in httpx2.get(f"{url}/readyz").json()["status"]
@@ -164,14 +163,14 @@ def test_of_two_builders_one_is_refused_and_what_a_dead_one_left_is_dropped(kind
 def test_a_collection_that_somebody_made_anew_is_refused(kind, request, small, dusk):
     url = f"{place_of(kind, request)}/{new_name()}"
     built = EngineMap.build_from(small, url, dims=64)
-    store, name = connected(url)
+    store, _ = connected(url)
     collection = built.view.header.collection
     store.drop(collection)
     with pytest.raises((EngineConflict, BadMap), match="build the map again"):
         EngineMap.open(url, FakeEncoder())
     payload = [{"path": "x", "digest": "x", "session": None, "position": None}]
     store.create(collection, 32).write(Entries(np.array([0]), np.ones((1, 32), np.float32), payload, [b""]))
-    with pytest.raises(BadMap, match="has 32 dimensions where the map has 64: .*build the map again"):
+    with pytest.raises(BadMap, match=r"has 32 dimensions where the map has 64: .*build the map again"):
         EngineMap.open(url, FakeEncoder())
     rebuilt = EngineMap.build_from(small, url, dims=64)  # as it says
     assert rebuilt.query(dusk, k=1)[0].image.endswith("@5@5@.png")
@@ -213,7 +212,7 @@ def test_a_lost_shard_or_a_wrong_password_is_named_and_nothing_is_answered_witho
         monkeypatch.delenv("PGPASSWORD", raising=False)
         sharded = f"{asked.url}/town?shards={first.address},{second.address}"
         for wrong in (sharded.replace("s3cret", "guessed"), sharded.replace(":s3cret", "")):
-            with pytest.raises(BadSpec, match="give them in the URL, .* or in PGUSER and PGPASSWORD") as refusal:
+            with pytest.raises(BadSpec, match=r"give them in the URL, .* or in PGUSER and PGPASSWORD") as refusal:
                 EngineMap.build_from(small, wrong, dims=64)
             assert "guessed" not in str(refusal.value)
         town = EngineMap.build_from(small, sharded, dims=64)

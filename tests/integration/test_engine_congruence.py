@@ -131,7 +131,7 @@ def test_copies_of_a_photo_tie_and_the_first_of_them_wins(town, store_urls):
 
 def test_a_map_in_a_folder_of_as_few_numbers_answers_the_same(tmp_path, monkeypatch, request):
     """Ids and scores are equal. Confidence is not quite: a folder takes mean and spread of all scores from vectors
-    rounded to eight bits, an engine from vectors in float32."""
+    rounded to eight bits, an engine from vectors in float32; 0.002 apart at most is what is seen with 4 to 64."""
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
     for place in range(PLACES):
         photo(tmp_path / "town" / f"@{place}@{2 * place}@.png", place)

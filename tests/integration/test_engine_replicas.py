@@ -99,7 +99,7 @@ def test_versions_switch_under_those_who_ask_and_no_answer_is_mixed_or_old(kind,
     try:
         for number in range(SWITCHES):
             now = "second" if now == "first" else "first"
-            if number % 3:
+            if number % 5:
                 changed.rollback()
             else:
                 EngineMap.build_from(towns[now], url, dims=64).close()
