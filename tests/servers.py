@@ -9,6 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -124,3 +125,19 @@ class PostgresServer:
     def remove(self) -> None:
         self._end(signal.SIGQUIT)  # at once: nothing of it is kept
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A server for all tests."""
+    server = PostgresServer().start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[PostgresServer]:
+    """A server for one test alone, which may kill it."""
+    server = PostgresServer().start()
+    yield server
+    server.remove()

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from tests.search.store_contract import DIMENSIONS, StoreContract, best_of, entries_of, vectors_with_bias
-from tests.servers_milvus import milvus_address, own_milvus  # noqa: F401
 from tfa.errors import BadSpec, EngineConflict, EngineUnavailable, MissingExtra
 from tfa.search.engines import milvus_collection, milvus_documents
 from tfa.search.engines.milvus import MilvusStore
@@ -36,7 +35,7 @@ class TestMilvus(StoreContract):
     coarse = ("ivf_sq8", "hnsw")
 
     @pytest.fixture
-    def url(self, milvus_address):  # noqa: F811
+    def url(self, milvus_address):
         return f"milvus://{milvus_address}"
 
     def test_equal_vectors_among_others_are_ordered_by_id_in_every_batch(self, store, name):
@@ -189,7 +188,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch):
 
 
 @pytest.mark.kill
-def test_a_killed_server_keeps_what_it_acknowledged_and_is_used_again_when_it_is_back(own_milvus):  # noqa: F811
+def test_a_killed_server_keeps_what_it_acknowledged_and_is_used_again_when_it_is_back(own_milvus):
     store = MilvusStore.connect(f"milvus://{own_milvus.address}")
     vectors, queries = vectors_with_bias(400, DIMENSIONS)
     collection = store.create("places__v1", DIMENSIONS)

@@ -21,13 +21,6 @@ from psycopg import sql  # noqa: E402
 pytestmark = pytest.mark.engines
 
 
-@pytest.fixture(scope="session")
-def postgres():
-    server = PostgresServer().start()
-    yield server
-    server.remove()
-
-
 class TestEngineInPostgres(EngineContract):
     @pytest.fixture(autouse=True)
     def _store(self, postgres):

@@ -5,18 +5,43 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import pytest
+
 from tfa.errors import EngineUnavailable
 from tfa.search.memory_store import MemoryStore
 from tfa.search.store import Store
 
 _NUMBERS = itertools.count()
-# A line each: where `{n}` is a number that no other test has.
-STORES = ("memory://test{n}",)
+MEMORY = "memory"
+REAL = ("postgres", "lance", "milvus", "qdrant")
+STORES = (MEMORY, *(pytest.param(kind, marks=pytest.mark.engines) for kind in REAL))
 
 
 def new_url(pattern: str, name: str = "town") -> str:
-    """The URL of a map that is not there yet."""
+    """The URL of a map that is not there yet; `{n}` becomes a number that no other test has."""
     return f"{pattern.format(n=next(_NUMBERS))}/{name}"
+
+
+def new_name() -> str:
+    """Of a map that is not there yet, in a store that others use too."""
+    return f"town{next(_NUMBERS)}"
+
+
+def place_of(kind: str, request: pytest.FixtureRequest) -> str:
+    """The URL of a store of that kind, without a map's name. A server is that of all tests; folders are new.
+
+    Only one process has a Qdrant folder at a time; all connections of this process share it.
+    """
+    if kind == MEMORY:
+        return f"memory://test{next(_NUMBERS)}"
+    if kind == "postgres":
+        pytest.importorskip("psycopg", reason="psycopg is not installed (pip install -e '.[dev]')")
+        return str(request.getfixturevalue("postgres").url)
+    if kind == "milvus":
+        return f"milvus://{request.getfixturevalue('milvus_address')}"
+    package = {"lance": "lancedb", "qdrant": "qdrant_edge"}[kind]
+    pytest.importorskip(package, reason=f"{package} is not installed (pip install -e '.[dev]')")
+    return f"{kind}://{request.getfixturevalue('tmp_path')}/engine"
 
 
 class Flaky:

@@ -22,6 +22,7 @@ from tfa.search.store import Store
 HEARTBEAT = 10.0  # seconds between signs of life
 ABANDONED = 60.0  # seconds without one
 FREE = b"{}"  # what the document says when nobody builds
+_HELD: set[str] = set()  # tokens of the claims that this process holds
 
 
 def whoami() -> str:
@@ -55,9 +56,12 @@ class Builder:
         return time.time() - self.seen < ABANDONED and not self._ended_here()
 
     def _ended_here(self) -> bool:
-        """Was it a process of this machine, and is no more? Then nobody need wait."""
+        """Was it a process of this machine, and is no more, or this one, and could not say that it was done because
+        the engine was away? Then nobody need wait."""
         if not self.machine or self.machine != this_machine():
             return False
+        if self.process == os.getpid():
+            return self.token not in _HELD
         try:
             os.kill(self.process, 0)
         except ProcessLookupError:
@@ -128,11 +132,13 @@ def claimed(store: Store, name: str, doing: str, url: str) -> Iterator[Claim]:
     other = _read(old)
     if (other is not None and other.alive) or not store.swap(claim_key(name), old, builder.to_bytes()):
         raise busy(url, other or _read(store.read(claim_key(name))))
+    _HELD.add(builder.token)
     claim = Claim(store, name, builder)
     try:
         yield claim
     finally:
         claim.release()
+        _HELD.discard(builder.token)
 
 
 def busy(url: str, other: Builder | None) -> EngineConflict:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.errors import EngineConflict
+from tfa.errors import EngineConflict, EngineUnavailable
 from tfa.maps.engine_map.claim import Claim, claimed, whoami
 from tfa.maps.engine_map.documents import (
     collection_of,
@@ -177,11 +177,21 @@ class Publisher:
         header = self.before
         collections, documents = (set[str](), ()) if header is None else (header.collections, header.documents)
         for name in self.store.names(f"{self.name}__v"):
-            if name not in collections:
+            if name not in collections and self._ours(name):
                 self.store.drop(name)
         for key in self.store.keys(f"{self.name}/v"):
             if not key.startswith(documents):
                 self.store.erase(key)
+
+    def _ours(self, name: str) -> bool:
+        """Somebody else's collection may be called like a version of this map: it is left alone."""
+        try:
+            self.store.open(name)
+        except EngineConflict:
+            return False
+        except EngineUnavailable:
+            pass  # damaged, or the engine is away: dropping it says so
+        return True
 
 
 def write_entries(collection: Collection, entries: Entries) -> Moments:

@@ -121,12 +121,21 @@ class Versions:
                 continue
             versions[one.active] = Version(
                 state.chosen(one.active),
-                once(one.collection, lambda one=one: self.store.open(one.collection)),
+                once(one.collection, lambda one=one: self._collection(one)),
                 once(one.reduction, lambda one=one: read_reduction(self.store, one.reduction)),
                 once(one.moments, lambda one=one: read_moments(self.store, one.moments)),
             )
         self._kept = kept
         return View(header, content, state, patches, versions)
+
+    def _collection(self, header: EngineHeader) -> Collection:
+        found = self.store.open(header.collection)
+        if found.dimensions != header.dims:
+            raise BadMap(
+                f"{self.url}: its collection {found.name!r} has {found.dimensions} dimensions where the map has "
+                f"{header.dims}: it was made anew by somebody else; build the map again"
+            )
+        return found
 
     def _skeleton(self, header: EngineHeader) -> MapState:
         state = with_duplicates(read_skeleton(self.store, header.skeleton_folder))

@@ -56,11 +56,10 @@ class Documents:
             self.put(key, None)
 
     def keys(self, prefix: str) -> list[str]:
-        there = {_key_of(table) for table in self._tables(_stem(prefix))}
-        return sorted(key for key in there if not self._is_erased(key))
+        there = {_key_of(table): table for table in sorted(self._tables(_stem(prefix)))}  # the newest of each
+        return sorted(key for key, table in there.items() if not self._is_erased(key, table))
 
-    def _is_erased(self, key: str) -> bool:
-        highest = max(self._tables(_stem(key) + "."), default="")
+    def _is_erased(self, key: str, highest: str) -> bool:
         if highest not in self._erased:
             self._erased[highest] = self._latest(key).data is None
         return self._erased[highest]

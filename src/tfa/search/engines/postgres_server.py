@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -113,6 +114,7 @@ class Server:
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._free = threading.Semaphore(CONNECTIONS)
+        weakref.finalize(self, _let_go, self._idle, self._owner)  # a map that nobody holds any more
         try:
             self.run(_set_up)
         except TfaError:
@@ -151,6 +153,7 @@ class Server:
         with self._lock:
             if self._owner != os.getpid():  # a forked child must not speak through its parent's sockets
                 self._idle, self._owner = [], os.getpid()
+                weakref.finalize(self, _let_go, self._idle, self._owner)
             connection = self._idle.pop() if self._idle else None
         if connection is not None and checked:
             try:
@@ -226,9 +229,16 @@ class Server:
 
     def close(self) -> None:
         with self._lock:
-            idle, self._idle = self._idle, []
+            idle = self._idle[:]
+            self._idle.clear()
         for connection in idle:
             connection.close()
+
+
+def _let_go(idle: list[Connection], owner: int) -> None:
+    """Close what a server kept, in the process that opened it."""
+    while idle and owner == os.getpid():
+        idle.pop().close()
 
 
 def _set_up(connection: Connection) -> None:
