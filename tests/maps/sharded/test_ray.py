@@ -24,6 +24,8 @@ pytestmark = [
     pytest.mark.kill,
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed; pip install 'tfa-vpr[ray]'"),
 ]
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     log = tmp_path_factory.mktemp("encoded")

@@ -78,7 +78,8 @@ def union_table(rows: Sequence[Row]) -> str:
     found = {(row["head"], row["gallery"]): row for row in rows}
     union = "all as one"
     names = [name for row in rows if row["gallery"] == union for name in row["recall"]]
-    body, means = [], {head: ([], []) for head in heads}  # type: dict[str, tuple[list[float], list[float]]]  # noqa
+    body: list[list[str]] = []
+    means: dict[str, tuple[list[float], list[float]]] = {head: ([], []) for head in heads}
     for name in dict.fromkeys(names):
         cells = []
         for head in heads:
@@ -104,8 +105,9 @@ def ray_table(rows: Sequence[Row]) -> str:
         if "done_before" in row:
             again = f"{row['done_at_the_kill']} → {row['done_before']} of {row['shards']}"
         to_clean = DASH if row["to_clean"] is None else f"{row['to_clean']:.2f}"
-        body.append([row["case"], row["encoder"], f"{row['images']:,}", _number(row["seconds"]),
-                     _number(row["images_per_second"]), to_clean, "yes" if row["same_map"] else "no", again])  # fmt: skip
+        rate, once = _number(row["images_per_second"]), "yes" if row["same_map"] else "no"
+        seconds = _number(row["seconds"])
+        body.append([row["case"], row["encoder"], f"{row['images']:,}", seconds, rate, to_clean, once, again])
     return _table(head, body)
 
 

@@ -1,5 +1,5 @@
-"""The part `ray`: one set of photos built into a map by one process and by a Ray cluster of two nodes, also when a worker,
-a node or the driver is killed.
+"""The part `ray`: photos built into a map by one process and by a Ray cluster of two nodes, also when a worker, a node
+or the driver is killed.
 
 Every build is `tfa build --engine … --ray …` in a process of its own, with caches of its own: nothing is taken over
 but what a build that was killed has left.
@@ -149,7 +149,8 @@ class _Builds:
         seconds = time.monotonic() - started
         if driver.returncode != 0:
             raise TfaError(f"the build {name} failed: {errors.decode()[-500:]}")
-        passes = [one for one in parse_json(output)["passes"] if one["name"] in ("sample", "descriptors")]
+        report = parse_json(output[output.index(b"{\n") :])  # Ray may print a line of its own before
+        passes = [one for one in report["passes"] if one["name"] in ("sample", "descriptors")]
         shards, before = (sum(one[key] for one in passes) for key in ("shards", "before"))
         return self._published(url, seconds, shards, before)
 

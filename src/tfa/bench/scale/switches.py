@@ -82,7 +82,9 @@ def _switched(
     context = multiprocessing.get_context("spawn")
     stop, ready = context.Event(), context.Semaphore(0)
     results = context.Queue()
-    askers = [context.Process(target=_ask, args=(url, tokens, stop, ready, results), daemon=True) for _ in range(ASKERS)]
+    askers = [
+        context.Process(target=_ask, args=(url, tokens, stop, ready, results), daemon=True) for _ in range(ASKERS)
+    ]
     for asker in askers:
         asker.start()
     for _ in askers:

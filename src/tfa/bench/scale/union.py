@@ -1,7 +1,8 @@
 """The part `union`: R@1 of every dataset alone, and with all datasets as one gallery, under heads of the benchmark.
 
-What fewer numbers an image cost on the same gallery is measured by `tfa bench reduction`. A head that calibrates does so
-for each dataset by 64 of its queries, drawn as the first split of `tfa bench run` is, alone and in the union alike.
+What fewer numbers an image cost on the same gallery is measured by `tfa bench reduction`. A head that calibrates
+does so for each dataset by 64 of its queries, drawn as in the first split of `tfa bench run`, alone and in the union
+alike.
 """
 
 from __future__ import annotations

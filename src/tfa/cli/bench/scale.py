@@ -1,4 +1,4 @@
-"""`tfa bench scale`: maps past one machine. Vector engines, switches, killed servers, replicas, Ray, datasets as one."""
+"""`tfa bench scale`: what carries a map past one machine."""
 
 from __future__ import annotations
 
@@ -39,15 +39,13 @@ def scale(
     ] = None,
     photos: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", exists=True, file_okay=False, help="Photos for ray. If not given, a town is drawn."),
+        typer.Option(metavar="DIR", exists=True, file_okay=False, help="Photos for ray; else a town is drawn."),
     ] = None,
     dataset: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=PATH", help="For union: a dataset and its folder, as for tfa bench run; several."),
     ] = None,
-    heads: Annotated[
-        str | None, typer.Option(metavar="NAME,…", help="For union: heads, as for tfa bench run.")
-    ] = None,
+    heads: Annotated[str | None, typer.Option(metavar="NAME,…", help="For union: heads, as for tfa bench run.")] = None,
     encoder: Annotated[
         str | None,
         typer.Option(
