@@ -245,9 +245,11 @@ def test_every_contender_says_what_it_is():
 def test_the_command_refuses_what_it_cannot_do(tmp_path):
     from tfa.cli.app import app
 
-    run = CliRunner().invoke
-    assert "at least twice" in run(app, ["bench", "scale", "union"]).output
-    assert "is no list of sizes" in run(app, ["bench", "scale", "engines", "--sizes", "many"]).output
+    def said(*words: str) -> str:
+        return " ".join(CliRunner().invoke(app, ["bench", "scale", *words]).output.replace("│", " ").split())
+
+    assert "give --dataset NAME=PATH, at least twice" in said("union")
+    assert "'many' is no list of sizes" in said("engines", "--sizes", "many")
 
 
 def test_the_command_prints_what_is_there_already(tmp_path):

@@ -9,6 +9,7 @@ Every block has a seed of its own, so the first images of a large file are those
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,8 +88,11 @@ class MadeUpPlaces:
 
     def _features(self, places: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         own = rng.standard_normal(places.shape, np.float32)
-        z = (np.sqrt(SAME) * places + np.sqrt(1 - SAME) * own) * self._amplitudes()
-        return (z / np.linalg.norm(z, axis=1, keepdims=True)).astype(np.float32)
+        own *= math.sqrt(1 - SAME)
+        own += math.sqrt(SAME) * places
+        own *= self._amplitudes().astype(np.float32)
+        own /= np.linalg.norm(own, axis=1, keepdims=True)
+        return own
 
     def _turned(self, features: np.ndarray, last: np.ndarray) -> np.ndarray:
         rotation = fixed_rotation(self.dims).astype(np.float32)
