@@ -250,3 +250,13 @@ def test_the_tables_of_sequences_are_those_the_command_printed(table):
     start = text.index(f"| {' | '.join(TABLES[table][1])} |")
     shown = [tuple(cell.strip() for cell in line[1:-1].split("|")) for line in text[start + 2 : start + 2 + len(rows)]]
     assert shown == rows
+
+
+@pytest.mark.parametrize("part", ["engines", "switches", "killed", "replicas", "ray", "union"])
+def test_the_tables_of_scale_are_those_the_command_printed(part):
+    from tfa.bench.scale.page import tables
+
+    told = tables(json.loads(page("scale.json"))["rows"])
+    shown = re.search(rf"<!-- scale: {part} -->\n(.*?)\n?<!-- end of {part} -->", page("scale.md"), re.DOTALL)
+    assert shown is not None
+    assert shown[1] == told[part]

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from importlib.util import find_spec
@@ -20,6 +15,7 @@ import pytest
 
 from tests.maps.conftest import photo
 from tests.maps.sharded.builders import LOG, Published, build, same
+from tfa.bench.scale.ray_cluster import PATIENCE, Cluster, paths
 from tfa.errors import EngineUnavailable
 from tfa.maps.sharded.ray_executor import RayExecutor
 
@@ -28,77 +24,16 @@ pytestmark = [
     pytest.mark.kill,
     pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed; pip install 'tfa-vpr[ray]'"),
 ]
-PATIENCE = 60.0  # seconds for a node to start
-
-
-class Cluster:
-    """Nodes of two cores each, in processes of their own, all on loopback."""
-
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="r"))  # Ray's sockets lie below it, and their paths must be short
-        # A token of its own: nobody else runs anything on it.
-        self.keys = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        self.log = self.folder / "encoded"
-        self.log.mkdir()
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
-        self.nodes: list[subprocess.Popen[bytes]] = []
-        self._start("--head", f"--port={self.address.rpartition(':')[2]}", "--include-dashboard=false",
-                    f"--temp-dir={self.folder}")  # fmt: skip
-        self._start(f"--address={self.address}")
-
-    def _start(self, *options: str) -> None:
-        ours = {
-            "RAY_USAGE_STATS_ENABLED": "0",
-            LOG: str(self.log),
-            **self.keys,
-            "OMP_NUM_THREADS": "1",
-        }
-        paths = {"PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
-        common = ("--block", "--node-ip-address=127.0.0.1", "--num-cpus=2", "--object-store-memory=100000000")
-        script = "from ray.scripts.scripts import main; main()"
-        command = [sys.executable, "-c", script, "start", *common, "--disable-usage-stats", *options]
-        output = open(self.folder / f"node{len(self.nodes)}.txt", "wb")  # noqa: SIM115  # as long as the node
-        with output:
-            node = subprocess.Popen(
-                command, env={**os.environ, **ours, **paths}, stdout=output, stderr=output, start_new_session=True
-            )
-        self.nodes.append(node)
-        deadline = time.monotonic() + PATIENCE
-        while b"runtime started" not in Path(output.name).read_bytes():
-            if node.poll() is not None or time.monotonic() > deadline:
-                said = Path(output.name).read_text()
-                self.stop()
-                pytest.skip(f"a node of Ray did not start within {PATIENCE:.0f} s: {said[-300:]}")
-            time.sleep(0.1)
-
-    def raylet(self, node: int) -> int:
-        """The process that is the node to the others."""
-        for path in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                name, _, rest = path.read_text().partition("(")[2].rpartition(")")
-            except OSError:
-                continue  # it has just ended
-            if name == "raylet" and int(rest.split()[1]) == self.nodes[node].pid:
-                return int(path.parent.name)
-        raise AssertionError("the node has no raylet")
-
-    def stop(self) -> None:
-        for node in self.nodes:
-            node.terminate()  # it ends the processes that it has started
-        for node in self.nodes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                node.wait(20)
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(node.pid, signal.SIGKILL)
-            node.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    made = Cluster()
+def cluster(tmp_path_factory):
+    log = tmp_path_factory.mktemp("encoded")
+    try:
+        made = Cluster({LOG: str(log)})
+    except EngineUnavailable as missing:
+        pytest.skip(str(missing))
+    made.log = log
     yield made
     made.stop()
 
@@ -127,10 +62,9 @@ with RayExecutor(address) as executor:
 
 def built(plain: Path, cluster: Cluster, name: str, encoder: str) -> Published:
     """A map by a driver in a process of its own: what Ray is told by the environment it reads once."""
-    paths = {"PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), *sys.path]))}
     driver = subprocess.run(
         [sys.executable, "-c", DRIVER, cluster.address, str(plain), name, encoder],
-        env={**os.environ, **paths, **cluster.keys}, check=False, timeout=80, capture_output=True, text=True,
+        env={**os.environ, **paths(), **cluster.keys}, check=False, timeout=80, capture_output=True, text=True,
     )  # fmt: skip
     assert driver.returncode == 0, driver.stderr[-2000:]
     return Published(f"sqlite://{plain}/{name}.db/places")

@@ -143,25 +143,32 @@ def run_serving_benchmark(
 
 def synthetic_map(folder: Path, images: int) -> PlaceMap:
     """A saved map of made-up photos under a real encoder of random weights, which are written beside it."""
-    from tfa.base.files import write_tensors
-    from tfa.encoders import parse_encoder
-    from tfa.encoders.weight_names import expected_shapes
     from tfa.photos.token_cache import TokenCache
 
     (folder / "photos").mkdir()
     for seed in range(images):
         (folder / "photos" / f"{seed:05d}.jpg").write_bytes(synthetic_photo(seed))
-    generator, shapes = np.random.default_rng(0), expected_shapes(parse_encoder(ENCODER).card)
-    weights = {name: 0.3 * generator.standard_normal(shape, np.float32) for name, shape in shapes.items()}
-    write_tensors(folder / "random.safetensors", {name: array.astype(np.float16) for name, array in weights.items()})
     place_map = PlaceMap.build(
         folder / "photos",
         encoder=ENCODER,
-        options=EncoderOptions(weights=folder / "random.safetensors", cache=TokenCache(folder / "cache")),
+        options=EncoderOptions(weights=random_weights_file(folder), cache=TokenCache(folder / "cache")),
         spec=HeadSpec(words=16),
     )
     place_map.save(folder / "town.tfa")
     return place_map
+
+
+def random_weights_file(folder: Path) -> Path:
+    """Weights of the quick encoder, written into a folder."""
+    from tfa.base.files import write_tensors
+    from tfa.encoders import parse_encoder
+    from tfa.encoders.weight_names import expected_shapes
+
+    generator, shapes = np.random.default_rng(0), expected_shapes(parse_encoder(ENCODER).card)
+    weights = {name: 0.3 * generator.standard_normal(shape, np.float32) for name, shape in shapes.items()}
+    file = folder / "random.safetensors"
+    write_tensors(file, {name: array.astype(np.float16) for name, array in weights.items()})
+    return file
 
 
 def _in_turn(

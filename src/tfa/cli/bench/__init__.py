@@ -14,6 +14,7 @@ from tfa.cli.bench import (
     judge,
     reduction,
     run,
+    scale,
     score,
     sequences,
     serve,
@@ -79,6 +80,11 @@ VERBS: Mapping[Callable[..., Any], str] = {
     sequences.sequences: """
         tfa bench sequences --dataset gardens-point=data/gardens_point --dataset nordland-540=data/nordland
         tfa bench sequences --dataset drive=data/drive --out sequences.json
+    """,
+    scale.scale: """
+        tfa bench scale engines --sizes 20000,100000 --out scale.json
+        tfa bench scale switches killed replicas --engines postgres --out scale.json
+        tfa bench scale ray --photos photos/ --encoder dinov2-s14-focus
     """,
     speed.speed: """
         tfa bench speed --size small

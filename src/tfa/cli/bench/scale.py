@@ -1,0 +1,133 @@
+"""`tfa bench scale`: what carries a map past one machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tfa.cli import options
+from tfa.cli.console import note, print_json, print_text, wants_progress
+
+
+def scale(
+    parts: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PART",
+            help="engines, switches, killed, replicas, ray or union. If none is named: all; union needs --dataset.",
+        ),
+    ] = None,
+    sizes: Annotated[
+        str, typer.Option(metavar="N,…", help="Images that engines are compared with, of made-up vectors.")
+    ] = "20000,100000,1000000",
+    engines: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,…", help="Only these: exact, reduced, faiss-flat, postgres, milvus, lance, …"),
+    ] = None,
+    limit: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="A row that takes longer is given up, and says so.")
+    ] = 900.0,
+    milvus: Annotated[
+        str | None, typer.Option(metavar="URL", help="Compare this server: milvus://HOST:19530. Else one is started.")
+    ] = None,
+    postgres: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Compare this server: postgres://USER@HOST/DATABASE. Else one is started."),
+    ] = None,
+    photos: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", exists=True, file_okay=False, help="Photos for ray; else a town is drawn."),
+    ] = None,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=PATH", help="For union: a dataset and its folder, as for tfa bench run; several."),
+    ] = None,
+    heads: Annotated[str | None, typer.Option(metavar="NAME,…", help="For union: heads, as for tfa bench run.")] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="For ray and union. If not given: a quick one of random weights for ray, dinov2-s14-focus for union.",
+        ),
+    ] = None,
+    work: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            file_okay=False,
+            help="Where vectors are made up, 4 kB an image. In the cache folder if not given.",
+        ),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure rows once more that --out has already.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            dir_okay=False,
+            help="Keep every row there as soon as it is done, in JSON; rows that are there are not measured again.",
+        ),
+    ] = None,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure what carries a map past one machine: engines by size, switches of versions, kills, replicas, Ray."""
+    from tfa.bench.scale.kept_rows import KeptRows
+    from tfa.bench.scale.page import page
+    from tfa.bench.scale.suite import ScaleSettings, chosen_parts, run_parts
+
+    wanted = chosen_parts(parts or ())
+    if "union" in wanted and not dataset:
+        if parts:
+            raise typer.BadParameter("union joins datasets; give --dataset NAME=PATH, at least twice")
+        wanted.remove("union")
+        note("union is left out: it needs --dataset NAME=PATH, at least twice")
+    if out is not None:
+        options.check_writable(out)
+    progress = wants_progress(quiet=quiet, json=json)
+    settings = ScaleSettings(
+        sizes=_numbers(sizes),
+        engines=_listed(engines),
+        limit=limit,
+        milvus=milvus,
+        postgres=postgres,
+        work=work,
+        photos=photos,
+        encoder=encoder,
+        heads=_listed(heads),
+        benches=lambda: prepared(dataset or (), encoder or "dinov2-s14-focus", progress),
+    )
+    kept = KeptRows(out, again=again)
+    for row in run_parts(wanted, settings, kept, progress):
+        if not quiet and not json:
+            note(f"{row['part']}: {row['name']}{': ' + row['given_up'] if 'given_up' in row else ''}")
+    if json:
+        print_json(kept.to_dict())
+    else:
+        print_text(page(kept.rows.values()))
+    if out is not None:
+        note(f"wrote {out}")
+
+
+def prepared(dataset: Sequence[str], encoder: str, progress: bool) -> list[Any]:
+    """Datasets with their tokens."""
+    from tfa.base.config import EncoderOptions
+    from tfa.base.progress import as_progress
+    from tfa.bench.run import prepare
+    from tfa.cli.bench.run import load_all, loaded_encoder
+
+    model, bars = loaded_encoder(encoder, EncoderOptions()), as_progress(progress)
+    return [prepare(data, model, progress=bars) for data in load_all(dataset)]
+
+
+def _listed(text: str | None) -> list[str]:
+    return [one.strip() for one in (text or "").split(",") if one.strip()]
+
+
+def _numbers(text: str) -> list[int]:
+    listed = _listed(text)
+    if not listed or not all(one.isdecimal() and int(one) >= 1000 for one in listed):
+        raise typer.BadParameter(f"{text!r} is no list of sizes; give numbers of 1000 or more, such as 20000,100000")
+    return [int(one) for one in listed]
