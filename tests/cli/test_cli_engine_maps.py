@@ -40,6 +40,7 @@ def test_verbs_take_a_url_where_they_take_a_map(run, url, tmp_path):
 
     best = answered()[0]
     assert "14 images, 14 with a position" in run("info", url).stdout
+    assert "version 1 in memory, 64 numbers per image; no version before it" in run("info", url).stdout
     assert json.loads(run("info", url, "--json").stdout)["version"] == 1
     added = run("add", url, photo(tmp_path / "new.png", 40), "--session", "night", "--json")
     assert json.loads(added.stdout)["added"] == [PLACES]

@@ -15,6 +15,8 @@ def show_map(info: Mapping[str, Any], *, scales: bool = False) -> None:
     say(f"  {counted_images(info)}")
     size = f", {human_bytes(info['bytes'])}" if info.get("bytes") else ""
     say(f"  encoder {info['encoder']['id']}; stored as {info['storage']}{size}")
+    if info.get("version"):
+        say(f"  {engine_line(info)}")
     if info.get("reduction"):
         small = info["reduction"]
         say(
@@ -24,6 +26,15 @@ def show_map(info: Mapping[str, Any], *, scales: bool = False) -> None:
     if info.get("verification"):
         say(f"  patches to verify answers with: {info['verification']['bytes_per_image']:,} bytes per image")
     _show_decisions(decisions(info, scales=scales))
+
+
+def engine_line(info: Mapping[str, Any]) -> str:
+    """Where the images of a map in an engine are, and what it can be taken back to."""
+    before = info["previous"]
+    back = "no version before it"
+    if before is not None:
+        back = f"tfa rollback brings back version {before['version']}, {before['images']:,} images"
+    return f"version {info['version']} in {info['engine']['engine']}, {info['dims']:,} numbers per image; {back}"
 
 
 def _show_decisions(rows: list[tuple[str, str, str]]) -> None:
