@@ -26,7 +26,7 @@ DIMS = (3, 12)
 def made_up(name: str, seed: int) -> Bench:
     database, queries = town(PLACES[name], seed=seed)
     names = [[f"{i:03}.png" for i in range(len(t))] for t in (database, queries)]
-    positives = tuple(np.array([2 * place]) for place in range(PLACES[name]))
+    positives = tuple(np.array([2 * place, 2 * place + 1]) for place in range(PLACES[name]))
     truth = Truth(name, name.title(), tuple(names[0]), tuple(names[1]), positives, {}, "by hand")
     return Bench(None, truth, FakeEncoder(), Photos(database), Photos(DescribedQueries(queries)), "", HeadSpec(words=4))
 
@@ -53,7 +53,8 @@ def test_joined_tokens_are_those_of_the_parts(benches):
 def test_full_recall_is_that_of_the_head(benches):
     for bench in benches:
         scores = head_card("judged").fit(bench.database, Shared(spec=bench.spec)).scores(bench.queries, "0")
-        right = scores.argmax(axis=1) == 2 * np.arange(len(bench.queries))
+        right = scores.argmax(axis=1) // 2 == np.arange(len(bench.queries))
+        assert right.mean() > 0.5
         assert study_alone(bench, DIMS).recall == {bench.truth.name: pytest.approx(right.mean())}
 
 

@@ -138,7 +138,7 @@ def read_header(store: Store, name: str, url: str) -> tuple[EngineHeader, bytes]
     if content is None:
         there = maps_in(store)
         near = get_close_matches(name, there, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = f"; did you mean {near[0]}?" if near else "."
         which = f"there are {', '.join(there[:10])}" if there else "there is none yet"
         raise BadMap(f"there is no map {name!r} at {url} ({which}){hint} Build one with: tfa build PHOTOS --engine URL")
     return parsed_header(content, url), content
