@@ -24,7 +24,6 @@ def url(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "Give --out NAME.tfa, a folder, or --engine URL"),
         (["--out", "new.tfa", "--ray", "auto"], "--ray is for a map in an engine; give --engine URL too"),
         (["--out", "new.tfa", "--workers", "3"], "--workers is for a map in an engine"),
         (["--out", "new.tfa", "--shard-size", "3"], "--shard-size is for a map in an engine"),
@@ -39,6 +38,12 @@ def test_what_does_not_go_together_is_refused_in_a_sentence(run, folder, options
     result = run("build", "photos", *options)
     assert result.exit_code == 1
     assert said in " ".join(result.stderr.split())
+
+
+def test_a_map_has_a_place(run, folder):
+    result = run("build", "photos")
+    assert result.exit_code == 2
+    assert "Give --out NAME.tfa" in " ".join(result.stderr.replace("│", " ").split())
 
 
 def test_photos_are_looked_for_before_the_work(run, folder):
