@@ -62,6 +62,38 @@ def test_no_swap_of_eight_processes_is_lost(tmp_path):
     assert len(list((Path(tmp_path) / "documents").iterdir())) <= 24
 
 
+def test_a_swap_counts_even_if_its_version_was_taken_away_before_the_writer_looked(tmp_path, monkeypatch):
+    url = f"lance://{tmp_path}"
+    slow, quick = StoreContract.connect(url), StoreContract.connect(url)
+    documents = slow._documents
+    create = documents._database.create_table
+
+    def overtaken(*given, **named):
+        create(*given, **named)
+        for turn in range(1, 12):
+            assert quick.swap("map/header", b"%d" % (turn - 1), b"%d" % turn)
+
+    monkeypatch.setattr(documents._database, "create_table", overtaken)
+    assert slow.swap("map/header", None, b"0")
+    assert quick.read("map/header") == b"11"
+
+
+def test_a_swap_that_comes_after_others_took_its_number_away_does_not_count(tmp_path, monkeypatch):
+    url = f"lance://{tmp_path}"
+    slow, quick = StoreContract.connect(url), StoreContract.connect(url)
+    documents = slow._documents
+    create = documents._database.create_table
+
+    def late(*given, **named):
+        for turn in range(1, 12):
+            quick.put("map/header", b"%d" % turn)
+        create(*given, **named)
+
+    monkeypatch.setattr(documents._database, "create_table", late)
+    assert not slow.swap("map/header", None, b"0")
+    assert quick.read("map/header") == b"11"
+
+
 def test_a_document_that_was_erased_does_not_begin_again(tmp_path):
     store = StoreContract.connect(f"lance://{tmp_path}")
     for turn in range(3):

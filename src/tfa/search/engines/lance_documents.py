@@ -2,7 +2,8 @@
 
 Who replaces version n creates table n + 1. Of several that do, Lance gives one the first commit of the table, in a
 folder and in a bucket alike, and that one counts; others fail, or their commit comes second. The highest number is the
-document. A document that was erased is a version without data, so that numbers never begin again.
+document. A document that was erased is a version without data, so that numbers never begin again. Old versions are taken
+away, perhaps before their writer looked whether it had won; so each version names the writers of those before it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ import pyarrow as pa
 from tfa.search.engines.lance_errors import FAILURES, is_absent
 
 KEPT = 8  # older versions, for readers on their way to them
-SCHEMA = pa.schema([pa.field("data", pa.large_binary()), pa.field("writer", pa.string())])  # data null: erased
+NAMED = 256  # writers of older versions that a version names
+SCHEMA = pa.schema(
+    [
+        pa.field("data", pa.large_binary()),  # null: erased
+        pa.field("writer", pa.string()),
+        pa.field("before", pa.list_(pa.string())),
+    ]
+)
 ATTEMPTS = 100  # of a put against others, and of a read that versions overtake
 
 
@@ -25,7 +33,7 @@ ATTEMPTS = 100  # of a put against others, and of a read that versions overtake
 class Version:
     number: int
     data: bytes | None
-    writer: str = ""
+    writers: tuple[str, ...] = ()  # its own last, those of the versions before it first
 
 
 NONE = Version(0, None)
@@ -43,13 +51,13 @@ class Documents:
 
     def put(self, key: str, data: bytes | None) -> None:
         for _ in range(ATTEMPTS):
-            if self._created(key, self._latest(key).number + 1, data):
+            if self._created(key, self._latest(key), data):
                 return
         raise RuntimeError(f"too many others write the document {key!r}")
 
     def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
         latest = self._latest(key)
-        return latest.data == old and self._created(key, latest.number + 1, new)
+        return latest.data == old and self._created(key, latest, new)
 
     def erase(self, key: str) -> None:
         if self._latest(key).data is not None:
@@ -88,24 +96,25 @@ class Documents:
             if is_absent(error):
                 return None
             raise
-        return Version(int(name.rpartition(".")[2]), row["data"], row["writer"])
+        return Version(int(name.rpartition(".")[2]), row["data"], (*row["before"], row["writer"]))
 
-    def _created(self, key: str, number: int, data: bytes | None) -> bool:
-        name, writer = f"{_stem(key)}.{number:012}", uuid4().hex
+    def _created(self, key: str, latest: Version, data: bytes | None) -> bool:
+        """Whether the version after `latest` is ours."""
+        number, writer = latest.number + 1, uuid4().hex
+        name = f"{_stem(key)}.{number:012}"
         try:
-            row = pa.table({"data": [data], "writer": [writer]}, schema=SCHEMA)
-            self._database.create_table(name, row, mode="create")
+            row = {"data": [data], "writer": [writer], "before": [latest.writers[-NAMED:]]}
+            self._database.create_table(name, pa.table(row, schema=SCHEMA), mode="create")
         except FAILURES:
-            if self._version(name) is None:
+            if self._version(name) is None and self._latest(key).number <= number:
                 raise
-        mine = self._version(name)
-        if mine is None or mine.writer != writer:
+        newest = self._latest(key)
+        if writer not in newest.writers:
+            mine = self._version(name) if newest.number > number else None
+            if mine is not None and mine.writers[-1] == writer:
+                self._database.drop_table(name, ignore_missing=True)  # our number had been taken away before we came
             return False
-        there = sorted(self._tables(_stem(key) + "."))
-        if there and there[-1] > name and self._latest(key).number > number:
-            self._database.drop_table(name, ignore_missing=True)  # we came so late that our number had been taken away
-            return False
-        for old in there[: -KEPT - 1]:
+        for old in sorted(self._tables(_stem(key) + "."))[: -KEPT - 1]:
             self._database.drop_table(old, ignore_missing=True)
         return True
 
