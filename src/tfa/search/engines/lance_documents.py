@@ -2,8 +2,8 @@
 
 Who replaces version n creates table n + 1. Of several that do, Lance gives one the first commit of the table, in a
 folder and in a bucket alike, and that one counts; others fail, or their commit comes second. The highest number is the
-document. A document that was erased is a version without data, so that numbers never begin again. Old versions are taken
-away, perhaps before their writer looked whether it had won; so each version names the writers of those before it.
+document. A document that was erased is a version without data, so that numbers never begin again. Old versions are
+taken away, perhaps before their writer looked whether it had won; so each version names the writers of those before it.
 """
 
 from __future__ import annotations
