@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -107,10 +108,14 @@ def test_progress_obeys_neither_codes_nor_markup(monkeypatch, capsys):
     monkeypatch.setattr(progress, "QUIET_SECONDS", 0.0)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
+    shown = ""
     with progress.RichProgress().task(f"[red]{NAME}", 2) as task:
-        task._bars.start()
         task.advance()
-    shown = capsys.readouterr().err
+        for _ in range(2000):  # until its clock has started the bar
+            shown += capsys.readouterr().err
+            if "[red]" in shown:
+                break
+            time.sleep(0.01)
     assert "[red]" in shown
     assert "\\x1b[31mred" in shown
     assert "\x1b]0;title" not in shown

@@ -118,7 +118,7 @@ def build(
         read_positions_csv(positions)
     spec = HeadSpec(words=words)
     encoding = dataclasses.replace(encoding, batch_size=batch_size, skip_bad=skip_bad)
-    progress = wants_progress(quiet=quiet, json=json)
+    progress = wants_progress(quiet)
     if engine is not None:
         settings = {"encoder": encoder, "spec": spec, "map_spec": map_spec, "options": encoding}
         build_engine.build_in_engine(photos, engine, shards, dims, positions, settings, progress=progress, json=json)

@@ -111,6 +111,6 @@ def examples(*lines: str) -> str:
     return "\n\n".join(["[bold]Examples[/bold]", *shown])
 
 
-def wants_progress(*, quiet: bool, json: bool) -> bool:
-    """Bars go to standard error; beside JSON they are drawn only for somebody who looks."""
-    return not quiet and (not json or sys.stderr.isatty())
+def wants_progress(quiet: bool) -> bool:
+    """Bars and lines go to standard error, so they do no harm to JSON."""
+    return not quiet

@@ -22,5 +22,5 @@ def demo(
 
     from tfa.demo.run import run_demo
 
-    result = run_demo(out, references=references, queries=queries, progress=wants_progress(quiet=quiet, json=False))
+    result = run_demo(out, references=references, queries=queries, progress=wants_progress(quiet))
     print_text(f"{result}\n")

@@ -88,5 +88,5 @@ def get(
 
     from tfa.encoders.weights import resolve_weights
 
-    resolve_weights(card, progress=wants_progress(quiet=quiet, json=False))
+    resolve_weights(card, progress=wants_progress(quiet))
     say(f"weights of {card.name}: {weights_here(card)}")

@@ -139,7 +139,7 @@ def open_map(
     """A map that encodes photos as the options say, and whether progress is shown."""
     from tfa.maps import PlaceMap
 
-    place_map, progress = PlaceMap.load(path, checksum=checksum), wants_progress(quiet=quiet, json=json)
+    place_map, progress = PlaceMap.load(path, checksum=checksum), wants_progress(quiet)
     place_map.use_encoder(encoding, progress)
     return place_map, progress
 

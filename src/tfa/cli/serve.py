@@ -142,7 +142,7 @@ def serve(
         sessions=sessions,
     )
     with bound(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
-        opened = opened_maps(places, encoding, wants_progress(quiet=quiet, json=False))
+        opened = opened_maps(places, encoding, wants_progress(quiet))
         app = create_app(opened, settings)
         listed = ", ".join(f"{one.path.stem} ({counted(len(one), 'image')})" for one in opened)
         say(f"serving {listed} at {address_of(listening)}", style="bold green")

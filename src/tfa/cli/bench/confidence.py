@@ -44,7 +44,7 @@ def confidence(
     loaded = load_all(dataset, out=out)
     if len(loaded) < 2:
         raise typer.BadParameter("a dataset is left out of the fit; give --dataset at least twice")
-    bars = as_progress(wants_progress(quiet=quiet, json=json))
+    bars = as_progress(wants_progress(quiet))
     model = loaded_encoder(encoder, encoding)
     study = study_confidence([prepare(data, model, progress=bars) for data in loaded], encoding.device, bars)
     if not delivered(study.to_dict(), out=out, json=json):

@@ -93,10 +93,10 @@ def check(
     quiet: options.Quiet = False,
 ) -> None:
     """List everything that is wrong with a copy of a dataset. Exits with 1 if something is."""
-    from tfa.base.progress import RichProgress, SilentProgress
+    from tfa.base.progress import as_progress
     from tfa.bench.datasets.check import check_dataset
 
-    progress = RichProgress() if wants_progress(quiet=quiet, json=json) else SilentProgress()
+    progress = as_progress(wants_progress(quiet))
     findings = check_dataset(dataset, path, positives=positives, deep=deep, progress=progress)
     whole = not any(finding.level == "error" for finding in findings)
     if json:

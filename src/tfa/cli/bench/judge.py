@@ -32,7 +32,7 @@ def judge(
     from tfa.bench.studies.judge import page, study_judge
 
     loaded = load_all(dataset, out=out)
-    bars = as_progress(wants_progress(quiet=quiet, json=json))
+    bars = as_progress(wants_progress(quiet))
     model = loaded_encoder(encoder, encoding)
     studies = []
     for data in loaded:

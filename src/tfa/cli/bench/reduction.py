@@ -35,7 +35,7 @@ def reduction(
     from tfa.bench.studies.reduction_page import page
 
     loaded = load_all(dataset, out=out)
-    bars = as_progress(wants_progress(quiet=quiet, json=json))
+    bars = as_progress(wants_progress(quiet))
     model = loaded_encoder(encoder, encoding)
     benches = [prepare(data, model, progress=bars) for data in loaded]
     galleries = [study_union(benches, progress=bars)] if len(benches) > 1 else []

@@ -119,7 +119,7 @@ def run(
     checkpoints = _checkpoints(checkpoint or [], named_heads(heads))
     cards = head_cards(named_heads(heads), Supplied(vocabulary, sam, sam_model, checkpoints))
     loaded = load_all(dataset, out=out / "record", positives=positives)
-    bars = wants_progress(quiet=quiet, json=json)
+    bars = wants_progress(quiet)
     for data in loaded:
         for text in data.notes:
             note(f"{data.card.name}: {text}")

@@ -86,7 +86,7 @@ def scale(
         note("union is left out: it needs --dataset NAME=PATH, at least twice")
     if out is not None:
         options.check_writable(out)
-    progress = wants_progress(quiet=quiet, json=json)
+    progress = wants_progress(quiet)
     settings = ScaleSettings(
         sizes=_numbers(sizes),
         engines=_listed(engines),

@@ -42,7 +42,7 @@ def sequences(
     loaded = load_all(dataset, out=out)
     for data in loaded:
         check_drive(data.card.name, len(data.queries))
-    bars = as_progress(wants_progress(quiet=quiet, json=json))
+    bars = as_progress(wants_progress(quiet))
     model = loaded_encoder(encoder, encoding)
     prepared = [prepare(data, model, progress=bars) for data in loaded]
     studies = []

@@ -59,7 +59,7 @@ def speed(
     if out is not None:
         options.check_writable(out)
     done: list[Done] = []
-    for one in run_each(wanted, size.value, wants_progress(quiet=quiet, json=json), alone=True):
+    for one in run_each(wanted, size.value, wants_progress(quiet), alone=True):
         done.append(one)
         if not json:
             show(one)
@@ -113,7 +113,7 @@ def performance(
 
 def timed(run: Callable[..., T], json: bool, quiet: bool, **given: Any) -> T:
     """Run a benchmark and show its result."""
-    result = run(**given, progress=wants_progress(quiet=quiet, json=json))
+    result = run(**given, progress=wants_progress(quiet))
     if json:
         print_json(result.to_dict())
     else:

@@ -57,7 +57,7 @@ def verification(
     variants = of_factors(None if factors is None else factors.split(","))
     cards = head_cards(named_heads(heads))
     loaded = load_all(dataset, cards=cards, out=out)
-    bars = as_progress(wants_progress(quiet=quiet, json=json))
+    bars = as_progress(wants_progress(quiet))
     model = loaded_encoder(encoder, encoding)
     studied = []
     for position, data in enumerate(loaded):
