@@ -16,16 +16,16 @@ from tfa.photos.token_cache import TokenCache
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """Four images under one encoder, in two files of which one is old, and one under another."""
+    """Four images under one encoder, in two files of which one was used long ago, and one under another."""
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
     made = TokenCache()
     for seed in range(4):
         random_image(seed).save(tmp_path / f"{seed}.png")
     files = [tmp_path / f"{seed}.png" for seed in range(4)]
     made.encode(files[:3], FakeEncoder())
-    for shard in made.folder.rglob("*.safetensors"):
-        os.utime(shard, (time.time() - 10 * 86_400,) * 2)
+    (old,) = made.folder.rglob("*.safetensors")
     made.encode(files, FakeEncoder())
+    os.utime(old, (time.time() - 10 * 86_400,) * 2)
     made.encode(files[:1], FakeEncoder(salt="other"))
     return made
 
@@ -49,6 +49,35 @@ def test_old_tokens_go_first(cache):
     assert list(cache.folder.rglob("*.safetensors")) == [newest]
     assert prune(max_bytes=0, cache=cache).bytes > 0
     assert shelves(cache) == []
+
+
+def age(folder, days):
+    for file in folder.rglob("*.safetensors"):
+        os.utime(file, (time.time() - days * 86_400,) * 2)
+
+
+def test_what_was_used_longest_ago_makes_room_by_itself(cache, tmp_path, monkeypatch):
+    age(cache.folder, 2)
+    monkeypatch.setenv("TFA_CACHE_LIMIT", "0.000001")  # a kilobyte
+    files = [tmp_path / f"{seed}.png" for seed in range(3)]
+    cache.encode(files, FakeEncoder())  # used, not written: nothing is deleted
+    assert sum(facts.files for facts in shelves(cache)) == 3
+    random_image(9).save(tmp_path / "9.png")
+    cache.encode([tmp_path / "9.png"], FakeEncoder())
+    kept = shelves(cache)
+    assert [(facts.encoder, facts.images) for facts in kept] == [("fake@28", 4)]  # three used now, one written now
+    age(cache.folder, 2)
+    monkeypatch.setenv("TFA_CACHE_LIMIT", "none")
+    random_image(10).save(tmp_path / "10.png")
+    cache.encode([tmp_path / "10.png"], FakeEncoder())
+    assert sum(facts.images for facts in shelves(cache)) == 5
+
+
+@pytest.mark.parametrize("given", ["many", "-1", "nan", "inf"])
+def test_a_limit_that_makes_no_sense_is_refused_before_any_work(cache, monkeypatch, given):
+    monkeypatch.setenv("TFA_CACHE_LIMIT", given)
+    with pytest.raises(BadSpec, match="number of gigabytes, or none"):
+        cache.encode([], FakeEncoder())
 
 
 def test_pruning_without_a_bound_is_refused(cache):

@@ -15,10 +15,11 @@ from tfa.cli.show_map import human_bytes
 def cache(
     prune: Annotated[bool, typer.Option("--prune", help="Delete old tokens: see the next two options.")] = False,
     older_than: Annotated[
-        float | None, typer.Option(min=0, metavar="DAYS", help="With --prune: tokens written so many days ago.")
+        float | None, typer.Option(min=0, metavar="DAYS", help="With --prune: tokens not used for so many days.")
     ] = None,
     max_size: Annotated[
-        float | None, typer.Option(min=0, metavar="GB", help="With --prune: the oldest, until so much is left.")
+        float | None,
+        typer.Option(min=0, metavar="GB", help="With --prune: those used longest ago, until so much is left."),
     ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Delete all tokens.")] = False,
     json: options.AsJson = False,
@@ -32,7 +33,7 @@ def cache(
     if prune != (older_than is not None or max_size is not None):
         raise typer.BadParameter("--prune goes with --older-than DAYS, --max-size GB or both")
 
-    from tfa.photos import cache_upkeep
+    from tfa.photos import cache_room, cache_upkeep
     from tfa.photos.token_cache import TokenCache
 
     deleted = None
@@ -43,12 +44,15 @@ def cache(
     shelves = cache_upkeep.shelves()
     size = sum(facts.bytes for facts in shelves)
     if json:
-        facts = {"folder": str(TokenCache().folder), "bytes": size, "encoders": [asdict(one) for one in shelves]}
+        facts = {"folder": str(TokenCache().folder), "bytes": size, "limit": cache_room.limit()}
+        facts["encoders"] = [asdict(one) for one in shelves]
         print_json({**facts, "deleted": None if deleted is None else deleted.to_dict()})
         return
     if deleted is not None:
         say(f"deleted {counted(deleted.files, 'file')}, {human_bytes(deleted.bytes)}", style="bold green")
-    say(f"{TokenCache().folder}: {human_bytes(size)}")
+    most = cache_room.limit()
+    bound = "no limit" if most is None else f"kept below {human_bytes(most)}, those used longest ago go first"
+    say(f"{TokenCache().folder}: {human_bytes(size)} ({bound}; {cache_room.LIMIT} sets another)")
     table = open_table("encoder", "images", "size", fold=("encoder", "images", "size"))
     for one in shelves:
         table.add_row(one.encoder, f"{one.images:,}", human_bytes(one.bytes))

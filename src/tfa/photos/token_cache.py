@@ -23,6 +23,7 @@ from tfa.base.progress import Progress, Task, as_progress, tracked
 from tfa.base.tokens import Tokens
 from tfa.encoders.protocol import Encoder
 from tfa.errors import BadImage, BadTokens, NoImages
+from tfa.photos import cache_room
 from tfa.photos.images import as_rgb
 from tfa.photos.token_shards import MappedTokens, Shelf
 
@@ -74,6 +75,7 @@ class TokenCache:
                 self.folder,
                 first,
             )
+        cache_room.mark_used({entries[digest].patches.shard for digest in digests})
         patches = MappedTokens([entries[digest] for digest in digests])
         return Tokens(patches, patches.global_tokens(), names=names, grid=grid)
 
@@ -91,7 +93,7 @@ class TokenCache:
         A broken image raises BadImage, after what was encoded before it is safe in the cache; with `skip_bad`
         it is left out and listed. Memory holds three batches of images and one shard of tokens.
         """
-        listener = as_progress(progress)
+        listener, limit = as_progress(progress), cache_room.limit()
         paths = [Path(path) for path in paths]
         shelf = self._shelf(encoder.fingerprint)
         shelf.tidy()
@@ -125,6 +127,8 @@ class TokenCache:
         paths = [path for path, digest in zip(paths, digests, strict=True) if digest not in bad]
         digests = [digest for digest in digests if digest not in bad]
         tokens = self.tokens(encoder.fingerprint, digests, [str(path) for path in paths], encoder.grid)
+        if work and limit is not None:
+            cache_room.make_room(self.folder, max_bytes=limit, spared=cache_room.HOUR)
         return EncodedImages(paths, digests, tokens, skipped)
 
     def _shelf(self, fingerprint: str) -> Shelf:
