@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import pytest
 
 # One server for all tests, whichever folder asks for it.
 from tests.servers import own_postgres, postgres  # noqa: F401
 from tests.servers_milvus import milvus_address, own_milvus  # noqa: F401
+from tfa.base.files import cache_folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _not_the_users_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reads, fills or empties the cache of whoever runs it, or obeys that person's settings.
+
+    Only the weights of encoders, fetched once, are the user's.
+    """
+    kept, own = cache_folder() / "weights", tmp_path_factory.mktemp("cache")
+    kept.mkdir(parents=True, exist_ok=True)
+    (own / "weights").symlink_to(kept)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("TFA_") and not name.startswith("TFA_FAULTS")]:
+            patch.delenv(name)
+        patch.setenv("TFA_CACHE", str(own))
+        patch.setenv("XDG_CONFIG_HOME", str(own / "config"))
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -19,6 +19,7 @@ from tfa.cli import (
     build,
     cache,
     calibrate,
+    config,
     demo,
     encoders,
     explain,
@@ -31,6 +32,7 @@ from tfa.cli import (
     streams,
 )
 from tfa.cli.console import console, examples, show_error
+from tfa.cli.settings import Settings
 from tfa.errors import TfaError, from_os_error
 from tfa.version import __version__
 
@@ -141,12 +143,16 @@ def _print_version(wanted: bool) -> None:
     epilog=examples("tfa demo", "tfa build photos/ --out town.tfa", "tfa query town.tfa photo.jpg", "tfa build --help")
 )
 def tfa(
+    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Visual place recognition without training: a folder of photos becomes a map that knows its places."""
+    settings = Settings.find()
+    settings.set_environment()
+    context.default_map = settings.defaults(context.command, context)
 
 
 # Every verb with its examples, in the order of `tfa --help`.
@@ -202,6 +208,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa export town.tfa --format faiss -o town.faiss",
         "tfa export town.tfa --format onnx-head -o head.onnx",
     ),
+    config.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
     encoders.encoders: ("tfa encoders", "tfa encoders --json"),
     cache.cache: ("tfa cache", "tfa cache --prune --older-than 90 --max-size 20", "tfa cache --clear"),
     demo.demo: ("tfa demo", "tfa demo --out try --references 30 --queries 15"),

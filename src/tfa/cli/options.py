@@ -14,6 +14,7 @@ import typer
 
 from tfa.base.config import EncoderOptions
 from tfa.cli.console import wants_progress
+from tfa.cli.settings import variable
 from tfa.errors import BadSpec, TfaError
 from tfa.search.store import Region, Where
 from tfa.search.stores import is_url, public
@@ -63,10 +64,20 @@ Photos = Annotated[
     list[Path],
     typer.Argument(metavar="PHOTOS", exists=True, help="Photos, or folders searched for photos."),
 ]
-Encoder = Annotated[str, typer.Option(help="name, name@size or name@size/layer-facet; see [bold]tfa encoders[/bold].")]
+Encoder = Annotated[
+    str,
+    typer.Option(
+        envvar=variable("encoder"), help="name, name@size or name@size/layer-facet; see [bold]tfa encoders[/bold]."
+    ),
+]
 Weights = Annotated[
     Path | None,
-    typer.Option(exists=True, dir_okay=False, help="Weights of the encoder: a safetensors or .pth file."),
+    typer.Option(
+        exists=True,
+        dir_okay=False,
+        envvar=variable("weights"),
+        help="Weights of the encoder: a safetensors or .pth file.",
+    ),
 ]
 Positions = Annotated[
     Path | None,
@@ -81,14 +92,20 @@ Positions = Annotated[
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out and list photos that cannot be read, rather than stop.")
 ]
-Device = Annotated[str, typer.Option(help="Where encoding and fitting run: cpu or cuda.")]
+Device = Annotated[str, typer.Option(envvar=variable("device"), help="Where encoding and fitting run: cpu or cuda.")]
 Threads = Annotated[
-    int | None, typer.Option(min=1, help="CPU threads of the encoder; as many as there are cores if not given.")
+    int | None,
+    typer.Option(
+        min=1,
+        envvar=variable("threads"),
+        help="CPU threads of the encoder; as many as there are cores if not given.",
+    ),
 ]
 Fast = Annotated[
     bool,
     typer.Option(
         "--fast/--no-fast",
+        envvar=variable("fast"),
         help="Encode in 8-bit integers: about twice as fast on a CPU, tokens differ slightly. "
         "Needs pip install 'tfa-vpr\\[fast]'.",
     ),
@@ -107,7 +124,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing el
 JsonFile = Annotated[
     Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Also write the result there, as JSON.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Draw no progress bars.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", envvar=variable("quiet"), help="No progress, neither bars nor lines.")
+]
 
 
 # What a verb with an `encoding` parameter takes of its user, by the names of EncoderOptions.

@@ -1,0 +1,120 @@
+"""What is typed every time, written down once: `tfa.toml`, and environment variables.
+
+    encoder = "dinov2-b14"      # an option that several verbs have: for all of them
+    fast = true
+
+    [query]                     # options of one verb, by their long names
+    min-confidence = 0.9
+
+What stands on the command line counts before the environment, that before the file, that before the default.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tfa.errors import BadSpec
+
+NAME = "tfa.toml"
+FILE = "TFA_CONFIG"  # the environment variable that names the file
+SHARED = ("encoder", "weights", "device", "threads", "fast", "quiet")  # options of several verbs
+OF_THE_CACHE = {"cache": "TFA_CACHE", "cache-limit": "TFA_CACHE_LIMIT"}  # settings without an option
+_PLAIN = (str, int, float, bool)
+
+
+def variable(option: str) -> str:
+    """The environment variable of a shared option."""
+    return f"TFA_{option.upper()}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a file says; nothing if there is none."""
+
+    file: Path | None = None
+    shared: dict[str, Any] = field(default_factory=dict)
+    verbs: dict[str, Any] = field(default_factory=dict)  # tables by verb, tables of `bench` within
+
+    @classmethod
+    def find(cls) -> Settings:
+        """The file named by `$TFA_CONFIG`, else that of this folder, else that of the user."""
+        named = os.environ.get(FILE)
+        if named:
+            if not Path(named).is_file():
+                raise BadSpec(f"{FILE}={named}: there is no such file; name one, or unset {FILE}")
+            return cls.read(Path(named))
+        home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tfa" / NAME
+        return next((cls.read(path) for path in (Path(NAME), home) if path.is_file()), cls())
+
+    @classmethod
+    def read(cls, file: Path) -> Settings:
+        try:
+            with file.open("rb") as opened:
+                content = tomllib.load(opened)
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise BadSpec(f"{file} is not TOML: {error}; correct it, or name another file by {FILE}") from None
+        shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
+        unknown = sorted(shared.keys() - {*SHARED, *OF_THE_CACHE})
+        if unknown:
+            allowed = ", ".join((*SHARED, *OF_THE_CACHE))
+            raise BadSpec(
+                f"{file}: {unknown[0]} is no setting for all verbs; there are {allowed}; an option of one verb "
+                "stands in a table of its name, such as [query]"
+            )
+        return cls(file, shared, {key: value for key, value in content.items() if isinstance(value, dict)})
+
+    def set_environment(self) -> None:
+        """Settings of the cache, for whoever reads the environment."""
+        for key, name in OF_THE_CACHE.items():
+            if key in self.shared:
+                os.environ.setdefault(name, str(self.shared[key]))
+
+    def defaults(
+        self, group: Any, context: Any, table: dict[str, Any] | None = None, where: str = ""
+    ) -> dict[str, Any]:
+        """The defaults of each verb of a group of commands, as click takes them."""
+        table = self.verbs if table is None else table
+        unknown = sorted(table.keys() - group.commands.keys())
+        if unknown:
+            raise BadSpec(
+                f"{self.file}: [{where}{unknown[0]}] is no verb; there are {', '.join(sorted(group.commands))}"
+            )
+        made: dict[str, Any] = {}
+        for verb, command in group.commands.items():
+            own = table.get(verb, {})
+            if hasattr(command, "commands"):
+                made[verb] = self.defaults(command, context, own, f"{where}{verb}.")
+            else:
+                made[verb] = self._of_verb(command, context, own, f"{where}{verb}")
+        return made
+
+    def _of_verb(self, command: Any, context: Any, own: dict[str, Any], where: str) -> dict[str, Any]:
+        options = {
+            spelt.lstrip("-"): parameter
+            for parameter in command.params
+            for spelt in getattr(parameter, "opts", ())
+            if spelt.startswith("-") and "--help" not in parameter.opts
+        }
+        unknown = sorted(own.keys() - options.keys())
+        if unknown:
+            raise BadSpec(
+                f"{self.file}: {unknown[0]} of [{where}] is no option of tfa {where.replace('.', ' ')}; there are "
+                f"{', '.join(sorted(options))}"
+            )
+        given = {key: self.shared[key] for key in SHARED if key in self.shared and key in options} | own
+        return {options[key].name: self._checked(options[key], context, key, value) for key, value in given.items()}
+
+    def _checked(self, parameter: Any, context: Any, key: str, value: Any) -> Any:
+        several = isinstance(value, list) and all(isinstance(one, _PLAIN) for one in value)
+        if not (several or isinstance(value, _PLAIN)):
+            raise BadSpec(f"{self.file}: {key} = {value!r} must be a text, a number, true, false, or a list of these")
+        try:
+            parameter.process_value(context, value)
+        except Exception as error:
+            said = getattr(error, "message", str(error))
+            raise BadSpec(f"{self.file}: {key} = {value!r}: {said}") from None
+        return value

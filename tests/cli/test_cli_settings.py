@@ -1,0 +1,81 @@
+"""tfa.toml and environment variables: which counts, and what is said of mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """A folder without settings of anybody, and a cache of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TFA_CACHE_LIMIT", "none")  # so that what a file sets is taken back
+    monkeypatch.delenv("TFA_CACHE_LIMIT")
+    return tmp_path
+
+
+def settings(run) -> dict[str, tuple]:
+    told = json.loads(run("config", "--json").stdout)
+    return {row["setting"]: (row["value"], row["from"]) for row in told["settings"]}
+
+
+def test_the_environment_counts_before_the_file(run, here, monkeypatch):
+    monkeypatch.setenv("TFA_THREADS", "5")
+    (here / "tfa.toml").write_text("threads = 2\nfast = true\n")
+    told = settings(run)
+    assert told["threads"] == ("5", "environment")
+    assert told["fast"] == (True, "tfa.toml")
+    assert told["encoder"] == (None, None)
+
+
+def test_a_file_of_this_folder_counts_before_that_of_the_user_and_a_named_one_before_both(run, here, monkeypatch):
+    (here / "home" / "tfa").mkdir(parents=True)
+    (here / "home" / "tfa" / "tfa.toml").write_text("threads = 1\n")
+    assert settings(run)["threads"][0] == 1
+    (here / "tfa.toml").write_text("threads = 2\n")
+    assert settings(run)["threads"] == (2, "tfa.toml")
+    (here / "named.toml").write_text("threads = 3\n")
+    monkeypatch.setenv("TFA_CONFIG", "named.toml")
+    assert settings(run)["threads"] == (3, "named.toml")
+
+
+def test_options_of_a_verb_have_new_defaults_which_the_command_line_overrides(run, here):
+    (here / "tfa.toml").write_text("cache-limit = 3\n[cache]\nprune = true\nmax-size = 0\n")
+    assert json.loads(run("cache", "--json").stdout)["deleted"] == {"files": 0, "bytes": 0}
+    assert json.loads(run("cache", "--json", "--max-size", "1").stdout)["limit"] == 3_000_000_000
+    refused = run("cache", "--clear")
+    assert refused.exit_code == 2
+    assert "--prune or --clear" in refused.output
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("thread = 2\n", "thread is no setting for all verbs; there are encoder, weights"),
+        ("threads = 'many'\n", "threads = 'many':"),
+        ("weights = 'gone.pth'\n", "weights = 'gone.pth': file 'gone.pth' does not exist"),
+        ("threads = [{a = 1}]\n", "must be a text, a number"),
+        ("[qury]\n", "[qury] is no verb; there are add, bench, build"),
+        ("[query]\nfoo = 1\n", "foo of [query] is no option of tfa query; there are calibration"),
+        ("[bench.run]\nfoo = 1\n", "foo of [bench.run] is no option of tfa bench run"),
+        ("a b", "is not TOML"),
+    ],
+)
+def test_a_mistake_names_the_file_the_setting_and_what_is_allowed(run, here, written, said):
+    (here / "tfa.toml").write_text(written)
+    told = run("config")
+    assert told.exit_code == 1
+    assert "tfa.toml" in told.stderr
+    assert said in told.stderr
+
+
+def test_a_named_file_that_is_not_there_is_an_error(run, here, monkeypatch):
+    monkeypatch.setenv("TFA_CONFIG", "gone.toml")
+    told = run("config")
+    assert told.exit_code == 1
+    assert "there is no such file" in told.stderr
