@@ -1,13 +1,14 @@
 """Vision transformers of the DINO family, run by transformers with the blocks that are needed and no more.
 
-Positions of DINOv2 are interpolated to the input's grid by transformers itself (`size=`); torch.hub's models
-scale by (n + 0.1)/37 instead, so their tokens differ slightly. The provider is part of the fingerprint.
+Positions of DINOv2 without registers are resampled once, when the model is built, by the rule its authors published
+(`positions`); those of the others, and of names that end in `/hf`, by transformers as photos come.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from PIL import Image
 from tfa.base.files import sha256_of_json
 from tfa.encoders.catalogue import Card
 from tfa.encoders.encoder_name import EncoderId
+from tfa.encoders.positions import resampled_positions
 from tfa.encoders.weight_names import block_name
 from tfa.encoders.weights import Weights
 from tfa.errors import BadSpec, MissingExtra
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _TOKENS_VERSION = 1  # raised when the same weights and identity come to give other numbers
+_PUBLISHED = "bicubic by the factor (g + 0.1)/side"  # how positions are resampled
 
 
 class DinoEncoder:
@@ -67,7 +70,7 @@ class VitEncoder(DinoEncoder):
 
     def __init__(self, identity: EncoderId, weights: Weights, device: str = "cpu") -> None:
         super().__init__(identity, weights, device)
-        self._model = build_model(self._card, identity.layer + 1, weights.tensors).to(self.device)
+        self._model = model_of(identity, weights.tensors).to(self.device)
         self._source = self._model.get_submodule(_module_name(identity))
 
     def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
@@ -98,12 +101,14 @@ def checked_device(device: str) -> str:
 def fingerprint(identity: EncoderId, weights_sha256: str) -> str:
     """Digest of all that shapes the tokens. The device does not: it changes rounding only."""
     card = identity.card
+    # Transformers' rule was once the only one: what was made by it keeps its fingerprint under the name with /hf.
+    rule = {"positions": _PUBLISHED} if identity.two_rules and not identity.hf else {}
     return sha256_of_json(
         {
             "version": _TOKENS_VERSION,
             "provider": "transformers",
             "family": card.family,
-            "identity": str(identity),
+            "identity": str(replace(identity, hf=False)),
             "layer": identity.layer,
             "facet": identity.facet,
             "final_norm": identity.final_norm,
@@ -115,8 +120,20 @@ def fingerprint(identity: EncoderId, weights_sha256: str) -> str:
             },
             "weights": weights_sha256,
             "dtype": "float16",
+            **rule,
         }
     )
+
+
+def model_of(identity: EncoderId, tensors: dict[str, Tensor]) -> Any:
+    """The blocks that `identity` needs, its positions resampled by the rule of its name."""
+    model = build_model(identity.card, identity.layer + 1, tensors)
+    if identity.two_rules and not identity.hf:
+        embeddings = model.embeddings
+        table = resampled_positions(embeddings.position_embeddings, identity.grid)
+        embeddings.position_embeddings = torch.nn.Parameter(table, requires_grad=False)
+        embeddings.interpolate_pos_encoding = lambda *_sizes: embeddings.position_embeddings
+    return model
 
 
 def build_model(card: Card, blocks: int, tensors: dict[str, Tensor]) -> Any:
