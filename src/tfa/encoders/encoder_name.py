@@ -41,9 +41,15 @@ class EncoderId:
         return self.height // self.card.patch, self.width // self.card.patch
 
     @property
-    def two_rules(self) -> bool:
-        """Whether resampling the learned positions by the published rule and by transformers' gives other tokens."""
-        return self.card.has_two_rules and self.grid != (self.card.positions, self.card.positions)
+    def rules(self) -> tuple[EncoderId, ...]:
+        """Itself, and the same with its learned positions resampled by the other rule, where there are two."""
+        return (self, replace(self, hf=not self.hf)) if self.hf or self.published_rule else (self,)
+
+    @property
+    def published_rule(self) -> bool:
+        """Whether positions are resampled as DINOv2's authors do; at the table's own size none are."""
+        own = (self.card.positions, self.card.positions)
+        return self.card.has_two_rules and not self.hf and self.grid != own
 
     @property
     def final_norm(self) -> bool:
@@ -60,11 +66,11 @@ class EncoderId:
 
 def parse_encoder(text: str) -> EncoderId:
     """Read `name[@size][/layer-facet][/hf]`."""
-    head, slash, choice = text.partition("/")
-    choice, hf = ("", True) if choice == _HF else (choice.removesuffix(f"/{_HF}"), choice.endswith(f"/{_HF}"))
+    named, hf = text.removesuffix(f"/{_HF}"), text.endswith(f"/{_HF}")
+    head, slash, choice = named.partition("/")
     name, at, size = head.partition("@")
     card = find_card(name)
-    if (at and not size) or (slash and not (choice or hf)):
+    if (at and not size) or (slash and not choice):
         raise UnknownEncoder(
             f"encoder {text!r} ends before its {'layer or facet' if slash else 'size'}; write {_EXAMPLES}"
         )
@@ -82,7 +88,7 @@ def parse_encoder(text: str) -> EncoderId:
             f"encoder {text!r}: {card.name} has one rule for its positions, that of transformers; leave out /{_HF}"
         )
     identity = EncoderId(name=name, width=fitted[0], height=fitted[1], layer=layer, facet=facet, notes=notes)
-    return replace(identity, hf=hf and identity.two_rules)  # at the table's own size nothing is resampled
+    return replace(identity, hf=hf and identity.published_rule)  # at the table's own size the rules are one
 
 
 def _parse_size(text: str, size: str) -> tuple[int, int]:

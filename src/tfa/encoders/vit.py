@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +15,9 @@ import torch
 import transformers
 from PIL import Image
 
-from tfa.base.files import sha256_of_json
 from tfa.encoders.catalogue import Card
 from tfa.encoders.encoder_name import EncoderId
+from tfa.encoders.fingerprint import names_by_fingerprint
 from tfa.encoders.positions import resampled_positions
 from tfa.encoders.weight_names import block_name
 from tfa.encoders.weights import Weights
@@ -27,9 +26,6 @@ from tfa.photos.images import resize, to_array
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_TOKENS_VERSION = 1  # raised when the same weights and identity come to give other numbers
-_PUBLISHED = "bicubic by the factor (g + 0.1)/side"  # how positions are resampled
 
 
 class DinoEncoder:
@@ -43,7 +39,8 @@ class DinoEncoder:
         self.grid = identity.grid
         self.channels: int = self._card.width
         self.global_channels: int | None = self._card.width
-        self.fingerprint = self.model = fingerprint(identity, weights.sha256)
+        self.names = names_by_fingerprint(identity, weights.sha256)
+        self.fingerprint = self.model = next(iter(self.names))
 
     def prepare(self, image: Image.Image) -> Image.Image:
         """The picture at the encoder's input size."""
@@ -98,37 +95,10 @@ def checked_device(device: str) -> str:
     return device
 
 
-def fingerprint(identity: EncoderId, weights_sha256: str) -> str:
-    """Digest of all that shapes the tokens. The device does not: it changes rounding only."""
-    card = identity.card
-    # Transformers' rule was once the only one: what was made by it keeps its fingerprint under the name with /hf.
-    rule = {"positions": _PUBLISHED} if identity.two_rules and not identity.hf else {}
-    return sha256_of_json(
-        {
-            "version": _TOKENS_VERSION,
-            "provider": "transformers",
-            "family": card.family,
-            "identity": str(replace(identity, hf=False)),
-            "layer": identity.layer,
-            "facet": identity.facet,
-            "final_norm": identity.final_norm,
-            "preprocessing": {
-                "size": [identity.width, identity.height],
-                "resample": card.resample,
-                "mean": list(card.mean),
-                "std": list(card.std),
-            },
-            "weights": weights_sha256,
-            "dtype": "float16",
-            **rule,
-        }
-    )
-
-
 def model_of(identity: EncoderId, tensors: dict[str, Tensor]) -> Any:
     """The blocks that `identity` needs, its positions resampled by the rule of its name."""
     model = build_model(identity.card, identity.layer + 1, tensors)
-    if identity.two_rules and not identity.hf:
+    if identity.published_rule:
         embeddings = model.embeddings
         table = resampled_positions(embeddings.position_embeddings, identity.grid)
         embeddings.position_embeddings = torch.nn.Parameter(table, requires_grad=False)
