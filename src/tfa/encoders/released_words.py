@@ -47,7 +47,7 @@ def checked_words(words: Any, origin: str) -> np.ndarray:
 def _from_tensors(path: Path) -> np.ndarray:
     import torch
 
-    from tfa.encoders.weight_files import read_safetensors, read_torch
+    from tfa.encoders.weights import read_safetensors, read_torch
 
     if path.suffix.lower() == ".safetensors":
         words: Any = _words_among(read_safetensors(path, BadSpec), path)

@@ -54,7 +54,7 @@ def beyond_chance(difference: Paired) -> bool:
 def other_encoders(scored: Sequence[Scored], others: Sequence[Scored]) -> str:
     """`scored` is of the page's encoder, `others` of all the rest; "" where there are none."""
     here = {(one.dataset, one.head): one for one in scored}
-    parts = []
+    parts: list[str] = []
     for encoder in sorted({one.encoder for one in others}):
         there = {(one.dataset, one.head): one for one in others if one.encoder == encoder}
         if any(key in here for key in there):

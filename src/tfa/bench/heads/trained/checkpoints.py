@@ -13,7 +13,7 @@ from torch import Tensor
 from tfa.base.files import sha256_of_file
 from tfa.bench.heads.trained.image_model import Architecture, ImageModel, Shapes
 from tfa.bench.heads.trained.systems import TrainedSystem, recognised
-from tfa.encoders.weight_files import read_safetensors, read_torch
+from tfa.encoders.weights import read_safetensors, read_torch
 from tfa.errors import BadWeights, WeightsMissing
 
 NESTS = ("state_dict", "model_state_dict")  # where training scripts put the weights
