@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from pathlib import Path
 
 import pytest
 
+from tests.bench.rigged import rigged
 from tests.bench.synthetic_records import named, ranking, synthetic_record, synthetic_truth, written
 from tfa.bench.metrics.scored import score, score_folder
+from tfa.bench.protocols import NO_CALIBRATION
 from tfa.bench.records import Record
+from tfa.bench.run import run_heads
 from tfa.bench.tables.other_encoders import HOLDS, REVERSED, WITHIN_CHANCE, findings, other_encoders
 from tfa.encoders import CATALOGUE, parse_encoder
 from tfa.encoders.fingerprint import fingerprint
+from tfa.errors import BadSpec
 
+DEFAULT, OLDER = "dinov2-s14-focus@322", "dinov2-s14-focus@322/hf"
+PACKAGE = CATALOGUE["dinov2-s14-focus"].package
+assert PACKAGE is not None
+FINGERPRINTS = {name: fingerprint(parse_encoder(name), PACKAGE.weights) for name in (DEFAULT, OLDER)}
 QUERIES = 40
 TRUTH = synthetic_truth([[0]] * QUERIES)
 
@@ -59,12 +69,25 @@ def test_what_is_within_chance_is_no_finding() -> None:
 
 
 def test_a_record_made_before_there_were_two_rules_goes_by_the_longer_name(tmp_path: Path) -> None:
-    package = CATALOGUE["dinov2-s14-focus"].package
-    assert package is not None
-    digest = fingerprint(parse_encoder("dinov2-s14-focus/hf"), package.weights)
-    about = {"id": "dinov2-s14-focus@322", "fingerprint": digest, "grid": [23, 23]}
+    about = {"id": DEFAULT, "fingerprint": FINGERPRINTS[OLDER], "grid": [23, 23]}
     rows = [[[ranking([0])]] for _ in range(QUERIES)]
     [path] = written(tmp_path, TRUTH, synthetic_record(TRUTH, rows, encoder=about))
-    assert Record.read(path).encoder == {**about, "id": "dinov2-s14-focus@322/hf"}
-    [one] = score_folder(tmp_path, ks=[1], encoder="dinov2-s14-focus@322/hf")
-    assert one.encoder == "dinov2-s14-focus@322/hf"
+    assert Record.read(path).encoder == {**about, "id": OLDER}
+    [one] = score_folder(tmp_path, ks=[1], encoder=OLDER)
+    assert one.encoder == OLDER
+
+
+def test_a_run_beside_records_of_the_other_rule_says_where_they_belong(bench, tmp_path: Path) -> None:
+    def under(name: str):
+        encoder = copy.copy(bench.encoder)
+        encoder.id, encoder.fingerprint = name, FINGERPRINTS[name]
+        return dataclasses.replace(bench, encoder=encoder)
+
+    before = copy.copy(under(OLDER).encoder)
+    before.id = DEFAULT
+    run_heads(dataclasses.replace(bench, encoder=before), [rigged(NO_CALIBRATION)], tmp_path)
+    with pytest.raises(BadSpec, match=rf"is of the encoder {OLDER}, .*{DEFAULT}_hf, or give --encoder {OLDER}"):
+        run_heads(under(DEFAULT), [rigged(NO_CALIBRATION)], tmp_path)
+    (tmp_path / "town" / DEFAULT).rename(tmp_path / "town" / f"{DEFAULT}_hf")
+    assert run_heads(under(OLDER), [rigged(NO_CALIBRATION)], tmp_path, again=True)[0].outcome == "same"
+    assert run_heads(under(DEFAULT), [rigged(NO_CALIBRATION)], tmp_path)[0].outcome == "written"
