@@ -1,7 +1,7 @@
 """Frozen vision models: pixels → patch tokens and one global token.
 
 In: RGB images. Out: float16 tokens and a fingerprint of what made them. May see: released weights, never the map.
-Importing this package loads neither torch nor transformers; `load_encoder` does.
+Importing this package loads neither torch nor transformers; `load_encoder` does, but for integers that it made before.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tfa.base.progress import Progress
+from tfa.base.threads import usable_cores
 from tfa.encoders.brought import load_brought
 from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER, Card, find_card
 from tfa.encoders.encoder_name import EncoderId, parse_encoder
+from tfa.encoders.fingerprint import fast_fingerprint, fingerprint, names_by_fingerprint
 from tfa.encoders.protocol import Encoder
 from tfa.errors import BadSpec
 
@@ -54,18 +56,48 @@ def load_encoder(
         return brought
     identity = parse_encoder(name)  # first, so that a misspelt name costs no import
 
+    if fast:
+        return _fast_encoder(identity, weights, threads or usable_cores(), progress, model)
+
     import torch
 
-    from tfa.encoders.fingerprint import names_by_fingerprint
-    from tfa.encoders.int8.encoder import FastEncoder, onnxruntime
     from tfa.encoders.vit import VitEncoder, checked_device
     from tfa.encoders.weights import resolve_weights
 
     checked_device(device)
     if threads is not None:
         torch.set_num_threads(threads)
-    if fast:
-        onnxruntime()  # before weights are fetched
     found = resolve_weights(identity.card, weights, progress=progress)
-    identity = names_by_fingerprint(identity, found.sha256).get(model or "", identity)
-    return FastEncoder(identity, found, torch.get_num_threads()) if fast else VitEncoder(identity, found, device)
+    return VitEncoder(_as_remembered(identity, found.sha256, model), found, device)
+
+
+def _fast_encoder(
+    identity: EncoderId, weights: str | Path | None, threads: int, progress: bool | Progress | None, model: str | None
+) -> Encoder:
+    """From a graph in the cache, without torch, where the digest of the weights is known without them."""
+    from tfa.encoders.int8.encoder import FastEncoder, onnxruntime
+    from tfa.encoders.int8.kept_graph import keep_graph, read_graph
+
+    onnxruntime()  # before weights are fetched
+    package = identity.card.package if weights is None else None
+    if package is not None:
+        named = _as_remembered(identity, package.weights, model)
+        graph = read_graph(fast_fingerprint(fingerprint(named, package.weights)))
+        if graph is not None:
+            return FastEncoder(named, package.weights, graph, threads)
+
+    from tfa.encoders.int8.graph import int8_graph
+    from tfa.encoders.vit import model_of
+    from tfa.encoders.weights import resolve_weights
+
+    found = resolve_weights(identity.card, weights, progress=progress)
+    named = _as_remembered(identity, found.sha256, model)
+    encoder = FastEncoder(named, found.sha256, int8_graph(named, model_of(named, found.tensors)), threads)
+    if package is not None and found.sha256 == package.weights:
+        keep_graph(encoder.fingerprint, encoder.graph)
+    return encoder
+
+
+def _as_remembered(identity: EncoderId, weights_sha256: str, model: str | None) -> EncoderId:
+    """The name whose fingerprint is `model`, if it differs only in how positions are resampled."""
+    return names_by_fingerprint(identity, weights_sha256).get(model or "", identity)

@@ -16,57 +16,22 @@ import transformers
 from PIL import Image
 
 from tfa.encoders.catalogue import Card
+from tfa.encoders.dino import DinoEncoder
 from tfa.encoders.encoder_name import EncoderId
-from tfa.encoders.fingerprint import names_by_fingerprint
 from tfa.encoders.positions import resampled_positions
 from tfa.encoders.weight_names import block_name
 from tfa.encoders.weights import Weights
 from tfa.errors import BadSpec, MissingExtra
-from tfa.photos.images import resize, to_array
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class DinoEncoder:
-    """What the encoders of a vision transformer share, whatever runs it; see `tfa.encoders.protocol`."""
-
-    def __init__(self, identity: EncoderId, weights: Weights, device: str) -> None:
-        self._identity, self._card = identity, identity.card
-        self.device = checked_device(device)
-        self.id = str(identity)
-        self.notes = identity.notes
-        self.grid = identity.grid
-        self.channels: int = self._card.width
-        self.global_channels: int | None = self._card.width
-        self.names = names_by_fingerprint(identity, weights.sha256)
-        self.fingerprint = self.model = next(iter(self.names))
-
-    def prepare(self, image: Image.Image) -> Image.Image:
-        """The picture at the encoder's input size."""
-        width, height, resample = self.reads
-        return resize(image, (width, height), resample)
-
-    @property
-    def reads(self) -> tuple[int, int, str]:
-        return self._identity.width, self._identity.height, self._card.resample
-
-    def _pixels(self, image: Image.Image) -> np.ndarray:
-        card = self._card
-        return to_array(image, (self._identity.width, self._identity.height), card.mean, card.std, card.resample)
-
-    def _patches_and_cls(self, tokens: np.ndarray | Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """From float16 tokens `prefix+n d` of each image."""
-        shape = (len(tokens), self._card.prefix + self.grid[0] * self.grid[1], self.channels)
-        whole = np.asarray(tokens, np.float16).reshape(shape)
-        return np.ascontiguousarray(whole[:, self._card.prefix :]), np.ascontiguousarray(whole[:, 0])
 
 
 class VitEncoder(DinoEncoder):
     """An `Encoder` over a transformers model."""
 
     def __init__(self, identity: EncoderId, weights: Weights, device: str = "cpu") -> None:
-        super().__init__(identity, weights, device)
+        super().__init__(identity, weights.sha256, checked_device(device))
         self._model = model_of(identity, weights.tensors).to(self.device)
         self._source = self._model.get_submodule(_module_name(identity))
 

@@ -7,6 +7,7 @@ exact integer. Where it is missing or not exact, there is no kernel and products
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ EXACT = 1 << 24  # below it every integer is a float32, which the kernel answers
 # Columns of one packed piece, by the largest level: planes that are spread evenly then stay below 2^24.
 COLUMNS = {63: 12288, 127: 3072}
 PROBED = 64  # rows that the kernel is checked on
+WORTH = 1 << 26  # bytes of rows that are worth importing torch for, which takes a second or two
 _engine = threading.Lock()  # which kernels torch packs for is one setting of the process
 
 
@@ -52,7 +54,9 @@ class Kernel:
 
 
 def kernel_for(levels: np.ndarray, top: int) -> Kernel | None:
-    """A kernel of int8 rows `m D` of at most `top`; None if this machine has none that is exact."""
+    """A kernel of int8 rows `m D` of at most `top`; None if this machine has none that is exact, or for few rows."""
+    if levels.nbytes < WORTH and "torch" not in sys.modules:
+        return None
     import torch
 
     if "fbgemm" not in torch.backends.quantized.supported_engines:

@@ -137,11 +137,13 @@ def run_encoding_benchmark(
 
 def _architecture(name: str, batches: Sequence[int], threads: int, repeats: int) -> list[ArchitectureSpeed]:
     from tfa.encoders.int8.encoder import FastEncoder
-    from tfa.encoders.vit import VitEncoder
+    from tfa.encoders.int8.graph import int8_graph
+    from tfa.encoders.vit import VitEncoder, model_of
 
     identity = parse_encoder(name)
     weights = random_weights(name)
-    plain, fast = VitEncoder(identity, weights), FastEncoder(identity, weights, threads)
+    graph = int8_graph(identity, model_of(identity, weights.tensors))
+    plain, fast = VitEncoder(identity, weights), FastEncoder(identity, weights.sha256, graph, threads)
     size = (identity.width, identity.height)
     images = [synthetic_photo(seed, size) for seed in range(max(batches))]
     speeds = []

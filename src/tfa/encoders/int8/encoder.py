@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tfa.encoders.dino import DinoEncoder
 from tfa.encoders.encoder_name import EncoderId
 from tfa.encoders.fingerprint import fast_fingerprint
-from tfa.encoders.int8.graph import PIXELS, int8_graph
-from tfa.encoders.vit import DinoEncoder, model_of
+from tfa.encoders.int8.kept_graph import PIXELS
 from tfa.errors import MissingExtra
 
 if TYPE_CHECKING:
     from PIL import Image
-
-    from tfa.encoders.weights import Weights
 
 
 class FastEncoder(DinoEncoder):
@@ -33,17 +31,16 @@ class FastEncoder(DinoEncoder):
     among `threads` threads that work on an image each; fewer images than threads are computed by all threads together.
     """
 
-    def __init__(self, identity: EncoderId, weights: Weights, threads: int) -> None:
-        super().__init__(identity, weights, "cpu")
+    def __init__(self, identity: EncoderId, weights_sha256: str, graph: bytes, threads: int) -> None:
+        super().__init__(identity, weights_sha256, "cpu")
         self.fingerprint = fast_fingerprint(self.model)
-        self._threads = threads
-        self._graph = int8_graph(identity, model_of(identity, weights.tensors))
+        self._threads, self.graph = threads, graph
         self._session = cache(self._new_session)  # by its threads
 
     @property
     def model_bytes(self) -> int:
         """Size of the integer model."""
-        return len(self._graph)
+        return len(self.graph)
 
     def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
         """float16 patches `b n d` and CLS tokens `b d`."""
@@ -65,7 +62,7 @@ class FastEncoder(DinoEncoder):
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3  # errors; its warnings are about the machine and not about the model
-        return runtime.InferenceSession(self._graph, options, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(self.graph, options, providers=["CPUExecutionProvider"])
 
 
 def onnxruntime() -> Any:

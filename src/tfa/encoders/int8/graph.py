@@ -14,10 +14,10 @@ import torch
 
 from tfa.base.onnx_graph import CONTRIBUTED, Graph
 from tfa.encoders.encoder_name import EncoderId
+from tfa.encoders.int8.kept_graph import PIXELS
 from tfa.encoders.int8.quantise import balance, quantised
 from tfa.encoders.weight_names import block_name
 
-PIXELS = "pixels"  # the graph's input, float32 `1 3 h w`; its output is `1 prefix+n d`
 _SMALLEST = np.array(1e-6, np.float32)  # of a token's largest activation: a token of zeros must not be divided by zero
 _OPSET = 20  # the first with Gelu in it
 

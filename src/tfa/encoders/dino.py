@@ -1,0 +1,46 @@
+"""What the encoders of the DINO family share, whatever runs them. Neither torch nor transformers is imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from PIL import Image
+
+from tfa.encoders.encoder_name import EncoderId
+from tfa.encoders.fingerprint import names_by_fingerprint
+from tfa.photos.images import resize, to_array
+
+
+class DinoEncoder:
+    """What the encoders of a vision transformer share, whatever runs it; see `tfa.encoders.protocol`."""
+
+    def __init__(self, identity: EncoderId, weights_sha256: str, device: str) -> None:
+        self._identity, self._card = identity, identity.card
+        self.device = device
+        self.id = str(identity)
+        self.notes = identity.notes
+        self.grid = identity.grid
+        self.channels: int = self._card.width
+        self.global_channels: int | None = self._card.width
+        self.names = names_by_fingerprint(identity, weights_sha256)
+        self.fingerprint = self.model = next(iter(self.names))
+
+    def prepare(self, image: Image.Image) -> Image.Image:
+        """The picture at the encoder's input size."""
+        width, height, resample = self.reads
+        return resize(image, (width, height), resample)
+
+    @property
+    def reads(self) -> tuple[int, int, str]:
+        return self._identity.width, self._identity.height, self._card.resample
+
+    def _pixels(self, image: Image.Image) -> np.ndarray:
+        card = self._card
+        return to_array(image, (self._identity.width, self._identity.height), card.mean, card.std, card.resample)
+
+    def _patches_and_cls(self, tokens: np.ndarray | Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """From float16 tokens `prefix+n d` of each image."""
+        shape = (len(tokens), self._card.prefix + self.grid[0] * self.grid[1], self.channels)
+        whole = np.asarray(tokens, np.float16).reshape(shape)
+        return np.ascontiguousarray(whole[:, self._card.prefix :]), np.ascontiguousarray(whole[:, 0])
