@@ -1,7 +1,7 @@
 """The documentation as a site: `make docs`.
 
-Pages are read on the web and in a checkout alike, so their links are those of the checkout. Here they are laid out in one
-folder, README.md as its first page; files that a page points to come along, links to other folders become plain text.
+Pages are read on the web and in a checkout alike, so their links are those of the checkout. Here they are laid out in
+one folder, README.md as its first page; files that a page points to come along, links to other folders become plain text.
 The Python reference is made from docstrings. Zensical builds the site; then every link of it is followed.
 """
 
@@ -68,7 +68,8 @@ def reference() -> str:
     """Every public name and its docstring."""
     homes = {name: home for home, names in tfa._HOMES.items() for name in names}
     entries = [f"::: {homes[name]}.{name}" for name in sorted(homes, key=lambda name: (name[0].islower(), name))]
-    return "\n\n".join(["# Python", "Every public name of `import tfa`. Words: [glossary](glossary.md).", *entries]) + "\n"
+    opening = ["# Python", "Every public name of `import tfa`. Words: [glossary](glossary.md)."]
+    return "\n\n".join([*opening, *entries]) + "\n"
 
 
 class Links(HTMLParser):
