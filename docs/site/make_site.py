@@ -1,8 +1,8 @@
 """The documentation as a site: `make docs`.
 
 Pages are read on the web and in a checkout alike, so their links are those of the checkout. Here they are laid out in
-one folder, README.md as its first page; files that a page points to come along, links to other folders become plain text.
-The Python reference is made from docstrings. Zensical builds the site; then every link of it is followed.
+one folder, README.md as its first page; files that a page points to come along, links to other folders become plain
+text. The Python reference is made from docstrings. Zensical builds the site; then every link of it is followed.
 """
 
 from __future__ import annotations
