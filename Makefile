@@ -5,6 +5,8 @@
 #   make test-fast   without those that need a browser, a killed process, real weights or much time
 #   make faults      the whole fault campaign: kills, full disks, hostile files and requests, by the ten thousand
 #   make soak        an hour of mixed load on a service: memory, descriptors and threads stay flat (SECONDS=60: a minute)
+#   make docs        the documentation as a site in build/site, every link of it followed
+#   make dist        a wheel and an sdist in dist/
 #   make audit       known weaknesses of the pinned dependencies; fails where no list of them can be reached
 PYTHON ?= python3
 VENV   ?= .venv
@@ -21,7 +23,7 @@ RESULTS_OF := sped=sped nordland-540=nordland gardens-point=gardens_point_day_da
 # Where the fault campaign counts what it tried, and keeps what failed.
 FAULTS_OUT ?= faults-out
 
-.PHONY: demo browser lint test test-fast check faults results soak audit clean
+.PHONY: demo browser lint test test-fast check faults results soak audit docs dist clean
 
 # The stamp is remade whenever the dependencies change.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -41,6 +43,7 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/hadolint examples/deploy/Dockerfile
 
 test: $(VENV)/.installed browser
 	$(PYTEST)
@@ -75,6 +78,14 @@ soak: $(VENV)/.installed
 audit: $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[audit]'
 	@$(BIN)/python -m tests.dependencies.audit
+
+# The documentation as a site in build/site; fails if a link of it leads nowhere.
+docs: $(VENV)/.installed
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python docs/site/make_site.py build
+
+dist: $(VENV)/.installed
+	$(BIN)/python -m hatchling build --directory dist
 
 clean:
 	rm -rf $(VENV) demo-out $(FAULTS_OUT) dist build

@@ -1,0 +1,79 @@
+"""A wheel and an sdist are built, installed where nothing else of the project is, and used."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tfa.version import __version__
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+# Asked of an installed copy: where it is, its version, that its files other than Python came along, one search.
+USED = """
+import numpy as np, tfa
+from importlib.resources import files
+head = tfa.fit(tfa.Tokens(np.random.default_rng(0).normal(size=(12, 9, 8))), tfa.HeadSpec(words=3))
+found, _ = head.search(tfa.Tokens(np.random.default_rng(0).normal(size=(12, 9, 8))), k=1)
+pages = [one.name for one in (files("tfa") / "report" / "templates").iterdir()]
+print(tfa.__file__, tfa.__version__, (found[:, 0] == np.arange(12)).mean(), len(pages) > 0, sep="\\n")
+"""
+
+
+def run(*command: object, **environment: str) -> str:
+    done = subprocess.run(
+        [str(part) for part in command],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """Built from the files a checkout has, which a clone has too."""
+    pytest.importorskip("hatchling", reason="hatchling is not installed (pip install -e '.[dev]')")
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "hatchling", "build", "--directory", folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"])
+def test_an_installed_package_works(built, kind, tmp_path):
+    (package,) = built.glob(kind)
+    offline = ("--no-deps", "--no-index", "--no-build-isolation", "--no-compile", "--quiet")
+    run(sys.executable, "-m", "pip", "install", *offline, "--target", tmp_path, package)
+    told = run(sys.executable, "-c", USED, PYTHONPATH=str(tmp_path)).split("\n")
+    assert Path(told[0]).is_relative_to(tmp_path)
+    assert told[1:4] == [__version__, "1.0", "True"]
+
+
+def test_a_wheel_holds_the_package_and_nothing_else(built):
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        tops = {name.split("/")[0] for name in archive.namelist()}
+    assert tops == {"tfa", f"tfa_vpr-{__version__}.dist-info"}
+
+
+def test_an_sdist_holds_what_its_tests_need(built):
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"Makefile", "constraints.txt", "LICENSE", "CITATION.cff", "SECURITY.md", "tests/conftest.py"} <= names
+    assert not [name for name in names if name.startswith(("results/", ".venv"))]
+
+
+def test_the_citation_is_of_this_version():
+    cited = (ROOT / "CITATION.cff").read_text("utf-8")
+    assert re.findall(r"^version: (.*)$", cited, re.MULTILINE) == [__version__]
