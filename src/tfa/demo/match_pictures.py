@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from tfa.demo.answer_picture import draw_answer
 from tfa.demo.report import MatchPicture
 from tfa.demo.town import Town
 from tfa.explain.draw_matches import caption_of, draw_matches
 from tfa.explain.matches import explain, view_in_words
 from tfa.maps import Answer, PlaceMap
 
+ANSWER = "answer.png"  # the right one with its place on the plan
 PICTURES = {True: "matches-right.png", False: "matches-wrong.png"}
 
 
@@ -21,9 +23,10 @@ def draw_match_pictures(out: Path, town: Town, place_map: PlaceMap, answers: Seq
         (out / name).unlink(missing_ok=True)  # of an earlier run
         of_kind = [answer for answer in answers if answer.hits and is_right(answer, town) == right]
         if of_kind and place_map.state.compact is not None:
-            pictures.append(
-                _draw_answer(max(of_kind, key=lambda answer: answer.confidence), right, place_map, out / name)
-            )
+            surest = max(of_kind, key=lambda answer: answer.confidence)
+            pictures.append(_draw_answer(surest, right, place_map, out / name))
+            if right:
+                draw_answer(out / ANSWER, town, place_map, surest)
     return pictures
 
 

@@ -64,7 +64,8 @@ class DemoResult:
             lines.append(f"{method:<{width}}" + "".join(f"{100 * value:8.1f}" for value in values))
         lines += ["", "What was decided from the references alone:"]
         lines += [f"  {name}: {reason}" for name, reason in self.reasons.items()]
-        lines += ["", f"map      {self.out / 'town.tfa'}", f"montage  {self.out / 'montage.png'}"]
+        lines += ["", f"map      {self.out / 'town.tfa'}", f"answer   {self.out / 'answer.png'}"]
+        lines += [f"montage  {self.out / 'montage.png'}"]
         lines += [f"report   {self.out / 'report.html'}"]
         return "\n".join(lines)
 
