@@ -43,7 +43,7 @@ def demo(encoder, tmp_path_factory):
 
 def test_the_demo_writes_what_it_says(demo):
     text = str(demo)
-    for name in ("town.tfa", "montage.png", "report.html"):
+    for name in ("town.tfa", "answer.png", "montage.png", "report.html"):
         assert (demo.out / name).exists()
         assert name in text
     kept = json.loads((demo.out / "result.json").read_text())["recall"]
