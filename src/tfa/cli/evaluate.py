@@ -46,8 +46,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="NAME|none",
-            help="Evaluate this calibration, or none of them; may be repeated. The map's own head and every calibration "
-            "if not given.",
+            help="Evaluate this calibration, or none of them; may be repeated. The map's own head and every "
+            "calibration if not given.",
         ),
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Answers kept for each query.")] = 20,
@@ -143,10 +143,15 @@ def show(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:
         "in percent; * answers where no calibration is named; expected recall is told without labels, with its interval"
     )
     chosen = shown_run(evaluation, judgement)
-    _show_mistakes(judgement.runs[chosen], numbers[judgement.runs[chosen].name], worst)
+    _show_mistakes(judgement, judgement.runs[chosen], numbers[judgement.runs[chosen].name], worst)
 
 
-def _show_mistakes(run: Run, numbers: RunNumbers, worst: int) -> None:
+def _show_mistakes(judgement: Judgement, run: Run, numbers: RunNumbers, worst: int) -> None:
+    from tfa.bench.evaluation.summary import short_names
+
+    asked = [query.query for query in judgement.queries]
+    lists = [list(judgement.images), asked]
+    short = {path: name for paths in lists for path, name in zip(paths, short_names(paths), strict=True)}
     mistakes = numbers.mistakes[:worst]
     if not mistakes:
         return
@@ -156,17 +161,17 @@ def _show_mistakes(run: Run, numbers: RunNumbers, worst: int) -> None:
     for mistake in mistakes:
         best = mistake.answer.hits[0]
         table.add_row(
-            mistake.query.query,
-            best.image,
+            short[mistake.query.query],
+            short[best.image],
             f"{mistake.answer.confidence or 0:.2f}" + (" sure" if mistake.answer.sure else ""),
             "–" if best.matches is None else str(best.matches),
-            "–" if best.distance is None else f"{best.distance:,.0f}",
-            mistake.query.true_image or "not in the map",
+            "–" if best.distance is None else f"{best.distance:,.1f}",
+            short.get(mistake.query.true_image or "", "not in the map"),
         )
     console().print(table)
     if numbers.hubs:
         hub = numbers.hubs[0]
-        say(f"{counted(len(numbers.hubs), 'hub')}: {hub.image} is the wrong answer to {hub.wrong} queries")
+        say(f"{counted(len(numbers.hubs), 'hub')}: {short[hub.image]} is the wrong answer to {hub.wrong} queries")
 
 
 def shown_run(evaluation: MapEvaluation, judgement: Judgement) -> int:

@@ -15,12 +15,11 @@ def points_of(positions: Sequence[Position | None]) -> np.ndarray:
 
     All positions must be of one kind.
     """
-    known = [at for at, position in enumerate(positions) if position is not None]
-    pairs = np.array([tuple(positions[at].to_dict().values()) for at in known], np.float64).reshape(-1, 2)  # type: ignore[union-attr]
-    is_global = bool(known) and positions[known[0]].is_global  # type: ignore[union-attr]
-    placed = earth_points(pairs) if is_global else pairs
-    points = np.full((len(positions), 3 if is_global else 2), np.nan)
-    points[known] = placed
+    known = {at: position for at, position in enumerate(positions) if position is not None}
+    pairs = np.array([tuple(position.to_dict().values()) for position in known.values()], np.float64).reshape(-1, 2)
+    placed = earth_points(pairs) if True in kinds_of(positions) else pairs
+    points = np.full((len(positions), placed.shape[1]), np.nan)
+    points[list(known)] = placed
     return points
 
 

@@ -1,6 +1,6 @@
 """A judgement: queries, what one or several heads answered to each, and which answers are right.
 
-Every answer carries its own verdict, so that judgements of two maps, or of a map and of records, can stand side by side.
+Every answer carries its own verdict, so that judgements of two maps can stand side by side.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class JudgedQuery:
     query: str
     in_map: bool  # does any image of the map show its place?
     position: Position | None = None
-    true_image: str | None = None  # an image of its place: the nearest, or the first that is listed
+    true_image: str | None = None  # an image of its place: the nearest, or the middle one of those listed
     condition: str = ""
 
 

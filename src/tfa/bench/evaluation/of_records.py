@@ -44,8 +44,8 @@ def judge_records(
     others = [truth.name for truth in truths if truth.fingerprint != truths[0].fingerprint]
     if others:
         raise BadRecord(
-            f"records of {truths[0].name} and of {others[0]} cannot stand side by side: their queries or positives differ; "
-            "give records of one dataset"
+            f"records of {truths[0].name} and of {others[0]} cannot stand side by side, for their queries or positives "
+            "differ; give records of one dataset"
         )
     truth, records = truths[0], [record for record, _ in found]
     scored = tuple(score(record, truth, ks=[k for k in KS if k <= record.depth]) for record in records)
@@ -56,18 +56,19 @@ def judge_records(
     names = _names(records)
     runs = tuple(_run(*one, truth, split, where) for one in zip(names, records, strict=True))
     files = {} if photos is None else {name: photos / name for name in (*truth.database, *truth.queries)}
-    of_queries = where[len(truth.database) :]
-    condition = {int(number): name for name, own in truth.conditions.items() for number in own}
-    queries = tuple(
-        JudgedQuery(
-            number, name, bool(len(right)), of_queries[number], truth.database[int(right[0])] if len(right) else None,
-            condition.get(number, ""),
-        )
-        for number, (name, right) in enumerate(zip(truth.queries, truth.positives, strict=True))
-    )  # fmt: skip
+    queries = _queries(truth, where[len(truth.database) :])
     images = dict(zip(truth.database, where, strict=False))
     judgement = Judgement(truth.title, truth.rule, images, queries, runs, files)
     return RecordsJudgement(judgement, truth, scored, tuple(_notes(records, names, split)))
+
+
+def _queries(truth: Truth, where: Sequence[Position | None]) -> tuple[JudgedQuery, ...]:
+    condition = {int(number): name for name, own in truth.conditions.items() for number in own}
+    queries = []
+    for number, (name, right) in enumerate(zip(truth.queries, truth.positives, strict=True)):
+        shown = truth.database[int(right[len(right) // 2])] if len(right) else None
+        queries.append(JudgedQuery(number, name, bool(len(right)), where[number], shown, condition.get(number, "")))
+    return tuple(queries)
 
 
 def _read(places: Sequence[Path], heads: Collection[str]) -> list[tuple[Record, Truth]]:

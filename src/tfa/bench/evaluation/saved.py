@@ -82,8 +82,8 @@ def set_beside(evaluation: MapEvaluation, file: Path) -> Judgement:
     try:
         if values["truth"]["fingerprint"] != evaluation.truth.fingerprint:
             raise BadEvaluation(
-                f"{file} was judged by another truth ({values['truth']['rule']}; here {judgement.rule}); evaluate both maps "
-                "by one file and one radius",
+                f"{file} was judged by another truth ({values['truth']['rule']}; here {judgement.rule}); evaluate both "
+                "maps by one file and one radius",
                 file,
             )
         theirs = {str(entry["query"]): entry for entry in values["queries"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from tfa.bench.evaluation.judgement import Judgement, Run
@@ -58,3 +59,10 @@ def table_of(runs: Sequence[tuple[Run, RunNumbers]]) -> Table:
         percent["R at 99 % P"] = (100 * numbers.curve.recall_at_precision(0.99), None)
         rows.append(TableRow(run.title, percent, _in_words(numbers), run.name))
     return Table(rows)
+
+
+def short_names(paths: Sequence[str]) -> list[str]:
+    """Paths below what all have in common."""
+    folders = {os.path.dirname(path) for path in paths}
+    common = os.path.commonpath(folders) if folders and len({os.path.isabs(one) for one in folders}) == 1 else ""
+    return [os.path.relpath(path, common) if common else path for path in paths]

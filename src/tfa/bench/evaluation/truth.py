@@ -23,7 +23,7 @@ from tfa.maps.records import ImageRecord
 from tfa.photos.positions import Position, match_positions, normal_path
 
 POSITIONS, POSITIVES = ".csv", ".json"
-KINDS = ("on the globe (lat, lon)", "in a plane (x, y)")
+KINDS = {True: "on the globe (lat, lon)", False: "in a plane (x, y)"}
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,12 @@ def _by_positions(
             file,
         )
     if len(placed) < len(images):
-        notes = [*notes, f"{len(images) - len(placed):,} of {len(images):,} images of the map have no position and are "
-                         "never right"]  # fmt: skip
+        bare = len(images) - len(placed)
+        notes = [*notes, f"{bare:,} of {len(images):,} images of the map have no position and are never right"]
     where = [listed.get(number) for number in range(len(queries))]
-    kinds = {KINDS[not kind] for kind in kinds_of(of_map)}, {KINDS[not kind] for kind in kinds_of(where)}
-    if kinds[0] != kinds[1] or len(kinds[0]) > 1:
+    if len(kinds_of([*of_map, *where])) > 1:
         raise BadEvaluation(
-            f"the map's positions are {' and '.join(sorted(kinds[0]))}, those of {file} {' and '.join(sorted(kinds[1]))}; "
+            f"the map's positions are {_kinds(of_map)}, those of {file} {_kinds(where)}; "
             "distances need one kind for all",
             file,
         )
@@ -105,10 +104,16 @@ def _by_positions(
     )
 
 
+def _kinds(positions: Sequence[Position | None]) -> str:
+    return " and ".join(KINDS[kind] for kind in sorted(kinds_of(positions)))
+
+
 def _by_positives(file: Path, queries: Sequence[Path], images: Sequence[ImageRecord]) -> QueryTruth:
     asked, kept = NamesOfPhotos(queries), NamesOfPhotos([Path(image.path) for image in images])
     right: list[np.ndarray | None] = [None] * len(queries)
-    unknown, strange, named = [], [], {}
+    unknown: list[str] = []
+    strange: list[str] = []
+    named: dict[int, str] = {}
     for name, names in read_positives(file).items():
         own = asked.only(name, file, "queries")
         if own is None:
@@ -160,7 +165,7 @@ class NamesOfPhotos:
 
 
 def nearest_true(truth: QueryTruth, images: Sequence[ImageRecord]) -> list[str | None]:
-    """An image of each photo's place: the nearest, or the first that is listed; None where there is none."""
+    """An image of each photo's place: the nearest, or the middle one of those listed; None where there is none."""
     of_map = [image.position for image in images]
     comparable = len(kinds_of([*of_map, *truth.positions])) == 1
     points = points_of(of_map) if comparable else None
@@ -170,7 +175,7 @@ def nearest_true(truth: QueryTruth, images: Sequence[ImageRecord]) -> list[str |
         if rows is None or not len(rows):
             found.append(None)
             continue
-        best = 0
+        best = len(rows) // 2
         if points is not None and places is not None and truth.positions[number] is not None:
             away = lengths(points[rows], places[number][None])
             best = int(np.argmin([math.inf if one is None else one for one in away]))

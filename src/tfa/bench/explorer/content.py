@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,13 +10,14 @@ import numpy as np
 from tfa.bench.evaluation.distances import kinds_of
 from tfa.bench.evaluation.judgement import JudgedAnswer, JudgedHit, Judgement, Run
 from tfa.bench.evaluation.numbers import numbers_of
+from tfa.bench.evaluation.summary import short_names
 from tfa.bench.records import PROBABILITY
 from tfa.maps.confidence import SURE
 from tfa.photos.positions import Position
 
 GLOBE, PLANE, ORDER = "globe", "plane", "order"
 EARTH = 6_371_008.8  # metres: mean radius
-APART = 0.3  # of the route's length: between the rows of queries and images that are drawn in their order
+APART = 0.6  # of the route's length: between the rows of queries and images that are drawn in their order
 
 
 def page_content(judgement: Judgement, shown: int = 0) -> dict[str, Any]:
@@ -42,11 +42,11 @@ def page_content(judgement: Judgement, shown: int = 0) -> dict[str, Any]:
         "shown": shown,
         "beside": 1 - shown if len(judgement.runs) == 2 else -1,
         "images": {
-            "names": _short(images),
+            "names": short_names(images),
             "places": places,
             "degrees": [_pair(position) for position in judgement.images.values()],
         },
-        "queryNames": _short([query.query for query in judgement.queries]),
+        "queryNames": short_names([query.query for query in judgement.queries]),
         "queries": queries,
         "runs": [_run(judgement, run, row_of) for run in judgement.runs],
     }
@@ -87,13 +87,6 @@ def _threshold(run: Run) -> float:
         return SURE
     known = [answer.confidence for answer in run.given if answer.confidence is not None]
     return float(np.median(known)) if known else 0.0
-
-
-def _short(paths: Sequence[str]) -> list[str]:
-    """Paths below what all have in common."""
-    folders = {os.path.dirname(path) for path in paths}
-    common = os.path.commonpath(folders) if folders and len({os.path.isabs(one) for one in folders}) == 1 else ""
-    return [os.path.relpath(path, common) if common else path for path in paths]
 
 
 def _pair(position: Position | None) -> list[float] | None:

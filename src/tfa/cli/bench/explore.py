@@ -31,8 +31,10 @@ def explore(
     split: Annotated[int, typer.Option(min=0, help="Of heads with several splits: whose answers are shown.")] = 0,
     quiet: options.Quiet = False,
 ) -> None:
-    """Write the failure explorer of recorded heads: confidently wrong queries first, two heads side by side. No model is
-    loaded."""
+    """Write the failure explorer of recorded heads: confidently wrong queries first, two heads side by side.
+
+    No model is loaded, and photos are read only to be shown.
+    """
     options.check_writable(out)
 
     from tfa.bench.evaluation.of_records import judge_records

@@ -26,6 +26,7 @@ function drawMarker(drawn) {
   brush.fillStyle = colour("accent");
   brush.strokeStyle = colour("card");
   brush.lineWidth = 3;
+  brush.setLineDash([]); // the curve beside left its own
   brush.beginPath();
   brush.arc(x, y, 8 * (window.devicePixelRatio || 1), 0, 2 * Math.PI);
   brush.fill();

@@ -58,7 +58,7 @@ function pairOf(run, query, hit, rank) {
     truth < 0
       ? make("figure", {}, make("div", { class: "gone" }, "not in the map"), make("figcaption", {}, "truth"))
       : make("figure", {}, picture(photos.images[truth], "A true image"), make("figcaption", {}, `truth: ${content.images.names[truth]}`)));
-  if (hit.lines && runs[run].grid && left.tagName === "IMG" && right.tagName === "IMG") linesOver(pair, left, right, runs[run].grid, hit.lines);
+  if (byId("lines").checked && hit.lines && runs[run].grid && left.tagName === "IMG" && right.tagName === "IMG") linesOver(pair, left, right, runs[run].grid, hit.lines);
   return pair;
 }
 

@@ -9,6 +9,7 @@ const KEYS = {
   b: () => lookAt(state.rank - 1),
   h: () => setHeads(cycle(state.run, 0), state.beside),
   o: () => setHeads(state.run, cycle(state.beside, -1) === state.run ? cycle(state.run, -1) : cycle(state.beside, -1)),
+  l: () => byId("lines").click(),
   w: () => setShow("wrong"),
   c: () => setShow("changed"),
   a: () => setShow("all"),
@@ -44,6 +45,8 @@ fields.head.addEventListener("change", () => setHeads(Number(fields.head.value),
 fields.beside.addEventListener("change", () => setHeads(state.run, Number(fields.beside.value)));
 fields.show.addEventListener("change", () => setShow(fields.show.value));
 fields.filter.addEventListener("input", () => { state.text = fields.filter.value; showList(); });
+byId("lines").addEventListener("change", showDetail);
+byId("lines").parentElement.hidden = !runs.some((run) => run.answers.some((answer) => answer?.[2].some((hit) => hit[5])));
 byId("controls").addEventListener("submit", (event) => event.preventDefault());
 byId("help-button").addEventListener("click", KEYS["?"]);
 addEventListener("hashchange", followLink);

@@ -1,4 +1,5 @@
 // The list of queries, what chooses among them, and links to one: #q=17.
+const MOST_HUBS = 24;
 const list = byId("list");
 const fields = { head: byId("head"), beside: byId("beside"), show: byId("show"), filter: byId("filter") };
 
@@ -87,7 +88,8 @@ function showHubs() {
     type: "button", "aria-pressed": String(state.hub === image),
     click: () => { state.hub = state.hub === image ? -1 : image; showHubs(); showList(); },
   }, picture(photos.images[image], "", true), `${content.images.names[image]}: ${wrong} times wrong, ${right} right`);
-  byId("hubs").replaceChildren(...(hubs.length ? hubs.map(tile) : [make("p", {}, "None.")]));
+  const more = hubs.length > MOST_HUBS ? [make("p", { class: "small" }, `and ${hubs.length - MOST_HUBS} more`)] : [];
+  byId("hubs").replaceChildren(...(hubs.length ? [...hubs.slice(0, MOST_HUBS).map(tile), ...more] : [make("p", {}, "None.")]));
 }
 
 /** Another head, or another beside it. */

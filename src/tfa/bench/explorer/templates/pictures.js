@@ -34,7 +34,7 @@ function paintLines(brush, boxes, [rows, columns], lines) {
   for (let at = 0; at < lines.length; at += 2) {
     const ends = [centre(boxes[0], lines[at]), centre(boxes[1], lines[at + 1])];
     const ink = rowColour(Math.floor(lines[at] / columns), rows);
-    for (const [stroke, width] of [["rgb(0 0 0 / .45)", 2.4], [ink, 1.1]]) {
+    for (const [stroke, width] of [["rgb(0 0 0 / .35)", 2.2], [ink, 1]]) {
       brush.strokeStyle = stroke;
       brush.lineWidth = width;
       brush.beginPath();
