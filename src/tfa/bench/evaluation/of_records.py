@@ -137,7 +137,8 @@ def _run(name: str, record: Record, truth: Truth, split: int, where: Sequence[Po
             JudgedHit(truth.database[image], bool(verdict), distance=metres)
             for image, verdict, metres in zip(images.tolist(), verdicts, away, strict=True)
         ]
-        confidence = float(record.confidence[query, split, 0])
+        # As written in decimals: 5.2, not the float64 below it that a float32 becomes.
+        confidence = float(str(record.confidence[query, split, 0]))
         answers[query] = JudgedAnswer(tuple(hits), None if np.isnan(confidence) else confidence)
     # Probabilities only where all folds have them: z-scores among them would be called more than sure.
     kind = record.confidence_kinds[0] if len(record.confidence_kinds) == 1 else "z-score or probability"
