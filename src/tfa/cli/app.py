@@ -22,6 +22,7 @@ from tfa.cli import (
     config,
     demo,
     encoders,
+    evaluate,
     explain,
     export,
     info,
@@ -179,6 +180,12 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
     ),
     info.info: ("tfa info town.tfa", "tfa info town.tfa --json", "tfa info town.tfa --checksum"),
     report.report: ("tfa report town.tfa -o report.html", "tfa report town.tfa --json > report.json"),
+    evaluate.evaluate: (
+        "tfa evaluate town.tfa evening-walk/ --truth evening.csv --radius 10",
+        "tfa evaluate town.tfa evening-walk/ --truth positives.json --html failures.html",
+        "tfa evaluate town.tfa evening-walk/ --truth evening.csv --out before.json",
+        "tfa evaluate new.tfa evening-walk/ --truth evening.csv --against before.json --html changed.html",
+    ),
     calibrate.calibrate: (
         "tfa calibrate town.tfa robot-photos/",
         "tfa calibrate town.tfa night-walk/ --name night",

@@ -160,7 +160,7 @@ def _match(
 ) -> tuple[dict[int, Position], list[str]]:
     relative: dict[str, int] = {}
     by_name: dict[str, list[int]] = defaultdict(list)
-    parts = [_normal(path.absolute()).parts for path in paths]
+    parts = [normal_path(path.absolute()).parts for path in paths]
     for index, path in enumerate(paths):
         below = path.relative_to(root) if root is not None and path.is_relative_to(root) else path
         relative[_key(below.as_posix())] = index
@@ -197,14 +197,15 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def _normal(path: Path | str) -> PurePosixPath:
+def normal_path(path: Path | str) -> PurePosixPath:
+    """A path in posix form, with accents spelt in one way."""
     text = path.as_posix() if isinstance(path, Path) else path.replace("\\", "/")
     # One spelling of accents: macOS takes é apart in file names, most editors write it as one character.
     return PurePosixPath(unicodedata.normalize("NFC", text))
 
 
 def _key(file: str) -> str:
-    return str(_normal(file))  # PurePosixPath drops "./" and doubled slashes
+    return str(normal_path(file))  # PurePosixPath drops "./" and doubled slashes
 
 
 def _number(text: str) -> float | None:

@@ -10,9 +10,9 @@ from tfa.bench.figures import sections as figures
 from tfa.bench.figures.grids import ROWS
 from tfa.bench.figures.page import Picture, Section, figures_page
 from tfa.bench.figures.record_groups import REFERENCE, Study, find_studies
-from tfa.bench.metrics.estimates import Estimate, Scored
+from tfa.bench.metrics.summary import row_of_scores
 from tfa.errors import BadSpec
-from tfa.report.html import Table, TableRow
+from tfa.report.html import Table
 
 REPORT = "report.html"
 
@@ -65,10 +65,14 @@ def _section(study: Study, out: Path, photos: Mapping[str, Path], reference: str
     unanswerable = sum(not len(right) for right in truth.positives)
     if unanswerable:
         facts.append(f"{unanswerable:,} queries have no true place in the database; they count as misses.")
-    tables = {"Recall": Table([_row(s, {f"R@{k}": v for k, v in s.recalls.items()}) for s in study.scored.values()])}
+    tables = {
+        "Recall": Table([row_of_scores(s, {f"R@{k}": v for k, v in s.recalls.items()}) for s in study.scored.values()])
+    }
     if truth.conditions:
         facts.append(f"Recall is averaged over the queries of each condition, then over {', '.join(truth.conditions)}.")
-        by_condition = [_row(s, {name: v[1] for name, v in s.conditions.items()}) for s in study.scored.values()]
+        by_condition = [
+            row_of_scores(s, {name: v[1] for name, v in s.conditions.items()}) for s in study.scored.values()
+        ]
         tables["R@1 by condition"] = Table(by_condition)
     drawn = {
         "Calibration": figures.calibration(study, folder),
@@ -79,14 +83,6 @@ def _section(study: Study, out: Path, photos: Mapping[str, Path], reference: str
     }
     anchor = study.folder.replace("/", "-")
     return Section(anchor, f"{truth.title} ({study.encoder})", facts, tables, drawn)
-
-
-def _row(scored: Scored, numbers: Mapping[str, Estimate]) -> TableRow:
-    splits = len(scored.seeds)
-    protocol = scored.plan if splits == 1 else f"{scored.plan}, {splits} splits"
-    percent = {name: (100 * v.mean, 100 * v.sd if splits > 1 else None) for name, v in numbers.items()}
-    title = scored.title + (f" ({scored.note})" if scored.note else "")
-    return TableRow(title, percent, {"protocol": protocol, "sees": scored.sees}, scored.head)
 
 
 def _counted(number: int, noun: str) -> str:

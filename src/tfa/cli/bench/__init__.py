@@ -10,6 +10,7 @@ import typer
 from tfa.cli.bench import (
     confidence,
     datasets,
+    explore,
     figures,
     judge,
     reduction,
@@ -60,6 +61,10 @@ VERBS: Mapping[Callable[..., Any], str] = {
     figures.figures: """
         tfa bench figures results/ --out figures/
         tfa bench figures results/ --out figures/ --dataset sped --photos sped=datasets/SPED
+    """,
+    explore.explore: """
+        tfa bench explore --records results/sped --head tfa --head judged --photos data/sped --out failures.html
+        tfa bench explore --records old/tfa.json.xz --records new/tfa.json.xz --out changed.html
     """,
     verification.verification: """
         tfa bench verification --dataset sped=data/sped --dataset pitts30k=data/pitts30k

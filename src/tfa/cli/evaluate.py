@@ -1,0 +1,190 @@
+"""`tfa evaluate`: how well a map recognises photos whose places are known, and where it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tfa.base.config import EncoderOptions
+from tfa.cli import options
+from tfa.cli.console import console, counted, delivered, note, open_table, say, show_notes
+
+if TYPE_CHECKING:
+    from tfa.bench.evaluation.judgement import Judgement, Run
+    from tfa.bench.evaluation.numbers import RunNumbers
+    from tfa.bench.evaluation.of_map import MapEvaluation
+
+FOLDED = ("query", "answer", "a true image")
+
+
+@options.with_encoder
+def evaluate(
+    map: options.MapPath,
+    queries: Annotated[
+        list[Path],
+        typer.Argument(metavar="QUERIES", exists=True, help="Photos whose places are known, or folders of them."),
+    ],
+    truth: Annotated[
+        Path,
+        typer.Option(
+            metavar="positions.csv|positives.json",
+            dir_okay=False,
+            help="Where the queries were taken (columns file,lat,lon or file,x,y), or which images of the map show "
+            'the place of each: {"query.jpg": ["image.jpg", …]}.',
+        ),
+    ],
+    radius: Annotated[
+        float | None,
+        typer.Option(
+            metavar="M", help="With positions: an answer is right up to so many metres away. 25 if not given."
+        ),
+    ] = None,
+    calibration: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|none",
+            help="Evaluate this calibration, or none of them; may be repeated. The map's own head and every "
+            "calibration if not given.",
+        ),
+    ] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="Answers kept for each query.")] = 20,
+    skip_unanswerable: Annotated[
+        bool,
+        typer.Option(
+            "--skip-unanswerable",
+            help="Leave out queries whose place the map does not have, rather than count them as missed.",
+        ),
+    ] = False,
+    worst: Annotated[int, typer.Option(min=0, help="Confident mistakes that are listed.")] = 10,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.html", dir_okay=False, help="Write the failure explorer: one page, no network needed."
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json",
+            exists=True,
+            dir_okay=False,
+            help="Set an earlier evaluation beside this one, as --out wrote it: of another map, or before a change.",
+        ),
+    ] = None,
+    out: options.JsonFile = None,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
+) -> None:
+    """Evaluate a map with photos whose places are known: recall, precision against recall, confident mistakes, and
+    whether the recall that was expected without labels holds. Each query is answered by the map alone.
+
+    A query that cannot be read, or whose place the truth does not tell, is left out and reported.
+    """
+    from tfa.bench.evaluation import saved
+    from tfa.bench.evaluation.of_map import evaluate_map, heads_of
+    from tfa.bench.evaluation.truth import check_truth, read_truth
+    from tfa.cli.query import expanded
+
+    check_truth(truth, radius)
+    for file in (html, out):
+        if file is not None:
+            options.check_writable(file)
+    options.check_folder(map, "evaluate")
+    place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json)
+    heads_of(place_map, calibration or ())
+    photos = expanded(queries)
+    root = queries[0] if len(queries) == 1 and queries[0].is_dir() else None
+    known = read_truth(truth, photos, root, place_map.images, radius)
+    evaluation = evaluate_map(
+        place_map, photos, known, heads=calibration or (), k=k, lines=html is not None,
+        skip_unanswerable=skip_unanswerable, progress=progress,
+    )  # fmt: skip
+    judgement = saved.set_beside(evaluation, against) if against is not None else evaluation.judgement
+    _report_left_out(evaluation)
+    if not delivered(saved.to_dict(evaluation, worst), out=out, json=json):
+        show(evaluation, judgement, worst)
+    if html is not None:
+        write_page(html, evaluation, judgement, progress=progress)
+        note(f"failure explorer: {html}")
+
+
+def _report_left_out(evaluation: MapEvaluation) -> None:
+    show_notes(evaluation.notes, evaluation.unreadable)
+    bare = evaluation.without_truth
+    if bare:
+        note(f"{counted(len(bare), 'photo')} without truth left out (first: {bare[0]})")
+    if evaluation.skipped_unanswerable:
+        note(f"queries whose place the map does not have left out: {evaluation.skipped_unanswerable:,}")
+
+
+def show(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:
+    """One row for each head, then the worst mistakes of the one that answers."""
+    from tfa.bench.evaluation.numbers import numbers_of
+    from tfa.bench.evaluation.summary import facts_of, row_of
+
+    say(judgement.title, style="bold")
+    for fact in facts_of(judgement):
+        say(fact)
+    numbers = {run.name: numbers_of(judgement, run) for run in judgement.runs}
+    rows = [row_of(run, numbers[run.name], run.name == evaluation.active) for run in judgement.runs]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    table = open_table()
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("head", "expected recall") else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(row.get(column, "") for column in columns))
+    console().print(table)
+    say(
+        "in percent; * answers where no calibration is named; expected recall is told without labels, with its interval"
+    )
+    chosen = shown_run(evaluation, judgement)
+    _show_mistakes(judgement, judgement.runs[chosen], numbers[judgement.runs[chosen].name], worst)
+
+
+def _show_mistakes(judgement: Judgement, run: Run, numbers: RunNumbers, worst: int) -> None:
+    from tfa.bench.evaluation.summary import short_names
+
+    asked = [query.query for query in judgement.queries]
+    lists = [list(judgement.images), asked]
+    short = {path: name for paths in lists for path, name in zip(paths, short_names(paths), strict=True)}
+    mistakes = numbers.mistakes[:worst]
+    if not mistakes:
+        return
+    say()
+    say(f"The most confident mistakes of {run.title}, {len(mistakes):,} of {len(numbers.mistakes):,}", style="bold")
+    table = open_table("query", "answer", "confidence", "matches", "metres", "a true image", fold=FOLDED)
+    for mistake in mistakes:
+        best = mistake.answer.hits[0]
+        table.add_row(
+            short[mistake.query.query],
+            short[best.image],
+            f"{mistake.answer.confidence or 0:.2f}" + (" sure" if mistake.answer.sure else ""),
+            "–" if best.matches is None else str(best.matches),
+            "–" if best.distance is None else f"{best.distance:,.1f}",
+            short.get(mistake.query.true_image or "", "not in the map"),
+        )
+    console().print(table)
+    if numbers.hubs:
+        hub = numbers.hubs[0]
+        say(f"{counted(len(numbers.hubs), 'hub')}: {short[hub.image]} is the wrong answer to {hub.wrong} queries")
+
+
+def shown_run(evaluation: MapEvaluation, judgement: Judgement) -> int:
+    """The head that answers where none is named, if it was evaluated; else the first."""
+    names: Sequence[str] = [run.name for run in judgement.runs]
+    return names.index(evaluation.active) if evaluation.active in names else 0
+
+
+def write_page(path: Path, evaluation: MapEvaluation, judgement: Judgement, *, progress: bool) -> None:
+    from tfa.bench.evaluation.numbers import numbers_of
+    from tfa.bench.evaluation.summary import facts_of, table_of
+    from tfa.bench.explorer.page import write_explorer
+
+    table = table_of([(run, numbers_of(judgement, run)) for run in judgement.runs])
+    facts = [*facts_of(judgement), *evaluation.notes]
+    write_explorer(path, judgement, table, facts, shown=shown_run(evaluation, judgement), progress=progress)

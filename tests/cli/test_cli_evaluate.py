@@ -1,0 +1,129 @@
+"""`tfa evaluate` and `tfa bench explore`: what is printed, written and refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.bench.figure_records import write_photos, write_town
+
+LISTED = {f"{place:02d}.png": [f"{place:02d}.png"] for place in range(14)}
+
+
+@pytest.fixture
+def evaluate(run, folder):
+    """Of queries `camera/`, of which 03 is broken and 13 has no truth; 05 has another place."""
+    listed = {name: right for name, right in LISTED.items() if name != "13.png"} | {"05.png": ["06.png"]}
+    Path("truth.json").write_text(json.dumps({f"camera/{name}": right for name, right in listed.items()}))
+    Path("camera/03.png").write_bytes(b"no photo")
+    return lambda name, *args: run("evaluate", name, "camera", "--truth", "truth.json", *args)
+
+
+def test_every_head_has_a_row_and_what_is_left_out_is_said(evaluate):
+    result = evaluate("calibrated.tfa", "--html", "page.html", "--out", "all.json", "--worst", 1)
+    assert result.exit_code == 0, result.stderr
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert [row[:2] for row in rows if row and row[0] in ("none", "day", "night")] == [
+        ["none", "12"], ["day", "12"], ["night", "*"],
+    ]  # fmt: skip
+    assert "14 images, 12 queries; an answer is right: as listed in truth.json." in result.stdout
+    assert "The most confident mistakes of calibration night, 1 of " in result.stdout
+    assert "1 photo without truth left out (first: camera/13.png)" in result.stderr
+    assert "1 file skipped:\n  camera/03.png: " in result.stderr
+    written = json.loads(Path("all.json").read_text())
+    assert [head["name"] for head in written["heads"]] == ["none", "day", "night"]
+    assert written["without_truth"] == ["camera/13.png"]
+    assert [entry["number"] for entry in written["queries"]] == [0, 1, 2, *range(4, 13)]
+    page = Path("page.html").read_text("utf-8")
+    assert page.startswith("<!doctype html>")
+    assert page.count("data:image/jpeg;base64,") > 12
+
+
+def test_json_tells_recalls_answers_and_the_expected_recall(evaluate):
+    told = json.loads(evaluate("calibrated.tfa", "--json", "--calibration", "none", "-k", 3).stdout)
+    [head] = told["heads"]
+    assert (head["name"], head["active"], set(head["recalls"])) == ("none", False, {"1"})
+    answers = [entry["answers"]["none"] for entry in told["queries"]]
+    assert {len(answer["hits"]) for answer in answers} == {3}
+    assert head["recalls"]["1"] == sum(answer["right"] for answer in answers) / 12
+    expected = head["expected_recall"]
+    assert expected["true"] == head["recalls"]["1"]
+    assert expected["holds"] == (expected["low"] <= expected["true"] <= expected["high"])
+    [mistake] = [one for one in head["mistakes"] if one["query"] == "camera/05.png"]
+    assert Path(mistake["image"]).name != "06.png"
+    assert Path(mistake["true_image"]).name == "06.png"
+
+
+def test_positions_are_a_truth_and_places_the_map_has_not_may_be_left_out(run, folder):
+    Path("at.csv").write_text("file,lat,lon\n05.png,57.5,13.25\n06.png,10,10\n")
+    told = json.loads(run("evaluate", "town.tfa", "camera", "--truth", "at.csv", "--radius", 50, "--json").stdout)
+    assert told["truth"]["rule"] == "at most 50 m away"
+    assert (len(told["queries"]), told["not_in_map"], len(told["without_truth"])) == (2, 1, 12)
+    best = told["queries"][0]["answers"]["none"]["hits"][0]
+    assert (Path(best["image"]).name, best["right"], best["distance"]) == ("05.png", True, 0.0)
+    told = json.loads(
+        run("evaluate", "town.tfa", "camera", "--truth", "at.csv", "--skip-unanswerable", "--json").stdout
+    )
+    assert (len(told["queries"]), told["unanswerable_left_out"]) == (1, 1)
+
+
+def test_an_earlier_evaluation_may_stand_beside(evaluate):
+    assert evaluate("town.tfa", "--out", "before.json").exit_code == 0
+    result = evaluate("calibrated.tfa", "--calibration", "day", "--against", "before.json", "--html", "page.html")
+    assert result.exit_code == 0, result.stderr
+    assert "none of town.tfa" in result.stdout
+    assert "none of town.tfa" in Path("page.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["town.tfa", "camera", "--truth", "absent.csv"], "absent.csv does not exist"),
+        (["town.tfa", "camera", "--truth", "near.jpg"], "must end in .csv"),
+        (["town.tfa", "camera", "--truth", "where.csv", "--radius", "-1"], "give metres, more than 0"),
+        (["plain.tfa", "camera", "--truth", "where.csv"], "build it with --positions, or give positives"),
+        (
+            ["calibrated.tfa", "camera", "--truth", "where.csv", "--calibration", "dusk"],
+            "there is no calibration 'dusk'",
+        ),
+        (["postgres://h/d/town", "camera", "--truth", "where.csv"], "tfa evaluate needs a map in a folder"),
+        (["town.tfa", "bad.jpg", "--truth", "bad.json"], "all 1 images are broken"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_an_error_before_any_work(run, folder, args, words):
+    Path("bad.json").write_text('{"bad.jpg": ["05.png"]}')
+    result = run("evaluate", *args)
+    assert result.exit_code == 1
+    assert words in result.stderr
+
+
+def test_records_become_a_page(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    _, truth = write_town(Path("results"))
+    write_photos(Path("photos"), truth)
+    result = run("bench", "explore", "--records", "results", "--photos", "photos", "--out", "page.html")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == "page.html: 2 heads on 12 queries of The town <&>\n"
+    page = Path("page.html").read_text("utf-8")
+    assert "The town &lt;&amp;&gt;" in page
+    assert "The town <&>" not in page
+    result = run("bench", "explore", "--records", "results", "--photos", "absent", "--out", "page.html")
+    assert "absent is not a folder" in result.stderr
+
+
+def test_many_photos_lie_in_a_folder_beside_the_page(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tfa.bench.explorer.photos.INSIDE", 10)
+    _, truth = write_town(Path("results"))
+    write_photos(Path("photos"), truth)
+    Path("page_files").mkdir()
+    Path("page_files/mine.jpg").write_text("stays")
+    Path(f"page_files/{'0' * 20}.jpg").write_text("of an earlier page")
+    assert run("bench", "explore", "--records", "results", "--photos", "photos", "--out", "page.html").exit_code == 0
+    page, names = Path("page.html").read_text("utf-8"), {file.name for file in Path("page_files").iterdir()}
+    assert "data:image" not in page.replace("img-src data:", "")
+    assert len(names) == 2  # all photos are alike, and named by their content
+    [ours] = names - {"mine.jpg"}
+    assert f'"page_files/{ours}"' in page
