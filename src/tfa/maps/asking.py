@@ -17,7 +17,9 @@ from tfa.maps.likeness import Likeness
 from tfa.maps.records import Answer, Hit, of_best
 from tfa.maps.state import MapState
 from tfa.maps.verification import Question
-from tfa.photos.images import Photo, as_rgb, name_of
+from tfa.photos.as_files import Photos, listed
+from tfa.photos.given import Photo, name_of
+from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import encode
 from tfa.search.store import Where
@@ -94,9 +96,9 @@ class Asking(ABC):
         candidates: Candidates | None = None,
         where: Where | None = None,
     ) -> list[Hit]:
-        """The k most likely places of a photo (path, bytes or PIL image); none if the best is below `min_confidence`.
+        """The k most likely places of a photo: a path, its bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
 
-        `calibration` names the one to use; None is the map's active one, "none" the database-only head. `verify` says
+        There are none if the best is below `min_confidence`. `calibration` names the one to use; None is the map's active one, "none" the database-only head. `verify` says
         whether the best `candidates` are verified by their patches; None is as was admitted. `where`
         says which images may answer, by session and region; None lets all answer.
         """
@@ -105,7 +107,7 @@ class Asking(ABC):
 
     def query_many(
         self,
-        photos: Sequence[Photo],
+        photos: Photos,
         k: int = 5,
         min_confidence: float = 0.0,
         progress: bool | Progress | None = None,
@@ -115,14 +117,15 @@ class Asking(ABC):
         candidates: Candidates | None = None,
         where: Where | None = None,
     ) -> Answers[Answer]:
-        """Answers for many photos, and what they say together (`Answers`).
+        """Answers for many photos or a folder of them, and what they say together (`Answers`).
 
         One that cannot be read gets an answer that says so.
         """
         answers, question = Answers[Answer](), Question(k, calibration, verify, candidates, where)
         likeness = Likeness.of(self.state.chosen(calibration))
-        with as_progress(progress).task("querying", len(photos), "photos") as task:
-            for answer in self._answers(photos, question, min_confidence, strict=False, likeness=likeness):
+        several = listed(photos)
+        with as_progress(progress).task("querying", len(several), "photos") as task:
+            for answer in self._answers(several, question, min_confidence, strict=False, likeness=likeness):
                 answers.append(answer)
                 task.advance()
         answers.notice = likeness.notice(self.called)

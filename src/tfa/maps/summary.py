@@ -18,6 +18,23 @@ def unseen_share(images: Sequence[ImageRecord]) -> float:
     return sum(not record.fitted for record in images) / max(len(images), 1)
 
 
+def in_short(kind: str, where: str, images: int, state: MapState) -> str:
+    """A map in one line: photos, encoder, head, calibrations and whether answers are verified."""
+    made, head = state.database.decisions, state.chosen()
+    chosen = (
+        f"{_representation(made)}, {made['carrier']}" if is_judged(made) else f"{made['assignment']}, {made['carrier']}"
+    )
+    names = [f"{one.name} (answers)" if one.name == state.active else one.name for one in state.calibrations]
+    facts = [
+        f"{images:,} photo{'' if images == 1 else 's'}",
+        f"encoder {state.encoder['id']}",
+        f"{state.head_kind} head ({chosen})",
+        f"calibrations {', '.join(names)}" if names else "no calibration",
+        "answers verified" if head.verifies else "answers not verified",
+    ]
+    return f"<{kind} {where}: {'; '.join(facts)}>"
+
+
 def facts_of(state: MapState, images: Sequence[ImageRecord], path: Path | None) -> dict[str, Any]:
     """What a map holds, what was decided and why; `images` are those that still answer."""
     return {

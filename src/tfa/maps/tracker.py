@@ -30,7 +30,7 @@ from tfa.online.adapted_scorer import AdaptedScorer, DescribedPhoto, head_digest
 from tfa.online.follow import Follower, Frame
 from tfa.online.motion import Motion, metres, motion_of
 from tfa.online.sequence_filter import SequenceSpec
-from tfa.photos.images import Photo
+from tfa.photos.given import Photo
 from tfa.search.engine import checked_k
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Tracker:
     # --- answers ---------------------------------------------------------------------------------------------------
 
     def step(self, photo: Photo | Tokens) -> FrameAnswer:
-        """The answer to the next photo (path, bytes, PIL image, or the tokens of one), adapted by those before it.
+        """The answer to the next photo (as for `PlaceMap.query`, or the tokens of one), adapted by those before it.
 
         One that cannot be read gets an answer that says so.
         """
