@@ -191,16 +191,12 @@ def test_methods_take_what_those_of_the_map_take(name):
     assert shared == list(ours)  # in the same order
 
 
-def test_what_is_no_photo_is_refused_before_it_is_sent(served, monkeypatch):
-    client, _, _ = served
-    monkeypatch.setattr(Client, "_send", None)
-    for wrong in (np.zeros((8, 8, 3)), np.zeros((8, 8, 4), np.uint8), None, "no/such/file.jpg", b""):
-        for refuses in (
-            lambda: client.query(wrong), lambda: client.add([wrong]), lambda: client.add(wrong),
-            lambda: client.calibrate([wrong]), lambda: client.why(wrong, 3),
-        ):  # fmt: skip
-            with pytest.raises(TfaError, match=r"a photo must be .*, got |give the path of|give the whole file"):
-                refuses()
+@pytest.mark.parametrize("wrong", [np.zeros((8, 8, 3)), np.zeros((8, 8, 4), np.uint8), None, "no/file.jpg", b""])
+def test_what_is_no_photo_is_refused_before_it_is_sent(wrong):
+    client = Client("http://127.0.0.1:9")
+    for ask in (client.query, client.add, client.calibrate, lambda photo: client.why(photo, 3)):
+        with pytest.raises(TfaError, match=r"a photo must be .*, got |give the path of|give the whole file"):
+            ask(wrong)
 
 
 def test_refusals_come_with_their_sentence_and_status(served):

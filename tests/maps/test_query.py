@@ -1,6 +1,7 @@
 """Building and asking a map."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -63,12 +64,11 @@ def test_the_form_of_a_photo_changes_no_answer(place_map, town, tmp_path, kind):
 
 def test_what_is_no_photo_is_refused(place_map):
     for wrong in (np.zeros((8, 8, 3)), np.zeros((8, 8, 4), np.uint8), None):
-        for refuses in (
-            lambda: place_map.query(wrong), lambda: place_map.query_many([wrong]), lambda: place_map.follow().step(wrong),
-            lambda: place_map.calibrate([wrong]), lambda: explain(place_map, wrong),
+        for ask in (
+            place_map.query, place_map.query_many, place_map.follow().step, place_map.calibrate, partial(explain, place_map)
         ):  # fmt: skip
             with pytest.raises(BadSpec, match=r"a photo must be .*, got "):
-                refuses()
+                ask(wrong)
     with pytest.raises(BadSpec, match="by their paths here, got ndarray"):
         place_map.add([np.zeros((8, 8, 3), np.uint8)])
 

@@ -194,7 +194,7 @@ def test_a_map_takes_files_where_it_names_them_and_photos_in_memory_elsewhere(tm
     random_image(1).save(tmp_path / "one.png")
     content = (tmp_path / "one.png").read_bytes()
     for given in (PIXELS, content, [PIXELS], 3):
-        with pytest.raises(BadSpec, match="got .*save it as a file and give its path"):
+        with pytest.raises(BadSpec, match=r"got .*save it as a file and give its path"):
             find_images(given)  # type: ignore[arg-type]
     assert listed(tmp_path) == listed([tmp_path]) == listed(tmp_path / "one.png") == [tmp_path / "one.png"]
     assert listed(content) == [content]

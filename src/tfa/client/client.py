@@ -46,6 +46,7 @@ class Client(Connection):
         min_confidence: float = 0.0,
         calibration: str | None = None,
         *,
+        sure: bool = False,
         verify: bool | None = None,
         candidates: Candidates | None = None,
         session: str | None = None,
@@ -57,8 +58,8 @@ class Client(Connection):
         says which images may answer, as in `PlaceMap.query`.
         """
         fields = fields_of(
-            k=k, min_confidence=min_confidence, calibration=calibration, verify=verify, candidates=candidates,
-            session=session, **where_fields(where),
+            k=k, min_confidence=min_confidence, sure=sure, calibration=calibration, verify=verify,
+            candidates=candidates, session=session, **where_fields(where),
         )  # fmt: skip
         return hits_of(self._post("/v1/query", "image", [photo_file(photo)], fields))
 
@@ -70,6 +71,7 @@ class Client(Connection):
         progress: bool | Progress | None = None,
         calibration: str | None = None,
         *,
+        sure: bool = False,
         verify: bool | None = None,
         candidates: Candidates | None = None,
         session: str | None = None,
@@ -78,8 +80,8 @@ class Client(Connection):
         from tfa.maps.expected_recall import Answers
 
         fields = fields_of(
-            k=k, min_confidence=min_confidence, calibration=calibration, verify=verify, candidates=candidates,
-            session=session,
+            k=k, min_confidence=min_confidence, sure=sure, calibration=calibration, verify=verify,
+            candidates=candidates, session=session,
         )  # fmt: skip
         answers: Answers[Answer] = Answers()
         several = listed(photos)

@@ -71,9 +71,9 @@ def hits_of(answer: dict[str, Any]) -> list[Hit]:
 
 def answer_of(name: str, reply: dict[str, Any]) -> FrameAnswer:
     """The answer to the photo of that name, or why there is none."""
-    from tfa.maps.records import FrameAnswer, of_best
+    from tfa.maps.records import FrameAnswer
 
     if "error" in reply:
         return FrameAnswer(name, [], 0.0, reply["error"])
-    hits = hits_of(reply)
-    return FrameAnswer(name, hits, reply["confidence"], None, reply["lost"], reply["adapted_by"], **of_best(hits))
+    best = {key: reply[key] for key in ("sure", "verified")}
+    return FrameAnswer(name, hits_of(reply), reply["confidence"], None, reply["lost"], reply["adapted_by"], **best)

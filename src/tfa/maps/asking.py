@@ -92,18 +92,21 @@ class Asking(ABC):
         min_confidence: float = 0.0,
         calibration: str | None = None,
         *,
+        sure: bool = False,
         verify: bool | None = None,
         candidates: Candidates | None = None,
         where: Where | None = None,
     ) -> list[Hit]:
         """The k most likely places of a photo: a path, its bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
 
-        There are none if the best is below `min_confidence`. `calibration` names the one to use; None is the map's active one, "none" the database-only head. `verify` says
-        whether the best `candidates` are verified by their patches; None is as was admitted. `where`
-        says which images may answer, by session and region; None lets all answer.
+        There are none if the best is below `min_confidence`, or if `sure` and it is not sure. `calibration` names the
+        one to use; None is the map's active one, "none" the database-only head. `verify` says whether the best
+        `candidates` are verified by their patches; None is as was admitted. `where` says which images may answer, by
+        session and region; None lets all answer.
         """
-        question = Question(k, calibration, verify, candidates, where)
-        return next(self._answers([photo], question, min_confidence, strict=True)).hits
+        question, least = Question(k, calibration, verify, candidates, where), checked_share(min_confidence)
+        [answer] = self._answers([photo], question, strict=True)
+        return answer.unless_doubtful(least, sure).hits
 
     def query_many(
         self,
@@ -113,6 +116,7 @@ class Asking(ABC):
         progress: bool | Progress | None = None,
         calibration: str | None = None,
         *,
+        sure: bool = False,
         verify: bool | None = None,
         candidates: Candidates | None = None,
         where: Where | None = None,
@@ -123,10 +127,10 @@ class Asking(ABC):
         """
         answers, question = Answers[Answer](), Question(k, calibration, verify, candidates, where)
         likeness = Likeness.of(self.state.chosen(calibration))
-        several = listed(photos)
+        several, min_confidence = listed(photos), checked_share(min_confidence)
         with as_progress(progress).task("querying", len(several), "photos") as task:
-            for answer in self._answers(several, question, min_confidence, strict=False, likeness=likeness):
-                answers.append(answer)
+            for answer in self._answers(several, question, strict=False, likeness=likeness):
+                answers.append(answer.unless_doubtful(min_confidence, sure))
                 task.advance()
         answers.notice = likeness.notice(self.called)
         return answers
@@ -151,17 +155,14 @@ class Asking(ABC):
         self,
         photos: Sequence[Photo],
         question: Question,
-        min_confidence: float,
         strict: bool,
         likeness: Likeness | None = None,
     ) -> Iterator[Answer]:
-        # What cannot be answered is refused before photos are read.
-        self.check(question)
-        checked_share(min_confidence)
+        self.check(question)  # what cannot be answered is refused before photos are read
         for named, tokens in self.encoded_batches(photos, strict):
             hits_of_readable = iter([] if tokens is None else self.hits(tokens, question, likeness))
             for name, error in named:
-                yield answer_of(name, next(hits_of_readable) if error is None else [], min_confidence, error)
+                yield answer_of(name, next(hits_of_readable) if error is None else [], error)
 
     def encoded_batches(
         self, photos: Sequence[Photo], strict: bool = False
@@ -191,12 +192,12 @@ class Asking(ABC):
         return encode(paths, self.encoder, cache=self.cache, skip_bad=skip_bad, batch_size=size, progress=progress)
 
 
-def answer_of(name: str, hits: list[Hit], min_confidence: float, error: str | None = None) -> Answer:
-    """The answer of a photo's hits. What is said of the best is said even when it is too doubtful to be given."""
-    confidence = hits[0].confidence if hits else 0.0
-    return Answer(name, hits if confidence >= min_confidence else [], confidence, error, **of_best(hits))
+def answer_of(name: str, hits: list[Hit], error: str | None = None) -> Answer:
+    """The answer of a photo's hits."""
+    return Answer(name, hits, hits[0].confidence if hits else 0.0, error, **of_best(hits))
 
 
-def checked_share(min_confidence: float) -> None:
+def checked_share(min_confidence: float) -> float:
     if not 0 <= min_confidence <= 1:
         raise BadSpec(f"min_confidence={min_confidence} is out of range: must be between 0 and 1")
+    return min_confidence

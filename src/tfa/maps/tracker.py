@@ -16,7 +16,7 @@ import numpy as np
 
 from tfa.base.files import BadFile
 from tfa.base.tokens import Tokens
-from tfa.maps.confidence import FIRST, confidence_of
+from tfa.maps.confidence import FIRST, SURE, confidence_of
 from tfa.maps.hits import hit_of, photo_pairs
 from tfa.maps.likeness import Likeness
 from tfa.maps.own_scores import OwnScores
@@ -124,7 +124,10 @@ class Tracker:
             return FrameAnswer(name, hits, hits[0].confidence, None, None, frame.adapted_by, **of_best(hits))
         self._lost = belief.lost
         best = np.argsort(-belief.places, kind="stable")[:k]
-        hits = [] if belief.is_lost else _hits(images, best, frame.scores, belief.mass[best], matches, sure_of)
+        # The image after the best may lie between two likely ones and so have more around it: it is the worse answer.
+        trust = np.minimum.accumulate(belief.mass[best])
+        sure_of &= set(best[trust >= SURE].tolist())  # what the filter doubts is not sure either
+        hits = [] if belief.is_lost else _hits(images, best, frame.scores, trust, matches, sure_of)
         return FrameAnswer(name, hits, belief.confidence, None, belief.lost, frame.adapted_by, **of_best(hits))
 
     def _unread(self, name: str, error: str | None) -> FrameAnswer:

@@ -1,4 +1,4 @@
-"""What may be given as a photo: a path, the bytes of an image file, a PIL image or an array of pixels; what else is not."""
+"""What may be given as a photo, a path, bytes, a PIL image or an array of pixels; and why something else may not."""
 
 from __future__ import annotations
 
