@@ -65,7 +65,8 @@ def test_the_form_of_a_photo_changes_no_answer(place_map, town, tmp_path, kind):
 def test_what_is_no_photo_is_refused(place_map):
     for wrong in (np.zeros((8, 8, 3)), np.zeros((8, 8, 4), np.uint8), None):
         for ask in (
-            place_map.query, place_map.query_many, place_map.follow().step, place_map.calibrate, partial(explain, place_map)
+            place_map.query, place_map.query_many, place_map.follow().step, place_map.calibrate,
+            partial(explain, place_map),
         ):  # fmt: skip
             with pytest.raises(BadSpec, match=r"a photo must be .*, got "):
                 ask(wrong)
