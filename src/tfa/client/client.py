@@ -140,6 +140,10 @@ class Client(Connection):
         """What the decisions rest on: candidates, spectrum, similarities of pairs."""
         return dict(self._call("GET", "/v1/evidence"))
 
+    def report(self) -> dict[str, Any]:
+        """What `tfa report` says of the map: a headline, what answers and why, advice, hubs, near duplicates."""
+        return dict(self._call("GET", "/v1/report"))
+
     def why(self, photo: Photo, image_id: int, calibration: str | None = None) -> dict[str, Any]:
         """What carried the match of a photo with an image of the map: patches, words, terms of the score."""
         fields = fields_of(id=image_id, calibration=calibration)

@@ -164,7 +164,8 @@ def _of_target(made: Mapping[str, Any], evidence: Mapping[str, Any], pairs: _Pai
     words = {"A": "soft less hard in anchor mass", "G": "soft less hard in whole descriptors", "capacity": "capacity"}
     below = {n: Condition(-ends[n][1], errors[n], f"{words[n]}: up to {ends[n][1]:+.3f}, 0 decides") for n in ends}
     lean = [
-        Condition(-evidence[f"m_{n}"], errors[n], f"{words[n]}: {evidence[f'm_{n}']:+.3f}, 0 decides") for n in ("A", "G")
+        Condition(-evidence[f"m_{n}"], errors[n], f"{words[n]}: {evidence[f'm_{n}']:+.3f}, 0 decides")
+        for n in ("A", "G")
     ]
     hard = some(every(below["A"], below["G"]), every(below["capacity"], *lean))
     mixed = Condition(ends["A"][0], errors["A"], f"{words['A']}: from {ends['A'][0]:+.3f}, 0 decides")

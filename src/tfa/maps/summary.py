@@ -22,7 +22,9 @@ def in_short(kind: str, where: str, images: int, state: MapState) -> str:
     """A map in one line: photos, encoder, head, calibrations and whether answers are verified."""
     made, head = state.database.decisions, state.chosen()
     chosen = (
-        f"{representation_of(made)}, {made['carrier']}" if is_judged(made) else f"{made['assignment']}, {made['carrier']}"
+        f"{representation_of(made)}, {made['carrier']}"
+        if is_judged(made)
+        else f"{made['assignment']}, {made['carrier']}"
     )
     names = [f"{one.name} (answers)" if one.name == state.active else one.name for one in state.calibrations]
     facts = [
@@ -75,7 +77,11 @@ def _answers(state: MapState) -> dict[str, Any]:
     if head.calibration is not None:
         source = f"the calibration {name}, made with {head.calibration['used']:,} photos"
     verified = "verified by their patches" if head.verifies else "not verified"
-    return {"calibration": name, "verified": head.verifies, "in_words": f"answers come from {source}; they are {verified}"}
+    return {
+        "calibration": name,
+        "verified": head.verifies,
+        "in_words": f"answers come from {source}; they are {verified}",
+    }
 
 
 def _calibration(state: MapState, head: NamedHead) -> dict[str, Any]:

@@ -39,7 +39,9 @@ def advice_of(
         sentence = f"Look at the images that nothing else resembles ({ids}): a gap in the map, or photos of no place"
         advice.append(Advice(f"look at {count}", sentence))
     if facts["verification"] is None:
-        sentence = "Build with --verify: this map keeps no patches, so answers can neither be verified nor be called sure"
+        sentence = (
+            "Build with --verify: this map keeps no patches, so answers can neither be verified nor be called sure"
+        )
         advice.append(Advice("build with --verify", sentence))
     return advice
 

@@ -66,6 +66,16 @@ def report_of(
     }
 
 
+def heads_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The heads of a map with what each decided: the one that answers first."""
+    plain = {"title": "Without a calibration", "decided": facts["decided"]}
+    calibrated = {
+        one["name"]: {"title": f"Calibration {one['name']}", "decided": one["decided"]} for one in facts["calibrations"]
+    }
+    first = calibrated.pop(facts["answers"]["calibration"], None)
+    return [*([] if first is None else [first]), plain, *calibrated.values()]
+
+
 def recall_facts(info: Mapping[str, Any], answers: Answers[Answer] | None) -> list[dict[str, Any]]:
     """How many photos will be recognised, like those of each calibration and like those that were answered."""
     known: list[tuple[str, str | None, ExpectedRecall]] = []

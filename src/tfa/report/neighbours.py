@@ -112,7 +112,7 @@ def lonely_of(found: Resemblance) -> list[tuple[int, float]]:
 
 
 def least_alike(found: Resemblance, count: int) -> list[tuple[int, float]]:
-    """The images (columns) whose most similar one is least so, with their largest cosine, whether they stand out or not.
+    """The images (columns) whose most similar one is least so, with their largest cosine; they need not stand out.
 
     Copies hide each other: an image that has nothing but copies is left out.
     """

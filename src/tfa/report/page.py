@@ -13,6 +13,7 @@ from tfa.base.files import write_text
 from tfa.errors import BadImage
 from tfa.maps.decided import is_judged, reason_and_margin
 from tfa.photos.images import as_rgb
+from tfa.report.collect import heads_of
 from tfa.report.html import TEMPLATES, Decision, embedded, render
 from tfa.report.plots import bars, curves, scatter
 
@@ -36,8 +37,7 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
             *facts["notes"],
         ],
         report=report,
-        decisions=_decisions(evidence["decided"]),
-        others=_other_heads(facts),
+        heads=[(head["title"], _decisions(head["decided"])) for head in heads_of(facts)],
         plots=list(_plots(evidence)),
         repeated=sum(len(group["images"]) - 1 for group in report["duplicates"]),
         histogram=counts
@@ -52,14 +52,6 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
 
 def _decisions(rows: Sequence[Mapping[str, Any]]) -> list[Decision]:
     return [Decision(row["name"], row["choice"], reason_and_margin(row)) for row in rows]
-
-
-def _other_heads(facts: Mapping[str, Any]) -> list[tuple[str, list[Decision]]]:
-    """The heads of the map that answer only where they are named: a title and the decisions of each."""
-    answering = facts["answers"]["calibration"]
-    heads = [] if answering is None else [("Without a calibration", facts["decided"])]
-    heads += [(f"Calibration {one['name']}", one["decided"]) for one in facts["calibrations"] if not one["active"]]
-    return [(title, _decisions(rows)) for title, rows in heads]
 
 
 def _plots(evidence: Mapping[str, Any]) -> Iterator[tuple[Markup, str]]:

@@ -152,6 +152,7 @@ class MapInfo(BaseModel):
     positions: bool = Field(description="Does any image have a position?")
     editable: bool = Field(description="Does the service take edits?")
     recent: RecentQueriesModel = Field(description="What the last queries say together.")
+    rules: dict[str, str] = Field(description="What confidence, sure and other words mean, a statement each.")
 
 
 class ShownImage(BaseModel):
