@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from tfa.base import sentences
 from tfa.cli.app import app
 from tfa.maps import confidence
+from tfa.method.controllers import judged
 from tfa.report import neighbours
 from tfa.service.models import HitModel, QueryFields
 
@@ -34,6 +35,8 @@ def words(text: str) -> str:
         ("docs/confidence.md", OF_CONFIDENCE + OF_ORDER),
         ("docs/cli.md", OF_CONFIDENCE + OF_REPORTS),
         ("docs/glossary.md", (sentences.CONFIDENCE, sentences.SURE, sentences.WITHIN_NOISE)),
+        ("docs/judge.md", (sentences.JUDGE,)),
+        ("docs/verification.md", (sentences.VERIFICATION,)),
         ("README.md", (sentences.CONFIDENCE,)),
     ],
 )
@@ -55,6 +58,8 @@ def test_numbers_are_those_of_the_code():
     for number in (confidence.SURE, confidence.SURE_LEAD):
         assert f"at least {number:g}" in sentences.SURE
     assert f"cosine of {neighbours.NEAR:g} or more" in sentences.NEAR_DUPLICATE
+    for margin in (judged.DATABASE_MARGIN, judged.TARGET_MARGIN):
+        assert f"more than {margin:g}" in sentences.JUDGE
     assert (neighbours.HUB, neighbours.NEIGHBOURS, neighbours.OUTLYING) == (4, 5, 3)  # four, five and three in words
 
 

@@ -48,8 +48,8 @@ LEAST_RECOGNISED = (
 )
 
 JUDGE = (
-    "The incumbent answers unless the first answers of another head share more evidence with the photos, by more than "
-    "{margin:g} standard errors."
+    "The incumbent head answers unless the first answers of another share more evidence with the photos: by more than "
+    "2.5 standard errors over the map's own photos, by more than 2 over target photos."
 )
 VERIFICATION = (
     "Answers are verified if more photos than chance explains, by two standard errors, have more evidence among the "
@@ -75,6 +75,7 @@ def rules() -> dict[str, str]:
         "near_duplicate": NEAR_DUPLICATE,
         "hub": HUB,
         "least_recognised": LEAST_RECOGNISED,
+        "judge": JUDGE,
         "verification": VERIFICATION,
         "within_noise": WITHIN_NOISE,
     }
