@@ -7,6 +7,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from tfa.photos.given import Photo
+from tfa.photos.images import as_rgb
+
 KINDS = ("turned", "deep", "clear")
 
 
@@ -26,6 +29,11 @@ def awkward_photo(kind: str, source: Path, folder: Path) -> Path:
     return path
 
 
-def forms_of(path: Path) -> dict[str, str | Path | bytes | Image.Image]:
+def forms_of(path: Path) -> dict[str, Photo]:
     """One photo in every form that a query may take."""
-    return {"path": path, "name": str(path), "bytes": path.read_bytes(), "picture": Image.open(path)}
+    pixels = np.asarray(as_rgb(path))
+    assert pixels.dtype == np.uint8
+    return {
+        "path": path, "name": str(path), "bytes": path.read_bytes(), "picture": Image.open(path), "array": pixels,
+        "view": np.flip(np.ascontiguousarray(np.flip(pixels, 1)), 1),  # the same pixels, stored the other way round
+    }  # fmt: skip

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
+from tfa.base.sentences import rules
+
 GRID = (8, 10)  # rows, columns of patches
 HOSTILE = '<img src=x onerror="document.title=1">.jpg'  # a name that must stay text
 
@@ -62,7 +64,7 @@ class StubMap:
         return {
             "name": self.name, "revision": self.revision, "images": len(self.photos), "encoder": {"id": "fake@28"},
             "calibrations": self.calibrations, "active_calibration": self.active, "positions": True,
-            "decisions": BEFORE, "reasons": REASONS, "editable": self.editable,
+            "decisions": BEFORE, "reasons": REASONS, "editable": self.editable, "rules": rules(),
             "calibration_details": [{"name": n, "decisions": AFTER, "reasons": REASONS} for n in self.calibrations],
         }  # fmt: skip
 
@@ -79,7 +81,14 @@ class StubMap:
             evidence = {"score": 0.81 - 0.07 * rank, "confidence": confidence, "sure": confidence > 0.9}
             hits.append({**self.record(key), **evidence, "matches": max(12 - 4 * rank, 0)})
         hits = hits if hits[0]["confidence"] >= min_confidence else []
-        told = {"hits": hits, "confidence": 0.97, "calibration": self.active, "seconds": 0.012}
+        told = {
+            "hits": hits,
+            "confidence": 0.97,
+            "sure": True,
+            "verified": True,
+            "calibration": self.active,
+            "seconds": 0.012,
+        }
         return {**told, "session": session, "adapted_by": seen, "lost": None}
 
     def why(self, key: int) -> dict[str, Any]:
@@ -113,9 +122,31 @@ class StubMap:
         original = rng.uniform(0.2, 0.9, 400)
         final = 0.9 * original**2 + 0.04 * rng.standard_normal(400)
         return {
-            "candidates": candidates, "decisions": BEFORE, "reasons": REASONS,
+            "calibration": self.active, "candidates": candidates, "decisions": BEFORE, "reasons": REASONS,
             "spectrum": {"eigenvalues": eigenvalues, "gamma": 0.5, "participation": 12.4},
             "similarity": {"original": original.tolist(), "final": final.tolist()},
+        }  # fmt: skip
+
+    def report(self) -> dict[str, Any]:
+        margin = {
+            "standard_errors": 0.6,
+            "within_noise": True,
+            "in_words": "0.6 standard errors from flipping, within noise (x)",
+        }
+        decided = [
+            {"name": "assignment", "choice": "soft", "reason": REASONS["assignment"], "margin": margin},
+            {"name": "global token", "choice": "used", "reason": REASONS["admit_cls"], "margin": None},
+        ]  # fmt: skip
+        heads = [{"title": "Without a calibration", "decided": decided}]
+        if self.active:
+            after = [{"name": "carrier", "choice": AFTER["carrier"], "reason": "", "margin": None}]
+            heads.insert(0, {"title": f"Calibration {self.active}", "decided": after})
+        return {
+            "headline": "30 photos, 1 near-duplicate group, expected recall 91 %, calibrate for night", "heads": heads,
+            "what_answers": {"calibration": self.active, "verified": True, "in_words": "answers come from a stub"},
+            "advice": ["Calibrate: tfa calibrate town.tfa PHOTOS"], "recall": [], "lonely": [], "rules": rules(),
+            "duplicates": [{"images": [self.record(1), self.record(2)]}],
+            "hubs": [{**self.record(3), "returned_by": 44}], "least_alike": [{**self.record(5), "cosine": 0.2}],
         }  # fmt: skip
 
 

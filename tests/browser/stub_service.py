@@ -79,7 +79,12 @@ class StubService:
             return street(place.photos[int(found[1])]["seed"])
         if path.startswith("/v1/jobs/"):
             return self.job(place, path.rpartition("/")[2])
-        plain = {"/v1/map": place.facts, "/v1/positions": place.positions, "/v1/evidence": place.evidence}
+        plain = {
+            "/v1/map": place.facts,
+            "/v1/positions": place.positions,
+            "/v1/evidence": place.evidence,
+            "/v1/report": place.report,
+        }
         if path in plain:
             return plain[path]()
         if path == "/v1/sessions":

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from tests.browser.steps import wait_for_text
+from tfa.base.sentences import HUB
 
 
 def test_decisions_are_told_in_words_and_drawn(open_page, service):
     page = open_page(service.url, "#decisions")
     wait_for_text(page, "dd", "hard is taken only if it covers more of the map")
-    assert "Global token" in page.inner_text("dl")
+    assert page.inner_text(".headline").startswith("30 photos, 1 near-duplicate group, expected recall 91 %")
+    assert "global token: used" in page.inner_text("dl")
+    assert page.inner_text(".noise").endswith("0.6 standard errors from flipping, within noise (x)")
+    titles = page.locator("#decisions-body h3").all_text_contents()
+    assert titles[:5] == ["What answers", "Advice", "Least recognised", "Near duplicates", "Hubs"]
+    assert page.locator(".small-photo").count() == 4  # the loneliest, two near duplicates, a hub
+    assert HUB in page.inner_text("#decisions-body")
     charts = page.locator("svg.chart")
     assert charts.count() == 3
     texts = [" ".join(charts.nth(at).locator("text").all_text_contents()) for at in range(3)]
@@ -31,10 +38,10 @@ def test_a_calibration_in_use_is_told_beside_the_maps_own_decisions(open_page, s
     town = service.stub.maps["town"]
     town.calibrations, town.active = ["day"], "day"
     page = open_page(service.url, "#decisions")
-    wait_for_text(page, "h3", "In numbers, calibrated to day")
-    tables = page.locator("#decisions .two table")
-    assert "Kernel\tadaptive" in tables.nth(0).inner_text()
-    assert "Kernel\tpartial" in tables.nth(1).inner_text()
+    wait_for_text(page, "h3", "calibrated to day")
+    assert "carrier: adaptive" in page.locator("dl").nth(0).inner_text()
+    page.click("summary:has-text('Without a calibration')")
+    assert "assignment: soft" in page.locator("details dl").inner_text()
 
 
 def test_drawings_stay_inside_their_frames(open_page, service):

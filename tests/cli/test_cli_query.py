@@ -64,10 +64,14 @@ def test_json_answers(run, folder):
         "query", "town.tfa", "near.jpg", "far.jpg", "-k", 2, "--min-confidence", "0.9", "--json", "--no-online"
     )
     best, second = hits("near.jpg", 2)
+    [far] = hits("far.jpg", 1)
     told = json.loads(result.stdout)
     assert told["answers"] == [
         {
             "query": "near.jpg",
+            "confidence": best.confidence,
+            "sure": False,
+            "verified": False,
             "hits": [
                 {
                     "id": 5, "image": best.image, "score": best.score, "confidence": best.confidence, "matches": None,
@@ -79,7 +83,7 @@ def test_json_answers(run, folder):
                 },
             ],
         },
-        {"query": "far.jpg", "hits": []},
+        {"query": "far.jpg", "confidence": far.confidence, "sure": False, "verified": False, "hits": []},
     ]  # fmt: skip
     assert told["notice"] is None
     assert (
@@ -98,7 +102,9 @@ def test_a_broken_photo_does_not_stop_the_others(run, folder, bad, complaint):
     result = run("query", "town.tfa", bad, "near.jpg", "--json")
     assert result.exit_code == 1
     first, second = json.loads(result.stdout)["answers"]
-    assert (set(first), first["query"], first["hits"]) == ({"query", "error", "adapted_by", "hits"}, bad, [])
+    assert (set(first), first["query"], first["hits"]) == (
+        {"query", "error", "adapted_by", "confidence", "sure", "verified", "hits"}, bad, [],
+    )  # fmt: skip
     assert f"error: {first['error']}\n" == result.stderr
     assert len(second["hits"]) == 5
 
@@ -205,38 +211,6 @@ def test_no_candidates_is_a_usage_error(run, spy, folder):
     assert spy.calls == []
 
 
-def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypatch):
-    from tfa.maps.expected_recall import Answers
-    from tfa.maps.records import FrameAnswer
-
-    asked = []
-
-    def followed(place_map, frames, **given):
-        asked.append(([frame.name for frame in frames], given))
-        [hit] = hits("near.jpg", 1)
-        away = [frame.name == "b.jpg" for frame in frames]
-        return Answers(
-            FrameAnswer(str(frame), [] if lost else [hit], 0.1, None, 0.9 if lost else 0.0, number)
-            for number, (frame, lost) in enumerate(zip(frames, away, strict=True))
-        )
-
-    monkeypatch.setattr("tfa.maps.sequence.query_sequence", followed)
-    result = run("query", "town.tfa", "--sequence", "walk", "-k", 2, "--min-confidence", 0.05)
-    assert result.exit_code == 0, result.stderr
-    assert asked[0][0] == ["a.jpg", "b.jpg"]
-    assert asked[0][1] == {
-        "k": 2, "min_confidence": 0.05, "calibration": None, "progress": True, "verify": None, "candidates": None,
-        "online": True, "sequence": True,
-    }  # fmt: skip
-    assert "lost (probability 0.90)" in result.stdout
-    assert "the last adapted by 1 photo;" in result.stderr
-    told = json.loads(run("query", "town.tfa", "--sequence", "walk", "--json").stdout)
-    assert told["expected_recall"] is None
-    told = told["answers"]
-    assert [entry["lost"] for entry in told] == [0.0, 0.9]
-    assert [entry["adapted_by"] for entry in told] == [0, 1]
-
-
 def test_photos_or_a_sequence_are_asked_not_both(run, spy, folder):
     for given in (["near.jpg", "--sequence", "walk"], [], ["--sequence", "walk", "--engine", "exact"]):
         assert run("query", "town.tfa", *given).exit_code == 2
@@ -263,8 +237,12 @@ def test_photos_are_answered_by_the_map_alone_if_that_is_wanted(run, folder, wor
     done = run("query", "town.tfa", "camera", "--json", *words)
     alone = PlaceMap.load("town.tfa").query_many(sorted(Path("camera").iterdir()))
     assert json.loads(done.stdout)["answers"] == [
-        {"query": answer.query, "hits": [hit.to_dict() for hit in answer.hits]} for answer in alone
-    ]
+        {
+            "query": answer.query, "confidence": answer.confidence, "sure": answer.sure, "verified": answer.verified,
+            "hits": [hit.to_dict() for hit in answer.hits],
+        }
+        for answer in alone
+    ]  # fmt: skip
     assert "adapted" not in run("query", "town.tfa", "camera", *words).stderr
 
 

@@ -8,6 +8,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
 import pytest
 
 import tfa
@@ -17,8 +18,9 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
 from tfa.client import Client, ServiceError
 from tfa.client.forms import BATCH_BYTES, batches
-from tfa.errors import BadSpec
+from tfa.errors import BadSpec, TfaError
 from tfa.maps import PlaceMap
+from tfa.photos.images import as_rgb
 from tfa.service.settings import ServiceSettings
 
 TOKEN = "edit-me"
@@ -80,6 +82,9 @@ def test_many_photos_are_answered_in_order_and_bad_ones_reported(served):
 def test_edits_return_what_the_map_returns(served):
     client, path, folder = served
     new, again = photo(folder / "new.png", 60), folder / "town" / "03.png"
+    pixels = client.add(np.asarray(as_rgb(photo(folder / "pixels.png", 61))))
+    assert client.images("photo.png")[0].id == pixels.added[0]
+    assert client.remove(pixels.added).removed == pixels.added
     report = client.add([new, again], positions=[{"x": 1, "y": 2}, None])
     assert isinstance(report, tfa.EditReport)
     assert len(report.added) == 1
@@ -112,6 +117,7 @@ def test_a_calibration_is_waited_for(served):
             shown.append(steps)
 
     photos = [photo(folder / f"c{place}.png", place, light=0.7) for place in range(9)]
+    photos[3], photos[5] = photos[3].read_bytes(), np.asarray(as_rgb(photos[5]))
     report = client.calibrate(photos, "night", score=False, progress=Shown())
     assert isinstance(report, tfa.CalibrationReport)
     assert (report.name, report.used, report.given) == ("night", 9, 9)
@@ -185,6 +191,14 @@ def test_methods_take_what_those_of_the_map_take(name):
     assert shared == list(ours)  # in the same order
 
 
+@pytest.mark.parametrize("wrong", [np.zeros((8, 8, 3)), np.zeros((8, 8, 4), np.uint8), None, "no/file.jpg", b""])
+def test_what_is_no_photo_is_refused_before_it_is_sent(wrong):
+    client = Client("http://127.0.0.1:9")
+    for ask in (client.query, client.add, client.calibrate, lambda photo: client.why(photo, 3)):
+        with pytest.raises(TfaError, match=r"a photo must be .*, got |give the path of|give the whole file"):
+            ask(wrong)
+
+
 def test_refusals_come_with_their_sentence_and_status(served):
     client, _, _ = served
     with pytest.raises(ServiceError, match="no token was given") as refusal:
@@ -220,7 +234,8 @@ def test_the_client_is_light_and_keeps_its_token_to_itself():
     with pytest.raises(BadSpec, match="not the address of a service"):
         tfa.Client("localhost:8000")
     assert tfa.Client is Client
-    assert "secret" not in repr(Client("http://localhost:8000/", "secret"))
+    assert repr(Client("http://localhost:8000/", "secret")) == "<Client of the first map at http://localhost:8000>"
+    assert repr(Client("http://localhost:8000/", map="town")) == "<Client of town at http://localhost:8000, no token>"
     assert Client("http://localhost:8000/").url == "http://localhost:8000"
 
 

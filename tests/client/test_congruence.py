@@ -20,6 +20,7 @@ OF_THE_SERVICE = {
     "calibration_details",
     "active_calibration",
     "placed_images",
+    "rules",
 }  # beside those of a map
 OF_THE_DISK = {"path", "photos"}  # which a service keeps to itself
 

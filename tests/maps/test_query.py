@@ -1,6 +1,7 @@
 """Building and asking a map."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ from tests.maps.conftest import SPEC, photo, reopened
 from tfa.base.config import EncoderOptions, MapSpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadImage, BadSpec, BadWeights, ChannelMismatch, NoImages
+from tfa.explain.matches import explain
 from tfa.maps import PlaceMap
+from tfa.photos.images import as_rgb
 
 
 def test_a_photo_finds_its_place(place_map, tmp_path):
@@ -55,13 +58,33 @@ def test_the_form_of_a_photo_changes_no_answer(place_map, town, tmp_path, kind):
     for given in forms.values():
         assert place_map.query(given, k=5) == expected
     many = place_map.query_many(list(forms.values()), k=5)
-    assert [answer.query for answer in many] == [forms["name"], forms["name"], "bytes", forms["name"]]
+    assert [answer.query for answer in many] == [forms["name"], forms["name"], "bytes", forms["name"], "array", "array"]
     assert all(answer.hits == expected for answer in many)
 
 
 def test_what_is_no_photo_is_refused(place_map):
-    with pytest.raises(BadSpec, match="must be a path, the bytes of an image file or a PIL image, got ndarray"):
-        place_map.query_many([np.zeros((8, 8, 3), np.uint8)])
+    for wrong in (np.zeros((8, 8, 3)), np.zeros((8, 8, 4), np.uint8), None):
+        for ask in (
+            place_map.query, place_map.query_many, place_map.follow().step, place_map.calibrate,
+            partial(explain, place_map),
+        ):  # fmt: skip
+            with pytest.raises(BadSpec, match=r"a photo must be .*, got "):
+                ask(wrong)
+    with pytest.raises(BadSpec, match="by their paths here, got ndarray"):
+        place_map.add([np.zeros((8, 8, 3), np.uint8)])
+
+
+def test_a_map_says_in_a_line_what_it_is(place_map, saved, camera):
+    assert repr(PlaceMap.load(saved)) == (
+        f"<PlaceMap {saved}: 14 photos; encoder fake@28; paper head (soft, partial); no calibration; "
+        "answers not verified>"
+    )
+    place_map.calibrate([np.asarray(as_rgb(path)) for path in sorted(camera.iterdir())], "night")
+    assert "; calibrations night (answers); answers " in repr(place_map)
+    report = place_map.calibrate(camera, "day")
+    night, day = (place_map.state.chosen(name) for name in ("night", "day"))
+    assert report.used == night.calibration["used"] == 20
+    assert night.decisions == day.decisions  # files and pixels in memory teach the same
 
 
 def test_many_photos_a_broken_one_among_them(place_map, town, tmp_path):

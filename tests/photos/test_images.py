@@ -16,6 +16,8 @@ from tests.awkward_photos import KINDS, awkward_photo, forms_of
 from tests.fakes import random_image
 from tfa.errors import BadImage, BadSpec, NoImages
 from tfa.photos import images
+from tfa.photos.as_files import listed, photo_file, photo_paths
+from tfa.photos.given import ALLOWED
 from tfa.photos.images import as_rgb, find_images, image_extensions, to_array
 
 
@@ -140,10 +142,70 @@ def test_every_form_of_a_photo_is_the_same_picture(kind: str, tmp_path: Path) ->
         assert (picture.mode, picture.info, picture.tobytes()) == (before.mode, before.info, before.tobytes())
 
 
-@pytest.mark.parametrize("given", [None, 3, np.zeros((4, 4, 3), np.uint8), io.BytesIO(b"")])
-def test_what_is_no_photo_is_refused(given: object) -> None:
-    with pytest.raises(BadSpec, match=r"a path, the bytes of an image file or a PIL image, got \w+; "):
-        as_rgb(given)  # type: ignore[arg-type]
+PIXELS = np.zeros((4, 6, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "advice"),
+    [
+        (None, "NoneType", "give one of these"),
+        (3, "int 3", "give one of these"),
+        (io.BytesIO(b""), "BytesIO", "file.read()"),
+        (bytearray(b"x"), "bytearray", "bytes(…)"),
+        ([PIXELS], "list", "query_many"),
+        (PIXELS / 255, "an array of float64, 4 × 6 × 3", "(array * 255).round().astype('uint8')"),
+        (PIXELS.astype(int), "an array of int64, 4 × 6 × 3", "array.astype('uint8')"),
+        (PIXELS[..., 0], "an array of uint8, 4 × 6", "numpy.repeat(array[..., None], 3, axis=2)"),
+        (PIXELS[..., :1], "an array of uint8, 4 × 6 × 1", "numpy.repeat(array, 3, axis=2)"),
+        (np.zeros((4, 6, 4), np.uint8), "an array of uint8, 4 × 6 × 4", "array[..., :3]"),
+        (PIXELS.transpose(2, 0, 1), "an array of uint8, 3 × 4 × 6", "array.transpose(1, 2, 0)"),
+        (PIXELS[None], "an array of uint8, 1 × 4 × 6 × 3", "one by one"),
+        (PIXELS[:0], "an array of uint8, 0 × 6 × 3", "no pixels"),
+        (np.zeros((4, 6, 5), np.uint8), "an array of uint8, 4 × 6 × 5", "three colours come last"),
+        (np.uint8(3) * np.ones(5, np.uint8), "an array of uint8, 5", "three axes"),
+    ],
+)
+def test_what_is_no_photo_is_refused_with_advice(given: object, named: str, advice: str) -> None:
+    for take in (as_rgb, photo_file):
+        with pytest.raises(BadSpec) as refused:
+            take(given)  # type: ignore[operator]
+        allowed, _, told = str(refused.value).partition(", got ")
+        assert allowed == f"a photo must be {ALLOWED}"
+        assert told.startswith(named)
+        assert advice in told
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("nowhere.jpg", r"nowhere\.jpg cannot be \w+: .*; give the path of an image file"),
+        ("iVBORw0KGgo" * 500, r"^iVB.{197}… \(5,500 letters\) cannot be \w+: .*; give the path of an image file"),
+        ("a\0b.jpg", "null"),
+        (b"", r"bytes cannot be \w+: it is not an image: it has no bytes; give the whole file"),
+    ],
+)
+def test_text_that_is_no_file_and_no_bytes_at_all_are_refused(given: str | bytes, message: str) -> None:
+    for take in (as_rgb, photo_file):
+        with pytest.raises(BadImage, match=message):
+            take(given)  # type: ignore[operator]
+
+
+def test_a_map_takes_files_where_it_names_them_and_photos_in_memory_elsewhere(tmp_path: Path) -> None:
+    random_image(1).save(tmp_path / "one.png")
+    content = (tmp_path / "one.png").read_bytes()
+    for given in (PIXELS, content, [PIXELS], 3):
+        with pytest.raises(BadSpec, match=r"got .*save it as a file and give its path"):
+            find_images(given)  # type: ignore[arg-type]
+    assert listed(tmp_path) == listed([tmp_path]) == listed(tmp_path / "one.png") == [tmp_path / "one.png"]
+    assert listed(content) == [content]
+    with photo_paths([tmp_path, content, PIXELS]) as paths:
+        assert paths[0] == tmp_path / "one.png"
+        assert paths[1].read_bytes() == content
+        np.testing.assert_array_equal(np.asarray(Image.open(paths[2])), PIXELS)
+    assert not paths[2].exists()
+    for wrong in ([PIXELS / 255], 3, [None]):
+        with pytest.raises(BadSpec, match="a photo must be"), photo_paths(wrong):  # type: ignore[arg-type]
+            pass
 
 
 def jpeg() -> bytes:

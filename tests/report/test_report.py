@@ -1,6 +1,7 @@
 """What a report finds in a map, and the page it writes."""
 
 import dataclasses
+import html
 import json
 import re
 from html.parser import HTMLParser
@@ -9,13 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.fakes import FakeEncoder
+from tests.report.conftest import photo
 from tests.worlds import world
 from tfa.base.config import HeadSpec
+from tfa.base.sentences import EXPECTED_RECALL, HUB, LEAST_RECOGNISED, NEAR_DUPLICATE, SURE, VERIFICATION, WITHIN_NOISE
 from tfa.maps import PlaceMap
 from tfa.pipeline import fit
 from tfa.report.advice import advice_of
-from tfa.report.collect import report_of
+from tfa.report.collect import heads_of, report_of
 from tfa.report.evidence import evidence_of, spectrum_of
+from tfa.report.headline import headline_of
 from tfa.report.neighbours import Resemblance, hubs_of, lonely_of, near_duplicates, resemblance
 from tfa.report.page import write_report
 from tfa.report.plots import Axis, bars, curves, scatter
@@ -112,7 +117,8 @@ def test_the_evidence_of_a_map_survives_the_disk(town):
     made_ = told["decisions"]
     assert f"{made_['assignment']}/{made_['carrier']}" in chosen
     assert len(told["similarity"]["original"]) == len(told["similarity"]["final"]) <= 2000
-    assert set(told) == {"candidates", "decisions", "reasons", "spectrum", "similarity"}
+    named = {"candidates", "decisions", "reasons", "spectrum", "similarity", "calibration", "decided"}
+    assert set(told) == named
 
 
 @pytest.mark.parametrize("carrier", ["original", "partial", "adaptive"])
@@ -149,26 +155,41 @@ WELL = {
 }  # fmt: skip
 
 
+def told(facts, *rest):
+    return [one.sentence for one in advice_of(facts, *rest)]
+
+
 def test_a_map_that_is_well_gets_no_advice():
-    assert advice_of(WELL, [], [], []) == []
+    assert told(WELL, [], [], []) == []
 
 
 def test_every_trouble_is_told_with_its_command():
     image = {"id": 7, "image": "a.jpg", "path": "a.jpg"}
     groups = [{"images": [image] * 8}]
     hubs = [{**image, "returned_by": 60}]
-    assert "tfa refit town.tfa" in advice_of({**WELL, "unseen_share": 0.3}, [], [], [])[0]
-    assert "40 of 140" in advice_of({**WELL, "removed_images": 40}, [], [], [])[0]
-    assert "tfa remove town.tfa 7 7 7" in advice_of(WELL, groups, [], [])[0]
-    assert advice_of(WELL, [], hubs, []) == []  # its scores are calibrated
-    [told] = advice_of({**WELL, "calibrations": []}, [], hubs, [])
-    assert "image 7 by 60 others" in told
-    assert "tfa calibrate town.tfa" in told
-    [few] = advice_of({**WELL, "calibrations": [{**WELL["calibrations"][0], "calibration": {"used": 8}}]}, [], [], [])
+    assert "tfa refit town.tfa" in told({**WELL, "unseen_share": 0.3}, [], [], [])[0]
+    assert "40 of 140" in told({**WELL, "removed_images": 40}, [], [], [])[0]
+    assert "tfa remove town.tfa 7 7 7" in told(WELL, groups, [], [])[0]
+    assert told(WELL, [], hubs, []) == []  # its scores are calibrated
+    [said] = told({**WELL, "calibrations": []}, [], hubs, [])
+    assert "image 7 by 60 others" in said
+    assert "tfa calibrate town.tfa" in said
+    [few] = told({**WELL, "calibrations": [{**WELL["calibrations"][0], "calibration": {"used": 8}}]}, [], [], [])
     assert "--name night" in few
     assert "8 photos" in few
-    assert "(7)" in advice_of(WELL, [], [], [{**image, "cosine": 0.1}])[0]
-    assert "--verify" in advice_of({**WELL, "verification": None}, [], [], [])[0]
+    assert "(7)" in told(WELL, [], [], [{**image, "cosine": 0.1}])[0]
+    assert "--verify" in told({**WELL, "verification": None}, [], [], [])[0]
+
+
+def test_a_headline_says_how_many_how_well_and_what_to_do():
+    facts = {**WELL, "answers": {"calibration": "night"}}
+    recall = [{"calibration": "night", "share": 0.905}, {"calibration": "day", "share": 0.5}]
+    assert headline_of(facts, [1, 2, 3], recall, []) == "100 photos, 3 near-duplicate groups, expected recall 90 %"
+    few = {**facts, "images": 1, "calibrations": [{**WELL["calibrations"][0], "calibration": {"used": 8}}]}
+    said = headline_of(few, [], [*recall, {"calibration": None, "share": 0.2}], advice_of(few, [], [], []))
+    assert said == "1 photo, no near duplicates, expected recall 20 %, calibrate for night with more photos"
+    facts["answers"]["calibration"] = None
+    assert "expected recall not known" in headline_of(facts, [1], recall, [])
 
 
 # --- page --------------------------------------------------------------------------------------------------------
@@ -211,8 +232,34 @@ def test_the_page_is_one_file_that_needs_no_other(town, tmp_path):
     assert checker.tags.count("svg") >= 3
     assert "prefers-color-scheme: dark" in text
     assert "05copy.png" in text
-    for name in ("Advice", "Decisions", "Near duplicates", "Hubs"):
-        assert f"<h2>{name}</h2>" in text
+    titles = ["What answers", "Advice", "Expected recall", "Least recognised", "Near duplicates", "Hubs", "Evidence"]
+    assert re.findall("<h2>(.*?)</h2>", text) == titles
+    assert '<p class="headline">15 photos, 2 near-duplicate groups, expected recall not known' in text
+    assert "verification: <b>used</b>" in text
+    for rule in (VERIFICATION, WITHIN_NOISE, SURE, EXPECTED_RECALL, NEAR_DUPLICATE, HUB, LEAST_RECOGNISED):
+        assert html.escape(rule).replace("&#x27;", "&#39;") in text
+
+
+def test_what_answers_stands_first_and_the_least_recognised_beside_their_hits(town, tmp_path):
+    calibrated, camera = PlaceMap.load(town.path, encoder=FakeEncoder()), tmp_path / "camera"
+    calibrated.path = None  # the town is shared
+    for place in range(8):
+        photo(camera / f"{place}.png", place, 90 + place, 0.3)
+    calibrated.calibrate(camera, "night")
+    report = report_of(calibrated, calibrated.query_many(camera, k=1))
+    assert [head["title"] for head in heads_of(report["map"])] == ["Calibration night", "Without a calibration"]
+    assert report["evidence"]["calibration"] == "night"
+    assert report["evidence"]["decided"] == report["map"]["calibrations"][0]["decided"]
+    assert sum(one["chosen"] for one in report["evidence"]["candidates"]) == 1
+    trust = [one["hit"]["confidence"] for one in report["least_recognised"]]
+    assert trust == sorted(trust)
+    assert len(trust) == 6
+    assert report["headline"].endswith("calibrate for night with more photos")
+    write_report(tmp_path / "report.html", report)
+    text = (tmp_path / "report.html").read_text("utf-8")
+    assert "<p>Answers come from the calibration night, made with 8 photos; they are " in text
+    assert "<summary>Without a calibration</summary>" in text
+    assert text.count('<div class="pair">') == 6
 
 
 def test_names_are_escaped_and_missing_photos_are_named(town, tmp_path):

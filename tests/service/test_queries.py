@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import shutil
 
 import pytest
@@ -119,10 +120,26 @@ def test_why_is_told_of_an_image_of_the_map(client):
     assert client.post("/v1/why", files=files, data={"id": added}).json()["id"] == added
 
 
-def test_evidence_is_told(client):
+def test_only_sure_answers_are_given_if_wanted(client, town):
+    sure = ask(client, picture(5, 0.8), verify="true", sure="true").json()
+    assert (sure["sure"], sure["verified"], sure["hits"][0]["sure"]) == (True, True, True)
+    doubtful = ask(client, picture(99), verify="true", sure="true").json()
+    assert (doubtful["sure"], doubtful["verified"], doubtful["hits"]) == (False, True, [])
+    assert ask(client, picture(99), verify="true").json()["hits"]
+
+
+def test_evidence_and_report_are_told(client, town):
     told = client.get("/v1/evidence").json()
     assert told["candidates"]
     assert client.get("/v1/evidence").json() == told
+    report = client.get("/v1/report").json()
+    assert report["headline"].startswith("14 photos, no near duplicates, expected recall not known")
+    assert report["heads"] == [{"title": "Without a calibration", "decided": told["decided"]}]
+    assert report["what_answers"]["calibration"] is None
+    assert {one["image_url"] for one in report["least_alike"]} <= {f"v1/images/{i}/file?map=town" for i in range(14)}
+    assert str(town.parent) not in json.dumps(report)
+    add(client, ("new.png", picture(40)))
+    assert client.get("/v1/report").json()["headline"].startswith("15 photos")
 
 
 def test_fewer_candidates_may_be_verified(client, town):

@@ -167,7 +167,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
     query.query: (
         "tfa query town.tfa photo.jpg",
         "tfa query town.tfa photo.jpg -k 3 --montage answer.png",
-        "tfa query town.tfa evening-walk/ --min-confidence 0.5 --json > answers.json",
+        "tfa query town.tfa evening-walk/ --sure --json > answers.json",
         "tfa query town.tfa photo.jpg --calibration night",
         "tfa query town.tfa photo.jpg --verify --candidates 50",
         "tfa query town.tfa --sequence drive/ --json > path.json",

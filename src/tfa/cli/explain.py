@@ -58,7 +58,7 @@ def show(explanation: Any) -> None:
     say(explanation.query, style="bold")
     where = "" if hit.position is None else f" at {hit.position}"
     say(f"  answer {explanation.rank}: {hit.image}, id {hit.id}{where}")
-    say(f"  score {hit.score:.4f}, confidence {hit.confidence:.2f}")
+    say(f"  score {hit.score:.4f}, confidence {hit.confidence:.2f}{', sure' if hit.sure else ''}")
     say(f"  {explanation.consistent} of {explanation.mutual} mutual matches move alike")
     say(f"  {view_in_words(explanation.displacement)}")
     say(f"  verification is {explanation.reason}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tfa.base.sentences import WITHIN_NOISE
 from tfa.cli import options
 from tfa.cli.console import print_json, say, show_notes
 from tfa.cli.show_map import show_calibration, show_evidence, show_map
@@ -23,7 +24,7 @@ def info(map: options.MapPath, checksum: options.Checksum = False, json: options
         say("evidence", style="bold")
         show_evidence(facts)
     for calibration in facts["calibrations"]:
-        active = ", answers unless another is named" if calibration["active"] else ""
-        say(f"calibration {calibration['name']}{active}", style="bold")
-        show_calibration(calibration)
+        if not calibration["active"]:
+            show_calibration(calibration)
+    say(WITHIN_NOISE, style="dim")
     show_notes(facts["notes"])

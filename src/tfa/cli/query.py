@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tfa.base.config import AUTO, Candidates, EncoderOptions
+from tfa.base.sentences import CONFIDENCE_RULE, SURE_RULE
 from tfa.cli import options
 from tfa.cli.console import print_json
 from tfa.cli.show_answers import end_with_errors, entry, show, write_montage
@@ -40,10 +41,12 @@ def query(
         typer.Option(
             metavar="P",
             callback=options.share,
-            help="Answer 'no place' below this confidence, a number between 0 and 1: the probability that the best hit "
-            "is right.",
+            help=f"Answer 'no place' below this confidence, a number between 0 and 1. {CONFIDENCE_RULE}",
         ),
     ] = 0.0,
+    sure: Annotated[
+        bool, typer.Option("--sure", help=f"Give only answers that are sure; others are 'not sure'. {SURE_RULE}")
+    ] = False,
     calibration: options.Calibration = None,
     verify: Annotated[
         bool | None,
@@ -100,12 +103,14 @@ def query(
     """
     wanted = candidates_given(candidates)
     check_combination(photos, sequence, engine, bool(session) or region is not None)
+    if sure and verify is False:
+        raise typer.BadParameter("only a verified answer can be sure; leave out --no-verify or --sure")
     where = options.where_of(session, region)
     place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json, checksum=checksum)
     place_map.use_engine(engine)
     queries = expanded([sequence] if sequence else photos or [])
     common: dict[str, Any] = {"min_confidence": min_confidence, "calibration": calibration, "progress": progress}
-    common |= {"k": k, "verify": verify, "candidates": wanted}
+    common |= {"k": k, "verify": verify, "candidates": wanted, "sure": sure}
     answers: Answers[Any]
     alone = no_online or engine is not None or is_url(map) or where is not None or len(queries) < 2
     if sequence is None and alone:
@@ -123,7 +128,7 @@ def query(
             }
         )
     else:
-        show(answers, k, min_confidence)
+        show(answers, k, min_confidence, only_sure=sure)
     if montage is not None:
         write_montage(montage, answers, min_confidence)
     end_with_errors(answers)

@@ -10,6 +10,7 @@ import typer
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import counted, note, print_json, say
+from tfa.cli.show_map import show_decisions
 
 
 @options.with_encoder
@@ -52,6 +53,9 @@ def report(
         print_json(facts)
     else:
         say(f"{map}", style="bold")
+        say(f"  {facts['headline']}")
+        say(f"  {facts['map']['answers']['in_words']}")
+        show_decisions(facts["evidence"]["decided"])
         repeated = sum(len(group["images"]) - 1 for group in facts["duplicates"])
         say(f"  {counted(facts['map']['images'], 'image')}; {repeated:,} near duplicates, {len(facts['hubs']):,} hubs, "
             f"{len(facts['lonely']):,} that nothing else resembles")  # fmt: skip

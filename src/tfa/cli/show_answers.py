@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tfa.base.sentences import LATER_HITS, order_of
 from tfa.cli.console import console, counted, note, open_table, say, show_error
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 FOLDED = ("query", "image", "best image", "position")  # columns of any length
 ONE_BY_ONE = 3  # up to so many queries get a table of their own
+NEVER_SURE = (
+    "no answer was verified, so none is sure; --verify verifies them, if the map was built with patches to do so"
+)
 MONTAGE_ROWS = 60  # a taller picture is no longer a picture
 
 
@@ -27,20 +31,32 @@ def end_with_errors(answers: Sequence[Any]) -> None:
         raise typer.Exit(1)
 
 
-def show(answers: Answers[Any], k: int, min_confidence: float) -> None:
-    """A table each, or one for all with what they say together; then by how many photos they were adapted."""
+def show(answers: Answers[Any], k: int, min_confidence: float, *, only_sure: bool = False) -> None:
+    """A table each, or one for all with what they say together; how rows are ordered; what else is to be known."""
     if len(answers) > ONE_BY_ONE:
         show_many(answers, k, min_confidence)
         show_together(answers)
     else:
         for answer in answers:
             show_one(answer, min_confidence)
+    show_order(answers)
+    if only_sure and not any(answer.verified for answer in answers):
+        note(NEVER_SURE)
     most = max((getattr(answer, "adapted_by", 0) for answer in answers), default=0)
     if most:
         note(
             f"each photo is answered in the light of those before it, the last adapted by {counted(most, 'photo')}; "
             "--no-online answers each by the map alone"
         )
+
+
+def show_order(answers: Sequence[Any]) -> None:
+    """The footer of the tables."""
+    answered = [answer for answer in answers if answer.hits]
+    if answered:
+        drive = any(getattr(answer, "lost", None) is not None for answer in answered)
+        rule = order_of(verified=any(answer.verified for answer in answered), sequence=drive)
+        say(f"{rule} {LATER_HITS}", style="dim")
 
 
 def show_together(answers: Answers[Any]) -> None:
@@ -62,6 +78,7 @@ def entry(answer: Any) -> dict[str, Any]:
         entry["lost"] = answer.lost
     if hasattr(answer, "adapted_by"):
         entry["adapted_by"] = answer.adapted_by
+    entry |= {"confidence": answer.confidence, "sure": answer.sure, "verified": answer.verified}
     return {**entry, "hits": [hit.to_dict() for hit in answer.hits]}
 
 
@@ -70,7 +87,9 @@ def _no_place(answer: Any, min_confidence: float) -> str:
         return "not readable"
     if (getattr(answer, "lost", None) or 0.0) > answer.confidence:
         return f"lost (probability {answer.lost:.2f})"
-    return f"no place (confidence {answer.confidence:.2f} below {min_confidence:.2f})"
+    if answer.confidence < min_confidence:
+        return f"no place (confidence {answer.confidence:.2f} below {min_confidence:.2f})"
+    return f"not sure (confidence {answer.confidence:.2f})"
 
 
 def show_one(answer: Any, min_confidence: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -25,7 +25,12 @@ def show_map(info: Mapping[str, Any], *, scales: bool = False) -> None:
         )
     if info.get("verification"):
         say(f"  patches to verify answers with: {info['verification']['bytes_per_image']:,} bytes per image")
-    _show_decisions(decisions(info, scales=scales))
+    say(f"  {info['answers']['in_words']}")
+    for calibration in info["calibrations"]:
+        if calibration["active"]:  # what answers stands first
+            show_calibration(calibration)
+            say("without a calibration", style="bold")
+    show_decisions(info["decided"], *(spreads(info["decisions"]) if scales else []))
 
 
 def engine_line(info: Mapping[str, Any]) -> str:
@@ -37,43 +42,33 @@ def engine_line(info: Mapping[str, Any]) -> str:
     return f"version {info['version']} in {info['engine']['engine']}, {info['dims']:,} numbers per image; {back}"
 
 
-def _show_decisions(rows: list[tuple[str, str, str]]) -> None:
+def show_decisions(rows: Sequence[Mapping[str, Any]], *more: tuple[str, str, str]) -> None:
+    """Every decision with its reason and how far it was from flipping; then rows of another kind."""
+    from tfa.maps.decided import reason_and_margin
+
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(style="dim", overflow="fold")
-    for name, value, reason in rows:
+    for name, value, reason in [*((row["name"], row["choice"], reason_and_margin(row)) for row in rows), *more]:
         table.add_row(f"  {name}", value, reason)
     console().print(table)
 
 
 def show_calibration(entry: Mapping[str, Any]) -> None:
-    """An entry of `calibrations`: what it saw, what it decided, and what that changes."""
+    """An entry of `calibrations` under its name: what it saw, what it decided, and what that changes."""
+    active = ", answers unless another is named" if entry["active"] else ""
+    say(f"calibration {entry['name']}{active}", style="bold")
     facts = entry["calibration"]
     saw = "the map's photos and the calibration's" if entry["saw"] == "target" else entry["saw"]
     say(f"  made of {facts['used']:,} of {counted(facts['given'], 'photo')}; it saw {saw}")
-    _show_decisions([*_calibration_rows(entry["decisions"], entry["reasons"]), *verification(entry)])
+    show_decisions(entry["decided"])
     say("  changes: " + ("; ".join(entry["differences"]) or "nothing, the decisions are the same"))
     if facts.get("expected_recall"):
         from tfa.maps.expected_recall import in_words
         from tfa.maps.records import ExpectedRecall
 
         say(f"  {in_words(ExpectedRecall(**facts['expected_recall']))}")
-
-
-def _calibration_rows(made: Mapping[str, Any], reasons: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    if "representation" in made:
-        return _judged(made, reasons)
-    mixed = f", soft {made['soft_weight']:.2f}" if made["route"] == "mixture" else ""
-    strengths = "; ".join(f"{name} c {s['c']:.3f}, β {s['beta']:.3f}" for name, s in made["strengths"].items())
-    cls = f"admitted, weight {1 - made['local_weight']:.2f}" if made["admit_cls"] else "left out"
-    return [
-        ("assignment", made["route"] + mixed, reasons["route"]),
-        ("carrier", made["carrier"], reasons["carrier"]),
-        ("CLS token", cls, reasons["admit_cls"]),
-        ("strengths", strengths, reasons["strengths"]),
-        ("scores", "calibrated" if made["score_calibrated"] else "as they are", reasons.get("score", "")),
-    ]
 
 
 def counted_images(info: Mapping[str, Any]) -> str:
@@ -84,39 +79,18 @@ def counted_images(info: Mapping[str, Any]) -> str:
     return text
 
 
-def decisions(info: Mapping[str, Any], *, scales: bool = False) -> list[tuple[str, str, str]]:
-    """Name, value and reason of every decision."""
-    made, reasons = info["decisions"], info["reasons"]
+def spreads(made: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The scores' spreads, which bring the terms of a head to one scale."""
     if "representation" in made:
-        spreads = [
+        return [
             ("σ of S_0", _shown(made["sigma_original"]), "spread of the plain scores, one for each construction"),
             ("σ of S_P", _shown(made["sigma_partial"]), "spread of the partly whitened scores"),
             ("σ of S_⅝", _shown(made["sigma_tempered"]), "spread of scores whitened a little more"),
         ]
-        return [*_judged(made, reasons), *(spreads if scales else []), *verification(info)]
-    rows = [
-        ("assignment", made["assignment"], reasons["assignment"]),
-        ("carrier", made["carrier"], reasons["carrier"]),
-        ("CLS token", "admitted" if made["admit_cls"] else "left out", reasons["admit_cls"]),
-        ("strengths", f"c {made['c']:.3f}, β {made['beta']:.3f}", reasons["strengths"]),
+    return [
         ("σ of patches", _shown(made["sigma_local"]), "spread of the patch scores, one for each vocabulary"),
         ("σ of CLS", _shown(made["sigma_cls"]), "spread of the CLS scores, one for each vocabulary"),
     ]
-    return [*rows[: None if scales else 4], *verification(info)]
-
-
-def _judged(made: Mapping[str, Any], reasons: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    from tfa.maps.summary import judged_rows
-
-    return judged_rows(made, reasons)
-
-
-def verification(info: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Whether answers are verified and why, of a map or a calibration; no row where it was not judged."""
-    facts = info.get("verification")
-    if not facts:
-        return []
-    return [("verification", "used" if facts["admitted"] else "not used", facts["reason"])]
 
 
 def show_evidence(info: Mapping[str, Any]) -> None:
@@ -146,9 +120,9 @@ def show_evidence(info: Mapping[str, Any]) -> None:
 def show_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     """Which decisions came out differently after a second fit."""
     changed = [
-        f"{name}: {old} → {new}"
-        for (name, old, _), (_, new, _) in zip(decisions(before), decisions(after), strict=False)
-        if old != new
+        f"{new['name']}: {old['choice']} → {new['choice']}"
+        for old, new in zip(before["decided"], after["decided"], strict=False)
+        if old["choice"] != new["choice"]
     ]
     say("changed: " + "; ".join(changed) if changed else "no decision changed")
 

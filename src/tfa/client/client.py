@@ -16,9 +16,10 @@ from tfa.base.config import Candidates
 from tfa.base.progress import Progress, as_progress
 from tfa.client.connection import Connection, ServiceError
 from tfa.client.followed_session import FollowedSession
-from tfa.client.forms import answer_of, batches, fields_of, hits_of, photo_file, skipped_of, where_fields
+from tfa.client.forms import answer_of, batches, fields_of, hits_of, skipped_of, where_fields
 from tfa.errors import TfaError
-from tfa.photos.images import Photo, name_of
+from tfa.photos.as_files import Photos, listed, photo_file
+from tfa.photos.given import Photo, name_of
 
 if TYPE_CHECKING:
     from tfa.maps import Answer, CalibrationReport, EditReport, Hit, ImageRecord
@@ -45,30 +46,32 @@ class Client(Connection):
         min_confidence: float = 0.0,
         calibration: str | None = None,
         *,
+        sure: bool = False,
         verify: bool | None = None,
         candidates: Candidates | None = None,
         session: str | None = None,
         where: Where | None = None,
     ) -> list[Hit]:
-        """The k most likely places of a photo: a path, its bytes, or a PIL image.
+        """The k most likely places of a photo: a path, its bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
 
         `session` names a camera, whose photos adapt the answers to those after them; `follow` tells more of it. `where`
         says which images may answer, as in `PlaceMap.query`.
         """
         fields = fields_of(
-            k=k, min_confidence=min_confidence, calibration=calibration, verify=verify, candidates=candidates,
-            session=session, **where_fields(where),
+            k=k, min_confidence=min_confidence, sure=sure, calibration=calibration, verify=verify,
+            candidates=candidates, session=session, **where_fields(where),
         )  # fmt: skip
         return hits_of(self._post("/v1/query", "image", [photo_file(photo)], fields))
 
     def query_many(
         self,
-        photos: Sequence[Photo],
+        photos: Photos,
         k: int = 5,
         min_confidence: float = 0.0,
         progress: bool | Progress | None = None,
         calibration: str | None = None,
         *,
+        sure: bool = False,
         verify: bool | None = None,
         candidates: Candidates | None = None,
         session: str | None = None,
@@ -77,17 +80,18 @@ class Client(Connection):
         from tfa.maps.expected_recall import Answers
 
         fields = fields_of(
-            k=k, min_confidence=min_confidence, calibration=calibration, verify=verify, candidates=candidates,
-            session=session,
+            k=k, min_confidence=min_confidence, sure=sure, calibration=calibration, verify=verify,
+            candidates=candidates, session=session,
         )  # fmt: skip
         answers: Answers[Answer] = Answers()
-        with as_progress(progress).task("querying", len(photos), "photos") as task:
-            for some in batches(photos):
+        several = listed(photos)
+        with as_progress(progress).task("querying", len(several), "photos") as task:
+            for some in batches(several):
                 files = [one for one in some if not isinstance(one, TfaError)]
                 replies = iter(self._post("/v1/query/batch", "images", files, fields)["answers"] if files else [])
                 for one in some:
                     reply: dict[str, Any] = {"error": str(one)} if isinstance(one, TfaError) else next(replies)
-                    answers.append(answer_of(name_of(photos[len(answers)]), reply))
+                    answers.append(answer_of(name_of(several[len(answers)]), reply))
                 task.advance(len(some))
         return answers
 
@@ -136,6 +140,10 @@ class Client(Connection):
         """What the decisions rest on: candidates, spectrum, similarities of pairs."""
         return dict(self._call("GET", "/v1/evidence"))
 
+    def report(self) -> dict[str, Any]:
+        """What `tfa report` says of the map: a headline, what answers and why, advice, hubs, near duplicates."""
+        return dict(self._call("GET", "/v1/report"))
+
     def why(self, photo: Photo, image_id: int, calibration: str | None = None) -> dict[str, Any]:
         """What carried the match of a photo with an image of the map: patches, words, terms of the score."""
         fields = fields_of(id=image_id, calibration=calibration)
@@ -147,12 +155,15 @@ class Client(Connection):
 
     # --- edit --------------------------------------------------------------------------------------------------
 
-    def add(self, photos: Sequence[Photo], *, positions: Sequence[dict[str, float] | None] | None = None) -> EditReport:
-        """Add photos; they are on the service's disk when this returns. `positions` has one for each photo, or None."""
+    def add(self, photos: Photos, *, positions: Sequence[dict[str, float] | None] | None = None) -> EditReport:
+        """Add photos, or a folder of them; they are on the service's disk when this returns.
+
+        `positions` has one for each photo, or None.
+        """
         from tfa.maps import EditReport
 
         fields = {} if positions is None else {"positions": json.dumps(list(positions))}
-        reply = self._post("/v1/images", "images", [photo_file(photo) for photo in photos], fields)
+        reply = self._post("/v1/images", "images", [photo_file(photo) for photo in listed(photos)], fields)
         return EditReport(reply["added"], [], skipped_of(reply), reply["notes"])
 
     def remove(self, ids: Sequence[int]) -> EditReport:
@@ -169,17 +180,17 @@ class Client(Connection):
 
     def calibrate(
         self,
-        photos: Sequence[Photo],
+        photos: Photos,
         name: str = "target",
         *,
         score: bool | None = None,
         progress: bool | Progress | None = None,
     ) -> CalibrationReport:
-        """Calibrate the map for a camera; waits until it is done."""
+        """Calibrate the map for a camera, by photos of it or a folder of them; waits until it is done."""
         from tfa.maps import CalibrationReport
         from tfa.maps.records import ExpectedRecall
 
-        files = [photo_file(photo) for photo in photos]
+        files = [photo_file(photo) for photo in listed(photos)]
         job = self._post("/v1/calibrations", "images", files, fields_of(name=name, score=score))["job"]
         result = self._finished(job, as_progress(progress))
         kept = {key: result[key] for key in ("name", "used", "given", "notes", "decisions", "reasons")}

@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from tfa.client.forms import File, fields_of
+from tfa.client.forms import fields_of
 from tfa.errors import BadSpec, TfaError
+from tfa.photos.as_files import File
 
 RETRIES = 3  # of a request that the service is too busy for, or that came too early
 LONGEST_PAUSE = 30.0  # seconds before a retry, whatever the service says
@@ -74,7 +75,8 @@ class Connection:
         self.close()
 
     def __repr__(self) -> str:  # without the token
-        return f"{type(self).__name__}({self.url!r}, map={self.map!r})"
+        token = "" if "Authorization" in self._headers else ", no token"
+        return f"<{type(self).__name__} of {'the first map' if self.map is None else self.map} at {self.url}{token}>"
 
     def _post(self, path: str, key: str, files: Sequence[File], fields: dict[str, Any]) -> Any:
         return self._call("POST", path, data=fields, files=[(key, file) for file in files])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tfa.client.forms import answer_of, photo_file
+from tfa.client.forms import answer_of
 from tfa.errors import BadImage
-from tfa.photos.images import Photo, name_of
+from tfa.photos.as_files import photo_file
+from tfa.photos.given import Photo, name_of
 
 if TYPE_CHECKING:
     from tfa.client.client import Client

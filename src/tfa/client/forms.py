@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfa.errors import BadImage, TfaError
-from tfa.photos.images import Photo, as_rgb
+from tfa.errors import TfaError
+from tfa.photos.as_files import File, photo_file
+from tfa.photos.given import Photo
 
 if TYPE_CHECKING:
     from tfa.maps import Hit
@@ -18,23 +16,6 @@ if TYPE_CHECKING:
 
 QUERY_BATCH = 16  # photos sent at a time
 BATCH_BYTES = 100_000_000  # and so many bytes at most
-
-File = tuple[str, bytes]  # name and content
-
-
-def photo_file(photo: Photo) -> File:
-    """Name and content of a photo; a PIL image is written as PNG, which loses nothing."""
-    if isinstance(photo, bytes):
-        return "photo", photo
-    if not isinstance(photo, (str, os.PathLike)):  # a PIL image
-        written = io.BytesIO()
-        as_rgb(photo).save(written, "PNG")
-        return "photo.png", written.getvalue()
-    path = Path(photo)
-    try:
-        return path.name, path.read_bytes()
-    except OSError as error:
-        raise BadImage(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def batches(photos: Iterable[Photo]) -> Iterator[list[File | TfaError]]:
@@ -90,9 +71,9 @@ def hits_of(answer: dict[str, Any]) -> list[Hit]:
 
 def answer_of(name: str, reply: dict[str, Any]) -> FrameAnswer:
     """The answer to the photo of that name, or why there is none."""
-    from tfa.maps.records import FrameAnswer, of_best
+    from tfa.maps.records import FrameAnswer
 
     if "error" in reply:
         return FrameAnswer(name, [], 0.0, reply["error"])
-    hits = hits_of(reply)
-    return FrameAnswer(name, hits, reply["confidence"], None, reply["lost"], reply["adapted_by"], **of_best(hits))
+    best = {key: reply[key] for key in ("sure", "verified")}
+    return FrameAnswer(name, hits_of(reply), reply["confidence"], None, reply["lost"], reply["adapted_by"], **best)

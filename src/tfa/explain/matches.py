@@ -11,7 +11,8 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps.query import AskableMap
 from tfa.maps.records import Hit
-from tfa.photos.images import Photo, as_rgb, name_of
+from tfa.photos.given import Photo, name_of
+from tfa.photos.images import as_rgb
 from tfa.verification.matching import Matches, displacements
 
 NOT_JUDGED = "not used: it was not judged for this head"

@@ -17,7 +17,9 @@ from tfa.maps.likeness import Likeness
 from tfa.maps.records import Answer, Hit, of_best
 from tfa.maps.state import MapState
 from tfa.maps.verification import Question
-from tfa.photos.images import Photo, as_rgb, name_of
+from tfa.photos.as_files import Photos, listed
+from tfa.photos.given import Photo, name_of
+from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import encode
 from tfa.search.store import Where
@@ -87,40 +89,45 @@ class Asking(ABC):
         min_confidence: float = 0.0,
         calibration: str | None = None,
         *,
+        sure: bool = False,
         verify: bool | None = None,
         candidates: Candidates | None = None,
         where: Where | None = None,
     ) -> list[Hit]:
-        """The k most likely places of a photo (path, bytes or PIL image); none if the best is below `min_confidence`.
+        """The k most likely places of a photo: a path, its bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
 
-        `calibration` names the one to use; None is the map's active one, "none" the database-only head. `verify` says
-        whether the best `candidates` are verified by their patches; None is as was admitted. `where`
-        says which images may answer, by session and region; None lets all answer.
+        There are none if the best is below `min_confidence`, or if `sure` and it is not sure. `calibration` names the
+        one to use; None is the map's active one, "none" the database-only head. `verify` says whether the best
+        `candidates` are verified by their patches; None is as was admitted. `where` says which images may answer, by
+        session and region; None lets all answer.
         """
-        question = Question(k, calibration, verify, candidates, where)
-        return next(self._answers([photo], question, min_confidence, strict=True)).hits
+        question, least = Question(k, calibration, verify, candidates, where), checked_share(min_confidence)
+        [answer] = self._answers([photo], question, strict=True)
+        return answer.unless_doubtful(least, sure).hits
 
     def query_many(
         self,
-        photos: Sequence[Photo],
+        photos: Photos,
         k: int = 5,
         min_confidence: float = 0.0,
         progress: bool | Progress | None = None,
         calibration: str | None = None,
         *,
+        sure: bool = False,
         verify: bool | None = None,
         candidates: Candidates | None = None,
         where: Where | None = None,
     ) -> Answers[Answer]:
-        """Answers for many photos, and what they say together (`Answers`).
+        """Answers for many photos or a folder of them, and what they say together (`Answers`).
 
         One that cannot be read gets an answer that says so.
         """
         answers, question = Answers[Answer](), Question(k, calibration, verify, candidates, where)
         likeness = Likeness.of(self.state.chosen(calibration))
-        with as_progress(progress).task("querying", len(photos), "photos") as task:
-            for answer in self._answers(photos, question, min_confidence, strict=False, likeness=likeness):
-                answers.append(answer)
+        several, min_confidence = listed(photos), checked_share(min_confidence)
+        with as_progress(progress).task("querying", len(several), "photos") as task:
+            for answer in self._answers(several, question, strict=False, likeness=likeness):
+                answers.append(answer.unless_doubtful(min_confidence, sure))
                 task.advance()
         answers.notice = likeness.notice(self.called)
         return answers
@@ -145,17 +152,14 @@ class Asking(ABC):
         self,
         photos: Sequence[Photo],
         question: Question,
-        min_confidence: float,
         strict: bool,
         likeness: Likeness | None = None,
     ) -> Iterator[Answer]:
-        # What cannot be answered is refused before photos are read.
-        self.check(question)
-        checked_share(min_confidence)
+        self.check(question)  # what cannot be answered is refused before photos are read
         for named, tokens in self.encoded_batches(photos, strict):
             hits_of_readable = iter([] if tokens is None else self.hits(tokens, question, likeness))
             for name, error in named:
-                yield answer_of(name, next(hits_of_readable) if error is None else [], min_confidence, error)
+                yield answer_of(name, next(hits_of_readable) if error is None else [], error)
 
     def encoded_batches(
         self, photos: Sequence[Photo], strict: bool = False
@@ -198,12 +202,12 @@ def _another_encoder(wanted: Mapping[str, Any], other: Encoder) -> str:
     )
 
 
-def answer_of(name: str, hits: list[Hit], min_confidence: float, error: str | None = None) -> Answer:
-    """The answer of a photo's hits. What is said of the best is said even when it is too doubtful to be given."""
-    confidence = hits[0].confidence if hits else 0.0
-    return Answer(name, hits if confidence >= min_confidence else [], confidence, error, **of_best(hits))
+def answer_of(name: str, hits: list[Hit], error: str | None = None) -> Answer:
+    """The answer of a photo's hits."""
+    return Answer(name, hits, hits[0].confidence if hits else 0.0, error, **of_best(hits))
 
 
-def checked_share(min_confidence: float) -> None:
+def checked_share(min_confidence: float) -> float:
     if not 0 <= min_confidence <= 1:
         raise BadSpec(f"min_confidence={min_confidence} is out of range: must be between 0 and 1")
+    return min_confidence

@@ -32,7 +32,8 @@ from tfa.maps.state_changes import duplicates_of
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.verification import Question, judge_calibration, wanted_candidates
 from tfa.method.described_queries import DescribedQueries
-from tfa.photos.images import as_rgb, find_images
+from tfa.photos.as_files import photo_paths
+from tfa.photos.images import as_rgb
 from tfa.verification.admission import PairEvidence
 from tfa.verification.patch_store import photo_evidence
 
@@ -145,9 +146,10 @@ def calibrated_head(
     state = place_map.state
     check_request(state, name, budget)
     skip_bad = place_map.options.skip_bad if skip_bad is None else skip_bad
-    paths = unique_files(find_images(photos))
-    files, skipped, notes = draw_photos(paths, held, budget, skip_bad)
-    encoded = place_map.encoded(files, skip_bad, progress) if files else None
+    with photo_paths(photos) as given:
+        paths = unique_files(given)
+        files, skipped, notes = draw_photos(paths, held, budget, skip_bad)
+        encoded = place_map.encoded(files, skip_bad, progress) if files else None
     used = 0 if encoded is None else len(encoded.paths)
     if encoded is None or used < CalibrationSpec.fewest:
         raise NoImages(

@@ -22,6 +22,7 @@ from tfa.maps.state import DATABASE, MapState
 from tfa.maps.state_changes import encoder_facts, new_state, records_of, with_images
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.summary import facts_of, unseen_share
+from tfa.photos.as_files import Photos
 from tfa.photos.images import find_images, nameable
 from tfa.photos.positions import Position, find_positions
 from tfa.photos.token_cache import EncodedImages
@@ -201,7 +202,7 @@ class PlaceMap(AskableMap):
 
     def calibrate(
         self,
-        photos: Any,
+        photos: Photos,
         name: str = "target",
         *,
         budget: int = CalibrationSpec.budget,
@@ -209,7 +210,7 @@ class PlaceMap(AskableMap):
         skip_bad: bool | None = None,
         progress: bool | Progress | None = None,
     ) -> CalibrationReport:
-        """Calibrate the map for a camera, from unlabelled photos of it that the map does not hold.
+        """Calibrate the map for a camera, from unlabelled photos of it that the map does not hold: a folder, or photos.
 
         The calibration is kept beside the database-only head and answers from now on. `score` also calibrates
         scores, an image's bias each (None: as the judge decides; of the paper's head from 16 photos on). A map of the

@@ -16,6 +16,7 @@ from tfa.maps.records import Hit
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import with_duplicates
 from tfa.maps.stored_head import INTEGERS
+from tfa.maps.summary import in_short
 from tfa.maps.tracker import Tracker, motion_along
 from tfa.maps.verification import Question, wanted_candidates
 from tfa.online.motion import Motion
@@ -105,6 +106,11 @@ class AskableMap(Asking):
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def __repr__(self) -> str:
+        return in_short(
+            type(self).__name__, "not saved" if self.path is None else str(self.path), len(self), self.state
+        )
 
     def follow(
         self,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from tfa.photos.positions import Position
 
@@ -44,7 +44,7 @@ class Hit:
     confidence: float  # see `tfa.maps.confidence`
     position: Position | None = None
     matches: int | None = None  # patches that match in one arrangement; None if it was not verified
-    sure: bool = False  # can it be relied on?
+    sure: bool = False  # can it be relied on? see `tfa.base.sentences.SURE`
 
     def to_dict(self) -> dict[str, Any]:
         position = None if self.position is None else self.position.to_dict()
@@ -53,7 +53,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class Answer:
-    """The hits of one query photo; none when its confidence is too low or the photo cannot be read."""
+    """The hits of one query photo; none when it is too doubtful or the photo cannot be read."""
 
     query: str
     hits: list[Hit]
@@ -61,6 +61,11 @@ class Answer:
     error: str | None = None
     sure: bool = field(default=False, kw_only=True)  # of the best hit, too
     verified: bool = field(default=False, kw_only=True)
+
+    def unless_doubtful(self, min_confidence: float, only_sure: bool) -> Self:
+        """Without hits if it is less confident than that, or not sure where nothing else is wanted."""
+        enough = self.confidence >= min_confidence and (self.sure or not only_sure)
+        return self if enough else replace(self, hits=[])
 
 
 def of_best(hits: Sequence[Hit]) -> dict[str, bool]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from tfa.base.progress import Progress, as_progress
@@ -11,26 +9,29 @@ from tfa.maps.asking import checked_share
 from tfa.maps.expected_recall import Answers
 from tfa.maps.query import AskableMap
 from tfa.maps.records import FrameAnswer
-from tfa.photos.images import Photo
+from tfa.photos.as_files import Photos, listed
 
 
 def query_sequence(
     place_map: AskableMap,
-    frames: Sequence[Photo],
+    frames: Photos,
     min_confidence: float = 0.0,
     progress: bool | Progress | None = None,
+    *,
+    sure: bool = False,
     **how: Any,
 ) -> Answers[FrameAnswer]:
-    """Answers to photos (paths or PIL images) in the order they were taken; `how` is as for `PlaceMap.follow`.
+    """Answers to photos in the order they were taken; `how` is as for `PlaceMap.follow`.
 
-    The k likeliest images of each frame; none when being lost is likelier than the best place, or when its confidence
-    is below `min_confidence`. A frame that cannot be read gets an answer that says so, and the tracker goes on.
+    The k likeliest images of each frame; none when being lost is likelier than the best place, when its confidence is
+    below `min_confidence`, or when it is not sure where only `sure` answers are wanted. A frame that cannot be read
+    gets an answer that says so, and the tracker goes on.
     """
     checked_share(min_confidence)
-    tracker, answers = place_map.follow(**how), Answers[FrameAnswer]()
-    with as_progress(progress).task("following", len(frames), "frames") as task:
-        for answer in tracker.steps(frames):
-            answers.append(answer if answer.confidence >= min_confidence else replace(answer, hits=[]))
+    tracker, answers, photos = place_map.follow(**how), Answers[FrameAnswer](), listed(frames)
+    with as_progress(progress).task("following", len(photos), "frames") as task:
+        for answer in tracker.steps(photos):
+            answers.append(answer.unless_doubtful(min_confidence, sure))
             task.advance()
     answers.notice = tracker.likeness.notice(str(place_map.path or "MAP"))
     return answers

@@ -7,16 +7,35 @@ from pathlib import Path
 from typing import Any
 
 from tfa.encoders.fingerprint import under_todays_name
+from tfa.maps.decided import decided, is_judged, representation_of
 from tfa.maps.folder.header import version_of
 from tfa.maps.records import ImageRecord
-from tfa.maps.state import MapState, NamedHead
-from tfa.method.controllers.judged import CARRIER_WORDS
+from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.search.reduced import AGAIN
 
 
 def unseen_share(images: Sequence[ImageRecord]) -> float:
     """Share of the images that the head was not fitted on."""
     return sum(not record.fitted for record in images) / max(len(images), 1)
+
+
+def in_short(kind: str, where: str, images: int, state: MapState) -> str:
+    """A map in one line: photos, encoder, head, calibrations and whether answers are verified."""
+    made, head = state.database.decisions, state.chosen()
+    chosen = (
+        f"{representation_of(made)}, {made['carrier']}"
+        if is_judged(made)
+        else f"{made['assignment']}, {made['carrier']}"
+    )
+    names = [f"{one.name} (answers)" if one.name == state.active else one.name for one in state.calibrations]
+    facts = [
+        f"{images:,} photo{'' if images == 1 else 's'}",
+        f"encoder {state.encoder['id']}",
+        f"{state.head_kind} head ({chosen})",
+        f"calibrations {', '.join(names)}" if names else "no calibration",
+        "answers verified" if head.verifies else "answers not verified",
+    ]
+    return f"<{kind} {where}: {'; '.join(facts)}>"
 
 
 def facts_of(state: MapState, images: Sequence[ImageRecord], path: Path | None) -> dict[str, Any]:
@@ -35,6 +54,8 @@ def facts_of(state: MapState, images: Sequence[ImageRecord], path: Path | None) 
         "positions": sum(record.position is not None for record in images),
         "spec": state.spec,
         "head": state.head_kind,
+        "answers": _answers(state),
+        "decided": decided(vars(state.database)),
         "decisions": state.database.decisions,
         "reasons": state.database.evidence["reasons"],
         "evidence": _numbers(state.database),
@@ -49,11 +70,27 @@ def facts_of(state: MapState, images: Sequence[ImageRecord], path: Path | None) 
     }
 
 
+def _answers(state: MapState) -> dict[str, Any]:
+    """What answers where a query names no calibration."""
+    head = state.chosen()
+    name = None if head.name == DATABASE else head.name
+    source = "the head fitted on the map's own photos, not calibrated"
+    if head.calibration is not None:
+        source = f"the calibration {name}, made with {head.calibration['used']:,} photos"
+    verified = "verified by their patches" if head.verifies else "not verified"
+    return {
+        "calibration": name,
+        "verified": head.verifies,
+        "in_words": f"answers come from {source}; they are {verified}",
+    }
+
+
 def _calibration(state: MapState, head: NamedHead) -> dict[str, Any]:
     return {
         "name": head.name,
         "active": head.name == state.active,
         "calibration": head.calibration,
+        "decided": decided(vars(head)),
         "decisions": head.decisions,
         "reasons": head.evidence["reasons"],
         "evidence": _numbers(head),
@@ -83,31 +120,11 @@ def _numbers(head: NamedHead) -> dict[str, Any]:
     return {key: value for key, value in head.evidence.items() if key != "reasons"}
 
 
-def is_judged(decisions: Mapping[str, Any]) -> bool:
-    """Are these decisions of a head that is not the paper's?"""
-    return "representation" in decisions
-
-
-def judged_rows(made: Mapping[str, Any], reasons: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Name, value and reason of every decision of a head that is not the paper's."""
-    return [
-        ("representation", _representation(made), reasons["judge"]),
-        ("carrier", made["carrier"], CARRIER_WORDS[made["carrier"]]),
-        ("centring", "on the photos" if made["centring"] else "on the map", "where queries are taken from"),
-        ("scores", "calibrated" if made["score_calibrated"] else "as they are", ""),
-    ]
-
-
-def _representation(made: Mapping[str, Any]) -> str:
-    name = made["representation"].replace("_", "-")
-    return name if name == "second-order" else f"{name} residuals"
-
-
 def judged_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """`differences` of a calibration that is not the paper's."""
     sentences = []
     for name, (was, now) in {
-        "the representation is": (_representation(before), _representation(after)),
+        "the representation is": (representation_of(before), representation_of(after)),
         "the carrier is": (before["carrier"], after["carrier"]),
     }.items():
         if was != now:

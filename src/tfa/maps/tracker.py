@@ -16,7 +16,7 @@ import numpy as np
 
 from tfa.base.files import BadFile
 from tfa.base.tokens import Tokens
-from tfa.maps.confidence import FIRST, confidence_of
+from tfa.maps.confidence import FIRST, SURE, confidence_of
 from tfa.maps.hits import hit_of, photo_pairs
 from tfa.maps.likeness import Likeness
 from tfa.maps.own_scores import OwnScores
@@ -30,7 +30,7 @@ from tfa.online.adapted_scorer import AdaptedScorer, DescribedPhoto, head_digest
 from tfa.online.follow import Follower, Frame
 from tfa.online.motion import Motion, metres, motion_of
 from tfa.online.sequence_filter import SequenceSpec
-from tfa.photos.images import Photo
+from tfa.photos.given import Photo
 from tfa.search.engine import checked_k
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Tracker:
     # --- answers ---------------------------------------------------------------------------------------------------
 
     def step(self, photo: Photo | Tokens) -> FrameAnswer:
-        """The answer to the next photo (path, bytes, PIL image, or the tokens of one), adapted by those before it.
+        """The answer to the next photo (as for `PlaceMap.query`, or the tokens of one), adapted by those before it.
 
         One that cannot be read gets an answer that says so.
         """
@@ -124,7 +124,10 @@ class Tracker:
             return FrameAnswer(name, hits, hits[0].confidence, None, None, frame.adapted_by, **of_best(hits))
         self._lost = belief.lost
         best = np.argsort(-belief.places, kind="stable")[:k]
-        hits = [] if belief.is_lost else _hits(images, best, frame.scores, belief.mass[best], matches, sure_of)
+        # The image after the best may lie between two likely ones and so have more around it: it is the worse answer.
+        trust = np.minimum.accumulate(belief.mass[best])
+        sure_of &= set(best[trust >= SURE].tolist())  # what the filter doubts is not sure either
+        hits = [] if belief.is_lost else _hits(images, best, frame.scores, trust, matches, sure_of)
         return FrameAnswer(name, hits, belief.confidence, None, belief.lost, frame.adapted_by, **of_best(hits))
 
     def _unread(self, name: str, error: str | None) -> FrameAnswer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -12,10 +12,8 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from tfa.errors import BadImage, BadSpec, NoImages
+from tfa.photos.given import A_FILE, EMPTY, Photo, Source, check_kind, short_name_of
 from tfa.photos.jpeg_scans import MOST_SCANS, too_many_scans
-
-Source = str | os.PathLike[str]
-Photo = Source | bytes | Image.Image
 
 # Pillow names these formats but holds no pixel decoder for them on every system: a folder that also has
 # a video or a data file in it must not stop at that file.
@@ -47,7 +45,7 @@ def find_images(source: Source | Sequence[Source]) -> list[Path]:
     Hidden files and folders are left out. A file that is named itself is taken whatever its extension is.
     A sequence keeps its order and its repetitions, so that answers line up with the queries.
     """
-    sources = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    sources = [source] if isinstance(source, (str, os.PathLike)) else _listed(source)
     found: list[Path] = []
     for path in map(Path, sources):
         if path.is_dir():
@@ -66,6 +64,18 @@ def find_images(source: Source | Sequence[Source]) -> list[Path]:
     if not found:
         raise NoImages("no image was given; give an image, a folder of images, or several of them")
     return found
+
+
+def _listed(source: object) -> list[Source]:
+    """Paths of a sequence; photos in memory have no file that a map could name."""
+    sources = list(source) if isinstance(source, Iterable) and not isinstance(source, (bytes, np.ndarray)) else [source]
+    for one in sources:
+        if not isinstance(one, (str, os.PathLike)):
+            raise BadSpec(
+                f"photos must be given by their paths here, got {type(one).__name__}: a map names its photos by their "
+                "files; save it as a file and give its path"
+            )
+    return sources
 
 
 def nameable(paths: Sequence[Path], *, skip_bad: bool) -> tuple[list[Path], list[tuple[Path, str]]]:
@@ -110,18 +120,19 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def as_rgb(photo: Photo, name: str | None = None) -> Image.Image:
-    """A photo upright by its EXIF orientation, in 8-bit RGB without alpha: the same from its path, bytes and PIL image.
+    """A photo upright by its EXIF orientation, in 8-bit RGB without alpha: the same from its path, bytes, PIL image and
+    pixels.
 
     `name` is what an error calls it.
     """
-    if not isinstance(photo, (str, os.PathLike, bytes, Image.Image)):
-        raise BadSpec(
-            f"a photo must be a path, the bytes of an image file or a PIL image, got {type(photo).__name__}; "
-            "an array becomes a photo by PIL.Image.fromarray(array)"
-        )
+    check_kind(photo)
     try:
+        if isinstance(photo, np.ndarray):
+            return Image.fromarray(np.ascontiguousarray(photo), "RGB")
         if isinstance(photo, Image.Image):
             return _upright_rgb(photo)
+        if photo == b"":
+            raise ValueError(EMPTY)
         with Image.open(io.BytesIO(photo) if isinstance(photo, bytes) else photo) as image:
             scans = too_many_scans(_content(image)) if image.format in ("JPEG", "MPO") else 0
             if not scans:
@@ -132,10 +143,14 @@ def as_rgb(photo: Photo, name: str | None = None) -> Image.Image:
     except Image.DecompressionBombError as error:
         reason = f"it is too large: {error}"
     except FileNotFoundError:
-        reason = "it does not exist"
+        reason = f"it does not exist; {A_FILE}"
+    except IsADirectoryError:
+        reason = "it is a folder; give one photo of it, or the folder to what takes several"
     except Exception as error:  # decoders of damaged files raise whatever they stumble on
         reason = str(error) or type(error).__name__
-    label = name or name_of(photo)
+        if isinstance(error, OSError) and error.strerror:  # without the name, which may be very long
+            reason = f"{error.strerror}; {A_FILE}"
+    label = name or short_name_of(photo)
     raise BadImage(f"{label} cannot be opened: {reason}", label)
 
 
@@ -147,15 +162,6 @@ def _content(image: Image.Image) -> bytes:
     content: bytes = file.read()
     file.seek(place)
     return content
-
-
-def name_of(photo: Photo) -> str:
-    """What an answer or an error calls a photo."""
-    if isinstance(photo, bytes):
-        return "bytes"
-    if isinstance(photo, Image.Image):
-        return str(getattr(photo, "filename", "")) or "PIL image"
-    return os.fspath(photo)
 
 
 def _upright_rgb(image: Image.Image) -> Image.Image:

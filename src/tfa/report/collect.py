@@ -6,20 +6,36 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tfa.base.sentences import rules
 from tfa.maps import Answer, ImageRecord, PlaceMap
 from tfa.maps.engine_map import SampleMap
 from tfa.maps.expected_recall import Answers, in_words
 from tfa.maps.records import ExpectedRecall
-from tfa.report.advice import advice_of
+from tfa.report.advice import Advice, advice_of
 from tfa.report.evidence import evidence_of
-from tfa.report.neighbours import NEAR, NEIGHBOURS, answers, hubs_of, lonely_of, near_duplicates, resemblance
+from tfa.report.headline import headline_of
+from tfa.report.neighbours import (
+    NEAR,
+    NEIGHBOURS,
+    answers,
+    hubs_of,
+    least_alike,
+    lonely_of,
+    near_duplicates,
+    resemblance,
+)
 from tfa.version import __version__
 
+LEAST = 6  # photos shown that are recognised least, or least like any other
 
-def report_of(place_map: PlaceMap | SampleMap, asked: Answers[Answer] | None = None) -> dict[str, Any]:
-    """Facts and evidence of a map, near duplicates, hubs, lonely images and advice.
 
-    `asked` are answers to photos like those that the map will be asked about, if there are some.
+def report_of(
+    place_map: PlaceMap | SampleMap, asked: Answers[Answer] | None = None, called: str | None = None
+) -> dict[str, Any]:
+    """A headline; facts and evidence of a map, near duplicates, hubs, the least recognised photos and advice.
+
+    `asked` are answers to photos like those that the map will be asked about, if there are some; `called` is how
+    advice names the map, if not by its path.
     """
     info = place_map.info()
     facts = {key: value for key, value in info.items() if key not in ("photos", "evidence")}
@@ -28,8 +44,11 @@ def report_of(place_map: PlaceMap | SampleMap, asked: Answers[Answer] | None = N
     duplicates = [{"images": [_named(images[i]) for i in group]} for group in near_duplicates(found)]
     hubs = [{**_named(images[i]), "returned_by": count} for i, count in hubs_of(found)]
     lonely = [{**_named(images[i]), "cosine": cosine} for i, cosine in lonely_of(found)]
+    recall = recall_facts(info, asked)
+    advice = [*_notice(asked), *advice_of(info, duplicates, hubs, lonely, called)]
     return {
         "tfa": __version__,
+        "headline": headline_of(info, duplicates, recall, advice),
         "map": facts,
         "evidence": evidence_of(place_map),
         "queries": len(found.queries),
@@ -39,24 +58,52 @@ def report_of(place_map: PlaceMap | SampleMap, asked: Answers[Answer] | None = N
         "duplicates": duplicates,
         "hubs": hubs,
         "lonely": lonely,
-        "recall": recall_facts(info, asked),
-        "advice": [*_notice(asked), *advice_of(info, duplicates, hubs, lonely)],
+        "least_alike": [{**_named(images[i]), "cosine": cosine} for i, cosine in least_alike(found, LEAST)],
+        "least_recognised": _least_recognised(asked),
+        "recall": recall,
+        "advice": [one.sentence for one in advice],
+        "rules": rules(),
     }
+
+
+def heads_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The heads of a map with what each decided: the one that answers first."""
+    plain = {"title": "Without a calibration", "decided": facts["decided"]}
+    calibrated = {
+        one["name"]: {"title": f"Calibration {one['name']}", "decided": one["decided"]} for one in facts["calibrations"]
+    }
+    first = calibrated.pop(facts["answers"]["calibration"], None)
+    return [*([] if first is None else [first]), plain, *calibrated.values()]
 
 
 def recall_facts(info: Mapping[str, Any], answers: Answers[Answer] | None) -> list[dict[str, Any]]:
     """How many photos will be recognised, like those of each calibration and like those that were answered."""
-    made = {f"the photos of calibration {one['name']}": one["calibration"] for one in info["calibrations"]}
-    known = {name: ExpectedRecall(**c["expected_recall"]) for name, c in made.items() if c.get("expected_recall")}
+    known: list[tuple[str, str | None, ExpectedRecall]] = []
+    for one in info["calibrations"]:
+        if one["calibration"].get("expected_recall"):
+            expected = ExpectedRecall(**one["calibration"]["expected_recall"])
+            known.append((f"the photos of calibration {one['name']}", one["name"], expected))
     asked = None if answers is None else answers.expected_recall
     if asked is not None:
-        known[f"the {asked.photos:,} photos that were asked"] = asked
-    return [{"photos_like": name, **one.to_dict(), "in_words": in_words(one)} for name, one in known.items()]
+        known.append((f"the {asked.photos:,} photos that were asked", None, asked))
+    return [
+        {"photos_like": like, "calibration": name, **one.to_dict(), "in_words": in_words(one)}
+        for like, name, one in known
+    ]
 
 
-def _notice(answers: Answers[Answer] | None) -> list[str]:
+def _least_recognised(answers: Answers[Answer] | None) -> list[dict[str, Any]]:
+    """Photos that were asked and have the least confident answers, each with its best hit."""
+    answered = [one for one in answers or [] if one.hits]
+    return [
+        {"query": one.query, "hit": {**one.hits[0].to_dict(), "path": one.hits[0].image}, "sure": one.sure}
+        for one in sorted(answered, key=lambda one: one.confidence)[:LEAST]
+    ]
+
+
+def _notice(answers: Answers[Answer] | None) -> list[Advice]:
     notice = None if answers is None else answers.notice
-    return [] if notice is None else [notice[0].upper() + notice[1:]]
+    return [] if notice is None else [Advice("calibrate for these photos", notice[0].upper() + notice[1:])]
 
 
 def _named(record: ImageRecord) -> dict[str, Any]:

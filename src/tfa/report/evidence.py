@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from tfa.maps.decided import decided, is_judged
+from tfa.maps.margins import name_of_judged
 from tfa.maps.query import AskableMap
-from tfa.maps.summary import is_judged
+from tfa.maps.state import DATABASE
 from tfa.method.query_sides import QuerySide, ResidualSide
 from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.report.similarity import similarity_of
@@ -17,17 +19,19 @@ MOST_EIGENVALUES = 200
 
 
 def evidence_of(place_map: AskableMap) -> dict[str, Any]:
-    """Candidates, decisions and reasons of the head that saw the map's photos only; its spectrum; a sample of pairs.
+    """Candidates, decisions and reasons of the head that answers; its spectrum; a sample of pairs.
 
     The spectrum is null where the chosen head needs none, and so are similarities of a map of fewer than two photos.
     """
-    head = place_map.state.database
+    head = place_map.state.chosen()
     made = head.decisions
     chosen = _chosen(made)
     candidates = [
         {"name": name, **numbers, "chosen": name in chosen} for name, numbers in head.evidence["candidates"].items()
     ]
     return {
+        "calibration": None if head.name == DATABASE else head.name,
+        "decided": decided(vars(head)),
         "candidates": candidates,
         "decisions": made,
         "reasons": head.evidence["reasons"],
@@ -39,7 +43,9 @@ def evidence_of(place_map: AskableMap) -> dict[str, Any]:
 def _chosen(made: Mapping[str, Any]) -> set[str]:
     """Names of the candidates that were chosen."""
     if is_judged(made):
-        return {f"{made['representation']}/{made['carrier']}"}
+        return {name_of_judged(made)}
+    if "route" in made:  # by target photos carriers alone compete
+        return {made["carrier"]}
     plain = {f"{made['assignment']}/{made['carrier']}"}
     return plain | {f"{made['assignment']}/adaptive+cls"} if made["admit_cls"] else plain
 

@@ -111,6 +111,16 @@ def lonely_of(found: Resemblance) -> list[tuple[int, float]]:
     return [(int(found.queries[i]), float(best[i])) for i in chosen[np.argsort(best[chosen], kind="stable")]]
 
 
+def least_alike(found: Resemblance, count: int) -> list[tuple[int, float]]:
+    """The images (columns) whose most similar one is least so, with their largest cosine; they need not stand out.
+
+    Copies hide each other: an image that has nothing but copies is left out.
+    """
+    order = np.argsort(found.best, kind="stable")
+    chosen = order[np.isfinite(found.best[order])][:count]
+    return [(int(found.queries[i]), float(found.best[i])) for i in chosen]
+
+
 def _level_and_norms(scorer: Scorer, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Of each image `m`: ⟨Ψ, Ψ̄⟩ − ‖Ψ̄‖²/2, so that a pair loses the sum of both, and ‖Ψ − Ψ̄‖."""
     squared, along, of_mean = np.zeros(len(kept)), np.zeros(len(kept)), 0.0

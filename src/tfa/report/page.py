@@ -11,8 +11,9 @@ from markupsafe import Markup
 
 from tfa.base.files import write_text
 from tfa.errors import BadImage
-from tfa.maps.summary import is_judged, judged_rows
+from tfa.maps.decided import is_judged, reason_and_margin
 from tfa.photos.images import as_rgb
+from tfa.report.collect import heads_of
 from tfa.report.html import TEMPLATES, Decision, embedded, render
 from tfa.report.plots import bars, curves, scatter
 
@@ -29,35 +30,28 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
     page = render(
         TEMPLATES / "map.html",
         title=f"Report on {facts['name'] or 'a map'}",
+        headline=report["headline"],
         intro=[
             f"{facts['images']:,} images, {placed}; {facts['removed_images']:,} removed since the head was fitted.",
             f"Encoder {facts['encoder']['id']}; stored as {facts['storage']}; calibrations: {calibrations}.",
             *facts["notes"],
         ],
         report=report,
-        decisions=_decisions(evidence),
+        heads=[(head["title"], _decisions(head["decided"])) for head in heads_of(facts)],
         plots=list(_plots(evidence)),
         repeated=sum(len(group["images"]) - 1 for group in report["duplicates"]),
         histogram=counts
         and bars(np.bincount(counts).tolist(), "returned by so many images", "images", "How often images are returned"),
         thumbnail=_thumbnail,
+        names=lambda path: Path(path).name,
         shown=SHOWN,
         in_group=IN_GROUP,
     )
     write_text(Path(path), page)
 
 
-def _decisions(evidence: Mapping[str, Any]) -> list[Decision]:
-    made, reasons = evidence["decisions"], evidence["reasons"]
-    if is_judged(made):
-        return [Decision(*row) for row in judged_rows(made, reasons)]
-    choices = {
-        "assignment": ("assignment", made["assignment"]),
-        "carrier": ("carrier", made["carrier"]),
-        "admit_cls": ("global token", "admitted" if made["admit_cls"] else "left out"),
-        "strengths": ("strengths", f"c {made['c']:.3f}, β {made['beta']:.3f}"),
-    }
-    return [Decision(name, choice, reasons.get(key, "")) for key, (name, choice) in choices.items()]
+def _decisions(rows: Sequence[Mapping[str, Any]]) -> list[Decision]:
+    return [Decision(row["name"], row["choice"], reason_and_margin(row)) for row in rows]
 
 
 def _plots(evidence: Mapping[str, Any]) -> Iterator[tuple[Markup, str]]:

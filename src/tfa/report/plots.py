@@ -114,10 +114,10 @@ def _axes(xs: Sequence[float], ys: Sequence[float], *, logarithmic: bool = False
 def _framed(drawn: Sequence[str], across: Axis, down: Axis, x_name: str, y_name: str, alt: str) -> Markup:
     lines = [f'<path class="axis" d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>']
     for value in across.ticks():
-        lines.append(_text(across(value), HEIGHT - BOTTOM + 18, f"{value:.3g}", "middle"))
+        lines.append(_text(across(value), HEIGHT - BOTTOM + 18, f"{value:.6g}", "middle"))
     for value in down.ticks():
         lines.append(f'<path class="grid" d="M{LEFT} {down(value):.1f}H{WIDTH - RIGHT}"/>')
-        lines.append(_text(LEFT - 6, down(value) + 4, f"{value:.3g}", "end"))
+        lines.append(_text(LEFT - 6, down(value) + 4, f"{value:.6g}", "end"))
     lines.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_name, "middle"))
     middle = (TOP + HEIGHT - BOTTOM) / 2
     turned = f'transform="rotate(-90 14 {middle})"'

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from tfa.base.sentences import CONFIDENCE, CONFIDENCE_RULE, LATER_HITS, ORDER_VERIFIED, SURE, SURE_RULE
+
 MOST_HITS = 1000
 SESSION_NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 NAME_RULE = "letters, digits, - _ and . are allowed, at most 64"
@@ -24,8 +26,9 @@ class QueryFields(Given):
         None, description='Query with this calibration; "none" goes without, absent is the active one.'
     )
     min_confidence: float = Field(
-        0.0, ge=0, le=1, description="No hits are given if the best is less confident than this."
+        0.0, ge=0, le=1, description=f"No hits are given if the best is less confident than this. {CONFIDENCE_RULE}"
     )
+    sure: bool = Field(False, description=f"No hits are given unless the answer is sure. {SURE_RULE}")
     verify: bool | None = Field(
         None, description="Verify the best images by their patches; absent: as the map decided."
     )
@@ -149,6 +152,7 @@ class MapInfo(BaseModel):
     positions: bool = Field(description="Does any image have a position?")
     editable: bool = Field(description="Does the service take edits?")
     recent: RecentQueriesModel = Field(description="What the last queries say together.")
+    rules: dict[str, str] = Field(description="What confidence, sure and other words mean, a statement each.")
 
 
 class ShownImage(BaseModel):
@@ -160,14 +164,16 @@ class ShownImage(BaseModel):
 
 class HitModel(ShownImage):
     score: float
-    confidence: float = Field(description="Between 0 and 1.")
-    sure: bool = Field(description="Verified and confident enough to rely on.")
+    confidence: float = Field(description=CONFIDENCE)
+    sure: bool = Field(description=SURE)
     matches: int | None = Field(description="Patches that match in one spatial arrangement; null: not verified.")
 
 
 class QueryAnswer(BaseModel):
-    hits: list[HitModel]
-    confidence: float = Field(description="Of the best hit, also if it was too low to be given.")
+    hits: list[HitModel] = Field(description=f"{ORDER_VERIFIED} {LATER_HITS}")
+    confidence: float = Field(description="Of the best hit, also if it was too doubtful to be given.")
+    sure: bool = Field(description="Of the best hit, too.")
+    verified: bool = Field(description="Was the best hit verified by its patches?")
     calibration: str | None = Field(description="The calibration that answered.")
     session: str | None = Field(description="The camera that was named.")
     adapted_by: int = Field(description="Photos of the session that taught before this one; 0 without a session.")

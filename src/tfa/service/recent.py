@@ -43,7 +43,7 @@ class RecentQueries:
             while len(self._heads) > HEADS:
                 del self._heads[next(iter(self._heads))]
             answers = current.hits(tokens, question, recent.likeness)
-            recent.answers.extend(answer_of("", hits[:1], 0.0) for hits in answers if hits)
+            recent.answers.extend(answer_of("", hits[:1]) for hits in answers if hits)
         return answers
 
     def summary(self, state: MapState) -> dict[str, Any]:

@@ -42,7 +42,8 @@ class Served(ABC):
         metrics.map_images.labels(name).set_function(lambda: self.count)
         metrics.map_revision.labels(name).set_function(lambda: self.revision)
         metrics.sessions.labels(name).set_function(lambda: 0 if self.sessions is None else len(self.sessions))
-        self.evidence: tuple[object, dict[str, Any]] | None = None  # the last one computed, and of what
+        # Evidence and report, as last computed, and of what.
+        self.told: tuple[object, dict[str, dict[str, Any]]] | None = None
 
     # --- what a kind of map brings ------------------------------------------------------------------------------
 

@@ -32,6 +32,10 @@ def test_a_map_is_opened_by_its_url(town, url, dusk):
     opened = PlaceMap.load(url, encoder=FakeEncoder())
     assert isinstance(opened, EngineMap)
     assert told(opened.query(dusk)) == told(town.query(dusk))
+    assert repr(opened) == (
+        f"<EngineMap {url}: 14 photos; encoder fake@28; second-order head (second-order, partial); no calibration; "
+        "answers not verified>"
+    )
     info = opened.info()
     assert (info["images"], info["positions"], info["sample"], info["dims"]) == (PLACES, PLACES, PLACES, 64)
     assert (info["name"], info["previous"], info["engine"]["engine"]) == ("town", None, "memory")

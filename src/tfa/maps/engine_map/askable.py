@@ -20,6 +20,7 @@ from tfa.maps.engine_map.versions import Version, Versions, View
 from tfa.maps.likeness import Likeness
 from tfa.maps.records import Hit, ImageRecord
 from tfa.maps.state import MapState
+from tfa.maps.summary import in_short
 from tfa.maps.verification import Question, candidates_wanted
 from tfa.search.store import Store
 from tfa.search.stores import parsed, public
@@ -75,6 +76,11 @@ class AskableEngineMap(Asking):
 
     def __len__(self) -> int:
         return self.view.header.count
+
+    def __repr__(self) -> str:
+        """As it was last looked at: a debugger that shows it does not ask the engine."""
+        last = self._versions.last
+        return in_short(type(self).__name__, self.called, last.header.count, last.state)
 
     def prepare(self) -> None:
         """There is nothing to pack: reads what is needed to answer."""

@@ -36,6 +36,7 @@ from tfa.maps.records import CalibrationReport, EditReport, ImageRecord
 from tfa.maps.state import DATABASE
 from tfa.maps.state_changes import records_of
 from tfa.maps.verification import Question, candidates_wanted
+from tfa.photos.as_files import Photos
 from tfa.photos.images import find_images, nameable
 from tfa.photos.positions import Position, find_positions
 from tfa.photos.token_cache import EncodedImages
@@ -147,7 +148,7 @@ class EngineMap(AskableEngineMap):
 
     def calibrate(
         self,
-        photos: Any,
+        photos: Photos,
         name: str = "target",
         *,
         budget: int = CalibrationSpec.budget,

@@ -52,7 +52,12 @@ class Mask:
 
 def support(tops: np.ndarray) -> float:
     """U: mean over constructions of the number of distinct top-1 images. `tops` is `s p`."""
-    return float(np.mean([len(np.unique(row[row != NOBODY])) for row in tops]))
+    return float(np.mean(supports(tops)))
+
+
+def supports(tops: np.ndarray) -> tuple[int, ...]:
+    """The number of distinct top-1 images under each construction."""
+    return tuple(len(np.unique(row[row != NOBODY])) for row in tops)
 
 
 def agreement(tops: np.ndarray) -> tuple[float, float, float]:
@@ -72,10 +77,11 @@ class Candidate:
     name: str
     support: float
     agreement: tuple[float, float, float]
+    supports: tuple[int, ...] = ()  # under each construction: how far `support` is from chance
 
     @classmethod
     def of(cls, name: str, tops: np.ndarray) -> Candidate:
-        return cls(name, support(tops), agreement(tops))
+        return cls(name, support(tops), agreement(tops), supports(tops))
 
     def gain_over(self, other: Candidate) -> float:
         """D: the largest agreement gain over the construction pairs; negative when every pair agrees less."""
@@ -86,7 +92,7 @@ class Candidate:
         return self.support > other.support and self.gain_over(other) >= 0
 
     def to_dict(self) -> dict[str, object]:
-        return {"support": self.support, "agreement": list(self.agreement)}
+        return {"support": self.support, "agreement": list(self.agreement), "supports": list(self.supports)}
 
 
 def correlation(x: np.ndarray, y: np.ndarray) -> float:

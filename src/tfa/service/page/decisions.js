@@ -2,6 +2,7 @@
 import { call } from "./api.js";
 import { around, dots, frame, letters, line } from "./charts.js";
 import { alertIn, byId, make, makeSvg, number, table } from "./dom.js";
+import { card, reportCards } from "./report.js";
 
 const TITLES = {
   assignment: "Assignment of patches to words", route: "Assignment of patches to words",
@@ -43,28 +44,17 @@ export function reasonList(reasons) {
     make("dt", {}, titleOf(key)), make("dd", {}, String(reason))]));
 }
 
-const card = (title, kind, ...children) => make("section", { class: `card ${kind}` }, make("h3", {}, title), ...children);
-
-/** Reasons and values of one head, side by side. */
-function headCards(decisions, reasons, whose) {
-  const rows = decisionRows(decisions).map((cells) => ({ cells }));
-  return make("div", { class: "two" },
-    card(`In words, ${whose}`, "", reasonList(reasons)),
-    card(`In numbers, ${whose}`, "", table(["Decision", "Value"], rows, `Decisions, ${whose}`)));
-}
-
-/** The evidence is that of the map's own photos; a calibration in use decides anew and is shown first. */
-export async function showDecisions(facts) {
+/** What answers and why comes first, then what the map itself is like, then the evidence, drawn. */
+export async function showDecisions() {
   alertIn("decisions-alert", null);
   const place = byId("decisions-body");
   try {
-    const evidence = await call("v1/evidence");
-    const inUse = (facts.calibration_details || []).find((one) => one.name === facts.active);
+    const [report, evidence] = await Promise.all([call("v1/report"), call("v1/evidence")]);
+    const whose = evidence.calibration ? `, calibrated to ${evidence.calibration}` : "";
     place.replaceChildren(
-      inUse ? headCards(inUse.decisions, inUse.reasons, `calibrated to ${inUse.name}`) : "",
-      headCards(evidence.decisions, evidence.reasons, "from the map's own photos"),
+      ...reportCards(report),
       make("div", { class: "two" },
-        candidatesCard(evidence.candidates || []),
+        candidatesCard(evidence.candidates || [], whose),
         card("Spectrum and shaping", "", ...spectrumChart(evidence.spectrum)),
         card("Original against final similarity", "", ...similarityChart(evidence.similarity))));
   } catch (error) {
@@ -76,13 +66,13 @@ export async function showDecisions(facts) {
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.max(values.length, 1);
 
 /** Heads that a judge compared have a value each; the paper's candidates have support and agreement. */
-function candidatesCard(candidates) {
+function candidatesCard(candidates, whose) {
   if (!candidates.length || "support" in candidates[0])
-    return card("Candidates: support against agreement", "tall", ...candidateChart(candidates));
+    return card(`Candidates: support against agreement${whose}`, "tall", ...candidateChart(candidates));
   const rows = candidates.map((one) => ({ cells: [
     `${one.name}${one.chosen ? "  ✓ chosen" : ""}`, `${number(one.value, 2)} ± ${number(one.error, 2)}`,
     `${number(one.difference, 3)} ± ${number(one.difference_error, 3)}`] }));
-  return card("Candidates: evidence of their first answers", "tall",
+  return card(`Candidates: evidence of their first answers${whose}`, "tall",
     table(["Candidate", "Evidence", "Ahead of the incumbent"], rows, "Candidates"));
 }
 

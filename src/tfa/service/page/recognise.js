@@ -10,10 +10,11 @@ let hits = [];
 let refused = false; // was the last question refused for want of a token?
 let running = null; // of the question under way, so that a newer one can stop it
 let plan = null;
+let rules = {}; // in the words of the service
 
 const options = () => {
   const form = byId("recognise-options");
-  const names = ["k", "calibration", "min_confidence", "verify", "session", "sequence"];
+  const names = ["k", "calibration", "min_confidence", "sure", "verify", "session", "sequence"];
   return Object.fromEntries(names.map((name) => [name, form.elements[name].value.trim()]));
 };
 
@@ -59,10 +60,14 @@ function showAnswer(answer) {
   const isLost = typeof answer.lost === "number" && answer.lost > answer.confidence;
   const none = isLost
     ? `Lost${adapted}: that this frame shows no place of the map has probability ${number(answer.lost, 2)}. Give it the next frame.`
-    : `No match is confident enough: the best has ${best}. Lower the least confidence in the options to see it.`;
+    : options().sure && !answer.sure
+      ? `No match is sure: the best has ${best}. Ask for all answers in the options to see it.`
+      : `No match is confident enough: the best has ${best}. Lower the least confidence in the options to see it.`;
   say("recognise-status", hits.length
     ? `${count(hits.length, "match", "matches")}, best ${best}, ${head}${adapted}, ${number(answer.seconds, 2)} s.` : none);
   byId("hits").replaceChildren(...hits.map(hitCard));
+  const order = typeof answer.lost === "number" ? rules.order_sequence : answer.verified ? rules.order_verified : rules.order_unverified;
+  say("hits-order", hits.length && order ? `${order} ${rules.sure}` : "");
 }
 
 function hitCard(hit, index) {
@@ -102,6 +107,7 @@ function forget() {
 
 /** Fill the choices that depend on the map; an answer that is shown stays. */
 async function show(facts) {
+  rules = facts.rules || {};
   const select = byId("recognise-options").elements.calibration;
   const before = select.value;
   const inUse = facts.active ? `in use (${facts.active})` : "in use (none)";

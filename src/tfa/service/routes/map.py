@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tfa.base.sentences import rules
 from tfa.maps.state import DATABASE
+from tfa.report.collect import heads_of, report_of
 from tfa.report.evidence import evidence_of
 from tfa.service.auth import reading
-from tfa.service.context import Chosen, Running
+from tfa.service.context import Chosen, Running, image_url
 from tfa.service.models import MapEntry, MapInfo, Positions
 from tfa.service.served import Served
 
@@ -51,22 +54,53 @@ def public_info(live: Served) -> dict[str, Any]:
         "positions": info["positions"] > 0,
         "placed_images": info["positions"],
         "recent": live.queries.recent.summary(state),
+        "rules": rules(),
     }
 
 
 @router.get("/evidence")
 async def evidence(service: Running, live: Chosen) -> dict[str, Any]:
-    """What the decisions rest on: support and agreement of each candidate, the spectrum, similarities of pairs."""
-    return await service.work(lambda: _evidence(live))
+    """What the decisions of the head that answers rest on: its candidates, the spectrum, similarities of pairs."""
+    return await service.work(lambda: _kept(live, "evidence", evidence_of))
 
 
-def _evidence(live: Served) -> dict[str, Any]:
+@router.get("/report")
+async def report(service: Running, live: Chosen) -> dict[str, Any]:
+    """What `tfa report` says: a headline, what answers and why, advice, hubs, near and least recognised photos."""
+    return await service.work(lambda: _kept(live, "report", lambda place_map: _report(live, place_map)))
+
+
+def _kept(live: Served, name: str, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    """What was made of the map as it is: the same until an edit."""
     known_by, judged_on = live.judged_on()
-    kept = live.evidence
-    if kept is None or (kept[0] is not known_by and kept[0] != known_by):  # the same until an edit
-        kept = (known_by, evidence_of(judged_on))
-        live.evidence = kept
-    return kept[1]
+    if live.told is None or (live.told[0] is not known_by and live.told[0] != known_by):
+        live.told = (known_by, {})
+    told = live.told[1]
+    if name not in told:
+        told[name] = make(judged_on)
+    return told[name]
+
+
+def _report(live: Served, place_map: Any) -> dict[str, Any]:
+    """Without paths of this machine; photos have addresses instead."""
+
+    def shown(image: dict[str, Any]) -> dict[str, Any]:
+        return {
+            **{key: value for key, value in image.items() if key != "path"},
+            "image_url": image_url(live, image["id"]),
+        }
+
+    found = report_of(place_map, called=live.path_name)
+    plain = ("tfa", "headline", "near", "queries", "answers", "returned_by", "recall", "advice", "rules")
+    facts = found["map"]
+    return {
+        **{key: found[key] for key in plain},
+        "what_answers": facts["answers"],
+        "judged": facts["head"] == "judged",
+        "heads": heads_of(facts),
+        "duplicates": [{"images": [shown(one) for one in group["images"]]} for group in found["duplicates"]],
+        **{key: [shown(one) for one in found[key]] for key in ("hubs", "lonely", "least_alike")},
+    }
 
 
 @router.get("/positions", response_model=Positions)

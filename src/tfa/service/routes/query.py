@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import Request
 
 from tfa.errors import TfaError
+from tfa.maps.records import Answer, of_best
 from tfa.maps.state import DATABASE
 from tfa.maps.verification import Question
 from tfa.search.store import Region, Where
@@ -83,12 +84,16 @@ async def _start(service: Service, live: Served, upload: Upload, asked: Asked) -
 
 async def _answer(live: Served, query: Future[QueryResult], fields: QueryFields) -> dict[str, Any]:
     result = await answer_of(query)
+    told = Answer("", result.hits, result.confidence, **of_best(result.hits))
+    told = told.unless_doubtful(fields.min_confidence, fields.sure)
     return {
         "hits": [  # a path may have been written on another system: this kind knows both separators
             {**hit.to_dict(), "image": PureWindowsPath(hit.image).name, "image_url": image_url(live, hit.id)}
-            for hit in (result.hits if result.confidence >= fields.min_confidence else [])
+            for hit in told.hits
         ],
-        "confidence": result.confidence,
+        "confidence": told.confidence,
+        "sure": told.sure,
+        "verified": told.verified,
         "calibration": None if result.head == DATABASE else result.head,
         "session": fields.session,
         "adapted_by": result.adapted_by,

@@ -1,0 +1,69 @@
+"""Photos of any kind as files: what a service is sent, and what a map is calibrated with."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from tfa.errors import BadImage
+from tfa.photos.given import A_FILE, EMPTY, Photo, check_kind, short_name_of
+from tfa.photos.images import as_rgb, find_images
+
+File = tuple[str, bytes]  # name and content
+Photos = Photo | Sequence[Photo]  # one photo, several, or a folder of them
+
+
+def photo_file(photo: Photo) -> File:
+    """Name and content of a photo; pixels are written as PNG, which loses nothing."""
+    check_kind(photo)
+    if isinstance(photo, bytes):
+        if not photo:
+            raise BadImage(f"{short_name_of(photo)} cannot be sent: {EMPTY}")
+        return "photo", photo
+    if isinstance(photo, (Image.Image, np.ndarray)):
+        written = io.BytesIO()
+        as_rgb(photo).save(written, "PNG")
+        return "photo.png", written.getvalue()
+    path = Path(photo)
+    try:
+        return path.name, path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: no path has a zero byte in it
+        reason = getattr(error, "strerror", None) or error
+        name = short_name_of(photo)
+        raise BadImage(f"{name} cannot be read: {reason}; {A_FILE}", name) from None
+
+
+def listed(photos: Photos) -> list[Photo]:
+    """Several photos one by one: a photo is a list of one, a folder is the photos in it."""
+    one_alone = isinstance(photos, (str, os.PathLike, bytes, Image.Image, np.ndarray)) or hasattr(photos, "read")
+    several = [photos] if one_alone or not isinstance(photos, Iterable) else list(photos)
+    found: list[Photo] = []
+    for one in several:
+        is_folder = isinstance(one, (str, os.PathLike)) and os.path.isdir(one)
+        found += find_images(one) if is_folder else [one]
+    return found
+
+
+@contextmanager
+def photo_paths(photos: Photos) -> Iterator[list[Path]]:
+    """Their paths; of photos in memory those of files that are there as long as the context is."""
+    given = listed(photos)
+    for one in given:
+        check_kind(one)
+    with tempfile.TemporaryDirectory(prefix="tfa-photos-") as folder:
+        paths: list[Path] = []
+        for number, photo in enumerate(given):
+            if isinstance(photo, (str, os.PathLike)):
+                paths.append(Path(photo))
+                continue
+            name, content = photo_file(photo)
+            paths.append(Path(folder, f"{number:06d}-{name}"))
+            paths[-1].write_bytes(content)
+        yield find_images(paths)

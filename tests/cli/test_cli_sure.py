@@ -1,0 +1,87 @@
+"""`tfa query`: what is sure, how hits are ordered, and frames of a drive."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+
+from tests.cli.test_cli_query import hits
+from tfa.base.sentences import LATER_HITS, ORDER_SEQUENCE, ORDER_UNVERIFIED, ORDER_VERIFIED
+from tfa.maps import PlaceMap
+from tfa.photos.images import as_rgb
+
+
+def test_only_sure_answers_are_given_if_nothing_else_is_wanted(run, folder):
+    result = run("query", "town.tfa", "near.jpg", "far.jpg", "--sure", "--verify", "--no-online", "-k", 2)
+    assert result.exit_code == 0
+    assert f"{hits('near.jpg', 1, verify=True)[0].confidence:.2f} sure" in result.stdout
+    assert re.search(r"^  not sure \(confidence 0\.\d\d\)$", result.stdout, re.M)
+    told = json.loads(run("query", "town.tfa", "near.jpg", "far.jpg", "--sure", "--verify", "--json").stdout)["answers"]
+    assert [(one["sure"], one["verified"], len(one["hits"])) for one in told] == [(True, True, 5), (False, True, 0)]
+    assert told[1]["confidence"] > 0
+    result = run("query", "town.tfa", "near.jpg", "--sure")
+    assert "not sure" in result.stdout
+    assert "no answer was verified, so none is sure" in " ".join(result.stderr.split())
+    result = run("query", "town.tfa", "near.jpg", "--sure", "--no-verify")
+    assert result.exit_code == 2
+    assert "only a verified answer can be sure" in " ".join(result.stderr.split())
+    town = PlaceMap.load("town.tfa")
+    assert town.query("near.jpg", sure=True, verify=True) == hits("near.jpg", 5, verify=True)
+    assert town.query("far.jpg", sure=True, verify=True) == []
+
+
+def test_a_table_ends_with_how_its_rows_are_ordered(run, folder):
+    for words, rule in (((), ORDER_UNVERIFIED), (("--verify",), ORDER_VERIFIED)):
+        told = run("query", "town.tfa", "near.jpg", *words).stdout
+        assert " ".join(told.split()).endswith(f"{rule} {LATER_HITS}")
+    told = run("query", "town.tfa", "--sequence", "camera").stdout
+    assert " ".join(told.split()).count(ORDER_SEQUENCE) == 1
+
+
+def test_a_sequence_is_what_a_tracker_answers_frame_by_frame(run, folder):
+    told = json.loads(run("query", "town.tfa", "--sequence", "camera", "-k", 3, "--verify", "--json").stdout)["answers"]
+    tracker = PlaceMap.load("town.tfa").follow(k=3, verify=True)
+    for number, (frame, answer) in enumerate(zip(sorted(Path("camera").iterdir()), told, strict=True)):
+        picture = as_rgb(frame)
+        ours = tracker.step([frame, frame.read_bytes(), picture, np.asarray(picture)][number % 4])
+        assert answer["hits"] == [hit.to_dict() for hit in ours.hits]
+        assert (answer["lost"], answer["confidence"], answer["sure"]) == (ours.lost, ours.confidence, ours.sure)
+        trust = [hit.confidence for hit in ours.hits]
+        assert trust == sorted(trust, reverse=True)
+        assert all(hit.confidence >= 0.9 for hit in ours.hits if hit.sure)
+    assert sum(bool(answer["hits"]) for answer in told) > 5
+
+
+def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypatch):
+    from tfa.maps.expected_recall import Answers
+    from tfa.maps.records import FrameAnswer
+
+    asked = []
+
+    def followed(place_map, frames, **given):
+        asked.append(([frame.name for frame in frames], given))
+        [hit] = hits("near.jpg", 1)
+        away = [frame.name == "b.jpg" for frame in frames]
+        return Answers(
+            FrameAnswer(str(frame), [] if lost else [hit], 0.1, None, 0.9 if lost else 0.0, number)
+            for number, (frame, lost) in enumerate(zip(frames, away, strict=True))
+        )
+
+    monkeypatch.setattr("tfa.maps.sequence.query_sequence", followed)
+    result = run("query", "town.tfa", "--sequence", "walk", "-k", 2, "--min-confidence", 0.05)
+    assert result.exit_code == 0, result.stderr
+    assert asked[0][0] == ["a.jpg", "b.jpg"]
+    assert asked[0][1] == {
+        "k": 2, "min_confidence": 0.05, "calibration": None, "progress": True, "verify": None, "candidates": None,
+        "online": True, "sequence": True, "sure": False,
+    }  # fmt: skip
+    assert "lost (probability 0.90)" in result.stdout
+    assert "the last adapted by 1 photo;" in result.stderr
+    told = json.loads(run("query", "town.tfa", "--sequence", "walk", "--json").stdout)
+    assert told["expected_recall"] is None
+    told = told["answers"]
+    assert [entry["lost"] for entry in told] == [0.0, 0.9]
+    assert [entry["adapted_by"] for entry in told] == [0, 1]
