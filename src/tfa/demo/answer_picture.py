@@ -1,4 +1,4 @@
-"""One answer at a glance: the query, the photo of the map that answers it, their matches, and where that is on the map."""
+"""One answer at a glance: the query, the photo of the map that answers it, their matches, and where that is."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def explore(
     facts = [*facts_of(judged.judgement), *judged.notes]
     names = [run.name for run in judged.judgement.runs]
     table = table_of_scores(judged.scored, names)
-    progress = wants_progress(quiet=quiet, json=False)
+    progress = wants_progress(quiet)
     write_explorer(out, judged.judgement, table, facts, progress=progress)
     queries = max(len(run.evaluated) for run in judged.judgement.runs)
     say(f"{out}: {counted(len(names), 'head')} on {queries:,} queries of {judged.truth.title}")
