@@ -76,7 +76,7 @@ def test_all_writes_every_table_the_records_fill(table: Run, results: Path, tmp_
     assert done.exit_code == 0, done.output
     assert {path.name for path in (tmp_path / "tables").iterdir()} == {
         f"{name}.{ending}"
-        for name in ("overview", "primary", "native", "budgets", "heads")
+        for name in ("product", "overview", "primary", "native", "budgets", "heads")
         for ending in ("md", "csv", "tex")
     }
     assert (tmp_path / "tables" / "primary.md").read_text("utf-8") in done.stdout

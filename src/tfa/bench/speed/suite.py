@@ -126,6 +126,14 @@ SUITE: dict[str, Benchmark] = {
         small={"sizes": (1000,), "repeats": 3},
         full={"sizes": (1000, 10_000)},
     ),
+    "cold": Benchmark(
+        title="One photo, from the shell",
+        run="cold:run_cold_benchmark",
+        floor="The floor is a script that reads the same photo and runs the same integer model by onnxruntime, and "
+        "nothing else; times are of whole processes, the fastest of several. Wanted with --fast: 2.5 s and 350 MB.",
+        small={"images": 200, "repeats": 1},
+        full={"images": 1000, "repeats": 5},
+    ),
     "map-size": Benchmark(
         title="Bytes of a map",
         run="map_size:run_map_size_benchmark",

@@ -58,6 +58,7 @@ class ByHead:
     unranked: tuple[str, ...] = ()  # blocks whose numbers are not compared
     across_encoders: bool = False  # ranks compare systems, not heads of one encoder
     mean: bool = False  # a last column: the mean over all datasets, of heads that have a number for each
+    titles: Mapping[str, str] = field(default_factory=dict)  # of heads that go by another name here
     notes: tuple[str, ...] = field(default=())
 
 
@@ -180,7 +181,7 @@ def _lines_of_head(sheet: ByHead, look: Lookup, head: str, slots: Sequence[tuple
             return [None for _ in slots]
         return [figure(sheet.paper, look.paper_row(dataset), head, k, backbone) for dataset, k in slots]
 
-    title, saw, lines, beside_ours = look.head_title(head), look.saw(head), [], set()
+    title, saw, lines, beside_ours = sheet.titles.get(head) or look.head_title(head), look.saw(head), [], set()
     trained = saw == LABELS
     for encoder in look.encoders:
         ours = [number_of(look.cell(dataset, encoder, head), k) for dataset, k in slots]

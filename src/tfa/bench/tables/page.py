@@ -108,7 +108,7 @@ def _positives(one: Scored) -> str:
 
 def _tables(scored: Sequence[Scored]) -> Iterator[str]:
     shown = cells(scored)
-    first = ("overview", "heads")
+    first = ("product", "overview", "heads")
     for name in (*first, *(name for name in LAYOUTS if name not in first)):
         try:
             yield markdown(layout(name, shown, both=name == "spectral"))

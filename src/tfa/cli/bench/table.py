@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 class Name(StrEnum):
     """The layouts of tfa.bench.tables.table_specs, and all of them."""
 
+    product = "product"
     overview = "overview"
     primary = "primary"
     aerial = "aerial"
