@@ -129,6 +129,12 @@ def test_a_k_beyond_the_rankings_names_both():
         score(record, TRUTH)
 
 
+def test_a_ranking_of_every_image_is_deep_enough_for_any_k():
+    record = synthetic_record(TRUTH, [[[RIGHT]]] * 4)
+    whole = replace(record, dataset={**record.dataset, "database": record.depth})
+    assert score(whole, TRUTH, ks=[1, 20]).recalls[20].mean == 1
+
+
 @pytest.mark.parametrize(
     ("given", "message"), [({"ks": [0]}, "at least 1"), ({"unanswerable": "x"}, "'miss' or 'skip'")]
 )

@@ -238,7 +238,7 @@ def _check_settings(record: Record, ks: Sequence[int], unanswerable: str) -> Non
         raise BadSpec(f"unanswerable={unanswerable!r} is unknown; use {' or '.join(map(repr, UNANSWERABLE))}")
     if not ks or min(ks) < 1:
         raise BadSpec(f"ks={list(ks)} is out of range: give at least one k, each at least 1")
-    if max(ks) > record.depth:
+    if record.depth < min(max(ks), record.dataset["database"]):  # a ranking of all images ends where they end
         raise BadSpec(
             f"{_where(record)}: rankings are {record.depth} deep, recall at {max(ks)} needs {max(ks)}; "
             f"use k up to {record.depth}, or run the head again with deeper rankings"
