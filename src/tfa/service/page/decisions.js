@@ -54,7 +54,7 @@ export async function showDecisions() {
     place.replaceChildren(
       ...reportCards(report),
       make("div", { class: "two" },
-        candidatesCard(evidence.candidates || [], whose),
+        ...(evidence.candidates?.length ? [candidatesCard(evidence.candidates, whose)] : []), // a head of few photos has none
         card("Spectrum and shaping", "", ...spectrumChart(evidence.spectrum)),
         card("Original against final similarity", "", ...similarityChart(evidence.similarity))));
   } catch (error) {
@@ -67,7 +67,7 @@ const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.ma
 
 /** Heads that a judge compared have a value each; the paper's candidates have support and agreement. */
 function candidatesCard(candidates, whose) {
-  if (!candidates.length || "support" in candidates[0])
+  if ("support" in candidates[0])
     return card(`Candidates: support against agreement${whose}`, "tall", ...candidateChart(candidates));
   const rows = candidates.map((one) => ({ cells: [
     `${one.name}${one.chosen ? "  ✓ chosen" : ""}`, `${number(one.value, 2)} ± ${number(one.error, 2)}`,
@@ -77,7 +77,6 @@ function candidatesCard(candidates, whose) {
 }
 
 function candidateChart(candidates) {
-  if (!candidates.length) return [make("p", {}, "This map keeps no candidates.")];
   const points = candidates.map((one, at) => ({ ...one, x: one.support, y: mean(one.agreement), letter: String.fromCharCode(65 + (at % 26)) }));
   const chart = frame({
     title: "Support against agreement of each candidate; the table below has the numbers",

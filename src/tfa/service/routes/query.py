@@ -85,7 +85,7 @@ async def _start(service: Service, live: Served, upload: Upload, asked: Asked) -
 
 async def _answer(live: Served, query: Future[QueryResult], fields: QueryFields) -> dict[str, Any]:
     result = await answer_of(query)
-    told = Answer("", result.hits, result.confidence, **of_best(result.hits))
+    told = Answer("", result.hits, result.confidence, None, **of_best(result.hits))
     told = told.unless_doubtful(ONLY_SURE if fields.sure else fields.min_confidence)
     return {
         "hits": [  # a path may have been written on another system: this kind knows both separators
