@@ -64,8 +64,10 @@ class StubMap:
         return {
             "name": self.name, "revision": self.revision, "images": len(self.photos), "encoder": {"id": "fake@28"},
             "calibrations": self.calibrations, "active_calibration": self.active, "positions": True,
-            "decisions": BEFORE, "reasons": REASONS, "editable": self.editable, "rules": rules(),
-            "calibration_details": [{"name": n, "decisions": AFTER, "reasons": REASONS} for n in self.calibrations],
+            "decisions": BEFORE, "reasons": REASONS, "editable": self.editable, "rules": rules(), "decided": DECIDED,
+            "calibration_details": [
+                {"name": n, "decisions": AFTER, "decided": DECIDED_AFTER} for n in self.calibrations
+            ],
         }  # fmt: skip
 
     def positions(self) -> dict[str, Any]:
@@ -128,19 +130,9 @@ class StubMap:
         }  # fmt: skip
 
     def report(self) -> dict[str, Any]:
-        margin = {
-            "standard_errors": 0.6,
-            "within_noise": True,
-            "in_words": "0.6 standard errors from flipping, within noise (x)",
-        }
-        decided = [
-            {"name": "assignment", "choice": "soft", "reason": REASONS["assignment"], "margin": margin},
-            {"name": "global token", "choice": "used", "reason": REASONS["admit_cls"], "margin": None},
-        ]  # fmt: skip
-        heads = [{"title": "Without a calibration", "decided": decided}]
+        heads = [{"title": "Without a calibration", "decided": DECIDED}]
         if self.active:
-            after = [{"name": "carrier", "choice": AFTER["carrier"], "reason": "", "margin": None}]
-            heads.insert(0, {"title": f"Calibration {self.active}", "decided": after})
+            heads.insert(0, {"title": f"Calibration {self.active}", "decided": DECIDED_AFTER})
         return {
             "headline": "30 photos, 1 near-duplicate group, expected recall 91 %, calibrate for night", "heads": heads,
             "what_answers": {"calibration": self.active, "verified": True, "in_words": "answers come from a stub"},
@@ -161,3 +153,11 @@ REASONS = {
     "carrier": "partial: it covers as much as the adaptive kernel and agrees more",
     "admit_cls": "used: with it 9.3 distinct images, without 9.0",
 }
+NEAR = {"standard_errors": 0.6, "within_noise": True, "in_words": "0.6 standard errors from flipping, within noise (x)"}
+DECIDED, DECIDED_AFTER = (
+    [
+        {"name": name, "choice": choice, "reason": REASONS[key], "margin": NEAR if key == "assignment" else None}
+        for key, name, choice in zip(REASONS, ("assignment", "strengths", "carrier", "global token"), made, strict=True)
+    ]
+    for made in (("soft", "c 0.250, β 0.513", "partial", "used"), ("soft", "c 0.310, β 0.180", "adaptive", "left out"))
+)

@@ -17,11 +17,12 @@ def test_a_calibration_shows_its_progress_and_what_changed(open_page, service, p
     wait_for_text(page, "#job-status", "The map is calibrated to phone.")
     assert page.inner_text("#changes-title") == "What changed with phone"
     rows = dict(row.split("\t", 1) for row in page.locator("#changes tbody tr").all_inner_texts())
-    assert rows["Kernel"] == "partial\tadaptive (changed)"
-    assert rows["Assignment"] == "soft\tsoft"
-    assert rows["Centring β"] == "0.510\t0.180 (changed)"
-    assert rows["Global token"] == "used\tleft out (changed)"
-    assert "4 decisions changed." in page.inner_text("#changes")
+    assert rows["carrier"] == "partial\tadaptive (changed)"
+    assert rows["assignment"] == "soft\tsoft"
+    assert rows["strengths"] == "c 0.250, β 0.513\tc 0.310, β 0.180 (changed)"
+    assert rows["global token"] == "used\tleft out (changed)"
+    assert "3 decisions changed." in page.inner_text("#changes")
+    assert "within noise" in page.inner_text("#changes dl")
     assert "3 photos are few" in page.inner_text("#changes")
     wait_for_text(page, "#map-facts", "calibrated to phone")
     sent = next(fields for method, path, fields in service.stub.calls if path == "/v1/calibrations")

@@ -7,9 +7,11 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.cli.test_cli_query import hits
 from tfa.base.sentences import LATER_HITS, ORDER_SEQUENCE, ORDER_UNVERIFIED, ORDER_VERIFIED
+from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 
@@ -25,12 +27,15 @@ def test_only_sure_answers_are_given_if_nothing_else_is_wanted(run, folder):
     result = run("query", "town.tfa", "near.jpg", "--sure")
     assert "not sure" in result.stdout
     assert "no answer was verified, so none is sure" in " ".join(result.stderr.split())
-    result = run("query", "town.tfa", "near.jpg", "--sure", "--no-verify")
-    assert result.exit_code == 2
-    assert "only a verified answer can be sure" in " ".join(result.stderr.split())
+    for words, said in ((["--no-verify"], "others are not sure"), (["--min-confidence", 0.3], "have 0.9 and more")):
+        result = run("query", "town.tfa", "near.jpg", "--sure", *words)
+        assert result.exit_code == 2
+        assert said in " ".join(result.stderr.split())
     town = PlaceMap.load("town.tfa")
-    assert town.query("near.jpg", sure=True, verify=True) == hits("near.jpg", 5, verify=True)
-    assert town.query("far.jpg", sure=True, verify=True) == []
+    assert town.query("near.jpg", min_confidence="sure", verify=True) == hits("near.jpg", 5, verify=True)
+    assert town.query("far.jpg", min_confidence="sure", verify=True) == []
+    with pytest.raises(BadSpec, match="between 0 and 1, or 'sure'"):
+        town.query("far.jpg", min_confidence="certain")
 
 
 def test_a_table_ends_with_how_its_rows_are_ordered(run, folder):
@@ -76,7 +81,7 @@ def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypa
     assert asked[0][0] == ["a.jpg", "b.jpg"]
     assert asked[0][1] == {
         "k": 2, "min_confidence": 0.05, "calibration": None, "progress": True, "verify": None, "candidates": None,
-        "online": True, "sequence": True, "sure": False,
+        "online": True, "sequence": True,
     }  # fmt: skip
     assert "lost (probability 0.90)" in result.stdout
     assert "the last adapted by 1 photo;" in result.stderr

@@ -97,6 +97,8 @@ class CalibrationSpec(Spec):
 
 AUTO: Literal["auto"] = "auto"
 Candidates = int | Literal["auto"]
+ONLY_SURE: Literal["sure"] = "sure"
+LeastConfidence = float | Literal["sure"]  # below which no hit is given; "sure" asks for sure answers alone
 PATCHES = ("full", "small")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tfa.base.config import AUTO, Candidates, EncoderOptions
+from tfa.base.config import AUTO, ONLY_SURE, Candidates, EncoderOptions, LeastConfidence
 from tfa.base.sentences import CONFIDENCE_RULE, SURE_RULE
 from tfa.cli import options
 from tfa.cli.console import print_json
@@ -103,14 +103,18 @@ def query(
     """
     wanted = candidates_given(candidates)
     check_combination(photos, sequence, engine, bool(session) or region is not None)
-    if sure and verify is False:
-        raise typer.BadParameter("only a verified answer can be sure; leave out --no-verify or --sure")
+    least: LeastConfidence = ONLY_SURE if sure else min_confidence
+    if sure and (verify is False or min_confidence):
+        other = (
+            "--min-confidence: sure answers have 0.9 and more" if min_confidence else "--no-verify: others are not sure"
+        )
+        raise typer.BadParameter(f"leave out --sure, or {other}")
     where = options.where_of(session, region)
     place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json, checksum=checksum)
     place_map.use_engine(engine)
     queries = expanded([sequence] if sequence else photos or [])
-    common: dict[str, Any] = {"min_confidence": min_confidence, "calibration": calibration, "progress": progress}
-    common |= {"k": k, "verify": verify, "candidates": wanted, "sure": sure}
+    common: dict[str, Any] = {"min_confidence": least, "calibration": calibration, "progress": progress}
+    common |= {"k": k, "verify": verify, "candidates": wanted}
     answers: Answers[Any]
     alone = no_online or engine is not None or is_url(map) or where is not None or len(queries) < 2
     if sequence is None and alone:
@@ -128,9 +132,9 @@ def query(
             }
         )
     else:
-        show(answers, k, min_confidence, only_sure=sure)
+        show(answers, k, least)
     if montage is not None:
-        write_montage(montage, answers, min_confidence)
+        write_montage(montage, answers, least)
     end_with_errors(answers)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tfa.base.config import ONLY_SURE, LeastConfidence
 from tfa.base.sentences import LATER_HITS, order_of
 from tfa.cli.console import console, counted, note, open_table, say, show_error
 
@@ -31,16 +32,16 @@ def end_with_errors(answers: Sequence[Any]) -> None:
         raise typer.Exit(1)
 
 
-def show(answers: Answers[Any], k: int, min_confidence: float, *, only_sure: bool = False) -> None:
+def show(answers: Answers[Any], k: int, least: LeastConfidence) -> None:
     """A table each, or one for all with what they say together; how rows are ordered; what else is to be known."""
     if len(answers) > ONE_BY_ONE:
-        show_many(answers, k, min_confidence)
+        show_many(answers, k, least)
         show_together(answers)
     else:
         for answer in answers:
-            show_one(answer, min_confidence)
+            show_one(answer, least)
     show_order(answers)
-    if only_sure and not any(answer.verified for answer in answers):
+    if least == ONLY_SURE and not any(answer.verified for answer in answers):
         note(NEVER_SURE)
     most = max((getattr(answer, "adapted_by", 0) for answer in answers), default=0)
     if most:
@@ -82,20 +83,20 @@ def entry(answer: Any) -> dict[str, Any]:
     return {**entry, "hits": [hit.to_dict() for hit in answer.hits]}
 
 
-def _no_place(answer: Any, min_confidence: float) -> str:
+def _no_place(answer: Any, least: LeastConfidence) -> str:
     if answer.error is not None:
         return "not readable"
     if (getattr(answer, "lost", None) or 0.0) > answer.confidence:
         return f"lost (probability {answer.lost:.2f})"
-    if answer.confidence < min_confidence:
-        return f"no place (confidence {answer.confidence:.2f} below {min_confidence:.2f})"
-    return f"not sure (confidence {answer.confidence:.2f})"
+    if least == ONLY_SURE:
+        return f"not sure (confidence {answer.confidence:.2f})"
+    return f"no place (confidence {answer.confidence:.2f} below {least:.2f})"
 
 
-def show_one(answer: Any, min_confidence: float) -> None:
+def show_one(answer: Any, least: LeastConfidence) -> None:
     say(str(answer.query), style="bold")
     if not answer.hits:
-        say(f"  {_no_place(answer, min_confidence)}", style="yellow")
+        say(f"  {_no_place(answer, least)}", style="yellow")
         return
     columns = _columns([answer])
     table = open_table("", "image", *columns, fold=FOLDED)
@@ -104,7 +105,7 @@ def show_one(answer: Any, min_confidence: float) -> None:
     console().print(table)
 
 
-def show_many(answers: Sequence[Any], k: int, min_confidence: float) -> None:
+def show_many(answers: Sequence[Any], k: int, least: LeastConfidence) -> None:
     columns = _columns(answers)
     table = open_table("query", "best image", *columns, fold=FOLDED)
     for answer in answers:
@@ -112,7 +113,7 @@ def show_many(answers: Sequence[Any], k: int, min_confidence: float) -> None:
         if answer.hits:
             table.add_row(query, *_cells(answer.hits[0], columns))
         else:
-            table.add_row(query, _no_place(answer, min_confidence), style="yellow")
+            table.add_row(query, _no_place(answer, least), style="yellow")
     console().print(table)
     answered = sum(bool(answer.hits) for answer in answers)
     say(f"{answered:,} of {counted(len(answers), 'photo')} answered")
@@ -132,13 +133,13 @@ def _cells(hit: Any, columns: Sequence[str]) -> tuple[str, ...]:
     return hit.image, str(hit.id), f"{hit.score:.4f}", confidence, *matches, position
 
 
-def write_montage(path: Path, answers: Sequence[Any], min_confidence: float) -> None:
+def write_montage(path: Path, answers: Sequence[Any], least: LeastConfidence) -> None:
     from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, matches_line
 
     rows = []
     for answer in answers[:MONTAGE_ROWS]:
         file = Path(answer.query)
-        title = str(file) if answer.hits else f"{file}: {_no_place(answer, min_confidence)}"
+        title = str(file) if answer.hits else f"{file}: {_no_place(answer, least)}"
         tiles = []
         for hit in answer.hits:
             where = [] if hit.position is None else [str(hit.position)]

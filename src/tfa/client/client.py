@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tfa.base.config import Candidates
+from tfa.base.config import Candidates, LeastConfidence
 from tfa.base.progress import Progress, as_progress
 from tfa.client.connection import Connection, ServiceError
 from tfa.client.followed_session import FollowedSession
-from tfa.client.forms import answer_of, batches, fields_of, hits_of, skipped_of, where_fields
+from tfa.client.forms import answer_of, batches, fields_of, hits_of, least_fields, skipped_of, where_fields
 from tfa.errors import TfaError
 from tfa.photos.as_files import Photos, listed, photo_file
 from tfa.photos.given import Photo, name_of
@@ -43,10 +43,9 @@ class Client(Connection):
         self,
         photo: Photo,
         k: int = 5,
-        min_confidence: float = 0.0,
+        min_confidence: LeastConfidence = 0.0,
         calibration: str | None = None,
         *,
-        sure: bool = False,
         verify: bool | None = None,
         candidates: Candidates | None = None,
         session: str | None = None,
@@ -58,8 +57,8 @@ class Client(Connection):
         says which images may answer, as in `PlaceMap.query`.
         """
         fields = fields_of(
-            k=k, min_confidence=min_confidence, sure=sure, calibration=calibration, verify=verify,
-            candidates=candidates, session=session, **where_fields(where),
+            k=k, calibration=calibration, verify=verify, candidates=candidates, session=session,
+            **least_fields(min_confidence), **where_fields(where),
         )  # fmt: skip
         return hits_of(self._post("/v1/query", "image", [photo_file(photo)], fields))
 
@@ -67,11 +66,10 @@ class Client(Connection):
         self,
         photos: Photos,
         k: int = 5,
-        min_confidence: float = 0.0,
+        min_confidence: LeastConfidence = 0.0,
         progress: bool | Progress | None = None,
         calibration: str | None = None,
         *,
-        sure: bool = False,
         verify: bool | None = None,
         candidates: Candidates | None = None,
         session: str | None = None,
@@ -80,8 +78,8 @@ class Client(Connection):
         from tfa.maps.expected_recall import Answers
 
         fields = fields_of(
-            k=k, min_confidence=min_confidence, sure=sure, calibration=calibration, verify=verify,
-            candidates=candidates, session=session,
+            k=k, calibration=calibration, verify=verify, candidates=candidates, session=session,
+            **least_fields(min_confidence),
         )  # fmt: skip
         answers: Answers[Answer] = Answers()
         several = listed(photos)

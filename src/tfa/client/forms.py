@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from tfa.base.config import ONLY_SURE, LeastConfidence
 from tfa.errors import TfaError
 from tfa.photos.as_files import File, photo_file
 from tfa.photos.given import Photo
@@ -41,6 +42,11 @@ def batches(photos: Iterable[Photo]) -> Iterator[list[File | TfaError]]:
 def fields_of(**given: Any) -> dict[str, Any]:
     """Form fields of what was given; None is left out, so that the service's defaults hold."""
     return {key: value for key, value in given.items() if value is not None}
+
+
+def least_fields(min_confidence: LeastConfidence) -> dict[str, Any]:
+    """Form fields of how doubtful an answer may be."""
+    return {"sure": True} if min_confidence == ONLY_SURE else {"min_confidence": min_confidence}
 
 
 def where_fields(where: Where | None) -> dict[str, str]:

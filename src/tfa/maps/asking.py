@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfa.base.config import Candidates, EncoderOptions
+from tfa.base.config import ONLY_SURE, Candidates, EncoderOptions, LeastConfidence
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder, load_encoder
@@ -86,34 +86,32 @@ class Asking(ABC):
         self,
         photo: Photo,
         k: int = 5,
-        min_confidence: float = 0.0,
+        min_confidence: LeastConfidence = 0.0,
         calibration: str | None = None,
         *,
-        sure: bool = False,
         verify: bool | None = None,
         candidates: Candidates | None = None,
         where: Where | None = None,
     ) -> list[Hit]:
         """The k most likely places of a photo: a path, its bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
 
-        There are none if the best is below `min_confidence`, or if `sure` and it is not sure. `calibration` names the
+        There are none if the best is below `min_confidence`; "sure" asks for sure answers. `calibration` names the
         one to use; None is the map's active one, "none" the database-only head. `verify` says whether the best
         `candidates` are verified by their patches; None is as was admitted. `where` says which images may answer, by
         session and region; None lets all answer.
         """
         question, least = Question(k, calibration, verify, candidates, where), checked_share(min_confidence)
         [answer] = self._answers([photo], question, strict=True)
-        return answer.unless_doubtful(least, sure).hits
+        return answer.unless_doubtful(least).hits
 
     def query_many(
         self,
         photos: Photos,
         k: int = 5,
-        min_confidence: float = 0.0,
+        min_confidence: LeastConfidence = 0.0,
         progress: bool | Progress | None = None,
         calibration: str | None = None,
         *,
-        sure: bool = False,
         verify: bool | None = None,
         candidates: Candidates | None = None,
         where: Where | None = None,
@@ -127,7 +125,7 @@ class Asking(ABC):
         several, min_confidence = listed(photos), checked_share(min_confidence)
         with as_progress(progress).task("querying", len(several), "photos") as task:
             for answer in self._answers(several, question, strict=False, likeness=likeness):
-                answers.append(answer.unless_doubtful(min_confidence, sure))
+                answers.append(answer.unless_doubtful(min_confidence))
                 task.advance()
         answers.notice = likeness.notice(self.called)
         return answers
@@ -207,7 +205,7 @@ def answer_of(name: str, hits: list[Hit], error: str | None = None) -> Answer:
     return Answer(name, hits, hits[0].confidence if hits else 0.0, error, **of_best(hits))
 
 
-def checked_share(min_confidence: float) -> float:
-    if not 0 <= min_confidence <= 1:
-        raise BadSpec(f"min_confidence={min_confidence} is out of range: must be between 0 and 1")
-    return min_confidence
+def checked_share(min_confidence: LeastConfidence) -> LeastConfidence:
+    if min_confidence == ONLY_SURE or (not isinstance(min_confidence, str) and 0 <= min_confidence <= 1):
+        return min_confidence
+    raise BadSpec(f"min_confidence={min_confidence!r} is not allowed: must be between 0 and 1, or {ONLY_SURE!r}")

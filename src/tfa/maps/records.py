@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from tfa.base.config import ONLY_SURE, LeastConfidence
 from tfa.photos.positions import Position
 
 
@@ -62,9 +63,9 @@ class Answer:
     sure: bool = field(default=False, kw_only=True)  # of the best hit, too
     verified: bool = field(default=False, kw_only=True)
 
-    def unless_doubtful(self, min_confidence: float, only_sure: bool) -> Self:
+    def unless_doubtful(self, least: LeastConfidence) -> Self:
         """Without hits if it is less confident than that, or not sure where nothing else is wanted."""
-        enough = self.confidence >= min_confidence and (self.sure or not only_sure)
+        enough = self.sure if least == ONLY_SURE else self.confidence >= float(least)
         return self if enough else replace(self, hits=[])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tfa.base.config import LeastConfidence
 from tfa.base.progress import Progress, as_progress
 from tfa.maps.asking import checked_share
 from tfa.maps.expected_recall import Answers
@@ -15,23 +16,21 @@ from tfa.photos.as_files import Photos, listed
 def query_sequence(
     place_map: AskableMap,
     frames: Photos,
-    min_confidence: float = 0.0,
+    min_confidence: LeastConfidence = 0.0,
     progress: bool | Progress | None = None,
-    *,
-    sure: bool = False,
     **how: Any,
 ) -> Answers[FrameAnswer]:
     """Answers to photos in the order they were taken; `how` is as for `PlaceMap.follow`.
 
     The k likeliest images of each frame; none when being lost is likelier than the best place, when its confidence is
-    below `min_confidence`, or when it is not sure where only `sure` answers are wanted. A frame that cannot be read
-    gets an answer that says so, and the tracker goes on.
+    below `min_confidence`, or when that is "sure" and it is not. A frame that cannot be read gets an answer that says
+    so, and the tracker goes on.
     """
     checked_share(min_confidence)
     tracker, answers, photos = place_map.follow(**how), Answers[FrameAnswer](), listed(frames)
     with as_progress(progress).task("following", len(photos), "frames") as task:
         for answer in tracker.steps(photos):
-            answers.append(answer.unless_doubtful(min_confidence, sure))
+            answers.append(answer.unless_doubtful(min_confidence))
             task.advance()
     answers.notice = tracker.likeness.notice(str(place_map.path or "MAP"))
     return answers

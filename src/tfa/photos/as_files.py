@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -43,7 +44,7 @@ def photo_file(photo: Photo) -> File:
 def listed(photos: Photos) -> list[Photo]:
     """Several photos one by one: a photo is a list of one, a folder is the photos in it."""
     one_alone = isinstance(photos, (str, os.PathLike, bytes, Image.Image, np.ndarray)) or hasattr(photos, "read")
-    several = [photos] if one_alone or not isinstance(photos, Iterable) else list(photos)
+    several: list[Any] = [photos] if one_alone or not isinstance(photos, Iterable) else list(photos)
     found: list[Photo] = []
     for one in several:
         is_folder = isinstance(one, (str, os.PathLike)) and os.path.isdir(one)

@@ -68,14 +68,15 @@ def find_images(source: Source | Sequence[Source]) -> list[Path]:
 
 def _listed(source: object) -> list[Source]:
     """Paths of a sequence; photos in memory have no file that a map could name."""
-    sources = list(source) if isinstance(source, Iterable) and not isinstance(source, (bytes, np.ndarray)) else [source]
-    for one in sources:
+    several = list(source) if isinstance(source, Iterable) and not isinstance(source, (bytes, np.ndarray)) else [source]
+    paths = [one for one in several if isinstance(one, (str, os.PathLike))]
+    for one in several:
         if not isinstance(one, (str, os.PathLike)):
             raise BadSpec(
                 f"photos must be given by their paths here, got {type(one).__name__}: a map names its photos by their "
                 "files; save it as a file and give its path"
             )
-    return sources
+    return paths
 
 
 def nameable(paths: Sequence[Path], *, skip_bad: bool) -> tuple[list[Path], list[tuple[Path, str]]]:

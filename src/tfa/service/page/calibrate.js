@@ -1,8 +1,8 @@
 // The calibrate view: photos of a camera, the job's progress, and what the map decides differently.
 import { call, events, formOf, announce } from "./api.js";
-import { decisionRows, reasonList } from "./decisions.js";
 import { alertIn, byId, count, make, say, table } from "./dom.js";
 import { ChosenFiles, fileZone } from "./files.js";
+import { decidedList } from "./report.js";
 import { showSessions, startSessions } from "./sessions.js";
 
 let chosen = null;
@@ -28,10 +28,10 @@ async function finished(id) {
   }
 }
 
-/** Decisions and reasons of the head that answers now. */
+/** What the head that answers now decided. */
 async function decided() {
   const facts = await call("v1/map");
-  return (facts.calibration_details || []).find((one) => one.name === facts.active_calibration) || facts;
+  return ((facts.calibration_details || []).find((one) => one.name === facts.active_calibration) || facts).decided;
 }
 
 async function calibrate(event) {
@@ -50,7 +50,7 @@ async function calibrate(event) {
     const form = formOf("images", chosen.files, { name, score: fields.score.value });
     const { job } = await call("v1/calibrations", { method: "POST", form });
     const result = await finished(job);
-    showChanges(name, before, { ...(await decided()), ...result });
+    showChanges(name, before, await decided(), result);
     say("job-status", `The map is calibrated to ${name}.`);
     chosen.clear();
     announce("map-edited");
@@ -64,22 +64,23 @@ async function calibrate(event) {
 }
 
 /** Decisions before and after in one table; what changed stands out, and says so in words too. */
-export function showChanges(name, before, after) {
-  const old = decisionRows(before.decisions);
-  const rows = decisionRows(after.decisions).map(([label, value], at) => {
-    const changed = value !== old[at][1];
-    return { cells: [label, old[at][1], changed ? `${value} (changed)` : value], changed };
+function showChanges(name, before, after, result) {
+  const old = Object.fromEntries(before.map((row) => [row.name, row.choice]));
+  const rows = after.map((row) => {
+    const was = old[row.name] ?? "–";
+    const changed = row.choice !== was;
+    return { cells: [row.name, was, changed ? `${row.choice} (changed)` : row.choice], changed };
   });
   const changes = rows.filter((row) => row.changed).length;
-  const skipped = (after.skipped || []).map((one) => `Skipped ${one.image}: ${one.reason}`);
+  const skipped = (result.skipped || []).map((one) => `Skipped ${one.image}: ${one.reason}`);
   const place = byId("changes");
   place.replaceChildren(
     make("h3", { id: "changes-title", tabindex: "-1" }, `What changed with ${name}`),
     make("p", {}, changes ? `${count(changes, "decision")} changed.` : "No decision changed."),
-    make("p", {}, after.in_words ? `With it, ${after.in_words}.` : ""),
+    make("p", {}, result.in_words ? `With it, ${result.in_words}.` : ""),
     table(["Decision", "Before", "After"], rows, "Decisions before and after"),
-    ...[...(after.notes || []), ...skipped].map((note) => make("p", { class: "quiet" }, note)),
-    make("h4", {}, "Why"), reasonList(after.reasons));
+    ...[...(result.notes || []), ...skipped].map((note) => make("p", { class: "quiet" }, note)),
+    make("h4", {}, "Why"), decidedList(after));
   place.hidden = false;
   byId("changes-title").focus();
 }

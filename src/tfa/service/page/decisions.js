@@ -4,46 +4,6 @@ import { around, dots, frame, letters, line } from "./charts.js";
 import { alertIn, byId, make, makeSvg, number, table } from "./dom.js";
 import { card, reportCards } from "./report.js";
 
-const TITLES = {
-  assignment: "Assignment of patches to words", route: "Assignment of patches to words",
-  strengths: "Shaping and centring", carrier: "Kernel that compares photos", admit_cls: "Global token",
-  verification: "Verification of answers", score: "Calibration of scores", judge: "What the judge saw",
-};
-
-const titleOf = (key) => TITLES[key] || key.replaceAll("_", " ").replace(/^./, (first) => first.toUpperCase());
-
-/** Decisions of a database-only or a calibrated head, in the same rows: [label, value]. */
-export function decisionRows(decisions) {
-  const of = decisions || {};
-  if (of.representation) {
-    return [
-      ["Representation", of.representation === "second_order" ? "second-order" : `${of.representation} residuals`],
-      ["Kernel", of.carrier],
-      ["Queries centred on", of.centring ? "the photos" : "the map"],
-      ["Scores calibrated", of.score_calibrated ? "yes" : "no"],
-    ];
-  }
-  const strengths = of.strengths
-    ? Object.entries(of.strengths)
-    : [["", { c: of.c, beta: of.beta }]];
-  const each = (name) => strengths.map(([branch, value]) => `${number(value[name])}${strengths.length > 1 ? ` (${branch})` : ""}`).join(", ");
-  const route = of.route ?? of.assignment ?? "–";
-  const weight = typeof of.local_weight === "number" ? `, weight ${number(1 - of.local_weight, 2)}` : "";
-  return [
-    ["Assignment", route === "mixture" ? `hard and soft, soft with weight ${number(of.soft_weight, 2)}` : route],
-    ["Kernel", of.carrier ?? "–"],
-    ["Spectral shaping c", each("c")],
-    ["Centring β", each("beta")],
-    ["Global token", of.admit_cls ? `used${weight}` : "left out"],
-    ["Scores calibrated", of.score_calibrated ? "yes" : "no"],
-  ];
-}
-
-export function reasonList(reasons) {
-  return make("dl", {}, ...Object.entries(reasons || {}).flatMap(([key, reason]) => [
-    make("dt", {}, titleOf(key)), make("dd", {}, String(reason))]));
-}
-
 /** What answers and why comes first, then what the map itself is like, then the evidence, drawn. */
 export async function showDecisions() {
   alertIn("decisions-alert", null);
@@ -54,7 +14,7 @@ export async function showDecisions() {
     place.replaceChildren(
       ...reportCards(report),
       make("div", { class: "two" },
-        candidatesCard(evidence.candidates || [], whose),
+        ...(evidence.candidates?.length ? [candidatesCard(evidence.candidates, whose)] : []), // a head of few photos has none
         card("Spectrum and shaping", "", ...spectrumChart(evidence.spectrum)),
         card("Original against final similarity", "", ...similarityChart(evidence.similarity))));
   } catch (error) {
@@ -67,7 +27,7 @@ const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.ma
 
 /** Heads that a judge compared have a value each; the paper's candidates have support and agreement. */
 function candidatesCard(candidates, whose) {
-  if (!candidates.length || "support" in candidates[0])
+  if ("support" in candidates[0])
     return card(`Candidates: support against agreement${whose}`, "tall", ...candidateChart(candidates));
   const rows = candidates.map((one) => ({ cells: [
     `${one.name}${one.chosen ? "  ✓ chosen" : ""}`, `${number(one.value, 2)} ± ${number(one.error, 2)}`,
@@ -77,7 +37,6 @@ function candidatesCard(candidates, whose) {
 }
 
 function candidateChart(candidates) {
-  if (!candidates.length) return [make("p", {}, "This map keeps no candidates.")];
   const points = candidates.map((one, at) => ({ ...one, x: one.support, y: mean(one.agreement), letter: String.fromCharCode(65 + (at % 26)) }));
   const chart = frame({
     title: "Support against agreement of each candidate; the table below has the numbers",

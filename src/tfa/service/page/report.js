@@ -9,7 +9,7 @@ export const card = (title, kind, ...children) => make("section", { class: `card
 const sentence = (words) => `${words.replace(/^./, (first) => first.toUpperCase())}.`;
 
 /** Every decision with its reason and how far it was from flipping. */
-function decidedList(rows) {
+export function decidedList(rows) {
   return make("dl", { class: "decided" }, ...rows.flatMap((row) => [
     make("dt", {}, `${row.name}: `, make("b", {}, row.choice)),
     make("dd", {}, row.reason, row.margin

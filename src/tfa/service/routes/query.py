@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import Request
 
+from tfa.base.config import ONLY_SURE
 from tfa.errors import TfaError
 from tfa.maps.records import Answer, of_best
 from tfa.maps.state import DATABASE
@@ -84,8 +85,8 @@ async def _start(service: Service, live: Served, upload: Upload, asked: Asked) -
 
 async def _answer(live: Served, query: Future[QueryResult], fields: QueryFields) -> dict[str, Any]:
     result = await answer_of(query)
-    told = Answer("", result.hits, result.confidence, **of_best(result.hits))
-    told = told.unless_doubtful(fields.min_confidence, fields.sure)
+    told = Answer("", result.hits, result.confidence, None, **of_best(result.hits))
+    told = told.unless_doubtful(ONLY_SURE if fields.sure else fields.min_confidence)
     return {
         "hits": [  # a path may have been written on another system: this kind knows both separators
             {**hit.to_dict(), "image": PureWindowsPath(hit.image).name, "image_url": image_url(live, hit.id)}
