@@ -90,7 +90,7 @@ def test_a_truth_that_cannot_be_used_says_why(tmp_path, name, content, error, wo
 
 def test_what_truth_and_map_lack_is_told(tmp_path):
     csv = truth_file(tmp_path, "where.csv", "file,x,y\na.jpg,3,4\n")
-    with pytest.raises(BadEvaluation, match="the map knows no position of its 4 images.* build it with --positions"):
+    with pytest.raises(BadEvaluation, match=r"the map knows no position of its 4 images.* build it with --positions"):
         read_truth(csv, QUERIES, None, BARE)
     assert read_truth(csv, QUERIES, None, [*IMAGES, BARE[0]]).notes == (
         "1 of 5 images of the map have no position and are never right",
