@@ -90,7 +90,7 @@ def test_a_truth_that_cannot_be_used_says_why(tmp_path, name, content, error, wo
 
 def test_what_truth_and_map_lack_is_told(tmp_path):
     csv = truth_file(tmp_path, "where.csv", "file,x,y\na.jpg,3,4\n")
-    with pytest.raises(BadEvaluation, match="the map knows no position of its 4 images.* build it with --positions"):
+    with pytest.raises(BadEvaluation, match=r"the map knows no position of its 4 images.* build it with --positions"):
         read_truth(csv, QUERIES, None, BARE)
     assert read_truth(csv, QUERIES, None, [*IMAGES, BARE[0]]).notes == (
         "1 of 5 images of the map have no position and are never right",
@@ -196,6 +196,11 @@ def test_a_saved_evaluation_stands_beside_a_later_one(tmp_path):
     before = numbers_of(earlier.judgement, earlier.judgement.runs[0])
     assert numbers_of(both, both.runs[1]).found == before.found
     assert len(json.loads(file.read_text())["heads"][0]["mistakes"]) == 3
+    pairs = [(one.right, other.right) for one, other in zip(both.runs[0].given, both.runs[1].given, strict=True)]
+    [change] = to_dict(later, 3, both.runs[1:])["changes"]
+    assert (change["won"], change["lost"]) == (pairs.count((True, False)), pairs.count((False, True)))
+    assert change["difference"]["mean"] == pytest.approx((change["won"] - change["lost"]) / 40)
+    assert change["won"] != change["lost"]
     with pytest.raises(BadEvaluation, match="was judged by another truth"):
         set_beside(replace(later, truth=replace(truth, fingerprint="g")), file)
     values = json.loads(file.read_text())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tfa.bench.array_json import read_form
 from tfa.bench.evaluation.judgement import BadEvaluation, JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
-from tfa.bench.evaluation.numbers import numbers_of
+from tfa.bench.evaluation.numbers import change_of, numbers_of
 from tfa.bench.evaluation.of_map import MapEvaluation
 from tfa.photos.positions import Position
 from tfa.version import __version__
@@ -17,8 +17,8 @@ from tfa.version import __version__
 FORMAT, VERSION = "tfa-evaluation", 1
 
 
-def to_dict(evaluation: MapEvaluation, worst: int) -> dict[str, Any]:
-    """All of it; `worst` mistakes of each head are listed by themselves."""
+def to_dict(evaluation: MapEvaluation, worst: int, beside: Sequence[Run] = ()) -> dict[str, Any]:
+    """All of it; `worst` mistakes of each head are listed by themselves. `beside` are runs to be compared with."""
     judgement = evaluation.judgement
     heads = [
         {
@@ -44,6 +44,7 @@ def to_dict(evaluation: MapEvaluation, worst: int) -> dict[str, Any]:
         "unreadable": [{"file": file, "reason": reason} for file, reason in evaluation.unreadable],
         "notes": list(evaluation.notes),
         "heads": heads,
+        "changes": [change_of(run, other).to_dict() for run in judgement.runs for other in beside],
         "queries": [_query_dict(judgement, at) for at in range(len(judgement.queries))],
     }
 
