@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.bench.judged_queries import made_judgement
 from tests.bench.synthetic_records import NOTHING, named, synthetic_record, synthetic_truth, written
 from tfa.bench.array_json import BadRecord
 from tfa.bench.datasets.files import BadDataset
 from tfa.bench.evaluation.distances import points_of
-from tfa.bench.evaluation.judgement import BadEvaluation, JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
+from tfa.bench.evaluation.judgement import BadEvaluation
 from tfa.bench.evaluation.numbers import numbers_of
 from tfa.bench.evaluation.of_map import MapEvaluation
 from tfa.bench.evaluation.of_records import judge_records
@@ -106,22 +107,6 @@ def test_what_truth_and_map_lack_is_told(tmp_path):
         read_truth(listed, QUERIES, None, [replace(BARE[0], path=str(path)) for path in twins])
 
 
-def made_judgement(seed: int = 0, queries: int = 40, images: int = 15, depth: int = 12) -> Judgement:
-    """Answers by chance, some of them right, some sure."""
-    rng = np.random.default_rng(seed)
-    names = [f"/map/{at}.jpg" for at in range(images)]
-    asked, answers = [], []
-    for number in range(queries):
-        right = set(rng.choice(images, rng.integers(0, 4), replace=False).tolist())
-        order = rng.permutation(images)[:depth].tolist()
-        confidence = round(float(rng.random()), 1)  # with ties
-        hits = [JudgedHit(names[image], image in right, confidence, None, float(image)) for image in order]
-        asked.append(JudgedQuery(number, f"/walk/{number}.jpg", bool(right), true_image=names[min(right, default=0)]))
-        answers.append(JudgedAnswer(tuple(hits), confidence, confidence > 0.7, True))
-    run = Run("none", "the map's own head", "probability", depth, tuple(answers))
-    return Judgement("town.tfa", "as listed", dict.fromkeys(names), tuple(asked), (run,))
-
-
 def test_numbers_are_those_of_a_plain_recomputation():
     judgement = made_judgement()
     [run] = judgement.runs
@@ -196,11 +181,16 @@ def test_a_saved_evaluation_stands_beside_a_later_one(tmp_path):
     before = numbers_of(earlier.judgement, earlier.judgement.runs[0])
     assert numbers_of(both, both.runs[1]).found == before.found
     assert len(json.loads(file.read_text())["heads"][0]["mistakes"]) == 3
+    pairs = [(one.right, other.right) for one, other in zip(both.runs[0].given, both.runs[1].given, strict=True)]
+    [change] = to_dict(later, 3, both.runs[1:])["changes"]
+    assert (change["won"], change["lost"]) == (pairs.count((True, False)), pairs.count((False, True)))
+    assert change["difference"]["mean"] == pytest.approx((change["won"] - change["lost"]) / 40)
+    assert change["won"] != change["lost"]
     with pytest.raises(BadEvaluation, match="was judged by another truth"):
         set_beside(replace(later, truth=replace(truth, fingerprint="g")), file)
     values = json.loads(file.read_text())
     del values["queries"][0]["answers"]
-    with pytest.raises(BadEvaluation, match="is damaged: KeyError"):
+    with pytest.raises(BadEvaluation, match=r"is damaged: it.queries.0. has no answers"):
         set_beside(later, truth_file(tmp_path, "cut.json", values))
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tfa.base.shell import command
 from tfa.cli.console import counted, print_json, say, show_notes
 from tfa.errors import BadSpec, NoImages
 from tfa.search.stores import EXAMPLES, is_url, public
@@ -117,4 +118,4 @@ def build_in_engine(
         return
     say(f"built {report.url}", style="bold green")
     say(f"{counted(report.header.count, 'image')} in {report.header.collection}, {report.header.dims} numbers each")
-    say(f"query it: tfa query {report.url} PHOTO")
+    say("query it: " + command("tfa", "query", report.url, "PHOTO"))

@@ -106,7 +106,8 @@ def evaluate(
     )  # fmt: skip
     judgement = saved.set_beside(evaluation, against) if against is not None else evaluation.judgement
     _report_left_out(evaluation)
-    if not delivered(saved.to_dict(evaluation, worst), out=out, json=json):
+    beside = judgement.runs[len(evaluation.judgement.runs) :]
+    if not delivered(saved.to_dict(evaluation, worst, beside), out=out, json=json):
         show(evaluation, judgement, worst)
     if html is not None:
         write_page(html, evaluation, judgement, progress=progress)
@@ -124,7 +125,7 @@ def _report_left_out(evaluation: MapEvaluation) -> None:
 
 def show(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:
     """One row for each head, then the worst mistakes of the one that answers."""
-    from tfa.bench.evaluation.numbers import numbers_of
+    from tfa.bench.evaluation.numbers import change_of, numbers_of
     from tfa.bench.evaluation.summary import facts_of, row_of
 
     say(judgement.title, style="bold")
@@ -143,6 +144,13 @@ def show(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:
         "in percent; * answers where no calibration is named; expected recall is told without labels, with its interval"
     )
     chosen = shown_run(evaluation, judgement)
+    for other in judgement.runs[len(evaluation.judgement.runs) :]:
+        change = change_of(judgement.runs[chosen], other)
+        mean, low, high = (
+            100 * value for value in (change.difference.mean, change.difference.low, change.difference.high)
+        )
+        say(f"{change.head} against {change.against}: R@1 {mean:+.1f} [{low:+.1f}, {high:+.1f}]; "
+            f"{change.won:,} queries won, {change.lost:,} lost")  # fmt: skip
     _show_mistakes(judgement, judgement.runs[chosen], numbers[judgement.runs[chosen].name], worst)
 
 

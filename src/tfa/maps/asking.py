@@ -18,6 +18,7 @@ from tfa.maps.records import Answer, Hit, of_best
 from tfa.maps.state import MapState
 from tfa.maps.verification import Question
 from tfa.photos.as_files import Photos, listed
+from tfa.photos.check import check_photos
 from tfa.photos.given import Photo, name_of
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import EncodedImages, TokenCache
@@ -184,6 +185,8 @@ class Asking(ABC):
     ) -> EncodedImages:
         """Photos to take into the map or to calibrate it with; `skip_bad` is that of the map's options if None."""
         skip_bad, size = self.options.skip_bad if skip_bad is None else skip_bad, self.options.batch_size
+        if not skip_bad:
+            check_photos(paths, (self.cache or TokenCache()).encoded_before(), as_progress(progress))
         return encode(paths, self.encoder, cache=self.cache, skip_bad=skip_bad, batch_size=size, progress=progress)
 
 

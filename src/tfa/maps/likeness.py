@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfa.base.backend import l2
+from tfa.base.shell import command
 from tfa.maps.state import NamedHead
 from tfa.method.carriers import MEAN
 from tfa.method.query_sides import SecondOrderSide
@@ -95,7 +96,7 @@ class Likeness:
             return None
         return (
             f"these photos are unlike those the map is made for: {'; '.join(reasons)}. "
-            f"Calibrate it for their camera: tfa calibrate {name} PHOTOS"
+            f"Calibrate it for their camera: {command('tfa', 'calibrate', name, 'PHOTOS')}"
         )
 
 

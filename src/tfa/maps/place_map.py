@@ -23,9 +23,10 @@ from tfa.maps.state_changes import encoder_facts, new_state, records_of, with_im
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.summary import facts_of, unseen_share
 from tfa.photos.as_files import Photos
+from tfa.photos.check import check_photos
 from tfa.photos.images import find_images, nameable
 from tfa.photos.positions import Position, find_positions
-from tfa.photos.token_cache import EncodedImages
+from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import encode
 from tfa.search.stores import is_url
 
@@ -65,6 +66,8 @@ class PlaceMap(AskableMap):
         root = Path(photos) if isinstance(photos, (str, Path)) and Path(photos).is_dir() else None
         csv = None if positions is None else Path(positions)
         places, notes = find_positions(paths, root, csv)  # before the long work: a bad CSV should not cost an hour
+        if not options.skip_bad:
+            check_photos(paths, (options.cache or TokenCache()).encoded_before(), progress)
         if isinstance(encoder, str):
             encoder = load_encoder(
                 encoder, weights=options.weights, device=options.device, threads=options.threads, fast=options.fast,

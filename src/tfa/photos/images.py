@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from tfa.photos.jpeg_scans import MOST_SCANS, too_many_scans
 _NO_PICTURES = {"BUFR", "EPS", "GRIB", "HDF5", "IPTC", "MPEG", "WMF"}
 
 _BLOCK = 1 << 20  # pixels that are widened at a time
+_SMALLER = 8  # times, each side, that a JPEG is decoded smaller where only its being whole matters
 _ORIENTATION = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -126,6 +127,21 @@ def as_rgb(photo: Photo, name: str | None = None) -> Image.Image:
 
     `name` is what an error calls it.
     """
+    return _opened(photo, name, _upright_rgb)
+
+
+def check_whole(path: Source) -> None:
+    """Refuse a photo that `as_rgb` would refuse. A JPEG is decoded smaller, which reads all of it but is quicker."""
+
+    def decode(image: Image.Image) -> Image.Image:
+        image.draft("RGB", (image.width // _SMALLER, image.height // _SMALLER))
+        image.load()
+        return image
+
+    _opened(path, None, decode)
+
+
+def _opened(photo: Photo, name: str | None, decode: Callable[[Image.Image], Image.Image]) -> Image.Image:
     check_kind(photo)
     try:
         if isinstance(photo, np.ndarray):
@@ -137,7 +153,7 @@ def as_rgb(photo: Photo, name: str | None = None) -> Image.Image:
         with Image.open(io.BytesIO(photo) if isinstance(photo, bytes) else photo) as image:
             scans = too_many_scans(_content(image)) if image.format in ("JPEG", "MPO") else 0
             if not scans:
-                return _upright_rgb(image)
+                return decode(image)
             reason = f"it has {scans:,} scans and at most {MOST_SCANS} are allowed; save it again as an ordinary JPEG"
     except UnidentifiedImageError:
         reason = "it is not an image, or of a format Pillow does not read"

@@ -25,7 +25,7 @@ from tfa.encoders.protocol import Encoder
 from tfa.errors import BadImage, BadTokens, NoImages
 from tfa.photos import cache_room
 from tfa.photos.images import as_rgb
-from tfa.photos.token_shards import MappedTokens, Shelf
+from tfa.photos.token_shards import MappedTokens, Shelf, digests_in
 
 SHARD_IMAGES = 32  # a kill costs at most the encoding of so many images
 DECODERS = 2  # threads; Pillow decodes and resizes without the interpreter's lock
@@ -56,6 +56,10 @@ class TokenCache:
         """Positions of the images that are not in the cache."""
         entries = self._shelf(encoder_fingerprint).entries()
         return [index for index, digest in enumerate(digests) if digest not in entries]
+
+    def encoded_before(self) -> set[str]:
+        """Digests of all photos that are in the cache, by whatever encoder."""
+        return set().union(*(digests_in(shelf) for shelf in self.folder.glob("*")))
 
     def tokens(
         self,

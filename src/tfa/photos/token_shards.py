@@ -74,6 +74,16 @@ class Shelf:
         tidy(self.folder, ".*.tmp")
 
 
+def digests_in(folder: Path) -> set[str]:
+    """Of the images on a shelf, of whatever encoder."""
+    found: set[str] = set()
+    for path in folder.glob("*.safetensors"):
+        with contextlib.suppress(TfaError, OSError, ValueError, AttributeError):  # a damaged file has none
+            tensors, _, _ = read_tensor_header(path)
+            found.update(name.removesuffix(".patches") for name in tensors if name.endswith(".patches"))
+    return found
+
+
 def _read_shard(path: Path, fingerprint: str) -> dict[str, Entry]:
     """Entries of a shard; none if it is truncated, of another encoder, or not a shard."""
     try:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tfa.base.config import CalibrationSpec
+from tfa.base.shell import command
 from tfa.maps.place_map import UNSEEN_LIMIT
 
 REPEATED = 0.05  # share of images that repeat another from which removing them is advised
@@ -53,7 +54,7 @@ def _refit(facts: Mapping[str, Any], name: str) -> list[Advice]:
     whole = facts["images"] + facts["removed_images"]
     if facts["removed_images"] > UNSEEN_LIMIT * max(whole, 1):
         reasons.append(f"{facts['removed_images']} of {whole} images were removed, but still shape the head")
-    return [Advice("refit", f"Refit: {' and '.join(reasons)}. Run: tfa refit {name}")] if reasons else []
+    return [Advice("refit", f"Refit: {' and '.join(reasons)}. Run: {command('tfa', 'refit', name)}")] if reasons else []
 
 
 def _duplicates(facts: Mapping[str, Any], groups: Sequence[Any], name: str) -> list[Advice]:
@@ -63,25 +64,27 @@ def _duplicates(facts: Mapping[str, Any], groups: Sequence[Any], name: str) -> l
     ids = _listed(repeated, " ")
     sentence = (
         f"Remove duplicates: {len(repeated)} of {facts['images']} images nearly repeat another; they cost space and "
-        f"share the first ranks among themselves. If they show nothing of their own, run: tfa remove {name} {ids}"
+        f"share the first ranks among themselves. If they show nothing of their own, run: "
+        f"{command('tfa', 'remove', name)} {ids}"
     )
     return [Advice("remove duplicates", sentence)]
 
 
 def _calibrate(facts: Mapping[str, Any], hubs: Sequence[Any], name: str) -> list[Advice]:
+    calibrate = command("tfa", "calibrate", name, "PHOTOS")
     made = facts["calibrations"]
     if hubs and not any(one["decisions"].get("score_calibrated") for one in made):
         most = hubs[0]
         sentence = (
             f"Calibrate: {len(hubs)} {'image is' if len(hubs) == 1 else 'images are'} returned far more often than is "
             f"usual (image {most['id']} by {most['returned_by']} others). Score calibration subtracts the mean score "
-            f"of every image; give {CalibrationSpec.budget} photos of the camera in use: tfa calibrate {name} PHOTOS"
+            f"of every image; give {CalibrationSpec.budget} photos of the camera in use: {calibrate}"
         )
         return [Advice("calibrate against hubs", sentence)]
     if not made:
         sentence = (
             "Calibrate if queries differ from the map's in camera, season or light: "
-            f"tfa calibrate {name} PHOTOS, with {CalibrationSpec.budget} unlabelled photos of that camera"
+            f"{calibrate}, with {CalibrationSpec.budget} unlabelled photos of that camera"
         )
         return [Advice("", sentence)]
     few = [one for one in made if one["calibration"]["used"] < CalibrationSpec.budget]
@@ -89,7 +92,7 @@ def _calibrate(facts: Mapping[str, Any], hubs: Sequence[Any], name: str) -> list
         Advice(
             f"calibrate for {one['name']} with more photos",
             f"Calibrate again: {one['name']} is made of {one['calibration']['used']} photos, {CalibrationSpec.budget} "
-            f"are better. Run: tfa calibrate {name} PHOTOS --name {one['name']}",
+            f"are better. Run: {command('tfa', 'calibrate', name, 'PHOTOS', '--name', one['name'])}",
         )
         for one in few
     ]

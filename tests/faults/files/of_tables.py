@@ -1,4 +1,4 @@
-"""Positions, records and truth of the benchmark, released vocabularies."""
+"""Positions, records and truth of the benchmark, saved evaluations, released vocabularies."""
 
 from __future__ import annotations
 
@@ -7,8 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.bench.judged_queries import made_judgement
 from tests.bench.synthetic_records import ranking, synthetic_record, synthetic_truth
 from tests.faults.files.targets import COMPRESSED_JSON, PLAIN_JSON, Target, files_below
+from tfa.base.files import write_json
+from tfa.bench.evaluation.numbers import numbers_of
+from tfa.bench.evaluation.of_map import MapEvaluation
+from tfa.bench.evaluation.saved import set_beside, to_dict
+from tfa.bench.evaluation.summary import table_of
+from tfa.bench.evaluation.truth import QueryTruth
+from tfa.bench.explorer.content import page_content
+from tfa.bench.explorer.page import embedded_json
 from tfa.bench.records import Record, Truth, find_records, record_path
 from tfa.encoders.released_words import load_vocabulary
 from tfa.photos.positions import find_positions
@@ -48,6 +57,19 @@ def truth(name: str, folder: Path) -> Target:
     synthetic_truth([[0], [1, 2], [3], []], conditions={"night": [0, 1], "day": [2, 3]}).write(folder)
     files = files_below(folder, "*.json")
     return Target(name, files, lambda folder, victim, changed: Truth.read(folder), dict.fromkeys(files, PLAIN_JSON))
+
+
+def evaluation(name: str, folder: Path) -> Target:
+    now = MapEvaluation(made_judgement(queries=6, images=4, depth=3), QueryTruth("near", "f", (), ()), "none", (), ())
+    write_json(folder / "before.json", to_dict(now, worst=2))
+    files = files_below(folder, "*.json")
+
+    def read(folder: Path, victim: str, changed: bool) -> None:
+        both = set_beside(now, folder / victim)
+        table_of([(run, numbers_of(both, run)) for run in both.runs])
+        embedded_json(page_content(both))
+
+    return Target(name, files, read, dict.fromkeys(files, PLAIN_JSON))
 
 
 def vocabulary(name: str, folder: Path) -> Target:

@@ -31,6 +31,7 @@ TARGETS: dict[str, tuple[str, str, str, int, int]] = {
     "positions": ("tables", "positions", "positions in CSV", 60, 10_000),
     "records": ("tables", "records", "benchmark records", 50, 9_000),
     "truth": ("tables", "truth", "benchmark records", 20, 2_000),
+    "evaluation": ("tables", "evaluation", "benchmark records", 15, 2_000),
     "vocabulary": ("tables", "vocabulary", "released vocabularies", 40, 8_000),
     "pickled truth": ("layouts", "pickled", "ground truth of datasets", 60, 6_000),
     "listed truth": ("layouts", "listed", "ground truth of datasets", 30, 3_000),

@@ -11,7 +11,7 @@ import numpy as np
 
 from tfa.bench.evaluation.judgement import JudgedAnswer, JudgedQuery, Judgement, Run
 from tfa.bench.metrics.measures import Curve, precision_recall
-from tfa.bench.metrics.resampling import Interval, interval
+from tfa.bench.metrics.resampling import Interval, Paired, interval, paired_difference
 from tfa.bench.records import PROBABILITY
 from tfa.maps.expected_recall import expected_recall
 from tfa.maps.records import ExpectedRecall
@@ -98,6 +98,34 @@ class RunNumbers:
             "mistakes": [mistake.to_dict() for mistake in self.mistakes[:worst]],
             "hubs": [hub.to_dict() for hub in self.hubs],
         }
+
+
+@dataclass(frozen=True)
+class Change:
+    """One head against another, on the queries that both were asked."""
+
+    head: str
+    against: str
+    won: int  # queries that the head alone answers rightly
+    lost: int  # queries that the other alone answers rightly
+    difference: Paired  # of recall at 1, with its 95 % interval
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "difference": self.difference.to_dict()}
+
+
+def change_of(run: Run, other: Run) -> Change:
+    """What a run gains and loses against another; they must share a query."""
+    right, others = (
+        np.array([np.nan if answer is None else float(answer.right) for answer in one.answers]) for one in (run, other)
+    )
+    return Change(
+        run.name,
+        other.name,
+        int(((right == 1) & (others == 0)).sum()),
+        int(((right == 0) & (others == 1)).sum()),
+        paired_difference(right, others),
+    )
 
 
 def numbers_of(judgement: Judgement, run: Run, ks: Sequence[int] = KS) -> RunNumbers:

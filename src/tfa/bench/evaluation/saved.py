@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tfa.base.json_shape import anything, boolean, fields, integer, listed, maybe, named, number, one_of, text
 from tfa.bench.array_json import read_form
 from tfa.bench.evaluation.judgement import BadEvaluation, JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
-from tfa.bench.evaluation.numbers import numbers_of
+from tfa.bench.evaluation.numbers import change_of, numbers_of
 from tfa.bench.evaluation.of_map import MapEvaluation
+from tfa.bench.records import PROBABILITY, Z_SCORE
+from tfa.errors import BadPositions
 from tfa.photos.positions import Position
 from tfa.version import __version__
 
 FORMAT, VERSION = "tfa-evaluation", 1
 
+# What a file must hold to be set beside another evaluation; all else in it is for readers.
+HIT = fields(
+    {"image": text(), "right": boolean, "confidence": maybe(number()), "matches": maybe(integer()),
+     "distance": maybe(number(0)), "position": maybe(named(number()))}
+)  # fmt: skip
+ANSWER = fields(
+    {"confidence": maybe(number()), "sure": boolean, "verified": boolean, "hits": listed(HIT)}, None, anything
+)
+QUERY = fields(
+    {"query": text(), "in_map": boolean, "true_image": maybe(text()), "answers": named(maybe(ANSWER))}, None, anything
+)
+HEAD = fields(
+    {"name": text(), "title": text(), "confidence": one_of(PROBABILITY, Z_SCORE), "k": integer(1)}, None, anything
+)
+EVALUATION = fields(
+    {"map": text(), "truth": fields({"rule": text(), "fingerprint": text()}), "heads": listed(HEAD, 1),
+     "queries": listed(QUERY, 1)}, None, anything,
+)  # fmt: skip
 
-def to_dict(evaluation: MapEvaluation, worst: int) -> dict[str, Any]:
-    """All of it; `worst` mistakes of each head are listed by themselves."""
+
+def to_dict(evaluation: MapEvaluation, worst: int, beside: Sequence[Run] = ()) -> dict[str, Any]:
+    """All of it; `worst` mistakes of each head are listed by themselves. `beside` are runs to be compared with."""
     judgement = evaluation.judgement
     heads = [
         {
@@ -44,6 +66,7 @@ def to_dict(evaluation: MapEvaluation, worst: int) -> dict[str, Any]:
         "unreadable": [{"file": file, "reason": reason} for file, reason in evaluation.unreadable],
         "notes": list(evaluation.notes),
         "heads": heads,
+        "changes": [change_of(run, other).to_dict() for run in judgement.runs for other in beside],
         "queries": [_query_dict(judgement, at) for at in range(len(judgement.queries))],
     }
 
@@ -80,6 +103,7 @@ def set_beside(evaluation: MapEvaluation, file: Path) -> Judgement:
     values = read_form(file, FORMAT, VERSION, BadEvaluation, "; write it with tfa evaluate --out FILE.json")
     judgement = evaluation.judgement
     try:
+        EVALUATION(values, "it")
         if values["truth"]["fingerprint"] != evaluation.truth.fingerprint:
             raise BadEvaluation(
                 f"{file} was judged by another truth ({values['truth']['rule']}; here {judgement.rule}); evaluate both "
@@ -103,10 +127,8 @@ def set_beside(evaluation: MapEvaluation, file: Path) -> Judgement:
             for head in values["heads"]
         ]
         queries = tuple(_in_either(query, theirs.get(query.query)) for query in judgement.queries)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise BadEvaluation(
-            f"{file} is damaged: {type(error).__name__} {error}; write it again with tfa evaluate --out", file
-        ) from None
+    except (KeyError, ValueError, BadPositions) as error:  # an answer of no head; a value out of shape
+        raise BadEvaluation(f"{file} is damaged: {error}; write it again with tfa evaluate --out", file) from None
     files = {**judgement.files, **{name: Path(name) for name in images if name not in judgement.images}}
     return replace(judgement, images=images, queries=queries, runs=(*judgement.runs, *runs), files=files)
 

@@ -8,6 +8,7 @@ from typing import Any
 from tfa.base.files import sha256_of_file, sha256_of_json
 from tfa.base.json_shape import BadShape
 from tfa.base.reading import read_json
+from tfa.base.shell import command
 from tfa.errors import BadMap
 from tfa.maps.folder.schema import REDUCED_VERSION, VERSION, check_header
 from tfa.maps.state import MapState
@@ -33,10 +34,16 @@ def is_map(path: Path) -> bool:
     return (path / HEADER).is_file()
 
 
+def _again(folder: Path) -> str:
+    return "build it again: " + command("tfa", "build", "PHOTOS", "--out", folder, "--force")
+
+
 def read_header(folder: Path) -> dict[str, Any]:
     """The header of a map, whole and of a version this release reads, with its digest."""
     if not folder.exists():
-        raise BadMap(f"there is no map at {folder}; build one with: tfa build PHOTOS --out {folder}", folder)
+        raise BadMap(
+            f"there is no map at {folder}; build one with: {command('tfa', 'build', 'PHOTOS', '--out', folder)}", folder
+        )
     if not is_map(folder):
         raise BadMap(f"{folder} is not a map: it has no {HEADER}", folder)
     _refuse_link(folder / HEADER)
@@ -46,11 +53,11 @@ def read_header(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadMap(f"{folder / HEADER} is not a readable header ({error}); build the map again", folder) from None
     if kind != FORMAT:
-        again = f"build it again: tfa build PHOTOS --out {folder} --force"
+        again = _again(folder)
         raise BadMap(f"{folder} has the format {kind!r}, which no release reads (maps are {FORMAT!r}); {again}", folder)
     if version not in (VERSION, REDUCED_VERSION):
         older = isinstance(version, int) and version < VERSION
-        remedy = f"build it again: tfa build PHOTOS --out {folder} --force" if older else "use a newer tfa-vpr"
+        remedy = _again(folder) if older else "use a newer tfa-vpr"
         raise BadMap(
             f"{folder} has format version {version}, this release reads {VERSION} and {REDUCED_VERSION}; {remedy}",
             folder,
