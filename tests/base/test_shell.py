@@ -19,5 +19,5 @@ def test_a_command_is_read_back_as_its_words(name):
 
 
 def test_an_error_quotes_the_map_it_names(tmp_path):
-    with pytest.raises(BadMap, match="tfa build PHOTOS --out '.*/my town.tfa'$"):
+    with pytest.raises(BadMap, match=r"tfa build PHOTOS --out '.*/my town\.tfa'$"):
         PlaceMap.load(tmp_path / "my town.tfa")
