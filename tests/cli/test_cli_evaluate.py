@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,11 @@ def test_every_head_has_a_row_and_what_is_left_out_is_said(evaluate):
     page = Path("page.html").read_text("utf-8")
     assert page.startswith("<!doctype html>")
     assert page.count("data:image/jpeg;base64,") > 12
+    content = json.loads(re.search(r'id="content">(.*?)</script>', page)[1])
+    hits = [answer[2][0] for run in content["runs"] for answer in run["answers"]]
+    lined = [hit for hit in hits if len(hit) == 6]
+    assert lined
+    assert all(len(hit[5]) == 2 * hit[3] for hit in lined)  # two patches for each match
 
 
 def test_json_tells_recalls_answers_and_the_expected_recall(evaluate):

@@ -18,6 +18,7 @@ from tfa.maps.place_map import PlaceMap
 from tfa.maps.records import Hit, of_best
 from tfa.maps.state import DATABASE
 from tfa.photos.positions import Position
+from tfa.verification.matching import Matches
 
 AT_ONCE = 16  # photos answered at a time
 MOST_LINES = 150  # of a pair of photos; more are a blot
@@ -110,6 +111,8 @@ class _Judge:
         images = place_map.images
         self.right = [{images[row].id for row in _rows(truth, number)} for number in asked]
         self.where = [truth.positions[number] for number in asked]
+        self.row_of = {image.id: int(row) for image, row in zip(images, place_map.rows, strict=True)}
+        self.compact = place_map.state.compact
         self.comparable = len(kinds_of([*self.where, *(image.position for image in images)])) == 1
 
     def judged(self, at: int, hits: Sequence[Hit], lines: Mapping[int, tuple[int, ...]]) -> JudgedAnswer:
@@ -120,11 +123,15 @@ class _Judge:
         ]
         return JudgedAnswer(tuple(judged), hits[0].confidence if hits else None, **of_best(hits))
 
-    def first(self, at: int, hits: Sequence[Hit]) -> list[Hit]:
-        """The best hit, and the first that is right: those whose matches are worth a look."""
+    def lines(self, at: int, hits: Sequence[Hit], photo: Tokens) -> dict[int, tuple[int, ...]]:
+        """Of the best hit and of the first that is right, by id: patches of query and image that match, in turn."""
         right = [hit for hit in hits if hit.id in self.right[at]]
-        chosen = {hit.id: hit for hit in [*hits[:1], *right[:1]] if hit.matches is not None}
-        return list(chosen.values())
+        shown = list(dict.fromkeys(hit.id for hit in [*hits[:1], *right[:1]] if hit.matches is not None))
+        if self.compact is None or not shown:
+            return {}
+        rows = np.array([self.row_of[number] for number in shown])
+        found = self.compact.matches(self.compact.query(photo)[0], self.compact.grid, rows)
+        return {number: _drawn(matches) for number, matches in zip(shown, found, strict=True)}
 
     def _distances(self, where: Position | None, others: Sequence[Position | None]) -> list[float | None]:
         if where is None or not self.comparable:
@@ -143,32 +150,20 @@ def _run(
     lines: bool,
     progress: bool | Progress | None,
 ) -> Run:
-    compact = place_map.state.compact
     answers = []
     with as_progress(progress).task(f"querying, {name}", len(tokens), "photos") as task:
         for start in range(0, len(tokens), AT_ONCE):
             block = tokens.select(slice(start, start + AT_ONCE))
             for at, hits in enumerate(place_map.query_tokens(block, k, name)):
-                drawn = _lines(place_map, tokens, start + at, judge.first(start + at, hits)) if lines else {}
+                drawn = judge.lines(start + at, hits, block.select([at])) if lines else {}
                 answers.append(judge.judged(start + at, hits, drawn))
                 task.advance()
     title = "the map's own head" if name == DATABASE else f"calibration {name}"
-    return Run(name, title, PROBABILITY, k, tuple(answers), None if compact is None else compact.grid)
+    return Run(name, title, PROBABILITY, k, tuple(answers), None if judge.compact is None else judge.compact.grid)
 
 
-def _lines(place_map: PlaceMap, tokens: Tokens, at: int, hits: Sequence[Hit]) -> dict[int, tuple[int, ...]]:
-    """Of each hit, by its id: patches of the query and of the image that match and move alike, in turn."""
-    compact = place_map.state.compact
-    if compact is None or not hits:
-        return {}
-    row_of = {image.id: int(row) for image, row in zip(place_map.images, place_map.rows, strict=True)}
-    found = compact.matches(
-        compact.query(tokens.select([at]))[0], compact.grid, np.array([row_of[hit.id] for hit in hits])
-    )
-    lines = {}
-    for hit, matches in zip(hits, found, strict=True):
-        alike = np.flatnonzero(matches.consistent)
-        kept = alike[np.unique(np.linspace(0, len(alike) - 1, min(len(alike), MOST_LINES)).astype(np.int64))]
-        pairs = np.stack([matches.ours[kept], matches.theirs[kept]], axis=-1)
-        lines[hit.id] = tuple(pairs.reshape(-1).tolist())
-    return lines
+def _drawn(matches: Matches) -> tuple[int, ...]:
+    """The matches that move alike, as many as can be told apart."""
+    alike = np.flatnonzero(matches.consistent)
+    kept = alike[np.unique(np.linspace(0, len(alike) - 1, min(len(alike), MOST_LINES)).astype(np.int64))]
+    return tuple(np.stack([matches.ours[kept], matches.theirs[kept]], axis=-1).reshape(-1).tolist())
