@@ -1,7 +1,7 @@
 """ALIKED keypoints matched by LightGlue, and the matches that one fundamental matrix explains: what users of hloc have.
 
-Both networks are kornia's, with their authors' weights; the matrix is OpenCV's MAGSAC++. Settings are the authors' and
-hloc's: photos of at most 1,024 pixels a side, not enlarged; keypoints above a score of 0.2; matches above 0.1.
+Both networks are kornia's, with their authors' weights and default settings: keypoints above a score of 0.2, matches
+above 0.1. The matrix is OpenCV's MAGSAC++. Photos have at most 1,024 pixels a side and are not enlarged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tfa.photos.images import as_rgb, resize
 SIDE = 1024  # pixels of the longer side, at most
 CHANNELS = 128  # of a descriptor
 LEAST = 8  # matches that a fundamental matrix is fitted to; fewer explain nothing
-TOLERANCE = 4.0  # pixels from the epipolar line, as COLMAP's verification allows, which hloc calls
+TOLERANCE = 4.0  # pixels from the epipolar line, as COLMAP's own verification allows
 SURE, TRIALS = 0.9999, 10_000  # of the search for the matrix
 DERIVED = {"dkd.hw_grid", "confidence_thresholds"}  # buffers that kornia computes itself
 

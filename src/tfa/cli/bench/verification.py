@@ -10,7 +10,7 @@ import typer
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.bench.run import load_all, loaded_encoder, named_folder, named_heads
-from tfa.cli.console import console, delivered, open_table, say, wants_progress
+from tfa.cli.console import console, delivered, open_table, print_text, say, wants_progress
 from tfa.errors import BadSpec
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def verification(
             ],
         )
         if not delivered(beside.to_dict(), out=out, json=json):
-            say(beside.markdown())
+            print_text(beside.markdown() + "\n")
         return
     studies = joined(
         (
