@@ -9,6 +9,8 @@ import pytest
 import tfa.bench.speed.verify
 import tfa.encoders
 from tests.cli.conftest import write_drive
+from tfa.bench.matchers import contract
+from tfa.bench.matchers.contract import Matched
 from tfa.bench.studies import match_geometries as arrangements
 from tfa.bench.studies.verification_variants import VARIANTS
 
@@ -76,6 +78,8 @@ def test_small_patches_are_a_factor_with_their_bytes(bench, town):
         (("--dataset", "town"), "give NAME=PATH"),
         (("--dataset", "town=TOWN", "--factors", "colour"), "no factor 'colour'"),
         (("--dataset", "town=TOWN", "--heads", "meen"), "did you mean 'mean'"),
+        (("--dataset", "town=TOWN", "--heads", "mean", "--matcher", "sift"), "no matcher 'sift'; use aliked-lightglue"),
+        (("--dataset", "town=TOWN", "--matcher", "aliked-lightglue", "--factors", "fusion"), "are two studies"),
         (("--dataset", "town=TOWN"), "a budget of 64 of 7 queries"),
         (("--dataset", "town=TOWN", "--dataset", "town=TOWN", "--heads", "mean"), "given twice"),
     ],
@@ -85,6 +89,34 @@ def test_what_is_wrong_is_said_before_anything_is_encoded(bench, town, monkeypat
     done = bench("verification", *(word.replace("TOWN", str(town)) for word in words))
     assert done.exit_code != 0
     assert message in done.stderr
+
+
+class NoKeypoints:
+    """A matcher that finds nothing."""
+
+    name, title, fingerprint = "aliked-lightglue", "ALIKED + LightGlue", "fake"
+
+    def describe(self, photo):
+        return ()
+
+    def compare(self, query, candidate):
+        return Matched(0, 0)
+
+
+def test_a_learned_matcher_beside_our_patches(bench, town, monkeypatch, tmp_path):
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(contract, "open_matcher", lambda name, bars: NoKeypoints())
+    args = ("verification", "--matcher", "aliked-lightglue", "--dataset", f"town={town}", "--heads", "mean")
+    done = bench(*args, "--queries", 3)
+    assert done.exit_code == 0, done.output
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines()]
+    assert rows[0] == ["mean, fake@28, 7 candidates", "town"]
+    cells = dict(row for row in rows if len(row) == 2)
+    assert cells["queries"] == "3"
+    assert cells["R@1, no verification"] == cells["R@1, ALIKED + LightGlue, inliers alone"]  # ties: the head's order
+    facts = json.loads(bench(*args, "--queries", 3, "--json").stdout)
+    assert facts["encoder"] == "fake@28"
+    assert f"{100 * facts['datasets'][0]['recall']['patches']:.1f}" == cells["R@1, patch matches, z + 4 √M (ours)"]
 
 
 class Result:

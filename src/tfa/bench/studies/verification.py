@@ -6,7 +6,7 @@ those at even positions confirm. A choice is made on the first half only; the se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfa.base.config import AUTO, Candidates
-from tfa.base.progress import Progress, Task, as_progress
+from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
-from tfa.bench.heads.contract import Fitted, HeadCard, Photos, Shared
+from tfa.bench.heads.contract import HeadCard, Shared
 from tfa.bench.protocols import Split
 from tfa.bench.rank import QUERIES_AT_ONCE
 from tfa.bench.run import Bench, calibrated
@@ -99,18 +99,38 @@ def study_dataset(
 ) -> Studied:
     """Query the head with the first split's queries (`most` of them at most, evenly spaced), and verify its
     candidates in every way given, that as built among them."""
-    bars = as_progress(progress)
-    queries, positives = bench.queries, bench.truth.positives
-    split = thinned(card.plan.splits(len(queries), bench.truth.conditions)[0], most)
-    fitted = card.fit(bench.database, shared or Shared(spec=bench.spec, progress=bars))
-    heads = [calibrated(fitted, queries, fold.calibration) for fold in split.folds]
-    patches = _Patches(bench.database.tokens, queries.tokens, [variant.kept for variant in variants.values()])
-    with bars.task(f"{bench.truth.name}: verifying", len(split.evaluated), "queries") as task:
-        found = _answers_of_all(split, heads, queries, partial(answers, variants=variants), patches, task)
+    bars, positives = as_progress(progress), bench.truth.positives
+    studied = StudiedQueries(bench, card, most, shared or Shared(spec=bench.spec, progress=bars))
+    patches = _Patches(bench.database.tokens, bench.queries.tokens, [variant.kept for variant in variants.values()])
+    found = []
+    with bars.task(f"{bench.truth.name}: verifying", len(studied), "queries") as task:
+        for query, scores in studied:
+            found.append((query, answers(scores, partial(patches.pair, query), variants)))
+            task.advance()
     recall = {name: float(np.mean([one[name].image in positives[query] for query, one in found])) for name in variants}
     verified = float(np.mean([one[BUILT].candidates for _, one in found]))
     sizes = {name: patches.bytes_per_image(variant.kept) for name, variant in variants.items() if variant.measure}
     return Studied(bench.truth.name, bench.truth.title, half, card.name, len(found), recall, verified, sizes)
+
+
+class StudiedQueries:
+    """Queries of the first split (`most` of them at most, evenly spaced), each with its row of scores `m` by the first
+    replica of the head that was calibrated for its fold."""
+
+    def __init__(self, bench: Bench, card: HeadCard, most: int | None, shared: Shared) -> None:
+        self.queries = bench.queries
+        self.split = thinned(card.plan.splits(len(self.queries), bench.truth.conditions)[0], most)
+        fitted = card.fit(bench.database, shared)
+        self.heads = [calibrated(fitted, self.queries, fold.calibration) for fold in self.split.folds]
+
+    def __len__(self) -> int:
+        return len(self.split.evaluated)
+
+    def __iter__(self) -> Iterator[tuple[int, np.ndarray]]:
+        for fold, head in zip(self.split.folds, self.heads, strict=True):
+            for start in range(0, len(fold.evaluated), QUERIES_AT_ONCE):
+                rows = fold.evaluated[start : start + QUERIES_AT_ONCE]
+                yield from zip(rows.tolist(), head.scores(self.queries.select(rows), head.replicas[0]), strict=True)
 
 
 def thinned(split: Split, most: int | None) -> Split:
@@ -125,23 +145,6 @@ def thinned(split: Split, most: int | None) -> Split:
 class Answer(NamedTuple):
     image: int  # -1: none
     candidates: int  # images that were verified
-
-
-Answering = Callable[[np.ndarray, Callable[[Kept, int], Pair]], dict[str, Answer]]
-
-
-def _answers_of_all(
-    split: Split, heads: Sequence[Fitted], queries: Photos, answering: Answering, patches: _Patches, task: Task
-) -> list[tuple[int, dict[str, Answer]]]:
-    """Every query of the split, and its answer under each variant."""
-    found = []
-    for fold, head in zip(split.folds, heads, strict=True):
-        for start in range(0, len(fold.evaluated), QUERIES_AT_ONCE):
-            rows = fold.evaluated[start : start + QUERIES_AT_ONCE]
-            for query, scores in zip(rows, head.scores(queries.select(rows), head.replicas[0]), strict=True):
-                found.append((int(query), answering(scores, partial(patches.pair, int(query)))))
-                task.advance()
-    return found
 
 
 def answers(

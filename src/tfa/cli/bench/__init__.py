@@ -69,6 +69,7 @@ VERBS: Mapping[Callable[..., Any], str] = {
     verification.verification: """
         tfa bench verification --dataset sped=data/sped --dataset pitts30k=data/pitts30k
         tfa bench verification --dataset sped=data/sped --heads soft-partial --out study.json
+        tfa bench verification --dataset sped=data/sped --matcher aliked-lightglue --queries 100
     """,
     judge.judge: """
         tfa bench judge --dataset sped=data/sped --dataset nordland-540=data/nordland

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,9 +10,12 @@ import typer
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.bench.run import load_all, loaded_encoder, named_folder, named_heads
-from tfa.cli.console import console, delivered, open_table, say, wants_progress
+from tfa.cli.console import console, delivered, open_table, print_text, say, wants_progress
+from tfa.errors import BadSpec
 
 if TYPE_CHECKING:
+    from tfa.bench.heads.contract import HeadCard, Shared
+    from tfa.bench.run import Bench
     from tfa.bench.studies.verification import Studied, Study
 
 BASE_HEAD = "tfa-c64+"
@@ -38,6 +41,13 @@ def verification(
     queries: Annotated[
         int | None, typer.Option(min=1, help="Use at most so many queries of each dataset, evenly spaced.")
     ] = None,
+    matcher: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Compare verification with a learned matcher instead, on the same 20 candidates: aliked-lightglue.",
+        ),
+    ] = None,
     encoder: options.Encoder = "dinov2-s14-focus",
     out: options.JsonFile = None,
     json: options.AsJson = False,
@@ -49,27 +59,47 @@ def verification(
     from tfa.base.progress import as_progress
     from tfa.bench.heads.catalogue import head_cards
     from tfa.bench.heads.contract import Shared
+    from tfa.bench.matchers.contract import open_matcher
     from tfa.bench.run import prepare
+    from tfa.bench.studies.learned_matcher import MatcherStudy, match_dataset
     from tfa.bench.studies.verification import check_halves, half_of, joined, study_dataset
     from tfa.bench.studies.verification_variants import of_factors
 
+    if matcher is not None and factors is not None:
+        raise BadSpec("--matcher and --factors are two studies; give one of them")
     check_halves([named_folder(text)[0] for text in dataset])
     variants = of_factors(None if factors is None else factors.split(","))
     cards = head_cards(named_heads(heads))
     loaded = load_all(dataset, cards=cards, out=out)
     bars = as_progress(wants_progress(quiet))
+    learned = None if matcher is None else open_matcher(matcher, bars)
     model = loaded_encoder(encoder, encoding)
-    studied = []
-    for position, data in enumerate(loaded):
-        bench = prepare(data, model, progress=bars)
-        shared = Shared(spec=bench.spec, device=encoding.device, progress=bars)
-        for card in cards:
-            studied.append(
-                study_dataset(
-                    bench, card, half_of(position), most=queries, variants=variants, shared=shared, progress=bars
-                )
-            )
-    studies = joined(studied, model.id)
+
+    def studied() -> Iterator[tuple[int, Bench, HeadCard, Shared]]:
+        for position, data in enumerate(loaded):
+            bench = prepare(data, model, progress=bars)
+            shared = Shared(spec=bench.spec, device=encoding.device, progress=bars)
+            yield from ((position, bench, card, shared) for card in cards)
+
+    if learned is not None:
+        beside = MatcherStudy.of(
+            learned,
+            model.id,
+            [
+                match_dataset(bench, card, learned, most=queries, shared=shared, progress=bars)
+                for _, bench, card, shared in studied()
+            ],
+        )
+        if not delivered(beside.to_dict(), out=out, json=json):
+            print_text(beside.markdown() + "\n")
+        return
+    studies = joined(
+        (
+            study_dataset(bench, card, half_of(position), most=queries, variants=variants, shared=shared, progress=bars)
+            for position, bench, card, shared in studied()
+        ),
+        model.id,
+    )
     if delivered([study.to_dict() for study in studies], out=out, json=json):
         return
     for study in studies:
