@@ -157,7 +157,7 @@ class PointDecoder:
         return torch.cat([empty, *drawn]), iou[good]
 
     def _attended(self, first: Tensor) -> tuple[Tensor, _Changed]:
-        """Tokens `b t c` after both layers and the last attention, and the images."""
+        """Tokens `b t c` → those that answer, of IoU and masks, after all attention, and the images."""
         cells = self._image_pixels.shape[0]
         changed = _Changed(first.new_ones(1, 1, cells), first.new_ones(len(first), 1, cells), [])
         tokens = first
@@ -176,9 +176,9 @@ class PointDecoder:
         shared, keys, values = self._last
         mixes = shared.mixes(changed.values, len(first))
         final = self._decoder.transformer.final_attn_token_to_image
-        read = _read(final, tokens + first, changed, keys, values, mixes)
-        tokens = self._decoder.transformer.layer_norm_final_attn(tokens + read)
-        return tokens, changed
+        answers = tokens[:, : 1 + self._decoder.num_mask_tokens]  # of the prompt's own tokens nothing more is asked
+        read = _read(final, answers + first[:, : answers.shape[1]], changed, keys, values, mixes)
+        return self._decoder.transformer.layer_norm_final_attn(answers + read), changed
 
     def _drawn(self, tokens: Tensor, changed: _Changed, prompt: int, chosen: Tensor, rows: int) -> Tensor:
         """Logits `s 4·rows 4·columns` of the chosen masks of one prompt; pixels stay in the order of cells till last."""

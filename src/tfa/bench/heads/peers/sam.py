@@ -40,22 +40,13 @@ class MaskSettings:
 
 
 class SamSegmenter:
-    """SAM of one size, its weights, and how it is prompted. A saved folder's own config says its size."""
+    """A SAM with its weights, and how it is prompted."""
 
-    def __init__(
-        self, weights: Path, model: str = "vit-h", *, device: str = "cpu", prompting: MaskSettings | None = None
-    ) -> None:
+    def __init__(self, name: str, sam: Any, sha256: str, prompting: MaskSettings | None = None, device: str = "cpu") -> None:
+        self.name, self.sha256, self.prompting = name, sha256, prompting or MaskSettings()
         self.device = "cpu" if device == "torch" else device
-        self.prompting = prompting or MaskSettings()
-        config = folder_config(weights) if weights.is_dir() else sized_config(model)
-        self.model_name = model if not weights.is_dir() else size_of(config)
-        built, self.sha256 = build(config, weights, self.model_name)
-        self._sam = built.to(self.device)
-        self.side = int(config.vision_config.image_size)
-
-    @property
-    def name(self) -> str:
-        return f"SAM {self.model_name}"
+        self._sam = sam.to(self.device)
+        self.side = int(sam.prompt_encoder.input_image_size)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -90,6 +81,25 @@ class SamSegmenter:
                 boxes.append(boxes_of(kept))
         best = suppress(np.concatenate(boxes), np.concatenate(ious), self.prompting.most_overlap)
         return np.concatenate(masks)[best]
+
+
+def read_sam(
+    weights: Path, model: str = "vit-h", *, prompting: MaskSettings | None = None, device: str = "cpu"
+) -> SamSegmenter:
+    """SAM of a published size from a file of weights, or of the size that a saved folder's own config says."""
+    config = folder_config(weights) if weights.is_dir() else sized_config(model)
+    size = size_of(config) if weights.is_dir() else model
+    return SamSegmenter(f"SAM {size}", *build(config, weights, size), prompting, device)
+
+
+def read_mobile_sam(
+    weights: Path, *, prompting: MaskSettings | None = None, device: str = "cpu", config: Any = None, sizes: Any = None
+) -> SamSegmenter:
+    """MobileSAM: SAM's prompt encoder and mask decoder behind a TinyViT."""
+    from tfa.bench.heads.peers.tiny_vit import TinyViT
+
+    built = build(config or sized_config("vit-b"), weights, "MobileSAM", lambda: TinyViT(sizes))
+    return SamSegmenter("MobileSAM", *built, prompting, device)
 
 
 def prepare(image: Image.Image, side: int) -> tuple[np.ndarray, tuple[int, int]]:
