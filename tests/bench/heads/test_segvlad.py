@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from tests.bench.heads.test_sam import tiny_config
+from tests.bench.heads.sam.test_sam import tiny_config
 from tests.fakes import FakeEncoder, random_image
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Photos, Shared
