@@ -183,15 +183,15 @@ class Counting:
 
     name, calls = "counting", 0
 
-    def __init__(self, setting: int = 1) -> None:
-        self.settings = {"setting": setting}
+    def __init__(self, setting: int = 1, masks: int = 2) -> None:
+        self.settings, self.masks = {"setting": setting}, masks
 
     def segment(self, image: Image.Image) -> np.ndarray:
         self.calls += 1
         masks = np.ones((2, image.height, image.width), dtype=bool)
         masks[1] = False
         masks[1, 0, 0] = True
-        return masks
+        return masks[: self.masks]
 
 
 def test_masks_are_kept_by_the_content_of_the_photo(tmp_path):
@@ -207,6 +207,13 @@ def test_masks_are_kept_by_the_content_of_the_photo(tmp_path):
     other = Counting(setting=2)
     KeptMasks(other, tmp_path).segment(random_image(1, (13, 7)))
     assert other.calls == 1
+
+
+def test_that_there_is_no_mask_is_kept_too(tmp_path):
+    counting = Counting(masks=0)
+    for _ in range(2):
+        assert KeptMasks(counting, tmp_path).segment(random_image(1, (13, 7))).shape == (0, 7, 13)
+    assert counting.calls == 1
 
 
 def test_damaged_masks_are_made_again(tmp_path):

@@ -40,8 +40,9 @@ class KeptMasks:
         if kept is not None:
             return kept
         masks = self.segmenter.segment(image)
-        bits = np.packbits(masks.reshape(len(masks), -1), axis=1)
-        write_tensors(path, {"bits": bits, "size": np.array(masks.shape[1:], np.int64)})
+        count, height, width = masks.shape  # there may be none
+        bits = np.packbits(masks.reshape(count, height * width), axis=1)
+        write_tensors(path, {"bits": bits, "size": np.array([height, width], np.int64)})
         return masks
 
 
@@ -51,6 +52,6 @@ def _read(path: Path) -> np.ndarray | None:
         arrays, _ = map_tensors(path)
         height, width = (int(length) for length in arrays["size"])
         flat = np.unpackbits(arrays["bits"], axis=1, count=height * width).astype(bool)
-        return flat.reshape(-1, height, width)
+        return flat.reshape(len(flat), height, width)
     except (TfaError, OSError, KeyError, ValueError):
         return None
