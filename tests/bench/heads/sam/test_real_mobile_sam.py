@@ -1,4 +1,4 @@
-"""MobileSAM with its real weights. They come from the package index once; without it these tests are skipped, and say so."""
+"""MobileSAM with its real weights: fetched once; where they cannot be, these tests are skipped and say so."""
 
 from __future__ import annotations
 

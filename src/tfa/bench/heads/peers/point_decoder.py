@@ -1,7 +1,7 @@
 """SAM's mask decoder for very many single points on one image: the same masks for a fraction of the work.
 
-A prompt's few tokens (`t`) and the image's cells (`n`, of `c` channels) attend to each other. All prompts begin with the
-same image K, and a layer changes it only by a sum over tokens and heads, so that a prompt's image is at any time
+A prompt's few tokens (`t`) and the image's cells (`n`, of `c` channels) attend to each other. All prompts begin with
+the same image K, and a layer changes it only by a sum over tokens and heads, so a prompt's image is at any time
 
     X = diag(d) K + Bᵀ M      d: n,  K: n c, the same for all prompts,  B: r n,  M: r c
 
@@ -9,9 +9,9 @@ LayerNorm keeps this form: centring and γ act on the channels, of K and M, and 
 
     σ² = ( d² |K|² + 2 d Σ_r B_r (M_r · K) + Σ_r B_r (M Mᵀ B)_r ) / c      with K and M centred
 
-So attention to X needs products with K, most of them made once an image, and with B, never X itself. Rows of M are of two
-kinds, in turn, beginning and ending with the first: a constant (a bias), and for each head and token `v O`, the token's
-value `v` of `e` numbers times a matrix O that is the same for all prompts.
+So attention to X needs products with K, most of them made once an image, and with B, never X itself. Rows of M are of
+two kinds, in turn, beginning and ending with the first: a constant (a bias), and for each head and token `v O`, the
+token's value `v` of `e` numbers times a matrix O that is the same for all prompts.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class PointDecoder:
         return self._decoder.transformer.layer_norm_final_attn(answers + read), changed
 
     def _drawn(self, tokens: Tensor, changed: _Changed, prompt: int, chosen: Tensor, rows: int) -> Tensor:
-        """Logits `s 4·rows 4·columns` of the chosen masks of one prompt; pixels stay in the order of cells till last."""
+        """Logits `s 4·rows 4·columns` of one prompt's chosen masks; pixels keep the order of cells till last."""
         decoder, columns = self._decoder, self.grid[1]
         cells = rows * columns
         scale = changed.scale[prompt, 0, :cells, None]
@@ -189,7 +189,9 @@ class PointDecoder:
         pixels = self._image_pixels[:cells] * scale
         pixels = pixels.addmm_(changed.rows[prompt, :, :cells].T, mixes @ self._to_pixels).view(cells * 4, -1)
         norm = decoder.upscale_layer_norm
-        pixels = gelu(layer_norm(pixels + decoder.upscale_conv1.bias, norm.weight.shape, norm.weight, norm.bias, norm.eps))
+        pixels = gelu(
+            layer_norm(pixels + decoder.upscale_conv1.bias, norm.weight.shape, norm.weight, norm.bias, norm.eps)
+        )
         second = decoder.upscale_conv2
         pixels = pixels @ second.weight.permute(0, 2, 3, 1).flatten(1) + second.bias.repeat(4)
         wanted = torch.stack([decoder.output_hypernetworks_mlps[1 + i](tokens[2 + i]) for i in chosen.tolist()])

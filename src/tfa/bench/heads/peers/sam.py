@@ -42,7 +42,9 @@ class MaskSettings:
 class SamSegmenter:
     """A SAM with its weights, and how it is prompted."""
 
-    def __init__(self, name: str, sam: Any, sha256: str, prompting: MaskSettings | None = None, device: str = "cpu") -> None:
+    def __init__(
+        self, name: str, sam: Any, sha256: str, prompting: MaskSettings | None = None, device: str = "cpu"
+    ) -> None:
         self.name, self.sha256, self.prompting = name, sha256, prompting or MaskSettings()
         self.device = "cpu" if device == "torch" else device
         self._sam = sam.to(self.device)

@@ -57,7 +57,9 @@ def folder_config(folder: Path) -> Any:
         ) from None
 
 
-def build(config: Any, weights: Path, name: str, encoder: Callable[[], torch.nn.Module] | None = None) -> tuple[Any, str]:
+def build(
+    config: Any, weights: Path, name: str, encoder: Callable[[], torch.nn.Module] | None = None
+) -> tuple[Any, str]:
     """The model with these weights, in eval mode, and the digest of the weights; `encoder` in place of SAM's ViT."""
     import torch
     from transformers import SamModel

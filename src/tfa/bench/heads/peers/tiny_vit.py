@@ -4,8 +4,8 @@
     stage 1…  blocks  x ← x + attention in windows(x);  x ← 3 × 3 convolution of each channel;  x ← x + MLP(x)
     between   1 × 1, 3 × 3 of each channel with stride 2 (before the last stage 1), 1 × 1
 
-Every convolution is followed by the normalisation of its batch, at the statistics of training. Modules carry the names of
-the published file.
+Every convolution is followed by the normalisation of its batch, at the statistics of training. Modules carry the names
+of the published file.
 """
 
 from __future__ import annotations
