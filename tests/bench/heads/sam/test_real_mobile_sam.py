@@ -8,7 +8,7 @@ from PIL import Image, ImageDraw
 from safetensors import safe_open
 
 from tests.bench.heads.sam import layouts
-from tfa.bench.heads.peers.mobile_sam import get_mobile_sam
+from tfa.bench.heads.peers.mobile_sam import PACKAGE, get_mobile_sam
 from tfa.bench.heads.peers.sam import MaskSettings, read_mobile_sam
 from tfa.errors import WeightsMissing
 
@@ -31,7 +31,9 @@ def test_the_file_holds_what_the_table_says(weights):
 def test_a_plain_rectangle_is_a_mask(weights):
     picture = Image.new("RGB", (240, 180), (90, 120, 160))
     ImageDraw.Draw(picture).rectangle((70, 50, 169, 129), (200, 60, 40))
-    masks = read_mobile_sam(weights, prompting=MaskSettings(points_per_side=3)).segment(picture)
+    segmenter = read_mobile_sam(weights, prompting=MaskSettings(points_per_side=3))
+    assert segmenter.sha256 == PACKAGE.weights
+    masks = segmenter.segment(picture)
     wanted = np.asarray(picture.resize((120, 90)))[..., 0] > 145
     overlaps = (masks & wanted).sum(axis=(1, 2)) / (masks | wanted).sum(axis=(1, 2))
     assert overlaps.max() > 0.9

