@@ -15,6 +15,7 @@ from transformers import SamConfig, SamModel
 
 from tests.fakes import random_image
 from tfa.bench.heads.peers import sam_weights
+from tfa.bench.heads.peers.point_decoder import PointDecoder
 from tfa.bench.heads.peers.sam import (
     MEAN,
     STD,
@@ -158,6 +159,20 @@ def test_masks_are_enlarged_as_published_without_the_square_in_between():
     down, across = enlarging(16, 64, 37, 20), enlarging(16, 64, 64, 30)
     assert torch.allclose(down @ logits @ across.T, wanted, atol=1e-5)
     assert not down[:, 10:].any()  # 37 pixels end in the tenth row of logits; the rest is padding
+
+
+def test_a_photo_of_few_pixels_needs_the_rows_to_its_end(tiny, monkeypatch):
+    asked = []
+    masks = PointDecoder.masks
+
+    def noted(self, points, least_iou, rows):
+        asked.append(rows)
+        return masks(self, points, least_iou, rows)
+
+    monkeypatch.setattr(PointDecoder, "masks", noted)
+    read_sam(tiny, prompting=EASY).segment(random_image(1, (6, 6)))
+    # Three rows of pixels, the last at 5/6 of 8 rows of cells: those between count, though most logits are not read.
+    assert asked == [7, 7]
 
 
 def test_stability_compares_two_thresholds():

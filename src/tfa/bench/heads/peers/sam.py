@@ -70,7 +70,7 @@ class SamSegmenter:
                 enlarging(4 * cells, self.side, *lengths).to(self.device)
                 for cells, *lengths in zip(decoder.grid[::-1], inside, image.size, strict=True)
             )
-            rows = -(-int(down.any(dim=0).sum()) // 4)  # of cells; what lies below is padding
+            rows = int(down.any(dim=0).nonzero().max()) // 4 + 1  # of cells; what lies below is padding
             down = down[:, : 4 * rows]
             points = torch.from_numpy(grid_points(self.prompting.points_per_side, inside)).to(self.device)
             for some in points.split(POINTS_AT_ONCE):

@@ -72,7 +72,7 @@ def build(
         raise BadWeights(_other_head(weights, mobile=encoder is None), weights)
     tensors, sha256 = _as_float32(to_transformers_names(given))
     with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
-        sam = SamModel(config)
+        sam: Any = SamModel(config)
         if encoder is not None:
             sam.vision_encoder = encoder()
     _check({key: tuple(tensor.shape) for key, tensor in tensors.items()}, sam.state_dict(), weights, name)

@@ -42,8 +42,11 @@ class ConvNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         # One pass over the pixels: the norm's scale and shift are a convolution's as well.
-        scale = self.bn.weight * torch.rsqrt(self.bn.running_var + self.bn.eps)
-        shift = self.bn.bias - self.bn.running_mean * scale
+        mean, variance = self.bn.running_mean, self.bn.running_var
+        assert mean is not None
+        assert variance is not None
+        scale = self.bn.weight * torch.rsqrt(variance + self.bn.eps)
+        shift = self.bn.bias - mean * scale
         weight = self.c.weight * scale[:, None, None, None]
         return conv2d(x, weight, shift, self.c.stride, self.c.padding, groups=self.c.groups)
 
