@@ -92,6 +92,8 @@ def test_every_system_of_the_paper_is_listed_with_what_it_needs(run):
         assert wanting[name]["sees"] == "labels"
         assert wanting[name]["needs"] == f"--checkpoint {name}=FILE"
         assert name in printed
+    assert wanting["segvlad-mobilesam"]["sees"] == "database"
+    assert "tfa weights get mobilesam" in wanting["segvlad-mobilesam"]["needs"]
     known = {one["name"] for one in facts["heads"]} | set(wanting)
     assert {"anyloc", "tfvpr", "ria", "segvlad", "tfa", "tfa-c64", "dual-c64"} <= known
 

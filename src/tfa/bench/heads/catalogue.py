@@ -71,6 +71,7 @@ class Supplied:
     vocabulary: Path | None = None
     sam: Path | None = None
     sam_model: str = "vit-h"
+    sam_points: int = segvlad.POINTS
     checkpoints: Mapping[str, Path] = field(default_factory=dict)
 
 
@@ -122,7 +123,19 @@ NEED_FILES: Mapping[str, NeedsFile] = {
         "--sam FILE",
         "segments with the weights of SAM",
         ", or use segvlad-superpixels",
-        lambda given: None if given.sam is None else _of_a_peer(segvlad.segvlad_with_sam(given.sam, given.sam_model)),
+        lambda given: (
+            None
+            if given.sam is None
+            else _of_a_peer(segvlad.segvlad_with_sam(given.sam, given.sam_model, given.sam_points))
+        ),
+    ),
+    "segvlad-mobilesam": NeedsFile(
+        "SegVLAD-PreT (MobileSAM)",
+        "database",
+        "the weights of MobileSAM: tfa weights get mobilesam, or fetched on first use",
+        "segments with the weights of MobileSAM",
+        ", or use segvlad-superpixels",
+        lambda given: _of_a_peer(segvlad.segvlad_with_mobile_sam(given.sam_points)),
     ),
     **{name: _of_a_checkpoint(system) for name, system in SYSTEMS.items()},
 }

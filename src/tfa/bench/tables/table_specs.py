@@ -130,7 +130,7 @@ def aerial(cells: Sequence[Cell], paper: bool = True) -> Table:
 def native(cells: Sequence[Cell], paper: bool = True) -> Table:
     printed = tuple(column.name for column in paper_table("native").columns if column.supervised)
     supervised = tuple(dict.fromkeys([*printed, *Lookup(cells).trained]))
-    systems = ("tfvpr", "anyloc", "segvlad", "segvlad-superpixels", "ria", "dual-c64")
+    systems = ("tfvpr", "anyloc", "segvlad", "segvlad-mobilesam", "segvlad-superpixels", "ria", "dual-c64")
     smaller = (*(f"dual-c{n}" for n in BUDGETS if n != 64), "dual-crossfit")
     budget_title = "Calibration budget of the dual-vocabulary system"
     own = {cell.dataset for cell in cells if cell.head.startswith(("dual", "segvlad"))}

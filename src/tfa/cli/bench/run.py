@@ -96,6 +96,9 @@ def run(
     ] = None,
     sam: Annotated[Path | None, typer.Option(exists=True, help="Weights of SAM, for the head segvlad.")] = None,
     sam_model: Annotated[str, typer.Option(help="Which SAM the weights are of: vit-h, vit-l or vit-b.")] = "vit-h",
+    sam_points: Annotated[
+        int, typer.Option(min=1, max=64, help="Points a side that prompt SAM or MobileSAM; fewer are quicker.")
+    ] = 32,
     checkpoint: Annotated[
         list[str] | None,
         typer.Option(
@@ -117,7 +120,7 @@ def run(
     from tfa.bench.run import prepare, run_heads
 
     checkpoints = _checkpoints(checkpoint or [], named_heads(heads))
-    cards = head_cards(named_heads(heads), Supplied(vocabulary, sam, sam_model, checkpoints))
+    cards = head_cards(named_heads(heads), Supplied(vocabulary, sam, sam_model, sam_points, checkpoints))
     loaded = load_all(dataset, out=out / "record", positives=positives)
     bars = wants_progress(quiet)
     for data in loaded:

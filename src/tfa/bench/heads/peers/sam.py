@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from tfa.bench.heads.peers.point_decoder import PointDecoder
 from tfa.bench.heads.peers.sam_weights import build, folder_config, size_of, sized_config
 from tfa.bench.heads.peers.segments import reduced
 from tfa.photos.images import resize
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-ENLARGE_AT_ONCE = 16  # masks of 1024 × 1024 logits in memory
+POINTS_AT_ONCE = 8  # more do not fit the processor's caches, and are slower
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,6 @@ class MaskSettings:
     """How masks are prompted for and which are kept: the published defaults of the automatic mask generator."""
 
     points_per_side: int = 32
-    points_per_batch: int = 64
     least_iou: float = 0.88  # what the model predicts of its own mask
     least_stability: float = 0.95  # area above +offset ÷ area above −offset
     stability_offset: float = 1.0
@@ -40,22 +40,15 @@ class MaskSettings:
 
 
 class SamSegmenter:
-    """SAM of one size, its weights, and how it is prompted. A saved folder's own config says its size."""
+    """A SAM with its weights, and how it is prompted."""
 
     def __init__(
-        self, weights: Path, model: str = "vit-h", *, device: str = "cpu", prompting: MaskSettings | None = None
+        self, name: str, sam: Any, sha256: str, prompting: MaskSettings | None = None, device: str = "cpu"
     ) -> None:
+        self.name, self.sha256, self.prompting = name, sha256, prompting or MaskSettings()
         self.device = "cpu" if device == "torch" else device
-        self.prompting = prompting or MaskSettings()
-        config = folder_config(weights) if weights.is_dir() else sized_config(model)
-        self.model_name = model if not weights.is_dir() else size_of(config)
-        built, self.sha256 = build(config, weights, self.model_name)
-        self._sam = built.to(self.device)
-        self.side = int(config.vision_config.image_size)
-
-    @property
-    def name(self) -> str:
-        return f"SAM {self.model_name}"
+        self._sam = sam.to(self.device)
+        self.side = int(sam.prompt_encoder.input_image_size)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -71,32 +64,44 @@ class SamSegmenter:
         pixels, inside = prepare(image, self.side)
         masks, ious, boxes = [], [], []
         with torch.inference_mode():
-            embedded = self._sam.get_image_embeddings(torch.from_numpy(pixels)[None].to(self.device))
-            points = grid_points(self.prompting.points_per_side, inside)
-            for low in range(0, len(points), self.prompting.points_per_batch):
-                logits, iou = self._masks_at(embedded, points[low : low + self.prompting.points_per_batch])
-                for start in range(0, len(logits), ENLARGE_AT_ONCE):
-                    chunk = slice(start, start + ENLARGE_AT_ONCE)
-                    large = enlarge(logits[chunk], self.side, inside, image.size).cpu().numpy()
-                    sure = stability(large, self.prompting.stability_offset) >= self.prompting.least_stability
-                    kept = large[sure] > 0
-                    masks.append(kept)
-                    ious.append(iou[chunk][sure])
-                    boxes.append(boxes_of(kept))
-        if not masks:
-            return np.zeros((0, image.height, image.width), dtype=bool)
+            embedded = self._sam.vision_encoder(torch.from_numpy(pixels)[None].to(self.device))[0]
+            decoder = PointDecoder(self._sam, embedded)
+            across, down = (
+                enlarging(4 * cells, self.side, *lengths).to(self.device)
+                for cells, *lengths in zip(decoder.grid[::-1], inside, image.size, strict=True)
+            )
+            rows = int(down.any(dim=0).nonzero().max()) // 4 + 1  # of cells; what lies below is padding
+            down = down[:, : 4 * rows]
+            points = torch.from_numpy(grid_points(self.prompting.points_per_side, inside)).to(self.device)
+            for some in points.split(POINTS_AT_ONCE):
+                logits, iou = decoder.masks(some, self.prompting.least_iou, rows)
+                large = (down @ logits @ across.T).cpu().numpy()
+                sure = stability(large, self.prompting.stability_offset) >= self.prompting.least_stability
+                kept = large[sure] > 0
+                masks.append(kept)
+                ious.append(iou.cpu().numpy()[sure])
+                boxes.append(boxes_of(kept))
         best = suppress(np.concatenate(boxes), np.concatenate(ious), self.prompting.most_overlap)
         return np.concatenate(masks)[best]
 
-    def _masks_at(self, embedded: torch.Tensor, points: np.ndarray) -> tuple[torch.Tensor, np.ndarray]:
-        """Three masks for each point, those with a good predicted IoU: logits `s h w` and IoUs `s`."""
-        import torch
 
-        prompts = torch.from_numpy(points).to(self.device)[None, :, None, :]
-        answer = self._sam(image_embeddings=embedded, input_points=prompts, multimask_output=True)
-        iou = answer.iou_scores[0].flatten()
-        good = iou >= self.prompting.least_iou
-        return answer.pred_masks[0].flatten(0, 1)[good], iou[good].cpu().numpy()
+def read_sam(
+    weights: Path, model: str = "vit-h", *, prompting: MaskSettings | None = None, device: str = "cpu"
+) -> SamSegmenter:
+    """SAM of a published size from a file of weights, or of the size that a saved folder's own config says."""
+    config = folder_config(weights) if weights.is_dir() else sized_config(model)
+    size = size_of(config) if weights.is_dir() else model
+    return SamSegmenter(f"SAM {size}", *build(config, weights, size), prompting, device)
+
+
+def read_mobile_sam(
+    weights: Path, *, prompting: MaskSettings | None = None, device: str = "cpu", config: Any = None, sizes: Any = None
+) -> SamSegmenter:
+    """MobileSAM: SAM's prompt encoder and mask decoder behind a TinyViT."""
+    from tfa.bench.heads.peers.tiny_vit import TinyViT
+
+    built = build(config or sized_config("vit-b"), weights, "MobileSAM", lambda: TinyViT(sizes))
+    return SamSegmenter("MobileSAM", *built, prompting, device)
 
 
 def prepare(image: Image.Image, side: int) -> tuple[np.ndarray, tuple[int, int]]:
@@ -116,13 +121,16 @@ def grid_points(per_side: int, size: tuple[int, int]) -> np.ndarray:
     return np.stack([x.ravel(), y.ravel()], axis=1).astype(np.float32)
 
 
-def enlarge(logits: torch.Tensor, side: int, inside: tuple[int, int], size: tuple[int, int]) -> torch.Tensor:
-    """Logits `s h w` of the padded square → logits at the image's own (width, height)."""
+def enlarging(logits: int, side: int, inside: int, size: int) -> torch.Tensor:
+    """Along one axis, the matrix `size logits` from the padded square's logits to those of the image itself.
+
+    Published: bilinear to the padded square of `side` pixels, cut to the image `inside` it, bilinear to its own size.
+    """
+    import torch
     from torch.nn.functional import interpolate
 
-    square = interpolate(logits[:, None], (side, side), mode="bilinear", align_corners=False)
-    own = square[..., : inside[1], : inside[0]]
-    return interpolate(own, (size[1], size[0]), mode="bilinear", align_corners=False)[:, 0]
+    square = interpolate(torch.eye(logits)[None], side, mode="linear", align_corners=False)
+    return interpolate(square[..., :inside], size, mode="linear", align_corners=False)[0].T
 
 
 def stability(logits: np.ndarray, offset: float) -> np.ndarray:

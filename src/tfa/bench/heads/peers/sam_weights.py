@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfa.bench.heads.peers.sam_names import is_mobile, to_transformers_names
 from tfa.errors import BadSpec, BadWeights, WeightsMissing
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ SIZES = {
     "vit-l": (1024, 24, 16, (5, 11, 17, 23)),
     "vit-h": (1280, 32, 16, (7, 15, 23, 31)),
 }
-# One tensor under two names; files hold it under either or both.
-TIED = ("shared_image_embedding.positional_embedding", "prompt_encoder.shared_embedding.positional_embedding")
 
 
 def sized_config(model: str) -> Any:
@@ -35,7 +34,8 @@ def sized_config(model: str) -> Any:
         "num_attention_heads": heads,
         "global_attn_indexes": list(whole),
     }
-    return SamConfig(vision_config=vision)
+    # transformers' own default is 1e-6; the authors' decoder was trained with 1e-5.
+    return SamConfig(vision_config=vision, mask_decoder_config={"layer_norm_eps": 1e-5})
 
 
 def folder_config(folder: Path) -> Any:
@@ -57,23 +57,38 @@ def folder_config(folder: Path) -> Any:
         ) from None
 
 
-def build(config: Any, weights: Path, name: str) -> tuple[Any, str]:
-    """The model with these weights, in eval mode, and the digest of the weights."""
+def build(
+    config: Any, weights: Path, name: str, encoder: Callable[[], torch.nn.Module] | None = None
+) -> tuple[Any, str]:
+    """The model with these weights, in eval mode, and the digest of the weights; `encoder` in place of SAM's ViT."""
     import torch
     from transformers import SamModel
 
-    from tfa.encoders.weights import _as_float32, _without_prefix
+    from tfa.bench.heads.trained.checkpoints import check_finite
+    from tfa.encoders.weights import _as_float32
 
-    tensors, sha256 = _as_float32(_tied(_without_prefix(_read_all(weights))))
+    given = _read_all(weights)
+    if is_mobile(given) != (encoder is not None):
+        raise BadWeights(_other_head(weights, mobile=encoder is None), weights)
+    tensors, sha256 = _as_float32(to_transformers_names(given))
     with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
-        sam = SamModel(config)
+        sam: Any = SamModel(config)
+        if encoder is not None:
+            sam.vision_encoder = encoder()
     _check({key: tuple(tensor.shape) for key, tensor in tensors.items()}, sam.state_dict(), weights, name)
+    check_finite(tensors, weights)
     sam.load_state_dict(tensors, strict=True, assign=True)
     return sam.eval().requires_grad_(False), sha256
 
 
+def _other_head(weights: Path, *, mobile: bool) -> str:
+    if mobile:
+        return f"{weights} holds the weights of MobileSAM; use --heads segvlad-mobilesam, which fetches them itself"
+    return f"{weights} does not hold the weights of MobileSAM; remove it and run tfa weights get mobilesam"
+
+
 def _read_all(weights: Path) -> dict[str, torch.Tensor]:
-    from tfa.encoders.weights import _read
+    from tfa.bench.heads.trained.checkpoints import read_checkpoint
 
     if weights.is_dir():
         files = sorted(weights.glob("*.safetensors")) or sorted(weights.glob("pytorch_model*.bin"))
@@ -81,15 +96,10 @@ def _read_all(weights: Path) -> dict[str, torch.Tensor]:
         files = [weights] if weights.is_file() else []
     if not files:
         raise WeightsMissing(
-            f"there are no SAM weights at {weights}; give a .safetensors or .pth file with transformers' names, or "
-            "a folder written by save_pretrained. Nothing is downloaded"
+            f"there are no SAM weights at {weights}; give the authors' .pth file, a .safetensors file, or a folder "
+            "written by save_pretrained. Nothing is downloaded"
         )
-    return {key: tensor for file in files for key, tensor in _read(file).items()}
-
-
-def _tied(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    held = next((tensors[key] for key in TIED if key in tensors), None)
-    return tensors if held is None else {**dict.fromkeys(TIED, held), **tensors}
+    return {key: tensor for file in files for key, tensor in read_checkpoint(file).items()}
 
 
 def _check(shapes: dict[str, tuple[int, ...]], wanted: Mapping[str, Any], weights: Path, name: str) -> None:
@@ -101,7 +111,7 @@ def _check(shapes: dict[str, tuple[int, ...]], wanted: Mapping[str, Any], weight
     mismatches = [f"{len(keys)} {kind}: {', '.join(keys[:4])}" for kind, keys in problems.items() if keys]
     if mismatches:
         raise BadWeights(
-            f"{weights} does not hold the weights of SAM {name} under transformers' names:",
+            f"{weights} does not hold the weights of SAM {name} under its authors' names or transformers':",
             more=[
                 *(f"  {line}" for line in mismatches),
                 f"give the size the file belongs to ({', '.join(SIZES)}), or a folder written by save_pretrained",

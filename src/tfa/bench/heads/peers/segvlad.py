@@ -28,6 +28,7 @@ from tfa.base.backend import backend_for, l2
 from tfa.base.progress import Progress, tracked
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import HeadCard, Photos, Shared
+from tfa.bench.heads.peers.mask_cache import KeptMasks
 from tfa.bench.heads.peers.segments import ORDER, Segmenter, Superpixels, super_segments
 from tfa.bench.heads.whitening import Whitening, fit_whitening
 from tfa.errors import BadTokens, ChannelMismatch
@@ -229,12 +230,36 @@ def _card(name: str, title: str, note: str, segmenter: Segmenter) -> HeadCard:
     )
 
 
-def segvlad_with_sam(weights: Path, model: str = "vit-h", *, device: str = "cpu") -> HeadCard:
-    """The head with SAM's masks; weights are read here, so that a wrong file is reported before any work."""
-    from tfa.bench.heads.peers.sam import SamSegmenter
+OURS = "unit words of the map, PCA on 4,096 segments and the fixed range of similarities are ours"
+POINTS = 32  # a side, as published
 
-    note = "unit words of the map, PCA on 4,096 segments and the fixed range of similarities are ours"
-    return _card("segvlad", "SegVLAD-PreT", note, SamSegmenter(weights, model, device=device))
+
+def segvlad_with_sam(weights: Path, model: str = "vit-h", points: int = POINTS) -> HeadCard:
+    """The head with SAM's masks; weights are read here, so that a wrong file is reported before any work."""
+    from tfa.bench.heads.peers.sam import MaskSettings, read_sam
+
+    segmenter = read_sam(weights, model, prompting=MaskSettings(points_per_side=points))
+    fewer, note = _fewer(points)
+    return _card("segvlad", f"SegVLAD-PreT{fewer and f' ({fewer})'}", OURS + note, KeptMasks(segmenter))
+
+
+def segvlad_with_mobile_sam(points: int = POINTS) -> HeadCard:
+    """The head with MobileSAM's masks; its weights are fetched here if this machine does not have them."""
+    from tfa.bench.heads.peers.mobile_sam import get_mobile_sam
+    from tfa.bench.heads.peers.sam import MaskSettings, read_mobile_sam
+
+    segmenter = read_mobile_sam(get_mobile_sam(), prompting=MaskSettings(points_per_side=points))
+    fewer, note = _fewer(points)
+    title = f"SegVLAD-PreT (MobileSAM{fewer and f', {fewer}'})"
+    note = f"MobileSAM's masks in place of SAM ViT-H's{note}; {OURS}"
+    return _card("segvlad-mobilesam", title, note, KeptMasks(segmenter))
+
+
+def _fewer(points: int) -> tuple[str, str]:
+    """What a title and a note say where another grid of points prompts than the published one."""
+    if points == POINTS:
+        return "", ""
+    return f"{points}² points", f", prompted at {points} × {points} points instead of {POINTS} × {POINTS}"
 
 
 CARDS = (

@@ -16,7 +16,7 @@ from tfa.bench.heads.trained.systems import TrainedSystem, recognised
 from tfa.encoders.weights import read_safetensors, read_torch
 from tfa.errors import BadWeights, WeightsMissing
 
-NESTS = ("state_dict", "model_state_dict")  # where training scripts put the weights
+NESTS = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights
 WRAPPER = "module."  # what training on several devices puts before every name
 SAVED = (b"PK\x03\x04", b"\x80")  # how files of torch.save begin: an archive, or a pickle of old releases
 LISTED = 4  # names of each kind in an error
@@ -70,7 +70,7 @@ def build_model(system: TrainedSystem, given: Mapping[str, Tensor], path: Path) 
             path,
         )
     tensors = {name: tensor.to(wanted[name].dtype) for name, tensor in tensors.items()}
-    _check_finite(tensors, path)
+    check_finite(tensors, path)
     model.load_state_dict(tensors, strict=True, assign=True)
     model.eval().requires_grad_(False)
     model.ready(architecture.resizing.size)
@@ -180,7 +180,8 @@ def _problems(
     ]
 
 
-def _check_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
+def check_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse weights that are not numbers."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise BadWeights(f"{path}: the tensor {name} has values that are not numbers; get it again", path)

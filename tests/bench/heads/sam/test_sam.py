@@ -10,19 +10,21 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
+from torch.nn.functional import interpolate
 from transformers import SamConfig, SamModel
 
 from tests.fakes import random_image
 from tfa.bench.heads.peers import sam_weights
+from tfa.bench.heads.peers.point_decoder import PointDecoder
 from tfa.bench.heads.peers.sam import (
     MEAN,
     STD,
     MaskSettings,
-    SamSegmenter,
     boxes_of,
-    enlarge,
+    enlarging,
     grid_points,
     prepare,
+    read_sam,
     stability,
     suppress,
 )
@@ -30,7 +32,7 @@ from tfa.errors import BadSpec, BadWeights, WeightsMissing
 
 pytestmark = pytest.mark.slow
 
-EASY = MaskSettings(points_per_side=3, points_per_batch=4, least_iou=-100.0, least_stability=0.0)
+EASY = MaskSettings(points_per_side=3, least_iou=-100.0, least_stability=0.0)
 
 
 def tiny_config() -> SamConfig:
@@ -71,34 +73,33 @@ def tiny(tmp_path_factory) -> Path:
 @pytest.mark.slow
 def test_masks_are_boolean_of_the_half_image_and_always_the_same(tiny):
     image = random_image(1, (60, 40))
-    masks = SamSegmenter(tiny, prompting=EASY).segment(image)
+    masks = read_sam(tiny, prompting=EASY).segment(image)
     assert masks.dtype == bool
     assert masks.shape[1:] == (20, 30)
     assert 0 < len(masks) <= 27
     assert 0 < masks.mean() < 1
-    assert np.array_equal(masks, SamSegmenter(tiny, prompting=EASY).segment(image))
-    assert SamSegmenter(tiny, prompting=EASY).segment(random_image(1, (1280, 640))).shape[1:] == (160, 320)
+    assert np.array_equal(masks, read_sam(tiny, prompting=EASY).segment(image))
+    assert read_sam(tiny, prompting=EASY).segment(random_image(1, (1280, 640))).shape[1:] == (160, 320)
 
 
 def test_a_model_that_is_sure_of_nothing_gives_no_mask(tiny):
     sure = MaskSettings(points_per_side=2, least_iou=100.0)
-    assert SamSegmenter(tiny, prompting=sure).segment(random_image(1)).shape == (0, 15, 20)
+    assert read_sam(tiny, prompting=sure).segment(random_image(1)).shape == (0, 15, 20)
     unstable = MaskSettings(points_per_side=2, least_iou=-100.0, least_stability=1.1)
-    assert SamSegmenter(tiny, prompting=unstable).segment(random_image(1)).shape == (0, 15, 20)
+    assert read_sam(tiny, prompting=unstable).segment(random_image(1)).shape == (0, 15, 20)
 
 
-def test_batches_of_points_do_not_change_the_masks(tiny):
-    one = MaskSettings(points_per_side=3, points_per_batch=64, least_iou=-100.0, least_stability=0.0)
+def test_batches_of_points_do_not_change_the_masks(tiny, monkeypatch):
     image = random_image(2)
-    assert np.array_equal(
-        SamSegmenter(tiny, prompting=EASY).segment(image), SamSegmenter(tiny, prompting=one).segment(image)
-    )
+    masks = read_sam(tiny, prompting=EASY).segment(image)
+    monkeypatch.setattr("tfa.bench.heads.peers.sam.POINTS_AT_ONCE", 2)
+    assert np.array_equal(masks, read_sam(tiny, prompting=EASY).segment(image))
 
 
 def test_the_published_numbers_are_the_defaults(tiny):
-    settings = SamSegmenter(tiny).settings
+    settings = read_sam(tiny).settings
     assert (settings["points_per_side"], settings["least_iou"], settings["least_stability"]) == (32, 0.88, 0.95)
-    assert (settings["stability_offset"], settings["most_overlap"], settings["points_per_batch"]) == (1.0, 0.7, 64)
+    assert (settings["stability_offset"], settings["most_overlap"]) == (1.0, 0.7)
     assert settings["segmenter"] == "SAM 16x2"
     assert len(settings["weights"]) == 64
 
@@ -108,35 +109,35 @@ def test_a_file_and_a_folder_of_one_model_are_the_same(tiny, tmp_path, monkeypat
     state = sam_weights.build(tiny_config(), tiny, "tiny")[0].state_dict()
     save_file({key: tensor.clone() for key, tensor in state.items()}, tmp_path / "sam.safetensors")
     torch.save({"model": state}, tmp_path / "sam.pth")
-    digests = {SamSegmenter(path).sha256 for path in (tiny, tmp_path / "sam.safetensors", tmp_path / "sam.pth")}
+    digests = {read_sam(path).sha256 for path in (tiny, tmp_path / "sam.safetensors", tmp_path / "sam.pth")}
     assert len(digests) == 1
 
 
 def test_wrong_weights_are_refused_by_the_names_of_their_keys(tiny, tmp_path):
     file = tmp_path / "other.safetensors"
     save_file({"image_encoder.pos_embed": torch.zeros(1)}, file)
-    with pytest.raises(BadWeights, match=r"missing: shared_image_embedding[\s\S]*extra: image_encoder\.pos_embed"):
-        SamSegmenter(file, "vit-b")
+    with pytest.raises(BadWeights, match=r"missing: shared_image_embedding[\s\S]*shape: vision_encoder\.pos_embed"):
+        read_sam(file, "vit-b")
     with pytest.raises(BadWeights, match=r"of another shape: .*vision_encoder"):
-        SamSegmenter(tiny / "model.safetensors", "vit-b")
+        read_sam(tiny / "model.safetensors", "vit-b")
 
 
 def test_a_folder_of_another_model_or_of_none_is_refused(tmp_path):
     with pytest.raises(BadWeights, match="does not describe a SAM model"):
-        SamSegmenter(tmp_path)
+        read_sam(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}), "utf-8")
     with pytest.raises(BadWeights, match="'bert'"):
-        SamSegmenter(tmp_path)
+        read_sam(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "sam"}), "utf-8")
     with pytest.raises(WeightsMissing, match="Nothing is downloaded"):
-        SamSegmenter(tmp_path)
+        read_sam(tmp_path)
 
 
 def test_an_unknown_size_and_a_missing_file_say_what_is_allowed(tmp_path):
     with pytest.raises(BadSpec, match="vit-b, vit-l, vit-h"):
-        SamSegmenter(tmp_path / "sam.pth", "vit-x")
+        read_sam(tmp_path / "sam.pth", "vit-x")
     with pytest.raises(WeightsMissing, match=r"sam\.pth"):
-        SamSegmenter(tmp_path / "sam.pth", "vit-b")
+        read_sam(tmp_path / "sam.pth", "vit-b")
 
 
 def test_the_image_is_scaled_normalised_and_padded():
@@ -151,12 +152,27 @@ def test_points_are_the_middles_of_a_grid():
     assert grid_points(2, (8, 4)).tolist() == [[2, 1], [6, 1], [2, 3], [6, 3]]
 
 
-def test_padding_is_cut_away_when_masks_are_enlarged():
-    logits = torch.full((1, 4, 4), -1.0)
-    logits[:, :2] = 1.0  # the image is the upper half of the square
-    large = enlarge(logits, 8, (8, 4), (16, 8))
-    assert large.shape == (1, 8, 16)
-    assert (large > 0).all()
+def test_masks_are_enlarged_as_published_without_the_square_in_between():
+    logits = torch.randn(2, 16, 16, generator=torch.Generator().manual_seed(0))
+    square = interpolate(logits[:, None], (64, 64), mode="bilinear", align_corners=False)[..., :37, :64]
+    wanted = interpolate(square, (20, 30), mode="bilinear", align_corners=False)[:, 0]
+    down, across = enlarging(16, 64, 37, 20), enlarging(16, 64, 64, 30)
+    assert torch.allclose(down @ logits @ across.T, wanted, atol=1e-5)
+    assert not down[:, 10:].any()  # 37 pixels end in the tenth row of logits; the rest is padding
+
+
+def test_a_photo_of_few_pixels_needs_the_rows_to_its_end(tiny, monkeypatch):
+    asked = []
+    masks = PointDecoder.masks
+
+    def noted(self, points, least_iou, rows):
+        asked.append(rows)
+        return masks(self, points, least_iou, rows)
+
+    monkeypatch.setattr(PointDecoder, "masks", noted)
+    read_sam(tiny, prompting=EASY).segment(random_image(1, (6, 6)))
+    # Three rows of pixels, the last at 5/6 of 8 rows of cells: those between count, though most logits are not read.
+    assert asked == [7, 7]
 
 
 def test_stability_compares_two_thresholds():
