@@ -320,6 +320,27 @@ class StoreContract:
             assert store.read(f"{name}/a") is None
             assert store.keys(f"{name}/") == sorted(kept)[1:]
 
+    def test_pieces_are_put_and_read_many_at_a_time_and_erased_by_what_lists_them(self, store, url, name):
+        folder, other = f"{name}/patches/", f"{name}/other/"
+        large = np.random.default_rng(0).bytes(100_000)
+        kept = {number: large[: 1000 * number] for number in (0, 3, 70, 99)}
+        assert store.read_pieces(folder, [3, 4]) == {}
+        store.put_pieces(other, {3: b"another folder's"})
+        store.put_pieces(folder, dict(list(kept.items())[:3]))
+        store.put_pieces(folder, dict(list(kept.items())[1:]))
+        store.seal_pieces(folder)
+        store.put_pieces(folder, {7: b"added"})
+        seen = self.connect(url)
+        assert seen.read_pieces(folder, [7, *kept, 5]) == {**kept, 7: b"added"}
+        listed = seen.keys(folder)
+        assert listed
+        assert all(key.startswith(folder) for key in listed)
+        for key in listed:
+            store.erase(key)
+        assert seen.keys(folder) == []
+        assert seen.read_pieces(other, [3]) == {3: b"another folder's"}
+        seen.close()
+
     def test_a_swap_happens_only_if_nobody_was_faster(self, store, name):
         key = f"{name}/header"
         assert not store.swap(key, b"old", b"new")

@@ -27,7 +27,7 @@ class PatchSource(Protocol):
     """Where patches lie."""
 
     def rows(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
-        """int8 `c n r` of these images, in their order: one batched read; an id that is not there is an error."""
+        """What is kept of these images, `c n g` in their order: one batched read; a missing id is an error."""
         ...
 
 
@@ -73,7 +73,7 @@ class SourcedTokens:
 
     @property
     def bytes_per_image(self) -> int:
-        return self.grid[0] * self.grid[1] * self.compaction.dimensions
+        return self.grid[0] * self.grid[1] * self.compaction.bytes_per_patch
 
     def of(self, ids: Sequence[int] | np.ndarray) -> CompactTokens:
         """The compact tokens of some images, a row each in their order."""

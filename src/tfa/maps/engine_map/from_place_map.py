@@ -13,7 +13,7 @@ from tfa.base.progress import Progress, as_progress
 from tfa.errors import BadSpec
 from tfa.maps.engine_map.candidates import payload_of
 from tfa.maps.engine_map.header import EngineHeader
-from tfa.maps.engine_map.patches import patch_place, write_blocks, write_compaction
+from tfa.maps.engine_map.patches import begin_patches, seal_patches, write_patches
 from tfa.maps.engine_map.publish import AT_ONCE, Publisher, VersionFacts
 from tfa.maps.engine_map.rows import SpaceRows, fit_reduction_of
 from tfa.maps.engine_map.skeleton import write_skeleton
@@ -47,11 +47,9 @@ def publish(
         blocks = [rows[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE)]
         reduction = fit_reduction_of(head, (_rows(state, block) for block in blocks), dims)
         collection = publisher.begin(dims, dtype)
-        place = None
-        if state.compact is not None:
-            place = patch_place(publisher.name, publisher.version, state.next_id, state.compact)
-            write_compaction(publisher.store, place, state.compact)
-            write_patches(publisher, place, state)
+        place = begin_patches(publisher.store, publisher.name, publisher.version, state.compact)
+        if place is not None:
+            write_all_patches(publisher, place, state)
         parts = []
         with as_progress(progress).task("publishing", len(rows), "images") as task:
             for block in blocks:
@@ -90,14 +88,15 @@ def _rows(state: MapState, rows: np.ndarray) -> SpaceRows:
     return every if len(rows) == stop - start else every.take(rows - start)
 
 
-def write_patches(publisher: Publisher, place: dict[str, object], state: MapState) -> None:
+def write_all_patches(publisher: Publisher, place: dict[str, object], state: MapState) -> None:
     """Patches of all images of a map, removed ones too: a calibration is judged on what was fitted."""
     assert state.compact is not None
-    ids = np.array([record.id for record in state.images])
-    starts = np.flatnonzero(np.diff(ids // AT_ONCE, prepend=-1))  # a block of patches is in one of these
-    for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
-        [chunk] = state.compact.patch_tensors(int(start), int(stop)).values()
-        write_blocks(publisher.store, place, ids[start:stop], chunk)
+    ids = [record.id for record in state.images]
+    for start in range(0, len(ids), AT_ONCE):
+        own = ids[start : start + AT_ONCE]
+        [chunk] = state.compact.patch_tensors(start, start + len(own)).values()
+        write_patches(publisher.store, place, own, chunk)
+    seal_patches(publisher.store, place)
 
 
 def second_order_state(state: MapState) -> tuple[MapState, list[str]]:
