@@ -7,6 +7,7 @@ import pytest
 # One server for all tests, whichever folder asks for it.
 from tests.servers import own_postgres, postgres  # noqa: F401
 from tests.servers_milvus import milvus_address, own_milvus  # noqa: F401
+from tests.servers_s3 import bucket, s3_endpoint  # noqa: F401
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

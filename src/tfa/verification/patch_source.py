@@ -32,10 +32,10 @@ class PatchSource(Protocol):
 
 
 class CachedPatches:
-    """The patches that were read last, in memory: another `PatchSource`."""
+    """The patches that were used last, in memory, up to so many bytes (None: 256 MB): another `PatchSource`."""
 
-    def __init__(self, source: PatchSource, most_bytes: int = CACHED_BYTES) -> None:
-        self._source, self._most = source, most_bytes
+    def __init__(self, source: PatchSource, most_bytes: int | None = None) -> None:
+        self._source, self._most = source, CACHED_BYTES if most_bytes is None else most_bytes
         self._kept: OrderedDict[int, np.ndarray] = OrderedDict()
         self._bytes, self._lock = 0, threading.Lock()
 
@@ -53,6 +53,11 @@ class CachedPatches:
                 self._keep(fresh)
         return np.stack([known[one] for one in wanted])
 
+    def facts(self) -> dict[str, int]:
+        """What is kept now, and how much may be."""
+        with self._lock:
+            return {"images": len(self._kept), "bytes": self._bytes, "most_bytes": self._most}
+
     def _keep(self, fresh: dict[int, np.ndarray]) -> None:
         for one, patches in fresh.items():
             if one not in self._kept:
@@ -69,7 +74,7 @@ class SourcedTokens:
     compaction: Compaction
     grid: Grid
     spec: VerifySpec
-    source: PatchSource
+    source: CachedPatches
 
     @property
     def bytes_per_image(self) -> int:

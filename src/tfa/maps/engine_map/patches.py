@@ -101,8 +101,7 @@ def read_patches(
     grid = (int(place["grid"][0]), int(place["grid"][1]))
     shape = (grid[0] * grid[1], compaction.bytes_per_patch)
     pieces = StoredPatches(_holder(store, place), place["folder"], shape, compaction.dtype)
-    source = CachedPatches(pieces) if cached_bytes is None else CachedPatches(pieces, cached_bytes)
-    return SourcedTokens(compaction, grid, VerifySpec.from_dict(place["spec"]), source)
+    return SourcedTokens(compaction, grid, VerifySpec.from_dict(place["spec"]), CachedPatches(pieces, cached_bytes))
 
 
 def write_added(

@@ -61,10 +61,11 @@ class LanceStore(Store):
         if parts.scheme == "lance+s3":
             if not parts.netloc:
                 raise BadSpec(f"{url} names no bucket; give lance+s3://BUCKET/PREFIX/NAME")
+            options = {f"aws_{key}": value for key, value in asked.items()}  # so spelt they come before the environment
             endpoint = asked.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "")
             if endpoint.startswith("http://"):
-                asked["allow_http"] = "true"
-            return cls(f"s3://{parts.netloc}{parts.path}", asked)
+                options["allow_http"] = "true"
+            return cls(f"s3://{parts.netloc}{parts.path}", options)
         if parts.netloc or not parts.path:
             raise BadSpec(f"{url} names no folder; three slashes begin a path: lance:///FOLDER/NAME")
         return cls(unquote(parts.path), {})

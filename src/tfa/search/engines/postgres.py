@@ -114,7 +114,7 @@ class PostgresStore(Store):
         self._server.run(lambda c: c.execute(f"delete from tfa.{of} = %s", (key,)))
 
     def put_pieces(self, folder: str, pieces: Mapping[int, bytes]) -> None:
-        # In one order, so that two that write the same ones never wait for each other.
+        # In one order, so that two that write the same ones cannot block each other.
         rows = [(folder, number, pieces[number]) for number in sorted(pieces)]
         insert = "insert into tfa.pieces values (%s, %s, %b) on conflict (folder, number) do nothing"
         self._server.run(lambda c: c.cursor().executemany(insert, rows))
