@@ -1,4 +1,4 @@
-"""A bucket for tests: of the S3 server that TFA_TEST_S3 names (http://HOST:PORT), or of moto's, if that is installed."""
+"""A bucket for tests: of the S3 server that TFA_TEST_S3 names (http://HOST:PORT), or of moto's, if installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A map in a bucket, of photos in a bucket, on a real S3 server: built, asked, edited, taken back."""
+"""A map in a bucket, of photos in a bucket, on a real S3 server: built, asked, edited."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
 from tests.maps.engine_map.conftest import told
+from tests.maps.engine_map.stores import new_url
 from tests.maps.sharded.builders import build
 from tfa.errors import EngineUnavailable, NoImages
 from tfa.maps import PlaceMap
@@ -32,9 +33,9 @@ def drive(tmp_path, bucket, monkeypatch):
     return f"s3://{bucket}/drive"
 
 
-def test_a_map_in_a_bucket_is_built_asked_edited_and_taken_back(drive, bucket, s3_endpoint, tmp_path):
+def test_a_map_in_a_bucket_is_built_asked_and_edited(drive, bucket, s3_endpoint, tmp_path):
     pytest.importorskip("lancedb", reason="lancedb is not installed (pip install -e '.[dev]')")
-    here, there = f"lance://{tmp_path}/town", f"lance+s3://{bucket}/maps/town?endpoint={s3_endpoint}"
+    here, there = new_url("memory://here{n}"), f"lance+s3://{bucket}/maps/town?endpoint={s3_endpoint}"
     build(tmp_path / "drive", here)
     build(list_photos(drive), there)
     local, town = (PlaceMap.load(url, encoder=FakeEncoder()) for url in (here, there))
@@ -42,16 +43,8 @@ def test_a_map_in_a_bucket_is_built_asked_edited_and_taken_back(drive, bucket, s
     assert told(town.query(dusk, k=3, verify=True)) == told(local.query(dusk, k=3, verify=True))
     assert town.record(0).path == f"{drive}/50% straße #1?.png"
     [added] = town.add([photo(tmp_path / "new.png", 40)]).added
-    town.remove([3])
     other = PlaceMap.load(there, encoder=FakeEncoder())
     assert other.query(tmp_path / "new.png", k=1, verify=True)[0].id == added
-    assert other.record(3) is None
-    build(list_photos(drive), there)
-    assert len(other._versions.now(fresh=True).header.collections) == 2
-    assert other.record(3) is not None
-    town.rollback()
-    assert other._versions.now(fresh=True).header.count == 12
-    assert other.record(3) is None
 
 
 def test_of_those_that_swap_a_document_of_a_bucket_at_once_one_wins(bucket):
