@@ -16,7 +16,7 @@ from tfa.maps.engine_map.header import EngineHeader
 from tfa.maps.engine_map.patches import begin_patches, seal_patches, write_patches
 from tfa.maps.engine_map.publish import AT_ONCE, Publisher, VersionFacts
 from tfa.maps.engine_map.rows import SpaceRows, fit_reduction_of
-from tfa.maps.engine_map.skeleton import write_skeleton
+from tfa.maps.engine_map.skeleton import SAMPLE, write_skeleton
 from tfa.maps.query import AskableMap
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.state_changes import duplicates_of
@@ -41,6 +41,9 @@ def publish(
 ) -> EngineHeader:
     """Write all images that answer, and the map as their skeleton. They keep their ids."""
     state, notes = second_order_state(place_map.state)
+    if len(state.images) > SAMPLE:
+        all_rows = f"every reader keeps the rows of all {len(state.images):,} images in memory"
+        notes = [*notes, f"{all_rows}; a map of tfa build --engine keeps those of a sample of {SAMPLE:,}"]
     head, rows = state.chosen().stored.scorer, place_map.rows
     assert state.spaces is not None, "second-order heads have a space"
     with publisher.claim():

@@ -16,7 +16,7 @@ from tfa.maps.engine_map.rows import SpaceRows
 from tfa.maps.folder import reader
 from tfa.maps.sharded.photo_list import Shard
 from tfa.maps.sharded.work_folder import Result, WorkFolder
-from tfa.maps.sharded.work_items import Done, named
+from tfa.maps.sharded.work_items import Done, KeptPass, named
 from tfa.maps.stored_rows import INTEGERS, stored_rows
 from tfa.maps.stored_space import halves_of
 from tfa.method.principal_axes import PrincipalAxes
@@ -27,15 +27,12 @@ from tfa.search.store import Store
 
 
 @dataclass(frozen=True)
-class Project:
+class Project(KeptPass[Shard]):
     """Coordinates of a shard's images, as rows that a map keeps."""
 
-    folder: WorkFolder
+    kind = "rows"
 
-    def __call__(self, shard: Shard) -> Done:
-        name, known = named("rows", shard.number), self.folder.read(named("rows", shard.number))
-        if known is not None:
-            return Done(shard.number, len(known.facts["payload"]), True)
+    def computed(self, shard: Shard) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         described, axes = self.folder.needed(named("descriptors", shard.number)), axes_of(self.folder)
         payload = described.facts["payload"]
         tensors: dict[str, np.ndarray] = {}
@@ -44,8 +41,7 @@ class Project:
             rows = stored_rows(halves.astype(np.float32), INTEGERS, wide=False)
             assert isinstance(rows, QuantisedRows)
             tensors = row_tensors(SpaceRows((rows,), (lengths,)))
-        self.folder.write(name, tensors, {"payload": payload})
-        return Done(shard.number, len(payload))
+        return tensors, {"payload": payload}
 
 
 def row_tensors(rows: SpaceRows) -> dict[str, np.ndarray]:
