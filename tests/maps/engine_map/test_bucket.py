@@ -1,4 +1,4 @@
-"""A map in a bucket, of photos in a bucket, on a real S3 server: built, asked, edited."""
+"""A map in a bucket, of photos in a bucket, on an S3 server: built, asked, edited."""
 
 from __future__ import annotations
 
