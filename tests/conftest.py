@@ -10,6 +10,7 @@ import pytest
 # One server for all tests, whichever folder asks for it.
 from tests.servers import own_postgres, postgres  # noqa: F401
 from tests.servers_milvus import milvus_address, own_milvus  # noqa: F401
+from tests.servers_s3 import bucket, s3_endpoint  # noqa: F401
 from tfa.base.files import cache_folder
 
 
@@ -23,7 +24,7 @@ def _not_the_users_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     kept.mkdir(parents=True, exist_ok=True)
     (own / "weights").symlink_to(kept)
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("TFA_") and not name.startswith("TFA_FAULTS")]:
+        for name in [name for name in os.environ if name.startswith("TFA_") and not name.startswith(("TFA_FAULTS", "TFA_TEST"))]:
             patch.delenv(name)
         patch.setenv("TFA_CACHE", str(own))
         patch.setenv("XDG_CONFIG_HOME", str(own / "config"))

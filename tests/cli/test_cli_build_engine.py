@@ -8,7 +8,8 @@ import pytest
 
 from tests.fakes import FakeEncoder
 from tfa.maps.engine_map.header import read_header
-from tfa.maps.sharded import encoding
+from tfa.maps.sharded import encoding, executors
+from tfa.maps.sharded.executors import SerialExecutor
 from tfa.search.stores import parsed
 
 
@@ -61,9 +62,22 @@ def test_a_map_is_built_in_an_engine_and_reported(run, folder, url):
     assert read_header(kind.connect(base), name, url)[0].count == 14
 
 
-def test_json_has_the_passes_and_what_was_skipped(run, folder, url):
+class Chatty(SerialExecutor):
+    """Prints while it computes and when it ends, as Ray does of a worker that was lost."""
+
+    def map(self, work, items):
+        print("(raylet) A worker died", flush=True)
+        return super().map(work, items)
+
+    def close(self):
+        print("(raylet) said late")
+
+
+def test_json_has_the_passes_and_what_was_skipped_and_nothing_that_others_print(run, folder, url, monkeypatch):
+    monkeypatch.setattr(executors, "executor_for", lambda *given: Chatty())
     result = run("build", "photos", "bad.jpg", "--engine", url, "--skip-bad", "--json")
     facts = json.loads(result.stdout)
+    assert result.stderr.count("(raylet)") == 3
     assert facts["images"] == 14
     assert facts["url"] == url
     assert [one["name"] for one in facts["passes"]] == ["sample", "fit", "vectors", "entries"]

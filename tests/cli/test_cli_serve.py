@@ -28,9 +28,9 @@ def started(monkeypatch, folder):
     def run(made, listening, **options):
         seen.update(address=running.address_of(listening), app=made, **options)
 
-    def opened(paths, encoder, progress):
-        seen.update(paths=paths, encoder=encoder)
-        return [type("Map", (list,), {"path": path})([1, 2]) for path in paths]
+    def opened(paths, encoder, progress, patch_cache):
+        seen.update(paths=paths, encoder=encoder, patch_cache=patch_cache)
+        return [type("Map", (list,), {"path": Path(path)})([1, 2]) for path in paths]
 
     monkeypatch.setattr(app, "create_app", create_app)
     monkeypatch.setattr(running, "run", run)
@@ -47,6 +47,12 @@ def test_a_map_is_served_on_this_machine_by_default(run, started):
     assert (settings.read_token, settings.edit_token, settings.cors) == (None, None, ())
     assert (settings.max_upload, settings.sessions) == (20_000_000, 64)
     assert started["access_log"] is False
+
+
+def test_memory_for_patches_is_for_maps_in_engines(run, started):
+    assert run("serve", "--engine", "memory://x/town", "--port", 0, "--patch-cache", "1.5MB").exit_code == 0
+    assert started["patch_cache"] == 1_500_000
+    assert "--patch-cache is for maps in engines" in run("serve", "town.tfa", "--patch-cache", "1MB").stderr
 
 
 def test_options_reach_the_service(run, started, monkeypatch):

@@ -3,22 +3,18 @@
 class TestMine(StoreContract):
     dtypes = ("float32", "float16")
     coarse = ("hnsw",)
-
-    @pytest.fixture
-    def url(self):
-        return "mine://127.0.0.1:1234/tests"
+    # and a fixture `url`, such as "mine://127.0.0.1:1234/tests"
 """
 
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 from uuid import uuid4
 
 import numpy as np
 import pytest
 
+from tests.search.document_contract import DocumentContract
 from tfa.errors import EngineConflict, TfaError
 from tfa.search.reduction import fixed_rotation
 from tfa.search.store import NOBODY, Entries, Region, Where
@@ -76,7 +72,7 @@ def best_of(
     return ids[order][columns], best
 
 
-class StoreContract:
+class StoreContract(DocumentContract):
     """Subclass it and say where a store is."""
 
     dtypes: tuple[str, ...] = ("float32",)
@@ -301,51 +297,4 @@ class StoreContract:
         assert other.read(f"{filled.name}/a") == b"first"
         assert other.swap(f"{filled.name}/a", b"first", b"second")
         assert store.read(f"{filled.name}/a") == b"second"
-        other.close()
-
-    def test_documents_of_any_size_are_put_read_listed_and_erased(self, store, name):
-        large = np.random.default_rng(0).bytes(20_000_000)
-        kept = {f"{name}/b/file.npy": large, f"{name}/a": b"", f"{name}/b/é": b"\x00\xff"}
-        assert store.read(f"{name}/a") is None
-        for key, data in kept.items():
-            store.put(key, data)
-        assert store.keys(f"{name}/") == sorted(kept)
-        assert store.keys(f"{name}/b/") == sorted(kept)[1:]
-        for key, data in kept.items():
-            assert store.read(key) == data
-        store.put(f"{name}/b/file.npy", b"short")
-        assert store.read(f"{name}/b/file.npy") == b"short"
-        for _ in range(2):
-            store.erase(f"{name}/a")
-            assert store.read(f"{name}/a") is None
-            assert store.keys(f"{name}/") == sorted(kept)[1:]
-
-    def test_a_swap_happens_only_if_nobody_was_faster(self, store, name):
-        key = f"{name}/header"
-        assert not store.swap(key, b"old", b"new")
-        assert store.read(key) is None
-        assert store.swap(key, None, b"one")
-        assert not store.swap(key, None, b"other")
-        assert not store.swap(key, b"On", b"other")
-        assert store.read(key) == b"one"
-        assert store.swap(key, b"one", b"two")
-        assert store.read(key) == b"two"
-        store.erase(key)
-        assert store.swap(key, None, b"three")
-
-    def test_of_eight_that_swap_at_once_one_wins(self, store, url, name):
-        other, key, old = self.connect(url), f"{name}/header", None
-        together = Barrier(8)
-
-        def try_it(turn: int, who: int) -> bytes | None:
-            new = f"{turn} {who} ".encode() * 20
-            together.wait()
-            return new if (store, other)[who % 2].swap(key, old, new) else None
-
-        with ThreadPoolExecutor(8) as threads:
-            for turn in range(12):
-                won = [new for new in threads.map(try_it, [turn] * 8, range(8)) if new is not None]
-                assert len(won) == 1
-                assert store.read(key) == other.read(key) == won[0]
-                old = won[0]
         other.close()

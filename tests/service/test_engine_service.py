@@ -40,7 +40,7 @@ def replica(url, store):
     clients = []
 
     def start():
-        app = create_app([EngineMap(store, "town", url, FakeEncoder())], ServiceSettings())
+        app = create_app([EngineMap(store, "town", url, FakeEncoder(), 5_000)], ServiceSettings())
         client = TestClient(app, base_url="http://localhost").__enter__()
         clients.append(client)
         wait_until(lambda: client.get("/readyz").status_code == 200)
@@ -62,7 +62,8 @@ def test_an_edit_through_one_replica_is_seen_in_another_within_a_second(replica)
     added = add(one, ("new.png", picture(40))).json()
     assert added["added"] == [PLACES]
     wait_until(lambda: best(other)["id"] == PLACES, seconds=versions.LOOK_AGAIN + 5)
-    assert other.get("/v1/map").json()["images"] == PLACES + 1
+    told = other.get("/v1/map").json()
+    assert (told["images"], told["verification"]["cache"]["most_bytes"]) == (PLACES + 1, 5_000)
     shown = other.get(f"/v1/images/{PLACES}/file")  # the photo that the other replica was sent
     assert (shown.status_code, shown.headers["content-type"]) == (200, "image/jpeg")
     again = add(other, ("copy.png", picture(40))).json()

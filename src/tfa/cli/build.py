@@ -85,6 +85,7 @@ def build(
     shard_size: build_engine.ShardSize = None,
     work: build_engine.Work = None,
     seal: build_engine.Seal = None,
+    patches_at: build_engine.PatchesAt = None,
     words: Annotated[int, typer.Option(min=1, help=f"{HELP['words']}.")] = HeadSpec().words,
     batch_size: Annotated[int, typer.Option(min=1, help="Photos encoded at a time.")] = EncoderOptions.batch_size,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing map.")] = False,
@@ -100,7 +101,7 @@ def build(
     from tfa.maps import PlaceMap
 
     # What can be refused is refused before the work, not after an hour of it.
-    shards = build_engine.ShardOptions(ray=ray, workers=workers, shard_size=shard_size, work=work, seal=seal)
+    shards = build_engine.ShardOptions(ray, workers, shard_size, work, seal, patches_at)
     build_engine.check_place(out, engine, photos, shards)
     if out is not None:
         check_out(out, force=force)
@@ -108,6 +109,8 @@ def build(
     kept = verify if patches == VerifySpec.patches else VerifySpec(patches=patches)
     if kept and not verify:
         raise BadSpec(f"--patches {patches} says how patches are kept, and --no-verify keeps none; leave one out")
+    if patches_at is not None and not verify:
+        raise BadSpec("--patches-at says where patches are kept, and --no-verify keeps none; leave one out")
     own_dims = dims if engine is None else None  # that of a map in an engine is how its engine searches
     map_spec = MapSpec(head=head, carrier=given, storage=storage, ensemble=ensemble, verify=kept, dims=own_dims)
     if carrier is not None and head != "second-order":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,6 +51,16 @@ Seal = Annotated[
 ]
 
 
+PatchesAt = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="With --engine: keep the patches in a bucket or a folder, lance+s3://BUCKET/PREFIX/NAME or "
+        "lance:///FOLDER/NAME; in the engine if not given.",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class ShardOptions:
     """What only a build in shards takes."""
@@ -58,6 +70,7 @@ class ShardOptions:
     shard_size: int | None = None
     work: Path | None = None
     seal: str | None = None
+    patches_at: str | None = None
 
     @property
     def given(self) -> list[str]:
@@ -103,13 +116,15 @@ def build_in_engine(
     parsed(engine)  # a misspelt one costs no cluster
     encoding = settings["options"]
     listed = list_photos(photos, positions=positions, skip_bad=encoding.skip_bad)
-    with executor_for(shards.ray, shards.workers, encoding.device) as executor:
+    # What executors print is no answer of ours: Ray writes of lost workers to standard output.
+    with redirect_stdout(sys.stderr), executor_for(shards.ray, shards.workers, encoding.device) as executor:
         sharding = Sharding(
             executor=executor,
             shard_size=shards.shard_size or SHARD_SIZE,
             work=shards.work,
             dims=dims or DIMS,
             index=shards.seal,
+            patches_at=shards.patches_at,
         )
         report = build_sharded(listed, engine, sharding=sharding, progress=progress, **settings)
     skipped = show_notes(report.notes, report.skipped)

@@ -12,7 +12,7 @@ import typer
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import counted, note, say, wants_progress
-from tfa.errors import MissingExtra
+from tfa.errors import BadSpec, MissingExtra
 from tfa.search.stores import is_url
 
 ON_COMMAND_LINE = {"--read-token", "--edit-token", "--token"}
@@ -102,6 +102,14 @@ def serve(
             "later ones; the least recently used is forgotten. 0: none.",
         ),
     ] = 64,
+    patch_cache: Annotated[
+        int | None,
+        typer.Option(
+            parser=size,
+            metavar="SIZE",
+            help="Most memory for the patches of each map in an engine, those used last; 256MB if not given.",
+        ),
+    ] = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request on standard error.")] = False,
     quiet: options.Quiet = False,
     *,
@@ -126,6 +134,8 @@ def serve(
     places = [*(maps or []), *(engine or [])]
     if not places:
         raise typer.BadParameter("give a map to serve: a folder, or the URL of one in an engine")
+    if patch_cache is not None and not any(is_url(place) for place in places):
+        raise BadSpec("--patch-cache is for maps in engines; the patches of a map in a folder are mapped, not kept")
     settings = ServiceSettings(
         host=host,
         port=port,
@@ -142,7 +152,7 @@ def serve(
         sessions=sessions,
     )
     with bound(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
-        opened = opened_maps(places, encoding, wants_progress(quiet))
+        opened = opened_maps(places, encoding, wants_progress(quiet), patch_cache)
         app = create_app(opened, settings)
         listed = ", ".join(f"{one.path.stem} ({counted(len(one), 'image')})" for one in opened)
         say(f"serving {listed} at {address_of(listening)}", style="bold green")
@@ -156,17 +166,19 @@ def serve(
             say("stopped; accepted edits are on disk")
 
 
-def opened_maps(paths: list[Path], encoder: EncoderOptions, progress: bool | None = None) -> list[Any]:
+def opened_maps(
+    paths: list[Path], encoder: EncoderOptions, progress: bool | None = None, patch_cache: int | None = None
+) -> list[Any]:
     """The maps, those of one encoder sharing it."""
     from tfa.maps import PlaceMap
 
     opened: list[Any] = []
     for path in paths:
-        place_map = PlaceMap.load(path)
+        place_map = PlaceMap.load(path, patch_cache=patch_cache)
         wanted = place_map.state.encoder["fingerprint"]
         alike = [other for other in opened if other.encoder.model == wanted]
         if alike and is_url(path):
-            place_map = PlaceMap.load(path, encoder=alike[0].encoder)
+            place_map = PlaceMap.load(path, encoder=alike[0].encoder, patch_cache=patch_cache)
         elif alike:
             place_map = PlaceMap(place_map.state, path, alike[0].encoder)
         else:

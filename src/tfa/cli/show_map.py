@@ -24,7 +24,7 @@ def show_map(info: Mapping[str, Any], *, scales: bool = False) -> None:
             f"{small['scored_again']} are scored again with all {small['full_dims']:,}"
         )
     if info.get("verification"):
-        say(f"  patches to verify answers with: {info['verification']['bytes_per_image']:,} bytes per image")
+        say(f"  patches to verify answers with: {_patches(info['verification'])}")
     say(f"  {info['answers']['in_words']}")
     for calibration in info["calibrations"]:
         if calibration["active"]:  # what answers stands first
@@ -40,6 +40,15 @@ def engine_line(info: Mapping[str, Any]) -> str:
     if before is not None:
         back = f"tfa rollback brings back version {before['version']}, {before['images']:,} images"
     return f"version {info['version']} in {info['engine']['engine']}, {info['dims']:,} numbers per image; {back}"
+
+
+def _patches(facts: Mapping[str, Any]) -> str:
+    """What patches take, and where those of a map in an engine are."""
+    size, cache = f"{facts['bytes_per_image']:,} bytes per image", facts.get("cache")
+    if cache is None:
+        return size
+    where = f" in {facts['at']}" if facts["at"] else ""
+    return f"{size}{where}; up to {human_bytes(cache['most_bytes'])} of them are kept in memory"
 
 
 def show_decisions(rows: Sequence[Mapping[str, Any]], *more: tuple[str, str, str]) -> None:

@@ -133,16 +133,23 @@ class PlaceMap(AskableMap):
         self.path = Path(path)
 
     @classmethod
-    def load(cls, path: str | Path, checksum: bool = False, encoder: Encoder | None = None) -> PlaceMap:
+    def load(
+        cls,
+        path: str | Path,
+        checksum: bool = False,
+        encoder: Encoder | None = None,
+        patch_cache: int | None = None,
+    ) -> PlaceMap:
         """Open a saved map; its arrays are mapped, not read. `encoder` is used instead of loading the map's own.
 
         The size of every file is checked; `checksum` reads every byte and compares its sha256 too. A URL, such as
         postgres://HOST/DATABASE/NAME, opens a map in an engine: an `EngineMap`, which is asked and edited alike.
+        `patch_cache` is how many bytes of patches that one keeps in memory; a folder's are mapped and need none.
         """
         if is_url(path):
             from tfa.maps.engine_map import EngineMap
 
-            return cast(PlaceMap, EngineMap.open(str(path), encoder))
+            return cast(PlaceMap, EngineMap.open(str(path), encoder, patch_cache))
         return cls(reader.read(Path(path), checksum=checksum), Path(path), encoder)
 
     # --- edit --------------------------------------------------------------------------------------------------

@@ -171,10 +171,6 @@ class Store(ABC):
     def read(self, key: str) -> bytes | None:
         """A document as it was last written by anybody; None if there is none."""
 
-    def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Several documents; in one request where the engine can."""
-        return [self.read(key) for key in keys]
-
     @abstractmethod
     def put(self, key: str, data: bytes) -> None:
         """Write a document of any size (some 100 MB), durably, all or nothing."""
@@ -186,11 +182,27 @@ class Store(ABC):
 
     @abstractmethod
     def keys(self, prefix: str = "") -> list[str]:
-        """Of all documents that begin so, sorted."""
+        """Of all documents that begin so, sorted; pieces by their own names, or all of a folder by its name."""
 
     @abstractmethod
     def erase(self, key: str) -> None:
-        """A document; none is no error."""
+        """A document, or a folder of pieces that `keys` names; none is no error."""
+
+    def put_pieces(self, folder: str, pieces: Mapping[int, bytes]) -> None:
+        """Write many documents of a kind, by number, below a folder (its name ends in a stroke), durably.
+
+        In few requests where the engine can. A piece is not changed later; writing it twice is writing it once.
+        """
+        for number, data in pieces.items():
+            self.put(f"{folder}{number}", data)
+
+    def read_pieces(self, folder: str, numbers: Sequence[int]) -> dict[int, bytes]:
+        """Those of the numbers that are there; in one request where the engine can."""
+        found = {int(number): self.read(f"{folder}{number}") for number in numbers}
+        return {number: data for number, data in found.items() if data is not None}
+
+    def seal_pieces(self, folder: str) -> None:  # noqa: B027  # most have nothing to do
+        """After the last of many writes: make finding them quick."""
 
     @abstractmethod
     def close(self) -> None:

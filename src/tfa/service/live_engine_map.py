@@ -39,7 +39,7 @@ class LiveEngineMap(Served):
     def __init__(
         self, engine_map: EngineMap, encoder: SharedEncoder, settings: ServiceSettings, metrics: Metrics
     ) -> None:
-        self.map = EngineMap(engine_map.store, engine_map.name, engine_map.url, encoder)
+        self.map = EngineMap(engine_map.store, engine_map.name, engine_map.url, encoder, engine_map.patch_cache)
         self.map.cache, self.map.notes = engine_map.cache, list(engine_map.notes)
         self._model = self.map.view.header.encoder["fingerprint"]  # opened before it is promised
         super().__init__(engine_map.name, encoder, settings, metrics)

@@ -27,15 +27,15 @@ class PatchSource(Protocol):
     """Where patches lie."""
 
     def rows(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
-        """int8 `c n r` of these images, in their order: one batched read; an id that is not there is an error."""
+        """What is kept of these images, `c n g` in their order: one batched read; a missing id is an error."""
         ...
 
 
 class CachedPatches:
-    """The patches that were read last, in memory: another `PatchSource`."""
+    """The patches that were used last, in memory, up to so many bytes (None: 256 MB): another `PatchSource`."""
 
-    def __init__(self, source: PatchSource, most_bytes: int = CACHED_BYTES) -> None:
-        self._source, self._most = source, most_bytes
+    def __init__(self, source: PatchSource, most_bytes: int | None = None) -> None:
+        self._source, self._most = source, CACHED_BYTES if most_bytes is None else most_bytes
         self._kept: OrderedDict[int, np.ndarray] = OrderedDict()
         self._bytes, self._lock = 0, threading.Lock()
 
@@ -53,6 +53,11 @@ class CachedPatches:
                 self._keep(fresh)
         return np.stack([known[one] for one in wanted])
 
+    def facts(self) -> dict[str, int]:
+        """What is kept now, and how much may be."""
+        with self._lock:
+            return {"images": len(self._kept), "bytes": self._bytes, "most_bytes": self._most}
+
     def _keep(self, fresh: dict[int, np.ndarray]) -> None:
         for one, patches in fresh.items():
             if one not in self._kept:
@@ -69,11 +74,11 @@ class SourcedTokens:
     compaction: Compaction
     grid: Grid
     spec: VerifySpec
-    source: PatchSource
+    source: CachedPatches
 
     @property
     def bytes_per_image(self) -> int:
-        return self.grid[0] * self.grid[1] * self.compaction.dimensions
+        return self.grid[0] * self.grid[1] * self.compaction.bytes_per_patch
 
     def of(self, ids: Sequence[int] | np.ndarray) -> CompactTokens:
         """The compact tokens of some images, a row each in their order."""

@@ -147,7 +147,7 @@ def test_a_newer_format_is_refused(town, url):
     store = memory_store(url)
     newer = {**json.loads(store.read(header_key("town"))), "format_version": 99}
     store.put(header_key("town"), json.dumps(newer).encode())
-    with pytest.raises(BadMap, match="this release reads tfa-engine-map 1; use a newer tfa-vpr"):
+    with pytest.raises(BadMap, match="this release reads tfa-engine-map 2; use a newer tfa-vpr"):
         EngineMap.open(url)
     store.put(header_key("town"), b"{not json")
     with pytest.raises(BadMap, match="has no readable header"):

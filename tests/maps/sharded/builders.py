@@ -86,7 +86,7 @@ class Published:
 
 def build(photos: Any, url: str, **settings: Any) -> BuildReport:
     own = {"dims": 24, "shard_size": 10, "sample": 32}
-    own |= {name: settings.pop(name) for name in ("executor", "work", *own) if name in settings}
+    own |= {name: settings.pop(name) for name in ("executor", "work", "patches_at", *own) if name in settings}
     given = {"encoder": LoggedEncoder, "spec": SPEC, **settings}
     return build_sharded(photos, url, sharding=Sharding(**own), **given)
 

@@ -9,7 +9,7 @@ In: photos, or a small map that was built in a folder. Out: `EngineMap`, which a
     NAME/vN/reduction           of the head that answers there                          documents.py
     NAME/vN/moments-…           Σ 1, Σ y, Σ y yᵀ of the collection
     NAME/vN/skeleton/FILE       a map of a sample of the images: heads, spaces          skeleton.py
-    NAME/vN/patches/BLOCK       compact tokens                                          patches.py
+    NAME/vN/patches/…           compact tokens: how they are made, and a piece an image patches.py
 """
 
 from tfa.maps.engine_map.engine_map import EngineMap

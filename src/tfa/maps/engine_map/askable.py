@@ -34,9 +34,11 @@ class AskableEngineMap(Asking):
     def __init__(
         self, store: Store, name: str, url: str, encoder: Encoder | None = None, patch_cache: int | None = None
     ) -> None:
-        """`patch_cache` is how many bytes of patches are kept in memory."""
+        """`patch_cache` is how many bytes of patches are kept in memory, those used last; None: 256 MB."""
         super().__init__(encoder)
-        self.store, self.name, self.url = store, name, url
+        if patch_cache is not None and patch_cache < 0:
+            raise BadSpec(f"patch_cache={patch_cache} is out of range: bytes of memory, 0 keeps nothing")
+        self.store, self.name, self.url, self.patch_cache = store, name, url, patch_cache
         self._versions = Versions(store, name, public(url), patch_cache)
         self._known: dict[tuple[str, int], KnownScores] = {}
 

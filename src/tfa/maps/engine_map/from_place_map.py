@@ -13,10 +13,10 @@ from tfa.base.progress import Progress, as_progress
 from tfa.errors import BadSpec
 from tfa.maps.engine_map.candidates import payload_of
 from tfa.maps.engine_map.header import EngineHeader
-from tfa.maps.engine_map.patches import patch_place, write_blocks, write_compaction
+from tfa.maps.engine_map.patches import begin_patches, seal_patches, write_patches
 from tfa.maps.engine_map.publish import AT_ONCE, Publisher, VersionFacts
 from tfa.maps.engine_map.rows import SpaceRows, fit_reduction_of
-from tfa.maps.engine_map.skeleton import write_skeleton
+from tfa.maps.engine_map.skeleton import SAMPLE, write_skeleton
 from tfa.maps.query import AskableMap
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.state_changes import duplicates_of
@@ -41,17 +41,18 @@ def publish(
 ) -> EngineHeader:
     """Write all images that answer, and the map as their skeleton. They keep their ids."""
     state, notes = second_order_state(place_map.state)
+    if len(state.images) > SAMPLE:
+        all_rows = f"every reader keeps the rows of all {len(state.images):,} images in memory"
+        notes = [*notes, f"{all_rows}; a map of tfa build --engine keeps those of a sample of {SAMPLE:,}"]
     head, rows = state.chosen().stored.scorer, place_map.rows
     assert state.spaces is not None, "second-order heads have a space"
     with publisher.claim():
         blocks = [rows[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE)]
         reduction = fit_reduction_of(head, (_rows(state, block) for block in blocks), dims)
         collection = publisher.begin(dims, dtype)
-        place = None
-        if state.compact is not None:
-            place = patch_place(publisher.name, publisher.version, state.next_id, state.compact)
-            write_compaction(publisher.store, place, state.compact)
-            write_patches(publisher, place, state)
+        place = begin_patches(publisher.store, publisher.name, publisher.version, state.compact)
+        if place is not None:
+            write_all_patches(publisher, place, state)
         parts = []
         with as_progress(progress).task("publishing", len(rows), "images") as task:
             for block in blocks:
@@ -90,14 +91,15 @@ def _rows(state: MapState, rows: np.ndarray) -> SpaceRows:
     return every if len(rows) == stop - start else every.take(rows - start)
 
 
-def write_patches(publisher: Publisher, place: dict[str, object], state: MapState) -> None:
+def write_all_patches(publisher: Publisher, place: dict[str, object], state: MapState) -> None:
     """Patches of all images of a map, removed ones too: a calibration is judged on what was fitted."""
     assert state.compact is not None
-    ids = np.array([record.id for record in state.images])
-    starts = np.flatnonzero(np.diff(ids // AT_ONCE, prepend=-1))  # a block of patches is in one of these
-    for start, stop in zip(starts, [*starts[1:], len(ids)], strict=True):
-        [chunk] = state.compact.patch_tensors(int(start), int(stop)).values()
-        write_blocks(publisher.store, place, ids[start:stop], chunk)
+    ids = [record.id for record in state.images]
+    for start in range(0, len(ids), AT_ONCE):
+        own = ids[start : start + AT_ONCE]
+        [chunk] = state.compact.patch_tensors(start, start + len(own)).values()
+        write_patches(publisher.store, place, own, chunk)
+    seal_patches(publisher.store, place)
 
 
 def second_order_state(state: MapState) -> tuple[MapState, list[str]]:

@@ -17,7 +17,7 @@ from tfa.maps.engine_map.documents import collection_of, folder_of, header_key
 from tfa.search.store import Store
 
 FORMAT = "tfa-engine-map"
-VERSION = 1
+VERSION = 2  # 1 had patches in blocks of images
 ATTEMPTS = 20  # swaps tried while others edit the map
 
 

@@ -1,89 +1,93 @@
-"""Compact tokens in a store, as documents: blocks of images that a build wrote, and one an image that was added.
+"""Compact tokens of a map in a store: a piece an image, read a batch at a time.
 
-PREFIX compaction    what turns patches into compact ones
-PREFIX BLOCK         images 16·BLOCK to 16·BLOCK + 15, of ids below `blocks_to`
-PREFIX iID           an image that was added later: editors that work at once never write the same document
+PREFIX compaction    what turns patches into compact ones, a document of the map's store
+PREFIX at            where the pieces are, if that is another store (`--patches-at`): written before them, so that
+                     whoever drops a version, or what a killed builder left, finds them
+FOLDER id            pieces: bytes `n g` of each image; FOLDER is PREFIX but in another store
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load
 
 from tfa.base.config import VerifySpec
 from tfa.base.tokens import Tokens
-from tfa.errors import BadMap
+from tfa.errors import BadMap, BadSpec
 from tfa.maps.engine_map.documents import arrays_of, folder_of, to_bytes
 from tfa.search.store import Store
+from tfa.search.stores import parsed
 from tfa.verification.compaction import Compaction
 from tfa.verification.patch_source import CachedPatches, SourcedTokens
 from tfa.verification.patch_store import CompactTokens
 
-BLOCK = 16  # images of a document
+AT = "patches/at"  # how the document ends that says where pieces are
+ELSEWHERE = ("lance", "lance+s3")  # their URLs hold no password: one is kept in the header
 
 
 @dataclass(frozen=True)
-class DocumentPatches:
-    """A `PatchSource` of documents."""
+class StoredPatches:
+    """A `PatchSource` of pieces of `n g` bytes."""
 
     store: Store
-    prefix: str
-    blocks_to: int
+    folder: str
+    shape: tuple[int, int]
+    dtype: type[np.int8 | np.uint8]
 
     def rows(self, ids: Sequence[int] | np.ndarray) -> np.ndarray:
         wanted = [int(one) for one in ids]
-        keys = sorted({self._key(one) for one in wanted})
-        found: dict[int, np.ndarray] = {}
-        for key, content in zip(keys, self.store.read_many(keys), strict=True):
-            found |= {} if content is None else _images(key, content)
-        missing = [one for one in wanted if one not in found]
-        if missing:
-            raise BadMap(f"the patches of image {missing[0]} are missing in the engine; build the map again")
-        return np.stack([found[one] for one in wanted])
-
-    def _key(self, one: int) -> str:
-        return f"{self.prefix}{one // BLOCK}" if one < self.blocks_to else f"{self.prefix}i{one}"
-
-    def write_added(self, ids: Sequence[int], patches: np.ndarray) -> None:
-        """int8 `m n r` of images that are added."""
-        for one, own in zip(ids, patches, strict=True):
-            self.store.put(f"{self.prefix}i{one}", _block([one], own[None]))
+        found = self.store.read_pieces(self.folder, sorted(set(wanted)))
+        for one in wanted:
+            if len(found.get(one, b"")) != self.shape[0] * self.shape[1]:
+                what = "damaged" if one in found else "missing"
+                raise BadMap(f"the patches of image {one} are {what} in the engine; build the map again")
+        if not wanted:
+            return np.empty((0, *self.shape), self.dtype)
+        return np.stack([np.frombuffer(found[one], self.dtype).reshape(self.shape) for one in wanted])
 
 
-def _images(key: str, content: bytes) -> dict[int, np.ndarray]:
-    try:
-        arrays = load(content)
-        return dict(zip(arrays["ids"].tolist(), arrays["patches"], strict=True))
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise BadMap(f"{key} is damaged in the engine ({error}); build the map again") from None
+def check_elsewhere(url: str) -> None:
+    """Refuse what cannot keep patches for another store."""
+    parsed(url)
+    if url.partition("://")[0] not in ELSEWHERE:
+        raise BadSpec(
+            f"--patches-at {url.partition('://')[0]}://… keeps no patches for another engine; give "
+            "lance+s3://BUCKET/PREFIX/NAME or lance:///FOLDER/NAME"
+        )
 
 
-def _block(ids: Sequence[int] | np.ndarray, patches: np.ndarray) -> bytes:
-    return to_bytes({"ids": np.asarray(ids, np.int64), "patches": np.asarray(patches, np.int8)})
+def begin_patches(
+    store: Store, name: str, version: int, compact: CompactTokens | None, at: str | None = None
+) -> dict[str, Any] | None:
+    """Once a build, before the first piece: write what describes photos. Returns what the header says of the patches.
 
-
-def patch_place(name: str, version: int, next_id: int, compact: CompactTokens) -> dict[str, Any]:
-    """What the header says of patches that a build writes with `write_blocks`; ids from `next_id` on come later."""
+    `at` is the URL of another store for the pieces. None if there are no patches.
+    """
+    if compact is None:
+        return None
     prefix = f"{folder_of(name, version)}patches/"
-    return {"where": "store", "prefix": prefix, "blocks_to": next_id, **compact.to_dict()}
+    folder = prefix if at is None else f"{parsed(at)[2]}/{uuid4().hex}/"
+    if at is not None:
+        store.put(f"{prefix}at", json.dumps({"at": at, "folder": folder}).encode())
+    store.put(f"{prefix}compaction", to_bytes(compact.compaction_tensors()))
+    return {"prefix": prefix, "at": at, "folder": folder, **compact.to_dict()}
 
 
-def write_compaction(store: Store, place: Mapping[str, Any], compact: CompactTokens) -> None:
-    """What describes photos: once a build."""
-    store.put(f"{place['prefix']}compaction", to_bytes(compact.compaction_tensors()))
+def write_patches(store: Store, place: Mapping[str, Any], ids: Sequence[int] | np.ndarray, patches: np.ndarray) -> None:
+    """Compact patches `m n g` of images; from any process, twice is once."""
+    pieces = {int(one): np.ascontiguousarray(own).tobytes() for one, own in zip(ids, patches, strict=True)}
+    _holder(store, place).put_pieces(place["folder"], pieces)
 
 
-def write_blocks(store: Store, place: Mapping[str, Any], ids: np.ndarray, patches: np.ndarray) -> None:
-    """int8 `m n r` of images with growing ids, whole blocks of them: a block is one document."""
-    blocks = np.asarray(ids, np.int64) // BLOCK
-    for block in np.unique(blocks):
-        own = np.flatnonzero(blocks == block)
-        store.put(f"{place['prefix']}{block}", _block(ids[own], patches[own]))
+def seal_patches(store: Store, place: Mapping[str, Any]) -> None:
+    """After the last write of a build."""
+    _holder(store, place).seal_pieces(place["folder"])
 
 
 def read_patches(
@@ -92,14 +96,12 @@ def read_patches(
     """The patches that a header tells of; None if it tells of none."""
     if place is None:
         return None
-    if place["where"] != "store":
-        raise BadMap(f"the patches of this map are kept in {place['where']!r}, which this release does not read")
     arrays = arrays_of(store, f"{place['prefix']}compaction")
-    compaction = Compaction(arrays["mean"], arrays["projection"])
-    documents = DocumentPatches(store, place["prefix"], place["blocks_to"])
-    source = CachedPatches(documents) if cached_bytes is None else CachedPatches(documents, cached_bytes)
+    compaction = Compaction(arrays["mean"], arrays["projection"], arrays.get("deviations"))
     grid = (int(place["grid"][0]), int(place["grid"][1]))
-    return SourcedTokens(compaction, grid, VerifySpec.from_dict(place["spec"]), source)
+    shape = (grid[0] * grid[1], compaction.bytes_per_patch)
+    pieces = StoredPatches(_holder(store, place), place["folder"], shape, compaction.dtype)
+    return SourcedTokens(compaction, grid, VerifySpec.from_dict(place["spec"]), CachedPatches(pieces, cached_bytes))
 
 
 def write_added(
@@ -107,4 +109,25 @@ def write_added(
 ) -> None:
     """Patches of photos that are added."""
     [chunk] = patches.empty().grown(tokens).chunks
-    DocumentPatches(store, place["prefix"], place["blocks_to"]).write_added(ids, np.asarray(chunk))
+    write_patches(store, place, ids, np.asarray(chunk))
+
+
+def erase_elsewhere(store: Store, key: str) -> None:
+    """Before a document of a dropped version is erased: the pieces in another store that it tells of."""
+    content = store.read(key) if key.endswith(AT) else None
+    if content is not None:
+        said = json.loads(content)
+        holder = _connected(said["at"])
+        for piece in holder.keys(said["folder"]):
+            holder.erase(piece)
+
+
+def _holder(store: Store, place: Mapping[str, Any]) -> Store:
+    return store if place["at"] is None else _connected(place["at"])
+
+
+@lru_cache(maxsize=4)
+def _connected(url: str) -> Store:
+    """One connection to each in every process."""
+    kind, base, _ = parsed(url)
+    return kind.connect(base)

@@ -23,6 +23,7 @@ from tfa.maps.engine_map.documents import (
     versions_there,
 )
 from tfa.maps.engine_map.header import EngineHeader, parsed_header
+from tfa.maps.engine_map.patches import erase_elsewhere
 from tfa.maps.engine_map.rows import SpaceRows
 from tfa.maps.engine_map.skeleton import put_skeleton
 from tfa.method.scorer import Scorer
@@ -42,7 +43,7 @@ class VersionFacts:
     active: str
     dtype: str = "float32"
     index: str | None = None
-    patches: Mapping[str, Any] | None = None  # as `patches.patch_place` says; None if answers are not verified
+    patches: Mapping[str, Any] | None = None  # as `patches.begin_patches` says; None if answers are not verified
     fitted: int | None = None  # images that the spaces were fitted on; None: all
     placed: int = 0  # images with a position
     notes: Sequence[str] = ()
@@ -181,6 +182,7 @@ class Publisher:
                 self.store.drop(name)
         for key in self.store.keys(f"{self.name}/v"):
             if not key.startswith(documents):
+                erase_elsewhere(self.store, key)
                 self.store.erase(key)
 
     def _ours(self, name: str) -> bool:

@@ -14,7 +14,8 @@ def facts_of_engine(view: View, name: str, url: str) -> dict[str, Any]:
     verification = None
     if patches is not None:
         size = {"spec": patches.spec.to_dict(), "grid": list(patches.grid), "bytes_per_image": patches.bytes_per_image}
-        verification = {**size, **(view.state.database.verification or {})}
+        kept = {"at": (header.patches or {}).get("at"), "cache": patches.source.facts()}
+        verification = {**size, **kept, **(view.state.database.verification or {})}
     before = header.before
     return {
         **facts_of(view.state, [], None),

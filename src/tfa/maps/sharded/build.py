@@ -27,7 +27,7 @@ from tfa.base.progress import Progress, as_progress
 from tfa.encoders import DEFAULT_ENCODER, Encoder
 from tfa.errors import BadMap, BadSpec, NoImages
 from tfa.maps.engine_map.header import EngineHeader
-from tfa.maps.engine_map.patches import patch_place, write_compaction
+from tfa.maps.engine_map.patches import begin_patches, check_elsewhere, seal_patches
 from tfa.maps.engine_map.publish import Publisher, VersionFacts
 from tfa.maps.engine_map.rows import SpaceRows, reduction_from
 from tfa.maps.engine_map.skeleton import SAMPLE, sampled, write_skeleton
@@ -78,6 +78,7 @@ class Sharding:
     work: str | Path | None = None  # beside the token cache if None
     dims: int = DIMS
     index: str | None = None  # of the engine; None searches exactly
+    patches_at: str | None = None  # URL of another store for the patches; None keeps them in the map's own
 
 
 def build_sharded(
@@ -101,6 +102,8 @@ def build_sharded(
     if sharding.shard_size < 1:
         raise BadSpec(f"shard_size={sharding.shard_size} is out of range: must be at least 1, better 1000")
     kind, base, name = parsed(url)
+    if sharding.patches_at is not None:
+        check_elsewhere(sharding.patches_at)
     if not isinstance(photos, PhotoList):
         photos = list_photos(photos, skip_bad=options.skip_bad)
     if len(photos) < 2:
@@ -162,10 +165,15 @@ class _Build:
         reduction = reduction_from(total, self.sharding.dims)
         ids = _first_ids(known, self.shards)
         collection = self.publisher.begin(reduction.dims)
-        patches = self._patches(state, ids[-1])
-        work = writing(version=self.publisher.version, reduction=reduction, ids=ids, patches=patches)
+        version = self.publisher.version
+        patches = begin_patches(
+            self.publisher.store, self.publisher.name, version, state.compact, self.sharding.patches_at
+        )
+        work = writing(version=version, reduction=reduction, ids=ids, patches=patches)
         self.runner.run("entries", work, self.shards, _sizes(known, self.shards), writes)
         collection.seal(self.sharding.index)
+        if patches is not None:
+            seal_patches(self.publisher.store, patches)
         self.notes += self.runner.notes()
         facts = VersionFacts(
             next_id=ids[-1], placed=sum(done.placed for done in known.values()), encoder=state.encoder,
@@ -175,14 +183,6 @@ class _Build:
         self.folder.remove()
         skipped = [*self.photos.skipped, *(one for done in known.values() for one in done.skipped)]
         return BuildReport(self.publisher.url, header, skipped, self.notes, self.runner.passes)
-
-    def _patches(self, state: MapState, count: int) -> dict[str, Any] | None:
-        """Where the patches of all images will be; what turns a photo's into such is there already."""
-        if state.compact is None:
-            return None
-        place = patch_place(self.publisher.name, self.publisher.version, count, state.compact)
-        write_compaction(self.publisher.store, place, state.compact)
-        return place
 
     # --- on the sample -------------------------------------------------------------------------------------------
 

@@ -1,12 +1,8 @@
-"""The passes over photos, at a worker: tokens of the sample, then descriptors and compact patches of every photo.
-
-A pass is a small object that can be sent to another process, and a function of one shard. It keeps its result in the
-work folder and does nothing where it is there.
-"""
+"""The passes over photos, at a worker: tokens of the sample, then descriptors and compact patches of every photo."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +11,8 @@ import numpy as np
 from tfa.base.tokens import Tokens
 from tfa.maps.sharded.encoding import EncodedPhotos, Encoding, Skipped, encoded
 from tfa.maps.sharded.photo_list import Shard
-from tfa.maps.sharded.work_folder import Result, WorkFolder
-from tfa.maps.sharded.work_items import Done, named
+from tfa.maps.sharded.work_folder import Result
+from tfa.maps.sharded.work_items import KeptPass, named
 from tfa.method.second_order import describe_second_order
 from tfa.verification.compaction import Compaction
 from tfa.verification.patch_store import CompactTokens
@@ -25,28 +21,25 @@ Part = tuple[list[int], list[dict[str, Any]], np.ndarray, np.ndarray | None]  # 
 
 
 @dataclass(frozen=True)
-class EncodeSample:
+class EncodeSample(KeptPass[Shard]):
     """Tokens of those photos of a shard that the map is fitted on."""
 
-    folder: WorkFolder
+    kind = "sample"
     encoding: Encoding
 
-    def __call__(self, shard: Shard) -> Done:
-        name, known = named("sample", shard.number), self.folder.read(named("sample", shard.number))
-        if known is not None:
-            return Done.of(shard.number, known.facts, before=True)
+    def computed(self, shard: Shard) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         with encoded([shard.photos[place] for place in shard.sample], self.encoding) as photos:
             places = [shard.sample[place] for place in photos.places]
             facts = {"places": places, "payload": photos.payload, "skipped": photos.skipped}
-            self.folder.write(name, _token_tensors(photos), facts)
-            return Done.of(shard.number, facts, before=False)
+            return _token_tensors(photos), facts
 
 
 def _token_tensors(photos: EncodedPhotos) -> dict[str, np.ndarray]:
+    """Copies: the photos' own may lie in a folder that goes."""
     if photos.tokens is None:
         return {}
     tensors = {"patches": np.stack([np.asarray(one) for one in photos.tokens.patches])}
-    return tensors if photos.tokens.cls is None else {**tensors, "cls": photos.tokens.cls}
+    return tensors if photos.tokens.cls is None else {**tensors, "cls": np.array(photos.tokens.cls)}
 
 
 def sample_tokens(results: Sequence[Result], grid: tuple[int, int]) -> Tokens:
@@ -59,19 +52,19 @@ def sample_tokens(results: Sequence[Result], grid: tuple[int, int]) -> Tokens:
 
 
 @dataclass(frozen=True)
-class Describe:
+class Describe(KeptPass[Shard]):
     """Second-order descriptors of every photo of a shard, and its compact patches; the sample is not encoded again."""
 
-    folder: WorkFolder
+    kind = "descriptors"
     encoding: Encoding
     directions: np.ndarray  # m d
     compaction: Compaction | None
 
-    def __call__(self, shard: Shard) -> Done:
-        name = named("descriptors", shard.number)
-        known = self.folder.read(name)
-        if known is not None and (self.compaction is None or self.folder.read(named("patches", shard.number))):
-            return Done.of(shard.number, known.facts, before=True)
+    def known(self, number: int) -> Mapping[str, Any] | None:
+        whole = self.compaction is None or self.folder.read(named("patches", number)) is not None
+        return super().known(number) if whole else None
+
+    def computed(self, shard: Shard) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         parts: list[Part] = []
         skipped: Skipped = []
         grid = self.encoding.load().grid
@@ -88,7 +81,7 @@ class Describe:
                 if photos.tokens is not None:
                     places = [others[place] for place in photos.places]
                     parts.append((places, photos.payload, *self._described(photos.tokens)))
-        return self._kept(name, shard, parts, sorted((uri, reason) for uri, reason in skipped))
+        return self._in_order(shard.number, parts, sorted((uri, reason) for uri, reason in skipped))
 
     def _described(self, tokens: Tokens) -> tuple[np.ndarray, np.ndarray | None]:
         [descriptors] = describe_second_order(tokens, [self.directions])
@@ -96,13 +89,9 @@ class Describe:
             return descriptors, None
         return descriptors, CompactTokens.of(tokens, self.compaction).chunks[0]
 
-    def _kept(
-        self,
-        name: str,
-        shard: Shard,
-        parts: list[Part],
-        skipped: Skipped,
-    ) -> Done:
+    def _in_order(
+        self, number: int, parts: list[Part], skipped: Skipped
+    ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Photos in the order of the shard. Patches are written first: the descriptors are the proof."""
         places = [place for part in parts for place in part[0]]
         order = np.argsort(places)
@@ -111,8 +100,5 @@ class Describe:
         tensors = {"descriptors": np.concatenate([part[2] for part in parts])[order]} if parts else {}
         if self.compaction is not None:
             patches = [part[3] for part in parts if part[3] is not None]
-            self.folder.write(
-                named("patches", shard.number), {"patches": np.concatenate(patches)[order]} if patches else {}
-            )
-        self.folder.write(name, tensors, facts)
-        return Done.of(shard.number, facts, before=False)
+            self.folder.write(named("patches", number), {"patches": np.concatenate(patches)[order]} if patches else {})
+        return tensors, facts

@@ -9,11 +9,9 @@ from typing import TypeVar
 
 from tfa.base.progress import Progress
 from tfa.maps.sharded.executors import Executor
-from tfa.maps.sharded.photo_list import Shard
-from tfa.maps.sharded.work_items import Done, Group
+from tfa.maps.sharded.work_items import Done, Item
 
 T = TypeVar("T")
-Item = TypeVar("Item", Shard, Group)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
@@ -51,7 +52,10 @@ class RayExecutor(Executor):
         elif address.rpartition(":")[0] in LOOPBACK:
             options["_node_ip_address"] = LOOPBACK[0]
         try:
-            self._ray.init(address=address, **options)
+            with warnings.catch_warnings():
+                # Ray starts programs, which LanceDB takes for forks of this one.
+                warnings.filterwarnings("ignore", "lancedb fork support", RuntimeWarning)
+                self._ray.init(address=address, **options)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, self._ray.exceptions.RayError) as error:
             raise _silent(address, error) from None
 

@@ -1,12 +1,14 @@
 """Photos in a bucket, or at whatever else has a URL: listed, and copied to this machine while they are encoded.
 
 fsspec is what torch brings already; s3:// is read by Arrow's file system (extra `bucket`), other kinds of buckets by
-the package that fsspec names for them.
+the package that fsspec names for them. Keys, and the address of another service than Amazon's, come from the
+environment of every worker (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -24,6 +26,7 @@ def list_bucket(url: str) -> Iterator[tuple[str, str]]:
     """URL and stamp of every photo below `url`, sorted by URL; hidden names are left out as in a folder."""
     system, root = _system(url)
     try:
+        system.ls(root)  # `find` takes what cannot be listed for an empty folder
         found = system.find(root, detail=True)
     except Exception as error:  # each kind of bucket has errors of its own
         raise NoImages(f"{url} cannot be listed: {_words(error)}; check the address and the credentials") from None
@@ -60,11 +63,8 @@ def _system(url: str) -> tuple[Any, str]:
     scheme = url.partition("://")[0]
     try:
         if scheme == "s3":
-            from fsspec.implementations.arrow import ArrowFSWrapper
-            from pyarrow.fs import FileSystem
-
-            system, name = FileSystem.from_uri(url)
-            return ArrowFSWrapper(system), name
+            name = url.partition("://")[2]  # as it is: names of objects may have % ? and # in them
+            return _s3(name.partition("/")[0]), name.rstrip("/")
         from fsspec.core import url_to_fs
 
         return url_to_fs(url)
@@ -75,6 +75,15 @@ def _system(url: str) -> tuple[Any, str]:
         ) from None
     except ValueError as error:
         raise NoImages(f"{url} is no address of photos: {error}; give a folder, a manifest or s3://BUCKET/…") from None
+
+
+@lru_cache(maxsize=8)
+def _s3(bucket: str) -> Any:
+    """One client for each bucket, whose region it finds out."""
+    from fsspec.implementations.arrow import ArrowFSWrapper
+    from pyarrow.fs import FileSystem
+
+    return ArrowFSWrapper(FileSystem.from_uri(f"s3://{bucket}")[0])
 
 
 def _words(error: Exception) -> str:

@@ -10,32 +10,29 @@ from typing import Any
 import numpy as np
 
 from tfa.maps.engine_map.documents import collection_of
-from tfa.maps.engine_map.patches import BLOCK, write_blocks
-from tfa.maps.engine_map.publish import AT_ONCE
+from tfa.maps.engine_map.patches import write_patches
+from tfa.maps.engine_map.publish import write_entries
 from tfa.maps.engine_map.rows import SpaceRows
 from tfa.maps.folder import reader
 from tfa.maps.sharded.photo_list import Shard
 from tfa.maps.sharded.work_folder import Result, WorkFolder
-from tfa.maps.sharded.work_items import Done, named
+from tfa.maps.sharded.work_items import Done, KeptPass, named
 from tfa.maps.stored_rows import INTEGERS, stored_rows
 from tfa.maps.stored_space import halves_of
 from tfa.method.principal_axes import PrincipalAxes
 from tfa.method.scorer import Scorer
 from tfa.search.quantised_rows import QuantisedRows
 from tfa.search.reduction import Reduction
-from tfa.search.store import Entries, Store
+from tfa.search.store import Store
 
 
 @dataclass(frozen=True)
-class Project:
+class Project(KeptPass[Shard]):
     """Coordinates of a shard's images, as rows that a map keeps."""
 
-    folder: WorkFolder
+    kind = "rows"
 
-    def __call__(self, shard: Shard) -> Done:
-        name, known = named("rows", shard.number), self.folder.read(named("rows", shard.number))
-        if known is not None:
-            return Done(shard.number, len(known.facts["payload"]), True)
+    def computed(self, shard: Shard) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         described, axes = self.folder.needed(named("descriptors", shard.number)), axes_of(self.folder)
         payload = described.facts["payload"]
         tensors: dict[str, np.ndarray] = {}
@@ -44,8 +41,7 @@ class Project:
             rows = stored_rows(halves.astype(np.float32), INTEGERS, wide=False)
             assert isinstance(rows, QuantisedRows)
             tensors = row_tensors(SpaceRows((rows,), (lengths,)))
-        self.folder.write(name, tensors, {"payload": payload})
-        return Done(shard.number, len(payload))
+        return tensors, {"payload": payload}
 
 
 def row_tensors(rows: SpaceRows) -> dict[str, np.ndarray]:
@@ -94,33 +90,14 @@ class WriteEntries:
         kept = self.folder.needed(named("rows", shard.number))
         payload = kept.facts["payload"]
         if payload:
-            rows = rows_of_shard(kept)
+            store, rows = connected(self.store, self.url), rows_of_shard(kept)
             ids = self.ids[shard.number] + np.arange(len(payload))
+            if self.patches is not None:
+                patches = self.folder.needed(named("patches", shard.number))["patches"]
+                write_patches(store, self.patches, ids, patches)
             entries = rows.entries(head_of(self.folder, self.skeleton), self.reduction, ids, payload)
-            collection = connected(self.store, self.url).open(collection_of(self.name, self.version))
-            for start in range(0, len(entries), AT_ONCE):
-                part = slice(start, start + AT_ONCE)
-                collection.write(
-                    Entries(entries.ids[part], entries.vectors[part], entries.payload[part], entries.full[part])
-                )
-        if self.patches is not None:
-            self._write_patches(shard.number, self.patches)
+            write_entries(store.open(collection_of(self.name, self.version)), entries)
         return Done(shard.number, len(payload))
-
-    def _write_patches(self, number: int, place: Mapping[str, Any]) -> None:
-        """Documents of patches that begin in this shard; the last may end in the next."""
-        low, high = (min(-(-self.ids[one] // BLOCK) * BLOCK, self.ids[-1]) for one in (number, number + 1))
-        found: list[np.ndarray] = []
-        start = low
-        while start < high:
-            if self.ids[number + 1] > start:
-                first, stop = start - self.ids[number], min(high, self.ids[number + 1]) - self.ids[number]
-                found.append(self.folder.needed(named("patches", number))["patches"][first:stop])
-                start += stop - first
-            number += 1
-        if found:
-            store = connected(self.store, self.url)
-            write_blocks(store, place, np.arange(low, high), np.concatenate(found))
 
 
 @lru_cache(maxsize=2)

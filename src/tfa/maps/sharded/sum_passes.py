@@ -4,36 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
 from tfa.maps.engine_map.rows import second_moment
 from tfa.maps.sharded.row_passes import head_of, rows_of_shard
-from tfa.maps.sharded.work_folder import Result, WorkFolder
-from tfa.maps.sharded.work_items import Done, Group, named
+from tfa.maps.sharded.work_folder import Result
+from tfa.maps.sharded.work_items import Group, KeptPass, named
 from tfa.method.principal_axes import add_moments
 from tfa.method.scorer import Scorer
 from tfa.search.reduction import Moments
 
 
 @dataclass(frozen=True)
-class AddUpDescriptors:
+class AddUpDescriptors(KeptPass[Group]):
     """Σ 1, Σ v and Σ v vᵀ of a group's descriptors; of the symmetric sum one triangle is kept."""
 
-    folder: WorkFolder
+    kind = "moments"
     width: int
 
-    def __call__(self, group: Group) -> Done:
-        name, known = named("moments", group.number), self.folder.read(named("moments", group.number))
-        if known is not None:
-            return Done(group.number, known.facts["count"], True)
+    def computed(self, group: Group) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         total = Moments.empty(self.width)
         for number in group.shards:
             shard = self.folder.needed(named("descriptors", number))
             if shard.facts["payload"]:
                 total = add_moments(total, shard["descriptors"])
-        self.folder.write(name, {"first": total.first, "upper": upper_triangle(total.second)}, {"count": total.count})
-        return Done(group.number, total.count)
+        return {"first": total.first, "upper": upper_triangle(total.second)}, {"count": total.count}
 
 
 def upper_triangle(matrix: np.ndarray) -> np.ndarray:
@@ -64,19 +61,15 @@ def vector_width(head: Scorer) -> int:
 
 
 @dataclass(frozen=True)
-class AddUpVectors:
+class AddUpVectors(KeptPass[Group]):
     """Σ 1, Σ [Ψ, b] and Σ [Ψ, b] [Ψ, b]ᵀ of a group's images."""
 
-    folder: WorkFolder
+    kind = "vectors"
     skeleton: str
 
-    def __call__(self, group: Group) -> Done:
-        name, known = named("vectors", group.number), self.folder.read(named("vectors", group.number))
-        if known is not None:
-            return Done(group.number, known.facts["count"], True)
+    def computed(self, group: Group) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         head = head_of(self.folder, self.skeleton)
         kept = [self.folder.needed(named("rows", number)) for number in group.shards]
         parts = (second_moment(head, rows_of_shard(one)) for one in kept if one.facts["payload"])
         total = Moments.total(chain([Moments.empty(vector_width(head) + 1)], parts))
-        self.folder.write(name, {"first": total.first, "second": total.second}, {"count": total.count})
-        return Done(group.number, total.count)
+        return {"first": total.first, "second": total.second}, {"count": total.count}

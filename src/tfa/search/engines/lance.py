@@ -1,12 +1,13 @@
 """LanceDB as a store: tables in a folder (`lance:///FOLDER`) or in a bucket (`lance+s3://BUCKET/PREFIX`), no server.
 
 Keys of a bucket come from the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION); another service than
-Amazon's is named by `?endpoint=http://HOST:PORT`.
+Amazon's is named by `?endpoint=http://HOST:PORT`, or by AWS_ENDPOINT_URL.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -21,6 +22,7 @@ try:
 
     from tfa.search.engines.lance_collection import TYPES, LanceCollection, schema_of
     from tfa.search.engines.lance_documents import Documents, table_names
+    from tfa.search.engines.lance_pieces import Pieces
 except ImportError as missing:
     if (missing.name or "").startswith("tfa"):
         raise
@@ -33,7 +35,7 @@ AT_ONCE = timedelta(0)  # how old an answer may be
 
 
 class LanceStore(Store):
-    """Collections are tables; documents are tables in the folder `documents` beside them."""
+    """Collections are tables; documents are tables in the folder `documents` beside them, pieces in `pieces`."""
 
     scheme = "lance"
 
@@ -44,8 +46,10 @@ class LanceStore(Store):
     @in_our_words
     def _connect(self, options: dict[str, str]) -> None:
         self._tables = lancedb.connect(self.place, read_consistency_interval=AT_ONCE, storage_options=options)
-        below = f"{self.place.rstrip('/')}/documents"
-        self._documents = Documents(lancedb.connect(below, storage_options=options))
+        below = self.place.rstrip("/")
+        self._documents = Documents(lancedb.connect(f"{below}/documents", storage_options=options))
+        pieces = lancedb.connect(f"{below}/pieces", read_consistency_interval=AT_ONCE, storage_options=options)
+        self._pieces = Pieces(pieces)
 
     @classmethod
     def connect(cls, url: str) -> LanceStore:
@@ -57,9 +61,11 @@ class LanceStore(Store):
         if parts.scheme == "lance+s3":
             if not parts.netloc:
                 raise BadSpec(f"{url} names no bucket; give lance+s3://BUCKET/PREFIX/NAME")
-            if asked.get("endpoint", "").startswith("http://"):
-                asked["allow_http"] = "true"
-            return cls(f"s3://{parts.netloc}{parts.path}", asked)
+            options = {f"aws_{key}": value for key, value in asked.items()}  # so spelt they come before the environment
+            endpoint = asked.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "")
+            if endpoint.startswith("http://"):
+                options["allow_http"] = "true"
+            return cls(f"s3://{parts.netloc}{parts.path}", options)
         if parts.netloc or not parts.path:
             raise BadSpec(f"{url} names no folder; three slashes begin a path: lance:///FOLDER/NAME")
         return cls(unquote(parts.path), {})
@@ -112,11 +118,26 @@ class LanceStore(Store):
 
     @in_our_words
     def keys(self, prefix: str = "") -> list[str]:
-        return self._documents.keys(prefix)
+        return sorted([*self._documents.keys(prefix), *self._pieces.folders(prefix)])
 
     @in_our_words
     def erase(self, key: str) -> None:
-        self._documents.erase(key)
+        if key.endswith("/"):
+            self._pieces.erase(key)
+        else:
+            self._documents.erase(key)
+
+    @in_our_words
+    def put_pieces(self, folder: str, pieces: Mapping[int, bytes]) -> None:
+        self._pieces.put(folder, pieces)
+
+    @in_our_words
+    def read_pieces(self, folder: str, numbers: Sequence[int]) -> dict[int, bytes]:
+        return self._pieces.read(folder, numbers)
+
+    @in_our_words
+    def seal_pieces(self, folder: str) -> None:
+        self._pieces.seal(folder)
 
     def close(self) -> None:
         """There is no connection."""

@@ -64,7 +64,7 @@ class Documents:
             self.put(key, None)
 
     def keys(self, prefix: str) -> list[str]:
-        there = {_key_of(table): table for table in sorted(self._tables(_stem(prefix)))}  # the newest of each
+        there = {key_of(table): table for table in sorted(self._tables(stem(prefix)))}  # the newest of each
         return sorted(key for key, table in there.items() if not self._is_erased(key, table))
 
     def _is_erased(self, key: str, highest: str) -> bool:
@@ -77,12 +77,12 @@ class Documents:
 
     def _latest(self, key: str) -> Version:
         for _ in range(ATTEMPTS):
-            there = sorted(self._tables(_stem(key) + "."), reverse=True)
+            there = sorted(self._tables(stem(key) + "."), reverse=True)
             for name in there:
                 version = self._version(name)
                 if version is not None:
                     return version
-            if not there or there == self._tables(_stem(key) + "."):
+            if not there or there == self._tables(stem(key) + "."):
                 return NONE
         raise RuntimeError(f"too many others write the document {key!r}")
 
@@ -101,7 +101,7 @@ class Documents:
     def _created(self, key: str, latest: Version, data: bytes | None) -> bool:
         """Whether the version after `latest` is ours."""
         number, writer = latest.number + 1, uuid4().hex
-        name = f"{_stem(key)}.{number:012}"
+        name = f"{stem(key)}.{number:012}"
         try:
             row = {"data": [data], "writer": [writer], "before": [latest.writers[-NAMED:]]}
             self._database.create_table(name, pa.table(row, schema=SCHEMA), mode="create")
@@ -114,7 +114,7 @@ class Documents:
             if mine is not None and mine.writers[-1] == writer:
                 self._database.drop_table(name, ignore_missing=True)  # our number had been taken away before we came
             return False
-        for old in sorted(self._tables(_stem(key) + "."))[: -KEPT - 1]:
+        for old in sorted(self._tables(stem(key) + "."))[: -KEPT - 1]:
             self._database.drop_table(old, ignore_missing=True)
         return True
 
@@ -129,7 +129,7 @@ def table_names(database: Any) -> list[str]:
     return names
 
 
-def _stem(key: str) -> str:
+def stem(key: str) -> str:
     """A key as the beginning of a table's name: letters, digits and _ as they are, other bytes in hexadecimal."""
     return "".join(
         chr(byte) if byte < 128 and (chr(byte).isalnum() or chr(byte) == "_") else f"-{byte:02x}"
@@ -137,6 +137,6 @@ def _stem(key: str) -> str:
     )
 
 
-def _key_of(table: str) -> str:
+def key_of(table: str) -> str:
     stem = table.rpartition(".")[0].encode()
     return re.sub(rb"-([0-9a-f]{2})", lambda found: bytes([int(found[1], 16)]), stem).decode()

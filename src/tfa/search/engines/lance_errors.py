@@ -35,7 +35,13 @@ def _told(error: Exception, place: str) -> TfaError:
     said = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
     if "No space left" in said or "os error 28" in said:
         return DiskFull(f"the disk of {place} is full; what was saved before is as it was. Free some room there")
-    if is_absent(error) and "bucket" not in said.lower():
+    if "NoSuchBucket" in str(error):
+        return EngineUnavailable(f"there is no bucket for {place}; check its name and endpoint=, or create it")
+    if "credentials" in str(error).lower():
+        return EngineUnavailable(
+            f"there are no keys for {place}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
+        )
+    if is_absent(error):
         return EngineConflict(
             f"LanceDB in {place}: what was opened is not there any more ({said}); build the map again"
         )

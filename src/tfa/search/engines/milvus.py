@@ -7,6 +7,7 @@ Aliases are not used: a proxy may go on answering by an old one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -104,6 +105,12 @@ class MilvusStore(Store):
 
     def erase(self, key: str) -> None:
         self._documents.erase(key)
+
+    def put_pieces(self, folder: str, pieces: Mapping[int, bytes]) -> None:
+        self._documents.put_pieces(folder, pieces)
+
+    def read_pieces(self, folder: str, numbers: Sequence[int]) -> dict[int, bytes]:
+        return self._documents.read_pieces(folder, numbers)
 
     def close(self) -> None:
         self._connection.close()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -67,8 +67,7 @@ class Documents:
     def _replace(self, key: str, data: bytes, before: Head | None, until: float | None = None) -> None:
         """Parts, then the row that names them, unless it is too late for it, then away with what it named before."""
         version = f"{time.time_ns():020d}-{uuid4().hex}"
-        cut = range(0, len(data), PART_BYTES) if len(data) > PART_BYTES else ()
-        pieces = [data[at : at + PART_BYTES] for at in cut]
+        pieces = _cut(data) if len(data) > PART_BYTES else []
         for start in range(0, len(pieces), PARTS):
             numbered = enumerate(pieces[start : start + PARTS], start)
             self._write([self._row(f"{version}/{part}", key, part, version, 0, piece) for part, piece in numbered])
@@ -137,6 +136,39 @@ class Documents:
             found += [bytes.fromhex(row["name"]).decode("utf-8", "surrogatepass") for row in rows]
             last = max(row["name"] for row in rows)
 
+    def put_pieces(self, folder: str, pieces: Mapping[int, bytes]) -> None:
+        """Rows of one folder, each named by its number: a second write replaces them. One more row tells of it."""
+        self._write([self._row(_name(folder), folder, _HEAD, "", 0, b"")])
+        rows = [
+            self._row(f"{_name(folder)}/{number}/{part}", folder, part, str(number), -(-len(data) // PART_BYTES), cut)
+            for number, data in pieces.items()
+            for part, cut in enumerate(_cut(data))
+        ]
+        for start in range(0, len(rows), PARTS):
+            self._write(rows[start : start + PARTS])
+        self._settle()
+
+    def read_pieces(self, folder: str, numbers: Sequence[int]) -> dict[int, bytes]:
+        """The first part of each, which says how many there are, then the others."""
+        rows = {row["name"]: row for row in self._named(f"{_name(folder)}/{number}/0" for number in numbers)}
+        others = [
+            f"{_name(folder)}/{row['version']}/{part}" for row in rows.values() for part in range(1, row["parts"])
+        ]
+        rows |= {row["name"]: row for row in self._named(others)}
+        found = dict[int, bytes]()
+        for number in map(int, numbers):
+            first = rows.get(f"{_name(folder)}/{number}/0")
+            names = [f"{_name(folder)}/{number}/{part}" for part in range(max(first["parts"], 1))] if first else []
+            if names and all(name in rows for name in names):
+                found[number] = b"".join(bytes_from_text(rows[name]["data"]) for name in names)
+        return found
+
+    def _named(self, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+        every = [f'"{name}"' for name in names]
+        for start in range(0, len(every), PARTS):
+            among = ", ".join(every[start : start + PARTS])
+            yield from self._ask(f"name in [{among}]", ["name", "version", "parts", "data"])
+
     def erase(self, key: str) -> None:
         self._delete(f'name in ["{_name(key)}"]')
         self._settle()
@@ -194,6 +226,10 @@ class Documents:
                 self._connection.call("create_index", DOCUMENTS, params, timeout=BUILD_SECONDS)
             self._connection.call("load_collection", DOCUMENTS, timeout=BUILD_SECONDS)
             self._ready = True
+
+
+def _cut(data: bytes) -> list[bytes]:
+    return [data[at : at + PART_BYTES] for at in range(0, max(len(data), 1), PART_BYTES)]
 
 
 def _name(key: str) -> str:

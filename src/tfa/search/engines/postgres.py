@@ -1,11 +1,12 @@
-"""PostgreSQL with pgvector as a store: tables in the schema `tfa`, a table a collection, one for all documents.
+"""PostgreSQL with pgvector as a store: tables in the schema `tfa`, a table a collection, one for all documents and one
+for all pieces.
 
 With `?shards=HOST:PORT,…` new collections are partitioned tables over foreign tables (`postgres_shards`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from psycopg import errors, sql
@@ -18,6 +19,11 @@ from tfa.search.store import Collection, Store
 
 MOST_DIMENSIONS = 16_000  # pgvector's own limit
 PART = 8_000_000  # bytes of a document in one row
+FOLDERS = """(with recursive folders as (
+    (select folder from tfa.pieces order by folder limit 1) union all
+    select (select folder from tfa.pieces where folder > folders.folder order by folder limit 1)
+    from folders where folders.folder is not null)
+    select folder from folders where starts_with(folder, %s))"""  # from one to the next: pieces are many, folders few
 COLUMNS = """(id bigint not null, vector {type}({dimensions}) not null, payload json not null, session text,
     east float8, north float8, digest text, "full" bytea not null)"""
 
@@ -100,11 +106,24 @@ class PostgresStore(Store):
         return self._server.run(compare_and_replace, once=True)
 
     def keys(self, prefix: str = "") -> list[str]:
-        listed = "select key from tfa.documents where part = 0 and starts_with(key, %s)"
-        return sorted(key for (key,) in self._server.run(lambda c: c.execute(listed, (prefix,)).fetchall()))
+        listed = f"select key from tfa.documents where part = 0 and starts_with(key, %s) union all {FOLDERS}"
+        return sorted(key for (key,) in self._server.run(lambda c: c.execute(listed, (prefix, prefix)).fetchall()))
 
     def erase(self, key: str) -> None:
-        self._server.run(lambda c: c.execute("delete from tfa.documents where key = %s", (key,)))
+        of = "pieces where folder" if key.endswith("/") else "documents where key"
+        self._server.run(lambda c: c.execute(f"delete from tfa.{of} = %s", (key,)))
+
+    def put_pieces(self, folder: str, pieces: Mapping[int, bytes]) -> None:
+        # In one order, so that two that write the same ones cannot block each other.
+        rows = [(folder, number, pieces[number]) for number in sorted(pieces)]
+        insert = "insert into tfa.pieces values (%s, %s, %b) on conflict (folder, number) do nothing"
+        self._server.run(lambda c: c.cursor().executemany(insert, rows))
+
+    def read_pieces(self, folder: str, numbers: Sequence[int]) -> dict[int, bytes]:
+        asked = "select number, data from tfa.pieces where folder = %s and number = any(%s)"
+        given = (folder, [int(one) for one in numbers])
+        rows = self._server.run(lambda c: c.cursor(binary=True).execute(asked, given).fetchall())
+        return {number: bytes(data) for number, data in rows}
 
     def close(self) -> None:
         self._server.close()

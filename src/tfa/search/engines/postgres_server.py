@@ -51,6 +51,9 @@ create table if not exists tfa.collections (
 create table if not exists tfa.documents (
     key text collate "C", part int, data bytea not null, primary key (key, part));
 alter table tfa.documents alter column data set storage external;
+create table if not exists tfa.pieces (
+    folder text collate "C", number bigint, data bytea not null, primary key (folder, number));
+alter table tfa.pieces alter column data set storage external;
 """
 
 

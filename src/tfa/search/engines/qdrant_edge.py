@@ -59,6 +59,7 @@ class QdrantEdgeStore(Store):
     """`qdrant:///FOLDER`."""
 
     scheme = "qdrant"
+    one_process = True
 
     def __init__(self, folder: _Folder) -> None:
         self._folder, self._closed = folder, False
