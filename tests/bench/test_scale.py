@@ -11,12 +11,14 @@ from typer.testing import CliRunner
 
 from tests.bench.test_reduction_study import made_up
 from tfa.base.files import BadFile
+from tfa.base.spill import Spill
 from tfa.bench.scale import engines
 from tfa.bench.scale.contenders import CONTENDERS
 from tfa.bench.scale.engines import EngineSettings, measured, run_engines
 from tfa.bench.scale.kept_rows import KeptRows
 from tfa.bench.scale.local_servers import RunningEngine, folder_bytes, new_server
 from tfa.bench.scale.made_up_places import PHOTOS, MadeUpPlaces, exact_answers
+from tfa.bench.scale.mappings import mappings, spilled_bytes
 from tfa.bench.scale.page import page, tables
 from tfa.bench.scale.suite import PARTS, ScaleSettings, chosen_parts, run_parts
 from tfa.bench.scale.switches import Seen, Switched, judged
@@ -80,6 +82,22 @@ def test_engines_in_this_process_find_what_numpy_finds(name, tmp_path):
     assert row["top_1"] > 0.9
     assert row["ratio"] == row["p50_ms"] / row["numpy_ms"]
     assert row["p99_ms"] >= row["p50_ms"] > 0
+
+
+def test_memory_is_that_of_the_process_but_for_a_file(tmp_path):
+    text = (
+        "7f00-7f10 r--s 00000000 fe:00 12 /data/places.f32\nSize: 400 kB\nRss: 300 kB\nPss: 300 kB\n"
+        "7f20-7f30 rw-s 00000000 fe:00 13 /tmp/tfa-spill-ab/x.bin (deleted)\nSize: 100 kB\nRss: 8 kB\n"
+        "7f40-7f50 rw-p 00000000 00:00 0 \nSize: 50 kB\nRss: 40 kB\n"
+    )
+    places, spilled, own = mappings(text)
+    assert (places.file, places.size, places.resident) == ("/data/places.f32", 400 << 10, 300 << 10)
+    assert (spilled.spilled, spilled.resident, own.spilled, own.file) == (True, 8 << 10, False, "")
+    rows, before = Spill(0).empty((1 << 20,), np.int8), spilled_bytes()
+    if before:  # Linux
+        assert before >= 1 << 20
+        del rows
+        assert spilled_bytes() <= before - (1 << 20)
 
 
 def test_a_wrong_answer_costs_recall(tmp_path, monkeypatch):
