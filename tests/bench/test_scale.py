@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from tests.bench.test_reduction_study import made_up
 from tfa.base.files import BadFile
 from tfa.base.spill import Spill
+from tfa.bench.heads.catalogue import head_card
+from tfa.bench.run import current_record, run_heads
 from tfa.bench.scale import engines
 from tfa.bench.scale.contenders import CONTENDERS
 from tfa.bench.scale.engines import EngineSettings, measured, run_engines
@@ -220,7 +222,7 @@ def right_town(name: str, seed: int):
     return replace(bench, truth=replace(bench.truth, positives=positives))
 
 
-def test_recall_alone_and_in_the_union():
+def test_recall_alone_and_in_the_union(tmp_path):
     benches, kept = [right_town("village", 0), right_town("hamlet", 1)], KeptRows()
     rows = list(run_union(benches, ["anyloc", "judged"], kept, None))
     assert [(row["gallery"], row["head"]) for row in rows] == [
@@ -234,6 +236,17 @@ def test_recall_alone_and_in_the_union():
     shown = tables(kept.rows.values())["union"].splitlines()
     assert [line.split(" | ")[0] for line in shown] == ["| dataset", "| ---", "| village", "| hamlet", "| mean"]
     assert list(run_union(benches, ["anyloc", "judged"], kept, None)) == []
+    run_heads(benches[0], [head_card("anyloc")], tmp_path, depth=2)
+    again = list(run_union(benches, ["anyloc"], KeptRows(), None, tmp_path))
+    assert [(row["gallery"], "seconds" in row) for row in again] == [
+        ("village", False),
+        (UNION, True),
+        ("hamlet", True),
+    ]
+    assert again[0]["recall"] == rows[2]["recall"]  # that of the record is that of the head
+    other = replace(benches[0], images="others")
+    assert current_record(benches[0], head_card("anyloc"), tmp_path) is not None
+    assert current_record(other, head_card("anyloc"), tmp_path) is None
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

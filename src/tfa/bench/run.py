@@ -123,9 +123,7 @@ def run_head(
     bench: Bench, card: HeadCard, results: Path, shared: Shared, *, depth: int, again: bool, progress: Progress
 ) -> Ran:
     path = record_path(results, bench.truth.name, bench.encoder.id, card.name)
-    plan = card.plan
-    if card.own_budgets and bench.dataset.card.conditions_specific:
-        plan = dataclasses.replace(plan, specific=True)
+    plan = _plan(bench, card)
     inputs = _inputs(bench, card, plan, depth)
     known = Record.read(path) if path.exists() else None
     outdated = known is not None and _outdated(known, inputs, path)
@@ -150,6 +148,20 @@ def run_head(
     if record.identity != known.identity:
         raise BadSpec(f"{path} does not come out the same a second time; its inputs are the same, its answers are not")
     return Ran(bench.truth.name, card.name, bench.encoder.id, "same", path)
+
+
+def current_record(bench: Bench, card: HeadCard, results: Path) -> Record | None:
+    """The record of a head on this dataset, if there is one and it is what the head would answer now."""
+    path = record_path(results, bench.truth.name, bench.encoder.id, card.name)
+    if not path.exists():
+        return None
+    known, inputs = Record.read(path), _inputs(bench, card, _plan(bench, card), 1)
+    return known if all(value == known.inputs[key] for key, value in inputs.items() if key != "depth") else None
+
+
+def _plan(bench: Bench, card: HeadCard) -> Plan:
+    specific = card.own_budgets and bench.dataset.card.conditions_specific
+    return dataclasses.replace(card.plan, specific=True) if specific else card.plan
 
 
 def _outdated(known: Record, inputs: dict[str, Any], path: Path) -> bool:

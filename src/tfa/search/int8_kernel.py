@@ -1,8 +1,8 @@
 """int8 rows packed for the integer kernel of torch, which adds products at the speed it reads them.
 
 The kernel is torch's dynamically quantised linear layer (FBGEMM, x86 only). Its own quantisation does nothing here:
-planes hold integers between −63 and 63 and stand above two that reach −63 and 64, so its scale is 1 and every product is
-an exact integer. Where it is missing or not exact, there is no kernel and products go by float32.
+planes hold integers between −63 and 63 and stand above two that reach −63 and 64, so its scale is 1 and every product
+is an exact integer. Where it is missing or not exact, there is no kernel and products go by float32.
 
 Packed rows take a byte a number, numbers filled up to a multiple of 512. They serve products alone: rows cannot be read
 from them one by one.

@@ -34,6 +34,7 @@ class ScaleSettings:
     photos: Path | None = None
     encoder: str | None = None
     heads: Sequence[str] = ()
+    records: Path | None = None  # of heads on each dataset alone
     benches: Callable[[], Sequence[Bench]] = field(default=tuple)  # called only where they are needed
     dims: int = 1024
     block: int = 10_000
@@ -71,7 +72,13 @@ def engines(settings: ScaleSettings, kept: KeptRows, progress: Progress | bool |
 def union(settings: ScaleSettings, kept: KeptRows, progress: Progress | bool | None) -> Rows:
     from tfa.bench.scale.union import HEADS, run_union
 
-    return run_union(settings.benches(), settings.heads or HEADS, kept, progress)
+    return run_union(settings.benches(), settings.heads or HEADS, kept, progress, settings.records)
+
+
+def reduction(settings: ScaleSettings, kept: KeptRows, progress: Progress | bool | None) -> Rows:
+    from tfa.bench.scale.reduction import run_reduction
+
+    return run_reduction(settings.benches(), kept, progress)
 
 
 def ray(settings: ScaleSettings, kept: KeptRows, progress: Progress | bool | None) -> Rows:
@@ -106,7 +113,9 @@ PARTS: Mapping[str, Callable[[ScaleSettings, KeptRows, Progress | bool | None], 
     "replicas": replicas,
     "ray": ray,
     "union": union,
+    "reduction": reduction,
 }
+OF_DATASETS = ("union", "reduction")  # parts that need --dataset
 
 
 def chosen_parts(names: Sequence[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +18,8 @@ def scale(
         list[str] | None,
         typer.Argument(
             metavar="PART",
-            help="engines, switches, killed, replicas, ray or union. If none is named: all; union needs --dataset.",
+            help="engines, switches, killed, replicas, ray, union or reduction. If none is named: all; the last two "
+            "need --dataset.",
         ),
     ] = None,
     sizes: Annotated[
@@ -43,14 +45,27 @@ def scale(
     ] = None,
     dataset: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=PATH", help="For union: a dataset and its folder, as for tfa bench run; several."),
+        typer.Option(
+            metavar="NAME=PATH",
+            help="For union and reduction: a dataset and its folder, as for tfa bench run; several.",
+        ),
     ] = None,
     heads: Annotated[str | None, typer.Option(metavar="NAME,…", help="For union: heads, as for tfa bench run.")] = None,
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            help="For union: take each dataset alone from these records of tfa bench run, where they are up to date.",
+        ),
+    ] = None,
     encoder: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="For ray and union. If not given: a quick one of random weights for ray, dinov2-s14-focus for union.",
+            help="For ray, union and reduction. If not given: a quick one of random weights for ray, else "
+            "dinov2-s14-focus.",
         ),
     ] = None,
     work: Annotated[
@@ -73,17 +88,20 @@ def scale(
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure what carries a map past one machine: engines by size, switches of versions, kills, replicas, Ray."""
+    """Measure what carries a map past one machine: engines by size, switches of versions, kills, replicas, Ray, all
+    datasets as one gallery, fewer numbers an image."""
     from tfa.bench.scale.kept_rows import KeptRows
     from tfa.bench.scale.page import page
-    from tfa.bench.scale.suite import ScaleSettings, chosen_parts, run_parts
+    from tfa.bench.scale.suite import OF_DATASETS, ScaleSettings, chosen_parts, run_parts
 
     wanted = chosen_parts(parts or ())
-    if "union" in wanted and not dataset:
+    joining = [part for part in wanted if part in OF_DATASETS]
+    if joining and len(dataset or ()) < 2:
+        named = " and ".join(joining)
         if parts:
-            raise typer.BadParameter("union joins datasets; give --dataset NAME=PATH, at least twice")
-        wanted.remove("union")
-        note("union is left out: it needs --dataset NAME=PATH, at least twice")
+            raise typer.BadParameter(f"{named}: datasets are joined; give --dataset NAME=PATH, at least twice")
+        wanted = [part for part in wanted if part not in joining]
+        note(f"{named} are left out: they need --dataset NAME=PATH, at least twice")
     if out is not None:
         options.check_writable(out)
     progress = wants_progress(quiet=quiet, json=json)
@@ -97,7 +115,8 @@ def scale(
         photos=photos,
         encoder=encoder,
         heads=_listed(heads),
-        benches=lambda: prepared(dataset or (), encoder or "dinov2-s14-focus", progress),
+        records=records,
+        benches=cache(lambda: prepared(dataset or (), encoder or "dinov2-s14-focus", progress)),
     )
     kept = KeptRows(out, again=again)
     for row in run_parts(wanted, settings, kept, progress):
