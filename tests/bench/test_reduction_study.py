@@ -15,7 +15,7 @@ from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.records import Truth
 from tfa.bench.run import Bench
 from tfa.bench.scale.kept_rows import KeptRows
-from tfa.bench.scale.page import page
+from tfa.bench.scale.page import all_tables
 from tfa.bench.scale.reduction import run_reduction
 from tfa.bench.scale.union import UNION
 from tfa.bench.studies.joined_tokens import joined_tokens
@@ -107,7 +107,7 @@ def test_few_bits_keep_what_they_can():
 
 
 def test_it_can_be_written_down_and_shown(kept):
-    text = page(json.loads(json.dumps(kept.to_dict()))["rows"])
+    text = all_tables(json.loads(json.dumps(kept.to_dict()))["rows"])
     assert f"**{UNION}**: 32 images" in text
     assert "| reduction to 12, int8 | 25% |" in text
     assert "| directions and covariance of the head | 50% |" in text

@@ -21,7 +21,7 @@ from tfa.bench.scale.kept_rows import KeptRows
 from tfa.bench.scale.local_servers import RunningEngine, folder_bytes, new_server
 from tfa.bench.scale.made_up_places import PHOTOS, MadeUpPlaces, exact_answers
 from tfa.bench.scale.mappings import mappings, spilled_bytes
-from tfa.bench.scale.page import page, tables
+from tfa.bench.scale.page import all_tables, tables
 from tfa.bench.scale.suite import PARTS, ScaleSettings, chosen_parts, run_parts
 from tfa.bench.scale.switches import Seen, Switched, judged
 from tfa.bench.scale.union import UNION, run_union
@@ -261,7 +261,7 @@ def engine_row(engine: str, images: int, p50: float, **more) -> dict:
 def test_the_table_of_engines_has_sizes_growth_and_rows_that_were_given_up():
     rows = [engine_row("exact", 1000, 1.0), engine_row("exact", 100_000, 100.0, disk_bytes=200_000_000)]
     rows.append({"part": "engines", "name": "slow", "engine": "slow", "images": 100_000, "given_up": "not done"})
-    text = page(rows)
+    text = all_tables(rows)
     assert "| exact | 2 | – | 100 | 1 | 2 | 1.5 | 1.000 | 0.995 |" in text
     assert "| exact | 2 | 2,000 | 100 | 100 | 200 | 1.5 | 1.000 | 0.995 |" in text
     assert "| slow | not done | – | – | – | – | – | – | – |" in text
@@ -293,5 +293,10 @@ def test_the_command_prints_what_is_there_already(tmp_path):
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 0, shown.output
     assert "| exact | 2 |" in shown.output
-    told = json.loads(CliRunner().invoke(app, [*command, "--json", "--quiet"]).stdout)
+    shown_there = tmp_path / "scale.md"
+    shown_there.write_text("# Scale\n<!-- scale: engines -->\nold\n<!-- end of engines -->\nBelow.\n", "utf-8")
+    told = json.loads(CliRunner().invoke(app, [*command, "--json", "--quiet", "--page", str(shown_there)]).stdout)
+    assert shown_there.read_text("utf-8") == (
+        f"# Scale\n<!-- scale: engines -->\n{tables([row])['engines']}\n<!-- end of engines -->\nBelow.\n"
+    )
     assert told["rows"][0]["p50_ms"] == 1.0

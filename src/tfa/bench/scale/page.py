@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from tfa.bench.scale.markdown import DASH, number, percent, table, whole
 from tfa.bench.scale.reduction_table import reduction_table
+from tfa.bench.scale.union import HEADS, UNION
 
 Row = Mapping[str, Any]
 
@@ -21,8 +23,16 @@ def tables(rows: Iterable[Row]) -> dict[str, str]:
     return {part: make(by_part[part]) for part, make in TABLES.items() if part in by_part}
 
 
-def page(rows: Iterable[Row]) -> str:
+def all_tables(rows: Iterable[Row]) -> str:
     return "\n\n".join(f"### {part}\n\n{table}" for part, table in tables(rows).items()) + "\n"
+
+
+def filled(text: str, found: Mapping[str, str]) -> str:
+    """A page in Markdown with these tables between its marks, `<!-- scale: PART -->` and `<!-- end of PART -->`."""
+    for part, own in found.items():
+        between = re.compile(rf"(<!-- scale: {part} -->\n).*?(<!-- end of {part} -->)", re.DOTALL)
+        text = between.sub(lambda mark: f"{mark[1]}{own}\n{mark[2]}", text)  # noqa: B023
+    return text
 
 
 def engines_table(rows: Sequence[Row]) -> str:
@@ -75,18 +85,17 @@ def _growth(rows: Sequence[Row]) -> list[str]:
 
 def union_table(rows: Sequence[Row]) -> str:
     """Datasets down, heads across: alone → in the union."""
-    heads = list(dict.fromkeys(row["head"] for row in rows))
+    heads = sorted(dict.fromkeys(row["head"] for row in rows), key=lambda head: (*HEADS, head).index(head))
     titles = {row["head"]: row["title"] for row in rows}
     found = {(row["head"], row["gallery"]): row for row in rows}
-    union = "all as one"
-    names = [name for row in rows if row["gallery"] == union for name in row["recall"]]
+    names = [name for row in rows if row["gallery"] == UNION for name in row["recall"]]
     body: list[list[str]] = []
     means: dict[str, tuple[list[float], list[float]]] = {head: ([], []) for head in heads}
     for name in dict.fromkeys(names):
         cells = []
         for head in heads:
             alone = found.get((head, name), {}).get("recall", {}).get(name)
-            joined = found.get((head, union), {}).get("recall", {}).get(name)
+            joined = found.get((head, UNION), {}).get("recall", {}).get(name)
             cells.append(f"{percent(alone)} → {percent(joined)}")
             for value, kept in zip((alone, joined), means[head], strict=True):
                 if value is not None:

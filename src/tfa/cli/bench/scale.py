@@ -85,13 +85,23 @@ def scale(
             help="Keep every row there as soon as it is done, in JSON; rows that are there are not measured again.",
         ),
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Put the tables into this Markdown file, between <!-- scale: PART --> and <!-- end of PART -->.",
+        ),
+    ] = None,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Measure what carries a map past one machine: engines by size, switches of versions, kills, replicas, Ray, all
     datasets as one gallery, fewer numbers an image."""
+    from tfa.base.files import write_text
     from tfa.bench.scale.kept_rows import KeptRows
-    from tfa.bench.scale.page import page
+    from tfa.bench.scale.page import all_tables, filled, tables
     from tfa.bench.scale.suite import OF_DATASETS, ScaleSettings, chosen_parts, run_parts
 
     wanted = chosen_parts(parts or ())
@@ -125,7 +135,10 @@ def scale(
     if json:
         print_json(kept.to_dict())
     else:
-        print_text(page(kept.rows.values()))
+        print_text(all_tables(kept.rows.values()))
+    if page is not None:
+        write_text(page, filled(page.read_text("utf-8"), tables(kept.rows.values())))
+        note(f"wrote {page}")
     if out is not None:
         note(f"wrote {out}")
 
