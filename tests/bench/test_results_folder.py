@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS, PAGE = ROOT / "results", ROOT / "docs" / "results.md"
 SMALL, TITLE = "campus-loop", "Campus Loop"
 MOST_BYTES = 12_000_000
-ENCODER = "dinov2-s14-focus@322"
+ENCODER = "dinov2-s14-focus@322/hf"
 
 
 def test_the_folder_is_small():

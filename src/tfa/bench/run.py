@@ -171,6 +171,12 @@ def _outdated(known: Record, inputs: dict[str, Any], path: Path) -> bool:
     # A deeper ranking begins with the shallower one, and a record that is made again may have any depth.
     accepted = {"algorithm", "depth"} if outdated or known.depth >= inputs["depth"] else set()
     other = [key for key in differs if key not in accepted]
+    if known.encoder["id"] != inputs["encoder"]["id"]:
+        own = record_path(path.parents[2], known.dataset["name"], known.encoder["id"], known.name).parent
+        raise BadSpec(
+            f"{path} is of the encoder {known.encoder['id']}, not of {inputs['encoder']['id']}: positions are "
+            f"resampled by another rule since; move {path.parent} to {own}, or give --encoder {known.encoder['id']}"
+        )
     if other:
         raise BadSpec(
             f"{path} was made of other inputs ({', '.join(other)}); records are never overwritten: "

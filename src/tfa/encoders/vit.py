@@ -1,7 +1,7 @@
 """Vision transformers of the DINO family, run by transformers with the blocks that are needed and no more.
 
-Positions of DINOv2 are interpolated to the input's grid by transformers itself (`size=`); torch.hub's models
-scale by (n + 0.1)/37 instead, so their tokens differ slightly. The provider is part of the fingerprint.
+Positions of DINOv2 without registers are resampled once, when the model is built, by the rule its authors published
+(`positions`); those of the others, and of names that end in `/hf`, by transformers as photos come.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import torch
 import transformers
 from PIL import Image
 
-from tfa.base.files import sha256_of_json
 from tfa.encoders.catalogue import Card
 from tfa.encoders.encoder_name import EncoderId
+from tfa.encoders.fingerprint import names_by_fingerprint
+from tfa.encoders.positions import resampled_positions
 from tfa.encoders.weight_names import block_name
 from tfa.encoders.weights import Weights
 from tfa.errors import BadSpec, MissingExtra
@@ -25,8 +26,6 @@ from tfa.photos.images import resize, to_array
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_TOKENS_VERSION = 1  # raised when the same weights and identity come to give other numbers
 
 
 class DinoEncoder:
@@ -40,7 +39,8 @@ class DinoEncoder:
         self.grid = identity.grid
         self.channels: int = self._card.width
         self.global_channels: int | None = self._card.width
-        self.fingerprint = self.model = fingerprint(identity, weights.sha256)
+        self.names = names_by_fingerprint(identity, weights.sha256)
+        self.fingerprint = self.model = next(iter(self.names))
 
     def prepare(self, image: Image.Image) -> Image.Image:
         """The picture at the encoder's input size."""
@@ -67,7 +67,7 @@ class VitEncoder(DinoEncoder):
 
     def __init__(self, identity: EncoderId, weights: Weights, device: str = "cpu") -> None:
         super().__init__(identity, weights, device)
-        self._model = build_model(self._card, identity.layer + 1, weights.tensors).to(self.device)
+        self._model = model_of(identity, weights.tensors).to(self.device)
         self._source = self._model.get_submodule(_module_name(identity))
 
     def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
@@ -95,28 +95,15 @@ def checked_device(device: str) -> str:
     return device
 
 
-def fingerprint(identity: EncoderId, weights_sha256: str) -> str:
-    """Digest of all that shapes the tokens. The device does not: it changes rounding only."""
-    card = identity.card
-    return sha256_of_json(
-        {
-            "version": _TOKENS_VERSION,
-            "provider": "transformers",
-            "family": card.family,
-            "identity": str(identity),
-            "layer": identity.layer,
-            "facet": identity.facet,
-            "final_norm": identity.final_norm,
-            "preprocessing": {
-                "size": [identity.width, identity.height],
-                "resample": card.resample,
-                "mean": list(card.mean),
-                "std": list(card.std),
-            },
-            "weights": weights_sha256,
-            "dtype": "float16",
-        }
-    )
+def model_of(identity: EncoderId, tensors: dict[str, Tensor]) -> Any:
+    """The blocks that `identity` needs, its positions resampled by the rule of its name."""
+    model = build_model(identity.card, identity.layer + 1, tensors)
+    if identity.published_rule:
+        embeddings = model.embeddings
+        table = resampled_positions(embeddings.position_embeddings, identity.grid)
+        embeddings.position_embeddings = torch.nn.Parameter(table, requires_grad=False)
+        embeddings.interpolate_pos_encoding = lambda *_sizes: embeddings.position_embeddings
+    return model
 
 
 def build_model(card: Card, blocks: int, tensors: dict[str, Tensor]) -> Any:

@@ -1,4 +1,4 @@
-"""Where weights come from: a file, a model hub, or, for the default encoder, a package.
+"""Where weights come from: a file, a model hub, or a package.
 
 Whatever the source, nothing in it is executed, and it must be exactly the model that was named.
 """
@@ -49,8 +49,8 @@ def resolve_weights(card: Card, file: str | Path | None = None, *, progress: boo
         if not path.is_file():
             raise WeightsMissing(f"there is no weights file {path} for {card.name}", more=ways_to_get(card))
     else:
-        path = get_packaged_weights(progress) if card.hub is None else _from_hub(card)
-    tensors = to_module_names(_without_prefix(_read(path)), card)
+        path = _from_hub(card) if card.package is None else get_packaged_weights(card, card.package, progress)
+    tensors = to_module_names(read_weights(path), card)
     check_weights({name: tuple(tensor.shape) for name, tensor in tensors.items()}, card, str(path))
     return Weights(*_as_float32(tensors))
 
@@ -84,6 +84,11 @@ def _from_hub(card: Card) -> Path:
     except Exception as error:  # network libraries raise trees of their own; all of it means no weights
         reason = f"it was never downloaded here, and the hub cannot be reached ({type(error).__name__})"
     raise WeightsMissing(f"no weights for {card.name}; {card.hub} is unavailable: {reason}", more=ways_to_get(card))
+
+
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a checkpoint, wherever it nests them and whatever wrappers put before their names."""
+    return _without_prefix(_read(path))
 
 
 def _read(path: Path) -> dict[str, torch.Tensor]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.files import write_atomically
+from tfa.encoders.fingerprint import under_todays_name
 from tfa.errors import MissingExtra, NoImages
 from tfa.maps import PlaceMap
 from tfa.method.scorer import Scorer
@@ -48,7 +49,7 @@ def compiled_map(place_map: PlaceMap, calibration: str | None = None) -> Compile
         images=tuple(record.path for record in place_map.images),
         scorer=scorer,
         about={
-            "encoder": place_map.state.encoder["id"],
+            "encoder": under_todays_name(place_map.state.encoder)["id"],
             "fingerprint": place_map.state.encoder["fingerprint"],
             "calibration": head.name,
             "revision": place_map.state.revision,

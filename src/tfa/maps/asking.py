@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +72,12 @@ class Asking(ABC):
             given = self.options
             self._encoder = load_encoder(
                 wanted["id"], weights=given.weights or wanted["weights"], device=given.device, threads=given.threads,
-                fast=given.fast, progress=self._progress,
+                fast=given.fast, progress=self._progress, model=wanted["fingerprint"],
             )  # fmt: skip
         # One model, in whatever arithmetic: what was mapped in float32 may be queried by a robot in integers.
         if self._encoder.model != wanted["fingerprint"]:
-            other, self._encoder = self._encoder.id, None
-            raise BadWeights(
-                f"this map was built with {wanted['id']} (fingerprint {wanted['fingerprint'][:12]}…), but {other} "
-                "was loaded with other weights or preprocessing; give the map's own weights with --weights"
-            )
+            other, self._encoder = self._encoder, None
+            raise BadWeights(_another_encoder(wanted, other))
         return self._encoder
 
     def query(
@@ -186,6 +183,19 @@ class Asking(ABC):
         """Photos to take into the map or to calibrate it with; `skip_bad` is that of the map's options if None."""
         skip_bad, size = self.options.skip_bad if skip_bad is None else skip_bad, self.options.batch_size
         return encode(paths, self.encoder, cache=self.cache, skip_bad=skip_bad, batch_size=size, progress=progress)
+
+
+def _another_encoder(wanted: Mapping[str, Any], other: Encoder) -> str:
+    built = (
+        f"this map was built with {wanted['id']} (fingerprint {wanted['fingerprint'][:12]}…), but {other.id} was loaded"
+    )
+    name = getattr(other, "names", {}).get(wanted["fingerprint"])
+    if name is None:
+        return f"{built} with other weights or preprocessing; give the map's own weights with --weights"
+    return (
+        f"{built}, which resamples positions by another rule; load the map with the encoder {name}, "
+        f"or build it again with --encoder {other.id}"
+    )
 
 
 def answer_of(name: str, hits: list[Hit], min_confidence: float, error: str | None = None) -> Answer:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tfa.encoders.fingerprint import under_todays_name
 from tfa.maps.folder.header import version_of
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState, NamedHead
@@ -26,7 +27,7 @@ def facts_of(state: MapState, images: Sequence[ImageRecord], path: Path | None) 
         "format_version": version_of(state),
         "revision": state.revision,
         "photo_root": state.photo_root,
-        "encoder": state.encoder,
+        "encoder": under_todays_name(state.encoder),
         "images": len(images),
         "fitted_images": sum(record.fitted for record in state.images),
         "removed_images": len(state.removed),

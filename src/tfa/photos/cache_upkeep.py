@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tfa.base.files import read_tensor_header
+from tfa.encoders.fingerprint import under_todays_name
 from tfa.errors import BadSpec, TfaError
 from tfa.photos.token_cache import TokenCache
 
@@ -51,7 +52,8 @@ def _facts(shelf: Path) -> ShelfFacts:
         sizes.append(file.stat().st_size)
         with contextlib.suppress(TfaError, OSError, ValueError, AttributeError):  # a damaged file only takes room
             tensors, metadata, _ = read_tensor_header(file)
-            encoder = metadata.get("encoder", encoder)
+            made = {"id": metadata.get("encoder", encoder), "fingerprint": metadata.get("fingerprint")}
+            encoder = under_todays_name(made)["id"]
             images += sum(name.endswith(".patches") for name in tensors)
     return ShelfFacts(encoder, shelf.name, len(sizes), images, sum(sizes))
 

@@ -13,6 +13,7 @@ from tfa.bench.metrics.scored import paired
 from tfa.bench.records import LABELS
 from tfa.bench.tables.admissions import admissions
 from tfa.bench.tables.judgements import judgements
+from tfa.bench.tables.other_encoders import other_encoders
 from tfa.bench.tables.paper_figures import BACKBONES
 from tfa.bench.tables.render import markdown
 from tfa.bench.tables.table import NoTable, cells, read_scored
@@ -33,7 +34,11 @@ PRECISION_DEPTH = 12  # of records of ten splits; deeper ones are cut to it, so 
 
 def results_page(results: Path, *, encoder: str, command: str) -> str:
     """Markdown. `command` is how the records are made again."""
-    scored = read_scored(results, encoder=encoder, precision_depth=PRECISION_DEPTH)
+    everything = read_scored(results, precision_depth=PRECISION_DEPTH)
+    scored = [one for one in everything if one.encoder == encoder or one.sees == LABELS]
+    if not any(one.encoder == encoder for one in scored):
+        known = ", ".join(sorted({one.encoder for one in everything}))
+        raise NoTable(f"{results} holds no record of encoder {encoder!r}; it has {known}")
     sections = [
         _introduction(encoder, command, recorded=all(one.algorithm for one in scored)),
         _datasets(scored),
@@ -43,6 +48,7 @@ def results_page(results: Path, *, encoder: str, command: str) -> str:
         _decisions(scored),
         judgements(scored),
         admissions(scored),
+        other_encoders(scored, [one for one in everything if one.encoder != encoder and one.sees != LABELS]),
     ]
     return "\n".join(section.rstrip() + "\n" for section in sections if section)
 
@@ -75,6 +81,8 @@ def _about_encoder(encoder: str) -> str:
         return f"The encoder is `{encoder}`, the paper's {backbone}.\n\n"
     card = CATALOGUE.get(encoder.partition("@")[0])
     about = "" if card is None else f"\n({card.about})"
+    if encoder.endswith("/hf"):
+        about += ", its positions resampled as transformers does"
     return (
         f"**The encoder is `{encoder}`{about},\n"
         "not one of the paper's: these figures are not the paper's figures, and its figures beside them are for\n"

@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfa.base.files import sha256_of_json
 from tfa.encoders.encoder_name import EncoderId
+from tfa.encoders.fingerprint import fast_fingerprint
 from tfa.encoders.int8.graph import PIXELS, int8_graph
-from tfa.encoders.vit import DinoEncoder, build_model
+from tfa.encoders.vit import DinoEncoder, model_of
 from tfa.errors import MissingExtra
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from tfa.encoders.weights import Weights
-
-_FAST_VERSION = 1  # raised when the same model comes to give other numbers
 
 
 class FastEncoder(DinoEncoder):
@@ -37,9 +35,9 @@ class FastEncoder(DinoEncoder):
 
     def __init__(self, identity: EncoderId, weights: Weights, threads: int) -> None:
         super().__init__(identity, weights, "cpu")
-        self.fingerprint = sha256_of_json({"version": _FAST_VERSION, "arithmetic": "int8", "model": self.model})
+        self.fingerprint = fast_fingerprint(self.model)
         self._threads = threads
-        self._graph = int8_graph(identity, build_model(self._card, identity.layer + 1, weights.tensors))
+        self._graph = int8_graph(identity, model_of(identity, weights.tensors))
         self._session = cache(self._new_session)  # by its threads
 
     @property

@@ -19,10 +19,10 @@ from tests.bench.heads.trained.plain_layers import (
     linear,
     log_sum_exp,
     norm,
-    positions,
     relu,
     unit,
 )
+from tests.encoders.plain_positions import plain_positions
 
 
 def transformer_states(w: Weights, at: str, pixels: Array) -> list[Array]:
@@ -34,7 +34,7 @@ def transformer_states(w: Weights, at: str, pixels: Array) -> list[Array]:
         for column in range(grid):
             patch = pixels[:, 14 * row : 14 * row + 14, 14 * column : 14 * column + 14]
             tokens.append(np.array([(k * patch).sum() for k in kernel]) + w[f"{at}patch_embed.proj.bias"])
-    states = [np.array(tokens) + positions(w[f"{at}pos_embed"], grid)]
+    states = [np.array(tokens) + plain_positions(w[f"{at}pos_embed"], (grid, grid))]
     block = 0
     while f"{at}blocks.{block}.ls1.gamma" in w:
         b, x = f"{at}blocks.{block}.", states[-1]

@@ -70,22 +70,6 @@ def cubic(t: float, a: float) -> float:
     return a * t**3 - 5 * a * t**2 + 8 * a * t - 4 * a if t < 2 else 0.0
 
 
-def positions(table: Array, grid: int) -> Array:
-    """`1 1+p² d` → `1+g² d`, sampled at (i + 0.5)·p/(g + 0.1) − 0.5 with the cubic of a = −0.75, borders repeated."""
-    cls, square = table[0, :1], table[0, 1:]
-    side = math.isqrt(len(square))
-    if side == grid:
-        return table[0]
-    square = square.reshape(side, side, -1)
-    taps = np.zeros((grid, side))
-    for i in range(grid):
-        at = (i + 0.5) * side / (grid + 0.1) - 0.5
-        for j in range(math.floor(at) - 1, math.floor(at) + 3):
-            taps[i, min(max(j, 0), side - 1)] += cubic(at - j, -0.75)
-    found = np.einsum("ri,cj,ijd->rcd", taps, taps, square)
-    return np.concatenate([cls, found.reshape(grid * grid, -1)])
-
-
 def attention(queries: Array, keys: Array, values: Array, width: int) -> Array:
     """Head by head, `width` channels each."""
     out = np.zeros_like(queries)

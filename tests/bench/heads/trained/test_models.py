@@ -8,7 +8,6 @@ import torch
 
 from tests.bench.heads.trained import plain, plain_layers
 from tests.bench.heads.trained.tiny import LAYOUTS, arrays, model_of, tensors_of
-from tfa.bench.heads.trained.dinov2_backbone import resampled_positions
 from tfa.bench.heads.trained.optimal_transport import OptimalTransport, TransportSizes, transport
 from tfa.bench.heads.trained.selavpr import side_stream
 
@@ -147,22 +146,6 @@ def test_small_signals_show_the_epsilon_of_convnexts_norms():
 def test_every_norm_has_the_published_epsilon(name, part, kind, eps):
     modules = model_of(name).get_submodule(part).modules()
     assert {module.eps for module in modules if isinstance(module, kind)} == {eps}
-
-
-@pytest.mark.parametrize(("side", "grid"), [(4, 3), (37, 23), (3, 5)])
-def test_positions_are_resampled_by_the_published_rule(side, grid):
-    table = torch.from_numpy(np.random.default_rng(1).standard_normal((1, 1 + side * side, 2)).astype(np.float32))
-    found = resampled_positions(table, grid)[0].numpy()
-    np.testing.assert_allclose(found, plain_layers.positions(table.numpy().astype(np.float64), grid), atol=1e-5)
-    by_size = torch.nn.functional.interpolate(
-        table[:, 1:].reshape(1, side, side, 2).permute(0, 3, 1, 2), (grid, grid), mode="bicubic"
-    )
-    assert float(np.abs(found[1:] - by_size[0].flatten(1).T.numpy()).max()) > 1e-3  # the other rule is another
-
-
-def test_positions_of_the_tables_own_grid_are_left_alone():
-    table = torch.randn(1, 10, 4)
-    assert resampled_positions(table, 3) is table
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

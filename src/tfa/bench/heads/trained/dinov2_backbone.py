@@ -1,7 +1,7 @@
 """DINOv2's vision transformer under the names its authors' checkpoints use, without registers.
 
 Tokens are [CLS, patches row by row]. The position table of a checkpoint (37 × 37 for 518 pixels) is resampled once,
-when the weights are in, by the published rule: bicubic, by the scale factor (g + 0.1)/37 and not by the target size.
+when the weights are in, by the published rule (`tfa.encoders.positions`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tfa.encoders.positions import resampled_positions
+
 PATCH = 14
 HEAD_WIDTH = 64  # of every published size, so the number of heads follows from the width
 NORM_EPS = 1e-6
-SCALE_OFFSET = 0.1  # the published rule adds it to the grid; the scale also fixes where the table is sampled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class VisionTransformer(nn.Module):
 
     def resample_positions(self, grid: int) -> None:
         """Fit the position table to square inputs of `grid × grid` patches. Call it once the weights are in."""
-        self.positions = resampled_positions(self.pos_embed.detach(), grid)
+        self.positions = resampled_positions(self.pos_embed.detach(), (grid, grid))
 
     def embed(self, pixels: Tensor) -> Tensor:
         """Patches and CLS with their positions: the state before the first block."""
@@ -70,19 +71,6 @@ class VisionTransformer(nn.Module):
         for block in self.blocks:
             state = block(state)
         return state
-
-
-def resampled_positions(table: Tensor, grid: int) -> Tensor:
-    """`1 1+p² d` → `1 1+g² d` in float32; the row of CLS is never touched."""
-    side = math.isqrt(table.shape[1] - 1)
-    if side == grid:
-        return table
-    square = table[:, 1:].float().reshape(1, side, side, -1).permute(0, 3, 1, 2)
-    scale = (grid + SCALE_OFFSET) / side
-    square = functional.interpolate(
-        square, scale_factor=(scale, scale), mode="bicubic", align_corners=False, antialias=False
-    )
-    return torch.cat([table[:, :1].float(), square.flatten(2).transpose(1, 2)], dim=1)
 
 
 def patch_map(patches: Tensor) -> Tensor:
