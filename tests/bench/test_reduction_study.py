@@ -14,10 +14,10 @@ from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.records import Truth
 from tfa.bench.run import Bench
+from tfa.bench.scale.datasets import UNION, Datasets
 from tfa.bench.scale.kept_rows import KeptRows
 from tfa.bench.scale.page import all_tables
 from tfa.bench.scale.reduction import run_reduction
-from tfa.bench.scale.union import UNION
 from tfa.bench.studies.joined_tokens import joined_tokens
 from tfa.bench.studies.reduction import KINDS, four_bits, one_bit, study_gallery
 from tfa.method.described_queries import DescribedQueries
@@ -42,8 +42,8 @@ def benches():
 @pytest.fixture(scope="module")
 def kept(benches):
     kept = KeptRows()
-    assert len(list(run_reduction(benches, kept, None, DIMS))) == 6
-    assert list(run_reduction(benches, kept, None, DIMS)) == []
+    assert len(list(run_reduction(Datasets.of(benches), kept, None, DIMS))) == 6
+    assert list(run_reduction(Datasets.of(benches), kept, None, DIMS)) == []
     return kept
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.bench.rigged import EXTRA, PLACES, Rigged, only_record, rigged
 from tfa.bench.metrics.scored import score
 from tfa.bench.protocols import FULL_QUERY, NO_CALIBRATION, ONLINE, ONLINE_SHUFFLED, budget, cross_fit
-from tfa.bench.run import run_heads
+from tfa.bench.run import identify, run_heads
 
 
 def test_rankings_of_every_query_replica_and_split(bench, tmp_path):
@@ -31,6 +31,11 @@ def test_rankings_of_every_query_replica_and_split(bench, tmp_path):
     assert truth.positives[3].tolist() == [3]
     assert score(record, truth, ks=(1, 2)).recalls[1].mean == pytest.approx(0.5)
     assert score(record, truth, ks=(1, 2)).recalls[2].mean == 1
+
+
+def test_a_dataset_is_known_before_it_is_encoded(bench):
+    known = identify(bench.dataset, bench.encoder)
+    assert (known.images, known.truth.fingerprint, known.spec) == (bench.images, bench.truth.fingerprint, bench.spec)
 
 
 def test_depth_is_at_most_the_database(bench, tmp_path):

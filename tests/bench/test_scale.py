@@ -16,6 +16,7 @@ from tfa.bench.heads.catalogue import head_card
 from tfa.bench.run import current_record, run_heads
 from tfa.bench.scale import engines
 from tfa.bench.scale.contenders import CONTENDERS
+from tfa.bench.scale.datasets import UNION, Datasets
 from tfa.bench.scale.engines import EngineSettings, measured, run_engines
 from tfa.bench.scale.kept_rows import KeptRows
 from tfa.bench.scale.local_servers import RunningEngine, folder_bytes, new_server
@@ -24,7 +25,7 @@ from tfa.bench.scale.mappings import mappings, spilled_bytes
 from tfa.bench.scale.page import all_tables, tables
 from tfa.bench.scale.suite import PARTS, ScaleSettings, chosen_parts, run_parts
 from tfa.bench.scale.switches import Seen, Switched, judged
-from tfa.bench.scale.union import UNION, run_union
+from tfa.bench.scale.union import run_union
 from tfa.errors import BadSpec, EngineUnavailable
 
 DIMS, BLOCK = 64, 400
@@ -224,7 +225,7 @@ def right_town(name: str, seed: int):
 
 def test_recall_alone_and_in_the_union(tmp_path):
     benches, kept = [right_town("village", 0), right_town("hamlet", 1)], KeptRows()
-    rows = list(run_union(benches, ["anyloc", "judged"], kept, None))
+    rows = list(run_union(Datasets.of(benches), ["anyloc", "judged"], kept, None))
     assert [(row["gallery"], row["head"]) for row in rows] == [
         (gallery, head) for gallery in (UNION, "village", "hamlet") for head in ("anyloc", "judged")
     ]
@@ -235,15 +236,16 @@ def test_recall_alone_and_in_the_union(tmp_path):
         assert alone[name][name] == alone[UNION][name] == 1.0  # by chance 0.06, and by the numbers of another town 0
     shown = tables(kept.rows.values())["union"].splitlines()
     assert [line.split(" | ")[0] for line in shown] == ["| dataset", "| ---", "| village", "| hamlet", "| mean"]
-    assert list(run_union(benches, ["anyloc", "judged"], kept, None)) == []
+    assert list(run_union(Datasets.of(benches), ["anyloc", "judged"], kept, None)) == []
     run_heads(benches[0], [head_card("anyloc")], tmp_path, depth=2)
-    again = list(run_union(benches, ["anyloc"], KeptRows(), None, tmp_path))
+    again = list(run_union(Datasets.of(benches), ["anyloc"], KeptRows(), None, tmp_path))
     assert [(row["gallery"], "seconds" in row) for row in again] == [
         ("village", False),
         (UNION, True),
         ("hamlet", True),
     ]
     assert again[0]["recall"] == rows[2]["recall"]  # that of the record is that of the head
+    assert list(run_union(Datasets(benches, list), ["anyloc"], kept, None)) == []  # nothing is encoded
     other = replace(benches[0], images="others")
     assert current_record(benches[0], head_card("anyloc"), tmp_path) is not None
     assert current_record(other, head_card("anyloc"), tmp_path) is None

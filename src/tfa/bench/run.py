@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from tfa.base.config import HeadSpec
-from tfa.base.files import sha256_of_json
+from tfa.base.files import sha256_of_file, sha256_of_json
 from tfa.base.progress import Progress, as_progress, tracked
 from tfa.bench.datasets.load import Dataset
 from tfa.bench.finished_splits import FinishedSplits
@@ -60,6 +60,42 @@ class Bench:
     spec: HeadSpec
 
 
+class Identified(Protocol):
+    """What records of a dataset under an encoder follow from, beside the head; a Bench, or one that is not encoded."""
+
+    @property
+    def dataset(self) -> Dataset: ...
+    @property
+    def truth(self) -> Truth: ...
+    @property
+    def encoder(self) -> Encoder: ...
+    @property
+    def images(self) -> str: ...
+    @property
+    def spec(self) -> HeadSpec: ...
+
+
+@dataclass(frozen=True)
+class Unencoded:
+    """A dataset under an encoder, of which no image was encoded."""
+
+    dataset: Dataset
+    truth: Truth
+    encoder: Encoder
+    images: str
+    spec: HeadSpec
+
+
+def identify(dataset: Dataset, encoder: Encoder) -> Unencoded:
+    """Read the files of a dataset, for their digests."""
+    digests = [[sha256_of_file(path) for path in paths] for paths in (dataset.database, dataset.queries)]
+    return Unencoded(dataset, dataset.truth(), encoder, sha256_of_json(digests), _spec(dataset))
+
+
+def _spec(dataset: Dataset) -> HeadSpec:
+    return dataclasses.replace(HeadSpec(), **dataset.card.spec)
+
+
 def prepare(
     dataset: Dataset, encoder: Encoder, *, cache: TokenCache | None = None, progress: bool | Progress | None = None
 ) -> Bench:
@@ -74,7 +110,7 @@ def prepare(
         Photos(database.tokens, tuple(database.paths)),
         Photos(DescribedQueries(queries.tokens), tuple(queries.paths)),
         sha256_of_json([database.digests, queries.digests]),
-        dataclasses.replace(HeadSpec(), **dataset.card.spec),
+        _spec(dataset),
     )
 
 
@@ -150,7 +186,7 @@ def run_head(
     return Ran(bench.truth.name, card.name, bench.encoder.id, "same", path)
 
 
-def current_record(bench: Bench, card: HeadCard, results: Path) -> Record | None:
+def current_record(bench: Identified, card: HeadCard, results: Path) -> Record | None:
     """The record of a head on this dataset, if there is one and it is what the head would answer now."""
     path = record_path(results, bench.truth.name, bench.encoder.id, card.name)
     if not path.exists():
@@ -159,7 +195,7 @@ def current_record(bench: Bench, card: HeadCard, results: Path) -> Record | None
     return known if all(value == known.inputs[key] for key, value in inputs.items() if key != "depth") else None
 
 
-def _plan(bench: Bench, card: HeadCard) -> Plan:
+def _plan(bench: Identified, card: HeadCard) -> Plan:
     specific = card.own_budgets and bench.dataset.card.conditions_specific
     return dataclasses.replace(card.plan, specific=True) if specific else card.plan
 
@@ -242,7 +278,7 @@ def calibrated(fitted: Fitted, queries: Photos, chosen: np.ndarray) -> Fitted:
     return fitted.calibrate(queries.select(chosen))
 
 
-def _inputs(bench: Bench, card: HeadCard, plan: Plan, depth: int) -> dict[str, Any]:
+def _inputs(bench: Identified, card: HeadCard, plan: Plan, depth: int) -> dict[str, Any]:
     """Everything a record follows from."""
     truth = bench.truth
     return {

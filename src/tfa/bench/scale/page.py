@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from tfa.bench.scale.datasets import UNION
 from tfa.bench.scale.markdown import DASH, number, percent, table, whole
 from tfa.bench.scale.reduction_table import reduction_table
-from tfa.bench.scale.union import HEADS, UNION
+from tfa.bench.scale.union import HEADS
 
 Row = Mapping[str, Any]
 

@@ -10,21 +10,21 @@ from typing import Any
 
 from tfa.base.progress import Progress, as_progress
 from tfa.bench.heads.contract import Shared
-from tfa.bench.run import Bench
+from tfa.bench.scale.datasets import UNION, Datasets, joined
 from tfa.bench.scale.kept_rows import KeptRows
-from tfa.bench.scale.union import UNION, galleries_of, joined
 from tfa.bench.studies.reduction import DIMS, SHARES, fitted_on, study_gallery
 
 PART = "reduction"
 
 
 def run_reduction(
-    benches: Sequence[Bench], kept: KeptRows, progress: Progress | bool | None, dims: Sequence[int] = DIMS
+    datasets: Datasets, kept: KeptRows, progress: Progress | bool | None, dims: Sequence[int] = DIMS
 ) -> Iterator[dict[str, Any]]:
     """A row for each gallery, and for each share of the images of the union."""
     bars = as_progress(progress)
-    for gallery, members in galleries_of(benches):
+    for gallery in datasets.galleries:
         if not kept.has(PART, gallery):
+            members = datasets.members(gallery)
             shared = Shared(spec=members[0].spec, progress=bars)
             found = study_gallery(gallery, members, joined(members), shared, dims, counted=gallery == UNION)
             yield kept.keep(PART, gallery, found.to_dict())
@@ -32,5 +32,6 @@ def run_reduction(
     for share in SHARES:
         name = f"{UNION}, head fitted on {share:.0%}"
         if not kept.has(PART, name):
-            shared = Shared(spec=benches[0].spec, progress=bars)
-            yield kept.keep(PART, name, {"gallery": UNION, **fitted_on(share, head, benches, joined(benches), shared)})
+            members = datasets.members(UNION)
+            shared = Shared(spec=members[0].spec, progress=bars)
+            yield kept.keep(PART, name, {"gallery": UNION, **fitted_on(share, head, members, joined(members), shared)})

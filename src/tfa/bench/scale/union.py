@@ -17,21 +17,20 @@ import numpy as np
 
 from tfa.base.progress import Progress, as_progress
 from tfa.bench.heads.catalogue import head_card
-from tfa.bench.heads.contract import Fitted, HeadCard, Photos, Shared
+from tfa.bench.heads.contract import Fitted, HeadCard, Shared
 from tfa.bench.metrics.measures import recall_at
 from tfa.bench.rank import answers_of_split
 from tfa.bench.records import Record
-from tfa.bench.run import Bench, calibrated, current_record
+from tfa.bench.run import Bench, Identified, calibrated, current_record
+from tfa.bench.scale.datasets import Datasets, joined
 from tfa.bench.scale.kept_rows import KeptRows
-from tfa.bench.studies.joined_tokens import joined_tokens
 
 PART = "union"
-UNION = "all as one"
 HEADS = ("anyloc", "tfa", "judged", "judged-c64", "anyloc-v", "tfa-v", "judged-v", "judged-c64-v")
 
 
 def run_union(
-    benches: Sequence[Bench],
+    datasets: Datasets,
     heads: Sequence[str],
     kept: KeptRows,
     progress: Progress | bool | None,
@@ -40,11 +39,12 @@ def run_union(
     """A row for each gallery and head, heads of one gallery after each other: they share what is fitted."""
     bars = as_progress(progress)
     if records is not None:
-        yield from _rows_of_records(benches, heads, kept, records)
-    for gallery, members in galleries_of(benches):
+        yield from _rows_of_records(datasets.known, heads, kept, records)
+    for gallery in datasets.galleries:
         missing = [name for name in heads if not kept.has(PART, f"{gallery}, {name}")]
         if not missing:
             continue
+        members = datasets.members(gallery)
         database = joined(members)
         shared = Shared(spec=members[0].spec, device=members[0].encoder.device, progress=bars)
         for card in map(head_card, missing):
@@ -59,14 +59,14 @@ def run_union(
 
 
 def _rows_of_records(
-    benches: Sequence[Bench], heads: Sequence[str], kept: KeptRows, records: Path
+    known: Sequence[Identified], heads: Sequence[str], kept: KeptRows, records: Path
 ) -> Iterator[dict[str, Any]]:
-    for bench in benches:
+    for bench in known:
         name = bench.truth.name
         for card in map(head_card, heads):
             record = None if kept.has(PART, f"{name}, {card.name}") else current_record(bench, card, records)
             if record is not None:
-                facts = _facts(name, card, len(bench.database), *recorded(record, bench))
+                facts = _facts(name, card, len(bench.truth.database), *recorded(record, bench))
                 yield kept.keep(PART, f"{name}, {card.name}", facts)
 
 
@@ -75,19 +75,6 @@ def _facts(
 ) -> dict[str, Any]:
     about = {"gallery": gallery, "head": card.name, "title": card.title, "images": images}
     return {**about, "recall": dict(recall), "decisions": _in_words(decisions)}
-
-
-def galleries_of(benches: Sequence[Bench]) -> list[tuple[str, Sequence[Bench]]]:
-    """All datasets as one, then each alone."""
-    return [(UNION, benches), *((bench.truth.name, [bench]) for bench in benches)]
-
-
-def joined(members: Sequence[Bench]) -> Photos:
-    if len(members) == 1:
-        return members[0].database
-    known = all(bench.database.paths is not None for bench in members)
-    paths = tuple(path for bench in members for path in bench.database.paths or ())
-    return Photos(joined_tokens([bench.database.tokens for bench in members]), paths if known else None)
 
 
 def recalls(
@@ -107,7 +94,7 @@ def recalls(
     return found
 
 
-def recorded(record: Record, bench: Bench) -> tuple[dict[str, float], Mapping[str, Any]]:
+def recorded(record: Record, bench: Identified) -> tuple[dict[str, float], Mapping[str, Any]]:
     """The same of a dataset alone from its record, of the first split, and what was decided for it."""
     rows = record.evaluated(0)
     positives = [bench.truth.positives[row] for row in rows]

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tfa.cli import options
 from tfa.cli.console import note, print_json, print_text, wants_progress
+
+if TYPE_CHECKING:
+    from tfa.bench.scale.datasets import Datasets
 
 
 def scale(
@@ -126,7 +129,7 @@ def scale(
         encoder=encoder,
         heads=_listed(heads),
         records=records,
-        benches=cache(lambda: prepared(dataset or (), encoder or "dinov2-s14-focus", progress)),
+        datasets=cache(lambda: identified(dataset or (), encoder or "dinov2-s14-focus", progress)),
     )
     kept = KeptRows(out, again=again)
     for row in run_parts(wanted, settings, kept, progress):
@@ -143,15 +146,17 @@ def scale(
         note(f"wrote {out}")
 
 
-def prepared(dataset: Sequence[str], encoder: str, progress: bool) -> list[Any]:
-    """Datasets with their tokens."""
+def identified(dataset: Sequence[str], encoder: str, progress: bool) -> Datasets:
+    """Datasets, which are encoded when a row needs their tokens."""
     from tfa.base.config import EncoderOptions
     from tfa.base.progress import as_progress
-    from tfa.bench.run import prepare
+    from tfa.bench.run import identify, prepare
+    from tfa.bench.scale.datasets import Datasets
     from tfa.cli.bench.run import load_all, loaded_encoder
 
-    model, bars = loaded_encoder(encoder, EncoderOptions()), as_progress(progress)
-    return [prepare(data, model, progress=bars) for data in load_all(dataset)]
+    model, bars, loaded = loaded_encoder(encoder, EncoderOptions()), as_progress(progress), load_all(dataset)
+    known = [identify(data, model) for data in loaded]
+    return Datasets(known, lambda: [prepare(data, model, progress=bars) for data in loaded])
 
 
 def _listed(text: str | None) -> list[str]:
