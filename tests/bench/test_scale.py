@@ -235,7 +235,8 @@ def test_recall_alone_and_in_the_union(tmp_path):
     for name in ("village", "hamlet"):
         assert alone[name][name] == alone[UNION][name] == 1.0  # by chance 0.06, and by the numbers of another town 0
     shown = tables(kept.rows.values())["union"].splitlines()
-    assert [line.split(" | ")[0] for line in shown] == ["| dataset", "| ---", "| village", "| hamlet", "| mean"]
+    assert shown[0] == f"`{benches[0].encoder.id}`:"
+    assert [line.split(" | ")[0] for line in shown[2:]] == ["| dataset", "| ---", "| village", "| hamlet", "| mean"]
     assert list(run_union(Datasets.of(benches), ["anyloc", "judged"], kept, None)) == []
     run_heads(benches[0], [head_card("anyloc")], tmp_path, depth=2)
     again = list(run_union(Datasets.of(benches), ["anyloc"], KeptRows(), None, tmp_path))

@@ -29,6 +29,10 @@ class Datasets:
         return self._encode()
 
     @property
+    def encoder(self) -> str:
+        return self.known[0].encoder.id
+
+    @property
     def galleries(self) -> list[str]:
         """All datasets as one, then each alone."""
         return [UNION, *(one.truth.name for one in self.known)]

@@ -84,6 +84,12 @@ def _growth(rows: Sequence[Row]) -> list[str]:
     return [f"Growth: the exponent a of seconds ~ imagesᵃ.\n\n{table(head, body)}"] if body else []
 
 
+def _by_encoder(rows: Sequence[Row], make: Callable[[Sequence[Row]], str]) -> str:
+    """Rows under one encoder are compared."""
+    encoders = dict.fromkeys(row["encoder"] for row in rows)
+    return "\n\n".join(f"`{one}`:\n\n{make([row for row in rows if row['encoder'] == one])}" for one in encoders)
+
+
 def union_table(rows: Sequence[Row]) -> str:
     """Datasets down, heads across: alone → in the union."""
     heads = sorted(dict.fromkeys(row["head"] for row in rows), key=lambda head: (*HEADS, head).index(head))
@@ -160,8 +166,8 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], str]] = {
     "killed": killed_table,
     "replicas": replicas_table,
     "ray": ray_table,
-    "union": union_table,
-    "reduction": reduction_table,
+    "union": lambda rows: _by_encoder(rows, union_table),
+    "reduction": lambda rows: _by_encoder(rows, reduction_table),
 }
 
 

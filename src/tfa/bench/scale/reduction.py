@@ -22,16 +22,19 @@ def run_reduction(
 ) -> Iterator[dict[str, Any]]:
     """A row for each gallery, and for each share of the images of the union."""
     bars = as_progress(progress)
+    encoder = datasets.encoder
     for gallery in datasets.galleries:
-        if not kept.has(PART, gallery):
+        name = f"{encoder}, {gallery}"
+        if not kept.has(PART, name):
             members = datasets.members(gallery)
             shared = Shared(spec=members[0].spec, progress=bars)
             found = study_gallery(gallery, members, joined(members), shared, dims, counted=gallery == UNION)
-            yield kept.keep(PART, gallery, found.to_dict())
-    [head] = [row["head"] for row in kept.of(PART) if row["name"] == UNION]
+            yield kept.keep(PART, name, {"encoder": encoder, **found.to_dict()})
+    [head] = [row["head"] for row in kept.of(PART) if row["name"] == f"{encoder}, {UNION}"]
     for share in SHARES:
-        name = f"{UNION}, head fitted on {share:.0%}"
+        name = f"{encoder}, {UNION}, head fitted on {share:.0%}"
         if not kept.has(PART, name):
             members = datasets.members(UNION)
             shared = Shared(spec=members[0].spec, progress=bars)
-            yield kept.keep(PART, name, {"gallery": UNION, **fitted_on(share, head, members, joined(members), shared)})
+            found_on = fitted_on(share, head, members, joined(members), shared)
+            yield kept.keep(PART, name, {"encoder": encoder, "gallery": UNION, **found_on})

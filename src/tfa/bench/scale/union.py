@@ -41,7 +41,7 @@ def run_union(
     if records is not None:
         yield from _rows_of_records(datasets.known, heads, kept, records)
     for gallery in datasets.galleries:
-        missing = [name for name in heads if not kept.has(PART, f"{gallery}, {name}")]
+        missing = [name for name in heads if not kept.has(PART, _name(datasets.encoder, gallery, name))]
         if not missing:
             continue
         members = datasets.members(gallery)
@@ -51,9 +51,10 @@ def run_union(
             started = time.perf_counter()
             fitted = card.fit(database, shared)
             found = recalls(card, fitted, members, len(database), bars)
-            facts = _facts(gallery, card, len(database), found, getattr(fitted, "decisions", {}))
+            facts = _facts(members[0], gallery, card, len(database), found, getattr(fitted, "decisions", {}))
             seconds = time.perf_counter() - started  # less what heads before it fitted
-            yield kept.keep(PART, f"{gallery}, {card.name}", {**facts, "seconds": round(seconds, 1)})
+            name = _name(datasets.encoder, gallery, card.name)
+            yield kept.keep(PART, name, {**facts, "seconds": round(seconds, 1)})
         del shared
         gc.collect()
 
@@ -62,18 +63,28 @@ def _rows_of_records(
     known: Sequence[Identified], heads: Sequence[str], kept: KeptRows, records: Path
 ) -> Iterator[dict[str, Any]]:
     for bench in known:
-        name = bench.truth.name
+        gallery = bench.truth.name
         for card in map(head_card, heads):
-            record = None if kept.has(PART, f"{name}, {card.name}") else current_record(bench, card, records)
+            name = _name(bench.encoder.id, gallery, card.name)
+            record = None if kept.has(PART, name) else current_record(bench, card, records)
             if record is not None:
-                facts = _facts(name, card, len(bench.truth.database), *recorded(record, bench))
-                yield kept.keep(PART, f"{name}, {card.name}", facts)
+                images = len(bench.truth.database)
+                yield kept.keep(PART, name, _facts(bench, gallery, card, images, *recorded(record, bench)))
+
+
+def _name(encoder: str, gallery: str, head: str) -> str:
+    return f"{encoder}, {gallery}, {head}"
 
 
 def _facts(
-    gallery: str, card: HeadCard, images: int, recall: Mapping[str, float], decisions: Mapping[str, Any]
+    bench: Identified,
+    gallery: str,
+    card: HeadCard,
+    images: int,
+    recall: Mapping[str, float],
+    decisions: Mapping[str, Any],
 ) -> dict[str, Any]:
-    about = {"gallery": gallery, "head": card.name, "title": card.title, "images": images}
+    about = {"encoder": bench.encoder.id, "gallery": gallery, "head": card.name, "title": card.title, "images": images}
     return {**about, "recall": dict(recall), "decisions": _in_words(decisions)}
 
 
