@@ -13,7 +13,8 @@ from tests.bench.test_reduction_study import made_up
 from tfa.base.files import BadFile
 from tfa.base.spill import Spill
 from tfa.bench.heads.catalogue import head_card
-from tfa.bench.run import current_record, run_heads
+from tfa.bench.record_inputs import current_record
+from tfa.bench.run import run_heads
 from tfa.bench.scale import engines
 from tfa.bench.scale.contenders import CONTENDERS
 from tfa.bench.scale.datasets import UNION, Datasets

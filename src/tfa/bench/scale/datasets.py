@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from tfa.bench.heads.contract import Photos
-from tfa.bench.run import Bench, Identified
+from tfa.bench.record_inputs import Identified
+from tfa.bench.run import Bench
 from tfa.bench.studies.joined_tokens import joined_tokens
 
 UNION = "all as one"

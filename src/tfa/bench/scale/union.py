@@ -20,8 +20,9 @@ from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Fitted, HeadCard, Shared
 from tfa.bench.metrics.measures import recall_at
 from tfa.bench.rank import answers_of_split
+from tfa.bench.record_inputs import Identified, current_record
 from tfa.bench.records import Record
-from tfa.bench.run import Bench, Identified, calibrated, current_record
+from tfa.bench.run import Bench, calibrated
 from tfa.bench.scale.datasets import Datasets, joined
 from tfa.bench.scale.kept_rows import KeptRows
 

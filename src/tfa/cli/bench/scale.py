@@ -150,7 +150,8 @@ def identified(dataset: Sequence[str], encoder: str, progress: bool) -> Datasets
     """Datasets, which are encoded when a row needs their tokens."""
     from tfa.base.config import EncoderOptions
     from tfa.base.progress import as_progress
-    from tfa.bench.run import identify, prepare
+    from tfa.bench.record_inputs import identify
+    from tfa.bench.run import prepare
     from tfa.bench.scale.datasets import Datasets
     from tfa.cli.bench.run import load_all, loaded_encoder
 
