@@ -252,7 +252,7 @@ def test_the_tables_of_sequences_are_those_the_command_printed(table):
     assert shown == rows
 
 
-@pytest.mark.parametrize("part", ["engines", "switches", "killed", "replicas", "ray", "union"])
+@pytest.mark.parametrize("part", ["engines", "switches", "killed", "replicas", "ray", "union", "reduction"])
 def test_the_tables_of_scale_are_those_the_command_printed(part):
     from tfa.bench.scale.page import tables
 

@@ -14,9 +14,12 @@ from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.records import Truth
 from tfa.bench.run import Bench
+from tfa.bench.scale.datasets import UNION, Datasets
+from tfa.bench.scale.kept_rows import KeptRows
+from tfa.bench.scale.page import all_tables
+from tfa.bench.scale.reduction import run_reduction
 from tfa.bench.studies.joined_tokens import joined_tokens
-from tfa.bench.studies.reduction import KINDS, UNION, four_bits, one_bit, study_alone, study_union
-from tfa.bench.studies.reduction_page import page
+from tfa.bench.studies.reduction import KINDS, four_bits, one_bit, study_gallery
 from tfa.method.described_queries import DescribedQueries
 
 PLACES = {"village": 9, "hamlet": 7}
@@ -37,8 +40,16 @@ def benches():
 
 
 @pytest.fixture(scope="module")
-def union(benches):
-    return study_union(benches, DIMS)
+def kept(benches):
+    kept = KeptRows()
+    assert len(list(run_reduction(Datasets.of(benches), kept, None, DIMS))) == 6
+    assert list(run_reduction(Datasets.of(benches), kept, None, DIMS)) == []
+    return kept
+
+
+@pytest.fixture(scope="module")
+def union(kept):
+    return next(row for row in kept.of("reduction") if row["gallery"] == UNION and "variants" in row)
 
 
 def test_joined_tokens_are_those_of_the_parts(benches):
@@ -55,32 +66,34 @@ def test_full_recall_is_that_of_the_head(benches):
         scores = head_card("judged").fit(bench.database, Shared(spec=bench.spec)).scores(bench.queries, "0")
         right = scores.argmax(axis=1) // 2 == np.arange(len(bench.queries))
         assert right.mean() > 0.5
-        assert study_alone(bench, DIMS).recall == {bench.truth.name: pytest.approx(right.mean())}
+        found = study_gallery(bench.truth.name, [bench], bench.database, Shared(spec=bench.spec), DIMS)
+        assert found.recall == {bench.truth.name: pytest.approx(right.mean())}
 
 
 def test_every_variant_is_there_and_all_numbers_lose_nothing(union):
-    assert union.gallery == UNION
-    assert union.images == 32
-    kept = [one for one in union.variants if one.share == 1]
-    sizes = [*DIMS, union.width + 1]
-    expected = {(dims, kind, again) for dims in sizes for kind in KINDS for again in (0, 100)}
-    assert {(one.dims, one.rows, one.again) for one in kept} == expected
+    assert union["images"] == 32
+    kept = [one for one in union["variants"] if one["share"] == 1]
+    full = union["width"] + 1
+    expected = {(dims, kind, again) for dims in (*DIMS, full) for kind in KINDS for again in (0, 100)}
+    assert {(one["dims"], one["rows"], one["again"]) for one in kept} == expected
     for one in kept:
-        assert set(one.recall) == set(PLACES)
-        if one.again or (one.dims == union.width + 1 and one.rows == "float32"):
-            assert one.recall == union.recall  # a hundred are all there are
-    assert any(one.recall != union.recall for one in kept if one.dims == 3)
-    assert union.spreads[-1].ratio == pytest.approx(1, abs=0.02)
-    assert union.spreads[0].ratio < union.spreads[-1].ratio
+        assert set(one["recall"]) == set(PLACES)
+        assert one["mean"] == pytest.approx(np.mean(list(one["recall"].values())))
+        if one["again"] or (one["dims"] == full and one["rows"] == "float32"):
+            assert one["recall"] == union["recall"]  # a hundred are all there are
+    assert any(one["recall"] != union["recall"] for one in kept if one["dims"] == 3)
+    assert union["spreads"][-1]["ratio"] == pytest.approx(1, abs=0.02)
+    assert union["spreads"][0]["ratio"] < union["spreads"][-1]["ratio"]
 
 
-def test_fewer_images_are_tried(union):
-    assert {(one.dims, one.share) for one in union.variants if one.share < 1} == {
+def test_fewer_images_are_tried(union, kept):
+    assert {(one["dims"], one["share"]) for one in union["variants"] if one["share"] < 1} == {
         (dims, share) for dims in DIMS for share in (0.25, 0.5)
     }
-    assert [(one["share"], one["images"]) for one in union.fitted_on] == [(0.25, 8), (0.5, 16), (1.0, 32)]
-    if union.head.startswith("second_order"):
-        assert union.fitted_on[-1]["recall"] == union.recall
+    shares = [row for row in kept.of("reduction") if "fitted_on" in row]
+    assert [(row["fitted_on"], row["images"]) for row in shares] == [(0.25, 8), (0.5, 16), (1.0, 32)]
+    if union["head"].startswith("second_order"):
+        assert shares[-1]["recall"] == union["recall"]
 
 
 def test_few_bits_keep_what_they_can():
@@ -93,10 +106,8 @@ def test_few_bits_keep_what_they_can():
     assert len(np.unique(four_bits(rows)[0])) <= 15
 
 
-def test_it_can_be_written_down_and_shown(union):
-    facts = json.loads(json.dumps(union.to_dict()))
-    assert facts["variants"][0]["mean"] == pytest.approx(np.mean(list(union.variants[0].recall.values())))
-    text = page([union])
-    assert f"### {UNION}" in text
+def test_it_can_be_written_down_and_shown(kept):
+    text = all_tables(json.loads(json.dumps(kept.to_dict()))["rows"])
+    assert f"**{UNION}**: 32 images" in text
     assert "| reduction to 12, int8 | 25% |" in text
     assert "| directions and covariance of the head | 50% |" in text

@@ -8,7 +8,9 @@ import pytest
 from tests.bench.rigged import EXTRA, PLACES, Rigged, only_record, rigged
 from tfa.bench.metrics.scored import score
 from tfa.bench.protocols import FULL_QUERY, NO_CALIBRATION, ONLINE, ONLINE_SHUFFLED, budget, cross_fit
+from tfa.bench.record_inputs import identify
 from tfa.bench.run import run_heads
+from tfa.errors import BadSpec
 
 
 def test_rankings_of_every_query_replica_and_split(bench, tmp_path):
@@ -31,6 +33,22 @@ def test_rankings_of_every_query_replica_and_split(bench, tmp_path):
     assert truth.positives[3].tolist() == [3]
     assert score(record, truth, ks=(1, 2)).recalls[1].mean == pytest.approx(0.5)
     assert score(record, truth, ks=(1, 2)).recalls[2].mean == 1
+
+
+def test_a_dataset_is_known_before_it_is_encoded(bench):
+    known = identify(bench.dataset, bench.encoder)
+    assert (known.images, known.truth.fingerprint, known.spec) == (bench.images, bench.truth.fingerprint, bench.spec)
+
+
+def test_a_record_made_before_patches_could_be_small_is_kept(bench, tmp_path):
+    old, new = (
+        dataclasses.replace(rigged(NO_CALIBRATION), settings={"verification": {"always": False, **more}})
+        for more in ({}, {"patches": "full"})
+    )
+    assert [run_heads(bench, [card], tmp_path)[0].outcome for card in (old, new)] == ["written", "kept"]
+    small = dataclasses.replace(old, settings={"verification": {"always": False, "patches": "small"}})
+    with pytest.raises(BadSpec, match="made of other inputs"):
+        run_heads(bench, [small], tmp_path)
 
 
 def test_depth_is_at_most_the_database(bench, tmp_path):

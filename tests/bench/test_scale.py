@@ -11,16 +11,22 @@ from typer.testing import CliRunner
 
 from tests.bench.test_reduction_study import made_up
 from tfa.base.files import BadFile
+from tfa.base.spill import Spill
+from tfa.bench.heads.catalogue import head_card
+from tfa.bench.record_inputs import current_record
+from tfa.bench.run import run_heads
 from tfa.bench.scale import engines
 from tfa.bench.scale.contenders import CONTENDERS
+from tfa.bench.scale.datasets import UNION, Datasets
 from tfa.bench.scale.engines import EngineSettings, measured, run_engines
 from tfa.bench.scale.kept_rows import KeptRows
 from tfa.bench.scale.local_servers import RunningEngine, folder_bytes, new_server
 from tfa.bench.scale.made_up_places import PHOTOS, MadeUpPlaces, exact_answers
-from tfa.bench.scale.page import page, tables
+from tfa.bench.scale.mappings import mappings, spilled_bytes
+from tfa.bench.scale.page import all_tables, tables
 from tfa.bench.scale.suite import PARTS, ScaleSettings, chosen_parts, run_parts
 from tfa.bench.scale.switches import Seen, Switched, judged
-from tfa.bench.scale.union import UNION, run_union
+from tfa.bench.scale.union import run_union
 from tfa.errors import BadSpec, EngineUnavailable
 
 DIMS, BLOCK = 64, 400
@@ -80,6 +86,22 @@ def test_engines_in_this_process_find_what_numpy_finds(name, tmp_path):
     assert row["top_1"] > 0.9
     assert row["ratio"] == row["p50_ms"] / row["numpy_ms"]
     assert row["p99_ms"] >= row["p50_ms"] > 0
+
+
+def test_memory_is_that_of_the_process_but_for_a_file(tmp_path):
+    text = (
+        "7f00-7f10 r--s 00000000 fe:00 12 /data/places.f32\nSize: 400 kB\nRss: 300 kB\nPss: 300 kB\n"
+        "7f20-7f30 rw-s 00000000 fe:00 13 /tmp/tfa-spill-ab/x.bin (deleted)\nSize: 100 kB\nRss: 8 kB\n"
+        "7f40-7f50 rw-p 00000000 00:00 0 \nSize: 50 kB\nRss: 40 kB\n"
+    )
+    places, spilled, own = mappings(text)
+    assert (places.file, places.size, places.resident) == ("/data/places.f32", 400 << 10, 300 << 10)
+    assert (spilled.spilled, spilled.resident, own.spilled, own.file) == (True, 8 << 10, False, "")
+    rows, before = Spill(0).empty((1 << 20,), np.int8), spilled_bytes()
+    if before:  # Linux
+        assert before >= 1 << 20
+        del rows
+        assert spilled_bytes() <= before - (1 << 20)
 
 
 def test_a_wrong_answer_costs_recall(tmp_path, monkeypatch):
@@ -202,9 +224,9 @@ def right_town(name: str, seed: int):
     return replace(bench, truth=replace(bench.truth, positives=positives))
 
 
-def test_recall_alone_and_in_the_union():
+def test_recall_alone_and_in_the_union(tmp_path):
     benches, kept = [right_town("village", 0), right_town("hamlet", 1)], KeptRows()
-    rows = list(run_union(benches, ["anyloc", "judged"], kept, None))
+    rows = list(run_union(Datasets.of(benches), ["anyloc", "judged"], kept, None))
     assert [(row["gallery"], row["head"]) for row in rows] == [
         (gallery, head) for gallery in (UNION, "village", "hamlet") for head in ("anyloc", "judged")
     ]
@@ -214,8 +236,21 @@ def test_recall_alone_and_in_the_union():
     for name in ("village", "hamlet"):
         assert alone[name][name] == alone[UNION][name] == 1.0  # by chance 0.06, and by the numbers of another town 0
     shown = tables(kept.rows.values())["union"].splitlines()
-    assert [line.split(" | ")[0] for line in shown] == ["| dataset", "| ---", "| village", "| hamlet", "| mean"]
-    assert list(run_union(benches, ["anyloc", "judged"], kept, None)) == []
+    assert shown[0] == f"`{benches[0].encoder.id}`:"
+    assert [line.split(" | ")[0] for line in shown[2:]] == ["| dataset", "| ---", "| village", "| hamlet", "| mean"]
+    assert list(run_union(Datasets.of(benches), ["anyloc", "judged"], kept, None)) == []
+    run_heads(benches[0], [head_card("anyloc")], tmp_path, depth=2)
+    again = list(run_union(Datasets.of(benches), ["anyloc"], KeptRows(), None, tmp_path))
+    assert [(row["gallery"], "seconds" in row) for row in again] == [
+        ("village", False),
+        (UNION, True),
+        ("hamlet", True),
+    ]
+    assert again[0]["recall"] == rows[2]["recall"]  # that of the record is that of the head
+    assert list(run_union(Datasets(benches, list), ["anyloc"], kept, None)) == []  # nothing is encoded
+    other = replace(benches[0], images="others")
+    assert current_record(benches[0], head_card("anyloc"), tmp_path) is not None
+    assert current_record(other, head_card("anyloc"), tmp_path) is None
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -230,7 +265,7 @@ def engine_row(engine: str, images: int, p50: float, **more) -> dict:
 def test_the_table_of_engines_has_sizes_growth_and_rows_that_were_given_up():
     rows = [engine_row("exact", 1000, 1.0), engine_row("exact", 100_000, 100.0, disk_bytes=200_000_000)]
     rows.append({"part": "engines", "name": "slow", "engine": "slow", "images": 100_000, "given_up": "not done"})
-    text = page(rows)
+    text = all_tables(rows)
     assert "| exact | 2 | – | 100 | 1 | 2 | 1.5 | 1.000 | 0.995 |" in text
     assert "| exact | 2 | 2,000 | 100 | 100 | 200 | 1.5 | 1.000 | 0.995 |" in text
     assert "| slow | not done | – | – | – | – | – | – | – |" in text
@@ -262,5 +297,10 @@ def test_the_command_prints_what_is_there_already(tmp_path):
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 0, shown.output
     assert "| exact | 2 |" in shown.output
-    told = json.loads(CliRunner().invoke(app, [*command, "--json", "--quiet"]).stdout)
+    shown_there = tmp_path / "scale.md"
+    shown_there.write_text("# Scale\n<!-- scale: engines -->\nold\n<!-- end of engines -->\nBelow.\n", "utf-8")
+    told = json.loads(CliRunner().invoke(app, [*command, "--json", "--quiet", "--page", str(shown_there)]).stdout)
+    assert shown_there.read_text("utf-8") == (
+        f"# Scale\n<!-- scale: engines -->\n{tables([row])['engines']}\n<!-- end of engines -->\nBelow.\n"
+    )
     assert told["rows"][0]["p50_ms"] == 1.0

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from tfa.search import int8_kernel
 from tfa.search import quantised_rows as module
 from tfa.search.int8_kernel import kernel_for
 from tfa.search.quantised_rows import (
@@ -71,14 +72,14 @@ def test_sums_are_those_of_the_integers():
     assert max(np.abs(planes.coarse).max(), np.abs(planes.rest).max()) <= 63
     plain = planes.whole.astype(np.int64) @ rows.levels.astype(np.int64).T
     np.testing.assert_array_equal(widened_sums(rows.levels, planes), plain)
-    kernel = kernel_for(rows.levels, TOP)
+    kernel = kernel_for(rows.levels.__getitem__, *rows.shape, TOP)
     if kernel is not None:  # x86 only
         for plane in (planes.coarse, planes.rest):
             plain = plane.astype(np.int64) @ rows.levels.astype(np.int64).T
             np.testing.assert_array_equal(kernel.sums(plane), plain)
 
 
-@pytest.mark.parametrize("width", [600, 12288, 13000])
+@pytest.mark.parametrize("width", [600, 3073, 12288, 13000])
 def test_the_largest_sums_are_exact_too(width):
     rows = QuantisedRows(np.full((300, width), TOP, np.int8), np.ones(300, np.float32), width)
     flat = np.ones((1, width), np.float32)
@@ -88,11 +89,31 @@ def test_the_largest_sums_are_exact_too(width):
     assert rows.inner(np.repeat(flat, 8, axis=0))[7, 299] == expected
 
 
+@pytest.mark.parametrize("top", [SEVEN_TOP, TOP])
+def test_packed_rows_are_in_memory_once(top, monkeypatch):
+    monkeypatch.setattr(int8_kernel, "ROWS", 128)  # several pieces
+    whole, queries = rounded(made(), top), made(3)
+    monkeypatch.setattr(module, "IN_MEMORY_BYTES", 1000)
+    spilled = rounded(made(), top)
+    assert isinstance(spilled.stored, np.memmap)
+    seven = QuantisedRows(whole.packed, whole.step, whole.width, top)  # seven bits where they fit
+    for rows in (spilled, seven):
+        expected = rows.inner(queries)
+        rows.prepare()
+        if rows._kernels["levels"] is not None:  # x86 only
+            assert "levels" not in rows.__dict__
+        np.testing.assert_array_equal(rows.inner(queries), expected)
+        np.testing.assert_array_equal(expected, whole.inner(queries))
+        np.testing.assert_array_equal(np.asarray(rows[[7, 299]]), np.asarray(whole)[[7, 299]])
+        flat = np.ones((1, whole.width), np.float32)  # may be more than the kernel adds exactly
+        np.testing.assert_array_equal(rows.inner(flat), whole.inner(flat))
+
+
 def test_without_the_kernel_products_are_the_same(monkeypatch):
     rows, queries = rounded(made()), made(3)
     rows.prepare()
     packed = rows.inner(queries)
-    monkeypatch.setattr(module, "kernel_for", lambda levels, top: None)
+    monkeypatch.setattr(module, "kernel_for", lambda *given: None)
     plain = rows[:]
     plain.prepare()
     np.testing.assert_array_equal(plain.inner(queries), packed)

@@ -7,7 +7,6 @@ of the algorithm: then it is made again.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,9 +22,10 @@ from tfa.base.progress import Progress, as_progress, tracked
 from tfa.bench.datasets.load import Dataset
 from tfa.bench.finished_splits import FinishedSplits
 from tfa.bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Shared
-from tfa.bench.protocols import Plan, Split
-from tfa.bench.provenance import hardware, revisions, versions
+from tfa.bench.protocols import Split
+from tfa.bench.provenance import hardware, versions
 from tfa.bench.rank import answers_of_split, score_sample
+from tfa.bench.record_inputs import inputs_of, is_outdated, plan_of, spec_of
 from tfa.bench.records import TRUTH_FILE, Record, Truth, record_path
 from tfa.encoders.protocol import Encoder
 from tfa.errors import BadSpec
@@ -74,7 +74,7 @@ def prepare(
         Photos(database.tokens, tuple(database.paths)),
         Photos(DescribedQueries(queries.tokens), tuple(queries.paths)),
         sha256_of_json([database.digests, queries.digests]),
-        dataclasses.replace(HeadSpec(), **dataset.card.spec),
+        spec_of(dataset),
     )
 
 
@@ -123,12 +123,10 @@ def run_head(
     bench: Bench, card: HeadCard, results: Path, shared: Shared, *, depth: int, again: bool, progress: Progress
 ) -> Ran:
     path = record_path(results, bench.truth.name, bench.encoder.id, card.name)
-    plan = card.plan
-    if card.own_budgets and bench.dataset.card.conditions_specific:
-        plan = dataclasses.replace(plan, specific=True)
-    inputs = _inputs(bench, card, plan, depth)
+    plan = plan_of(bench, card)
+    inputs = inputs_of(bench, card, plan, depth)
     known = Record.read(path) if path.exists() else None
-    outdated = known is not None and _outdated(known, inputs, path)
+    outdated = known is not None and is_outdated(known, inputs, path)
     if known is not None and not outdated:
         if not again:
             return Ran(bench.truth.name, card.name, bench.encoder.id, "kept", path)
@@ -150,27 +148,6 @@ def run_head(
     if record.identity != known.identity:
         raise BadSpec(f"{path} does not come out the same a second time; its inputs are the same, its answers are not")
     return Ran(bench.truth.name, card.name, bench.encoder.id, "same", path)
-
-
-def _outdated(known: Record, inputs: dict[str, Any], path: Path) -> bool:
-    """Was it made of these inputs by another revision of the algorithm? Of other inputs is an error."""
-    differs = [key for key, value in inputs.items() if value != known.inputs.get(key)]
-    outdated = "algorithm" in differs
-    # A deeper ranking begins with the shallower one, and a record that is made again may have any depth.
-    accepted = {"algorithm", "depth"} if outdated or known.depth >= inputs["depth"] else set()
-    other = [key for key in differs if key not in accepted]
-    if known.encoder["id"] != inputs["encoder"]["id"]:
-        own = record_path(path.parents[2], known.dataset["name"], known.encoder["id"], known.name).parent
-        raise BadSpec(
-            f"{path} is of the encoder {known.encoder['id']}, not of {inputs['encoder']['id']}: positions are "
-            f"resampled by another rule since; move {path.parent} to {own}, or give --encoder {known.encoder['id']}"
-        )
-    if other:
-        raise BadSpec(
-            f"{path} was made of other inputs ({', '.join(other)}); records are never overwritten: "
-            "remove it, or write to another folder with --out"
-        )
-    return outdated
 
 
 def make_record(
@@ -228,37 +205,6 @@ def calibrated(fitted: Fitted, queries: Photos, chosen: np.ndarray) -> Fitted:
         return fitted
     assert isinstance(fitted, Calibratable), "a plan that calibrates needs a head that can"
     return fitted.calibrate(queries.select(chosen))
-
-
-def _inputs(bench: Bench, card: HeadCard, plan: Plan, depth: int) -> dict[str, Any]:
-    """Everything a record follows from."""
-    truth = bench.truth
-    return {
-        "dataset": {
-            "name": truth.name,
-            "title": truth.title,
-            "database": len(truth.database),
-            "queries": len(truth.queries),
-            "fingerprint": truth.fingerprint,
-            "images": bench.images,
-        },
-        "encoder": {
-            "id": bench.encoder.id,
-            "fingerprint": bench.encoder.fingerprint,
-            "grid": list(bench.encoder.grid),
-        },
-        "head": {
-            "name": card.name,
-            "title": card.title,
-            "sees": card.sees,
-            "note": card.note,
-            "settings": dict(card.settings),
-            "spec": bench.spec.to_dict(),
-        },
-        "plan": plan.to_dict(),
-        "algorithm": revisions(card.stages),
-        "depth": min(depth, len(truth.database)),
-    }
 
 
 class _Clock:

@@ -19,7 +19,7 @@ from tfa.base.half import widened
 from tfa.search.engine import QueryVectors
 from tfa.search.exact import ExactEngine
 from tfa.search.gallery import Rows
-from tfa.search.quantised_rows import BASE, ROWS, QuantisedRows, planes_of, rounded
+from tfa.search.quantised_rows import BASE, ROWS, QuantisedRows, empty_levels, planes_of, rounded
 
 # Beyond the two terms: float32 holds a coarse product, and the score it is compared with, to 2^-24 of itself.
 ROUNDING = 2.0**-22
@@ -37,7 +37,8 @@ class BoundedRows:
     def of(cls, chunk: Rows) -> BoundedRows:
         """int8 rows of a chunk of floats, a block of rows at a time."""
         assert not isinstance(chunk, QuantisedRows), "rows of integers need no bounds: their products are exact"
-        blocks, lost, norms = [], np.empty(len(chunk)), np.empty(len(chunk))
+        stored, step = empty_levels(*chunk.shape), np.empty(len(chunk), np.float32)
+        lost, norms = np.empty(len(chunk)), np.empty(len(chunk))
         for start in range(0, len(chunk), ROWS):
             block = chunk[start : start + ROWS]
             exact = widened(block) if isinstance(block, np.ndarray) else np.asarray(block)
@@ -45,9 +46,8 @@ class BoundedRows:
             near = np.asarray(coarse)
             lost[start : start + ROWS] = np.linalg.norm(exact - near, axis=1)
             norms[start : start + ROWS] = np.linalg.norm(near, axis=1)
-            blocks.append(coarse)
-        stored = np.concatenate([block.stored for block in blocks])
-        return cls(QuantisedRows(stored, np.concatenate([block.step for block in blocks]), chunk.shape[1]), lost, norms)
+            stored[start : start + ROWS], step[start : start + ROWS] = coarse.stored, coarse.step
+        return cls(QuantisedRows(stored, step, chunk.shape[1]), lost, norms)
 
 
 class BoundedEngine(ExactEngine):

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tfa.base.half import widened
+from tfa.base.spill import release
 from tfa.search.quantised_rows import BASE, FINE_BASE, QuantisedRows, joined_rows, planes_of
 from tfa.search.scaled_rows import ScaledRows
 
@@ -87,6 +88,11 @@ class Gallery:
         for chunk in self.chunks:
             if not isinstance(chunk, np.ndarray):
                 chunk.prepare()
+
+    def release(self) -> None:
+        """Give back the memory of rows that were read from files."""
+        for base in map(_base, self.chunks):
+            base.release() if isinstance(base, QuantisedRows) else release(base)
 
 
 def inner_of_terms(galleries: Sequence[Gallery], features: Sequence[np.ndarray], known: Known = ()) -> list[np.ndarray]:

@@ -6,6 +6,9 @@
 A sum of integers does not depend on the order it is added in. So a product is the same to the last bit whatever
 the batch, the kernel or the number of threads: rows are packed for an int8 kernel where there is one, and until then
 float32 products serve (they add integers exactly below 2^24, and columns are taken in runs short enough for that).
+
+One copy of many rows is in memory: once they are packed, that. The levels, of which single rows are read, are then in a
+file: that of a map, or a temporary one.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from tfa.base.spill import Spill, release
 from tfa.search.int8_kernel import Kernel, kernel_for
 
 TOP = 127  # largest level of a row
@@ -28,6 +32,7 @@ FINE = 254  # parts that `fine` divides a step into
 EXACT = 1 << 24  # below it every integer is a float32
 RUN = 512  # columns of a float32 product
 ROWS = 512  # rows of it: a block of 1 MB stays in a cache
+IN_MEMORY_BYTES = 64 << 20  # levels of more than this lie in a mapped temporary file
 SMALL = 256  # rows up to which the int8 kernel is not worth its packing
 PACKED_AFTER = 2  # products after which rows are packed for it: a program that queries once need not wait
 
@@ -79,30 +84,52 @@ class QuantisedRows:
         if self._uses[0] > PACKED_AFTER:
             self.prepare()
         planes = planes_of(features, BASE if self.fine is None else FINE_BASE)
-        sums = self._sums("levels", self.levels, planes)
+        sums = self._sums("levels", planes)
         if self.fine is not None:
-            sums += self._sums("fine", self.fine, planes) / FINE
+            sums += self._sums("fine", planes) / FINE
         sums *= planes.unit[:, None]
         sums *= self.step
         return sums.astype(features.dtype)
 
-    def _sums(self, name: str, levels: np.ndarray, planes: Planes) -> np.ndarray:
+    def _sums(self, name: str, planes: Planes) -> np.ndarray:
         """Σ Q_i L_i `q m`, integers in float64."""
-        top = self.top if name == "levels" else TOP
         kernel = self._kernels.get(name)
         if kernel is not None:
             both = np.concatenate([planes.coarse, planes.rest])
             if kernel.exact_for(both):
                 sums = kernel.sums(both)
                 return sums[: len(planes.unit)] * planes.base + sums[len(planes.unit) :]
-        return widened_sums(levels, planes, top)
+        if name == "fine":
+            assert self.fine is not None
+            return widened_sums(self.fine, planes)
+        return widened_sums(self.levels if kernel is None else self._levels_of(slice(None)), planes, self.top)
+
+    def _levels_of(self, rows: slice | np.ndarray) -> np.ndarray:
+        """int8 levels of some rows; those of others are not widened."""
+        own = self.stored[rows]
+        return from_seven_bits(own, self.width) if own.dtype == np.uint8 else own
 
     def prepare(self) -> None:
         """Pack the rows for the int8 kernel. It takes a second for a large gallery and changes no product."""
-        if len(self) > SMALL and not self._kernels:
-            self._kernels["levels"] = kernel_for(self.levels, self.top)
-            if self.fine is not None:
-                self._kernels["fine"] = kernel_for(self.fine, TOP)
+        if len(self) <= SMALL or self._kernels:
+            return
+        self._kernels["levels"] = kernel_for(self._levels_of, *self.shape, self.top)
+        if self.fine is not None:
+            self._kernels["fine"] = kernel_for(self.fine.__getitem__, *self.shape, TOP)
+        if self._kernels["levels"] is not None:
+            self.__dict__.pop("levels", None)  # what was widened: the kernel has it now
+            self.release()
+
+    def release(self) -> None:
+        """Give back the memory of what was read from files."""
+        release(self.stored)
+        if self.fine is not None:
+            release(self.fine)
+
+
+def empty_levels(rows: int, width: int) -> np.ndarray:
+    """int8 `m D` to be filled; many of them in a temporary file, which they are read from once."""
+    return Spill(IN_MEMORY_BYTES).empty((rows, width), np.int8)
 
 
 @dataclass(frozen=True)
@@ -152,8 +179,8 @@ def widened_sums(levels: np.ndarray, planes: Planes, top: int = TOP) -> np.ndarr
 
 def rounded(rows: np.ndarray, top: int = TOP, *, fine: bool = False) -> QuantisedRows:
     """Rows `m D` to the nearest levels, the largest entry of a row being `top` steps."""
-    levels, step = np.empty(rows.shape, np.int8), np.empty(len(rows), np.float32)
-    rest = np.empty(rows.shape, np.int8) if fine else None
+    levels, step = empty_levels(*rows.shape), np.empty(len(rows), np.float32)
+    rest = empty_levels(*rows.shape) if fine else None
     for start in range(0, len(rows), ROWS):
         block = np.asarray(rows[start : start + ROWS], np.float32)
         steps = np.abs(block).max(axis=1, initial=0.0) / np.float32(top)

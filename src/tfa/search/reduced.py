@@ -19,7 +19,7 @@ from tfa.errors import BadMap
 from tfa.search.engine import Payload, QueryVectors, SearchResult, checked_k, direct_sum
 from tfa.search.exact import DAMAGED, ExactEngine, WeightedGalleries
 from tfa.search.gallery import QUERY_BLOCK, Gallery, Rows
-from tfa.search.quantised_rows import QuantisedRows, rounded
+from tfa.search.quantised_rows import QuantisedRows, empty_levels, rounded
 from tfa.search.reduction import Moments, Reduction, checked_dims, fit_reduction, fit_reduction_by_products
 from tfa.search.ties import top_k
 
@@ -101,6 +101,8 @@ def fit_reduced(galleries: WeightedGalleries, dims: int) -> ReducedRows:
     for chunk in galleries.galleries[0].chunks:
         chunks.append(_reduced(reduction, galleries, start, start + len(chunk)))
         start += len(chunk)
+    for gallery in galleries.galleries:
+        gallery.release()  # all of them were read; from now on some at a time are
     return ReducedRows(reduction, Gallery.of(*chunks))
 
 
@@ -111,7 +113,7 @@ def vectors_of(galleries: WeightedGalleries, images: np.ndarray) -> np.ndarray:
 
 def _reduced(reduction: Reduction, galleries: WeightedGalleries, start: int, stop: int) -> QuantisedRows:
     """Rows `start` to `stop`, a block at a time."""
-    levels, step = np.empty((stop - start, reduction.dims), np.int8), np.empty(stop - start, np.float32)
+    levels, step = empty_levels(stop - start, reduction.dims), np.empty(stop - start, np.float32)
     for low in range(start, stop, BLOCK):
         images = np.arange(low, min(low + BLOCK, stop))
         rows = rounded(reduction.of_images(vectors_of(galleries, images), galleries.bias[images]))
@@ -206,5 +208,5 @@ class ReducedEngine(ExactEngine):
     def prepare(self) -> None:
         """Pack the int8 rows for their kernel; full rows stay where they are."""
         if self.reduced is not None:
+            self._moments = self.reduced.moments_over(self._first())  # reads all rows, which packing gives back
             self.reduced.rows.prepare()
-            self._moments = self.reduced.moments_over(self._first())

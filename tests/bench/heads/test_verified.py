@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -143,6 +145,17 @@ def judged(share: float) -> VerificationEvidence:
     return VerificationEvidence(favours_candidates=share, photos=25, kind="photos")
 
 
+def test_a_peer_is_verified_where_that_is_admitted():
+    plain, head, right = fit("anyloc"), fit("anyloc-v"), 2 * np.arange(len(QUERIES))
+    scores = plain.scores(Photos(QUERIES), "0")
+    assert head.admission.photos == len(DATABASE)
+    assert head.decisions["verification"]["used"] is head.admission.admitted
+    refused, admitted = (replace(head, admission=judged(share)) for share in (0.7, 0.72))
+    np.testing.assert_array_equal(refused.scores(Photos(QUERIES), "0"), scores)
+    found = admitted.scores(Photos(QUERIES), "0").argmax(axis=1)
+    assert (found == right).mean() > (scores.argmax(axis=1) == right).mean()
+
+
 @pytest.mark.parametrize(("admission", "used"), [(judged(0.72), True), (judged(0.7), False), (None, False)])
 def test_a_refused_head_is_the_head_it_stands_on_bit_for_bit(always, admission, used):
     head = VerifiedHead(always.base, always.pairs, False, admission)
@@ -203,7 +216,7 @@ def test_the_group_holds_both_kinds_of_four_heads():
     assert {"tfa-v", "tfa-v-always", "tfa-c64+-v", "dual-c64-v-always"} <= set(GROUPS["verified"])
 
 
-@pytest.mark.parametrize("name", ["tfa+-v", "anyloc-v", "tfa-no-cls-v", "tfa-v-never", "-v", "tfa-v-v"])
+@pytest.mark.parametrize("name", ["tfa+-v", "anyloc-k32-v", "tfa-no-cls-v", "tfa-v-never", "-v", "tfa-v-v"])
 def test_only_heads_of_the_family_are_verified(name):
     with pytest.raises(BadSpec, match="there is no head"):
         head_card(name)

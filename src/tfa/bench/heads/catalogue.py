@@ -17,6 +17,7 @@ from tfa.bench.heads.second_order import RULES, second_order_card
 from tfa.bench.heads.trained.ranking import trained_card
 from tfa.bench.heads.trained.systems import CHECKPOINTS, SYSTEMS, TrainedSystem, published_file
 from tfa.bench.heads.verified import verified_card
+from tfa.bench.heads.verified_peers import verified_peer
 from tfa.bench.provenance import ALGORITHM
 from tfa.bench.records import LABELS
 from tfa.errors import BadPlugin, BadSpec
@@ -30,7 +31,8 @@ def _of_a_peer(card: HeadCard) -> HeadCard:
 
 
 _PEERS = tuple(map(_of_a_peer, (*anyloc.CARDS, *pooled.CARDS, *tfvpr.CARDS, *ria.CARDS, *segvlad.CARDS)))
-_FIXED = (*_PEERS, *spectral.CARDS, *ablations.CARDS)
+_VERIFIED_PEERS = tuple(verified_peer(card) for card in _PEERS if card.name == "anyloc")
+_FIXED = (*_PEERS, *_VERIFIED_PEERS, *spectral.CARDS, *ablations.CARDS)
 CARDS: Mapping[str, HeadCard] = {card.name: card for card in _FIXED}
 assert len(CARDS) == len(_FIXED), "two heads of one name"
 

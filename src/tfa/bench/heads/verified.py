@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +38,7 @@ from tfa.verification.admission import (
     judge_on_target,
     shortlist,
 )
-from tfa.verification.reranking import UNVERIFIED, Comparison, most_candidates, rerank
+from tfa.verification.reranking import UNVERIFIED, Comparison, Verified, most_candidates, rerank
 
 _NAME = re.compile(r"(.+)-v(-always)?")
 
@@ -108,12 +109,17 @@ def verified(
     A row of equal scores stays as it is: it ranks nothing.
     """
     ranked = rerank(scores, max(most_candidates(candidates), FIRST), candidates, comparison)
-    result, sure = np.array(scores, np.float64, order="C"), confidence_of(ranked, own, 1)[0][:, 0]
     equal = scores.max(axis=1) == scores.min(axis=1)
-    for index in np.flatnonzero(~equal):
+    return reordered(scores, ranked), np.where(equal, 0.0, confidence_of(ranked, own, 1)[0][:, 0])
+
+
+def reordered(scores: np.ndarray, ranked: Verified) -> np.ndarray:
+    """Scores `q m` whose order is that of `ranked`; a row of equal scores stays as it is."""
+    result = np.array(scores, np.float64, order="C")
+    for index in np.flatnonzero(scores.max(axis=1) != scores.min(axis=1)):
         compared = ranked.matches[index] != UNVERIFIED
         result[index] = lifted(result[index], ranked.indices[index, compared], ranked.ordering[index, compared])
-    return result, np.where(equal, 0.0, sure)
+    return result
 
 
 def judged_on_database(
@@ -123,12 +129,24 @@ def judged_on_database(
     spec = pairs.spec
     if isinstance(base.retriever, (Head, SecondOrderHead)):
         return judge_on_database(base.retriever, pairs.among, spec, backend_for("cpu"), progress)
-    # A dual head keeps no pseudo scores: its images are scored as queries, each with itself and its duplicates hidden.
-    chosen = evenly_spaced(len(database), spec.max_pseudo)
+    # A dual head keeps no pseudo scores.
     duplicates = base.retriever.scorer(CONSTRUCTION).duplicates
+    scores_of = lambda photos: base.retriever.scores(photos, CONSTRUCTION)  # noqa: E731
+    return judged_by_hiding(scores_of, duplicates, database, pairs, progress)
+
+
+def judged_by_hiding(
+    scores_of: Callable[[Tokens], np.ndarray],
+    duplicates: np.ndarray | None,
+    database: Tokens,
+    pairs: PatchPairs,
+    progress: Progress | None = None,
+) -> VerificationEvidence:
+    """The same of any head: images are scored as queries, each with itself and its duplicates hidden."""
+    chosen = evenly_spaced(len(database), pairs.spec.max_pseudo)
     first = np.arange(len(database)) if duplicates is None else duplicates
     row, column = np.nonzero(first[chosen][:, None] == first[None, :])
-    ranked = shortlist(base.retriever.scores(database.select(chosen), CONSTRUCTION), (row, column), 2 * CANDIDATES)
+    ranked = shortlist(scores_of(database.select(chosen)), (row, column), 2 * CANDIDATES)
     return judge(ranked, lambda row, images: pairs.among(int(chosen[row]), images), "pseudo queries", progress)
 
 

@@ -1,7 +1,8 @@
 """The part `engines`: made-up vectors in every engine. Seconds to build, bytes, time of a query, what is found.
 
 Each row is measured in a process of its own, one query at a time, between products by numpy of the same vectors
-in float32: those are its floor, and what their best are is the truth.
+in float32: those are its floor, and what their best are is the truth. Memory is what the process holds after the
+queries beyond what it held before the build, pages of files among it, but for the file of the vectors themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tfa.bench.scale.contenders import CONTENDERS
 from tfa.bench.scale.kept_rows import KeptRows
 from tfa.bench.scale.local_servers import AnyServer, new_server
 from tfa.bench.scale.made_up_places import MadeUpPlaces, exact_answers
-from tfa.bench.speed.measure import resident
+from tfa.bench.scale.mappings import resident_beside, spilled_bytes
 from tfa.errors import TfaError
 
 PART = "engines"
@@ -131,9 +132,9 @@ def measured(
         vectors[start : start + settings.block].sum()
     if CONTENDERS[name].server is None:
         CONTENDERS[name].build(vectors[:PROBED], url)  # libraries are loaded, which is no part of the row
-    before, started = resident("RssAnon") or 0, time.perf_counter()
+    before, started = resident_beside(settings.places.file), time.perf_counter()
     contender = CONTENDERS[name].build(vectors, url)
-    built, held = time.perf_counter() - started, (resident("RssAnon") or 0) - before
+    built = time.perf_counter() - started
     for query in queries[:3]:  # warm: what is packed or loaded at the first query
         contender.nearest(query[None], K)
     seconds, floors, right, first = [], [], 0, 0
@@ -148,6 +149,7 @@ def measured(
             started = time.perf_counter()
             vectors @ query
             floors.append(time.perf_counter() - started)
+    held, spilled = resident_beside(settings.places.file) - before, spilled_bytes()
     p50, p99 = (1000 * float(np.percentile(seconds, share)) for share in (50, 99))
     floor = 1000 * float(np.median(floors))
     return {
@@ -156,6 +158,7 @@ def measured(
         "dims": settings.dims,
         "build_seconds": built,
         "memory_bytes": max(held, 0),
+        **({"disk_bytes": spilled} if spilled else {}),
         "queries": len(queries),
         "p50_ms": p50,
         "p99_ms": p99,

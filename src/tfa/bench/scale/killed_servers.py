@@ -6,7 +6,6 @@ Of an engine without a server it is the process that writes. The map that asks i
 from __future__ import annotations
 
 import multiprocessing
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -15,8 +14,9 @@ from typing import Any
 
 from tfa.base.tokens import Tokens
 from tfa.bench.load_test.run import ENCODER
+from tfa.bench.scale.each_engine import row_for_each, until_answered
 from tfa.bench.scale.kept_rows import KeptRows
-from tfa.bench.scale.local_servers import AnyServer, FolderEngine, new_server
+from tfa.bench.scale.local_servers import AnyServer, FolderEngine
 from tfa.bench.scale.small_town import DIMS, IMAGES, SmallTown
 from tfa.encoders import load_encoder
 from tfa.errors import EngineUnavailable, TfaError
@@ -29,16 +29,7 @@ PATIENCE = 120.0  # seconds
 
 def run_killed(engines: Sequence[str], kept: KeptRows, *, added: int = ADDED) -> Iterator[dict[str, Any]]:
     """A row for each engine."""
-    for engine in engines:
-        if kept.has(PART, engine):
-            continue
-        server = new_server(engine)
-        try:
-            with tempfile.TemporaryDirectory(prefix="tfa-killed-") as folder:
-                facts = _killed(SmallTown(Path(folder)), server, added)
-        finally:
-            server.remove()
-        yield kept.keep(PART, engine, {"engine": engine, **facts})
+    return row_for_each(PART, engines, kept, lambda town, server: _killed(town, server, added))
 
 
 def _killed(town: SmallTown, server: AnyServer, added: int) -> dict[str, Any]:
@@ -69,7 +60,8 @@ def _killed(town: SmallTown, server: AnyServer, added: int) -> dict[str, Any]:
     restart = time.monotonic()
     if killed == "server":
         server.start()
-    back = _seconds_until_answers(asked, tokens, restart)
+    until_answered(lambda: asked.query_tokens(tokens, 1), EngineUnavailable, PATIENCE)
+    back = time.monotonic() - restart
     writer.kill()
     writer.join()
     ours.close()
@@ -109,14 +101,3 @@ def _error_of(asked: EngineMap, tokens: Tokens) -> str | None:
     except EngineUnavailable as error:
         return str(error)
     return None
-
-
-def _seconds_until_answers(asked: EngineMap, tokens: Tokens, since: float) -> float:
-    while True:
-        try:
-            asked.query_tokens(tokens, 1)
-            return time.monotonic() - since
-        except EngineUnavailable:
-            if time.monotonic() - since > PATIENCE:
-                raise
-            time.sleep(0.05)

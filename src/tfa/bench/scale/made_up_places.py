@@ -36,22 +36,22 @@ class MadeUpPlaces:
     block: int = 10_000  # images made at a time
 
     @property
-    def _file(self) -> Path:
+    def file(self) -> Path:
         return self.folder / f"places-{self.dims}-{self.block}.f32"
 
     def vectors(self, images: int, progress: Progress | bool | None = None) -> np.ndarray:
         """`images dims`, float32, read from the file when they are looked at. What is missing is made first."""
         make_folder(self.folder)
         whole = self.block * self.dims * 4
-        self._file.touch()
-        done, wanted = self._file.stat().st_size // whole, -(-images // self.block)
-        with self._file.open("r+b") as file:
+        self.file.touch()
+        done, wanted = self.file.stat().st_size // whole, -(-images // self.block)
+        with self.file.open("r+b") as file:
             file.truncate(max(done, 0) * whole)  # a block that was not finished
             file.seek(0, 2)
             missing = range(done, wanted)
             for number in tracked(missing, len(missing), "making vectors", as_progress(progress), "blocks"):
                 file.write(self._images(number).tobytes())
-        return np.memmap(self._file, np.float32, "r", shape=(images, self.dims))
+        return np.memmap(self.file, np.float32, "r", shape=(images, self.dims))
 
     def queries(self, images: int, count: int) -> np.ndarray:
         """`count dims`, float32: one more photo of places that the first `images` are of."""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from tfa.bench.scale.datasets import UNION
+from tfa.bench.scale.markdown import DASH, number, percent, table, whole
+from tfa.bench.scale.reduction_table import reduction_table
+from tfa.bench.scale.union import HEADS
+
 Row = Mapping[str, Any]
-DASH = "–"
 
 
 def tables(rows: Iterable[Row]) -> dict[str, str]:
@@ -19,8 +24,16 @@ def tables(rows: Iterable[Row]) -> dict[str, str]:
     return {part: make(by_part[part]) for part, make in TABLES.items() if part in by_part}
 
 
-def page(rows: Iterable[Row]) -> str:
+def all_tables(rows: Iterable[Row]) -> str:
     return "\n\n".join(f"### {part}\n\n{table}" for part, table in tables(rows).items()) + "\n"
+
+
+def filled(text: str, found: Mapping[str, str]) -> str:
+    """A page in Markdown with these tables between its marks, `<!-- scale: PART -->` and `<!-- end of PART -->`."""
+    for part, own in found.items():
+        between = re.compile(rf"(<!-- scale: {part} -->\n).*?(<!-- end of {part} -->)", re.DOTALL)
+        text = between.sub(lambda mark: f"{mark[1]}{own}\n{mark[2]}", text)  # noqa: B023
+    return text
 
 
 def engines_table(rows: Sequence[Row]) -> str:
@@ -30,7 +43,7 @@ def engines_table(rows: Sequence[Row]) -> str:
         head = ("engine", "build, s", "disk, bytes an image", "memory, bytes an image", "p50, ms", "p99, ms",
                 "× numpy", "recall@10", "top 1")  # fmt: skip
         body = [_engine_cells(row) for row in rows if row["images"] == images]
-        parts.append(f"**{images:,} images**\n\n{_table(head, body)}")
+        parts.append(f"**{images:,} images**\n\n{table(head, body)}")
     return "\n\n".join([*parts, *_growth(rows)])
 
 
@@ -40,12 +53,12 @@ def _engine_cells(row: Row) -> list[str]:
     each = row["images"]
     return [
         row["what"],
-        _number(row["build_seconds"]),
-        _whole(None if row.get("disk_bytes") is None else row["disk_bytes"] / each),
-        _whole(row["memory_bytes"] / each),
-        _number(row["p50_ms"]),
-        _number(row["p99_ms"]),
-        _number(row["ratio"]),
+        number(row["build_seconds"]),
+        whole(None if row.get("disk_bytes") is None else row["disk_bytes"] / each),
+        whole(row["memory_bytes"] / each),
+        number(row["p50_ms"]),
+        number(row["p99_ms"]),
+        number(row["ratio"]),
         f"{row['recall_at_10']:.3f}",
         f"{row['top_1']:.3f}",
     ]
@@ -68,32 +81,37 @@ def _growth(rows: Sequence[Row]) -> list[str]:
                 cells.append(f"{math.log(other[key] / one[key]) / math.log(many / few):.2f}" if known else DASH)  # type: ignore[index]
         if set(cells) != {DASH}:
             body.append([next(row["what"] for row in found.values() if row["engine"] == engine), *cells])
-    return [f"Growth: the exponent a of seconds ~ imagesᵃ.\n\n{_table(head, body)}"] if body else []
+    return [f"Growth: the exponent a of seconds ~ imagesᵃ.\n\n{table(head, body)}"] if body else []
+
+
+def _by_encoder(rows: Sequence[Row], make: Callable[[Sequence[Row]], str]) -> str:
+    """Rows under one encoder are compared."""
+    encoders = dict.fromkeys(row["encoder"] for row in rows)
+    return "\n\n".join(f"`{one}`:\n\n{make([row for row in rows if row['encoder'] == one])}" for one in encoders)
 
 
 def union_table(rows: Sequence[Row]) -> str:
     """Datasets down, heads across: alone → in the union."""
-    heads = list(dict.fromkeys(row["head"] for row in rows))
+    heads = sorted(dict.fromkeys(row["head"] for row in rows), key=lambda head: (*HEADS, head).index(head))
     titles = {row["head"]: row["title"] for row in rows}
     found = {(row["head"], row["gallery"]): row for row in rows}
-    union = "all as one"
-    names = [name for row in rows if row["gallery"] == union for name in row["recall"]]
+    names = [name for row in rows if row["gallery"] == UNION for name in row["recall"]]
     body: list[list[str]] = []
     means: dict[str, tuple[list[float], list[float]]] = {head: ([], []) for head in heads}
     for name in dict.fromkeys(names):
         cells = []
         for head in heads:
             alone = found.get((head, name), {}).get("recall", {}).get(name)
-            joined = found.get((head, union), {}).get("recall", {}).get(name)
-            cells.append(f"{_percent(alone)} → {_percent(joined)}")
+            joined = found.get((head, UNION), {}).get("recall", {}).get(name)
+            cells.append(f"{percent(alone)} → {percent(joined)}")
             for value, kept in zip((alone, joined), means[head], strict=True):
                 if value is not None:
                     kept.append(value)
         body.append([name, *cells])
     count = len(body)
-    whole = [[_percent(sum(kept) / count if len(kept) == count else None) for kept in means[head]] for head in heads]
+    whole = [[percent(sum(kept) / count if len(kept) == count else None) for kept in means[head]] for head in heads]
     body.append(["mean", *(" → ".join(pair) for pair in whole)])
-    return _table(["dataset", *(titles[head] for head in heads)], body)
+    return table(["dataset", *(titles[head] for head in heads)], body)
 
 
 def ray_table(rows: Sequence[Row]) -> str:
@@ -105,20 +123,20 @@ def ray_table(rows: Sequence[Row]) -> str:
         if "done_before" in row:
             again = f"{row['done_at_the_kill']} → {row['done_before']} of {row['shards']}"
         to_clean = DASH if row["to_clean"] is None else f"{row['to_clean']:.2f}"
-        rate, once = _number(row["images_per_second"]), "yes" if row["same_map"] else "no"
-        seconds = _number(row["seconds"])
+        rate, once = number(row["images_per_second"]), "yes" if row["same_map"] else "no"
+        seconds = number(row["seconds"])
         body.append([row["case"], row["encoder"], f"{row['images']:,}", seconds, rate, to_clean, once, again])
-    return _table(head, body)
+    return table(head, body)
 
 
 def switches_table(rows: Sequence[Row]) -> str:
     head = ("engine", "switches", "a switch, s", "questions", "errors", "mixed", "old after 1 s", "longest old, s")
     body = [
-        [row["engine"], str(row["switches"]), _number(row["switch_seconds"]), f"{row['queries']:,}",
+        [row["engine"], str(row["switches"]), number(row["switch_seconds"]), f"{row['queries']:,}",
          str(row["errors"]), str(row["mixed"]), str(row["late"]), f"{row['old_seconds']:.2f}"]
         for row in rows
     ]  # fmt: skip
-    return _table(head, body)
+    return table(head, body)
 
 
 def killed_table(rows: Sequence[Row]) -> str:
@@ -128,7 +146,7 @@ def killed_table(rows: Sequence[Row]) -> str:
          _shortened(row["says"])]
         for row in rows
     ]  # fmt: skip
-    return _table(head, body)
+    return table(head, body)
 
 
 def replicas_table(rows: Sequence[Row]) -> str:
@@ -137,9 +155,9 @@ def replicas_table(rows: Sequence[Row]) -> str:
     for row in rows:
         away = DASH if "away_status" not in row else " and ".join(str(one) for one in row["away_status"])
         back = DASH if "back_seconds" not in row else f"{row['back_seconds']:.2f}"
-        body.append([row["engine"], str(row["edits"]), _number(row["edit_p50_ms"]), _number(row["seen_p50_ms"]),
-                     _number(row["seen_max_ms"]), away, back])  # fmt: skip
-    return _table(head, body)
+        body.append([row["engine"], str(row["edits"]), number(row["edit_p50_ms"]), number(row["seen_p50_ms"]),
+                     number(row["seen_max_ms"]), away, back])  # fmt: skip
+    return table(head, body)
 
 
 TABLES: Mapping[str, Callable[[Sequence[Row]], str]] = {
@@ -148,29 +166,10 @@ TABLES: Mapping[str, Callable[[Sequence[Row]], str]] = {
     "killed": killed_table,
     "replicas": replicas_table,
     "ray": ray_table,
-    "union": union_table,
+    "union": lambda rows: _by_encoder(rows, union_table),
+    "reduction": lambda rows: _by_encoder(rows, reduction_table),
 }
-
-
-def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---", *["--:"] * (len(head) - 1)], *body]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def _shortened(text: str | None) -> str:
     return DASH if not text else text.splitlines()[0].partition("; ")[0]
-
-
-def _number(value: float | None) -> str:
-    """Three digits, more where they are whole."""
-    if value is None:
-        return DASH
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _whole(value: float | None) -> str:
-    return DASH if value is None else f"{value:,.0f}"
-
-
-def _percent(value: float | None) -> str:
-    return DASH if value is None else f"{100 * value:.1f}"

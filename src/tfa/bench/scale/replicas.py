@@ -3,7 +3,6 @@ say while the engine is away."""
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from tfa.bench.load_test.child import Child, serve_command
+from tfa.bench.scale.each_engine import row_for_each, until_answered
 from tfa.bench.scale.kept_rows import KeptRows
-from tfa.bench.scale.local_servers import AnyServer, FolderEngine, new_server
+from tfa.bench.scale.local_servers import AnyServer, FolderEngine
 from tfa.bench.scale.small_town import DIMS, SmallTown
 from tfa.client.client import Client
 from tfa.client.connection import ServiceError
@@ -26,16 +26,7 @@ PATIENCE = 60.0  # seconds
 
 def run_replicas(engines: Sequence[str], kept: KeptRows, *, edits: int = EDITS) -> Iterator[dict[str, Any]]:
     """A row for each engine."""
-    for engine in engines:
-        if kept.has(PART, engine):
-            continue
-        server = new_server(engine)
-        try:
-            with tempfile.TemporaryDirectory(prefix="tfa-replicas-") as folder:
-                facts = _measured(SmallTown(Path(folder)), server, edits)
-        finally:
-            server.remove()
-        yield kept.keep(PART, engine, {"engine": engine, **facts})
+    return row_for_each(PART, engines, kept, lambda town, server: _measured(town, server, edits))
 
 
 def _measured(town: SmallTown, server: AnyServer, edits: int) -> dict[str, Any]:
@@ -87,7 +78,7 @@ def _away(clients: Sequence[Client], town: SmallTown, server: AnyServer) -> dict
     refused = [_refusal(client, photo) for client in clients]
     started = time.perf_counter()
     server.start()
-    back = [_answer(client, photo, started) for client in clients]
+    back = [until_answered(lambda: client.query(photo, 1)[0].id, ServiceError, PATIENCE) for client in clients]  # noqa: B023
     return {
         "away_status": [status for status, _ in refused],
         "away_says": refused[0][1],
@@ -102,13 +93,3 @@ def _refusal(client: Client, photo: Path) -> tuple[int | None, str]:
     except ServiceError as error:
         return error.status, str(error)
     return 200, "it answered"
-
-
-def _answer(client: Client, photo: Path, since: float) -> int:
-    while True:
-        try:
-            return client.query(photo, 1)[0].id
-        except ServiceError:
-            if time.perf_counter() - since > PATIENCE:
-                raise
-            time.sleep(0.05)

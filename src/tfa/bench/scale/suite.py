@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from tfa.bench.scale.kept_rows import KeptRows
 from tfa.errors import BadSpec
 
 if TYPE_CHECKING:
-    from tfa.bench.run import Bench
+    from tfa.bench.scale.datasets import Datasets
 
 STORES = ("postgres", "lance", "milvus")
 SIZES = (20_000, 100_000, 1_000_000)
@@ -34,7 +34,8 @@ class ScaleSettings:
     photos: Path | None = None
     encoder: str | None = None
     heads: Sequence[str] = ()
-    benches: Callable[[], Sequence[Bench]] = field(default=tuple)  # called only where they are needed
+    records: Path | None = None  # of heads on each dataset alone
+    datasets: Callable[[], Datasets] | None = None  # called only where they are needed
     dims: int = 1024
     block: int = 10_000
     switches: int = 30
@@ -71,7 +72,15 @@ def engines(settings: ScaleSettings, kept: KeptRows, progress: Progress | bool |
 def union(settings: ScaleSettings, kept: KeptRows, progress: Progress | bool | None) -> Rows:
     from tfa.bench.scale.union import HEADS, run_union
 
-    return run_union(settings.benches(), settings.heads or HEADS, kept, progress)
+    assert settings.datasets is not None
+    return run_union(settings.datasets(), settings.heads or HEADS, kept, progress, settings.records)
+
+
+def reduction(settings: ScaleSettings, kept: KeptRows, progress: Progress | bool | None) -> Rows:
+    from tfa.bench.scale.reduction import run_reduction
+
+    assert settings.datasets is not None
+    return run_reduction(settings.datasets(), kept, progress)
 
 
 def ray(settings: ScaleSettings, kept: KeptRows, progress: Progress | bool | None) -> Rows:
@@ -106,7 +115,9 @@ PARTS: Mapping[str, Callable[[ScaleSettings, KeptRows, Progress | bool | None], 
     "replicas": replicas,
     "ray": ray,
     "union": union,
+    "reduction": reduction,
 }
+OF_DATASETS = ("union", "reduction")  # parts that need --dataset
 
 
 def chosen_parts(names: Sequence[str]) -> list[str]:

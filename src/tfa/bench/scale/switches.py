@@ -7,7 +7,6 @@ that mixes them, and one that is old, are seen by the paths of its images.
 from __future__ import annotations
 
 import multiprocessing
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ import numpy as np
 
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
+from tfa.bench.scale.each_engine import row_for_each
 from tfa.bench.scale.kept_rows import KeptRows
-from tfa.bench.scale.local_servers import new_server
+from tfa.bench.scale.local_servers import AnyServer
 from tfa.bench.scale.small_town import DIMS, SmallTown
 from tfa.maps.engine_map import EngineMap
 
@@ -59,17 +59,11 @@ def run_switches(
     watched: float = WATCHED,
 ) -> Iterator[dict[str, Any]]:
     """A row for each engine."""
-    for engine in engines:
-        if kept.has(PART, engine):
-            continue
-        server = new_server(engine)
-        try:
-            with tempfile.TemporaryDirectory(prefix="tfa-switches-") as folder:
-                url = f"{server.start().url}/town"
-                facts = _switched(SmallTown(Path(folder)), url, switches, watched, progress)
-        finally:
-            server.remove()
-        yield kept.keep(PART, engine, {"engine": engine, **facts})
+
+    def measure(town: SmallTown, server: AnyServer) -> dict[str, Any]:
+        return _switched(town, f"{server.start().url}/town", switches, watched, progress)
+
+    return row_for_each(PART, engines, kept, measure)
 
 
 def _switched(

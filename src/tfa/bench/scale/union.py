@@ -1,66 +1,92 @@
 """The part `union`: R@1 of every dataset alone, and with all datasets as one gallery, under heads of the benchmark.
 
-What fewer numbers an image cost on the same gallery is measured by `tfa bench reduction`. A head that calibrates
+What fewer numbers an image cost on the same gallery is measured by the part `reduction`. A head that calibrates
 does so for each dataset by 64 of its queries, drawn as in the first split of `tfa bench run`, alone and in the union
-alike.
+alike. What a head answers on a dataset alone is taken from the records of `tfa bench run` where they are given.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tfa.base.progress import Progress, as_progress
 from tfa.bench.heads.catalogue import head_card
-from tfa.bench.heads.contract import Fitted, HeadCard, Photos, Shared
+from tfa.bench.heads.contract import Fitted, HeadCard, Shared
 from tfa.bench.metrics.measures import recall_at
 from tfa.bench.rank import answers_of_split
+from tfa.bench.record_inputs import Identified, current_record
+from tfa.bench.records import Record
 from tfa.bench.run import Bench, calibrated
+from tfa.bench.scale.datasets import Datasets, joined
 from tfa.bench.scale.kept_rows import KeptRows
-from tfa.bench.studies.joined_tokens import joined_tokens
 
 PART = "union"
-UNION = "all as one"
-HEADS = ("anyloc", "tfa", "judged", "judged-c64", "judged-v", "judged-c64-v")
+HEADS = ("anyloc", "tfa", "judged", "judged-c64", "anyloc-v", "tfa-v", "judged-v", "judged-c64-v")
 
 
 def run_union(
-    benches: Sequence[Bench], heads: Sequence[str], kept: KeptRows, progress: Progress | bool | None
+    datasets: Datasets,
+    heads: Sequence[str],
+    kept: KeptRows,
+    progress: Progress | bool | None,
+    records: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
     """A row for each gallery and head, heads of one gallery after each other: they share what is fitted."""
     bars = as_progress(progress)
-    galleries: list[tuple[str, Sequence[Bench]]] = [(UNION, benches)]
-    galleries += [(bench.truth.name, [bench]) for bench in benches]
-    for gallery, members in galleries:
-        missing = [name for name in heads if not kept.has(PART, f"{gallery}, {name}")]
+    if records is not None:
+        yield from _rows_of_records(datasets.known, heads, kept, records)
+    for gallery in datasets.galleries:
+        missing = [name for name in heads if not kept.has(PART, _name(datasets.encoder, gallery, name))]
         if not missing:
             continue
-        database = _joined(members)
+        members = datasets.members(gallery)
+        database = joined(members)
         shared = Shared(spec=members[0].spec, device=members[0].encoder.device, progress=bars)
-        for name in missing:
-            card = head_card(name)
+        for card in map(head_card, missing):
+            started = time.perf_counter()
             fitted = card.fit(database, shared)
-            facts = {
-                "gallery": gallery,
-                "head": name,
-                "title": card.title,
-                "images": len(database),
-                "recall": recalls(card, fitted, members, len(database), bars),
-                "decisions": _in_words(fitted),
-            }
-            yield kept.keep(PART, f"{gallery}, {name}", facts)
+            found = recalls(card, fitted, members, len(database), bars)
+            facts = _facts(members[0], gallery, card, len(database), found, getattr(fitted, "decisions", {}))
+            seconds = time.perf_counter() - started  # less what heads before it fitted
+            name = _name(datasets.encoder, gallery, card.name)
+            yield kept.keep(PART, name, {**facts, "seconds": round(seconds, 1)})
         del shared
         gc.collect()
 
 
-def _joined(members: Sequence[Bench]) -> Photos:
-    if len(members) == 1:
-        return members[0].database
-    paths = [path for bench in members for path in bench.database.paths or ()]
-    return Photos(joined_tokens([bench.database.tokens for bench in members]), tuple(paths))
+def _rows_of_records(
+    known: Sequence[Identified], heads: Sequence[str], kept: KeptRows, records: Path
+) -> Iterator[dict[str, Any]]:
+    for bench in known:
+        gallery = bench.truth.name
+        for card in map(head_card, heads):
+            name = _name(bench.encoder.id, gallery, card.name)
+            record = None if kept.has(PART, name) else current_record(bench, card, records)
+            if record is not None:
+                images = len(bench.truth.database)
+                yield kept.keep(PART, name, _facts(bench, gallery, card, images, *recorded(record, bench)))
+
+
+def _name(encoder: str, gallery: str, head: str) -> str:
+    return f"{encoder}, {gallery}, {head}"
+
+
+def _facts(
+    bench: Identified,
+    gallery: str,
+    card: HeadCard,
+    images: int,
+    recall: Mapping[str, float],
+    decisions: Mapping[str, Any],
+) -> dict[str, Any]:
+    about = {"encoder": bench.encoder.id, "gallery": gallery, "head": card.name, "title": card.title, "images": images}
+    return {**about, "recall": dict(recall), "decisions": _in_words(decisions)}
 
 
 def recalls(
@@ -80,9 +106,16 @@ def recalls(
     return found
 
 
-def _in_words(fitted: Fitted) -> str:
+def recorded(record: Record, bench: Identified) -> tuple[dict[str, float], Mapping[str, Any]]:
+    """The same of a dataset alone from its record, of the first split, and what was decided for it."""
+    rows = record.evaluated(0)
+    positives = [bench.truth.positives[row] for row in rows]
+    own = [recall_at(record.rankings[rows, 0, column], positives, (1,))[0] for column in range(len(record.replicas))]
+    return {bench.truth.name: float(np.mean(own))}, record.folds[0][0]["decisions"]
+
+
+def _in_words(decisions: Mapping[str, Any]) -> str:
     """The head that was decided on, and whether answers are verified, where that was to be decided."""
-    decisions = getattr(fitted, "decisions", {})
     kind = [str(decisions[key]) for key in ("representation", "carrier") if key in decisions]
     verified = decisions.get("verification", {}).get("used")
     return ", ".join([*kind, *([] if verified is None else ["verified" if verified else "not verified"])])

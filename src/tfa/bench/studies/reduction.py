@@ -1,4 +1,4 @@
-"""`tfa bench reduction`: what fewer numbers an image, and fewer bits a number, cost in recall.
+"""`tfa bench scale reduction`: what fewer numbers an image, and fewer bits a number, cost in recall.
 
 The judged head, decided by the database alone, first construction. Galleries are all datasets as one, each searched
 by the queries of every dataset, and each dataset alone. Of every gallery R@1 at each number of dims, for rows as
@@ -14,12 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.progress import Progress, as_progress
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.heads.second_order import DTYPE, fitted_judged, fitted_spaces
 from tfa.bench.metrics.measures import recall_at
 from tfa.bench.run import Bench
-from tfa.bench.studies.joined_tokens import joined_tokens
 from tfa.method.controllers.decisions import JudgedDecisions
 from tfa.method.controllers.judged import TARGET_INCUMBENT
 from tfa.method.scorer import Compiled
@@ -29,7 +27,6 @@ from tfa.search.reduced import AGAIN
 from tfa.search.reduction import Moments, Reduction, fit_reduction, fit_reduction_by_products
 from tfa.search.ties import top_k
 
-UNION = "all as one"
 DIMS = (256, 512, 1024, 2048)
 SHARES = (0.25, 0.5, 1.0)
 AT_ONCE = 64  # queries described at a time
@@ -93,7 +90,6 @@ class ReducedGallery:
     recall: Mapping[str, float]
     variants: tuple[Variant, ...]
     spreads: tuple[Spread, ...]
-    fitted_on: tuple[Mapping[str, Any], ...] = ()  # share of images that the head was fitted to, and its recall
 
     def to_dict(self) -> dict[str, Any]:
         listed = [{**asdict(one), "mean": one.mean} for one in self.variants]
@@ -109,24 +105,16 @@ class Asked:
     positives: Sequence[np.ndarray]
 
 
-def study_alone(bench: Bench, dims: Sequence[int] = DIMS, progress: bool | Progress | None = None) -> ReducedGallery:
-    """One dataset as a gallery of its own."""
-    bars = as_progress(progress)
-    return _gallery(bench.truth.name, [bench], bench.database, Shared(spec=bench.spec, progress=bars), dims)
-
-
-def study_union(
-    benches: Sequence[Bench], dims: Sequence[int] = DIMS, progress: bool | Progress | None = None
+def study_gallery(
+    name: str,
+    benches: Sequence[Bench],
+    database: Photos,
+    shared: Shared,
+    dims: Sequence[int] = DIMS,
+    *,
+    counted: bool = False,
 ) -> ReducedGallery:
-    """All datasets as one gallery."""
-    shared = Shared(spec=benches[0].spec, progress=as_progress(progress))
-    database = Photos(joined_tokens([bench.database.tokens for bench in benches]))
-    return _gallery(UNION, benches, database, shared, dims, counted=True)
-
-
-def _gallery(
-    name: str, benches: Sequence[Bench], database: Photos, shared: Shared, dims: Sequence[int], *, counted: bool = False
-) -> ReducedGallery:
+    """The images of some datasets as one gallery; `counted`: also reductions that are fitted to a share of them."""
     head = fitted_judged(database, shared)
     assert isinstance(head.decisions, JudgedDecisions)
     compiled = head.scorer(0).compile()
@@ -144,11 +132,8 @@ def _gallery(
             for share in SHARES[:-1]:
                 some = _fit(compiled, size, share)
                 variants += _variants(name, some, compiled, asked, full, share, kinds=("int8",))
-    fitted_on = tuple(_fitted_on(share, benches, database, shared) for share in SHARES) if counted else ()
     recall = _recall(asked, [scores.argmax(axis=1)[:, None] for scores in full])
-    return ReducedGallery(
-        name, head.decisions.name, len(database), width, recall, tuple(variants), tuple(spreads), fitted_on
-    )
+    return ReducedGallery(name, head.decisions.name, len(database), width, recall, tuple(variants), tuple(spreads))
 
 
 def _asked(benches: Sequence[Bench], compiled: Compiled) -> Iterator[Asked]:
@@ -216,14 +201,15 @@ def _spread(
 # --- how many images the head's own directions and covariance need -------------------------------------------------
 
 
-def _fitted_on(share: float, benches: Sequence[Bench], database: Photos, shared: Shared) -> dict[str, Any]:
-    """R@1 of a second-order head whose directions and covariance come from a share of the images, the rest added."""
-    count, decided = len(database), fitted_judged(database, shared).decisions
-    assert isinstance(decided, JudgedDecisions)
-    carrier = decided.carrier if decided.representation == SECOND_ORDER else TARGET_INCUMBENT
+def fitted_on(share: float, head: str, benches: Sequence[Bench], database: Photos, shared: Shared) -> dict[str, Any]:
+    """R@1 of a second-order head whose directions and covariance come from a share of the images, the rest added.
+
+    `head` is what all of them are decided on; if that is no second-order head, the one that is calibrated stands in.
+    """
+    count, (representation, _, decided) = len(database), head.partition("/")
+    carrier = decided if representation == SECOND_ORDER else TARGET_INCUMBENT
     chosen = np.sort(np.random.default_rng(0).permutation(count)[: max(round(share * count), 2)])
-    some = shared if share == 1 else Shared(spec=shared.spec, progress=shared.progress)
-    spaces = fitted_spaces(database.select(chosen) if share < 1 else database, some)
+    spaces = fitted_spaces(database.select(chosen) if share < 1 else database, shared)
     space, tokens = spaces.spaces[0], database.tokens
     blocks = (tokens.select(slice(low, low + AT_ONCE)) for low in range(0, count, AT_ONCE))
     coordinates = np.concatenate([space.side.describe(block, True, DTYPE).coordinates for block in blocks])
@@ -232,5 +218,5 @@ def _fitted_on(share: float, benches: Sequence[Bench], database: Photos, shared:
     asked = list(_asked(benches, compiled))
     first = [(one.vectors @ compiled.database.T).argmax(axis=1)[:, None] for one in asked]
     recall = _recall(asked, first)
-    return {"share": share, "images": len(chosen), "carrier": carrier, "recall": recall,
+    return {"fitted_on": share, "images": len(chosen), "carrier": carrier, "recall": recall,
             "mean": float(np.mean(list(recall.values())))}  # fmt: skip

@@ -13,7 +13,6 @@ from tfa.cli.bench import (
     explore,
     figures,
     judge,
-    reduction,
     run,
     scale,
     score,
@@ -74,10 +73,6 @@ VERBS: Mapping[Callable[..., Any], str] = {
     judge.judge: """
         tfa bench judge --dataset sped=data/sped --dataset nordland-540=data/nordland
         tfa bench judge --dataset sped=data/sped --out judge.json
-    """,
-    reduction.reduction: """
-        tfa bench reduction --dataset sped=data/sped --dataset nordland-540=data/nordland
-        tfa bench reduction --dataset sped=data/sped --out reduction.json
     """,
     confidence.confidence: """
         tfa bench confidence --dataset sped=data/sped --dataset nordland=data/nordland

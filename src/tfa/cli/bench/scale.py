@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tfa.cli import options
 from tfa.cli.console import note, print_json, print_text, wants_progress
+
+if TYPE_CHECKING:
+    from tfa.bench.scale.datasets import Datasets
 
 
 def scale(
@@ -17,7 +21,8 @@ def scale(
         list[str] | None,
         typer.Argument(
             metavar="PART",
-            help="engines, switches, killed, replicas, ray or union. If none is named: all; union needs --dataset.",
+            help="engines, switches, killed, replicas, ray, union or reduction. If none is named: all; the last two "
+            "need --dataset.",
         ),
     ] = None,
     sizes: Annotated[
@@ -43,14 +48,27 @@ def scale(
     ] = None,
     dataset: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=PATH", help="For union: a dataset and its folder, as for tfa bench run; several."),
+        typer.Option(
+            metavar="NAME=PATH",
+            help="For union and reduction: a dataset and its folder, as for tfa bench run; several.",
+        ),
     ] = None,
     heads: Annotated[str | None, typer.Option(metavar="NAME,…", help="For union: heads, as for tfa bench run.")] = None,
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            exists=True,
+            file_okay=False,
+            help="For union: take each dataset alone from these records of tfa bench run, where they are up to date.",
+        ),
+    ] = None,
     encoder: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="For ray and union. If not given: a quick one of random weights for ray, dinov2-s14-focus for union.",
+            help="For ray, union and reduction. If not given: a quick one of random weights for ray, else "
+            "dinov2-s14-focus.",
         ),
     ] = None,
     work: Annotated[
@@ -70,20 +88,33 @@ def scale(
             help="Keep every row there as soon as it is done, in JSON; rows that are there are not measured again.",
         ),
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Put the tables into this Markdown file, between <!-- scale: PART --> and <!-- end of PART -->.",
+        ),
+    ] = None,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure what carries a map past one machine: engines by size, switches of versions, kills, replicas, Ray."""
+    """Measure what carries a map past one machine: engines by size, switches of versions, kills, replicas, Ray, all
+    datasets as one gallery, fewer numbers an image."""
+    from tfa.base.files import write_text
     from tfa.bench.scale.kept_rows import KeptRows
-    from tfa.bench.scale.page import page
-    from tfa.bench.scale.suite import ScaleSettings, chosen_parts, run_parts
+    from tfa.bench.scale.page import all_tables, filled, tables
+    from tfa.bench.scale.suite import OF_DATASETS, ScaleSettings, chosen_parts, run_parts
 
     wanted = chosen_parts(parts or ())
-    if "union" in wanted and not dataset:
+    joining = [part for part in wanted if part in OF_DATASETS]
+    if joining and len(dataset or ()) < 2:
+        named = " and ".join(joining)
         if parts:
-            raise typer.BadParameter("union joins datasets; give --dataset NAME=PATH, at least twice")
-        wanted.remove("union")
-        note("union is left out: it needs --dataset NAME=PATH, at least twice")
+            raise typer.BadParameter(f"{named}: datasets are joined; give --dataset NAME=PATH, at least twice")
+        wanted = [part for part in wanted if part not in joining]
+        note(f"{named} are left out: they need --dataset NAME=PATH, at least twice")
     if out is not None:
         options.check_writable(out)
     progress = wants_progress(quiet)
@@ -97,7 +128,8 @@ def scale(
         photos=photos,
         encoder=encoder,
         heads=_listed(heads),
-        benches=lambda: prepared(dataset or (), encoder or "dinov2-s14-focus", progress),
+        records=records,
+        datasets=cache(lambda: identified(dataset or (), encoder or "dinov2-s14-focus", progress)),
     )
     kept = KeptRows(out, again=again)
     for row in run_parts(wanted, settings, kept, progress):
@@ -106,20 +138,26 @@ def scale(
     if json:
         print_json(kept.to_dict())
     else:
-        print_text(page(kept.rows.values()))
+        print_text(all_tables(kept.rows.values()))
+    if page is not None:
+        write_text(page, filled(page.read_text("utf-8"), tables(kept.rows.values())))
+        note(f"wrote {page}")
     if out is not None:
         note(f"wrote {out}")
 
 
-def prepared(dataset: Sequence[str], encoder: str, progress: bool) -> list[Any]:
-    """Datasets with their tokens."""
+def identified(dataset: Sequence[str], encoder: str, progress: bool) -> Datasets:
+    """Datasets, which are encoded when a row needs their tokens."""
     from tfa.base.config import EncoderOptions
     from tfa.base.progress import as_progress
+    from tfa.bench.record_inputs import identify
     from tfa.bench.run import prepare
+    from tfa.bench.scale.datasets import Datasets
     from tfa.cli.bench.run import load_all, loaded_encoder
 
-    model, bars = loaded_encoder(encoder, EncoderOptions()), as_progress(progress)
-    return [prepare(data, model, progress=bars) for data in load_all(dataset)]
+    model, bars, loaded = loaded_encoder(encoder, EncoderOptions()), as_progress(progress), load_all(dataset)
+    known = [identify(data, model) for data in loaded]
+    return Datasets(known, lambda: [prepare(data, model, progress=bars) for data in loaded])
 
 
 def _listed(text: str | None) -> list[str]:

@@ -128,7 +128,8 @@ def _fit(database: Photos, shared: Shared, *, words: int, center_norm: str) -> V
         str(seed): partial(describe, centers=with_norm(centers, center_norm))
         for seed, centers in zip(SEEDS, fitted, strict=True)
     }
-    return VectorHead.of(database, how, "database", shared.progress)
+    make = lambda: VectorHead.of(database, how, "database", shared.progress)  # noqa: E731
+    return shared.once(f"anyloc of {words} words, {center_norm}", make)
 
 
 def _card(name: str, title: str, words: int, center_norm: str, note: str = "") -> HeadCard:
