@@ -137,6 +137,7 @@ class StubMap:
             "headline": "30 photos, 1 near-duplicate group, expected recall 91 %, calibrate for night", "heads": heads,
             "what_answers": {"calibration": self.active, "verified": True, "in_words": "answers come from a stub"},
             "advice": ["Calibrate: tfa calibrate town.tfa PHOTOS"], "recall": [], "lonely": [], "rules": rules(),
+            "evidence": self.evidence(),
             "duplicates": [{"images": [self.record(1), self.record(2)]}],
             "hubs": [{**self.record(3), "returned_by": 44}], "least_alike": [{**self.record(5), "cosine": 0.2}],
         }  # fmt: skip

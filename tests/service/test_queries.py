@@ -136,6 +136,7 @@ def test_evidence_and_report_are_told(client, town):
     assert report["headline"].startswith("14 photos, no near duplicates, expected recall not known")
     assert report["heads"] == [{"title": "Without a calibration", "decided": told["decided"]}]
     assert report["what_answers"]["calibration"] is None
+    assert report["evidence"] == told
     assert {one["image_url"] for one in report["least_alike"]} <= {f"v1/images/{i}/file?map=town" for i in range(14)}
     assert str(town.parent) not in json.dumps(report)
     add(client, ("new.png", picture(40)))

@@ -9,7 +9,8 @@ export async function showDecisions() {
   alertIn("decisions-alert", null);
   const place = byId("decisions-body");
   try {
-    const [report, evidence] = await Promise.all([call("v1/report"), call("v1/evidence")]);
+    const report = await call("v1/report");
+    const { evidence } = report;
     const whose = evidence.calibration ? `, calibrated to ${evidence.calibration}` : "";
     place.replaceChildren(
       ...reportCards(report),

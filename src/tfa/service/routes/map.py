@@ -91,7 +91,7 @@ def _report(live: Served, place_map: Any) -> dict[str, Any]:
         }
 
     found = report_of(place_map, called=live.path_name)
-    plain = ("tfa", "headline", "near", "queries", "answers", "returned_by", "recall", "advice", "rules")
+    plain = ("tfa", "headline", "near", "queries", "answers", "returned_by", "recall", "advice", "rules", "evidence")
     facts = found["map"]
     return {
         **{key: found[key] for key in plain},
