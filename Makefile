@@ -10,9 +10,10 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-# Worker processes of the tests. The tests of one file stay in one of them and share what the file sets up.
+# Worker processes of the tests. The tests of one file stay in one of them and share what the file sets up; files are
+# handed out in the order of tests/conftest.py, those that take long first.
 WORKERS ?= 2
-PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Datasets of docs/results.md, below the folder DATA: name=folder
 RESULTS_OF := sped=sped nordland-540=nordland gardens-point=gardens_point_day_day campus-loop=campus_loop \
@@ -23,10 +24,16 @@ FAULTS_OUT ?= faults-out
 
 .PHONY: demo browser lint test test-fast check faults results soak audit clean
 
-# The stamp is remade whenever the dependencies change.
+# Hundreds of processes import the same modules: the first one keeps what it compiled, whatever the caller's habit is.
+unexport PYTHONDONTWRITEBYTECODE
+
+# The stamp is remade whenever the dependencies change. A newer pip resolves in a third less time; an old one does as well.
+# Most modules are never imported: those that are get compiled then, all of them would take a minute now.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	-$(PIP) --upgrade 'pip>=25'
+	$(PIP) --no-compile -c constraints.txt -e '.[dev]'
 	touch $@
 
 demo: $(VENV)/.installed
@@ -71,7 +78,7 @@ soak: $(VENV)/.installed
 
 # pip-audit asks PyPI for known weaknesses. Versions that nobody answers for are listed, and are no success.
 audit: $(VENV)/.installed
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[audit]'
+	@$(PIP) --no-compile -c constraints.txt -e '.[audit]'
 	@$(BIN)/python -m tests.dependencies.audit
 
 clean:

@@ -8,9 +8,15 @@ import pytest
 from tests.servers import own_postgres, postgres  # noqa: F401
 from tests.servers_milvus import milvus_address, own_milvus  # noqa: F401
 
+LONG = {"browser", "kill", "encoder", "slow", "engines", "faults"}
 
+
+@pytest.hookimpl(trylast=True)  # the folders give marks of their own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that opens the browser has its mark, however it comes by it."""
+    """A test that opens the browser has its mark, however it comes by it. Files with tests that take long come first:
+    the quick ones at the end then keep all workers busy until it."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
+    long = {item.path for item in items if any(mark.name in LONG for mark in item.iter_markers())}
+    items.sort(key=lambda item: item.path not in long)
