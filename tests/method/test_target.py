@@ -55,7 +55,6 @@ CASES = [  # seed, noise of the database, noise and size of the target, with a g
         (CASES[2], "float64", "cpu"),
         *(pytest.param(case, "float64", "cpu", marks=pytest.mark.slow) for case in (CASES[1], *CASES[3:])),
         (CASES[3], "float32", "cpu"),
-        pytest.param(CASES[0], "float32", "cpu", marks=pytest.mark.slow),
         pytest.param(CASES[1], "float64", "torch", marks=pytest.mark.slow),
     ],
 )
