@@ -11,9 +11,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 
 # Worker processes of the tests. The tests of one file stay in one of them and share what the file sets up; files are
-# handed out in the order of tests/conftest.py, those that take long first.
+# handed out in the order of tests/conftest.py, those that take long first. A thread each: workers that share the cores
+# spend as much time again waiting for each other's threads.
 WORKERS ?= 2
-PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Datasets of docs/results.md, below the folder DATA: name=folder
 RESULTS_OF := sped=sped nordland-540=nordland gardens-point=gardens_point_day_day campus-loop=campus_loop \
@@ -55,7 +56,10 @@ test: $(VENV)/.installed browser
 test-fast: $(VENV)/.installed
 	$(PYTEST) -m "not browser and not kill and not encoder and not slow and not faults and not engines"
 
-check: lint test
+# mypy takes one core; meanwhile another process compiles the tests and what they import.
+check: $(VENV)/.installed
+	$(BIN)/python -m pytest -q --collect-only > /dev/null & $(MAKE) lint; linted=$$?; wait; exit $$linted
+	$(MAKE) test
 
 # The table is written whether something failed or not; make fails if something did.
 faults: $(VENV)/.installed

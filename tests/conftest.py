@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 
 # One server for all tests, whichever folder asks for it.
 from tests.servers import own_postgres, postgres  # noqa: F401
 from tests.servers_milvus import milvus_address, own_milvus  # noqa: F401
+
+settings.register_profile("tfa", deadline=None)  # no test fails because others use the machine
+settings.load_profile("tfa")
 
 LONG = {"browser", "kill", "encoder", "slow", "engines", "faults"}
 

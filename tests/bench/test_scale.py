@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tests.bench.test_reduction_study import made_up
 from tfa.base.files import BadFile
-from tfa.bench.scale import engines
+from tfa.bench.scale import engines, switches
 from tfa.bench.scale.contenders import CONTENDERS
 from tfa.bench.scale.engines import EngineSettings, measured, run_engines
 from tfa.bench.scale.kept_rows import KeptRows
@@ -179,8 +179,9 @@ def test_what_goes_wrong_in_switches_is_counted():
 @pytest.mark.engines
 @pytest.mark.kill
 @pytest.mark.slow
-def test_switches_kills_and_replicas_of_a_folder_of_lancedb():
+def test_switches_kills_and_replicas_of_a_folder_of_lancedb(monkeypatch):
     pytest.importorskip("lancedb")
+    monkeypatch.setattr(switches, "ASKERS", 1)  # each imports for seconds; two: tfa bench scale
     settings, kept = ScaleSettings(engines=["lance"], switches=3, edits=2), KeptRows()
     rows = {row["part"]: row for row in run_parts(["switches", "killed", "replicas"], settings, kept)}
     assert rows["switches"]["queries"] > 0
