@@ -13,8 +13,10 @@ BIN    := $(VENV)/bin
 # Worker processes of the tests. The tests of one file stay in one of them and share what the file sets up; files are
 # handed out in the order of tests/conftest.py, those that take long first. A thread each: workers that share the cores
 # spend as much time again waiting for each other's threads.
+# Their files, each of which is synced as it is written, lie in memory if 4 GB of that are free.
 WORKERS ?= 2
-PYTEST  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+MEMORY  := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
+PYTEST  := $(MEMORY) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Datasets of docs/results.md, below the folder DATA: name=folder
 RESULTS_OF := sped=sped nordland-540=nordland gardens-point=gardens_point_day_day campus-loop=campus_loop \

@@ -15,7 +15,6 @@ settings.load_profile("tfa")
 LONG = {"browser", "kill", "encoder", "slow", "engines", "faults"}
 
 
-@pytest.hookimpl(trylast=True)  # the folders give marks of their own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test that opens the browser has its mark, however it comes by it. Files with tests that take long come first:
     the quick ones at the end then keep all workers busy until it."""

@@ -28,7 +28,8 @@ FEW_DIMS, ROUNDED = 8, 0.005
 
 
 def told_apart(kind, head):
-    marks = () if kind == MEMORY else (pytest.mark.engines,)
+    quick = (kind, head) == (MEMORY, "judged")
+    marks = () if quick else (pytest.mark.slow,) if kind == MEMORY else (pytest.mark.engines,)
     return pytest.param((kind, head), marks=marks, id=f"{kind}-{head}")
 
 
