@@ -12,9 +12,13 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-# Worker processes of the tests. The tests of one file stay in one of them and share what the file sets up.
+# Worker processes of the tests. The tests of one file stay in one of them and share what the file sets up; files are
+# handed out in the order of tests/conftest.py, those that take long first. A thread each: workers that share the cores
+# spend as much time again waiting for each other's threads.
+# Their files, each of which is synced as it is written, lie in memory if 4 GB of that are free.
 WORKERS ?= 2
-PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+MEMORY  := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 4000000 {print "TMPDIR=/dev/shm"}')
+PYTEST  := $(MEMORY) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Datasets of docs/results.md, below the folder DATA: name=folder
 RESULTS_OF := sped=sped nordland-540=nordland gardens-point=gardens_point_day_day campus-loop=campus_loop \
@@ -25,10 +29,16 @@ FAULTS_OUT ?= faults-out
 
 .PHONY: demo browser lint test test-fast check faults results soak audit docs dist clean
 
-# The stamp is remade whenever the dependencies change.
+# Hundreds of processes import the same modules: the first one keeps what it compiled, whatever the caller's habit is.
+unexport PYTHONDONTWRITEBYTECODE
+
+# The stamp is remade whenever the dependencies change. A newer pip resolves in a third less time; an old one does as well.
+# Most modules are never imported: those that are get compiled then, all of them would take a minute now.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	-$(PIP) --upgrade 'pip>=25'
+	$(PIP) --no-compile -c constraints.txt -e '.[dev]'
 	touch $@
 
 demo: $(VENV)/.installed
@@ -51,7 +61,10 @@ test: $(VENV)/.installed browser
 test-fast: $(VENV)/.installed
 	$(PYTEST) -m "not browser and not kill and not encoder and not slow and not faults and not engines"
 
-check: lint test
+# mypy takes one core; meanwhile another process compiles the tests and what they import.
+check: $(VENV)/.installed
+	$(BIN)/python -m pytest -q --collect-only > /dev/null & $(MAKE) lint; linted=$$?; wait; exit $$linted
+	$(MAKE) test
 
 # The table is written whether something failed or not; make fails if something did.
 faults: $(VENV)/.installed
@@ -76,7 +89,7 @@ soak: $(VENV)/.installed
 
 # pip-audit asks PyPI for known weaknesses. Versions that nobody answers for are listed, and are no success.
 audit: $(VENV)/.installed
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[audit]'
+	@$(PIP) --no-compile -c constraints.txt -e '.[audit]'
 	@$(BIN)/python -m tests.dependencies.audit
 
 # The documentation as a site in build/site; fails if a link of it leads nowhere.

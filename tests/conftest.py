@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 # One server for all tests, whichever folder asks for it.
 from tests.servers import own_postgres, postgres  # noqa: F401
@@ -24,15 +25,25 @@ def _not_the_users_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     kept.mkdir(parents=True, exist_ok=True)
     (own / "weights").symlink_to(kept)
     with pytest.MonkeyPatch.context() as patch:
-        for name in [name for name in os.environ if name.startswith("TFA_") and not name.startswith(("TFA_FAULTS", "TFA_TEST"))]:
-            patch.delenv(name)
+        for name in list(os.environ):
+            if name.startswith("TFA_") and not name.startswith(("TFA_FAULTS", "TFA_TEST")):
+                patch.delenv(name)
         patch.setenv("TFA_CACHE", str(own))
         patch.setenv("XDG_CONFIG_HOME", str(own / "config"))
         yield
 
 
+settings.register_profile("tfa", deadline=None)  # no test fails because others use the machine
+settings.load_profile("tfa")
+
+LONG = {"browser", "kill", "encoder", "slow", "engines", "faults"}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that opens the browser has its mark, however it comes by it."""
+    """A test that opens the browser has its mark, however it comes by it. Files with tests that take long come first:
+    the quick ones at the end then keep all workers busy until it."""
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.browser)
+    long = {item.path for item in items if any(mark.name in LONG for mark in item.iter_markers())}
+    items.sort(key=lambda item: item.path not in long)

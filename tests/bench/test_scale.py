@@ -15,7 +15,7 @@ from tfa.base.spill import Spill
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.record_inputs import current_record
 from tfa.bench.run import run_heads
-from tfa.bench.scale import engines
+from tfa.bench.scale import engines, switches
 from tfa.bench.scale.contenders import CONTENDERS
 from tfa.bench.scale.datasets import UNION, Datasets
 from tfa.bench.scale.engines import EngineSettings, measured, run_engines
@@ -201,8 +201,9 @@ def test_what_goes_wrong_in_switches_is_counted():
 @pytest.mark.engines
 @pytest.mark.kill
 @pytest.mark.slow
-def test_switches_kills_and_replicas_of_a_folder_of_lancedb():
+def test_switches_kills_and_replicas_of_a_folder_of_lancedb(monkeypatch):
     pytest.importorskip("lancedb")
+    monkeypatch.setattr(switches, "ASKERS", 1)  # each imports for seconds; two: tfa bench scale
     settings, kept = ScaleSettings(engines=["lance"], switches=3, edits=2), KeptRows()
     rows = {row["part"]: row for row in run_parts(["switches", "killed", "replicas"], settings, kept)}
     assert rows["switches"]["queries"] > 0

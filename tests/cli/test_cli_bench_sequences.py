@@ -7,6 +7,7 @@ import json
 import pytest
 
 import tfa.encoders
+from tests.bench.test_sequence_study import few_seen  # noqa: F401
 from tests.cli.conftest import write_drive
 from tfa.bench.studies.sequences import TABLES, table_rows
 

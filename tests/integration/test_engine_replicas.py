@@ -21,7 +21,7 @@ from tfa.maps.engine_map import EngineMap
 from tfa.service.settings import ServiceSettings
 
 pytestmark = pytest.mark.engines
-PLACES, SWITCHES, SECOND = 14, 30, 1.0
+PLACES, SWITCHES, SECOND = 14, 10, 1.0
 
 
 @pytest.fixture(autouse=True)

@@ -38,7 +38,7 @@ def encoder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def demo(encoder, tmp_path_factory):
     out = tmp_path_factory.mktemp("demo")
-    return run_demo(out, references=24, queries=12, encoder=encoder)
+    return run_demo(out, references=24, queries=8, encoder=encoder)
 
 
 def test_the_demo_writes_what_it_says(demo):

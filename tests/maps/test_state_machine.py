@@ -168,7 +168,7 @@ def made_world(tmp_path: Path) -> Path:
 def test_any_order_of_edits(tmp_path: Path) -> None:
     EditedMap.made, EditedMap.folder = made_world(tmp_path), tmp_path / "edited"
     bounds = settings(
-        max_examples=18,
+        max_examples=10,
         stateful_step_count=10,
         deadline=None,
         suppress_health_check=list(HealthCheck),

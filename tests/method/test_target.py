@@ -1,4 +1,4 @@
-"""The target-calibrated controller against its plain statement, and every branch of every rule."""
+"""The target-calibrated controller against its plain statement."""
 
 import dataclasses
 import json
@@ -11,12 +11,8 @@ from tfa.base.backend import backend_for
 from tfa.base.config import HeadSpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch, FewPhotos
-from tfa.method.controllers import reasons
-from tfa.method.controllers.decisions import BranchQuality, GlobalEvidence, RouteEvidence, TargetDecisions
-from tfa.method.controllers.rules import admits, choose_route
-from tfa.method.controllers.target import local_share, mixture_weight
-from tfa.method.evidence.information import extreme_support, information
-from tfa.method.evidence.relation import Subsamples, View, relation_terms
+from tfa.method.controllers.decisions import TargetDecisions
+from tfa.method.evidence.relation import Subsamples
 from tfa.method.residuals import ASSIGNMENTS, describe
 from tfa.pipeline import calibrate, fit
 from tfa.reference import database as reference
@@ -55,7 +51,6 @@ CASES = [  # seed, noise of the database, noise and size of the target, with a g
         (CASES[2], "float64", "cpu"),
         *(pytest.param(case, "float64", "cpu", marks=pytest.mark.slow) for case in (CASES[1], *CASES[3:])),
         (CASES[3], "float32", "cpu"),
-        pytest.param(CASES[0], "float32", "cpu", marks=pytest.mark.slow),
         pytest.param(CASES[1], "float64", "torch", marks=pytest.mark.slow),
     ],
 )
@@ -162,66 +157,6 @@ def test_a_target_without_global_tokens_leaves_them_out():
     assert made.evidence.global_token is None
 
 
-# --- rules on constructed evidence -------------------------------------------------------------------------------
-
-
-def route_of(a, g, capacity=(-1, 1), m_A=0.0, m_G=0.0):
-    return RouteEvidence({}, {}, {}, capacity, m_A, m_G, a, g)
-
-
-@pytest.mark.parametrize(
-    ("evidence", "route", "because"),
-    [
-        (route_of((-2, -1), (-2, -1)), "hard", "both views"),
-        (route_of((-2, 1), (-2, 1), (-3, -1), -0.1, -0.1), "hard", "less information"),
-        (route_of((-2, 1), (-2, 1), (-3, -1), -0.1, 0.1), "soft", "no reason to discard"),
-        (route_of((-2, 1), (-2, 1), (-3, -1), 0.1, -0.1), "soft", "no reason to discard"),
-        (route_of((-2, -1), (-2, 1)), "soft", "no reason to discard"),
-        (route_of((0.1, 1), (-2, 1)), "mixture", "favours soft"),
-        (route_of((0, 1), (0, 1)), "soft", "no reason to discard"),
-    ],
-)
-def test_route(evidence, route, because):
-    assert choose_route(evidence) == route
-    assert because in reasons.of_route(route, 0.5, evidence)
-
-
-def test_mixture_weight():
-    assert mixture_weight(0) == pytest.approx(0.5)
-    assert (mixture_weight(5), mixture_weight(-5)) == (pytest.approx(1), pytest.approx(0, abs=1e-15))
-    assert mixture_weight(0.5) == pytest.approx(np.sin(np.pi * 1.5 / 4) ** 2)
-
-
-def token_of(q_local, q_cls, r_T, r_C=0.5, r_J=0.5, corr=(0.1, -0.1, -0.1)):
-    quality = BranchQuality(1, 1, 1, q_local, 1)
-    return GlobalEvidence(quality, dataclasses.replace(quality, Q=q_cls), r_T, r_C, r_J, corr)
-
-
-@pytest.mark.parametrize(
-    ("token", "admitted", "because"),
-    [
-        (token_of(0.5, 0.5, 1.0), True, "used: quality"),
-        (token_of(0.5, 0.6, 0.99), False, "stands out less"),
-        (token_of(0.5, 0.4, 1.5), False, "left out: quality"),
-        (token_of(0.5, 0.4, 1.0, 1.0, 1.0, (-0.1, -0.2, -0.3)), True, "complements"),
-        (token_of(0.5, 0.4, 1.0, 1.0, 1.0, (-0.1, 0.0, -0.3)), False, "left out"),
-        (token_of(0.5, 0.4, 1.0, 0.9, 1.0, (-0.1, -0.2, -0.3)), False, "left out"),
-        (token_of(0.5, 0.4, 0.9, 1.0, 1.0, (-0.1, -0.2, -0.3)), False, "left out"),
-        (token_of(0.5, 0.4, 1.0, 1.0, 0.9, (-0.1, -0.2, -0.3)), False, "left out"),
-    ],
-)
-def test_admission(token, admitted, because):
-    assert admits(token) == admitted
-    assert because in reasons.of_target_token(token, admitted, True)
-
-
-def test_shares_and_other_reasons():
-    assert local_share(0.6, 0.2) == pytest.approx(0.75)
-    assert local_share(0, 0) == 0.5
-    assert "no global token" in reasons.of_target_token(None, False, True)
-    assert "do not vary" in reasons.of_target_token(token_of(1, 1, 1), False, False)
-
-
 def test_mixture_weighs_both_branches():
     database = world(24)
     head = fit(database, SPEC, dtype="float64")
@@ -285,35 +220,3 @@ def test_zero_strengths_give_the_original_score():
     adaptive = assemble(head, plain, *build).scores(database)
     original = assemble(head, dataclasses.replace(plain, carrier="original"), *build).scores(database)
     np.testing.assert_array_equal(adaptive, original)
-
-
-# --- invariants of the statistics --------------------------------------------------------------------------------
-
-
-def test_a_collapsed_retriever_has_no_information():
-    np.testing.assert_allclose(information(np.full((3, 10), 4), 20), 0, atol=1e-9)
-    perfect = information(np.tile(np.arange(10), (3, 1)), 20)
-    np.testing.assert_allclose(perfect, 1, atol=1e-9)
-
-
-def test_relation_of_a_retriever_that_answers_itself_is_perfect():
-    rng = np.random.default_rng(0)
-    x = reference.l2(rng.normal(size=(12, 5)))
-    gram = x @ x.T
-    terms = relation_terms(View(gram, gram, gram), np.stack([rng.choice(12, 8, replace=False) for _ in range(5)]))
-    for values in (terms.alignment, terms.reciprocal_rank, terms.mutual, terms.rank_preservation):
-        np.testing.assert_allclose(values, 1, atol=1e-9)
-
-
-def test_relation_of_a_collapsed_retriever_is_nothing():
-    x = reference.l2(np.random.default_rng(0).normal(size=(12, 5)))
-    gram = x @ x.T
-    collapsed = View(gram, np.full((12, 12), gram[3, 3]), np.repeat(gram[:, 3:4], 12, axis=1))
-    terms = relation_terms(collapsed, np.arange(12)[None, :])
-    assert (terms.alignment[0], terms.rank_preservation[0]) == (0, 0)
-    assert terms.mutual[0] == pytest.approx(1 / 12)
-
-
-def test_extreme_support():
-    assert extreme_support(np.tile(np.arange(8), (3, 1)), 20) == pytest.approx(1)
-    assert extreme_support(np.zeros((3, 8), int), 20) == pytest.approx(np.sqrt(1 / 8 / 8))

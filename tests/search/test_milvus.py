@@ -12,7 +12,8 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from tests.search.store_contract import DIMENSIONS, StoreContract, best_of, entries_of, vectors_with_bias
+from tests.search.store_contract import StoreContract
+from tests.search.store_world import DIMENSIONS, best_of, entries_of, vectors_with_bias
 from tfa.errors import BadSpec, EngineConflict, EngineUnavailable, MissingExtra
 from tfa.search.engines import milvus_collection, milvus_documents
 from tfa.search.engines.milvus import MilvusStore

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.search.engine_contract import EngineContract
-from tests.search.store_contract import StoreContract, entries_of, vectors_with_bias
+from tests.search.store_contract import StoreContract
+from tests.search.store_world import entries_of, vectors_with_bias
 from tests.servers import PostgresServer
 from tfa.errors import BadSpec, EngineUnavailable
 from tfa.search.store import Entries, Where

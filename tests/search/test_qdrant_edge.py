@@ -9,7 +9,8 @@ import sys
 import numpy as np
 import pytest
 
-from tests.search.store_contract import DIMENSIONS, StoreContract, entries_of
+from tests.search.store_contract import StoreContract
+from tests.search.store_world import DIMENSIONS, entries_of
 from tfa.errors import BadSpec, EngineConflict, EngineUnavailable, MissingExtra
 from tfa.search.engines.qdrant_edge import QdrantEdgeStore
 
@@ -27,7 +28,7 @@ except EngineConflict as error:
 """
 WRITE_AND_DIE = """
 import os, sys
-from tests.search.store_contract import *
+from tests.search.store_world import *
 from tfa.search.engines.qdrant_edge import QdrantEdgeStore
 store = QdrantEdgeStore.connect(sys.argv[1])
 collection = store.create("places__v1", DIMENSIONS)

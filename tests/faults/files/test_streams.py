@@ -33,6 +33,11 @@ HELP = ("--help", "--version")  # printed before a verb is chosen
 ONCE = ("remove", "--drop")  # what is gone cannot be taken away again
 
 
+def verb_of(words: list[str]) -> tuple[str, ...]:
+    """`query`, `bench score`; the help of a verb is another one."""
+    return (*words[: 2 if words[0] == "bench" else 1], *(word for word in words if word in HELP))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name in (MAP, "photos"):
@@ -50,7 +55,9 @@ def folder(tmp_path: Path) -> Path:
 def test_the_end_is_quiet_and_the_exit_code_says_why(campaign: Campaign, folder: Path) -> None:
     plan: list[tuple[list[str], str, str]] = []
     for number, words in enumerate(VERBS):
-        # Each verb in one of the ways, or in all of them.
+        if not campaign.full and any(verb_of(words) == verb_of(earlier) for earlier in VERBS[:number]):
+            continue
+        # Each verb once and in one of the ways, or with all its options and in all of them.
         once = campaign.size(1, 3) == 1 or any(word in ONCE for word in words)
         tried = [STREAMS[number % 3]] if once else list(STREAMS)
         plan += [(words, kind, str(folder / f"{number}-{kind}.txt")) for kind in tried]

@@ -17,14 +17,14 @@ Positives = Sequence[Sequence[int]] | Sequence[np.ndarray]
 def matches(ranked: np.ndarray, positives: Positives, nothing: int | None = None) -> np.ndarray:
     """Which entries of `ranked` `q … n` are positives of their query."""
     ranked = np.asarray(ranked).astype(np.int64)  # records hold unsigned integers, which know no -1
-    end = 1 + max((int(np.max(right)) for right in positives if len(right)), default=-1)
+    rights = [np.asarray(right, np.int64) for right in positives]
+    end = 1 + int(np.concatenate(rights).max(initial=-1)) if rights else 0
     table = np.zeros(end + 1, bool)  # its last slot stays False: what lies outside the positives falls there
     slots = np.clip(ranked, -1, end)
     if nothing is not None:
         slots[ranked == nothing] = end
     hits = np.zeros(ranked.shape, bool)
-    for query, (row, right) in enumerate(zip(slots, positives, strict=True)):
-        own = np.asarray(right, np.int64)
+    for query, (row, own) in enumerate(zip(slots, rights, strict=True)):
         table[own] = True
         hits[query] = table[row]
         table[own] = False
