@@ -80,7 +80,7 @@ DATASETS = $(foreach pair,$(RESULTS_OF),--dataset $(firstword $(subst =, ,$(pair
 results: $(VENV)/.installed
 	@test -d "$(DATA)" || { echo "give the folder of the datasets: make results DATA=data"; exit 1; }
 	$(BIN)/tfa bench run --encoder $(RESULTS_ENCODER) --heads main --depth 20 --split-depth 12 --out results $(DATASETS)
-	$(BIN)/tfa bench run --encoder $(RESULTS_ENCODER) --heads all --depth 5 --split-depth 5 --out results $(DATASETS)
+	$(BIN)/tfa bench run --encoder $(RESULTS_ENCODER) --heads all --depth 5 --split-depth 1 --out results $(DATASETS)
 	$(BIN)/tfa bench results --records results --encoder $(RESULTS_ENCODER) --out docs/results.md
 
 SECONDS ?= 3600

@@ -24,7 +24,7 @@ FINDINGS = (
     ("judged-online", "judged"),
     *((head, head.removesuffix("-v")) for head in GROUPS["main"] if head.endswith("-v")),
 )
-HOLDS, WITHIN_CHANCE, REVERSED = "holds", "has the same sign, within chance", "does not hold"
+HOLDS, WITHIN_CHANCE, REVERSED = "hold", "have the same sign within chance", "do not hold"
 
 ByHead = Mapping[tuple[str, str], Scored]  # dataset and head → its score under one encoder
 

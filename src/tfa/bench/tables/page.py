@@ -83,7 +83,7 @@ def _about_encoder(encoder: str) -> str:
     card = CATALOGUE.get(encoder.partition("@")[0])
     about = "" if card is None else f"\n({card.about})"
     if encoder.endswith("/hf"):
-        about += ", its positions resampled as transformers does"
+        about += ",\nits positions resampled as transformers does"
     return (
         f"**The encoder is `{encoder}`{about},\n"
         "not one of the paper's: these figures are not the paper's figures, and its figures beside them are for\n"
