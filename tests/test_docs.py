@@ -207,15 +207,15 @@ def test_the_command_line_page_has_every_verb_and_option():
 @pytest.mark.slow
 def test_the_readme_leads_with_what_the_records_say():
     readme = (ROOT / "README.md").read_text("utf-8")
-    shown = re.search(r"<!-- overview: (.*?) -->\n(.*?)<!-- end of overview -->", readme, re.DOTALL)
+    shown = re.search(r"<!-- product: (.*?) -->\n(.*?)<!-- end of product -->", readme, re.DOTALL)
     assert shown is not None
     assert shown.start() < readme.index("\n## ")
     command = shown[1].split()
-    found = CliRunner().invoke(app(), [*command[1:-2], str(ROOT / command[-2]), command[-1]])
+    found = CliRunner().invoke(app(), [*command[1:-1], str(ROOT / command[-1])])
     assert found.exit_code == 0, found.output
     table = [line for line in found.output.splitlines() if line.startswith("|")]
     assert shown[2].split("\n")[:-1] == table
-    assert len(table) > 12
+    assert len(table) > 7
 
 
 def test_the_tables_of_the_judge_are_those_the_command_printed():

@@ -39,10 +39,12 @@ def results_page(results: Path, *, encoder: str, command: str) -> str:
     if not any(one.encoder == encoder for one in scored):
         known = ", ".join(sorted({one.encoder for one in everything}))
         raise NoTable(f"{results} holds no record of encoder {encoder!r}; it has {known}")
+    tables = list(_tables(scored))
     sections = [
         _introduction(encoder, command, recorded=all(one.algorithm for one in scored)),
+        *tables[:1],  # first what a user gets
         _datasets(scored),
-        *_tables(scored),
+        *tables[1:],
         _against_peers(scored),
         _deep(scored),
         _decisions(scored),
