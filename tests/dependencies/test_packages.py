@@ -7,15 +7,18 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.test_architecture import ROOT, tracked_files
 from tfa.version import __version__
 
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
+# hatch adds pyproject.toml and .gitignore by itself
+LEFT_OUT = {".ci", ".gitattributes", ".gitignore", ".pre-commit-config.yaml", "pyproject.toml", "results"}
 # Asked of an installed copy: where it is, its version, that its files other than Python came along, one search.
 USED = """
 import numpy as np, tfa
@@ -59,11 +62,20 @@ def test_an_installed_package_works(built, kind, tmp_path):
     assert told[1:4] == [__version__, "1.0", "True"]
 
 
-def test_a_wheel_holds_the_package_and_nothing_else(built):
+def test_a_wheel_holds_every_file_of_the_package_and_nothing_else(built):
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        tops = {name.split("/")[0] for name in archive.namelist()}
-    assert tops == {"tfa", f"tfa_vpr-{__version__}.dist-info"}
+        held = set(archive.namelist())
+    assert {name.split("/")[0] for name in held} == {"tfa", f"tfa_vpr-{__version__}.dist-info"}
+    package = {file.relative_to(ROOT / "src").as_posix() for file in tracked_files() if ROOT / "src" in file.parents}
+    assert {Path(name).suffix for name in package} >= {".py", ".html", ".js", ".css", ".json", ".typed"}
+    assert sorted(package - held) == []
+
+
+def test_an_sdist_includes_whatever_is_tracked_but_for_what_no_user_needs():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    included = set(settings["tool"]["hatch"]["build"]["targets"]["sdist"]["include"])
+    assert {file.relative_to(ROOT).parts[0] for file in tracked_files()} - included == LEFT_OUT
 
 
 def test_an_sdist_holds_what_its_tests_need(built):

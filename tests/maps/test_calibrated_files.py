@@ -218,7 +218,7 @@ def test_info_tells_each_calibration(saved, camera, cache):
     [entry] = info["calibrations"]
     assert set(entry) == {
         "name", "active", "calibration", "decisions", "reasons", "evidence", "saw", "verification",
-        "differences",
+        "differences", "decided",
     }  # fmt: skip
     assert (entry["name"], entry["active"], entry["saw"]) == ("night", True, "target")
     assert entry["differences"][-1].startswith("scores are calibrated")

@@ -14,6 +14,7 @@ from tfa.base.tokens import Tokens
 from tfa.maps.likeness import Likeness
 from tfa.maps.verification import Question
 from tfa.photos.images import as_rgb
+from tfa.service import recent as kept_queries
 from tfa.service.recent import RecentQueries
 from tfa.service.routes import query as routes_query
 
@@ -187,7 +188,7 @@ def test_the_last_queries_say_together_how_many_are_recognised(client, monkeypat
 
 
 def test_queries_of_few_heads_are_kept(town, tmp_path, monkeypatch):
-    monkeypatch.setattr("tfa.service.recent.HEADS", 1)
+    monkeypatch.setattr(kept_queries, "HEADS", 1)
     place_map, recent = opened(town), RecentQueries("town.tfa")
     camera = [photo(tmp_path / "camera" / f"{place}.png", place, light=0.7) for place in range(14)]
     place_map.calibrate(camera, "night")

@@ -31,6 +31,11 @@ def variable(option: str) -> str:
     return f"TFA_{option.upper()}"
 
 
+def _is_there(path: Path) -> bool:
+    """Of a user who may not look, there is none."""
+    return os.access(path, os.R_OK) and path.is_file()
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a file says; nothing if there is none."""
@@ -48,7 +53,7 @@ class Settings:
                 raise BadSpec(f"{FILE}={named}: there is no such file; name one, or unset {FILE}")
             return cls.read(Path(named))
         home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tfa" / NAME
-        return next((cls.read(path) for path in (Path(NAME), home) if path.is_file()), cls())
+        return next((cls.read(path) for path in (Path(NAME), home) if _is_there(path)), cls())
 
     @classmethod
     def read(cls, file: Path) -> Settings:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tfa.errors import BadImage
+from tfa.errors import BadImage, from_os_error
 from tfa.photos.given import A_FILE, EMPTY, Photo, check_kind, short_name_of
 from tfa.photos.images import as_rgb, find_images
 
@@ -58,13 +58,20 @@ def photo_paths(photos: Photos) -> Iterator[list[Path]]:
     given = listed(photos)
     for one in given:
         check_kind(one)
-    with tempfile.TemporaryDirectory(prefix="tfa-photos-") as folder:
-        paths: list[Path] = []
-        for number, photo in enumerate(given):
-            if isinstance(photo, (str, os.PathLike)):
-                paths.append(Path(photo))
-                continue
-            name, content = photo_file(photo)
-            paths.append(Path(folder, f"{number:06d}-{name}"))
-            paths[-1].write_bytes(content)
-        yield find_images(paths)
+    if all(isinstance(one, (str, os.PathLike)) for one in given):
+        yield find_images([Path(one) for one in given if isinstance(one, (str, os.PathLike))])
+        return
+    try:
+        with tempfile.TemporaryDirectory(prefix="tfa-photos-") as folder:
+            yield find_images([_as_path(photo, number, folder) for number, photo in enumerate(given)])
+    except OSError as error:
+        raise from_os_error(error) or error from None
+
+
+def _as_path(photo: Photo, number: int, folder: str) -> Path:
+    if isinstance(photo, (str, os.PathLike)):
+        return Path(photo)
+    name, content = photo_file(photo)
+    path = Path(folder, f"{number:06d}-{name}")
+    path.write_bytes(content)
+    return path

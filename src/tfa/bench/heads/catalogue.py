@@ -55,6 +55,7 @@ _RETRIEVERS = {
 }
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "peers": tuple(card.name for card in _PEERS),
+    "verified-peers": tuple(card.name for card in _VERIFIED_PEERS),
     "spectral": tuple(card.name for card in spectral.CARDS),
     **{name: tuple(members) for name, members in _RETRIEVERS.items()},
     "ablations": tuple(card.name for card in ablations.CARDS),
