@@ -32,8 +32,6 @@ def config(json: options.AsJson = False) -> None:
 def _row(key: str, name: str, settings: Settings) -> dict[str, Any]:
     # The file's settings of the cache were put into the environment before this verb began.
     if key in settings.shared and os.environ.get(name) in (None, str(settings.shared[key])):
-        value, source = settings.shared[key], str(settings.file)
-    else:
-        value = os.environ.get(name)
-        source = None if value is None else "environment"
-    return {"setting": key, "value": value, "from": source, "variable": name}
+        return {"setting": key, "value": settings.shared[key], "from": str(settings.file), "variable": name}
+    value = os.environ.get(name)
+    return {"setting": key, "value": value, "from": None if value is None else "environment", "variable": name}
