@@ -9,6 +9,7 @@ import pytest
 
 from tests.bench.fields import town
 from tests.fakes import FakeEncoder
+from tests.schemas import fault
 from tfa.base.config import HeadSpec
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos, Shared
@@ -95,6 +96,7 @@ def test_few_bits_keep_what_they_can():
 
 def test_it_can_be_written_down_and_shown(union):
     facts = json.loads(json.dumps(union.to_dict()))
+    assert fault("bench-reduction", {"encoder": "fake", "galleries": [facts]}) is None
     assert facts["variants"][0]["mean"] == pytest.approx(np.mean(list(union.variants[0].recall.values())))
     text = page([union])
     assert f"### {UNION}" in text
