@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from typer.testing import CliRunner, Result
 
 # One server for all tests, whichever folder asks for it.
 from tests.servers import own_postgres, postgres  # noqa: F401
@@ -30,6 +32,24 @@ def _not_the_users_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
                 patch.delenv(name)
         patch.setenv("TFA_CACHE", str(own))
         patch.setenv("XDG_CONFIG_HOME", str(own / "config"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _json_as_documented() -> Iterator[None]:
+    """Whatever JSON the command line prints in a test is what the schemas in docs/schemas say."""
+    invoke = CliRunner.invoke
+
+    def invoke_and_check(self: CliRunner, app: Any, args: Any = None, **given: Any) -> Result:
+        result = invoke(self, app, args, **given)
+        if {"--json", "--out"} & set(args or ()):
+            from tests.schemas import check_output  # most tests need none
+
+            check_output(args, result)
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CliRunner, "invoke", invoke_and_check)
         yield
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.bench.fields import town
 from tests.fakes import FakeEncoder
+from tests.schemas import fault
 from tfa import pipeline
 from tfa.base.config import HeadSpec
 from tfa.base.tokens import Tokens
@@ -113,6 +114,7 @@ def test_with_64_queries_the_others_are_evaluated(study, bench, shared):
 
 def test_it_can_be_written_down(study):
     facts = json.loads(json.dumps(study.to_dict()))
+    assert fault("bench-judge", [facts]) is None
     assert facts["dataset"] == "town"
     assert len(facts["target"]["candidates"]) == 22
     assert facts["database"]["loss"] >= 0

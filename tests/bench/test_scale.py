@@ -258,8 +258,9 @@ def test_recall_alone_and_in_the_union(tmp_path):
 
 
 def engine_row(engine: str, images: int, p50: float, **more) -> dict:
-    facts = {"what": engine, "build_seconds": 2.0, "memory_bytes": 100 * images, "p50_ms": p50, "p99_ms": 2 * p50,
-             "ratio": 1.5, "recall_at_10": 1.0, "top_1": 0.995}  # fmt: skip
+    facts = {"what": engine, "exact": True, "dims": 1024, "build_seconds": 2.0, "memory_bytes": 100 * images,
+             "queries": 50, "p50_ms": p50, "p99_ms": 2 * p50, "numpy_ms": p50 / 1.5, "ratio": 1.5, "recall_at_10": 1.0,
+             "top_1": 0.995}  # fmt: skip
     return {"part": "engines", "name": f"{engine} {images}", "engine": engine, "images": images, **facts, **more}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -123,8 +124,10 @@ class Result:
     def __str__(self) -> str:
         return "ratio 1.25"
 
-    def to_dict(self) -> dict[str, float]:
-        return {"ratio": 1.25}
+    def to_dict(self) -> dict[str, Any]:
+        shape = {"candidates": 5, "patches": 529, "dimensions": 120, "bytes_per_image": 15870, "queries": 16}
+        times = {"seconds": 2.5, "products_seconds": 2.0, "batch_seconds": 1.0, "batch_products_seconds": 1.0}
+        return tfa.bench.speed.verify.VerifyBenchmark(**shape, **times, threads=1, machine="m").to_dict()
 
 
 def test_verify_passes_on_what_it_is_given(run, monkeypatch):
@@ -135,9 +138,8 @@ def test_verify_passes_on_what_it_is_given(run, monkeypatch):
         "candidates": 20, "patches": 529, "dimensions": 128, "small": False, "queries": 16, "threads": 2,
         "progress": False,
     }  # fmt: skip
-    assert json.loads(run("bench", "verify", "--candidates", 5, "--threads", 1, "--small", "--json").stdout) == {
-        "ratio": 1.25
-    }
+    told = json.loads(run("bench", "verify", "--candidates", 5, "--threads", 1, "--small", "--json").stdout)
+    assert told["ratio"] == 1.25
     assert (given["candidates"], given["threads"], given["small"]) == (5, 1, True)
     assert run("bench", "verify", "--patches", 0).exit_code == 2
 

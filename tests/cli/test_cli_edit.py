@@ -63,6 +63,8 @@ def test_remove_takes_files_and_ids(run, spy, folder):
     assert spy.given("remove")["photos"] == [3, "photos/05.png"]
     assert "removed 2 images (ids 3, 5)" in result.stdout
     assert "the map holds 12 images" in result.stdout
+    told = json.loads(run("remove", "town.tfa", "4", "--json").stdout)
+    assert (told["removed"], told["images"]) == ([4], 11)
 
 
 def test_refit_says_what_changed(run, folder):

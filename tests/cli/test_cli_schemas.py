@@ -1,0 +1,100 @@
+"""The JSON Schemas of docs/schemas: one for each verb with `--json`, and they refuse what is not as they say.
+
+That the JSON of every other test is as its schema says is checked where the command line is run (tests/conftest.py).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+import tfa.cli.config
+from tests.schemas import ENDING, PARTS, fault, registry, schemas, verbs_with_json
+
+DOCS = Path(__file__).parents[2] / "docs"
+RECORDED = {
+    "confidence.json": "bench-confidence",
+    "judge.json": "bench-judge",
+    "scale.json": "bench-scale",
+    "sequences.json": "bench-sequences",
+} | {f"performance/{file.name}": "bench-speed" for file in (DOCS / "performance").glob("*.json")}
+
+
+def test_every_verb_with_json_has_a_schema_and_every_schema_a_verb():
+    named = {"-".join(words): f"tfa {' '.join(words)} --json" for words in verbs_with_json()}
+    assert named.keys() | PARTS == schemas().keys()
+    assert {name: schemas()[name]["title"] for name in named} == named
+
+
+@pytest.mark.parametrize("name", sorted(schemas()))
+def test_a_schema_is_valid_and_describes_every_field(name):
+    Draft202012Validator.check_schema(schemas()[name])
+    look = registry().resolver(f"{name}{ENDING}").lookup
+    for part in parts(schemas()[name]):
+        if "$ref" in part:
+            look(part["$ref"])  # an error if it leads nowhere
+        for field, own in part.get("properties", {}).items():
+            meant = look(own["$ref"]).contents if "$ref" in own else {}
+            assert own.get("description") or meant.get("description"), f"{name}{ENDING}: {field}"
+
+
+def parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """A schema and all schemas in it."""
+    if isinstance(schema, dict):
+        yield schema
+        for word, one in schema.items():
+            within = one.values() if word in ("properties", "$defs") else one if isinstance(one, list) else [one]
+            for own in within:
+                yield from parts(own)
+
+
+@pytest.mark.parametrize("file", sorted(RECORDED))
+def test_what_is_recorded_in_the_docs_is_as_its_schema_says(file):
+    assert fault(RECORDED[file], json.loads((DOCS / file).read_text("utf-8"))) is None
+
+
+def example(verb: str) -> Any:
+    """The JSON that docs/cli.md shows of a verb."""
+    section = (DOCS / "cli.md").read_text("utf-8").partition(f"\n## tfa {verb}\n")[2]
+    return json.loads(re.search(r"```json\n(.*?)```", section, re.DOTALL)[1])
+
+
+def changed(value: Any) -> Iterator[tuple[str, Any]]:
+    """A value with one thing wrong: a field missing, one too many, or one of another type, wherever it is."""
+    if isinstance(value, list):
+        for at, one in enumerate(value):
+            yield from ((f"{at}.{what}", [*value[:at], new, *value[at + 1 :]]) for what, new in changed(one))
+    if isinstance(value, dict):
+        yield "one more", {**value, "unheard_of": 1}
+        for name, one in value.items():
+            yield f"no {name}", {key: own for key, own in value.items() if key != name}
+            yield f"{name} of another type", {**value, name: {"unheard_of": 1}}
+            yield from ((f"{name}.{what}", {**value, name: new}) for what, new in changed(one))
+
+
+@pytest.mark.parametrize("verb", ["query", "add"])
+def test_every_field_of_the_documented_example_is_needed_and_typed(verb):
+    shown = example(verb)
+    assert fault(verb, shown) is None
+    assert not [what for what, wrong in changed(shown) if fault(verb, wrong) is None]
+
+
+def test_recorded_json_is_refused_with_one_thing_wrong():
+    recorded = json.loads((DOCS / "judge.json").read_text("utf-8"))[0]
+    table = {**recorded["database"], "candidates": recorded["database"]["candidates"][:1]}
+    small = [{**recorded, "database": table, "target": table}]
+    assert fault("bench-judge", small) is None
+    assert not [what for what, wrong in changed(small) if fault("bench-judge", wrong) is None]
+
+
+@pytest.mark.parametrize("wrong", [{}, {"setting": "fast", "value": None, "from": 3, "variable": "TFA_FAST"}])
+def test_a_verb_that_prints_something_else_is_noticed(run, monkeypatch, wrong):
+    monkeypatch.setattr(tfa.cli.config, "_row", lambda *_: wrong)
+    with pytest.raises(AssertionError, match=r"config\.schema\.json, \$\.settings"):
+        run("config", "--json")
