@@ -85,12 +85,16 @@ export class PlanView {
     brush.fill();
   }
 
-  /** A round length at the lower left: 1, 2 or 5 times a power of ten, at most a quarter of the width. */
+  /** 1, 2 or 5 times a power of ten, at most `most`. */
+  static roundLength(most) {
+    const power = 10 ** Math.floor(Math.log10(most));
+    return power * (most / power >= 5 ? 5 : most / power >= 2 ? 2 : 1);
+  }
+
+  /** A round length at the lower left, at most a quarter of the width. */
   paintScale(brush, ink) {
     const { clientWidth: width, clientHeight: height } = this.canvas;
-    const most = width / 4 / this.scale;
-    const power = 10 ** Math.floor(Math.log10(most));
-    const metres = power * (most / power >= 5 ? 5 : most / power >= 2 ? 2 : 1);
+    const metres = PlanView.roundLength(width / 4 / this.scale);
     Object.assign(brush, { strokeStyle: ink, fillStyle: ink, lineWidth: 2, font: "13px system-ui, sans-serif", textAlign: "left", textBaseline: "alphabetic" });
     brush.strokeRect(8, height - 10, metres * this.scale, 0.5);
     brush.fillText(metres >= 1000 ? `${metres / 1000} km` : `${Number(metres.toPrecision(3))} m`, 10, height - 15);
