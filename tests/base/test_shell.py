@@ -12,7 +12,7 @@ from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 
 
-@pytest.mark.parametrize("name", ["town.tfa", "my town.tfa", "it's.tfa", "$HOME;rm.tfa", "a'b \"c\".tfa"])
+@pytest.mark.parametrize("name", ["town.tfa", "my town.tfa", "it's.tfa", "$HOME;rm.tfa", 'a\'b "c".tfa'])
 def test_a_command_is_read_back_as_its_words(name):
     words = ["tfa", "query", name, "PHOTO", "--calibration", "none"]
     assert shlex.split(command("tfa", "query", Path(name), *words[3:])) == words

@@ -11,7 +11,9 @@ export class PlanView {
    * a click and for Enter; `closest` is the largest scale, in pixels a metre, that all of it is shown at.
    */
   constructor(canvas, { places, draw, pick = () => {}, closest = 1e5 }) {
-    Object.assign(this, { canvas, places, draw, pick, closest, scale: 1, x: 0, y: 0, fitted: false });
+    Object.assign(this, { canvas, places, draw, pick, closest, scale: 1, x: 0, y: 0 });
+    this.fitted = null; // the size of the canvas that all was fitted to
+    this.looked = false; // did somebody move or scale it? Then it stays where it is
     this.pointers = new Map();
     this.moved = 0;
     this.listen();
@@ -38,7 +40,8 @@ export class PlanView {
     const room = (length, span) => (length - 2 * PlanView.MARGIN) / Math.max(span, 1e-6);
     const { clientWidth: width, clientHeight: height } = this.canvas;
     this.scale = Math.min(room(width, right - left), room(height, high - low), this.closest);
-    this.fitted = true;
+    this.fitted = [width, height];
+    this.looked = false;
   }
 
   zoom(factor, at = this.middle) {
@@ -46,17 +49,19 @@ export class PlanView {
     this.x += (dx / this.scale) * (1 - 1 / factor);
     this.y -= (dy / this.scale) * (1 - 1 / factor);
     this.scale *= factor;
+    this.looked = true;
     this.paint();
   }
 
   pan(dx, dy) {
     this.x -= dx / this.scale;
     this.y += dy / this.scale;
+    this.looked = true;
     this.paint();
   }
 
   showAll() {
-    this.fitted = false;
+    this.fitted = null;
     this.paint();
   }
 
@@ -70,7 +75,7 @@ export class PlanView {
   paint() {
     const { clientWidth: width, clientHeight: height } = this.canvas;
     if (width < 40 || !this.places().some(Boolean)) return; // not seen now, or nothing to see
-    if (!this.fitted) this.fit();
+    if (!this.fitted || (!this.looked && (this.fitted[0] !== width || this.fitted[1] !== height))) this.fit();
     const sharp = window.devicePixelRatio || 1;
     this.canvas.width = Math.round(width * sharp);
     this.canvas.height = Math.round(height * sharp);

@@ -4,7 +4,7 @@ import { cellOf, patchesOf } from "./overlay.js";
 
 const MOST = 3; // crops of a photo: the patches that count most
 const AROUND = 1; // patches on each side, without which nobody sees what a patch shows
-const WIDTH = 104; // pixels of a crop, drawn at half that size
+const WIDTH = 128; // pixels of a crop, shown at half that size or less
 
 /** Fill the words' places, in their order; a photo that is not there has no crops. */
 export function cropsOf(body, why, images) {
@@ -19,7 +19,8 @@ export function cropsOf(body, why, images) {
       return images[side].naturalWidth ? cells.slice(0, MOST).map((cell) => crop(images[side], grids[side], cell)) : [];
     });
     place.replaceChildren(...sides.map((crops, side) => make("span", {},
-      make("small", {}, `${side ? "map" : "yours"}: ${count(patchesOf(word)[side].length, "patch", "patches")}`), make("span", {}, ...crops))));
+      make("small", {}, `${side ? "map" : "yours"}: ${patchesOf(word)[side].length ? count(patchesOf(word)[side].length, "patch", "patches") : "none"}`),
+      ...crops)));
   });
 }
 
@@ -32,7 +33,7 @@ function crop(image, [rows, columns], [row, column]) {
   // What lies beyond the edge of the photo stays empty.
   brush.drawImage(image, (AROUND - column) * width * scale, (AROUND - row) * height * scale, image.naturalWidth * scale, image.naturalHeight * scale);
   const side = [WIDTH / across, drawn.height / across];
-  for (const [colour, line] of [["#000", 5], ["#ffe04d", 2.5]]) {
+  for (const [colour, line] of [["#000", 4], ["#ffe04d", 2]]) {
     Object.assign(brush, { strokeStyle: colour, lineWidth: line });
     brush.strokeRect(AROUND * side[0], AROUND * side[1], side[0], side[1]);
   }

@@ -43,7 +43,7 @@ export class Plan {
     Object.assign(this, { kind, points });
     this.places = kind ? project(kind, points) : [];
     if (same) return;
-    this.view.fitted = false;
+    this.view.fitted = null;
     this.choose(null);
   }
 

@@ -62,9 +62,8 @@ function sections(pictures, why) {
     overlayChoice(why, key),
     pair,
     key,
-    make("div", { class: "two" },
-      make("div", {}, ...wordSection(why)),
-      make("div", {}, make("h4", {}, "Terms of the score"), termTable(why))),
+    ...wordSection(why),
+    make("div", { class: "terms" }, make("h4", {}, "Terms of the score"), termTable(why)),
   ];
 }
 
@@ -97,7 +96,9 @@ function overlayChoice(why, key) {
 /** A head that compares how patches vary together has no words, and its patches' shares are linearised. */
 function wordSection(why) {
   if (why.words.length || !why.linearised) {
-    const hint = make("p", { class: "quiet" }, "Each with the patches that it means, of your photo and of the map's. Point at a word, or move to it, to see where they are.");
+    const farFromAll = why.words.some((word) => patchesOf(word).every((patches) => !patches.length));
+    const hint = make("p", { class: "quiet" }, "Each with the patches that it means, of your photo and of the map's. Point at a word, or move to it, to see where they are."
+      + (farFromAll ? " A word that is nearest to no patch may count too: a patch speaks for several." : ""));
     return [make("h4", {}, "Visual words"), hint, wordList(why)];
   }
   return [make("h4", {}, "No visual words"), make("p", { class: "quiet" },
