@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import tfa
 from tests.browser.stub_answers import StubMap, street
+from tfa.report.plan_view import PLAN_VIEW
 
 PAGE = Path(tfa.__file__).parent / "service" / "page"
 KINDS = {"html": "text/html; charset=utf-8", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -198,7 +199,7 @@ class Handler(BaseHTTPRequestHandler):
         return form, {}
 
     def page(self, name: str) -> None:
-        file = PAGE / name
+        file = PLAN_VIEW if name == PLAN_VIEW.name else PAGE / name
         if "/" in name or not file.is_file():
             self.send(404, b"{}", "application/json")
             return

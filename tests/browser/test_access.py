@@ -39,7 +39,7 @@ UNNAMED = """() => [
   ...[...document.querySelectorAll('img')].filter(i => !i.hasAttribute('alt')),
   ...[...document.querySelectorAll('input:not([hidden]), select, progress')].filter(i => !i.labels || !i.labels.length),
   ...[...document.querySelectorAll('button')].filter(b => !b.textContent.trim() && !b.ariaLabel),
-  ...[...document.querySelectorAll('svg.chart, canvas#plan-canvas')].filter(c => !c.getAttribute('aria-label')),
+  ...[...document.querySelectorAll('svg.chart, canvas.plan-canvas')].filter(c => !c.getAttribute('aria-label')),
 ].map(node => node.outerHTML.slice(0, 120))"""
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+
 from tests.browser.steps import wait_for_text
 from tfa.base.sentences import HUB
 
 
 def test_decisions_are_told_in_words_and_drawn(open_page, service):
+    town, held = service.stub.maps["town"], threading.Event()
+    town.report = lambda report=town.report: (held.wait(10), report())[1]
     page = open_page(service.url, "#decisions")
+    wait_for_text(page, "#decisions-status", "Loading: the map is being looked at.")
+    assert page.get_attribute("#decisions-status", "role") == "status"
+    held.set()
+    wait_for_text(page, ".headline", "30 photos")
+    assert page.inner_text("#decisions-status") == ""
     wait_for_text(page, "dd", "hard is taken only if it covers more of the map")
     assert page.inner_text(".headline").startswith("30 photos, 1 near-duplicate group, expected recall 91 %")
     assert "global token: used" in page.inner_text("dl")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.browser.steps import ask, choose, wait_for_text
+from tests.browser.steps import IS_LOADED, ask, choose, drawing, wait_for_text, wait_until
 
 
 def test_photos_come_page_by_page(open_page, service):
@@ -24,7 +24,42 @@ def test_a_filter_narrows_the_list(open_page, service):
     wait_for_text(page, "#map-range", "1 to 10 of 10")
     assert page.locator("#photos li").count() == 10
     page.fill("#filter", "nowhere")
-    wait_for_text(page, "#map-range", "No photo has this in its name")
+    wait_for_text(page, "#photos-none", "No photo has “nowhere” in its name.")
+    page.click("text=Show all photos")
+    wait_for_text(page, "#map-range", "1 to 24 of 30")
+    assert page.is_hidden("#photos-none")
+
+
+def test_the_plan_is_moved_scaled_and_picked_from_and_has_the_answers_place(open_page, service, photo):
+    page = open_page(service.url)
+    ask(page, photo)
+    page.click("#tab-map")
+    wait_for_text(
+        page, "#map-plan-words", "30 positions of the map; numbered: the 5 matches of your photo, 1 is the answer."
+    )
+    canvas = page.locator("#map-plan-canvas")
+    whole = drawing(page, "#map-plan-canvas")
+    canvas.hover()
+    page.mouse.wheel(0, -300)
+    scaled = drawing(page, "#map-plan-canvas")
+    page.mouse.down()
+    page.mouse.move(300, 300, steps=3)
+    page.mouse.up()
+    assert len({tuple(whole), tuple(scaled), tuple(drawing(page, "#map-plan-canvas"))}) == 3
+    assert page.is_hidden("#map-plan .picked")  # a drag is no click
+    page.click("#map-plan >> text=All")
+    assert drawing(page, "#map-plan-canvas") == whole
+    canvas.focus()
+    page.keyboard.press("Enter")  # the nearest to the middle
+    wait_for_text(page, "#map-plan .picked", "Photo ")
+    wait_until(page, f"[...document.querySelectorAll('.picked img')].some({IS_LOADED})")
+    assert drawing(page, "#map-plan-canvas") != whole
+    town = service.stub.maps["town"]
+    town.positions = lambda: {"kind": None, "points": []}
+    page.click("[aria-label='Remove street-020.jpg']")
+    page.click("#confirm button.danger")
+    wait_for_text(page, "#map-plan-none", "tfa build PHOTOS --positions")  # what to do where there is no plan
+    assert page.is_hidden("#map-plan-canvas")
 
 
 def test_photos_are_added(open_page, service, photos):
@@ -46,8 +81,11 @@ def test_photos_are_added(open_page, service, photos):
     ]
 
 
-def test_a_removal_is_asked_for_first(open_page, service):
+def test_a_removal_is_asked_for_once_and_is_not_the_loudest_thing(open_page, service):
     page = open_page(service.url, "#map")
+    button = page.locator("[aria-label='Remove street-007.jpg']")
+    quiet = "node => [getComputedStyle(node).borderColor, getComputedStyle(node).color]"
+    assert button.evaluate(quiet) == ["rgba(0, 0, 0, 0)", "rgb(77, 91, 105)"]  # no frame, the ink of what is aside
     page.click("[aria-label='Remove street-007.jpg']")
     assert "Remove street-007.jpg?" in page.inner_text("#confirm")
     page.keyboard.press("Escape")

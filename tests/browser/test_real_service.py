@@ -88,7 +88,7 @@ def test_a_photo_is_added_found_and_removed(open_page, town):
     page.click("#photos button")
     page.click("#confirm button.danger")
     wait_for_text(page, "#map-facts", f"{PHOTOS} photos")
-    wait_for_text(page, "#map-range", "No photo has this in its name")
+    wait_for_text(page, "#photos-none", "No photo has “new” in its name.")
 
 
 def test_a_broken_photo_is_refused_in_words(open_page, town, tmp_path: Path):

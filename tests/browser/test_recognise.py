@@ -76,6 +76,21 @@ def test_what_the_service_says_stays_text(open_page, service, photo):
     assert page.title() == "town – place map"
 
 
+def test_before_the_first_photo_the_view_says_what_it_does_and_offers_photos_to_try(open_page, service):
+    page = open_page(service.url)
+    page.wait_for_selector("#start .small-photo")
+    assert "Where was a photo taken?" in page.inner_text("#start")
+    page.click("[aria-label='Try street-007.jpg']")
+    page.wait_for_selector(".hit")
+    assert page.inner_text("#own-name") == "street-007.jpg"
+    assert page.is_hidden("#start")
+    service.stub.maps["town"].photos.clear()
+    page.reload()
+    wait_for_text(page, "#start", "This map has no photos")
+    page.click("text=Go to Map")
+    wait_for_text(page, "#photos-none", "The map holds no photo that answers. Add some above")
+
+
 def test_the_plan_shows_all_positions_and_marks_the_matches(open_page, service, photo):
     page = open_page(service.url)
     wait_for_text(page, "#plan-words", "30 positions of the map.")
@@ -94,10 +109,11 @@ def test_the_plan_keeps_proportions_of_degrees_and_metres(open_page, service):
     page = open_page(service.url)
     found = page.evaluate(
         """async () => {
-          const { project, roundLength } = await import('/static/plan.js');
+          const { project } = await import('/static/plan.js');
+          const { PlanView } = await import('/static/plan_view.js');
           const globe = project('latlon', [[1, 179.9999, 60], [2, -179.9999, 60], [3, 179.9999, 60.0001]]);
           const flat = project('xy', [[1, 10, 20], [2, 13, 24]]);
-          return { globe, flat, round: [99, 100, 260, 0.7].map(roundLength) };
+          return { globe, flat, round: [99, 100, 260, 0.7].map(PlanView.roundLength) };
         }"""
     )
     east, north = found["globe"][1]["x"], found["globe"][2]["y"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.browser.steps import ask, ask_why, drawing
+import threading
+
+from tests.browser.conftest import PHONE
+from tests.browser.steps import DRAWING, ask, ask_why, drawing, wait_until
 
 OVERLAY = ".pair canvas"
 
@@ -31,20 +34,38 @@ def test_both_photos_carry_their_heat(open_page, service, photo):
         assert side["warm"][3] > side["corner"][3]  # strong where the contribution is
 
 
-def test_heat_and_lines_can_be_taken_off(open_page, service, photo):
+def test_one_overlay_is_shown_at_a_time(open_page, service, photo):
     page = open_page(service.url)
     ask_why(page, photo)
     page.wait_for_timeout(100)
-    full = drawing(page, OVERLAY)
-    page.uncheck("text=Patch matches")
     heat = drawing(page, OVERLAY)
-    page.uncheck("text=Heat map")
-    nothing = drawing(page, OVERLAY)
+    assert page.locator(".overlays input:checked").count() == 1
     page.check("text=Patch matches")
     lines = drawing(page, OVERLAY)
-    assert full != heat
-    assert nothing == [0, 0]
-    assert 0 < lines[0] < heat[0]
+    assert page.locator(".overlays input:checked").count() == 1
+    assert page.is_hidden("#why .key.plus")  # the key of what is not shown
+    page.check("text=Photos alone")
+    assert drawing(page, OVERLAY) == [0, 0]
+    assert 0 < lines[0] < heat[0] / 2  # lines alone: no veil, no heat below them
+    page.check("text=Heat map")
+    assert drawing(page, OVERLAY) == heat
+
+
+def test_the_pictures_are_scrolled_to_when_they_are_there(open_page, service, photo):
+    page = open_page(service.url, viewport=PHONE, reduced_motion="reduce")
+    ask(page, photo)
+    held = threading.Event()
+    town = service.stub.maps["town"]
+    town.why = lambda key, why=town.why: (held.wait(10), why(key))[1]
+    page.click(".hit:nth-child(1) button")
+    page.wait_for_selector("#why [role=status]")
+    assert page.inner_text(".hit:nth-child(1) button") == "Looking…"
+    before = page.evaluate("scrollY")
+    held.set()
+    wait_until(page, f"scrollY > {before} && document.querySelector('.hit button').textContent === 'Why?'")
+    first = page.locator(".pair img").first.bounding_box()
+    assert 0 <= first["y"] < PHONE["height"] / 3  # the first photo is seen, below what chooses the overlay
+    assert first["y"] + first["height"] <= PHONE["height"]
 
 
 def test_a_word_shows_its_patches_by_pointer_and_by_focus(open_page, service, photo):
@@ -57,6 +78,10 @@ def test_a_word_shows_its_patches_by_pointer_and_by_focus(open_page, service, ph
     assert "Word 3" in words.first.inner_text()
     assert "+0.120" in words.first.inner_text()
     assert "−0.029" in words.nth(4).inner_text()
+    crops = words.first.locator(".crops canvas")  # the patches that it means: two of the photo, one of the map's
+    assert crops.count() == 3
+    assert "yours: 2 patches" in words.first.inner_text()
+    assert all(crops.nth(at).evaluate(DRAWING)[0] > 1000 for at in range(3))
     words.first.hover()
     pointed = drawing(page, OVERLAY)
     page.mouse.move(2, 2)

@@ -212,7 +212,7 @@ def test_a_map_is_packed_for_queries_before_it_is_ready_and_after_each_change(se
     add(client, ("a.png", picture(40)))
     opened(town).refit(progress=False)
     client.delete("/v1/images/3")
-    assert packed == [(1, ["none"]), (2, ["none"]), (4, ["none"])]
+    assert packed == [(revision, ["none"]) for revision in (1, 2, 3, 4)]  # the third was made by another process
     answer = ask(client, picture(5, 0.8), k=3).json()
     from_disk = opened(town).query(as_rgb(picture(5, 0.8)), k=3)
     assert [hit["id"] for hit in answer["hits"]] == [hit.id for hit in from_disk]

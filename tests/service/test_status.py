@@ -84,6 +84,9 @@ def test_a_photo_of_the_map_is_given_as_a_small_jpeg(client, built):
         assert image.size == (32, 24)
         assert not image.getexif()
     assert client.get("/v1/images/3/file", params={"size": 32}).content == answer.content
+    kept = {"If-None-Match": answer.headers["etag"]}  # a browser that keeps it asks whether it is still right
+    assert client.get("/v1/images/3/file", params={"size": 32}, headers=kept).status_code == 304
+    assert client.get("/v1/images/4/file", params={"size": 32}, headers=kept).status_code == 200
     assert client.get("/v1/images/3/file", params={"size": 9}).status_code == 422
 
 

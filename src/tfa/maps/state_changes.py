@@ -89,6 +89,18 @@ def with_images(state: MapState, tokens: Tokens, records: list[ImageRecord]) -> 
     )
 
 
+def same_files_first(one: MapState, other: MapState) -> bool:
+    """Do both begin with the same rows of the same heads? Later files may differ, as after an addition."""
+
+    def first(state: MapState) -> dict[tuple[str, str | None], str]:
+        found: dict[tuple[str, str | None], str] = {}
+        for entry in state.files:
+            found.setdefault((entry["role"], entry["head"]), entry["sha256"])
+        return found
+
+    return [head.name for head in one.heads] == [head.name for head in other.heads] and first(one) == first(other)
+
+
 def with_arrays_of(fresh: MapState, older: MapState) -> MapState:
     """`fresh`, read from the folder of `older` after its additions were joined: what was not is taken from `older`.
 

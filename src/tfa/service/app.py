@@ -14,6 +14,7 @@ from starlette.staticfiles import StaticFiles
 
 from tfa.maps import PlaceMap
 from tfa.maps.engine_map import EngineMap
+from tfa.report.plan_view import PLAN_VIEW
 from tfa.service.context import Service
 from tfa.service.metrics import Measured
 from tfa.service.middleware import BodyLimit, OriginGuard, SecurityHeaders
@@ -57,6 +58,7 @@ def create_app(maps: Sequence[PlaceMap | EngineMap], settings: ServiceSettings |
         for router in (group.router, getattr(group, "edits", None)):
             if router is not None:
                 app.include_router(router)
+    app.add_api_route(f"/static/{PLAN_VIEW.name}", lambda: FileResponse(PLAN_VIEW), include_in_schema=False)
     app.mount("/static", StaticFiles(directory=PAGE), name="static")
     app.add_api_route("/", lambda: FileResponse(PAGE / "index.html"), include_in_schema=False)
 

@@ -137,11 +137,12 @@ MapName = Annotated[str | None, Query(description="Which map; the first of the s
 
 
 def chosen_map(service: Running, map: MapName = None) -> Served:
-    if map is None:
-        return next(iter(service.maps.values()))
-    if map not in service.maps:
+    """The map of a request, as it is on disk now. Not async: reading a map again takes a moment, in a thread."""
+    name = next(iter(service.maps)) if map is None else map
+    if name not in service.maps:
         raise Refused(404, f"there is no map {map!r} here; this service has {', '.join(service.maps)}")
-    return service.maps[map]
+    service.maps[name].look()
+    return service.maps[name]
 
 
 def _digits(given: object) -> object:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -16,12 +18,12 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadMap
 from tfa.explain.why import why as explain
 from tfa.maps import CalibrationReport, EditReport, PlaceMap
-from tfa.maps.folder.header import read_header
+from tfa.maps.folder.header import HEADER, read_header
 from tfa.maps.folder.writer import MAX_SEGMENTS
 from tfa.maps.query import AskableMap
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState
-from tfa.maps.state_changes import with_arrays_of
+from tfa.maps.state_changes import same_files_first, with_arrays_of
 from tfa.maps.verification import Question
 from tfa.service.edits import NewPhoto, add_photos
 from tfa.service.metrics import Metrics
@@ -44,6 +46,9 @@ class LiveMap(Served):
     `current` is the map as it is now and is never changed in place; whoever needs it twice keeps it, since the next
     look may give another. An edit works on a `PlaceMap` of its own, in the map's one editing thread, which writes to
     disk; only then do queries see it. Queries wait for no edit, edits wait for each other.
+
+    What another process leaves on disk is seen by the next request: its header is looked at (`look`), which costs one
+    `stat` while it is the same file.
     """
 
     def __init__(
@@ -54,13 +59,25 @@ class LiveMap(Served):
         self.path: Path = place_map.path
         self.encoder, self._cache = encoder, place_map.cache
         self.current = self._opened(place_map.state, place_map.notes)
+        self._header: tuple[int, ...] | None = None  # the file of the header that `current` was last compared with
+        self._looking, self._unreadable = threading.Lock(), ""
+        self._working: PlaceMap | None = None  # of an edit under way
         owners = [token.name for token in settings.all_tokens] + [NOBODY] * (not settings.closed)
         self.sessions = MapSessions(self.current, settings.sessions, owners) if settings.sessions else None
         super().__init__(place_map.path.stem, encoder, settings, metrics)
 
     @property
     def asked(self) -> PlaceMap:
+        self.look()
         return self.current
+
+    @property
+    def trouble(self) -> str | None:
+        try:
+            self._header_file()
+        except Refused as refusal:
+            return refusal.public
+        return None
 
     @property
     def count(self) -> int:
@@ -103,9 +120,50 @@ class LiveMap(Served):
     def why(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
         return explain(self.current, tokens, image_id, calibration=calibration)
 
+    # --- what another process does -----------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Put the map that is on disk in the place of `current`, if another process has changed it.
+
+        A map that is not whole there, such as one being copied, is logged and looked at again by the next request;
+        until it is whole the one before it answers.
+        """
+        if self._header_file() == self._header:
+            return
+        with self._looking:
+            header = self._header_file()  # before it is read: what is written later is another file
+            if header == self._header:
+                return
+            try:
+                digest, working = read_header(self.path)["digest"], self._working
+                if working is not None and digest == working.state.digest:
+                    return  # our own edit, which is published in a moment
+                fresh = None if digest == self.current.state.digest else self._read()
+            except (BadMap, OSError) as error:
+                self._header_file()  # refuses if it was removed meanwhile
+                if str(error) != self._unreadable:  # said once
+                    log.warning("%s on disk cannot be read, revision %d answers: %s", self.name, self.revision, error)
+                self._unreadable = str(error)
+                return
+            if fresh is not None:
+                self._check_encoder(fresh)
+                self._publish(self._ready(fresh))
+                log.info("revision %d of %s was made by another process", self.revision, self.name)
+            self._header, self._unreadable = header, ""
+
+    def _header_file(self) -> tuple[int, ...]:
+        """What tells one header from the next without reading it: each is a new file."""
+        try:
+            about = os.stat(self.path / HEADER)
+        except (FileNotFoundError, NotADirectoryError):
+            sentence = "is not there any more: it was moved or removed while it was served"
+            remedy = "put it back, or start the service with another map"
+            raise Refused(503, f"{self.path.name} {sentence}; {remedy}") from None
+        return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+
     def _publish(self, place_map: PlaceMap) -> None:
         """From now on queries see this map."""
-        self.current = place_map
+        self.current, self._header = place_map, None
         if self.sessions is not None:
             self.sessions.publish(place_map)
 
@@ -136,13 +194,15 @@ class LiveMap(Served):
 
     def _edit(self, kind: str, change: Callable[[PlaceMap], T]) -> tuple[T, int]:
         try:
-            working = self._latest()
+            self._working = working = self._latest()
             before = working.state.digest
             result = change(working)
             if working.state.digest != before:
                 self._metrics.edits.labels(self.name, kind).inc()
             if working.state.digest != self.current.state.digest:
-                self._publish(self._ready(working))
+                ready = self._ready(working)
+                with self._looking:
+                    self._publish(ready)
             return result, working.state.revision
         except OSError as error:
             if error.errno not in UNWRITABLE:
@@ -150,6 +210,8 @@ class LiveMap(Served):
             log.warning("the edit '%s' of %s cannot be written: %s", kind, self.name, error)
             sentence = f"the folder of {self.name} cannot be written ({error.strerror}); nothing was changed"
             raise Refused(507, f"{sentence}. Queries are answered as before") from error
+        finally:
+            self._working = None  # what an edit wrote and did not publish is read from disk
 
     def _ready(self, edited: PlaceMap) -> PlaceMap:
         """The edited map, made ready for queries. It is on disk: what fails now may cost time, not the edit."""
@@ -170,11 +232,18 @@ class LiveMap(Served):
         return self._opened(self.current.state, self.current.notes)
 
     def _reloaded(self) -> PlaceMap:
-        fresh = PlaceMap.load(self.path, encoder=self.encoder)
+        fresh = self._read()
+        self._check_encoder(fresh)
+        return fresh
+
+    def _read(self) -> PlaceMap:
+        """The map on disk; rows that `current` has packed for queries are taken from there."""
+        state, current = PlaceMap.load(self.path, encoder=self.encoder).state, self.current.state
+        return self._opened(with_arrays_of(state, current) if same_files_first(state, current) else state, ())
+
+    def _check_encoder(self, fresh: PlaceMap) -> None:
         if fresh.state.encoder["fingerprint"] != self.encoder.model:
             raise BadMap(f"{self.path} was built again with another encoder; start the service again", self.path)
-        fresh.cache = self._cache
-        return fresh
 
     def _tidy(self, edited: PlaceMap) -> PlaceMap:
         """Read the map anew once it has grown by many small pieces: on disk they were joined."""

@@ -72,6 +72,9 @@ class Served(ABC):
         """Why it cannot answer now, in a sentence; None if it can. It may take a moment to know."""
         return None
 
+    def look(self) -> None:  # noqa: B027  # an engine's map looks by itself
+        """See what another process has done to it; refused if it is gone."""
+
     @abstractmethod
     def check(self, question: Question) -> None:
         """Refuse what is known at once to be impossible, before a photo is decoded."""

@@ -15,12 +15,13 @@ from tfa.bench.evaluation.judgement import Judgement
 from tfa.bench.explorer.content import page_content
 from tfa.bench.explorer.photos import addresses, small_pictures
 from tfa.report.html import Table, render
+from tfa.report.plan_view import plan_view_script
 from tfa.version import __version__
 
 HERE = Path(__file__).parent
 TEMPLATE = HERE / "templates" / "explorer.html"
 UPLOT = HERE / "vendor" / "uplot"
-# In the order in which they need each other; all share one scope.
+# In the order in which they need each other, after the plan that pages share; all have one scope.
 SCRIPTS = (
     "elements.js",
     "answers.js",
@@ -65,7 +66,9 @@ def write_explorer(
         ),
         uplot=Markup((UPLOT / "uPlot.iife.min.js").read_text("utf-8")),
         licence=(UPLOT / "LICENSE").read_text("utf-8"),
-        scripts=Markup("\n".join((TEMPLATE.parent / name).read_text("utf-8") for name in SCRIPTS)),
+        scripts=Markup(
+            "\n".join([plan_view_script(), *((TEMPLATE.parent / name).read_text("utf-8") for name in SCRIPTS)])
+        ),
     )
     write_text(Path(path), page)
 

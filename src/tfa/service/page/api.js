@@ -4,7 +4,7 @@ const TOKEN = "tfa-token";
 const MAP = "tfa-map";
 const BASE = new URL(".", document.baseURI);
 
-/** Events: "token-wanted" when the service refuses, "session" when token or map changed, "map-edited" after edits. */
+/** Events: "token-wanted" when the service refuses, "session" when token or map changed, "map-edited" after edits, "answered" with hits. */
 export const events = new EventTarget();
 export const announce = (name, detail) => events.dispatchEvent(new CustomEvent(name, { detail }));
 
@@ -87,6 +87,13 @@ export function formOf(name, files, fields = {}) {
     if (value !== null && value !== undefined && value !== "") form.append(key, String(value));
   }
   return form;
+}
+
+/** A photo of the map as a file, to be sent as a query. */
+export async function photoFile(path, name, size = 960) {
+  const response = await send(address(path, { size }), { headers: headers() });
+  if (!response.ok) throw new ServiceError(await refusal(response), response.status);
+  return new File([await response.blob()], name, { type: "image/jpeg" });
 }
 
 /**

@@ -1,16 +1,28 @@
 // What the map decided, in its own words, and the evidence it looked at, drawn.
 import { call } from "./api.js";
 import { around, dots, frame, letters, line } from "./charts.js";
-import { alertIn, byId, make, makeSvg, number, table } from "./dom.js";
+import { alertIn, byId, make, makeSvg, number, say, table } from "./dom.js";
 import { card, reportCards } from "./report.js";
+
+const LOADING = "Loading: the map is being looked at. The first time after an edit this takes seconds, minutes for a map of many thousands of photos.";
+let latest = 0; // of several under way only the last is shown
 
 /** What answers and why comes first, then what the map itself is like, then the evidence, drawn. */
 export async function showDecisions() {
+  latest += 1;
+  const mine = latest;
   alertIn("decisions-alert", null);
   const place = byId("decisions-body");
+  place.replaceChildren();
+  say("decisions-status", LOADING);
   try {
+<<<<<<< HEAD
     const report = await call("v1/report");
     const { evidence } = report;
+=======
+    const [report, evidence] = await Promise.all([call("v1/report"), call("v1/evidence")]);
+    if (mine !== latest) return;
+>>>>>>> page18
     const whose = evidence.calibration ? `, calibrated to ${evidence.calibration}` : "";
     place.replaceChildren(
       ...reportCards(report),
@@ -19,9 +31,10 @@ export async function showDecisions() {
         card("Spectrum and shaping", "", ...spectrumChart(evidence.spectrum)),
         card("Original against final similarity", "", ...similarityChart(evidence.similarity))));
   } catch (error) {
-    place.replaceChildren();
+    if (mine !== latest) return;
     alertIn("decisions-alert", error);
   }
+  say("decisions-status", "");
 }
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.max(values.length, 1);

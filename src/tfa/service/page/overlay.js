@@ -1,4 +1,5 @@
-// What is drawn over the two photos of the why view: contributions of the patches, marked patches, patch matches.
+// What is drawn over the two photos of the why view, one thing at a time: contributions of the patches, patch matches, or
+// the patches of a word.
 
 const PLUS = [255, 154, 31]; // speaks for the match
 const MINUS = [58, 160, 255]; // speaks against it
@@ -6,6 +7,9 @@ const VEIL = "rgb(0 0 0 / .3)"; // the photos step back, so that the heat is see
 
 /** Patches come as row-major numbers or as [row, column]. */
 export const cellOf = (patch, columns) => (Array.isArray(patch) ? [patch[0], patch[1]] : [Math.floor(patch / columns), patch % columns]);
+
+/** The patches of a word in the query and in the map's photo. */
+export const patchesOf = (word) => [word.query_patches || [], word.image_patches || []];
 
 /** Largest size of a contribution, over both photos: one scale, for they sum to the same score. */
 export function largest(...heats) {
@@ -49,7 +53,7 @@ const rowColour = (row, rows) => `hsl(${60 - (165 * row) / Math.max(rows - 1, 1)
 
 export class Overlay {
   constructor(canvas, left, right, why) {
-    Object.assign(this, { canvas, left, right, why, heat: true, lines: true, marked: null });
+    Object.assign(this, { canvas, left, right, why, shown: "heat", marked: null }); // a marked word is shown instead
     this.grids = [why.grid, why.image_grid || why.grid]; // of the query, of the map's photo
     // Linearised contributions say what lies above or below an even share.
     const heats = [why.query_heat, why.image_heat].map((heat) => (why.linearised ? lessMean(heat) : heat));
@@ -85,23 +89,19 @@ export class Overlay {
     const brush = this.canvas.getContext("2d");
     brush.scale(sharp, sharp);
     const boxes = [this.box(this.left), this.box(this.right)];
+    const shown = this.marked ? "word" : this.shown;
     boxes.forEach((box, side) => {
-      if (this.heat || this.marked) {
-        brush.fillStyle = VEIL;
-        brush.fillRect(box.x, box.y, box.width, box.height);
+      if (shown === "nothing" || shown === "lines") return;
+      brush.fillStyle = VEIL;
+      brush.fillRect(box.x, box.y, box.width, box.height);
+      if (shown === "word") {
+        this.paintMarks(brush, box, side, patchesOf(this.marked)[side]);
+        return;
       }
-      if (this.heat) {
-        brush.imageSmoothingEnabled = false; // the contribution of a patch belongs to all of it
-        brush.globalAlpha = this.marked ? 0.35 : 1;
-        brush.drawImage(this.pictures[side], box.x, box.y, box.width, box.height);
-        brush.globalAlpha = 1;
-      }
+      brush.imageSmoothingEnabled = false; // the contribution of a patch belongs to all of it
+      brush.drawImage(this.pictures[side], box.x, box.y, box.width, box.height);
     });
-    if (this.lines && !this.marked) this.paintLines(brush, boxes);
-    if (this.marked) {
-      this.paintMarks(brush, boxes[0], 0, this.marked.query_patches);
-      this.paintMarks(brush, boxes[1], 1, this.marked.image_patches);
-    }
+    if (shown === "lines") this.paintLines(brush, boxes);
   }
 
   paintLines(brush, boxes) {
@@ -130,7 +130,7 @@ export class Overlay {
   }
 
   paintMarks(brush, box, side, patches) {
-    for (const patch of patches || []) {
+    for (const patch of patches) {
       const cell = this.cell(box, side, ...cellOf(patch, this.grids[side][1]));
       brush.fillStyle = "rgb(255 255 255 / .25)";
       brush.fillRect(cell.x, cell.y, cell.width, cell.height);

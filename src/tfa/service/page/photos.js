@@ -2,6 +2,7 @@
 import { call, events, formOf, showPhoto, announce } from "./api.js";
 import { alertIn, byId, count, make, positionInWords, say } from "./dom.js";
 import { ChosenFiles, fileZone } from "./files.js";
+import { Plan } from "./plan.js";
 
 const PAGE = 24;
 let offset = 0;
@@ -9,6 +10,8 @@ let total = 0;
 let latest = 0; // of several lists under way only the last is shown
 let chosen = null;
 let editable = true;
+let plan = null;
+let hits = []; // of the last answer: its place is marked on the plan
 
 async function list() {
   latest += 1;
@@ -24,11 +27,38 @@ async function list() {
     }
     byId("photos").replaceChildren(...page.images.map(photoCard));
     const last = offset + page.images.length;
-    say("map-range", total ? `${offset + 1} to ${last} of ${total}` : "No photo has this in its name.");
+    say("map-range", total ? `${offset + 1} to ${last} of ${total}` : "");
+    showNone();
     byId("page-back").disabled = offset === 0;
     byId("page-on").disabled = last >= total;
   } catch (error) {
     if (mine === latest) alertIn("map-alert", error);
+  }
+}
+
+/** What to do where no photo is listed. */
+function showNone() {
+  const place = byId("photos-none");
+  const wanted = byId("filter").value.trim();
+  place.hidden = total > 0;
+  if (total > 0) return;
+  const clear = () => {
+    byId("filter").value = "";
+    byId("filter").focus();
+    list();
+  };
+  place.replaceChildren(...(wanted
+    ? [make("p", {}, `No photo has “${wanted}” in its name.`), make("button", { type: "button", click: clear }, "Show all photos")]
+    : [make("p", {}, "The map holds no photo that answers. "
+      + (editable ? "Add some above, or with tfa add on its machine." : "Add some with tfa add on its machine."))]));
+}
+
+async function showPlan() {
+  try {
+    plan.take(await call("v1/positions"));
+    plan.show(hits);
+  } catch (error) {
+    alertIn("map-alert", error);
   }
 }
 
@@ -44,7 +74,7 @@ function photoCard(record) {
 
 function removeButton(record) {
   const label = `Remove ${record.image}`;
-  return make("button", { type: "button", class: "danger", "aria-label": label, click: () => remove(record) }, "Remove");
+  return make("button", { type: "button", class: "aside", "aria-label": label, click: () => remove(record) }, "Remove…");
 }
 
 /** A dialog with a question; resolves to true only if the person says yes. */
@@ -102,6 +132,11 @@ function turn(step) {
 }
 
 export function startMap() {
+  plan = new Plan(byId("map-plan"), byId("map-plan-none"));
+  events.addEventListener("answered", (event) => {
+    hits = event.detail;
+    if (plan.kind !== undefined) plan.show(hits);
+  });
   chosen = new ChosenFiles(byId("add-list"), (files) => {
     byId("add-send").disabled = files.length === 0;
     byId("add-send").textContent = files.length ? `Add ${count(files.length, "photo")}` : "Add photos";
@@ -136,6 +171,7 @@ export function startMap() {
       editable = facts.editable !== false;
       alertIn("map-alert", null);
       list();
+      showPlan();
     },
   };
 }

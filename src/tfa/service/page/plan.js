@@ -1,8 +1,10 @@
 // The plan: every position of the map as a dot, the matches as numbered discs. Drawn here, no map tiles.
-import { count } from "./dom.js";
+import { showPhoto } from "./api.js";
+import { count, make, positionInWords } from "./dom.js";
+import { PlanView } from "./plan_view.js";
 
 const EARTH = 6371008.8; // mean radius in metres
-const PAD = 34; // pixels around the plan: half a disc, and the scale below
+const CLOSEST = 40; // pixels a metre: a map of one place is not shown at the scale of its stones
 
 /** Metres east and north of the first point. On the globe: equirectangular around the mean latitude. */
 export function project(kind, points) {
@@ -17,114 +19,95 @@ export function project(kind, points) {
   return points.map(([id, lon, lat]) => ({ id, x: EARTH * squeeze * turn(lon - x0) * radian, y: EARTH * (lat - y0) * radian }));
 }
 
-/** 1, 2 or 5 times a power of ten, at most `most`. */
-export function roundLength(most) {
-  const power = 10 ** Math.floor(Math.log10(most));
-  const digit = most / power;
-  return power * (digit >= 5 ? 5 : digit >= 2 ? 2 : 1);
-}
-
-const inMetres = (metres) => (metres >= 1000 ? `${metres / 1000} km` : `${Number(metres.toPrecision(3))} m`);
-
 export class Plan {
-  constructor(section, canvas, words) {
-    Object.assign(this, { section, canvas, words, places: [], hits: [], pointed: null });
-    new ResizeObserver(() => this.paint()).observe(section);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.paint());
+  /** `section` has a title and is filled here; `instead` is shown in place of a plan without positions, if given. */
+  constructor(section, instead = null) {
+    Object.assign(this, { section, instead, places: [], hits: [], pointed: null, picked: null });
+    const id = (name) => `${section.id}-${name}`;
+    this.canvas = make("canvas", { id: id("canvas"), class: "plan-canvas", tabindex: "0", role: "application", "aria-describedby": id("words") });
+    this.words = make("p", { id: id("words"), class: "quiet" });
+    this.photo = make("figure", { class: "picked", "aria-live": "polite", hidden: true });
+    const [closer, further, all] = ["Closer", "Further", "All"].map((name) => make("button", { type: "button" }, name));
+    this.drawn = make("div", {}, this.canvas, make("div", { class: "plan-below" },
+      make("div", {}, this.words, make("div", { class: "row small-buttons" }, closer, further, all)), this.photo));
+    section.append(this.drawn);
+    this.view = new PlanView(this.canvas, {
+      places: () => this.places.map(at), draw: (brush) => this.draw(brush), pick: (spot, reach) => this.pick(spot, reach), closest: CLOSEST });
+    this.view.takeButtons({ closer, further, all });
   }
 
+  /** The positions of a map; the part of the plan that is looked at stays while they do. */
   take({ kind, points }) {
-    this.kind = kind;
+    const same = this.points && this.kind === kind && this.points.length === points.length
+      && points.every((point, index) => point.every((value, axis) => value === this.points[index][axis]));
+    Object.assign(this, { kind, points });
     this.places = kind ? project(kind, points) : [];
+    if (same) return;
+    this.view.fitted = null;
+    this.choose(null);
   }
 
-  draw(hits) {
+  show(hits) {
     this.hits = hits;
-    this.section.hidden = this.places.length === 0;
-    this.paint();
+    const empty = this.places.length === 0;
+    this.section.hidden = empty && !this.instead;
+    this.drawn.hidden = empty;
+    if (this.instead) this.instead.hidden = !empty;
+    this.view.paint();
   }
 
   /** Emphasise one match, as when the pointer is on its card. */
   point(id) {
     this.pointed = id;
-    this.paint();
+    this.view.paint();
   }
 
-  /** Where a place is on the canvas: one scale for both directions, north is up. */
-  layout(width) {
-    const xs = this.places.map((place) => place.x);
-    const ys = this.places.map((place) => place.y);
-    const least = (values) => values.reduce((a, b) => Math.min(a, b), Infinity);
-    const most = (values) => values.reduce((a, b) => Math.max(a, b), -Infinity);
-    const [left, right, low, high] = [least(xs), most(xs), least(ys), most(ys)];
-    const wide = Math.max(right - left, 1e-6);
-    const tall = Math.max(high - low, 1e-6);
-    const height = Math.round(Math.min(Math.max(((width - 2 * PAD) * tall) / wide + 2 * PAD, 200), 440));
-    const scale = Math.min((width - 2 * PAD) / wide, (height - 2 * PAD) / tall, 1e6);
-    const at = (place) => [
-      width / 2 + (place.x - (left + right) / 2) * scale,
-      height / 2 - (place.y - (low + high) / 2) * scale,
-    ];
-    return { height, scale, at };
+  pick(spot, reach) {
+    const found = this.view.nearest(this.places.map(at), spot, reach);
+    if (found >= 0) this.choose(this.places[found].id === this.picked ? null : found);
   }
 
-  paint() {
-    const width = this.section.clientWidth && this.canvas.parentElement.clientWidth - 2 * parseFloat(getComputedStyle(this.section).paddingLeft);
-    if (!this.places.length || width < 40) return; // not seen now
-    const { height, scale, at } = this.layout(width);
-    const sharp = window.devicePixelRatio || 1;
-    this.canvas.width = Math.round(width * sharp);
-    this.canvas.height = Math.round(height * sharp);
-    this.canvas.style.height = `${height}px`;
-    const brush = this.canvas.getContext("2d");
-    brush.scale(sharp, sharp);
+  /** Show the photo of a place beside the plan; that of none takes it away. */
+  choose(index) {
+    this.picked = index === null ? null : this.places[index].id;
+    this.photo.hidden = index === null;
+    if (index !== null) {
+      const image = make("img", { alt: `Map photo ${this.picked}` });
+      const [, first, second] = this.points[index];
+      const where = positionInWords(this.kind === "latlon" ? { lat: second, lon: first } : { x: first, y: second });
+      showPhoto(image, `v1/images/${this.picked}/file`, 320);
+      this.photo.replaceChildren(image, make("figcaption", {}, `Photo ${this.picked} · ${where}`));
+    }
+    this.view.paint();
+  }
+
+  draw(brush) {
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue(`--${name}`).trim();
-    brush.font = "600 13px system-ui, sans-serif";
     brush.fillStyle = colour("dot");
-    for (const place of this.places) {
-      brush.beginPath();
-      brush.arc(...at(place), 3, 0, 2 * Math.PI);
-      brush.fill();
+    for (const place of this.places) this.view.dot(brush, at(place), 3);
+    this.view.paintScale(brush, colour("quiet"));
+    const picked = this.places.find((place) => place.id === this.picked);
+    if (picked) {
+      brush.fillStyle = colour("second");
+      this.view.dot(brush, at(picked), 7);
     }
-    this.paintScale(brush, colour, scale, width, height);
-    this.paintHits(brush, colour, at);
+    this.drawHits(brush, colour);
     this.describe();
   }
 
-  paintScale(brush, colour, scale, width, height) {
-    const metres = roundLength((width / 4) / scale);
-    const long = metres * scale;
-    brush.strokeStyle = colour("quiet");
-    brush.fillStyle = colour("quiet");
-    brush.lineWidth = 2;
-    brush.beginPath();
-    brush.moveTo(4, height - 10);
-    brush.lineTo(4, height - 5);
-    brush.lineTo(4 + long, height - 5);
-    brush.lineTo(4 + long, height - 10);
-    brush.stroke();
-    brush.textAlign = "left";
-    brush.textBaseline = "bottom";
-    brush.fillText(inMetres(metres), 8, height - 8);
-    brush.textAlign = "right";
-    brush.fillText(this.kind === "latlon" ? "north is up" : "y is up, x to the right", width - 4, height - 4);
-  }
-
-  paintHits(brush, colour, at) {
+  drawHits(brush, colour) {
     const places = new Map(this.places.map((place) => [place.id, place]));
     const ranked = this.hits.map((hit, index) => ({ hit, rank: index + 1 })).filter(({ hit }) => places.has(hit.id));
     // The best last, so that it lies on top; the one pointed at above all.
     ranked.sort((a, b) => (a.hit.id === this.pointed) - (b.hit.id === this.pointed) || b.rank - a.rank);
-    brush.textAlign = "center";
-    brush.textBaseline = "middle";
+    Object.assign(brush, { font: "600 13px system-ui, sans-serif", textAlign: "center", textBaseline: "middle" });
     for (const { hit, rank } of ranked) {
-      const [x, y] = at(places.get(hit.id));
-      const radius = (rank === 1 ? 13 : 10) + (hit.id === this.pointed ? 4 : 0);
-      brush.beginPath();
-      brush.arc(x, y, radius, 0, 2 * Math.PI);
-      brush.fillStyle = hit.id === this.pointed ? colour("second") : colour("accent");
-      brush.fill();
+      const place = at(places.get(hit.id));
+      const [x, y] = this.view.spot(place);
+      const chosen = hit.id === this.pointed || hit.id === this.picked;
+      brush.fillStyle = chosen ? colour("second") : colour("accent");
+      this.view.dot(brush, place, (rank === 1 ? 13 : 10) + (chosen ? 4 : 0));
       brush.strokeStyle = colour("card");
       brush.lineWidth = 2;
       brush.stroke();
@@ -137,9 +120,14 @@ export class Plan {
   describe() {
     const known = new Set(this.places.map((place) => place.id));
     const there = this.hits.filter((hit) => known.has(hit.id));
-    const words = `${count(this.places.length, "position")} of the map` +
-      (there.length ? `; numbered: ${there.length === 1 ? "the match" : `the ${there.length} matches`} of your photo` : "");
+    const matches = there.length === 1 ? "the match of your photo" : `the ${there.length} matches of your photo, 1 is the answer`;
+    const words = `${count(this.places.length, "position")} of the map${there.length ? `; numbered: ${matches}` : ""}.`;
+    const way = this.kind === "latlon" ? "North is up." : "y is up, x to the right.";
+    const told = `${words} ${way} Drag to move, turn the wheel to scale, click on a dot to see its photo.`;
+    if (told === this.words.textContent) return;
     this.canvas.setAttribute("aria-label", `Plan with ${words}`);
-    this.words.textContent = `${words}.`;
+    this.words.textContent = told;
   }
 }
+
+const at = (place) => [place.x, place.y];

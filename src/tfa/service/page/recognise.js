@@ -1,8 +1,9 @@
 // The view that recognises a photo: the photo, its best matches, where they are, and why.
-import { call, events, formOf, showPhoto, wantsToken } from "./api.js";
+import { announce, call, events, formOf, showPhoto, wantsToken } from "./api.js";
 import { alertIn, bar, byId, count, make, number, positionInWords, say } from "./dom.js";
 import { fileZone, preview } from "./files.js";
 import { Plan } from "./plan.js";
+import { showStart } from "./start.js";
 import { hideWhy, showWhy } from "./why.js";
 
 let photo = null; // the file of the last query
@@ -23,6 +24,7 @@ function showPlaces(answered) {
   byId("own").hidden = !answered;
   byId("matches").hidden = !answered;
   byId("answer").classList.toggle("empty", !answered);
+  byId("start").hidden = answered;
 }
 
 async function recognise(file) {
@@ -49,7 +51,8 @@ async function recognise(file) {
     showPlaces(false);
     alertIn("recognise-alert", error);
   }
-  plan.draw(hits);
+  plan.show(hits);
+  announce("answered", hits);
 }
 
 function showAnswer(answer) {
@@ -76,7 +79,7 @@ function hitCard(hit, index) {
   const where = positionInWords(hit.position);
   const verified = hit.matches === null || hit.matches === undefined
     ? null : `${count(hit.matches, "patch", "patches")} in one spatial arrangement`;
-  const why = make("button", { type: "button", "aria-label": `Why ${hit.image}?`, click: () => choose(hit, card) }, "Why?");
+  const why = make("button", { type: "button", "aria-label": `Why ${hit.image}?`, click: () => choose(hit, card, why) }, "Why?");
   const [here, away] = [() => plan.point(hit.id), () => plan.point(null)];
   const card = make("li", { class: "card hit", mouseenter: here, mouseleave: away, focusin: here, focusout: away },
     image,
@@ -90,15 +93,19 @@ function hitCard(hit, index) {
   return card;
 }
 
-function choose(hit, card) {
+/** The button says that its answer is under way: the pictures come below, and are scrolled to when they are there. */
+async function choose(hit, card, button) {
   for (const other of byId("hits").children) other.classList.toggle("chosen-hit", other === card);
-  showWhy(photo, hit, options().calibration);
+  button.textContent = "Looking…";
+  await showWhy(photo, hit, options().calibration);
+  button.textContent = "Why?";
 }
 
 function forget() {
   running?.abort();
   photo = null;
   hits = [];
+  announce("answered", hits);
   hideWhy();
   showPlaces(false);
   say("recognise-status", "");
@@ -116,16 +123,18 @@ async function show(facts) {
     facts.calibrations.length ? make("option", { value: "none" }, "none") : "");
   select.value = ["none", ...facts.calibrations].includes(before) ? before : "";
   if (select.selectedIndex < 0) select.value = "";
+  showStart(facts, recognise);
+  byId("start").hidden = photo !== null;
   try {
     plan.take(await call("v1/positions"));
-    plan.draw(hits);
+    plan.show(hits);
   } catch (error) {
     alertIn("recognise-alert", error);
   }
 }
 
 export function startRecognising() {
-  plan = new Plan(byId("plan"), byId("plan-canvas"), byId("plan-words"));
+  plan = new Plan(byId("plan"));
   fileZone(byId("recognise-files"), {
     title: "Choose a photo", hint: "or drop one here: the map says where it was taken", onFiles: ([file]) => recognise(file),
   });

@@ -49,12 +49,20 @@ async def list_images(
     responses={200: {"content": {"image/jpeg": {}}, "description": "A copy of the photo."}},
 )
 async def image_file(
-    service: Running, live: Chosen, id: ImageId, size: Annotated[int, Query(ge=SMALLEST, le=LARGEST)] = 480
+    request: Request,
+    service: Running,
+    live: Chosen,
+    id: ImageId,
+    size: Annotated[int, Query(ge=SMALLEST, le=LARGEST)] = 480,
 ) -> Response:
     """A JPEG copy of one of the map's own photos, its longer side at most `size` pixels, without its EXIF data."""
     record = await record_of(service, live, id)
+    # The same id is another photo once the map was built again: a browser asks whether what it keeps is still right.
+    known = {"ETag": f'"{record.digest[:16]}-{size}"', "Cache-Control": "private, no-cache"}
+    if request.headers.get("If-None-Match") == known["ETag"]:
+        return Response(status_code=304, headers=known)
     copy = await service.work(lambda: service.copies.of(record, live.photo, size))
-    return Response(copy, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+    return Response(copy, media_type="image/jpeg", headers=known)
 
 
 @edits.post("/images", response_model=Added, openapi_extra=body_schema(AddFields, "images"))

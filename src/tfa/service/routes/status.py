@@ -27,11 +27,13 @@ async def healthz() -> dict[str, str]:
 async def readyz(service: Running) -> Response:
     """Ready: maps are open and packed for queries, encoders have run once, and every map's query thread runs.
 
-    A map in an engine is ready if its engine answers; if not, the status is a sentence that names it.
+    A map in a folder is ready while the folder is there, one in an engine if its engine answers; if not, the status is
+    a sentence that names it.
     """
     status = service.status
-    if status == "ready" and any(isinstance(live, LiveEngineMap) for live in service.maps.values()):
-        trouble = await service.work(lambda: service.trouble)
+    if status == "ready":
+        remote = any(isinstance(live, LiveEngineMap) for live in service.maps.values())  # may take a moment to answer
+        trouble = await service.work(lambda: service.trouble) if remote else service.trouble
         status = status if trouble is None else trouble
     return JSONResponse({"status": status}, 200 if status == "ready" else 503, RETRY if status == "loading" else None)
 
