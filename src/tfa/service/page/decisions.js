@@ -16,13 +16,9 @@ export async function showDecisions() {
   place.replaceChildren();
   say("decisions-status", LOADING);
   try {
-<<<<<<< HEAD
     const report = await call("v1/report");
-    const { evidence } = report;
-=======
-    const [report, evidence] = await Promise.all([call("v1/report"), call("v1/evidence")]);
     if (mine !== latest) return;
->>>>>>> page18
+    const { evidence } = report;
     const whose = evidence.calibration ? `, calibrated to ${evidence.calibration}` : "";
     place.replaceChildren(
       ...reportCards(report),
