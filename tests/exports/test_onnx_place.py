@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import re
+import shutil
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -22,6 +26,7 @@ from tfa.exports import compiled_map, write_onnx_place
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
 
+ROOT = Path(__file__).parents[2]
 QUERIES = [random_image(100 + number, (70, 60)) for number in range(4)]
 
 
@@ -101,7 +106,9 @@ def test_the_file_needs_no_runtimes_own_operators(town_of, tmp_path):
         assert [opset.domain for opset in model.opset_import] == [""]
         assert {node.domain for node in model.graph.node} == {""}
         assert any(node.op_type == "MatMulInteger" for node in model.graph.node) == fast
-        kinds = {value.type.tensor_type.elem_type for value in onnx.shape_inference.infer_shapes(model).graph.value_info}
+        kinds = {
+            value.type.tensor_type.elem_type for value in onnx.shape_inference.infer_shapes(model).graph.value_info
+        }
         assert onnx.TensorProto.DOUBLE not in kinds  # accelerators have none
 
 
@@ -132,6 +139,45 @@ def test_fewer_numbers_are_the_best_so_many_directions(town_of, tmp_path):
     with pytest.raises(BadSpec, match="at least 4"):
         write_onnx_place(tmp_path / "other.onnx", town, compiled_map(town, "none"), dims=3)
     assert not (tmp_path / "other.onnx").exists()
+
+
+@pytest.fixture
+def exported(town_of, tmp_path, monkeypatch):
+    """A folder with place.onnx, place.npz and the third photo of the map."""
+    town = town_of("tiny-v2@112", "partial")
+    write_onnx_place(tmp_path / "place.onnx", town, compiled_map(town, "none"))
+    random_image(2, (64, 48)).save(tmp_path / "photo.jpg", quality=98)
+    monkeypatch.chdir(tmp_path)
+    return town
+
+
+def test_the_recipe_finds_the_photo(exported, capsys):
+    [block] = re.findall(r"<!-- run -->\n+```python\n(.*?)```", (ROOT / "docs/recipes/onnx.md").read_text(), re.DOTALL)
+    exec(compile(block, "onnx.md", "exec"), {"__name__": "recipe"})
+    name, score = capsys.readouterr().out.split()
+    assert Path(name).name == "02.png"
+    assert float(score) > 0.9
+
+
+def test_rtabmap_gets_descriptors(exported, monkeypatch):
+    """As PyDescriptor.cpp calls it: init(dim), then extract of signed bytes, BGR or grey; it wants float32 `1 dim`."""
+    shutil.copy(ROOT / "examples" / "rtabmap_tfa.py", "rtabmap_tfa.py")
+    monkeypatch.syspath_prepend(Path.cwd())
+    module = importlib.import_module("rtabmap_tfa")
+    module.init(64)
+    pictures = [np.asarray(random_image(number, (64, 48))) for number in (2, 2, 5)]
+    pictures[1] = pictures[1] // 2 + 60  # the same place in another light
+    one, again, other = (module.extract(picture[:, :, ::-1].copy().view(np.int8)) for picture in pictures)
+    assert one.shape == (1, 64)
+    assert one.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(one), 1, atol=1e-6)
+    assert (one @ again.T).item() > (one @ other.T).item()
+    grey = pictures[0].mean(axis=2).astype(np.uint8)[:, :, None]
+    np.testing.assert_allclose(
+        module.extract(grey.view(np.int8)), module.extract(np.repeat(grey, 3, axis=2).view(np.int8)), atol=1e-6
+    )
+    with pytest.raises(ValueError, match="PyDescriptor/Dim"):
+        module.init(2)
 
 
 def test_an_encoder_that_is_no_graph_is_refused(map_of, tmp_path):

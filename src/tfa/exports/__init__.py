@@ -4,7 +4,7 @@ In: a map. Out: files in formats of others. May see: the map.
 """
 
 from tfa.exports.hloc_pairs import retrieval_pairs, write_pairs
-from tfa.exports.onnx_place import write_onnx_place
+from tfa.exports.onnx_place import rows_path, write_onnx_place
 from tfa.exports.onnx_query_side import write_onnx_head
 from tfa.exports.vectors import CompiledMap, compiled_map, write_faiss, write_npz
 
@@ -12,6 +12,7 @@ __all__ = [
     "CompiledMap",
     "compiled_map",
     "retrieval_pairs",
+    "rows_path",
     "write_faiss",
     "write_npz",
     "write_onnx_head",
