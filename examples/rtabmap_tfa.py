@@ -1,4 +1,4 @@
-"""RTAB-Map's Python descriptor by a TFA map: copy this file beside `place.onnx`, which `tfa export --format onnx` wrote.
+"""RTAB-Map's Python descriptor by a TFA map: copy this file beside `place.onnx` of `tfa export --format onnx`.
 
     rtabmap --Mem/GlobalDescriptorStrategy 1 --Kp/TfIdfLikelihoodUsed false --Mem/RehearsalSimilarity 1 \
             --PyDescriptor/Dim 512 --PyDescriptor/Path ~/town/rtabmap_tfa.py

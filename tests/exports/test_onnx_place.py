@@ -33,7 +33,7 @@ QUERIES = [random_image(100 + number, (70, 60)) for number in range(4)]
 @pytest.fixture(scope="module")
 def town_of(tmp_path_factory):
     """`town_of(encoder, carrier)`: a calibrated map of twelve photos, under random weights with true names."""
-    folder, made = tmp_path_factory.mktemp("place"), {}
+    folder = tmp_path_factory.mktemp("place")
     for number in range(12):
         random_image(number, (64, 48)).save(folder / f"{number:02}.png")
     (folder / "night").mkdir()
@@ -181,6 +181,6 @@ def test_rtabmap_gets_descriptors(exported, monkeypatch):
 
 
 def test_an_encoder_that_is_no_graph_is_refused(map_of, tmp_path):
-    with pytest.raises(TfaError, match="fake@28 of this map.*--format onnx-head"):
+    with pytest.raises(TfaError, match=r"fake@28 of this map.*--format onnx-head"):
         write_onnx_place(tmp_path / "place.onnx", map_of(), compiled_map(map_of()))
     assert not list(tmp_path.iterdir())

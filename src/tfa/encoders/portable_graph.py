@@ -1,7 +1,7 @@
 """A vision transformer of the DINO family in ONNX's own operators alone, for any runtime, with any number of images.
 
-In float32, or with its linear layers in 8-bit integers (`int8.quantise` has the arithmetic). Integers have one scale for
-all activations of a product, so such a graph takes one image at a time.
+In float32, or with its linear layers in 8-bit integers (`int8.quantise` has the arithmetic). Integers have one scale
+for all activations of a product, so such a graph takes one image at a time.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ __all__ = ["OPSET", "portable_tokens"]
 
 
 def portable_tokens(out: Graph, encoder: VitEncoder, images: str, *, integers: bool) -> str:
-    """Tokens `b prefix+n d`, rounded to float16 but float32, of RGB images `b 3 h w` from 0 to 1, at the size that the encoder reads."""
+    """Tokens `b prefix+n d` of RGB images `b 3 h w` from 0 to 1, at the size that the encoder reads."""
     card = encoder.identity.card
     mean, std = (np.array(three, np.float32).reshape(1, 3, 1, 1) for three in (card.mean, card.std))
     pixels = out.add("Div", out.add("Sub", images, out.constant(mean)), out.constant(std))
     tokens = _PortableNodes(out, encoder.identity, encoder.network, integers=integers).tokens(pixels)
-    return out.cast(out.cast(tokens, np.float16), np.float32)  # as encoders give them
+    return out.cast(out.cast(tokens, np.float16), np.float32)  # encoders give tokens in float16
 
 
 class _PortableNodes(VitNodes):

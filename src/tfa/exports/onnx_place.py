@@ -50,8 +50,8 @@ def place_model(place_map: PlaceMap, compiled: CompiledMap, form: UnitVectors, *
     encoder = place_map.encoder
     if not isinstance(encoder, VitEncoder):
         raise TfaError(
-            f"the encoder {encoder.id} of this map is not one that tfa can write as a graph (those of tfa encoders are); "
-            "export the head alone with --format onnx-head"
+            f"the encoder {encoder.id} of this map is not one that tfa can write as a graph, as those of its own "
+            "catalogue are; export the head alone with --format onnx-head"
         )
     identity, photos = encoder.identity, 1 if fast else "photos"
     graph = Graph(OPSET)
