@@ -71,5 +71,9 @@ def test_what_cannot_be_exported_is_an_error(run, town):
     assert run("export", "town.tfa", "--format", "csv", "-o", "x").exit_code == 2
     assert "'night'" in run("export", "town.tfa", "-o", "x", "--calibration", "night").stderr
     assert run("export", "town.tfa").exit_code == 2
+    assert "for --format onnx, not npz" in run("export", "town.tfa", "-o", "x", "--dims", 512).stderr
+    assert "another ending" in run("export", "town.tfa", "-o", "x.npz", "--format", "onnx").stderr
+    assert "--format onnx-head" in run("export", "town.tfa", "-o", "x.onnx", "--format", "onnx").stderr
+    assert not Path("x.onnx").exists()
     assert "$ tfa export town.tfa --format npz" in run("export", "--help").stdout
     assert "$ tfa pairs town.tfa" in run("pairs", "--help").stdout

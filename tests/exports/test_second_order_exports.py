@@ -13,10 +13,11 @@ from tfa.base.onnx_graph import Graph
 from tfa.base.tokens import Tokens
 from tfa.exports import write_faiss, write_npz, write_onnx_head
 from tfa.exports.onnx_query_side import OPSET, head_model
-from tfa.exports.onnx_second_order import matrix_log, steps_of_root
+from tfa.exports.onnx_second_order import matrix_log
 from tfa.exports.vectors import CompiledMap
 from tfa.method.carriers import CARRIERS
 from tfa.method.head import assemble
+from tfa.method.matrix_logarithm import steps_of_root
 from tfa.method.scorer import Compiled
 from tfa.method.second_order import RIDGE
 from tfa.pipeline import fit, fit_second_order

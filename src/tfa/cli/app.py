@@ -214,6 +214,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa export town.tfa --format npz -o town.npz",
         "tfa export town.tfa --format faiss -o town.faiss",
         "tfa export town.tfa --format onnx-head -o head.onnx",
+        "tfa export town.tfa --format onnx --dims 512 -o place.onnx",
     ),
     config.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
     encoders.encoders: ("tfa encoders", "tfa encoders --json"),

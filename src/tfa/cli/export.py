@@ -12,12 +12,14 @@ from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import counted, say
 from tfa.cli.show_answers import end_with_errors
+from tfa.errors import BadSpec
 
 
 class Format(StrEnum):
     npz = "npz"
     faiss = "faiss"
     onnx_head = "onnx-head"
+    onnx = "onnx"
 
 
 @options.with_encoder
@@ -68,24 +70,49 @@ def export(
         Format,
         typer.Option(
             help="npz: one vector and bias per image, with ids; faiss: an index file; onnx-head: the query side, "
-            "tokens to vector, as an ONNX graph."
+            "tokens to vector, as an ONNX graph; onnx: photo to unit vector, encoder and all, as one ONNX graph, and "
+            "beside it FILE.npz with the images' rows."
         ),
     ] = Format.npz,
     calibration: options.Calibration = None,
+    dims: Annotated[
+        int | None,
+        typer.Option(
+            min=4, metavar="D", help="With --format onnx: numbers of a vector; as many as the head has if not given."
+        ),
+    ] = None,
+    fast: Annotated[
+        bool, typer.Option("--fast", help="With --format onnx: the encoder in 8-bit integers, one photo at a time.")
+    ] = False,
+    weights: options.Weights = None,
 ) -> None:
     """Write a map for other programs: score = query vector · image vector + bias."""
     options.check_folder(map, "export")
     options.check_writable(out)
+    if format is not Format.onnx and (fast or dims is not None):
+        raise BadSpec(f"--dims and --fast are for --format onnx, not {format.value}; leave them out")
+    if format is Format.onnx and out.suffix == ".npz":
+        raise BadSpec(
+            f"{out} is where --format onnx writes the images' rows; give the graph another ending, best .onnx"
+        )
 
     from tfa import exports
     from tfa.maps import PlaceMap
 
+    place_map = PlaceMap.load(map)
+    compiled = exports.compiled_map(place_map, calibration)
+    if format is Format.onnx:
+        place_map.use_encoder(EncoderOptions(weights=weights))
+        rows = exports.write_onnx_place(out, place_map, compiled, dims=dims, fast=fast)
+        count, width = rows.vectors.shape
+        say(f"a photo to a unit vector of {width:,} numbers, {out.stat().st_size / 1e6:,.1f} MB, in {out}")
+        say(f"rows of {counted(count, 'image')}, {width:,} numbers each, in {exports.rows_path(out)}")
+        return
     write = {
         Format.npz: exports.write_npz,
         Format.faiss: exports.write_faiss,
         Format.onnx_head: exports.write_onnx_head,
     }
-    compiled = exports.compiled_map(PlaceMap.load(map), calibration)
     write[format](out, compiled)
     count, width = compiled.vectors.shape
     held = f"tokens to a vector of {width:,} numbers" if format is Format.onnx_head else f"{width:,} numbers each"

@@ -35,6 +35,11 @@ class DinoEncoder:
     def reads(self) -> tuple[int, int, str]:
         return self._identity.width, self._identity.height, self._card.resample
 
+    @property
+    def identity(self) -> EncoderId:
+        """Its name in full, with the card."""
+        return self._identity
+
     def _pixels(self, image: Image.Image) -> np.ndarray:
         card = self._card
         return to_array(image, (self._identity.width, self._identity.height), card.mean, card.std, card.resample)

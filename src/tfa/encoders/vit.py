@@ -46,6 +46,11 @@ class VitEncoder(DinoEncoder):
             self._model(torch.from_numpy(pixels).to(self.device))
         return self._patches_and_cls(outputs[0].to(torch.float16).cpu().numpy())
 
+    @property
+    def network(self) -> Any:
+        """The transformers model, with the blocks that are needed."""
+        return self._model
+
 
 def checked_device(device: str) -> str:
     kind, _, number = device.partition(":")

@@ -88,10 +88,22 @@ def fit_reduction(second: np.ndarray, dims: int, mean_bias: float = 0.0) -> Redu
 
 def fit_reduction_by_products(vectors: np.ndarray, dims: int, mean_bias: float = 0.0) -> Reduction:
     """The same from the vectors `m D` themselves, by their products `m m`: for fewer images than numbers in each."""
+    return _rotated(_directions_by_products(vectors, checked_dims(dims) - 1), dims, mean_bias)
+
+
+def leading_directions(vectors: np.ndarray, most: int) -> np.ndarray:
+    """Eᵀ `r D` of vectors `m D`, at most so many directions, by whichever of the two is smaller."""
+    if len(vectors) < vectors.shape[1]:
+        return _one_way(_directions_by_products(vectors, most))
     wide = np.asarray(vectors, np.float64)
-    values, images = _leading(wide @ wide.T, checked_dims(dims) - 1)
+    return _one_way(_leading(wide.T @ wide, most)[1].T)
+
+
+def _directions_by_products(vectors: np.ndarray, most: int) -> np.ndarray:
+    wide = np.asarray(vectors, np.float64)
+    values, images = _leading(wide @ wide.T, most)
     kept = values > values[:1] * len(wide) * np.finfo(np.float64).eps  # others are directions of no image
-    return _rotated((images[:, kept] / np.sqrt(values[kept])).T @ wide, dims, mean_bias)
+    return np.asarray((images[:, kept] / np.sqrt(values[kept])).T @ wide)
 
 
 def checked_dims(dims: int) -> int:
@@ -109,11 +121,15 @@ def _leading(symmetric: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _rotated(directions: np.ndarray, dims: int, mean_bias: float) -> Reduction:
     """The reduction to directions `r D`, Eᵀ."""
-    largest = np.abs(directions).argmax(axis=1)
-    directions = directions * np.sign(directions[np.arange(len(directions)), largest])[:, None]
-    rotation = fixed_rotation(dims)
+    directions, rotation = _one_way(directions), fixed_rotation(dims)
     matrix = rotation[:, : len(directions)] @ directions
     return Reduction(matrix.astype(np.float32), rotation[:, -1].astype(np.float32), mean_bias)
+
+
+def _one_way(directions: np.ndarray) -> np.ndarray:
+    """The same directions, the entry of largest magnitude positive in each."""
+    largest = np.abs(directions).argmax(axis=1)
+    return np.asarray(directions * np.sign(directions[np.arange(len(directions)), largest])[:, None])
 
 
 @lru_cache(maxsize=4)

@@ -19,7 +19,7 @@ from tfa.encoders.int8.quantise import balance, quantised
 from tfa.encoders.weight_names import block_name
 
 _SMALLEST = np.array(1e-6, np.float32)  # of a token's largest activation: a token of zeros must not be divided by zero
-_OPSET = 20  # the first with Gelu in it
+OPSET = 20  # the first with Gelu in it
 
 Affine = tuple[np.ndarray, np.ndarray]  # weights `out in` and bias `out`
 
@@ -29,15 +29,24 @@ def int8_graph(identity: EncoderId, model: Any, *, integers: bool = True) -> byt
 
     Without `integers` every product is float32: the same graph, to be compared with torch.
     """
-    return _Graph(identity, model, integers).written()
+    out = Graph(OPSET)
+    pixels = out.input(PIXELS, [1, 3, identity.height, identity.width])
+    tokens = VitNodes(out, identity, model, integers=integers).tokens(pixels)
+    patches = identity.grid[0] * identity.grid[1]
+    out.output(tokens, "tokens", [1, identity.card.prefix + patches, identity.card.width])
+    return out.model("tfa encoder")
 
 
-class _Graph:
-    def __init__(self, identity: EncoderId, model: Any, integers: bool) -> None:
+class VitNodes:
+    """The nodes of a vision transformer in a graph, one image at a time and with onnxruntime's own operators.
+
+    `encoders.portable_graph` has the form of it that other runtimes read.
+    """
+
+    def __init__(self, out: Graph, identity: EncoderId, model: Any, *, integers: bool) -> None:
         self._identity, self._card, self._integers = identity, identity.card, integers
-        self._model = model
+        self._model, self._out = model, out
         self._weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-        self._out = Graph(_OPSET)
         black = torch.zeros(1, 3, identity.height, identity.width)
         with torch.inference_mode():
             # Of a black picture the embedding is all that does not depend on pixels: CLS, registers, positions, bias.
@@ -45,8 +54,9 @@ class _Graph:
             turning = self._card.family == "dinov3"
             self._rotary = _rotary(model.rope_embeddings(black), self._card.prefix) if turning else None
 
-    def written(self) -> bytes:
-        x, identity = self._embedding(), self._identity
+    def tokens(self, pixels: str) -> str:
+        """Of normalised pixels `b 3 h w`: `b prefix+n d`, up to the layer that is read."""
+        x, identity = self._embedding(pixels), self._identity
         for layer in range(identity.layer):
             x = self._block(block_name(self._card, layer), x)
         last = block_name(self._card, identity.layer)
@@ -58,21 +68,22 @@ class _Graph:
             y = self._block(last, x)
             if identity.final_norm:
                 y, _ = self._norm("norm" if self._card.family == "dinov3" else "layernorm", y)
-        self._out.input(PIXELS, [1, 3, identity.height, identity.width])
-        channels = self._card.width
-        self._out.output(y, "tokens", [1, self._card.prefix + identity.grid[0] * identity.grid[1], channels])
-        return self._out.model("tfa encoder")
+        return y
 
-    def _embedding(self) -> str:
+    def _embedding(self, pixels: str) -> str:
         out, card = self._out, self._card
         stem = "embeddings.patch_embeddings" + ("" if card.family == "dinov3" else ".projection")
         side = [card.patch, card.patch]
         kernel = out.constant(self._weights[f"{stem}.weight"])
-        patches = out.add("Conv", PIXELS, kernel, kernel_shape=side, strides=side)
-        patches = out.add("Reshape", patches, out.constant(np.array([1, card.width, -1])))
+        patches = out.add("Conv", pixels, kernel, kernel_shape=side, strides=side)
+        patches = out.add("Reshape", patches, out.constant(np.array([0, card.width, -1])))
         patches = out.add("Transpose", patches, perm=[0, 2, 1])
         patches = out.add("Add", patches, out.constant(self._still[:, card.prefix :]))
-        return out.add("Concat", out.constant(self._still[:, : card.prefix]), patches, axis=1)
+        return out.add("Concat", self._prefix(patches), patches, axis=1)
+
+    def _prefix(self, _patches: str) -> str:
+        """Tokens before the patches `b prefix d`, as they enter the first block."""
+        return self._out.constant(self._still[:, : self._card.prefix])
 
     def _block(self, block: str, x: str) -> str:
         x = self._out.add("Add", x, self._attention(block, x))
@@ -85,9 +96,13 @@ class _Graph:
         query, key, value = (self._linear(x, projection) for projection in projections)
         if self._rotary is not None:
             query, key = self._turned(query), self._turned(key)
-        heads = self._card.heads
-        x = self._out.add("MultiHeadAttention", query, key, value, domain=CONTRIBUTED, num_heads=heads)
+        x = self._attended(query, key, value)
         return self._linear(x, self._scaled(f"{block}.attention.o_proj", f"{block}.layer_scale1.lambda1"))
+
+    def _attended(self, query: str, key: str, value: str) -> str:
+        """softmax(q kᵀ / √channels) v of every head."""
+        heads = self._card.heads
+        return self._out.add("MultiHeadAttention", query, key, value, domain=CONTRIBUTED, num_heads=heads)
 
     def _turned(self, x: str) -> str:
         """Queries or keys, rotated by their patch's position: x cos + swap(x) (∓ sin)."""
@@ -143,14 +158,18 @@ class _Graph:
         out, (weight, bias) = self._out, layer
         if not self._integers:
             return out.add("Add", out.add("MatMul", x, out.constant(weight.T)), out.constant(bias))
-        rounded, scales = quantised(weight)
-        factors = [out.constant(rounded.T), out.constant(scales)]
         if not by_token:
-            return out.add("DynamicQuantizeMatMul", x, *factors, "", out.constant(bias), domain=CONTRIBUTED)
+            return self._product(x, *quantised(weight), bias)
         largest = out.add("ReduceMax", out.add("Abs", x), out.constant(np.array([2])), keepdims=1)
         largest = out.add("Max", largest, out.constant(_SMALLEST))
-        y = out.add("DynamicQuantizeMatMul", out.add("Div", x, largest), *factors, domain=CONTRIBUTED)
+        y = self._product(out.add("Div", x, largest), *quantised(weight))
         return out.add("Add", out.add("Mul", y, largest), out.constant(bias))
+
+    def _product(self, x: str, weight: np.ndarray, scales: np.ndarray, bias: np.ndarray | None = None) -> str:
+        """x Wᵀ + b of int8 weights, the activations rounded as they come."""
+        factors = [self._out.constant(weight.T), self._out.constant(scales)]
+        last = [] if bias is None else ["", self._out.constant(bias)]
+        return self._out.add("DynamicQuantizeMatMul", x, *factors, *last, domain=CONTRIBUTED)
 
 
 def _rotary(angles: tuple[torch.Tensor, torch.Tensor], prefix: int) -> tuple[np.ndarray, np.ndarray]:
