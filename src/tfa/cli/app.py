@@ -26,6 +26,8 @@ from tfa.cli import (
     explain,
     export,
     info,
+    merge,
+    prune,
     query,
     report,
     rollback,
@@ -197,6 +199,12 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
     edit.add: ("tfa add town.tfa new.jpg", "tfa add town.tfa more-photos/ --positions where.csv"),
     edit.remove: ("tfa remove town.tfa photos/old.jpg", "tfa remove town.tfa 17 18"),
     edit.refit: ("tfa refit town.tfa",),
+    merge.merge: ("tfa merge summer.tfa winter.tfa --out year.tfa",),
+    prune.prune: (
+        "tfa prune town.tfa --dry-run",
+        "tfa prune town.tfa --photos evening-walk/ --yes",
+        "tfa prune town.tfa --unconfirmed 365 --json",
+    ),
     rollback.rollback: ("tfa rollback postgres://maps@localhost/geo/town",),
     serve.serve: (
         "tfa serve town.tfa",
