@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,11 @@ class Confirmed:
 
     def since_of(self, image: ImageRecord) -> int | None:
         return self.since.get(key_of(image))
+
+
+def iso(seconds: float | None) -> str | None:
+    """A time in JSON."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def key_of(image: ImageRecord) -> bytes:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from tfa.maps import ImageRecord, PlaceMap
-from tfa.maps.confirmed import Confirmed
+from tfa.maps.confirmed import Confirmed, iso
 from tfa.maps.engine_map import SampleMap
 
 DAYS = 90  # without a confirmation after which a photo counts as aged
@@ -47,10 +47,6 @@ def ageing_of(place_map: PlaceMap | SampleMap, days: float = DAYS, now: float | 
     }
 
 
-def iso(seconds: float | None) -> str | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
 def _aged(record: ImageRecord, since: int | None, last: int | None) -> dict[str, Any]:
-    named = {"id": record.id, "image": record.path.rsplit("/", 1)[-1], "path": record.path}
+    named = {"id": record.id, "image": Path(record.path).name, "path": record.path}
     return {**named, "since": iso(since), "last_confirmed": iso(last)}
