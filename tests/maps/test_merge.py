@@ -13,7 +13,7 @@ from tfa.base.config import EncoderOptions, MapSpec
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
 from tfa.maps.confirmed import Confirmed, key_of
-from tfa.maps.merge import dropped_notes, merge_maps
+from tfa.maps.merge import dropped_notes, keep_confirmed, merge_maps
 from tfa.photos.token_cache import TokenCache
 from tfa.search.store import Where
 
@@ -82,8 +82,8 @@ def test_photos_that_show_places_of_both_are_found_by_verification(days):
     assert f"friday: {len(shared)} of 9 photos show places" in part.in_words
 
 
-def test_all_photos_that_are_lost_are_named_and_nothing_is_merged(days, monkeypatch):
-    shutil.rmtree(days.cache.folder if hasattr(days.cache, "folder") else days.folder / "cache")
+def test_all_photos_that_are_lost_are_named_and_nothing_is_merged(days):
+    shutil.rmtree(days.folder / "cache")
     gone = [days.folder / "monday" / "03.png", days.folder / "friday" / "16.png"]
     for path in gone:
         path.unlink()
@@ -117,6 +117,10 @@ def test_what_was_confirmed_is_read_back_and_joined(days):
     kept.last[key_of(images[2])] = 150
     kept.write(days.folder / "monday.tfa")
     assert Confirmed.read(days.folder / "monday.tfa") == kept
+    merged, _ = merge_maps([days.monday, days.friday])
+    merged.save(days.folder / "week.tfa")
+    keep_confirmed([days.monday, days.friday], merged)
+    assert Confirmed.read(days.folder / "week.tfa").last == kept.last
     later = Confirmed({key_of(images[2]): 90}, {key_of(images[2]): 170, key_of(images[3]): 120})
     joined = kept.with_later(later)
     assert (joined.since_of(images[2]), joined.last_of(images[2]), joined.last_of(images[3])) == (90, 170, 120)

@@ -6,6 +6,7 @@ that both have. The maps themselves stay as they are.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, BadSpec, NoImages
 from tfa.maps.calibrate import dropped_note
+from tfa.maps.confirmed import Confirmed
 from tfa.maps.fit_map import fit_map
 from tfa.maps.lookup import lost_photos, tokens_of
 from tfa.maps.place_map import PlaceMap
@@ -194,6 +196,17 @@ def _notes(maps: Sequence[PlaceMap], fresh: Sequence[Sequence[ImageRecord]], rep
 def _made_with(spec: MapSpec) -> MapSpec:
     """What a user chooses of a map; the carrier of a judged one is its judge's choice."""
     return replace(spec, carrier=MapSpec.carrier) if spec.head == "judged" else spec
+
+
+def keep_confirmed(maps: Sequence[PlaceMap], merged: PlaceMap) -> None:
+    """Let the merged map, which is saved, know what the service has confirmed of the photos of the others."""
+    known = [Confirmed.read(one.path) for one in maps if one.path is not None]
+    if merged.path is None or not any(one.last for one in known):
+        return
+    kept = Confirmed().watched(merged.images, int(time.time()))
+    for one in known:
+        kept = kept.with_later(one)
+    kept.write(merged.path)
 
 
 def dropped_notes(maps: Sequence[PlaceMap], out: Path) -> list[str]:
