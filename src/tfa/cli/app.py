@@ -217,11 +217,15 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
     export.pairs: (
         "tfa pairs town.tfa queries/ -o pairs.txt -k 20",
         "tfa pairs town.tfa images/query/ -o pairs.txt --root images/",
+        "tfa pairs town.tfa images/query/ -o pairs.txt --root images/ --format colmap",
+        "tfa pairs town.tfa images/query/ -o pairs.txt --format alicevision --views cameraInit.sfm",
     ),
     export.export: (
         "tfa export town.tfa --format npz -o town.npz",
         "tfa export town.tfa --format faiss -o town.faiss",
         "tfa export town.tfa --format onnx-head -o head.onnx",
+        "tfa export town.tfa --format hloc -o map.h5",
+        "tfa export town.tfa --format hloc -o queries.h5 --queries images/query/ --root images/",
     ),
     config.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
     encoders.encoders: ("tfa encoders", "tfa encoders --json"),
