@@ -56,7 +56,7 @@ def test_prune_shows_what_would_go_and_what_it_costs_before_it_goes(run, aged):
     assert not dry["removed"]
     going = {one["id"]: (one["why"], one["stays"]) for one in dry["going"]}
     assert going.pop(14) == ("near duplicate", 3)
-    assert going == {place: ("never confirmed", None) for place in (0, *range(4, 13))}
+    assert going == dict.fromkeys((0, *range(4, 13)), ("never confirmed", None))
     assert dry["reasons"] == {"never confirmed": 10, "near duplicate": 1}
     themselves, given = dry["expected_recall"]
     assert (themselves["before"], themselves["after"]["photos"]) == (None, 11)

@@ -22,9 +22,7 @@ KEPT = MapSpec(head="second-order", verify=True)
 
 def built(folder, cache, positions=None):
     options = EncoderOptions(cache=cache)
-    made = PlaceMap.build(
-        folder, encoder=FakeEncoder(), spec=SPEC, map_spec=KEPT, options=options, positions=positions
-    )
+    made = PlaceMap.build(folder, encoder=FakeEncoder(), spec=SPEC, map_spec=KEPT, options=options, positions=positions)
     made.save(folder.with_suffix(".tfa"))
     return made
 

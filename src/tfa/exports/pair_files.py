@@ -22,9 +22,7 @@ def write_match_list(path: Path, pairs: Sequence[Pair]) -> int:
 def write_kapture_pairs(path: Path, pairs: Sequence[PhotoPair], root: Path) -> int:
     """kapture's pairs file: query, image of the map and a score, the confidence. How many they are."""
     names = named_pairs(pairs, root, root, ",")
-    lines = [
-        f"{query}, {image}, {one.confidence:.6f}\n" for (query, image), one in zip(names, pairs, strict=True)
-    ]
+    lines = [f"{query}, {image}, {one.confidence:.6f}\n" for (query, image), one in zip(names, pairs, strict=True)]
     write_text(Path(path), "".join(["# kapture format: 1.1\n", "# query_image, map_image, score\n", *lines]))
     return len(lines)
 
@@ -51,7 +49,11 @@ def read_views(path: Path) -> dict[Path, int]:
         views = read_json(path)["views"]
         found = {Path(one["path"]).resolve(): int(one["viewId"]) for one in views}
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise TfaError(f"{path} is no sfm file with views ({error}); give what cameraInit wrote as JSON", path) from None
+        raise TfaError(
+            f"{path} is no sfm file with views ({error}); give what cameraInit wrote as JSON", path
+        ) from None
     if len(set(found.values())) < len(views):
-        raise TfaError(f"{path} has several views of one photo, or one number for several; import each photo once", path)
+        raise TfaError(
+            f"{path} has several views of one photo, or one number for several; import each photo once", path
+        )
     return found

@@ -46,9 +46,7 @@ class Confirmed:
             raise BadFile(f"{path} is damaged ({error}); delete it: what was confirmed is counted anew", path) from None
         known = [bytes(key) for key in keys]
         times = zip(known, last.tolist(), strict=True)
-        return cls(
-            dict(zip(known, since.tolist(), strict=True)), {key: time for key, time in times if time != NEVER}
-        )
+        return cls(dict(zip(known, since.tolist(), strict=True)), {key: time for key, time in times if time != NEVER})
 
     def write(self, folder: Path) -> None:
         """In place of what is there, in one step."""

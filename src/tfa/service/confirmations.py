@@ -78,7 +78,9 @@ class Confirmations:
             try:
                 written.with_later(self._on_disk()).write(self._folder)  # another service may serve the map, too
             except (TfaError, OSError) as error:  # a full disk, one that is read-only
-                problems.append(f"what was confirmed of {self._folder.name} cannot be saved, tried again later: {error}")
+                problems.append(
+                    f"what was confirmed of {self._folder.name} cannot be saved, tried again later: {error}"
+                )
                 with self._lock:
                     self._changed = True
             self._troubles.tell(problems)

@@ -35,9 +35,7 @@ class Served(ABC):
     def __init__(self, name: str, encoder: SharedEncoder, settings: ServiceSettings, metrics: Metrics) -> None:
         self.name, self.encoder = name, encoder
         self._settings, self._metrics = settings, metrics
-        self.queries = QueryQueue(
-            name, lambda: self.asked, encoder, settings, metrics, self.sessions, self._confirm
-        )
+        self.queries = QueryQueue(name, lambda: self.asked, encoder, settings, metrics, self.sessions, self._confirm)
         self._editor = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-edits-{name}")
         self._waiting, self._lock, self._closed = 0, threading.Lock(), False
         metrics.queue_length.labels(name).set_function(lambda: len(self.queries))
