@@ -48,7 +48,9 @@ def test_a_merged_map_is_that_of_all_photos(days):
     )  # fmt: skip
     asked = photo(days.folder / "dusk.png", 14, light=0.7)
     hits = [hit.to_dict() for hit in merged.query(asked)]
-    assert hits == [hit.to_dict() | {"position": one["position"]} for hit, one in zip(whole.query(asked), hits)]
+    assert hits == [
+        hit.to_dict() | {"position": one["position"]} for hit, one in zip(whole.query(asked), hits, strict=True)
+    ]
     assert [(record.id, record.digest) for record in merged.images] == [(r.id, r.digest) for r in whole.images]
     assert all(record.fitted for record in merged.images)
     assert [part.photos for part in report.parts] == [12, 9]

@@ -1,7 +1,7 @@
 """Global descriptors in hloc's file: a group for each image name, in it the vector `global_descriptor`.
 
-hloc ranks by inner products of two such files. The bias of a map's image is its vector's last number, and a query has a 1
-there, so that its ranking is the map's own, before verification.
+hloc ranks by inner products of two such files. The bias of a map's image is its vector's last number, and a query has
+a 1 there, so that its ranking is the map's own, before verification.
 """
 
 from __future__ import annotations

@@ -112,9 +112,9 @@ def _checked(maps: Sequence[PlaceMap]) -> PlaceMap:
         own, strange = first.state.encoder, other.state.encoder
         if own["fingerprint"] != strange["fingerprint"]:
             raise BadMap(
-                f"{first.called} was built with {own['id']} (fingerprint {own['fingerprint'][:12]}…), {other.called} with "
-                f"{strange['id']} ({strange['fingerprint'][:12]}…); only maps of one encoder can be merged: build one of "
-                "them again with the encoder and weights of the other",
+                f"{first.called} was built with {own['id']} (fingerprint {own['fingerprint'][:12]}…), {other.called} "
+                f"with {strange['id']} ({strange['fingerprint'][:12]}…); only maps of one encoder can be merged: build "
+                "one of them again with the encoder and weights of the other",
                 first.called,
                 other.called,
             )

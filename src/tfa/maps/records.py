@@ -27,7 +27,10 @@ class ImageRecord:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ImageRecord:
-        """The inverse, of a record that may have no session; KeyError, TypeError or ValueError where the values are not those of a record."""
+        """The inverse; KeyError, TypeError or ValueError where the values are not those of a record.
+
+        A session need not be there.
+        """
         kinds = {"id": int, "path": str, "digest": str, "fitted": bool}
         wrong = [name for name, kind in kinds.items() if type(values[name]) is not kind]
         if wrong:

@@ -132,6 +132,7 @@ class Served(ABC):
 
     def _confirm(self, hits: Sequence[Hit]) -> None:
         """Note what an answer confirms, where that is kept."""
+        return
 
     # --- edits --------------------------------------------------------------------------------------------------
 
