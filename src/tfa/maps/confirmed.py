@@ -51,7 +51,7 @@ class Confirmed:
     def write(self, folder: Path) -> None:
         """In place of what is there, in one step."""
         keys = sorted(self.since)
-        tensors = {
+        tensors: dict[str, np.ndarray] = {
             "images": np.frombuffer(b"".join(keys), np.uint8).reshape(-1, KEY),
             "since": np.array([self.since[key] for key in keys], np.int64),
             "last": np.array([self.last.get(key, NEVER) for key in keys], np.int64),
