@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -81,11 +82,14 @@ def test_what_needs_a_folder_is_refused_in_a_sentence(run, url, tmp_path, words,
     assert sentence in " ".join(refused.stderr.split())
 
 
-def test_a_folder_keeps_neither_versions_nor_sessions(run, url, tmp_path):
+def test_a_folder_keeps_sessions_but_no_versions(run, url, tmp_path):
     PlaceMap.build(tmp_path / "town", head="second-order", encoder=FakeEncoder(), spec=SPEC).save(tmp_path / "t.tfa")
     assert "keeps one version" in run("rollback", tmp_path / "t.tfa").stderr
-    refused = run("add", tmp_path / "t.tfa", photo(tmp_path / "n.png", 40), "--session", "night")
-    assert "keeps no sessions" in " ".join(refused.stderr.split())
+    asked = ("query", tmp_path / "t.tfa", photo(tmp_path / "n.png", 40), "--json", "--session", "night")
+    assert "no image of the map has one" in " ".join(run(*asked).stderr.split())
+    assert run("add", tmp_path / "t.tfa", tmp_path / "n.png", "--session", "night").exit_code == 0
+    [answer] = json.loads(run(*asked).stdout)["answers"]
+    assert [Path(hit["image"]).name for hit in answer["hits"]] == ["n.png"]
 
 
 def test_a_url_is_printed_without_its_password():

@@ -55,6 +55,33 @@ def test_a_file_outside_the_root_is_an_error(run, town):
     assert not Path("pairs.txt").exists()
 
 
+def test_pairs_for_other_programs_and_names_that_collide(run, town):
+    random_image(2, (64, 48)).save("images/query/2.png")
+    Path("images/db/2.png").write_bytes(Path("images/db/a/2.png").read_bytes())
+    assert run("add", "town.tfa", "images/db/2.png").exit_code == 0
+    result = run("pairs", "town.tfa", "images/query", "-o", "hloc.txt", "-k", 1, "-q")
+    assert "2.png names a query and another photo of the map" in result.stderr
+    assert Path("hloc.txt").read_text().splitlines()[0].startswith("query/2.png db/")
+    for kind in ("colmap", "kapture"):
+        assert run("pairs", "town.tfa", "images/query", "-o", "p.txt", "-k", 1, "-q", "--format", kind).exit_code == 0
+        assert Path("p.txt").read_text().splitlines()[-1].replace(",", "").startswith("query/day/q6.png db/")
+    assert "go together" in run("pairs", "town.tfa", "images/query", "-o", "p.txt", "--format", "alicevision").stderr
+    refused = run("export", "town.tfa", "-o", "t.npz", "--root", "images")
+    assert "are for --format hloc" in refused.stderr
+
+
+def test_descriptors_for_hloc_are_of_the_map_or_of_queries(run, town):
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed: no descriptors were written for hloc")
+    assert run("export", "town.tfa", "--format", "hloc", "-o", "map.h5", "--root", "images", "-q").exit_code == 0
+    asked = ("--queries", "images/query", "--root", "images", "-q")
+    assert run("export", "town.tfa", "--format", "hloc", "-o", "queries.h5", *asked).exit_code == 0
+    with h5py.File("map.h5") as held, h5py.File("queries.h5") as queries:
+        query = queries["query/day/q3.png/global_descriptor"][()]
+        for hit in town.query("images/query/day/q3.png", k=8, verify=False):
+            name = Path(hit.image).relative_to(Path("images").resolve()).as_posix()
+            assert query @ held[f"{name}/global_descriptor"][()] == pytest.approx(hit.score, abs=2e-2)
+
+
 @pytest.mark.parametrize(("kind", "package"), [("npz", "numpy"), ("faiss", "faiss"), ("onnx-head", "numpy")])
 def test_every_format_is_written(run, town, kind, package):
     pytest.importorskip(package)

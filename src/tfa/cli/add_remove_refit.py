@@ -11,8 +11,6 @@ from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import counted, print_json, say, show_notes
 from tfa.cli.show_map import show_changes, show_map
-from tfa.errors import BadSpec
-from tfa.search.stores import is_url
 
 
 @options.with_encoder
@@ -21,7 +19,7 @@ def add(
     photos: options.Photos,
     positions: options.Positions = None,
     session: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What the photos belong to, to choose by; of a map in an engine.")
+        str | None, typer.Option(metavar="NAME", help="What the photos belong to: a day, a drive; to choose by.")
     ] = None,
     skip_bad: options.SkipBad = False,
     json: options.AsJson = False,
@@ -32,8 +30,6 @@ def add(
     """Add photos to a map without fitting it again."""
     place_map, progress = options.open_map(map, replace(encoding, skip_bad=skip_bad), quiet=quiet, json=json)
     named: dict[str, Any] = {} if session is None else {"session": session}
-    if named and not is_url(map):
-        raise BadSpec(f"{map} is a folder, which keeps no sessions; leave out --session {session}")
     report = place_map.add(photos, positions=positions, progress=progress, **named)
     _show_edit(report, place_map, json=json)
 

@@ -26,6 +26,8 @@ from tfa.cli import (
     explain,
     export,
     info,
+    merge,
+    prune,
     query,
     report,
     rollback,
@@ -197,6 +199,12 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
     edit.add: ("tfa add town.tfa new.jpg", "tfa add town.tfa more-photos/ --positions where.csv"),
     edit.remove: ("tfa remove town.tfa photos/old.jpg", "tfa remove town.tfa 17 18"),
     edit.refit: ("tfa refit town.tfa",),
+    merge.merge: ("tfa merge summer.tfa winter.tfa --out year.tfa",),
+    prune.prune: (
+        "tfa prune town.tfa --dry-run",
+        "tfa prune town.tfa --photos evening-walk/ --yes",
+        "tfa prune town.tfa --unconfirmed 365 --json",
+    ),
     rollback.rollback: ("tfa rollback postgres://maps@localhost/geo/town",),
     serve.serve: (
         "tfa serve town.tfa",
@@ -209,12 +217,16 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
     export.pairs: (
         "tfa pairs town.tfa queries/ -o pairs.txt -k 20",
         "tfa pairs town.tfa images/query/ -o pairs.txt --root images/",
+        "tfa pairs town.tfa images/query/ -o pairs.txt --root images/ --format colmap",
+        "tfa pairs town.tfa images/query/ -o pairs.txt --format alicevision --views cameraInit.sfm",
     ),
     export.export: (
         "tfa export town.tfa --format npz -o town.npz",
         "tfa export town.tfa --format faiss -o town.faiss",
         "tfa export town.tfa --format onnx-head -o head.onnx",
         "tfa export town.tfa --format onnx --dims 512 -o place.onnx",
+        "tfa export town.tfa --format hloc -o map.h5",
+        "tfa export town.tfa --format hloc -o queries.h5 --queries images/query/ --root images/",
     ),
     config.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
     encoders.encoders: ("tfa encoders", "tfa encoders --json"),

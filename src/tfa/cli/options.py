@@ -50,7 +50,7 @@ MapPath = Annotated[
 ]
 Sessions = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="Only images of this session answer; again for more. For a map in an engine."),
+    typer.Option(metavar="NAME", help="Only images of this session answer; again for more. See tfa add, tfa merge."),
 ]
 RegionGiven = Annotated[
     str | None,

@@ -25,6 +25,10 @@ def report(
             "whether they are unlike those the map is made for. May be given several times.",
         ),
     ] = None,
+    aged: Annotated[
+        float,
+        typer.Option(metavar="DAYS", min=0, help="Photos that no sure answer of the service named in so many days."),
+    ] = 90,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="FILE.html", dir_okay=False, help="Where to write the page."),
@@ -34,7 +38,8 @@ def report(
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """Report on a map: decisions and their evidence, near duplicates, hubs, images that nothing resembles, advice.
+    """Report on a map: decisions and their evidence, near duplicates, hubs, images that nothing resembles, what
+    aged, advice.
 
     The page is one file that needs no other. Without [bold]--out[/bold] a summary is printed.
     """
@@ -48,7 +53,8 @@ def report(
 
     place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json)
     answers = place_map.query_many(expanded(photos), k=1, progress=progress) if photos else None
-    facts = report_of(place_map.sample() if isinstance(place_map, EngineMap) else place_map, answers)
+    sample = place_map.sample() if isinstance(place_map, EngineMap) else place_map
+    facts = report_of(sample, answers, aged_days=aged)
     if json:
         print_json(facts)
     else:
@@ -61,6 +67,8 @@ def report(
             f"{len(facts['lonely']):,} that nothing else resembles")  # fmt: skip
         for one in facts["recall"]:
             say(f"  like {one['photos_like']}: {one['in_words']}")
+        if facts["ageing"] is not None:
+            say(f"  {facts['ageing']['in_words']}")
         for sentence in facts["advice"]:
             say(f"  {sentence}")
     if out is not None:

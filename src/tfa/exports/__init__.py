@@ -3,19 +3,26 @@
 In: a map. Out: files in formats of others. May see: the map.
 """
 
+from tfa.exports.hloc_features import query_vectors, write_hloc_features
 from tfa.exports.hloc_pairs import retrieval_pairs, write_pairs
 from tfa.exports.onnx_place import rows_path, write_onnx_place
 from tfa.exports.onnx_query_side import write_onnx_head
+from tfa.exports.pair_files import write_kapture_pairs, write_match_list, write_view_pairs
 from tfa.exports.vectors import CompiledMap, compiled_map, write_faiss, write_npz
 
 __all__ = [
     "CompiledMap",
     "compiled_map",
+    "query_vectors",
     "retrieval_pairs",
     "rows_path",
     "write_faiss",
+    "write_hloc_features",
+    "write_kapture_pairs",
+    "write_match_list",
     "write_npz",
     "write_onnx_head",
     "write_onnx_place",
     "write_pairs",
+    "write_view_pairs",
 ]

@@ -151,8 +151,11 @@ class SearchableHead:
         """Which images may answer, bool `m`; None if all."""
         if where is None:
             return None
-        if where.sessions:
-            raise BadSpec("a map in a folder keeps no sessions to choose by; give a region, or build it with --engine")
+        if where.sessions and all(image.session is None for image in self.images):
+            raise BadSpec(
+                f"there is no session {where.sessions[0]!r}: no image of the map has one; "
+                "photos get theirs from tfa add --session, or from tfa merge"
+            )
         return np.array([where.admits(image.to_dict()) for image in self.images], bool)
 
     def _mean_and_spread(self, result: SearchResult, vectors: QueryVectors) -> tuple[np.ndarray, np.ndarray]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from tfa.base.files import sha256_of_file
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, UnknownImage
@@ -29,14 +30,9 @@ def tokens_of(
 
     `otherwise` is what to do about photos that are lost.
     """
-    cache, fingerprint = place_map.cache or TokenCache(), place_map.state.encoder["fingerprint"]
-    rows, columns = place_map.state.encoder["grid"]
+    cache, (rows, columns) = place_map.cache or TokenCache(), place_map.state.encoder["grid"]
     digests, paths = [record.digest for record in records], [record.path for record in records]
-    missing = cache.missing(fingerprint, digests)
-    if missing:
-        # Another arithmetic of the map's model has a shelf of its own: all tokens are taken from there, or none.
-        fingerprint = place_map.encoder.fingerprint
-        missing = cache.missing(fingerprint, digests)
+    fingerprint, missing = _uncached(place_map, cache, digests)
     if missing:
         gone = [paths[i] for i in missing if not Path(paths[i]).is_file()]
         if gone:
@@ -50,6 +46,28 @@ def tokens_of(
             if digest != digests[i]:
                 raise BadMap(f"{path} is not the photo the map was built with; restore it, or {otherwise}", path)
     return cache.tokens(fingerprint, digests, paths, (rows, columns))
+
+
+def lost_photos(place_map: AskableMap, records: Sequence[ImageRecord]) -> list[str]:
+    """Paths of all photos whose tokens cannot be had: in no cache, and not on disk as they were."""
+    _, missing = _uncached(place_map, place_map.cache or TokenCache(), [record.digest for record in records])
+
+    def is_there(record: ImageRecord) -> bool:
+        path = Path(record.path)
+        return path.is_file() and sha256_of_file(path) == record.digest
+
+    return [records[i].path for i in missing if not is_there(records[i])]
+
+
+def _uncached(place_map: AskableMap, cache: TokenCache, digests: Sequence[str]) -> tuple[str, list[int]]:
+    """Whose tokens are taken, by the fingerprint of an encoder, and which of the photos are not among them."""
+    fingerprint = place_map.state.encoder["fingerprint"]
+    missing = cache.missing(fingerprint, digests)
+    if missing:
+        # Another arithmetic of the map's model has a shelf of its own: all tokens are taken from there, or none.
+        fingerprint = place_map.encoder.fingerprint
+        missing = cache.missing(fingerprint, digests)
+    return fingerprint, missing
 
 
 def find_records(records: Sequence[ImageRecord], photos: Sequence[str | Path | int]) -> list[ImageRecord]:

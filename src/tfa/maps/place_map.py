@@ -159,12 +159,13 @@ class PlaceMap(AskableMap):
         photos: Any,
         *,
         positions: str | Path | None = None,
+        session: str | None = None,
         skip_bad: bool | None = None,
         progress: bool | Progress | None = None,
     ) -> EditReport:
         """Add photos without fitting again: the frozen vocabulary and geometry describe them.
 
-        `skip_bad` is that of the map's `options` if not given.
+        `session` names what they belong to, to choose by; `skip_bad` is that of the map's `options` if not given.
         """
         paths, known = find_images(photos), {record.path for record in self.images}
         fresh = [path for path in unique_files(paths) if str(path.resolve()) not in known]
@@ -176,12 +177,14 @@ class PlaceMap(AskableMap):
         places, more = find_positions(fresh, None, None if positions is None else Path(positions))
         encoded = self.encoded(fresh, skip_bad, progress)
         encoded = replace(encoded, skipped=[*unnamed, *encoded.skipped])
-        report = self.add_encoded(encoded, dict(zip(fresh, places, strict=True)))
+        report = self.add_encoded(encoded, dict(zip(fresh, places, strict=True)), session)
         return replace(report, notes=[*notes, *more, *report.notes])
 
-    def add_encoded(self, encoded: EncodedImages, places: Mapping[Path, Position | None]) -> EditReport:
+    def add_encoded(
+        self, encoded: EncodedImages, places: Mapping[Path, Position | None], session: str | None = None
+    ) -> EditReport:
         """Add photos that were encoded elsewhere, by the map's encoder."""
-        records = records_of(encoded, places, first_id=self.state.next_id, fitted=False)
+        records = records_of(encoded, places, first_id=self.state.next_id, fitted=False, session=session)
         self._commit(with_images(self.state, encoded.tokens, records), writer.write_addition)
         skipped = [(str(path), reason) for path, reason in encoded.skipped]
         return EditReport([record.id for record in records], [], skipped, self._advice())

@@ -20,13 +20,17 @@ class ImageRecord:
     digest: str  # sha256 of the file
     fitted: bool  # was it in the database the head was fitted on?
     position: Position | None = None
+    session: str | None = None  # what it was taken on: a day, a drive, the map it came from
 
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self), "position": None if self.position is None else self.position.to_dict()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ImageRecord:
-        """The inverse; KeyError, TypeError or ValueError where the values are not those of a record."""
+        """The inverse; KeyError, TypeError or ValueError where the values are not those of a record.
+
+        A session need not be there.
+        """
         kinds = {"id": int, "path": str, "digest": str, "fitted": bool}
         wrong = [name for name, kind in kinds.items() if type(values[name]) is not kind]
         if wrong:

@@ -69,10 +69,15 @@ def encoder_facts(encoder: Encoder, weights: str | Path | None) -> dict[str, Any
 
 
 def records_of(
-    encoded: EncodedImages, places: Mapping[Path, Position | None], *, first_id: int, fitted: bool
+    encoded: EncodedImages,
+    places: Mapping[Path, Position | None],
+    *,
+    first_id: int,
+    fitted: bool,
+    session: str | None = None,
 ) -> list[ImageRecord]:
     return [
-        ImageRecord(first_id + n, str(path.resolve()), digest, fitted, places.get(path))
+        ImageRecord(first_id + n, str(path.resolve()), digest, fitted, places.get(path), session)
         for n, (path, digest) in enumerate(zip(encoded.paths, encoded.digests, strict=True))
     ]
 

@@ -12,6 +12,7 @@ from tfa.maps.engine_map import SampleMap
 from tfa.maps.expected_recall import Answers, in_words
 from tfa.maps.records import ExpectedRecall
 from tfa.report.advice import Advice, advice_of
+from tfa.report.ageing import DAYS, ageing_of
 from tfa.report.evidence import evidence_of
 from tfa.report.headline import headline_of
 from tfa.report.neighbours import (
@@ -30,12 +31,15 @@ LEAST = 6  # photos shown that are recognised least, or least like any other
 
 
 def report_of(
-    place_map: PlaceMap | SampleMap, asked: Answers[Answer] | None = None, called: str | None = None
+    place_map: PlaceMap | SampleMap,
+    asked: Answers[Answer] | None = None,
+    called: str | None = None,
+    aged_days: float = DAYS,
 ) -> dict[str, Any]:
-    """A headline; facts and evidence of a map, near duplicates, hubs, the least recognised photos and advice.
+    """A headline; facts and evidence of a map, near duplicates, hubs, the least recognised photos, what aged, advice.
 
     `asked` are answers to photos like those that the map will be asked about, if there are some; `called` is how
-    advice names the map, if not by its path.
+    advice names the map, if not by its path; `aged_days` after how many days without a confirmation a photo is aged.
     """
     info = place_map.info()
     facts = {key: value for key, value in info.items() if key not in ("photos", "evidence")}
@@ -60,6 +64,7 @@ def report_of(
         "lonely": lonely,
         "least_alike": [{**_named(images[i]), "cosine": cosine} for i, cosine in least_alike(found, LEAST)],
         "least_recognised": _least_recognised(asked),
+        "ageing": ageing_of(place_map, aged_days),
         "recall": recall,
         "advice": [one.sentence for one in advice],
         "rules": rules(),

@@ -21,10 +21,11 @@ from tfa.maps import CalibrationReport, EditReport, PlaceMap
 from tfa.maps.folder.header import HEADER, read_header
 from tfa.maps.folder.writer import MAX_SEGMENTS
 from tfa.maps.query import AskableMap
-from tfa.maps.records import ImageRecord
+from tfa.maps.records import Hit, ImageRecord
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import same_files_first, with_arrays_of
 from tfa.maps.verification import Question
+from tfa.service.confirmations import Confirmations
 from tfa.service.edits import NewPhoto, add_photos
 from tfa.service.metrics import Metrics
 from tfa.service.photo_files import file_of
@@ -64,6 +65,7 @@ class LiveMap(Served):
         self._working: PlaceMap | None = None  # of an edit under way
         owners = [token.name for token in settings.all_tokens] + [NOBODY] * (not settings.closed)
         self.sessions = MapSessions(self.current, settings.sessions, owners) if settings.sessions else None
+        self.confirmations = Confirmations(self.current)
         super().__init__(place_map.path.stem, encoder, settings, metrics)
 
     @property
@@ -107,6 +109,12 @@ class LiveMap(Served):
 
     def record(self, image_id: int) -> ImageRecord | None:
         return next((one for one in self.current.images if one.id == image_id), None)
+
+    def last_confirmed(self, image: ImageRecord) -> int | None:
+        return self.confirmations.last_of(image)
+
+    def _confirm(self, hits: Sequence[Hit]) -> None:
+        self.confirmations.confirm(hits)
 
     def placed(self) -> list[ImageRecord]:
         return [record for record in self.current.images if record.position is not None]
@@ -166,6 +174,7 @@ class LiveMap(Served):
         self.current, self._header = place_map, None
         if self.sessions is not None:
             self.sessions.publish(place_map)
+        self.confirmations.publish(place_map)
 
     def _opened(self, state: MapState, notes: Sequence[str]) -> PlaceMap:
         opened = PlaceMap(state, self.path, self.encoder)
@@ -259,3 +268,4 @@ class LiveMap(Served):
         super().close()
         if self.sessions is not None:
             self.sessions.close()
+        self.confirmations.close()

@@ -188,6 +188,8 @@ class BatchAnswer(BaseModel):
 class ImageEntry(ShownImage):
     digest: str = Field(description="sha256 of the file.")
     fitted: bool = Field(description="Was it in the database the head was fitted on?")
+    session: str | None = Field(description="What it was taken on, if that has a name.")
+    last_confirmed: str | None = Field(description="When a sure answer last named it; null: none has.")
 
 
 class ImageList(BaseModel):

@@ -68,10 +68,12 @@ class QueryQueue:
         settings: ServiceSettings,
         metrics: Metrics,
         sessions: MapSessions | None = None,
+        confirm: Callable[[Sequence[Hit]], None] = lambda hits: None,
     ) -> None:
         self.name, self._current, self._encoder = name, current, encoder
         self.recent = RecentQueries(f"{name}.tfa")
         self._settings, self._metrics, self._sessions = settings, metrics, sessions
+        self._confirm = confirm  # is given the hits of every photo
         self._waiting: queue.SimpleQueue[WaitingQuery | None] = queue.SimpleQueue()
         # Held to put a query in and to end: after the end nothing is put in that nobody would take out.
         self._lock = threading.Lock()
@@ -216,6 +218,7 @@ class QueryQueue:
         seconds = time.perf_counter() - query.since
         told = QueryResult(answer.hits, answer.confidence, head, seconds, answer.adapted_by, answer.lost)
         query.future.set_result(told)
+        self._confirm(answer.hits)
 
     def _answer_group(self, current: Asking, tokens: Tokens, group: Sequence[WaitingQuery], kind: Question) -> None:
         """Queries of one kind, which differ in k alone: the best k are the first k of the best of any larger k."""
@@ -225,6 +228,7 @@ class QueryQueue:
         for query, k, hits in zip(group, wanted, answers, strict=True):
             best = hits[0].confidence if hits else 0.0
             query.future.set_result(QueryResult(hits[:k], best, head, time.perf_counter() - query.since))
+            self._confirm(hits)
 
 
 def _failed() -> Refused:

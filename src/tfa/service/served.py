@@ -14,7 +14,7 @@ from tfa.base.tokens import Tokens
 from tfa.maps import CalibrationReport, EditReport
 from tfa.maps.asking import Asking
 from tfa.maps.query import AskableMap
-from tfa.maps.records import ImageRecord
+from tfa.maps.records import Hit, ImageRecord
 from tfa.maps.verification import Question
 from tfa.service.edits import NewPhoto
 from tfa.service.metrics import Metrics
@@ -35,7 +35,7 @@ class Served(ABC):
     def __init__(self, name: str, encoder: SharedEncoder, settings: ServiceSettings, metrics: Metrics) -> None:
         self.name, self.encoder = name, encoder
         self._settings, self._metrics = settings, metrics
-        self.queries = QueryQueue(name, lambda: self.asked, encoder, settings, metrics, self.sessions)
+        self.queries = QueryQueue(name, lambda: self.asked, encoder, settings, metrics, self.sessions, self._confirm)
         self._editor = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-edits-{name}")
         self._waiting, self._lock, self._closed = 0, threading.Lock(), False
         metrics.queue_length.labels(name).set_function(lambda: len(self.queries))
@@ -128,6 +128,14 @@ class Served(ABC):
     @abstractmethod
     def prepare(self) -> None:
         """Make ready for queries."""
+
+    def last_confirmed(self, image: ImageRecord) -> int | None:
+        """When a sure answer last named the image, in seconds since 1970; None if none did, or nobody notes it."""
+        return None
+
+    def _confirm(self, hits: Sequence[Hit]) -> None:
+        """Note what an answer confirms, where that is kept."""
+        return
 
     # --- edits --------------------------------------------------------------------------------------------------
 

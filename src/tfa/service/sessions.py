@@ -29,6 +29,7 @@ from tfa.maps.tracker import Tracker
 from tfa.maps.verification import Question
 from tfa.online.adaptation import Adaptation
 from tfa.online.score_window import SIZE
+from tfa.service.keeping import Troubles
 
 NOBODY = ""  # who queries without a token
 SAVED_EVERY = 32  # photos of a session
@@ -89,7 +90,7 @@ class MapSessions:
     def __init__(self, place_map: PlaceMap, most: int, owners: Sequence[str] = (NOBODY,)) -> None:
         assert place_map.path is not None
         self._folder, self._most, self._owners = place_map.path, most, tuple(owners)
-        self._unkept = False  # could the last attempt not write? Said once, until it can again
+        self._troubles = Troubles(f"the sessions of {self._folder.name} are kept again")
         self._lock = threading.Lock()  # held within queries: no file is touched under it
         self._files = threading.Lock()  # held to read and write files, never within a query
         self._sessions: OrderedDict[SessionKey, Session] = OrderedDict()
@@ -213,15 +214,7 @@ class MapSessions:
                         path.unlink(missing_ok=True)
             except OSError as error:
                 problems.append(f"old sessions of {self._folder.name} cannot be removed: {error}")
-            self._tell(problems)
-
-    def _tell(self, problems: Sequence[str]) -> None:
-        """Once when it begins, once when it is over: a disk that stays full would fill the log, too."""
-        if problems and not self._unkept:
-            log.warning("%s", problems[0])
-        elif self._unkept and not problems:
-            log.warning("the sessions of %s are kept again", self._folder.name)
-        self._unkept = bool(problems)
+            self._troubles.tell(problems)
 
     def _keep_one(self, key: SessionKey) -> None:
         with self._lock:

@@ -54,16 +54,17 @@ def record_of(own: int, payload: Payload) -> ImageRecord:
     try:
         position = payload.get("position")
         place = None if position is None else Position.from_dict(position)
-        return ImageRecord(own, payload["path"], payload["digest"], bool(payload["fitted"]), place)
+        fitted, session = bool(payload["fitted"]), payload.get("session")
+        return ImageRecord(own, payload["path"], payload["digest"], fitted, place, session)
     except (KeyError, TypeError, BadPositions) as error:
         raise BadMap(f"image {own} of the engine is damaged ({error!r}); build the map again") from None
 
 
 def payload_of(record: ImageRecord, session: str | None = None) -> dict[str, object]:
-    """What is kept beside an image."""
+    """What is kept beside an image; `session` is its own if not given."""
     position = None if record.position is None else record.position.to_dict()
     return {"path": record.path, "digest": record.digest, "fitted": record.fitted, "position": position,
-            "session": session}  # fmt: skip
+            "session": record.session if session is None else session}  # fmt: skip
 
 
 class KnownScores:

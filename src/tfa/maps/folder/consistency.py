@@ -15,7 +15,8 @@ from tfa.method.query_sides import ResidualSide
 from tfa.method.scorer import GLOBAL
 
 RECORD = fields(
-    {"id": integer(), "path": text(), "digest": text(), "fitted": boolean, "position": maybe(named(number()))}
+    {"id": integer(), "path": text(), "digest": text(), "fitted": boolean, "position": maybe(named(number()))},
+    {"session": text()},
 )
 RECORDS = listed(RECORD, 1)
 

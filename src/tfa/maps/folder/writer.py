@@ -22,6 +22,7 @@ from tfa.errors import BadMap
 from tfa.maps.folder.header import AS_THEY_ARE, FORMAT, HEADER, digest_of, is_map, read_header, version_of
 from tfa.maps.folder.litter import files_before, last_revision, remove_beside, remove_others, remove_unborn
 from tfa.maps.folder.photo_paths import photo_facts, stored_path
+from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState
 from tfa.version import __version__
 
@@ -180,9 +181,7 @@ def _segment(folder: OpenFolder, state: MapState, first_row: int) -> list[dict[s
     """Image records, every head's gallery rows, coordinates and compact tokens from `first_row` on."""
     records, rows = folder.path / f"images-r{state.revision:06d}.json", len(state.images)
     here = str(folder.path.resolve())
-    paths = [stored_path(record.path, state.photo_root, here) for record in state.images[first_row:]]
-    fresh = zip(state.images[first_row:], paths, strict=True)
-    written = write_json(records, [{**record.to_dict(), "path": path} for record, path in fresh], folder)
+    written = write_json(records, [_record(one, state.photo_root, here) for one in state.images[first_row:]], folder)
     files = [
         _tensors(folder, state, "gallery", head.stored.gallery_tensors(first_row, rows), head.name)
         for head in state.heads
@@ -192,6 +191,12 @@ def _segment(folder: OpenFolder, state: MapState, first_row: int) -> list[dict[s
     if state.compact is not None:
         files.append(_tensors(folder, state, "tokens", state.compact.patch_tensors(first_row, rows)))
     return [*files, _entry(records, written, "images", None)]
+
+
+def _record(image: ImageRecord, root: str | None, here: str) -> dict[str, Any]:
+    """An image in the list; one that belongs to no session says nothing of it."""
+    kept = {**image.to_dict(), "path": stored_path(image.path, root, here)}
+    return {name: value for name, value in kept.items() if name != "session" or value is not None}
 
 
 def _tensors(

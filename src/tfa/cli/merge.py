@@ -1,0 +1,52 @@
+"""`tfa merge`: the photos of several maps in one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tfa.base.config import EncoderOptions
+from tfa.cli import options
+from tfa.cli.build import check_out
+from tfa.cli.console import counted, print_json, say, show_notes
+
+
+@options.with_encoder
+def merge(
+    maps: Annotated[
+        list[Path],
+        typer.Argument(metavar="MAP MAP…", parser=options.map_place, help="Two or more maps of one encoder."),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="MAP.tfa", file_okay=False, help="The map to write.")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a map that is there.")] = False,
+    json: options.AsJson = False,
+    quiet: options.Quiet = False,
+    *,
+    encoding: EncoderOptions,
+) -> None:
+    """Merge maps: their photos in one map, with one head fitted over all of them; the maps stay as they are.
+
+    Says how many photos of each map show places of the maps before it. Every photo keeps its position and has a
+    session to choose by: the name of its map, unless it has one. Needs the photos, or their cached tokens.
+    """
+    for one in maps:
+        options.check_folder(one, "merge")
+    check_out(out, force=force)
+
+    from tfa.maps.merge import dropped_notes, keep_confirmed, merge_maps
+
+    opened = [options.open_map(one, encoding, quiet=quiet, json=json)[0] for one in maps]
+    merged, report = merge_maps(opened, progress=not quiet)
+    notes = [*report.notes, *dropped_notes(opened, out)]
+    merged.save(out, overwrite=force)
+    keep_confirmed(opened, merged)
+    show_notes(notes)
+    if json:
+        told = {**report.to_dict(), "notes": notes}
+        print_json({"path": str(out), "images": len(merged), **told})
+        return
+    say(f"merged {counted(len(maps), 'map')} into {out}: {counted(len(merged), 'image')}", style="bold green")
+    for part in report.parts[1:]:
+        say(f"  {part.in_words}")

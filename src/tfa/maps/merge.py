@@ -1,0 +1,214 @@
+"""Maps merged: the photos of several sessions in one map, with one head fitted over all of them.
+
+Before that the maps are asked about each other: a photo that another map recognises, verified and sure, shows a place
+that both have. The maps themselves stay as they are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tfa.base.config import HeadSpec, MapSpec
+from tfa.base.progress import Progress, as_progress
+from tfa.base.tokens import Tokens
+from tfa.errors import BadMap, BadSpec, NoImages
+from tfa.maps.calibrate import dropped_note
+from tfa.maps.confirmed import Confirmed
+from tfa.maps.fit_map import fit_map
+from tfa.maps.lookup import lost_photos, tokens_of
+from tfa.maps.place_map import PlaceMap
+from tfa.maps.records import ImageRecord
+from tfa.maps.state_changes import new_state
+
+AT_ONCE = 64  # photos that another map is asked about at a time
+
+
+@dataclass(frozen=True)
+class SharedPlace:
+    """A photo, the photo of an earlier map that shows its place, and how many patches of them match."""
+
+    image: str
+    shows: str
+    matches: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class MergedPart:
+    """What one map brought."""
+
+    name: str
+    path: str | None
+    sessions: tuple[str, ...]
+    photos: int
+    repeated: int  # photos that an earlier map has too, byte for byte
+    asked: int | None  # photos that earlier maps were asked about; None if none of them could verify an answer
+    shared: tuple[SharedPlace, ...]  # those that show a place of an earlier map
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "sessions": list(self.sessions), "shared": [one.to_dict() for one in self.shared]}
+
+    @property
+    def in_words(self) -> str:
+        """How it lies to the maps before it."""
+        if self.asked is None:
+            return f"{self.name}: not known whether it overlaps; the maps before it keep no patches to verify with"
+        return f"{self.name}: {len(self.shared):,} of {self.asked:,} photos show places of the maps before it"
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """What was merged: a part for each map, in their order, and what the user should know."""
+
+    parts: tuple[MergedPart, ...]
+    notes: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"maps": [part.to_dict() for part in self.parts], "notes": self.notes}
+
+
+def merge_maps(maps: Sequence[PlaceMap], progress: bool | Progress | None = None) -> tuple[PlaceMap, MergeReport]:
+    """One map of the photos of several, which is not saved yet, and how they overlap.
+
+    The head is of the first map's kind. Photos get new ids, and the session of the map they come from unless they
+    have one. It needs every photo, or its cached tokens.
+    """
+    first, progress = _checked(maps), as_progress(progress)
+    names = _names(maps)
+    fresh, repeated = _records(maps, names)
+    records = [record for part in fresh for record in part]
+    if len(records) < 2:
+        raise NoImages(f"a map needs at least 2 photos, these maps have {len(records)}")
+    tokens = tokens_of(first, records, progress)
+    parts: list[MergedPart] = []
+    for number, (one, own) in enumerate(zip(maps, fresh, strict=True)):
+        before = [other for other in maps[:number] if other.state.compact is not None]
+        start = sum(part.photos for part in parts)
+        shared = _shared(own, tokens.select(slice(start, start + len(own))), before, progress) if before else []
+        sessions = tuple(dict.fromkeys(record.session or "" for record in own))
+        path = None if one.path is None else str(one.path)
+        asked = len(own) if before or not number else None
+        parts.append(MergedPart(names[number], path, sessions, len(own), repeated[number], asked, tuple(shared)))
+    spec = first.state.map_spec
+    fitted = fit_map(tokens, spec, HeadSpec.from_dict(first.state.spec), first.options.device, progress)
+    merged = PlaceMap(new_state(fitted, spec, records, first.state.encoder), encoder=first._encoder)
+    merged.options, merged.cache = first.options, first.cache
+    notes = [*fitted.notes, *_notes(maps, fresh, sum(repeated))]
+    return merged, MergeReport(tuple(parts), notes)
+
+
+def _checked(maps: Sequence[PlaceMap]) -> PlaceMap:
+    """The first of the maps, if they can be merged."""
+    if len(maps) < 2:
+        raise BadSpec(f"{len(maps)} map was given; merging takes two or more")
+    first = maps[0]
+    for other in maps[1:]:
+        own, strange = first.state.encoder, other.state.encoder
+        if own["fingerprint"] != strange["fingerprint"]:
+            raise BadMap(
+                f"{first.called} was built with {own['id']} (fingerprint {own['fingerprint'][:12]}…), {other.called} "
+                f"with {strange['id']} ({strange['fingerprint'][:12]}…); only maps of one encoder can be merged: build "
+                "one of them again with the encoder and weights of the other",
+                first.called,
+                other.called,
+            )
+    lost = lost_photos(first, [record for one in maps for record in one.images])
+    if lost:
+        raise BadMap(
+            f"{len(lost):,} photos are neither in the token cache nor on disk as they were; restore them, or take them "
+            "out of their maps with tfa remove:",
+            *lost,
+            more=[f"  {path}" for path in lost],
+        )
+    return first
+
+
+def _names(maps: Sequence[PlaceMap]) -> list[str]:
+    """A name for each map that no other has: that of its folder, with a number where two have the same."""
+    names: list[str] = []
+    for number, one in enumerate(maps, 1):
+        plain = f"map-{number}" if one.path is None else one.path.stem
+        names.append(plain if plain not in names else f"{plain}-{number}")
+    return names
+
+
+def _records(maps: Sequence[PlaceMap], names: Sequence[str]) -> tuple[list[list[ImageRecord]], list[int]]:
+    """The images that each map brings, with their new ids, and how many of each were there already.
+
+    Of photos with the same content the first stays; where it has no position it gets that of the others.
+    """
+    kept: dict[str, ImageRecord] = {}
+    numbers: list[list[str]] = []
+    repeated = [0] * len(maps)
+    for part, (one, name) in enumerate(zip(maps, names, strict=True)):
+        numbers.append([])
+        for record in one.images:
+            known = kept.get(record.digest)
+            if known is None:
+                kept[record.digest] = replace(record, id=len(kept), fitted=True, session=record.session or name)
+                numbers[part].append(record.digest)
+                continue
+            repeated[part] += 1
+            kept[record.digest] = replace(known, position=known.position or record.position)
+    return [[kept[digest] for digest in own] for own in numbers], repeated
+
+
+def _shared(
+    own: Sequence[ImageRecord], tokens: Tokens, before: Sequence[PlaceMap], progress: Progress
+) -> list[SharedPlace]:
+    """The photos of a map that one of the maps before it recognises for sure, with the best such answer."""
+    found = []
+    with progress.task("looking for places that both maps have", len(own), "photos") as task:
+        for start in range(0, len(own), AT_ONCE):
+            some, asked = own[start : start + AT_ONCE], tokens.select(slice(start, start + AT_ONCE))
+            answers = zip(*(other.query_tokens(asked, 1, verify=True) for other in before), strict=True)
+            for record, hits in zip(some, answers, strict=True):
+                sure = [hit for of_one in hits for hit in of_one if hit.sure]
+                if sure:
+                    best = max(sure, key=lambda hit: hit.matches or 0)
+                    found.append(SharedPlace(record.path, best.image, best.matches or 0))
+            task.advance(len(some))
+    return found
+
+
+def _notes(maps: Sequence[PlaceMap], fresh: Sequence[Sequence[ImageRecord]], repeated: int) -> list[str]:
+    first, notes = maps[0], []
+    if repeated:
+        notes.append(f"photos that several maps have, byte for byte, and that are kept once: {repeated:,}")
+    for other, own in zip(maps, fresh, strict=True):
+        if other is not first and _made_with(other.state.map_spec) != _made_with(first.state.map_spec):
+            notes.append(f"{other.called} was made with other settings; the merged map is made as {first.called} is")
+        inside = [record for record in own if other.path is not None and Path(record.path).is_relative_to(other.path)]
+        if inside:
+            notes.append(f"{len(inside):,} photos lie in the folder of {other.called}; keep it beside the merged map")
+    kinds = {record.position.is_global for own in fresh for record in own if record.position is not None}
+    if len(kinds) > 1:
+        notes.append("some positions are in degrees, others in metres: distances between them are not known")
+    return notes
+
+
+def _made_with(spec: MapSpec) -> MapSpec:
+    """What a user chooses of a map; the carrier of a judged one is its judge's choice."""
+    return replace(spec, carrier=MapSpec.carrier) if spec.head == "judged" else spec
+
+
+def keep_confirmed(maps: Sequence[PlaceMap], merged: PlaceMap) -> None:
+    """Let the merged map, which is saved, know what the service has confirmed of the photos of the others."""
+    known = [Confirmed.read(one.path) for one in maps if one.path is not None]
+    if merged.path is None or not any(one.last for one in known):
+        return
+    kept = Confirmed().watched(merged.images, int(time.time()))
+    for one in known:
+        kept = kept.with_later(one)
+    kept.write(merged.path)
+
+
+def dropped_notes(maps: Sequence[PlaceMap], out: Path) -> list[str]:
+    """Which calibrations the merged map at `out` does not have, and how to make them again."""
+    return [note for one in maps for note in dropped_note(one.state, out)]

@@ -1,0 +1,121 @@
+"""What a map can do without: near duplicates, photos that were never confirmed; and what expected recall loses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfa.base.progress import Progress, as_progress
+from tfa.maps import ImageRecord, PlaceMap
+from tfa.maps.confirmed import Confirmed
+from tfa.maps.expected_recall import expected_recall, in_words
+from tfa.maps.lookup import lost_photos, tokens_of
+from tfa.maps.records import ExpectedRecall
+from tfa.photos.as_files import Photos
+from tfa.report.ageing import DAYS, ageing_of
+from tfa.report.neighbours import near_duplicates, resemblance
+
+AT_ONCE = 64  # photos asked at a time
+DUPLICATE, UNCONFIRMED = "near duplicate", "never confirmed"
+
+
+@dataclass(frozen=True)
+class Going:
+    """An image that can go, and why; `stays` is the id of the one that a near duplicate leaves."""
+
+    image: ImageRecord
+    why: str
+    stays: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"id": self.image.id, "path": self.image.path, "why": self.why, "stays": self.stays}
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Expected recall of photos before images go and after; before is None for those that go themselves."""
+
+    photos_like: str
+    before: ExpectedRecall | None
+    after: ExpectedRecall
+
+    def to_dict(self) -> dict[str, Any]:
+        before = None if self.before is None else self.before.to_dict()
+        return {"photos_like": self.photos_like, "before": before, "after": self.after.to_dict(),
+                "in_words": self.in_words}  # fmt: skip
+
+    @property
+    def in_words(self) -> str:
+        now = "" if self.before is None else f", before {in_words(self.before)}"
+        return f"like {self.photos_like}: {in_words(self.after)}{now}"
+
+
+def going_of(place_map: PlaceMap, days: float | None = DAYS, now: float | None = None) -> list[Going]:
+    """What can go. Of each group of near duplicates one stays: the one confirmed last, else the first.
+
+    It stays though it may never have been confirmed. `days` is how long others must have gone without a confirmation;
+    None keeps them, and so does a map of which the service has confirmed nothing.
+    """
+    images = place_map.images
+    kept = Confirmed() if place_map.path is None else Confirmed.read(place_map.path)
+    found = resemblance(place_map.state.chosen().stored.scorer, place_map.rows, most=max(len(images), 1))
+    going: list[Going] = []
+    settled: set[int] = set()
+    for group in near_duplicates(found):
+        stays = max(group, key=lambda column: (kept.last_of(images[column]) or -1, -column))
+        going += [Going(images[one], DUPLICATE, images[stays].id) for one in group if one != stays]
+        settled |= {images[one].id for one in group}
+    aged = None if days is None else ageing_of(place_map, days, now)
+    never = set() if aged is None else {one["id"] for one in aged["never"]} - settled
+    going += [Going(one, UNCONFIRMED) for one in images if one.id in never]
+    return sorted(going, key=lambda one: one.image.id)
+
+
+def losses_of(
+    place_map: PlaceMap, going: Sequence[Going], photos: Photos | None, progress: bool | Progress | None = None
+) -> tuple[list[Loss], list[str]]:
+    """What expected recall loses without these images, and what could not be told.
+
+    The photos that go are asked of what stays; so are `photos`, before and after, if some are given.
+    """
+    progress, records = as_progress(progress), [one.image for one in going]
+    if not going:
+        return [], []
+    without = _without(place_map, records)
+    lost = set(lost_photos(place_map, records))
+    there = [record for record in records if record.path not in lost]
+    losses, notes = [], []
+    if lost:
+        notes.append(
+            f"photos that could go and are neither in the token cache nor on disk: {len(lost):,}; what stays was not "
+            "asked about them"
+        )
+    after = _asked(without, there, progress)
+    if after is not None:
+        losses.append(Loss(f"the {len(there):,} photos that go, asked of what stays", None, after))
+    if photos is not None:
+        both = [one.query_many(photos, k=1, progress=progress).expected_recall for one in (place_map, without)]
+        if both[1] is not None:
+            losses.append(Loss(f"the {both[1].photos:,} photos that were given", both[0], both[1]))
+    return losses, notes
+
+
+def _without(place_map: PlaceMap, gone: Sequence[ImageRecord]) -> PlaceMap:
+    """The map as it would answer; nothing is written."""
+    removed = place_map.state.removed.union(record.id for record in gone)
+    less = PlaceMap(place_map.state.changed(removed=removed), encoder=place_map._encoder)
+    less.options, less.cache = place_map.options, place_map.cache
+    return less
+
+
+def _asked(place_map: PlaceMap, records: Sequence[ImageRecord], progress: Progress) -> ExpectedRecall | None:
+    confidence, sure = [], []
+    with progress.task("asking what stays", len(records), "photos") as task:
+        for start in range(0, len(records), AT_ONCE):
+            some = records[start : start + AT_ONCE]
+            for hits in place_map.query_tokens(tokens_of(place_map, some), 1):
+                confidence.append(hits[0].confidence if hits else 0.0)
+                sure.append(bool(hits) and hits[0].sure)
+            task.advance(len(some))
+    return expected_recall(confidence, sure, verified=place_map.state.chosen().verifies)

@@ -1,0 +1,74 @@
+"""Which images the answers of a service confirm, and that it is kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.service.conftest import ask, opened, picture
+from tfa.maps import confirmed
+from tfa.maps.confirmed import FILE, Confirmed, iso
+from tfa.maps.records import Hit
+from tfa.service import confirmations
+from tfa.service.confirmations import Confirmations
+
+
+def hit(image: int, *, sure: bool = True, matches: int | None = 9) -> Hit:
+    return Hit(image, "", 1.0, 1.0, None, matches, sure)
+
+
+def listed(client) -> dict[int, str | None]:
+    return {one["id"]: one["last_confirmed"] for one in client.get("/v1/images").json()["images"]}
+
+
+def test_a_sure_answer_confirms_its_image_across_a_restart(serve, town):
+    client, before = serve(), opened(town).state.revision
+    for place, how in {3: {"verify": "true"}, 5: {"verify": "true", "session": "cam0"}, 7: {"verify": "false"}}.items():
+        answer = ask(client, picture(place), **how).json()
+        assert (answer["hits"][0]["id"], answer["sure"]) == (place, place != 7)
+    assert {one for one, last in listed(client).items() if last is not None} == {3, 5}
+    client.app.state.service.maps["town"].close()  # as at the end of a service
+    kept, images = Confirmed.read(town), opened(town).images
+    assert {one.id: iso(kept.last_of(one)) for one in images} == listed(client)
+    assert all(kept.since_of(one) is not None for one in images)
+    assert opened(town).state.revision == before  # no edit
+    assert listed(serve(opened(town))) == listed(client)
+
+
+@pytest.mark.parametrize("given", [[], [hit(1, sure=False)], [hit(1, matches=None)], [hit(99)]])
+def test_other_answers_confirm_nothing(town, given):
+    kept = Confirmations(opened(town))
+    kept.confirm(given)
+    kept.close()
+    assert not (town / FILE).exists()
+
+
+def test_a_map_that_cannot_be_written_is_told_once_and_answers(town, monkeypatch, caplog):
+    monkeypatch.setattr(confirmations, "WRITTEN_EVERY", 0.0)
+    full, write = [True], confirmed.write_tensors
+
+    def writes(*given):
+        if full:
+            raise OSError(30, "Read-only file system")
+        return write(*given)
+
+    monkeypatch.setattr(confirmed, "write_tensors", writes)
+    place_map = opened(town)
+    kept = Confirmations(place_map)
+    for image in (1, 2):
+        kept.confirm([hit(image)])
+        kept._keeper.submit(lambda: None).result()
+    assert caplog.text.count("cannot be saved, tried again later") == 1
+    assert kept.last_of(place_map.images[1]) is not None
+    full.clear()
+    kept.close()
+    assert "is kept again" in caplog.text
+    assert Confirmed.read(town).last_of(place_map.images[2]) is not None
+
+
+def test_a_damaged_file_is_counted_anew(town, caplog):
+    (town / FILE).write_bytes(b"no tensors")
+    kept = Confirmations(opened(town))
+    assert "is counted anew" in caplog.text
+    kept.confirm([hit(3)])
+    kept.close()
+    assert len(Confirmed.read(town).last) == 1
