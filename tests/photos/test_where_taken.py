@@ -21,7 +21,9 @@ HERE = {1: "N", 2: (IFDRational(52), IFDRational(30)), 3: "E", 4: (IFDRational(1
 RDF = 'xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns:drone-dji="http://www.dji.com/drone-dji/1.0/"'
 
 
-def photo(path: Path, *, xmp: str | None = None, gps: dict | None = None, taken: str | None = None, **more: str) -> Path:
+def photo(
+    path: Path, *, xmp: str | None = None, gps: dict | None = None, taken: str | None = None, **more: str
+) -> Path:
     exif = Image.Exif()
     exif.get_ifd(0x8825).update(gps or {})
     if taken is not None:
@@ -44,8 +46,8 @@ def dji(**values: str) -> str:
 
 
 def test_the_xmp_of_a_drone_comes_before_exif_as_attributes_and_as_elements(tmp_path):
-    said = dict(GpsLatitude="+22.5", GpsLongtitude="-113.25", AbsoluteAltitude="+80.5", RelativeAltitude="+30",
-                GimbalYawDegree="-90.0", FlightYawDegree="+12")  # fmt: skip
+    said = {"GpsLatitude": "+22.5", "GpsLongtitude": "-113.25", "AbsoluteAltitude": "+80.5", "RelativeAltitude": "+30",
+                "GimbalYawDegree": "-90.0", "FlightYawDegree": "+12"}  # fmt: skip
     elements = "".join(f"<drone-dji:{name}>{value}</drone-dji:{name}>" for name, value in said.items())
     for number, xmp in enumerate((packet(dji(**said)), packet(elements=elements))):
         found = position_in_photo(photo(tmp_path / f"{number}.jpg", xmp=xmp, gps=HERE))
@@ -108,7 +110,12 @@ def track(path: Path, *segments: list[tuple[str, float, float, float]]) -> Path:
 def test_a_track_places_photos_by_their_time(tmp_path):
     gpx = track(
         tmp_path / "t.gpx",
-        [("10:00:00", 50, 179.9, 100), ("10:00:10", 50.5, -179.9, 110), ("10:00:10.5", 0, 0, 0), ("10:02:00", 51, 0, 0)],
+        [
+            ("10:00:00", 50, 179.9, 100),
+            ("10:00:10", 50.5, -179.9, 110),
+            ("10:00:10.5", 0, 0, 0),
+            ("10:02:00", 51, 0, 0),
+        ],
         [("10:02:30", 52, 1, 0)],
     )
     clocks = {

@@ -188,7 +188,6 @@ def open_map(
 ) -> tuple[PlaceMap, bool]:
     """A map that encodes photos as the options say, and whether progress is shown."""
     from tfa.maps import PlaceMap
-    from tfa.photos.find_positions import PositionSources
 
     place_map, progress = PlaceMap.load(path, checksum=checksum), wants_progress(quiet)
     place_map.use_encoder(encoding, progress)

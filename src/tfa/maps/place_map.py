@@ -24,8 +24,8 @@ from tfa.maps.stored_head import AnyHead
 from tfa.maps.summary import facts_of, unseen_share
 from tfa.photos.as_files import Photos
 from tfa.photos.check import check_photos
-from tfa.photos.images import find_images, nameable
 from tfa.photos.find_positions import Positions, find_positions
+from tfa.photos.images import find_images, nameable
 from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import encode
@@ -65,7 +65,9 @@ class PlaceMap(AskableMap):
         map_spec = map_spec if head is None else replace(map_spec, head=head)
         paths, unnamed = nameable(find_images(photos), skip_bad=options.skip_bad)
         root = Path(photos) if isinstance(photos, (str, Path)) and Path(photos).is_dir() else None
-        places, notes = find_positions(paths, root, positions)  # before the long work: a bad CSV should not cost an hour
+        places, notes = find_positions(
+            paths, root, positions
+        )  # before the long work: a bad CSV should not cost an hour
         if not options.skip_bad:
             check_photos(paths, (options.cache or TokenCache()).encoded_before(), progress)
         if isinstance(encoder, str):

@@ -83,8 +83,7 @@ def _along_track(paths: Sequence[Path], sources: PositionSources, gpx: Path) -> 
     placed = {
         index: position
         for index, time in enumerate(times)
-        if time is not None
-        and (position := track.at(time.utc + sources.gpx_offset, sources.gpx_gap)) is not None
+        if time is not None and (position := track.at(time.utc + sources.gpx_offset, sources.gpx_gap)) is not None
     }
     timed = [time for time in times if time is not None]
     if not timed:

@@ -43,7 +43,9 @@ def _turned(positions: Sequence[Position | None], zone: str, *, to_globe: bool) 
     if not rows:
         return found
     transformer = _transformer(code, to_globe=to_globe)
-    pairs = np.array([position.pair for position in positions if position is not None and position.is_global != to_globe])
+    pairs = np.array(
+        [position.pair for position in positions if position is not None and position.is_global != to_globe]
+    )
     # pyproj takes and gives x before y: longitude before latitude.
     first, second = transformer.transform(*(pairs.T if to_globe else pairs.T[::-1]))
     back = transformer.transform(first, second, direction="INVERSE")

@@ -37,8 +37,8 @@ from tfa.maps.state import DATABASE
 from tfa.maps.state_changes import records_of
 from tfa.maps.verification import Question, candidates_wanted
 from tfa.photos.as_files import Photos
-from tfa.photos.images import find_images, nameable
 from tfa.photos.find_positions import Positions, find_positions
+from tfa.photos.images import find_images, nameable
 from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages
 from tfa.search.stores import parsed, public
