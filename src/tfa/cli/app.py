@@ -31,6 +31,7 @@ from tfa.cli import (
     rollback,
     serve,
     streams,
+    tiles,
 )
 from tfa.cli.console import console, examples, show_error
 from tfa.cli.settings import Settings
@@ -214,6 +215,10 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa export town.tfa --format npz -o town.npz",
         "tfa export town.tfa --format faiss -o town.faiss",
         "tfa export town.tfa --format onnx-head -o head.onnx",
+    ),
+    tiles.tiles: (
+        "tfa tiles ortho.tif --out tiles/ --size 100 --step 50",
+        "tfa build tiles/ --out ortho.tfa --positions tiles/positions.csv",
     ),
     config.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
     encoders.encoders: ("tfa encoders", "tfa encoders --json"),

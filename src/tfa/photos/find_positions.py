@@ -97,8 +97,8 @@ def _along_track(paths: Sequence[Path], sources: PositionSources, gpx: Path) -> 
         lag = f"they end {early:,.0f} s before it" if early > 0 else f"they begin {late:,.0f} s after it"
         lag = lag if max(early, late) > 0 else f"its points are more than {sources.gpx_gap:g} s apart there"
         raise BadPositions(
-            f"{gpx}: no photo was taken during the track ({lag}); correct the camera's clock with --gpx-offset SECONDS, "
-            "or allow longer gaps with --gpx-gap"
+            f"{gpx}: no photo was taken during the track ({lag}); correct the camera's clock with --gpx-offset "
+            "SECONDS, or allow longer gaps with --gpx-gap"
         )
     notes = []
     outside = len(timed) - len(placed)

@@ -61,7 +61,8 @@ def read_gpx(path: Path) -> Track:
         raise BadPositions(f"cannot read the track {path}: {error}; give a GPX file with a <trk>") from None
     if not rows:
         raise BadPositions(
-            f"{path} has no track point with a time (<trkpt><time>…); record a track, routes and waypoints have no times"
+            f"{path} has no track point with a time (<trkpt><time>…); record a track: routes and "
+            "waypoints have no times"
         )
     # Of points with one time the first counts: a pause may be written twice.
     table = np.array(sorted(rows, key=lambda row: row[0]), np.float64)
