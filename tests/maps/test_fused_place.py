@@ -61,8 +61,9 @@ def test_a_sparse_map_has_a_longer_reach_and_a_drive_is_fused_by_its_filter():
     grid = images(at(*((100.0 * i, 100.0 * j) for i in range(4) for j in range(4))))
     assert reach_of(grid) == 100.0
     assert reach_of(grid[:2]) == reach_of(images(at(*((float(i), 0.0) for i in range(9))))) == 25.0
-    globe = images([Position(lat=0.01 * i, lon=5) for i in range(5)])
-    assert reach_of(globe) == pytest.approx(np.radians(0.01) * 6_371_000, rel=1e-3)
+    globe = images([Position(lat=0.001 * i, lon=5) for i in range(5)])
+    assert reach_of(globe) == pytest.approx(np.radians(0.001) * 6_371_000, rel=1e-3)
+    assert reach_of(images(at((0, 0), (0, 9e5), (9e5, 0)))) == 1000.0
     found = believed_place(
         np.array([0.3, 0.6, 0.0, 0.0, 0.0]), images(at((0, 0), (9, 0), (900, 0), (950, 0), (0, 900))), 25.0
     )

@@ -9,7 +9,7 @@
 
 A wrong image elsewhere moves nothing: it only counts against the share. One image alone may stand a reach away from
 the camera; each that agrees draws the radius to how far they lie apart. The reach is 25 m, or the map's usual step
-where its images stand farther apart. Of a frame of a drive p and w are the filter's probabilities.
+where its images stand farther apart (up to 1 km). Of a frame of a drive p and w are the filter's probabilities.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tfa.photos.positions import Position
 from tfa.verification.reranking import UNVERIFIED, Verified
 
 REACH = 25.0  # metres within which two photos are commonly said to show one place
+MOST_REACH = 1000.0  # metres: between photos that are farther apart lie other places
 LEAST_SHARE = 0.5
 MOST_BELIEVED = 100  # images of a filter that are looked at
 
@@ -85,13 +86,14 @@ def fused(positions: Sequence[Position | None], shares: np.ndarray, roots: np.nd
 
 
 def reach_of(images: Sequence[ImageRecord]) -> float:
-    """25 m, or the usual step of the map where that is longer."""
+    """25 m, or the usual step of the map where that is longer, up to 1 km."""
     known = [image.position for image in images if image.position is not None]
     globe = [position.pair for position in known if position.is_global]
-    pairs = np.array(globe if 2 * len(globe) >= len(known) else [one.pair for one in known if not one.is_global])
+    on_globe = 2 * len(globe) >= len(known)  # of two kinds the commoner counts
+    pairs = np.array(globe if on_globe else [one.pair for one in known if not one.is_global])
     if len(pairs) < 3:
         return REACH
-    return max(REACH, usual_step(metres(*pairs.T) if globe else pairs))
+    return float(np.clip(usual_step(metres(*pairs.T) if on_globe else pairs), REACH, MOST_REACH))
 
 
 @dataclass(frozen=True)
