@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def cut_tiles(
                         left_out += 1
                     else:
                         name = f"{file.stem}_{top:06d}_{left:06d}.jpg"
-                        write_atomically(out / name, lambda path, tile=tile: tile.save(path, "JPEG", quality=92))
+                        write_atomically(out / name, partial(tile.save, format="JPEG", quality=92))
                         lat, lon = _centre(dataset, left + width / 2, top + height / 2).pair
                         listed.append(f'"{name}",{lat:.8f},{lon:.8f}')
                     task.advance()
