@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tfa.method.dual_vocabulary import DualHead as DualHead
     from tfa.method.head import Head as Head
     from tfa.method.second_order_head import SecondOrderHead as SecondOrderHead
+    from tfa.photos.find_positions import PositionSources as PositionSources
     from tfa.photos.given import Photo as Photo
     from tfa.photos.positions import Position as Position
     from tfa.pipeline import calibrate as calibrate
@@ -55,6 +56,7 @@ _HOMES = {
     "tfa.method.dual_vocabulary": ("DualHead",),
     "tfa.method.head": ("Head",),
     "tfa.method.second_order_head": ("SecondOrderHead",),
+    "tfa.photos.find_positions": ("PositionSources",),
     "tfa.photos.given": ("Photo",),
     "tfa.photos.positions": ("Position",),
     "tfa.pipeline": ("calibrate", "encode", "fit", "fit_dual", "fit_judged", "fit_second_order"),

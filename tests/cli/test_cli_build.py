@@ -10,12 +10,13 @@ import pytest
 
 from tfa.base.config import EncoderOptions, HeadSpec, MapSpec, VerifySpec
 from tfa.maps import PlaceMap
+from tfa.photos.find_positions import PositionSources
 
 
 def test_defaults_are_passed_on(run, spy, folder):
     assert run("build", "photos", "--out", "new.tfa").exit_code == 0
     assert spy.given("build") == {
-        "photos": Path("photos"), "encoder": "dinov2-s14-focus", "positions": None, "spec": HeadSpec(),
+        "photos": Path("photos"), "encoder": "dinov2-s14-focus", "positions": PositionSources(), "spec": HeadSpec(),
         "map_spec": MapSpec(), "options": EncoderOptions(), "progress": True,
     }  # fmt: skip
     assert spy.given("save") == {"path": Path("new.tfa"), "overwrite": False}
@@ -28,7 +29,7 @@ def test_every_option_is_passed_on(run, spy, folder):
     assert run("build", "photos", "near.jpg", "--out", "town.tfa", *options.split()).exit_code == 0
     assert spy.given("build") == {
         "photos": [Path("photos"), Path("near.jpg")], "encoder": "dinov2-b14@224",
-        "positions": Path("where.csv"), "spec": HeadSpec(words=8), "progress": False,
+        "positions": PositionSources(csv=Path("where.csv")), "spec": HeadSpec(words=8), "progress": False,
         "map_spec": MapSpec(storage="float32", ensemble=True, verify=False, dims=64),
         "options": EncoderOptions(
             weights=Path("w.pth"), device="cuda", threads=2, fast=True, batch_size=4, skip_bad=True

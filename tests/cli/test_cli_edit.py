@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tfa.maps import PlaceMap
+from tfa.photos.find_positions import PositionSources
 
 
 def test_info_gives_decisions_with_numbers_and_reasons(run, folder):
@@ -37,7 +38,8 @@ def test_add(run, spy, folder):
     result = run("add", "town.tfa", "near.jpg", "walk", "bad.jpg", "--positions", "where.csv", "--skip-bad")
     assert result.exit_code == 0
     assert spy.given("add") == {
-        "photos": [Path("near.jpg"), Path("walk"), Path("bad.jpg")], "positions": Path("where.csv"),
+        "photos": [Path("near.jpg"), Path("walk"), Path("bad.jpg")],
+        "positions": PositionSources(csv=Path("where.csv")),
         "progress": True,
     }  # fmt: skip
     assert "added 3 images (ids 14, 15, 16)" in result.stdout

@@ -72,6 +72,8 @@ def test_json_answers(run, folder):
             "confidence": best.confidence,
             "sure": False,
             "verified": False,
+            "place": None,
+            "no_place": "no answer was verified",
             "hits": [
                 {
                     "id": 5, "image": best.image, "score": best.score, "confidence": best.confidence, "matches": None,
@@ -83,13 +85,34 @@ def test_json_answers(run, folder):
                 },
             ],
         },
-        {"query": "far.jpg", "confidence": far.confidence, "sure": False, "verified": False, "hits": []},
+        {
+            "query": "far.jpg", "confidence": far.confidence, "sure": False, "verified": False,
+            "place": None, "no_place": "no answer was verified", "hits": [],
+        },
     ]  # fmt: skip
     assert told["notice"] is None
     assert (
         told["expected_recall"]
         == PlaceMap.load("town.tfa").query_many(["near.jpg", "far.jpg"]).expected_recall.to_dict()
     )
+
+
+def test_the_place_of_all_verified_images_is_told(run, folder):
+    """Of the map's images three stand somewhere, 555 km apart: image 5 is the only one of its place."""
+    words = ("query", "town.tfa", "near.jpg", "--verify")
+    [answer] = json.loads(run(*words, "--json").stdout)["answers"]
+    assert answer["place"] == {
+        "position": {"lat": 57.5, "lon": 13.25},
+        "radius": pytest.approx(1000 / 2**0.5),  # of a map as sparse as that
+        "share": pytest.approx(1.0, abs=0.5),
+        "images": 1,
+    }
+    assert answer["no_place"] is None
+    assert "  place: 57.50000° N, 13.25000° E ± 707 m" in run(*words).stdout
+    many = run("query", "town.tfa", "near.jpg", *["far.jpg"] * 3, "--verify", "--no-online").stdout
+    assert "57.50000° N, 13.25000° E ± 707 m" in many
+    [doubtful] = json.loads(run(*words, "--json", "--min-confidence", "1").stdout)["answers"]
+    assert (doubtful["place"], doubtful["no_place"]) == (None, "the answer is too doubtful to be given")
 
 
 @pytest.mark.parametrize(("bad", "complaint"), [("bad.jpg", "it is not an image"), ("absent.jpg", "it does not exist")])
@@ -103,7 +126,7 @@ def test_a_broken_photo_does_not_stop_the_others(run, folder, bad, complaint):
     assert result.exit_code == 1
     first, second = json.loads(result.stdout)["answers"]
     assert (set(first), first["query"], first["hits"]) == (
-        {"query", "error", "adapted_by", "confidence", "sure", "verified", "hits"}, bad, [],
+        {"query", "error", "adapted_by", "confidence", "sure", "verified", "place", "no_place", "hits"}, bad, [],
     )  # fmt: skip
     assert f"error: {first['error']}\n" == result.stderr
     assert len(second["hits"]) == 5
@@ -239,7 +262,7 @@ def test_photos_are_answered_by_the_map_alone_if_that_is_wanted(run, folder, wor
     assert json.loads(done.stdout)["answers"] == [
         {
             "query": answer.query, "confidence": answer.confidence, "sure": answer.sure, "verified": answer.verified,
-            "hits": [hit.to_dict() for hit in answer.hits],
+            "place": None, "no_place": answer.no_place, "hits": [hit.to_dict() for hit in answer.hits],
         }
         for answer in alone
     ]  # fmt: skip

@@ -39,6 +39,8 @@ def script(place_map, folder):
     new = [photo(folder / "@7@8@.png", 40), photo(folder / "plain.png", 41)]
     yield "query", shown(place_map.query(dusk[0], k=4))
     yield "verified", shown(place_map.query(dusk[1], 3, verify=True, candidates=2))
+    fused = place_map.query(dusk[1], 3, verify=True)
+    yield "place", (fused.place, fused.no_place)
     yield "unsure", shown(place_map.query(photo(folder / "far.png", 99), min_confidence=1.0))
     many = place_map.query_many([*dusk, folder / "broken.png"], k=2, verify=False)
     yield "many", [(answer.query, shown(answer.hits), answer.confidence, answer.error is None) for answer in many]

@@ -65,7 +65,8 @@ def test_images_are_listed_by_pages_and_filtered(client):
     assert page["total"] == 14
     assert [image["id"] for image in page["images"]] == [4, 5]
     assert page["images"][0] == {
-        "id": 4, "image": "04.png", "digest": page["images"][0]["digest"], "fitted": True, "session": None, "last_confirmed": None, "position": None,
+        "id": 4, "image": "04.png", "digest": page["images"][0]["digest"], "fitted": True,
+        "session": None, "last_confirmed": None, "position": None,
         "image_url": "v1/images/4/file?map=town",
     }  # fmt: skip
     assert [one["id"] for one in client.get("/v1/images", params={"filter": "1.PNG"}).json()["images"]] == [1, 11]

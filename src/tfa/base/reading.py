@@ -14,6 +14,8 @@ import sys
 import warnings
 from pathlib import Path
 from typing import Any, BinaryIO
+from xml.etree.ElementTree import Element, TreeBuilder
+from xml.parsers import expat
 
 import numpy as np
 
@@ -23,6 +25,7 @@ LINE_BYTES = 1_000_000
 ARRAY_BYTES = 1_000_000_000
 EMPTY_ROWS = 1_000_000
 NPY_HEADER_BYTES = 10_000  # what numpy itself parses
+XML_DEPTH = 100
 
 _NPY_READERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
@@ -75,6 +78,38 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text[:20]} is too large a number")
     return number
+
+
+def parse_xml(content: bytes) -> Element:
+    """The root of an XML text. Names are without their namespaces; a DOCTYPE, which may define entities that expand
+    without bound or name other files, is refused, and so are deep nests."""
+    parser, builder, depth = expat.ParserCreate(namespace_separator=" "), TreeBuilder(), 0
+
+    def local(name: str) -> str:
+        return name.rpartition(" ")[2]
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal depth
+        depth += 1
+        if depth > XML_DEPTH:
+            raise ValueError("its elements are nested too deep")
+        builder.start(local(name), {local(key): value for key, value in attributes.items()})
+
+    def end(name: str) -> None:
+        nonlocal depth
+        depth -= 1
+        builder.end(local(name))
+
+    def refuse(*_: object) -> None:
+        raise ValueError("it has a DOCTYPE, which is not read; remove that line")
+
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.CharacterDataHandler, parser.StartDoctypeDeclHandler = builder.data, refuse
+    try:
+        parser.Parse(content, True)
+    except expat.ExpatError as error:
+        raise ValueError(f"it is not XML ({error})") from None
+    return builder.close()
 
 
 def read_npy(path: Path, limit: int = ARRAY_BYTES) -> np.ndarray:

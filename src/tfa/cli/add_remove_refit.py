@@ -18,6 +18,10 @@ def add(
     map: options.MapPath,
     photos: options.Photos,
     positions: options.Positions = None,
+    gpx: options.Gpx = None,
+    gpx_offset: options.GpxOffset = None,
+    gpx_gap: options.GpxGap = None,
+    utm: options.Utm = None,
     session: Annotated[
         str | None, typer.Option(metavar="NAME", help="What the photos belong to: a day, a drive; to choose by.")
     ] = None,
@@ -28,9 +32,10 @@ def add(
     encoding: EncoderOptions,
 ) -> None:
     """Add photos to a map without fitting it again."""
+    sources = options.sources_of(positions, gpx, gpx_offset, gpx_gap, utm)
     place_map, progress = options.open_map(map, replace(encoding, skip_bad=skip_bad), quiet=quiet, json=json)
     named: dict[str, Any] = {} if session is None else {"session": session}
-    report = place_map.add(photos, positions=positions, progress=progress, **named)
+    report = place_map.add(photos, positions=sources, progress=progress, **named)
     _show_edit(report, place_map, json=json)
 
 

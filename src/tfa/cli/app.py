@@ -33,6 +33,7 @@ from tfa.cli import (
     rollback,
     serve,
     streams,
+    tiles,
 )
 from tfa.cli.console import console, examples, show_error
 from tfa.cli.settings import Settings
@@ -227,6 +228,10 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa export town.tfa --format onnx --dims 512 -o place.onnx",
         "tfa export town.tfa --format hloc -o map.h5",
         "tfa export town.tfa --format hloc -o queries.h5 --queries images/query/ --root images/",
+    ),
+    tiles.tiles: (
+        "tfa tiles ortho.tif --out tiles/ --size 100 --step 50",
+        "tfa build tiles/ --out ortho.tfa --positions tiles/positions.csv",
     ),
     config.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
     encoders.encoders: ("tfa encoders", "tfa encoders --json"),

@@ -30,6 +30,10 @@ def build(
     out: Annotated[Path | None, typer.Option(metavar="NAME.tfa", help="The map to write, a folder.")] = None,
     encoder: options.Encoder = "dinov2-s14-focus",
     positions: options.Positions = None,
+    gpx: options.Gpx = None,
+    gpx_offset: options.GpxOffset = None,
+    gpx_gap: options.GpxGap = None,
+    utm: options.Utm = None,
     skip_bad: options.SkipBad = False,
     head: Annotated[
         str,
@@ -116,10 +120,9 @@ def build(
     if carrier is not None and head != "second-order":
         own = f"the {head} head decides about its carrier itself"
         raise BadSpec(f"--carrier {carrier} is for --head second-order; {own}")
-    if positions is not None:
-        from tfa.photos.positions import read_positions_csv
-
-        read_positions_csv(positions)
+    sources = options.sources_of(positions, gpx, gpx_offset, gpx_gap, utm)
+    if engine is not None and (gpx is not None or utm is not None):
+        raise BadSpec("--gpx and --utm are for maps in folders; list lat and lon in the manifest of photos instead")
     spec = HeadSpec(words=words)
     encoding = dataclasses.replace(encoding, batch_size=batch_size, skip_bad=skip_bad)
     progress = wants_progress(quiet)
@@ -133,7 +136,7 @@ def build(
     place_map = PlaceMap.build(
         paths[0] if len(paths) == 1 else paths,
         encoder=encoder,
-        positions=positions,
+        positions=sources,
         spec=spec,
         map_spec=map_spec,
         options=encoding,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,6 +40,14 @@ def evaluate(
         float | None,
         typer.Option(
             metavar="M", help="With positions: an answer is right up to so many metres away. 25 if not given."
+        ),
+    ] = None,
+    utm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ZONE",
+            help="x and y, of the truth or of the map, are metres in this UTM zone, such as 33N; needed where only one "
+            "of the two is in degrees. Needs pip install 'tfa-vpr\\[geo]'.",
         ),
     ] = None,
     calibration: Annotated[
@@ -99,7 +107,7 @@ def evaluate(
     heads_of(place_map, calibration or ())
     photos = expanded(queries)
     root = queries[0] if len(queries) == 1 and queries[0].is_dir() else None
-    known = read_truth(truth, photos, root, place_map.images, radius)
+    known = read_truth(truth, photos, root, place_map.images, radius, utm)
     evaluation = evaluate_map(
         place_map, photos, known, heads=calibration or (), k=k, lines=html is not None,
         skip_unanswerable=skip_unanswerable, progress=progress,
@@ -126,23 +134,24 @@ def _report_left_out(evaluation: MapEvaluation) -> None:
 def show(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:
     """One row for each head, then the worst mistakes of the one that answers."""
     from tfa.bench.evaluation.numbers import change_of, numbers_of
-    from tfa.bench.evaluation.summary import facts_of, row_of
+    from tfa.bench.evaluation.summary import facts_of, metres_row, row_of
 
     say(judgement.title, style="bold")
     for fact in facts_of(judgement):
         say(fact)
     numbers = {run.name: numbers_of(judgement, run) for run in judgement.runs}
     rows = [row_of(run, numbers[run.name], run.name == evaluation.active) for run in judgement.runs]
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    table = open_table()
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("head", "expected recall") else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(row.get(column, "") for column in columns))
-    console().print(table)
+    _show_rows(rows)
     say(
         "in percent; * answers where no calibration is named; expected recall is told without labels, with its interval"
     )
+    distances = [(run, metres) for run in judgement.runs if (metres := numbers[run.name].metres) is not None]
+    if any(metres.placed for _, metres in distances):
+        _show_rows([metres_row(run, metres) for run, metres in distances if metres.placed])
+        say(
+            "in metres, of queries that have a place; place: of all verified images together; within radius: its own "
+            "radius holds the truth"
+        )
     chosen = shown_run(evaluation, judgement)
     for other in judgement.runs[len(evaluation.judgement.runs) :]:
         change = change_of(judgement.runs[chosen], other)
@@ -152,6 +161,16 @@ def show(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:
         say(f"{change.head} against {change.against}: R@1 {mean:+.1f} [{low:+.1f}, {high:+.1f}]; "
             f"{change.won:,} queries won, {change.lost:,} lost")  # fmt: skip
     _show_mistakes(judgement, judgement.runs[chosen], numbers[judgement.runs[chosen].name], worst)
+
+
+def _show_rows(rows: Sequence[Mapping[str, str]]) -> None:
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    table = open_table()
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("head", "expected recall") else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(row.get(column, "") for column in columns))
+    console().print(table)
 
 
 def _show_mistakes(judgement: Judgement, run: Run, numbers: RunNumbers, worst: int) -> None:

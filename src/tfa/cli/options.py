@@ -21,6 +21,7 @@ from tfa.search.stores import is_url, public
 
 if TYPE_CHECKING:
     from tfa.maps import PlaceMap
+    from tfa.photos.find_positions import PositionSources
 
 PICTURES = (".png", ".jpg", ".jpeg")
 
@@ -85,8 +86,38 @@ Positions = Annotated[
         exists=True,
         dir_okay=False,
         metavar="CSV",
-        help="Where the photos were taken: columns file,lat,lon or file,x,y. "
-        "Without it, positions come from @utm_east@utm_north@ names and from EXIF GPS.",
+        help="Where the photos were taken: columns file,lat,lon or file,x,y, and perhaps alt,heading. "
+        "Without it, positions come from @utm_east@utm_north@ names, from the XMP of drones and from EXIF GPS.",
+    ),
+]
+Gpx = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        dir_okay=False,
+        metavar="TRACK.gpx",
+        help="Place photos along this track by when they were taken (EXIF DateTimeOriginal).",
+    ),
+]
+GpxOffset = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Added to the camera's clock to give the track's time, which is UTC: -7200 for a clock two hours ahead.",
+    ),
+]
+GpxGap = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS", help="No position between points of the track that are farther apart. 60 if not given."
+    ),
+]
+Utm = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ZONE",
+        help="x and y are metres in this UTM zone, such as 33N (N or S: the hemisphere), and are kept as degrees. "
+        "Needs pip install 'tfa-vpr\\[geo]'.",
     ),
 ]
 SkipBad = Annotated[
@@ -167,6 +198,25 @@ def check_folder(place: Path, verb: str) -> None:
     """Refuse a verb that needs every row of a map in one place."""
     if is_url(place):
         raise BadSpec(f"tfa {verb} needs a map in a folder, {place} is in an engine; build one with --out NAME.tfa")
+
+
+def sources_of(
+    positions: Path | None, gpx: Path | None, gpx_offset: float | None, gpx_gap: float | None, utm: str | None
+) -> PositionSources:
+    """Where positions come from; what cannot be read is refused before the work, not after an hour of it."""
+    from tfa.photos.find_positions import GAP, PositionSources
+    from tfa.photos.gpx import read_gpx
+    from tfa.photos.positions import read_positions_csv
+
+    if gpx is None and (gpx_offset is not None or gpx_gap is not None):
+        raise typer.BadParameter("--gpx-offset and --gpx-gap are about a track; give it with --gpx TRACK.gpx")
+    gap = GAP if gpx_gap is None else gpx_gap
+    sources = PositionSources(csv=positions, gpx=gpx, gpx_offset=gpx_offset or 0.0, gpx_gap=gap, utm=utm)
+    if positions is not None:
+        read_positions_csv(positions)
+    if gpx is not None:
+        read_gpx(gpx)
+    return sources
 
 
 def where_of(sessions: list[str] | None, region: str | None) -> Where | None:

@@ -15,7 +15,7 @@ from tfa.cli.console import console, counted, note, open_table, say, show_error
 if TYPE_CHECKING:
     from tfa.maps.expected_recall import Answers
 
-FOLDED = ("query", "image", "best image", "position")  # columns of any length
+FOLDED = ("query", "image", "best image", "position", "place")  # columns of any length
 ONE_BY_ONE = 3  # up to so many queries get a table of their own
 NEVER_SURE = (
     "no answer was verified, so none is sure; --verify verifies them, if the map was built with patches to do so"
@@ -80,6 +80,7 @@ def entry(answer: Any) -> dict[str, Any]:
     if hasattr(answer, "adapted_by"):
         entry["adapted_by"] = answer.adapted_by
     entry |= {"confidence": answer.confidence, "sure": answer.sure, "verified": answer.verified}
+    entry |= {"place": None if answer.place is None else answer.place.to_dict(), "no_place": answer.no_place}
     return {**entry, "hits": [hit.to_dict() for hit in answer.hits]}
 
 
@@ -103,15 +104,20 @@ def show_one(answer: Any, least: LeastConfidence) -> None:
     for rank, hit in enumerate(answer.hits, 1):
         table.add_row(str(rank), *_cells(hit, columns))
     console().print(table)
+    if answer.place is not None:
+        share = f"{100 * answer.place.share:.0f} % of what speaks for the verified images"
+        say(f"  place: {answer.place} ({share}; {counted(answer.place.images, 'image')})")
+    elif any(hit.position is not None for hit in answer.hits):
+        say(f"  no place: {answer.no_place}", style="yellow")
 
 
 def show_many(answers: Sequence[Any], k: int, least: LeastConfidence) -> None:
-    columns = _columns(answers)
-    table = open_table("query", "best image", *columns, fold=FOLDED)
+    columns, placed = _columns(answers), any(answer.place is not None for answer in answers)
+    table = open_table("query", "best image", *columns, *(["place"] if placed else []), fold=FOLDED)
     for answer in answers:
         query = str(answer.query)
         if answer.hits:
-            table.add_row(query, *_cells(answer.hits[0], columns))
+            table.add_row(query, *_cells(answer.hits[0], columns), *([str(answer.place or "–")] if placed else []))
         else:
             table.add_row(query, _no_place(answer, least), style="yellow")
     console().print(table)

@@ -22,8 +22,9 @@ from tfa.photos.as_files import Photos, listed, photo_file
 from tfa.photos.given import Photo, name_of
 
 if TYPE_CHECKING:
-    from tfa.maps import Answer, CalibrationReport, EditReport, Hit, ImageRecord
+    from tfa.maps import Answer, CalibrationReport, EditReport, ImageRecord
     from tfa.maps.expected_recall import Answers
+    from tfa.maps.records import Hits
     from tfa.search.store import Where
 
 PAGE = 1000  # images listed at a time
@@ -50,7 +51,7 @@ class Client(Connection):
         candidates: Candidates | None = None,
         session: str | None = None,
         where: Where | None = None,
-    ) -> list[Hit]:
+    ) -> Hits:
         """The k most likely places of a photo: a path, its bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
 
         `session` names a camera, whose photos adapt the answers to those after them; `follow` tells more of it. `where`

@@ -11,8 +11,7 @@ from tfa.photos.as_files import File, photo_file
 from tfa.photos.given import Photo
 
 if TYPE_CHECKING:
-    from tfa.maps import Hit
-    from tfa.maps.records import FrameAnswer
+    from tfa.maps.records import FrameAnswer, Hits
     from tfa.search.store import Where
 
 QUERY_BATCH = 16  # photos sent at a time
@@ -63,16 +62,18 @@ def skipped_of(reply: dict[str, Any]) -> list[tuple[str, str]]:
     return [(one["image"], one["reason"]) for one in reply["skipped"]]
 
 
-def hits_of(answer: dict[str, Any]) -> list[Hit]:
-    """The hits of one answer."""
-    from tfa.maps import Hit
+def hits_of(answer: dict[str, Any]) -> Hits:
+    """The hits of one answer, and its place."""
+    from tfa.maps.records import Fused, Hit, Hits, Place
     from tfa.photos.positions import Position
 
     keys = ("id", "image", "score", "confidence", "matches", "sure")
-    return [
+    hits = [
         Hit(**{key: one[key] for key in keys}, position=one["position"] and Position.from_dict(one["position"]))
         for one in answer["hits"]
     ]
+    place = answer.get("place")  # services of earlier versions fuse none
+    return Hits(hits, Fused(None if place is None else Place.from_dict(place), answer.get("no_place")))
 
 
 def answer_of(name: str, reply: dict[str, Any]) -> FrameAnswer:
@@ -81,5 +82,6 @@ def answer_of(name: str, reply: dict[str, Any]) -> FrameAnswer:
 
     if "error" in reply:
         return FrameAnswer(name, [], 0.0, reply["error"])
-    best = {key: reply[key] for key in ("sure", "verified")}
-    return FrameAnswer(name, hits_of(reply), reply["confidence"], None, reply["lost"], reply["adapted_by"], **best)
+    hits, told = hits_of(reply), {key: reply[key] for key in ("sure", "verified")}
+    told |= {"place": hits.place, "no_place": hits.no_place}
+    return FrameAnswer(name, hits, reply["confidence"], None, reply["lost"], reply["adapted_by"], **told)

@@ -22,7 +22,7 @@ from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, matc
 from tfa.maps import Answer, PlaceMap
 from tfa.method.head import Head
 from tfa.method.second_order_head import SecondOrderHead
-from tfa.photos.positions import find_positions
+from tfa.photos.find_positions import find_positions
 from tfa.photos.token_cache import EncodedImages
 from tfa.pipeline import encode
 from tfa.report.html import Decision, TableRow

@@ -14,7 +14,7 @@ from tfa.encoders import Encoder, load_encoder
 from tfa.errors import BadImage, BadSpec, BadWeights
 from tfa.maps.expected_recall import Answers
 from tfa.maps.likeness import Likeness
-from tfa.maps.records import Answer, Hit, of_best
+from tfa.maps.records import Answer, Fused, Hits, of_all
 from tfa.maps.state import MapState
 from tfa.maps.verification import Question
 from tfa.photos.as_files import Photos, listed
@@ -55,7 +55,7 @@ class Asking(ABC):
         """Refuse what cannot be answered, before photos are read."""
 
     @abstractmethod
-    def hits(self, tokens: Tokens, question: Question, likeness: Likeness | None = None) -> list[list[Hit]]:
+    def hits(self, tokens: Tokens, question: Question, likeness: Likeness | None = None) -> list[Hits]:
         """The hits of each photo, verified where the question wants it; `likeness` looks at the photos."""
 
     @property
@@ -93,17 +93,17 @@ class Asking(ABC):
         verify: bool | None = None,
         candidates: Candidates | None = None,
         where: Where | None = None,
-    ) -> list[Hit]:
+    ) -> Hits:
         """The k most likely places of a photo: a path, its bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
 
         There are none if the best is below `min_confidence`; "sure" asks for sure answers. `calibration` names the
         one to use; None is the map's active one, "none" the database-only head. `verify` says whether the best
         `candidates` are verified by their patches; None is as was admitted. `where` says which images may answer, by
-        session and region; None lets all answer.
+        session and region; None lets all answer. `hits.place` is where they say together that it was taken.
         """
         question, least = Question(k, calibration, verify, candidates, where), checked_share(min_confidence)
         [answer] = self._answers([photo], question, strict=True)
-        return answer.unless_doubtful(least).hits
+        return answer.unless_doubtful(least).as_hits
 
     def query_many(
         self,
@@ -140,7 +140,7 @@ class Asking(ABC):
         verify: bool | None = None,
         candidates: Candidates | None = None,
         where: Where | None = None,
-    ) -> list[list[Hit]]:
+    ) -> list[Hits]:
         """Hits of photos that were encoded elsewhere, with the map's encoder.
 
         Where it was admitted, photos are verified if the grid of their patches is known or is the map's.
@@ -158,7 +158,7 @@ class Asking(ABC):
         for named, tokens in self.encoded_batches(photos, strict):
             hits_of_readable = iter([] if tokens is None else self.hits(tokens, question, likeness))
             for name, error in named:
-                yield answer_of(name, next(hits_of_readable) if error is None else [], error)
+                yield answer_of(name, next(hits_of_readable) if error is None else Hits(fused=Fused(None)), error)
 
     def encoded_batches(
         self, photos: Sequence[Photo], strict: bool = False
@@ -203,9 +203,9 @@ def _another_encoder(wanted: Mapping[str, Any], other: Encoder) -> str:
     )
 
 
-def answer_of(name: str, hits: list[Hit], error: str | None = None) -> Answer:
+def answer_of(name: str, hits: Hits, error: str | None = None) -> Answer:
     """The answer of a photo's hits."""
-    return Answer(name, hits, hits[0].confidence if hits else 0.0, error, **of_best(hits))
+    return Answer(name, hits, hits[0].confidence if hits else 0.0, error, **of_all(hits))
 
 
 def checked_share(min_confidence: LeastConfidence) -> LeastConfidence:

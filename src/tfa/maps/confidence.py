@@ -116,7 +116,7 @@ def features_of(found: Verified, own: ImageScores, k: int) -> Features:
         same = hits[:, None] == others
         alike = np.where(same, 1.0, _alike(scores, *own.mean_and_best(hits)))
         temperature = (VERIFIED if compared else PLAIN).temperature
-        place[row] = _logit(alike @ _softmax(found.ordering[row, :count] / temperature))
+        place[row] = _logit(alike @ softmax(found.ordering[row, :count] / temperature))
         agreement[row] = _correlation(scores, found.standardised[row, :count], ~same)
         if compared:
             roots = np.sqrt(found.evidence[row])
@@ -129,7 +129,7 @@ def _alike(scores: np.ndarray, mean: np.ndarray, best: np.ndarray) -> np.ndarray
     return np.clip((scores - mean[:, None]) / np.maximum(best - mean, EPSILON)[:, None], 0, 1)
 
 
-def _softmax(values: np.ndarray) -> np.ndarray:
+def softmax(values: np.ndarray) -> np.ndarray:
     shares = np.exp(values - values.max())
     return shares / shares.sum()
 

@@ -12,9 +12,10 @@ from tfa.base.config import Candidates
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps.confidence import FIRST, confidence_of
+from tfa.maps.fused_place import REACH, place_of
 from tfa.maps.likeness import Likeness
 from tfa.maps.own_scores import OwnScores
-from tfa.maps.records import Hit, ImageRecord
+from tfa.maps.records import Hit, Hits, ImageRecord
 from tfa.maps.stored_head import StoredHead
 from tfa.method.evidence.rows import z_scores
 from tfa.search.engine import Engine, QueryVectors, SearchResult, checked_k, direct_sum
@@ -70,16 +71,17 @@ class SearchableHead:
         compact: CompactTokens | None,
         likeness: Likeness | None = None,
         where: Where | None = None,
-    ) -> list[list[Hit]]:
+        reach: float = REACH,
+    ) -> list[Hits]:
         """The k best images for each query; the best `candidates` are verified by the compact tokens, if there are.
 
         `likeness` looks at the photos, too. Only images that `where` admits may answer, if it is given; what scores
-        are like is still that of all.
+        are like is still that of all. `reach` is how far apart images of one place stand, in metres.
         """
         checked_k(k)
         admitted = self._admitted(where)
         if not len(tokens) or not (len(self.images) if admitted is None else admitted.any()):
-            return [[] for _ in range(len(tokens))]
+            return [Hits() for _ in range(len(tokens))]
         pairs = photo_pairs(compact, tokens, self.stored.scorer.duplicates, self.rows) if candidates else None
         ranked, columns, scores, vectors = self._ranked(tokens, k, candidates, pairs, admitted)
         if likeness is not None:
@@ -97,7 +99,8 @@ class SearchableHead:
                 sure[row].tolist(),
                 strict=True,
             )
-            hits.append([hit_of(self.images[i], score[i], trust, matches, own) for i, trust, matches, own in best])
+            own_hits = (hit_of(self.images[i], score[i], trust, matches, own) for i, trust, matches, own in best)
+            hits.append(Hits(own_hits, place_of(ranked, row, self.images, reach)))
         return hits
 
     def trust(

@@ -24,8 +24,9 @@ from tfa.maps.stored_head import AnyHead
 from tfa.maps.summary import facts_of, unseen_share
 from tfa.photos.as_files import Photos
 from tfa.photos.check import check_photos
+from tfa.photos.find_positions import Positions, find_positions
 from tfa.photos.images import find_images, nameable
-from tfa.photos.positions import Position, find_positions
+from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import encode
 from tfa.search.stores import is_url
@@ -48,7 +49,7 @@ class PlaceMap(AskableMap):
         *,
         head: str | None = None,
         encoder: str | Encoder = DEFAULT_ENCODER,
-        positions: str | Path | None = None,
+        positions: Positions = None,
         spec: HeadSpec | None = None,
         map_spec: MapSpec | None = None,
         options: EncoderOptions | None = None,
@@ -58,14 +59,15 @@ class PlaceMap(AskableMap):
 
         `head` is "judged" (of several heads the one whose answers bear most evidence), "second-order" or "paper"; if
         not given, that of `map_spec`, which says more of what the map is made of and keeps. `spec` is what the head
-        is fitted with, `options` how photos are encoded.
+        is fitted with, `options` how photos are encoded. `positions` is a CSV file, or `PositionSources`.
         """
         progress, options, map_spec = as_progress(progress), options or EncoderOptions(), map_spec or MapSpec()
         map_spec = map_spec if head is None else replace(map_spec, head=head)
         paths, unnamed = nameable(find_images(photos), skip_bad=options.skip_bad)
         root = Path(photos) if isinstance(photos, (str, Path)) and Path(photos).is_dir() else None
-        csv = None if positions is None else Path(positions)
-        places, notes = find_positions(paths, root, csv)  # before the long work: a bad CSV should not cost an hour
+        places, notes = find_positions(
+            paths, root, positions
+        )  # before the long work: a bad CSV should not cost an hour
         if not options.skip_bad:
             check_photos(paths, (options.cache or TokenCache()).encoded_before(), progress)
         if isinstance(encoder, str):
@@ -158,7 +160,7 @@ class PlaceMap(AskableMap):
         self,
         photos: Any,
         *,
-        positions: str | Path | None = None,
+        positions: Positions = None,
         session: str | None = None,
         skip_bad: bool | None = None,
         progress: bool | Progress | None = None,
@@ -174,7 +176,7 @@ class PlaceMap(AskableMap):
         fresh, unnamed = nameable(fresh, skip_bad=self.options.skip_bad if skip_bad is None else skip_bad)
         if not fresh:
             return EditReport(notes=notes)
-        places, more = find_positions(fresh, None, None if positions is None else Path(positions))
+        places, more = find_positions(fresh, None, positions)
         encoded = self.encoded(fresh, skip_bad, progress)
         encoded = replace(encoded, skipped=[*unnamed, *encoded.skipped])
         report = self.add_encoded(encoded, dict(zip(fresh, places, strict=True)), session)

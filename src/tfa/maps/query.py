@@ -10,9 +10,10 @@ from tfa.base.config import Candidates
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.maps.asking import Asking
+from tfa.maps.fused_place import reach_of
 from tfa.maps.hits import SearchableHead
 from tfa.maps.likeness import Likeness
-from tfa.maps.records import Hit
+from tfa.maps.records import Hits
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import with_duplicates
 from tfa.maps.stored_head import INTEGERS
@@ -50,6 +51,7 @@ class AskableMap(Asking):
         self.images = [state.images[row] for row in rows]
         self._searchable_heads: dict[str, SearchableHead] = {}
         self._motions: dict[float, Motion] = {}
+        self._reach: float | None = None
         if self._prepared:
             self.prepare()
 
@@ -137,11 +139,18 @@ class AskableMap(Asking):
             self._motions[reach] = motion_along(self.images, reach)
         return self._motions[reach]
 
+    @property
+    def reach(self) -> float:
+        """How far apart images of one place stand, in metres (`tfa.maps.fused_place`)."""
+        if self._reach is None:
+            self._reach = reach_of(self.images)
+        return self._reach
+
     def check(self, question: Question) -> None:
         wanted_candidates(question, self.state)
 
-    def hits(self, tokens: Tokens, question: Question, likeness: Likeness | None = None) -> list[list[Hit]]:
+    def hits(self, tokens: Tokens, question: Question, likeness: Likeness | None = None) -> list[Hits]:
         """The hits of each photo, verified where the question wants it; `likeness` looks at the photos."""
         candidates = wanted_candidates(question, self.state, tokens)
         head = self.searchable(question.calibration)
-        return head.hits(tokens, question.k, candidates, self.state.compact, likeness, question.where)
+        return head.hits(tokens, question.k, candidates, self.state.compact, likeness, question.where, self.reach)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from tfa.base.config import ONLY_SURE, LeastConfidence
 from tfa.photos.positions import Position
+
+NOTHING_FOUND = "nothing was found"
+TOO_DOUBTFUL = "the answer is too doubtful to be given"
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,53 @@ class Hit:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a photo was taken, by all images that were verified together (`tfa.maps.fused_place`)."""
+
+    position: Position
+    radius: float  # metres
+    share: float  # of what speaks for the verified images, that speaks for those around here
+    images: int  # that it was made of
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**vars(self), "position": self.position.to_dict()}
+
+    def __str__(self) -> str:
+        return f"{self.position} ± {self.radius:,.0f} m"
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Place:
+        return cls(**{**values, "position": Position.from_dict(values["position"])})
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A place, or why there is none."""
+
+    place: Place | None
+    reason: str | None = None
+
+
+class Hits(list[Hit]):
+    """The hits of one photo, best first, and where all that was verified together says it was taken.
+
+    `place` is None where it says nothing; `no_place` then says why.
+    """
+
+    def __init__(self, hits: Iterable[Hit] = (), fused: Fused | None = None) -> None:
+        super().__init__(hits)
+        self.fused = fused or Fused(None, NOTHING_FOUND)
+
+    @property
+    def place(self) -> Place | None:
+        return self.fused.place
+
+    @property
+    def no_place(self) -> str | None:
+        return self.fused.reason
+
+
+@dataclass(frozen=True)
 class Answer:
     """The hits of one query photo; none when it is too doubtful or the photo cannot be read."""
 
@@ -66,16 +116,28 @@ class Answer:
     error: str | None = None
     sure: bool = field(default=False, kw_only=True)  # of the best hit, too
     verified: bool = field(default=False, kw_only=True)
+    place: Place | None = field(default=None, kw_only=True)  # None where the hits are none or do not agree
+    no_place: str | None = field(default=None, kw_only=True)  # why there is no place
+
+    @property
+    def as_hits(self) -> Hits:
+        """The hits with the place."""
+        return Hits(self.hits, Fused(self.place, self.no_place))
 
     def unless_doubtful(self, least: LeastConfidence) -> Self:
         """Without hits if it is less confident than that, or not sure where nothing else is wanted."""
         enough = self.sure if least == ONLY_SURE else self.confidence >= float(least)
-        return self if enough else replace(self, hits=[])
+        return self if enough else replace(self, hits=[], place=None, no_place=self.no_place or TOO_DOUBTFUL)
 
 
 def of_best(hits: Sequence[Hit]) -> dict[str, bool]:
     """What an answer says of its best hit, beside its confidence."""
     return {"sure": bool(hits) and hits[0].sure, "verified": bool(hits) and hits[0].matches is not None}
+
+
+def of_all(hits: Hits) -> dict[str, Any]:
+    """What an answer says of its best hit and of all together, beside its confidence."""
+    return {**of_best(hits), "place": hits.place, "no_place": hits.no_place}
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ import numpy as np
 from tfa.base.files import BadFile
 from tfa.base.tokens import Tokens
 from tfa.maps.confidence import FIRST, SURE, confidence_of
+from tfa.maps.fused_place import LOST, believed_place, place_of
 from tfa.maps.hits import hit_of, photo_pairs
 from tfa.maps.likeness import Likeness
 from tfa.maps.own_scores import OwnScores
-from tfa.maps.records import FrameAnswer, Hit, ImageRecord, of_best
+from tfa.maps.records import FrameAnswer, Fused, Hit, Hits, ImageRecord, of_all
 from tfa.maps.space_terms import partial_scorer
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.verification import Question, wanted_candidates
@@ -120,15 +121,20 @@ class Tracker:
         # Along a drive too, only what the photo is sure of by itself is called sure.
         sure_of = set(ranked.indices[0, :k][sure[0]].tolist())
         if belief is None:
-            hits = _hits(images, ranked.indices[0, :k], frame.scores, alone[0], matches, sure_of)
-            return FrameAnswer(name, hits, hits[0].confidence, None, None, frame.adapted_by, **of_best(hits))
+            first = _hits(images, ranked.indices[0, :k], frame.scores, alone[0], matches, sure_of)
+            hits = Hits(first, place_of(ranked, 0, images, self.place_map.reach))
+            return FrameAnswer(name, hits, hits[0].confidence, None, None, frame.adapted_by, **of_all(hits))
         self._lost = belief.lost
         best = np.argsort(-belief.places, kind="stable")[:k]
         # The image after the best may lie between two likely ones and so have more around it: it is the worse answer.
         trust = np.minimum.accumulate(belief.mass[best])
         sure_of &= set(best[trust >= SURE].tolist())  # what the filter doubts is not sure either
-        hits = [] if belief.is_lost else _hits(images, best, frame.scores, trust, matches, sure_of)
-        return FrameAnswer(name, hits, belief.confidence, None, belief.lost, frame.adapted_by, **of_best(hits))
+        if belief.is_lost:
+            hits = Hits(fused=Fused(None, LOST))
+        else:
+            first = _hits(images, best, frame.scores, trust, matches, sure_of)
+            hits = Hits(first, believed_place(belief.places, images, self.place_map.reach))
+        return FrameAnswer(name, hits, belief.confidence, None, belief.lost, frame.adapted_by, **of_all(hits))
 
     def _unread(self, name: str, error: str | None) -> FrameAnswer:
         self._follow_map()

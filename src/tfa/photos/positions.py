@@ -1,4 +1,4 @@
-"""Where photos were taken: from a CSV file, from `@utm_east@utm_north@…` names, or from EXIF GPS."""
+"""Positions of photos: what one is, and how they are read from a CSV file and from `@utm_east@utm_north@…` names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv as csv_module
 import io
 import math
 import unicodedata
-import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,24 +16,33 @@ from tfa.base.reading import read_text
 from tfa.errors import BadPositions
 
 # Squares of distances in a plane of this size are still numbers.
-LIMITS = {"lat": (90.0, "degrees"), "lon": (180.0, "degrees"), "x": (1e12, "metres"), "y": (1e12, "metres")}
+LIMITS = {
+    "lat": (90.0, "degrees"), "lon": (180.0, "degrees"), "x": (1e12, "metres"), "y": (1e12, "metres"),
+    "alt": (1e6, "metres"), "heading": (360.0, "degrees"),
+}  # fmt: skip
+KINDS = (("lat", "lon"), ("x", "y"))
+MORE = ("alt", "heading")  # what a position may have besides
 SHOWN = 200  # characters of what was given, in an error
-_GPS_IFD = 0x8825
-_LAT_REF, _LAT, _LON_REF, _LON = 1, 2, 3, 4  # tags inside the GPS directory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """A point on the globe (`lat`, `lon` in degrees) or in a metric plane (`x`, `y` in metres)."""
+    """A point on the globe (`lat`, `lon` in degrees) or in a metric plane (`x`, `y` in metres).
+
+    It may say how high it is (`alt`, metres above sea level) and where the camera looked (`heading`, degrees
+    clockwise from north); neither counts for distances.
+    """
 
     lat: float | None = None
     lon: float | None = None
     x: float | None = None
     y: float | None = None
+    alt: float | None = None
+    heading: float | None = None
 
     def __post_init__(self) -> None:
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        if set(given) not in ({"lat", "lon"}, {"x", "y"}):
+        given = self.to_dict()
+        if tuple(name for name in given if name not in MORE) not in KINDS:
             raise BadPositions(f"a position has lat and lon, or x and y; given: {', '.join(given) or 'nothing'}")
         for name, value in given.items():
             if not math.isfinite(value):
@@ -47,16 +55,26 @@ class Position:
     def is_global(self) -> bool:
         return self.lat is not None
 
+    @property
+    def pair(self) -> tuple[float, float]:
+        """Latitude and longitude, or x and y."""
+        first, second, *_ = self.to_dict().values()
+        return first, second
+
     def to_dict(self) -> dict[str, float]:
+        """What is known of it; the pair first."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Position:
         for name, value in values.items():
-            if name not in ("lat", "lon", "x", "y") or isinstance(value, bool) or not isinstance(value, int | float):
+            if name not in LIMITS or isinstance(value, bool) or not isinstance(value, int | float):
                 given = repr(dict(values))
                 shown = given if len(given) <= SHOWN else f"{given[:SHOWN]}…"
-                raise BadPositions(f"{shown} is not a position; it must hold numbers lat and lon, or x and y")
+                raise BadPositions(
+                    f"{shown} is not a position; it must hold numbers lat and lon, or x and y, and may hold "
+                    "alt and heading"
+                )
         try:
             return cls(**{name: float(value) for name, value in values.items()})
         except OverflowError:
@@ -68,31 +86,6 @@ class Position:
         return f"x {self.x:.1f} m, y {self.y:.1f} m"
 
 
-def find_positions(
-    paths: Sequence[Path], root: Path | None, csv: Path | None
-) -> tuple[list[Position | None], list[str]]:
-    """The position of each photo, or None, and notes for the user: CSV before file name before EXIF.
-
-    A row of the CSV names a photo by its path relative to `root`, or by any ending of its path that only one
-    photo has: `a.jpg` will do when there is no second `a.jpg`.
-    """
-    listed, notes = ({}, []) if csv is None else match_positions(paths, root, csv)
-    found = [
-        listed.get(index) or position_from_name(path.name) or position_from_exif(path)
-        for index, path in enumerate(paths)
-    ]
-    if csv is not None and None in found:
-        bare = [path for path, position in zip(paths, found, strict=True) if position is None]
-        notes.append(f"{_count(len(bare), 'image')} without a position (first: {bare[0]})")
-    kinds = [position.is_global for position in found if position is not None]
-    if any(kinds) and not all(kinds):
-        notes.append(
-            f"{sum(kinds)} photos are placed by lat/lon and {len(kinds) - sum(kinds)} by x/y: "
-            "positions of the two kinds cannot be compared"
-        )
-    return found, notes
-
-
 # --- from a CSV file ---
 
 
@@ -102,19 +95,23 @@ def match_positions(paths: Sequence[Path], root: Path | None, csv: Path) -> tupl
 
 
 def read_positions_csv(path: Path) -> dict[str, Position]:
-    """Rows of `file,lat,lon` or `file,x,y`, keyed by the file as a normalised posix path."""
+    """Rows of `file,lat,lon` or `file,x,y`, keyed by the file as a normalised posix path.
+
+    Columns `alt` and `heading` may follow; their cells may be empty.
+    """
     positions: dict[str, Position] = {}
     line_of: dict[str, int] = {}
     rows = _rows(path)
     line, header = next(rows, (1, []))
     names = [cell.strip().lower() for cell in header]
-    pair = next((pair for pair in (("lat", "lon"), ("x", "y")) if {"file", *pair} <= set(names)), None)
+    pair = next((pair for pair in KINDS if {"file", *pair} <= set(names)), None)
     if pair is None:
         raise BadPositions(
             f"{path}, line {line}: the header is {','.join(names)[:200] or 'nothing'!r}, must name the columns "
             "file,lat,lon or file,x,y (separated by commas; more columns do no harm)"
         )
-    columns = [names.index(name) for name in ("file", *pair)]
+    wanted = (*pair, *(name for name in MORE if name in names))
+    columns = [names.index(name) for name in ("file", *wanted)]
     for line, row in rows:
         name, *cells = (row[column].strip() if column < len(row) else "" for column in columns)
         file = _key(name)
@@ -123,7 +120,7 @@ def read_positions_csv(path: Path) -> dict[str, Position]:
                 raise BadPositions("no file name")
             if file in positions:
                 raise BadPositions(f"{name} is listed already in line {line_of[file]}")
-            positions[file] = _position(dict(zip(pair, cells, strict=True)))
+            positions[file] = _position(dict(zip(wanted, cells, strict=True)))
         except BadPositions as error:
             raise BadPositions(f"{path}, line {line}: {error}") from None
         line_of[file] = line
@@ -133,7 +130,7 @@ def read_positions_csv(path: Path) -> dict[str, Position]:
 
 
 def _position(cells: Mapping[str, str]) -> Position:
-    numbers = {name: _number(text) for name, text in cells.items()}
+    numbers = {name: number_of(text) for name, text in cells.items() if text or name not in MORE}
     for name, number in numbers.items():
         if number is None:
             raise BadPositions(f"{name} is {cells[name][:80]!r}, must be a number")
@@ -189,11 +186,12 @@ def _match(
     notes = []
     if unmatched:
         verb = "matches" if len(unmatched) == 1 else "match"
-        notes.append(f"{_count(len(unmatched), 'row')} of {csv.name} {verb} no image (first: {unmatched[0]})")
+        notes.append(f"{count_of(len(unmatched), 'row')} of {csv.name} {verb} no image (first: {unmatched[0]})")
     return {index: rows[file] for index, file in named.items()}, notes
 
 
-def _count(number: int, noun: str) -> str:
+def count_of(number: int, noun: str) -> str:
+    """A number of things in words."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
@@ -208,7 +206,8 @@ def _key(file: str) -> str:
     return str(normal_path(file))  # PurePosixPath drops "./" and doubled slashes
 
 
-def _number(text: str) -> float | None:
+def number_of(text: str) -> float | None:
+    """A finite number; None where the text is none."""
     try:
         number = float(text)
     except ValueError:
@@ -216,7 +215,7 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) and "_" not in text else None  # float() takes "1_000"
 
 
-# --- from the photo itself ---
+# --- from a name ---
 
 
 def position_from_name(name: str) -> Position | None:
@@ -224,35 +223,7 @@ def position_from_name(name: str) -> Position | None:
     fields = name.split("@")
     if len(fields) < 4 or fields[0]:
         return None
-    x, y = _number(fields[1]), _number(fields[2])
+    x, y = number_of(fields[1]), number_of(fields[2])
     if x is None or y is None or max(abs(x), abs(y)) > LIMITS["x"][0]:
         return None  # numbers, but no position
     return Position(x=x, y=y)
-
-
-def position_from_exif(path: Path) -> Position | None:
-    """The GPS position in a photo's EXIF data; None when there is none or it cannot be read."""
-    from PIL import Image
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of damaged EXIF; here that means "no position"
-            with Image.open(path) as image:
-                gps = image.getexif().get_ifd(_GPS_IFD)
-        lat = _degrees(gps[_LAT], gps[_LAT_REF], "NS")
-        lon = _degrees(gps[_LON], gps[_LON_REF], "EW")
-        return Position(lat=lat, lon=lon)
-    except Exception:  # a position is a bonus: whatever is wrong with the EXIF data, the photo still counts
-        return None
-
-
-def _degrees(parts: Any, reference: str | bytes, signs: str) -> float:
-    """Degrees, minutes and seconds with N, S, E or W as one signed number; ValueError when they make none."""
-    text = reference.decode("ascii") if isinstance(reference, bytes) else reference
-    letter = text.strip("\0 ").upper()
-    # Pillow gives a tuple, or the bare number when there is but one; a rational with denominator 0 becomes nan.
-    values = [float(part) for part in (parts if isinstance(parts, tuple) else (parts,))]
-    if letter not in tuple(signs) or not 1 <= len(values) <= 3 or not all(value >= 0 for value in values):
-        raise ValueError(f"{parts} {reference!r} is not an angle")
-    angle = sum(value / 60**power for power, value in enumerate(values))
-    return -angle if letter == signs[1] else angle

@@ -15,7 +15,8 @@ from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import BadTokens
 from tfa.maps import EditReport, PlaceMap
-from tfa.photos.positions import Position, position_from_exif, position_from_name
+from tfa.photos.find_positions import own_position
+from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages
 from tfa.service.photo_files import discard, store
 
@@ -55,7 +56,7 @@ def _add(place_map: PlaceMap, fresh: dict[str, NewPhoto]) -> EditReport:
         for digest, photo in fresh.items():
             path = store(folder, photo.name, digest, photo.content)
             places[path] = photo.position  # before anything that can fail: what is stored is discarded then
-            places[path] = photo.position or position_from_name(path.name) or position_from_exif(path)
+            places[path] = photo.position or own_position(path, path.name)
         return place_map.add_encoded(EncodedImages(list(places), list(fresh), tokens, []), places)
     except BaseException:
         named = {Path(record.path) for record in place_map.state.images}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -20,7 +19,7 @@ from tfa.maps.engine_map import EngineMap
 from tfa.maps.query import AskableMap
 from tfa.maps.records import ImageRecord
 from tfa.maps.verification import Question
-from tfa.photos.positions import Position, position_from_exif, position_from_name
+from tfa.photos.find_positions import own_position
 from tfa.service.edits import NewPhoto, encoded_photos
 from tfa.service.metrics import Metrics
 from tfa.service.photo_files import file_of
@@ -145,7 +144,8 @@ class LiveEngineMap(Served):
         records = []
         for digest, photo in fresh.items():
             engine_map.store.put(self._key(digest), photo.content)
-            records.append(ImageRecord(0, f"{FOLDER}/{digest[:16]}/{photo.name}", digest, False, _position(photo)))
+            place = photo.position or own_position(photo.content, photo.name)
+            records.append(ImageRecord(0, f"{FOLDER}/{digest[:16]}/{photo.name}", digest, False, place))
         report = engine_map.add_records(tokens, records)
         return EditReport(report.added, [], skipped, report.notes)
 
@@ -159,13 +159,3 @@ class LiveEngineMap(Served):
         self._metrics.edits.labels(self.name, "calibrate").inc()
         self.map.prepare()  # which looks at the header
         return report, before, self.map.view.header.revision
-
-
-def _position(photo: NewPhoto) -> Position | None:
-    known = photo.position or position_from_name(photo.name)
-    if known is not None:
-        return known
-    with tempfile.NamedTemporaryFile(suffix=Path(photo.name).suffix) as file:
-        file.write(photo.content)
-        file.flush()
-        return position_from_exif(Path(file.name))

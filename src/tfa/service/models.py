@@ -169,11 +169,22 @@ class HitModel(ShownImage):
     matches: int | None = Field(description="Patches that match in one spatial arrangement; null: not verified.")
 
 
+class PlaceModel(BaseModel):
+    """Where the photo was taken, by all images that were verified together."""
+
+    position: dict[str, float]
+    radius: float = Field(description="Metres.")
+    share: float = Field(description="Of what speaks for the verified images, that speaks for those around here.")
+    images: int = Field(description="That the position was made of.")
+
+
 class QueryAnswer(BaseModel):
     hits: list[HitModel] = Field(description=f"{ORDER_VERIFIED} {LATER_HITS}")
     confidence: float = Field(description="Of the best hit, also if it was too doubtful to be given.")
     sure: bool = Field(description="Of the best hit, too.")
     verified: bool = Field(description="Was the best hit verified by its patches?")
+    place: PlaceModel | None = Field(description="null where no hits are given, or the verified images disagree.")
+    no_place: str | None = Field(description="Why there is no place.")
     calibration: str | None = Field(description="The calibration that answered.")
     session: str | None = Field(description="The camera that was named.")
     adapted_by: int = Field(description="Photos of the session that taught before this one; 0 without a session.")

@@ -18,7 +18,7 @@ from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import TfaError
 from tfa.maps.asking import Asking
-from tfa.maps.records import Hit
+from tfa.maps.records import Hit, Hits
 from tfa.maps.verification import Question
 from tfa.service.metrics import Metrics
 from tfa.service.problems import Refused, busy
@@ -34,7 +34,7 @@ log = getLogger("tfa.service")
 class QueryResult:
     """The hits of a photo, and the name of the head that gave them: the map may be edited before they are sent."""
 
-    hits: list[Hit]
+    hits: Hits
     confidence: float  # of the best
     head: str
     seconds: float  # from the decoded photo, waiting included
@@ -216,7 +216,7 @@ class QueryQueue:
         answer, head = self._sessions.answer(session, tokens, question, query.sequence)
         self._metrics.session_photos.labels(self.name).inc()
         seconds = time.perf_counter() - query.since
-        told = QueryResult(answer.hits, answer.confidence, head, seconds, answer.adapted_by, answer.lost)
+        told = QueryResult(answer.as_hits, answer.confidence, head, seconds, answer.adapted_by, answer.lost)
         query.future.set_result(told)
         self._confirm(answer.hits)
 
@@ -227,7 +227,9 @@ class QueryQueue:
         answers = self.recent.hits(current, tokens, replace(kind, k=max(wanted)))
         for query, k, hits in zip(group, wanted, answers, strict=True):
             best = hits[0].confidence if hits else 0.0
-            query.future.set_result(QueryResult(hits[:k], best, head, time.perf_counter() - query.since))
+            query.future.set_result(
+                QueryResult(Hits(hits[:k], hits.fused), best, head, time.perf_counter() - query.since)
+            )
             self._confirm(hits)
 
 

@@ -12,7 +12,7 @@ from tfa.maps.asking import answer_of
 from tfa.maps.expected_recall import in_words, recall_of_answers
 from tfa.maps.likeness import KEPT, Likeness
 from tfa.maps.query import Asking
-from tfa.maps.records import Answer, Hit
+from tfa.maps.records import Answer, Hits
 from tfa.maps.state import MapState
 from tfa.maps.verification import Question
 
@@ -33,7 +33,7 @@ class RecentQueries:
         self._heads: dict[str, _Recent] = {}  # by what a head is known by; the one queried last is the last
         self._lock = threading.Lock()
 
-    def hits(self, current: Asking, tokens: Tokens, question: Question) -> list[list[Hit]]:
+    def hits(self, current: Asking, tokens: Tokens, question: Question) -> list[Hits]:
         """The hits of some photos, which are looked at."""
         head = current.state.chosen(question.calibration)
         key = current.state.head_digest(head.name)
@@ -43,7 +43,7 @@ class RecentQueries:
             while len(self._heads) > HEADS:
                 del self._heads[next(iter(self._heads))]
             answers = current.hits(tokens, question, recent.likeness)
-            recent.answers.extend(answer_of("", hits[:1]) for hits in answers if hits)
+            recent.answers.extend(answer_of("", Hits(hits[:1])) for hits in answers if hits)
         return answers
 
     def summary(self, state: MapState) -> dict[str, Any]:

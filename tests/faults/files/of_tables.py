@@ -20,7 +20,7 @@ from tfa.bench.explorer.content import page_content
 from tfa.bench.explorer.page import embedded_json
 from tfa.bench.records import Record, Truth, find_records, record_path
 from tfa.encoders.released_words import load_vocabulary
-from tfa.photos.positions import find_positions
+from tfa.photos.find_positions import find_positions
 
 
 def positions(name: str, folder: Path) -> Target:

@@ -12,7 +12,7 @@ from tfa.bench.array_json import read_json
 from tfa.bench.datasets.files import BadDataset
 from tfa.bench.datasets.layouts.earth import earth_points
 from tfa.bench.datasets.layouts.indexed import checked_indices
-from tfa.photos.positions import find_positions
+from tfa.photos.find_positions import find_positions
 
 
 def same_frame(database: int, queries: int, tolerance: int) -> tuple[np.ndarray, ...]:
@@ -44,7 +44,7 @@ def metric_points(paths: Sequence[Path], root: Path, csv: Path | None) -> np.nda
     placed = [position for position in where if position is not None]
     if len({position.is_global for position in placed}) > 1:
         raise BadDataset(f"{root}: some images are placed by lat/lon and others by x/y; use one kind for all")
-    pairs = np.array([tuple(position.to_dict().values()) for position in placed], np.float64)
+    pairs = np.array([position.pair for position in placed], np.float64)
     return earth_points(pairs) if placed[0].is_global else pairs
 
 

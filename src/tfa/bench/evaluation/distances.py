@@ -16,7 +16,7 @@ def points_of(positions: Sequence[Position | None]) -> np.ndarray:
     All positions must be of one kind.
     """
     known = {at: position for at, position in enumerate(positions) if position is not None}
-    pairs = np.array([tuple(position.to_dict().values()) for position in known.values()], np.float64).reshape(-1, 2)
+    pairs = np.array([position.pair for position in known.values()], np.float64).reshape(-1, 2)
     placed = earth_points(pairs) if True in kinds_of(positions) else pairs
     points = np.full((len(positions), placed.shape[1]), np.nan)
     points[list(known)] = placed

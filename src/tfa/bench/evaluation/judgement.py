@@ -33,6 +33,15 @@ class JudgedHit:
 
 
 @dataclass(frozen=True)
+class JudgedPlace:
+    """The position that all verified images together gave, and how far it is from the truth, in metres."""
+
+    position: Position
+    radius: float
+    distance: float
+
+
+@dataclass(frozen=True)
 class JudgedAnswer:
     """What one head gave for one query, best first."""
 
@@ -40,6 +49,7 @@ class JudgedAnswer:
     confidence: float | None  # of the best; None where there is none
     sure: bool = False
     verified: bool = False
+    place: JudgedPlace | None = None  # None where there is none, or no distance can be told
 
     @property
     def right(self) -> bool:

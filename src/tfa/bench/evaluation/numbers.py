@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfa.bench.evaluation.judgement import JudgedAnswer, JudgedQuery, Judgement, Run
+from tfa.bench.evaluation.metres import Metres, metres_of
 from tfa.bench.metrics.measures import Curve, precision_recall
 from tfa.bench.metrics.resampling import Interval, Paired, interval, paired_difference
 from tfa.bench.records import PROBABILITY
@@ -68,6 +69,7 @@ class RunNumbers:
     expected: ExpectedRecall | None  # None where confidence is no probability
     mistakes: tuple[Mistake, ...]  # the most confident first
     hubs: tuple[Hub, ...]  # the most often wrong first
+    metres: Metres | None = None  # None where positions are not known
 
     @property
     def recalls(self) -> dict[int, float]:
@@ -92,6 +94,7 @@ class RunNumbers:
                 "curve": curve.drawn(),
             },
             "sure": {"answers": self.sure, "right": self.sure_and_right},
+            "metres": None if self.metres is None else self.metres.to_dict(),
             "expected_recall": None
             if expected is None
             else {**expected.to_dict(), "true": self.recalls[1], "holds": self.expectation_holds},
@@ -147,6 +150,7 @@ def numbers_of(judgement: Judgement, run: Run, ks: Sequence[int] = KS) -> RunNum
         expected,
         _mistakes(judgement, run),
         _hubs(answers),
+        metres_of(run),
     )
 
 

@@ -11,11 +11,19 @@ import numpy as np
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.bench.evaluation.distances import kinds_of, lengths, points_of
-from tfa.bench.evaluation.judgement import BadEvaluation, JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
+from tfa.bench.evaluation.judgement import (
+    BadEvaluation,
+    JudgedAnswer,
+    JudgedHit,
+    JudgedPlace,
+    JudgedQuery,
+    Judgement,
+    Run,
+)
 from tfa.bench.evaluation.truth import QueryTruth, nearest_true
 from tfa.bench.records import PROBABILITY
 from tfa.maps.place_map import PlaceMap
-from tfa.maps.records import Hit, of_best
+from tfa.maps.records import Hit, Hits, of_best
 from tfa.maps.state import DATABASE
 from tfa.photos.positions import Position
 from tfa.verification.matching import Matches
@@ -115,13 +123,20 @@ class _Judge:
         self.compact = place_map.state.compact
         self.comparable = len(kinds_of([*self.where, *(image.position for image in images)])) == 1
 
-    def judged(self, at: int, hits: Sequence[Hit], lines: Mapping[int, tuple[int, ...]]) -> JudgedAnswer:
+    def judged(self, at: int, hits: Hits, lines: Mapping[int, tuple[int, ...]]) -> JudgedAnswer:
         away = self._distances(self.where[at], [hit.position for hit in hits])
         judged = [
             JudgedHit(hit.image, hit.id in self.right[at], hit.confidence, hit.matches, metres, lines.get(hit.id, ()))
             for hit, metres in zip(hits, away, strict=True)
         ]
-        return JudgedAnswer(tuple(judged), hits[0].confidence if hits else None, **of_best(hits))
+        best = of_best(hits)
+        return JudgedAnswer(tuple(judged), hits[0].confidence if hits else None, **best, place=self._place(at, hits))
+
+    def _place(self, at: int, hits: Hits) -> JudgedPlace | None:
+        if hits.place is None:
+            return None
+        [distance] = self._distances(self.where[at], [hits.place.position])
+        return None if distance is None else JudgedPlace(hits.place.position, hits.place.radius, distance)
 
     def lines(self, at: int, hits: Sequence[Hit], photo: Tokens) -> dict[int, tuple[int, ...]]:
         """Of the best hit and of the first that is right, by id: patches of query and image that match, in turn."""

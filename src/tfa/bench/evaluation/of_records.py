@@ -17,7 +17,8 @@ from tfa.bench.metrics.measures import matches
 from tfa.bench.metrics.scored import KS, check_revisions, score
 from tfa.bench.records import SUFFIX, Record, Truth, find_records, truth_of
 from tfa.errors import BadSpec
-from tfa.photos.positions import Position, find_positions
+from tfa.photos.find_positions import find_positions
+from tfa.photos.positions import Position
 
 MOST_HEADS = 8  # of one page
 

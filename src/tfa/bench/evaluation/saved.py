@@ -94,6 +94,7 @@ def _answer_dict(answer: JudgedAnswer | None, images: Mapping[str, Position | No
         "sure": answer.sure,
         "verified": answer.verified,
         "first_right": answer.first_right,
+        "place": None if answer.place is None else {**vars(answer.place), "position": answer.place.position.to_dict()},
         "hits": hits,
     }
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from tfa.bench.evaluation.judgement import Judgement, Run
+from tfa.bench.evaluation.metres import Metres
 from tfa.bench.evaluation.numbers import RunNumbers
 from tfa.report.html import Table, TableRow
 
@@ -46,6 +47,17 @@ def _in_words(numbers: RunNumbers) -> dict[str, str]:
         f"{100 * expected.share:.0f} ({100 * expected.low:.0f}–{100 * expected.high:.0f}), {holds}"
     )
     return words
+
+
+def metres_row(run: Run, metres: Metres) -> dict[str, str]:
+    """A row of the table of distances on the terminal, by column."""
+    row = {"head": run.name, "placed": f"{metres.placed:,} of {metres.queries:,}"}
+    for name, spread in (("place", metres.fused), ("best answer", metres.best)):
+        if spread is not None:
+            row |= {f"{name}: median": f"{spread.median:,.1f}", f"{name}: 90 %": f"{spread.ninety:,.1f}"}
+    if metres.within_radius is not None:
+        row["within radius"] = f"{100 * metres.within_radius:.0f} %"
+    return row
 
 
 def table_of(runs: Sequence[tuple[Run, RunNumbers]]) -> Table:

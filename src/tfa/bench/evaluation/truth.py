@@ -21,6 +21,7 @@ from tfa.bench.evaluation.distances import kinds_of, lengths, points_of
 from tfa.bench.evaluation.judgement import BadEvaluation
 from tfa.maps.records import ImageRecord
 from tfa.photos.positions import Position, match_positions, normal_path
+from tfa.photos.utm import to_degrees, to_metres
 
 POSITIONS, POSITIVES = ".csv", ".json"
 KINDS = {True: "on the globe (lat, lon)", False: "in a plane (x, y)"}
@@ -61,17 +62,30 @@ def check_truth(file: Path, radius: float | None) -> None:
 
 
 def read_truth(
-    file: Path, queries: Sequence[Path], root: Path | None, images: Sequence[ImageRecord], radius: float | None = None
+    file: Path,
+    queries: Sequence[Path],
+    root: Path | None,
+    images: Sequence[ImageRecord],
+    radius: float | None = None,
+    utm: str | None = None,
 ) -> QueryTruth:
-    """The truth about photos `queries`, whose names in the file are relative to `root` or endings of their paths."""
+    """The truth about photos `queries`, whose names in the file are relative to `root` or endings of their paths.
+
+    Where x and y of one side are metres of the UTM zone `utm`, positions are turned into the kind that the map has.
+    """
     check_truth(file, radius)
     if file.suffix.lower() == POSITIONS:
-        return _by_positions(file, queries, root, images, OWN_RADIUS if radius is None else radius)
+        return _by_positions(file, queries, root, images, OWN_RADIUS if radius is None else radius, utm)
     return _by_positives(file, queries, images)
 
 
 def _by_positions(
-    file: Path, queries: Sequence[Path], root: Path | None, images: Sequence[ImageRecord], radius: float
+    file: Path,
+    queries: Sequence[Path],
+    root: Path | None,
+    images: Sequence[ImageRecord],
+    radius: float,
+    utm: str | None,
 ) -> QueryTruth:
     listed, notes = match_positions(queries, root, file)
     of_map = [image.position for image in images]
@@ -86,10 +100,12 @@ def _by_positions(
         bare = len(images) - len(placed)
         notes = [*notes, f"{bare:,} of {len(images):,} images of the map have no position and are never right"]
     where = [listed.get(number) for number in range(len(queries))]
+    if utm is not None:
+        where = (to_degrees if True in kinds_of(of_map) else to_metres)(where, utm)
     if len(kinds_of([*of_map, *where])) > 1:
         raise BadEvaluation(
             f"the map's positions are {_kinds(of_map)}, those of {file} {_kinds(where)}; "
-            "distances need one kind for all",
+            "distances need one kind for all; if x and y are UTM, give their zone with --utm, such as --utm 33N",
             file,
         )
     known = [number for number, position in enumerate(where) if position is not None]

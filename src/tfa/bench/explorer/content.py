@@ -93,7 +93,7 @@ def _pair(position: Position | None) -> list[float] | None:
     """Longitude and latitude, or x and y."""
     if position is None:
         return None
-    first, second = position.to_dict().values()
+    first, second = position.pair
     return [second, first] if position.is_global else [first, second]
 
 

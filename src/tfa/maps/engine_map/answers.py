@@ -20,9 +20,10 @@ from tfa.errors import BadMap
 from tfa.maps.confidence import FIRST, confidence_of
 from tfa.maps.engine_map.candidates import CandidateScores, Found, KnownScores, fetched, query_of
 from tfa.maps.engine_map.versions import Version, View
+from tfa.maps.fused_place import REACH, place_of
 from tfa.maps.hits import hit_of
 from tfa.maps.likeness import Likeness
-from tfa.maps.records import Hit
+from tfa.maps.records import Hits
 from tfa.method.evidence.rows import z_scores
 from tfa.search.engine import QueryVectors, checked_k
 from tfa.search.exact import DAMAGED
@@ -51,10 +52,10 @@ class Asked:
 
 def hits_of(
     view: View, version: Version, tokens: Tokens, asked: Asked, known: KnownScores, likeness: Likeness | None = None
-) -> list[list[Hit]]:
+) -> list[Hits]:
     """The k best images for each photo; none where nobody passes the filter."""
     checked_k(asked.k)
-    hits: list[list[Hit]] = []
+    hits: list[Hits] = []
     for start in range(0, len(tokens), AT_ONCE):
         block = tokens.select(slice(start, min(start + AT_ONCE, len(tokens))))
         hits += _block(view, version, block, asked, known, likeness)
@@ -63,7 +64,7 @@ def hits_of(
 
 def _block(
     view: View, version: Version, tokens: Tokens, asked: Asked, known: KnownScores, likeness: Likeness | None
-) -> list[list[Hit]]:
+) -> list[Hits]:
     scorer = version.head.stored.scorer
     try:
         vectors = scorer.query_vectors(tokens)
@@ -81,7 +82,7 @@ def _block(
         raise BadMap(DAMAGED)
     mean, spread = version.moments.mean_and_spread(queries)
     counts = may.sum(axis=1)
-    hits: list[list[Hit]] = [[] for _ in range(len(tokens))]
+    hits = [Hits() for _ in range(len(tokens))]
     for count in np.unique(counts[counts > 0]):  # as a rule all are as many
         rows = np.flatnonzero(counts == count)
         columns, best = top_k(scores[rows], min(int(count), asked.width))
@@ -106,9 +107,7 @@ class _Ranked:
     standardised: np.ndarray
 
 
-def _verified(
-    view: View, ranked: _Ranked, asked: Asked, own: CandidateScores, likeness: Likeness | None
-) -> list[list[Hit]]:
+def _verified(view: View, ranked: _Ranked, asked: Asked, own: CandidateScores, likeness: Likeness | None) -> list[Hits]:
     """The hits, verified, with their confidence."""
     found, tokens = ranked.found, ranked.tokens
     patches = view.patches if asked.candidates else None
@@ -125,7 +124,6 @@ def _verified(
         score = dict(zip(ranked.columns[row].tolist(), ranked.scores[row].tolist(), strict=True))
         first = verified.indices[row, : asked.k].tolist()
         told = zip(first, confidence[row].tolist(), verified.matches[row].tolist(), sure[row].tolist(), strict=False)
-        hits.append(
-            [hit_of(found.records[i], score[i], trust, matches, is_sure) for i, trust, matches, is_sure in told]
-        )
+        own_hits = (hit_of(found.records[i], score[i], trust, matches, is_sure) for i, trust, matches, is_sure in told)
+        hits.append(Hits(own_hits, place_of(verified, row, found.records, REACH)))
     return hits

@@ -18,7 +18,7 @@ from tfa.maps.engine_map.sample_map import SampleMap
 from tfa.maps.engine_map.summary import facts_of_engine
 from tfa.maps.engine_map.versions import Version, Versions, View
 from tfa.maps.likeness import Likeness
-from tfa.maps.records import Hit, ImageRecord
+from tfa.maps.records import Hits, ImageRecord
 from tfa.maps.state import MapState
 from tfa.maps.summary import in_short
 from tfa.maps.verification import Question, candidates_wanted
@@ -95,13 +95,13 @@ class AskableEngineMap(Asking):
         view.chosen(question.calibration)
         candidates_wanted(question, view.state, view.patches)
 
-    def hits(self, tokens: Tokens, question: Question, likeness: Likeness | None = None) -> list[list[Hit]]:
+    def hits(self, tokens: Tokens, question: Question, likeness: Likeness | None = None) -> list[Hits]:
         try:
             return self._hits(self.view, tokens, question, likeness)
         except EngineConflict:  # the version was dropped while it was asked: twice replaced within half a second
             return self._hits(self._versions.now(fresh=True), tokens, question, likeness)
 
-    def _hits(self, view: View, tokens: Tokens, question: Question, likeness: Likeness | None) -> list[list[Hit]]:
+    def _hits(self, view: View, tokens: Tokens, question: Question, likeness: Likeness | None) -> list[Hits]:
         version = view.chosen(question.calibration)
         candidates = candidates_wanted(question, view.state, view.patches, tokens)
         asked = Asked(question.k, candidates, question.where)

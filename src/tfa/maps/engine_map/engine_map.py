@@ -37,8 +37,9 @@ from tfa.maps.state import DATABASE
 from tfa.maps.state_changes import records_of
 from tfa.maps.verification import Question, candidates_wanted
 from tfa.photos.as_files import Photos
+from tfa.photos.find_positions import Positions, find_positions
 from tfa.photos.images import find_images, nameable
-from tfa.photos.positions import Position, find_positions
+from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages
 from tfa.search.stores import parsed, public
 
@@ -77,7 +78,7 @@ class EngineMap(AskableEngineMap):
         self,
         photos: Any,
         *,
-        positions: str | Path | None = None,
+        positions: Positions = None,
         session: str | None = None,
         skip_bad: bool | None = None,
         progress: bool | Progress | None = None,
@@ -90,7 +91,7 @@ class EngineMap(AskableEngineMap):
         skip_bad = self.options.skip_bad if skip_bad is None else skip_bad
         paths = unique_files(find_images(photos))
         fresh, unnamed = nameable(paths, skip_bad=skip_bad)
-        places, more = find_positions(fresh, None, None if positions is None else Path(positions))
+        places, more = find_positions(fresh, None, positions)
         encoded = self.encoded(fresh, skip_bad, progress)
         encoded = replace(encoded, skipped=[*unnamed, *encoded.skipped])
         where = dict(zip(fresh, places, strict=True))

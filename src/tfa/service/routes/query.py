@@ -10,7 +10,7 @@ from fastapi import Request
 
 from tfa.base.config import ONLY_SURE
 from tfa.errors import TfaError
-from tfa.maps.records import Answer, of_best
+from tfa.maps.records import Answer, of_all
 from tfa.maps.state import DATABASE
 from tfa.maps.verification import Question
 from tfa.search.store import Region, Where
@@ -85,7 +85,7 @@ async def _start(service: Service, live: Served, upload: Upload, asked: Asked) -
 
 async def _answer(live: Served, query: Future[QueryResult], fields: QueryFields) -> dict[str, Any]:
     result = await answer_of(query)
-    told = Answer("", result.hits, result.confidence, None, **of_best(result.hits))
+    told = Answer("", result.hits, result.confidence, None, **of_all(result.hits))
     told = told.unless_doubtful(ONLY_SURE if fields.sure else fields.min_confidence)
     return {
         "hits": [  # a path may have been written on another system: this kind knows both separators
@@ -95,6 +95,8 @@ async def _answer(live: Served, query: Future[QueryResult], fields: QueryFields)
         "confidence": told.confidence,
         "sure": told.sure,
         "verified": told.verified,
+        "place": None if told.place is None else told.place.to_dict(),
+        "no_place": told.no_place,
         "calibration": None if result.head == DATABASE else result.head,
         "session": fields.session,
         "adapted_by": result.adapted_by,

@@ -1,0 +1,124 @@
+"""One position of a photo with a radius, from all images that were verified (ours, beyond the paper).
+
+    p     = softmax of what images are ordered by, z + 4 √M, divided by 0.5: the shares of the confidence
+    place = the images within a reach of the one around which most of p lies; no place where that is less than half
+    b     = mean √M of the verified images outside it: what a wrong place bears; 0 where there are none
+    w     = max(√M − b, 0)² of the images inside
+    x     = Σ w x_c / Σ w,   σ² = Σ w |x_c − x|² / Σ w,   n = (Σ w)² / Σ w²
+    r²    = (reach² + n σ²) / (n + 1)
+
+A wrong image elsewhere moves nothing: it only counts against the share. One image alone may stand a reach away from
+the camera; each that agrees draws the radius to how far they lie apart. The reach is 25 m, or the map's usual step
+where its images stand farther apart (up to 1 km). Of a frame of a drive p and w are the filter's probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tfa.maps.confidence import VERIFIED, softmax
+from tfa.maps.records import Fused, ImageRecord, Place
+from tfa.online.motion import EARTH, metres, usual_step
+from tfa.photos.positions import Position
+from tfa.verification.reranking import UNVERIFIED, Verified
+
+REACH = 25.0  # metres within which two photos are commonly said to show one place
+MOST_REACH = 1000.0  # metres: between photos that are farther apart lie other places
+LEAST_SHARE = 0.5
+MOST_BELIEVED = 100  # images of a filter that are looked at
+
+NOT_VERIFIED = "no answer was verified"
+NO_POSITIONS = "the images that answer have no positions"
+TWO_KINDS = "some positions are in degrees and others in metres"
+NO_EVIDENCE = "the likeliest place bears no more evidence than others"
+LOST = "the camera is lost"
+
+
+def place_of(found: Verified, row: int, images: Sequence[ImageRecord], reach: float) -> Fused:
+    """The place of one query; `images` are those that `found` numbers."""
+    compared = int((found.matches[row] != UNVERIFIED).sum())
+    if not compared:
+        return Fused(None, NOT_VERIFIED)
+    positions = [images[i].position for i in found.indices[row, :compared].tolist()]
+    shares = softmax(found.ordering[row, :compared] / VERIFIED.temperature)
+    return fused(positions, shares, np.sqrt(found.evidence[row, :compared]), reach)
+
+
+def believed_place(probabilities: np.ndarray, images: Sequence[ImageRecord], reach: float) -> Fused:
+    """The place of a frame, by the filter's probability of each image `m`; being lost is the rest to one."""
+    best = np.argsort(-probabilities, kind="stable")[:MOST_BELIEVED]
+    return fused([images[i].position for i in best.tolist()], probabilities[best], None, reach)
+
+
+def fused(positions: Sequence[Position | None], shares: np.ndarray, roots: np.ndarray | None, reach: float) -> Fused:
+    """The place of images with these shares `c` and √M `c`, best first; without √M the shares are the weights."""
+    placed = np.array([row for row, position in enumerate(positions) if position is not None], np.int64)
+    known = [position for position in positions if position is not None]
+    if not known:
+        return Fused(None, NO_POSITIONS)
+    if len({position.is_global for position in known}) > 1:
+        return Fused(None, TWO_KINDS)
+    plane = _Plane(known[int(shares[placed].argmax())])
+    points = plane.points(known)
+    near = np.linalg.norm(points[:, None] - points, axis=-1) <= reach
+    around = near @ shares[placed]
+    middle = int(around.argmax())
+    if around[middle] < LEAST_SHARE:
+        return Fused(None, f"answers disagree: the likeliest place has {100 * around[middle]:.0f} % of their shares")
+    inside = near[middle]
+    if roots is None:
+        weights = shares[placed][inside]
+    else:
+        elsewhere = np.delete(roots, placed[inside])
+        wrong = elsewhere.mean() if len(elsewhere) else 0.0
+        weights = np.maximum(roots[placed][inside] - wrong, 0.0) ** 2
+    if not weights.sum() > 0:
+        return Fused(None, NO_EVIDENCE)
+    weights = weights / weights.sum()
+    point = weights @ points[inside]
+    spread = weights @ ((points[inside] - point) ** 2).sum(axis=1)
+    count = 1 / (weights @ weights)
+    radius = np.sqrt((reach**2 + count * spread) / (count + 1))
+    return Fused(Place(plane.position(point), float(radius), float(around[middle]), int((weights > 0).sum())))
+
+
+def reach_of(images: Sequence[ImageRecord]) -> float:
+    """25 m, or the usual step of the map where that is longer, up to 1 km."""
+    known = [image.position for image in images if image.position is not None]
+    globe = [position.pair for position in known if position.is_global]
+    on_globe = 2 * len(globe) >= len(known)  # of two kinds the commoner counts
+    pairs = np.array(globe if on_globe else [one.pair for one in known if not one.is_global])
+    if len(pairs) < 3:
+        return REACH
+    return float(np.clip(usual_step(metres(*pairs.T) if on_globe else pairs), REACH, MOST_REACH))
+
+
+@dataclass(frozen=True)
+class _Plane:
+    """Positions as points `c 2` in metres, east and north of one of them."""
+
+    origin: Position
+
+    def points(self, positions: Sequence[Position]) -> np.ndarray:
+        offsets = np.array([position.pair for position in positions]) - self.origin.pair
+        if not self.origin.is_global:
+            return offsets
+        north, east = offsets.T
+        east = (east + 180) % 360 - 180  # the short way, also across the 180th meridian
+        return np.radians(np.stack([east * self._narrowing, north], axis=1)) * EARTH
+
+    def position(self, point: np.ndarray) -> Position:
+        first, second = self.origin.pair
+        if not self.origin.is_global:
+            return Position(x=first + float(point[0]), y=second + float(point[1]))
+        east, north = np.degrees(point / EARTH)
+        lon = (second + float(east) / self._narrowing + 180) % 360 - 180
+        return Position(lat=float(np.clip(first + float(north), -90, 90)), lon=lon)
+
+    @property
+    def _narrowing(self) -> float:
+        """Of a degree of longitude at this latitude; never 0, at the poles all longitudes are one."""
+        return max(float(np.cos(np.radians(self.origin.pair[0]))), 1e-9)

@@ -1,0 +1,115 @@
+"""Where photos were taken: from a CSV file, a GPX track, their names, or what they say of themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfa.errors import BadPositions
+from tfa.photos.gpx import read_gpx
+from tfa.photos.metadata import position_in_photo, time_of_photo
+from tfa.photos.positions import Position, count_of, match_positions, position_from_name
+from tfa.photos.utm import to_degrees, utm_code
+
+GAP = 60.0  # seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionSources:
+    """Where positions come from, beside the photos themselves."""
+
+    csv: str | Path | None = None  # columns file,lat,lon or file,x,y, and perhaps alt,heading
+    gpx: str | Path | None = None  # a track
+    gpx_offset: float = 0.0  # seconds to add to the clock of the camera
+    gpx_gap: float = GAP  # seconds between two points of the track from which on nothing is known between them
+    utm: str | None = None  # x and y are metres of this UTM zone, such as 33N, and are kept as degrees
+
+    def __post_init__(self) -> None:
+        if self.utm is not None:
+            utm_code(self.utm)
+        if not math.isfinite(self.gpx_offset):
+            raise BadPositions(f"a GPX offset of {self.gpx_offset} is not allowed; give seconds")
+        if not self.gpx_gap > 0:
+            raise BadPositions(f"a GPX gap of {self.gpx_gap} is not allowed; give seconds, more than 0")
+
+
+Positions = str | Path | PositionSources | None
+
+
+def sources_of(given: Positions) -> PositionSources:
+    """A path is that of a CSV file."""
+    return given if isinstance(given, PositionSources) else PositionSources(csv=given)
+
+
+def own_position(photo: Path | bytes, name: str) -> Position | None:
+    """What a photo says by itself: by its name, by XMP, by EXIF."""
+    return position_from_name(name) or position_in_photo(photo)
+
+
+def find_positions(
+    paths: Sequence[Path], root: Path | None, given: Positions
+) -> tuple[list[Position | None], list[str]]:
+    """The position of each photo, or None, and notes for the user: CSV before track before name before XMP and EXIF.
+
+    A row of the CSV names a photo by its path relative to `root`, or by any ending of its path that only one
+    photo has: `a.jpg` will do when there is no second `a.jpg`.
+    """
+    sources = sources_of(given)
+    listed, notes = ({}, []) if sources.csv is None else match_positions(paths, root, Path(sources.csv))
+    if sources.gpx is not None:
+        tracked, more = _along_track(paths, sources, Path(sources.gpx))
+        listed, notes = tracked | listed, notes + more
+    found = [listed.get(index) or own_position(path, path.name) for index, path in enumerate(paths)]
+    if sources.utm is not None:
+        found = to_degrees(found, sources.utm)
+    if (sources.csv is not None or sources.gpx is not None) and None in found:
+        bare = [path for path, position in zip(paths, found, strict=True) if position is None]
+        notes.append(f"{count_of(len(bare), 'image')} without a position (first: {bare[0]})")
+    kinds = [position.is_global for position in found if position is not None]
+    if any(kinds) and not all(kinds):
+        notes.append(
+            f"{sum(kinds)} photos are placed by lat/lon and {len(kinds) - sum(kinds)} by x/y: "
+            "positions of the two kinds cannot be compared; if x/y are UTM, --utm ZONE makes them degrees"
+        )
+    return found, notes
+
+
+def _along_track(paths: Sequence[Path], sources: PositionSources, gpx: Path) -> tuple[dict[int, Position], list[str]]:
+    """The position of each photo that was taken while the track was, by its index, and notes for the user."""
+    track = read_gpx(gpx)
+    times = [time_of_photo(path) for path in paths]
+    placed = {
+        index: position
+        for index, time in enumerate(times)
+        if time is not None and (position := track.at(time.utc + sources.gpx_offset, sources.gpx_gap)) is not None
+    }
+    timed = [time for time in times if time is not None]
+    if not timed:
+        raise BadPositions(
+            f"{gpx} cannot place photos: none of {len(paths):,} says when it was taken (EXIF DateTimeOriginal); "
+            "give their positions in a CSV file"
+        )
+    if not placed:
+        early = track.times[0] - max(time.utc for time in timed)
+        late = min(time.utc for time in timed) - track.times[-1]
+        lag = f"they end {early:,.0f} s before it" if early > 0 else f"they begin {late:,.0f} s after it"
+        lag = lag if max(early, late) > 0 else f"its points are more than {sources.gpx_gap:g} s apart there"
+        raise BadPositions(
+            f"{gpx}: no photo was taken during the track ({lag}); correct the camera's clock with --gpx-offset "
+            "SECONDS, or allow longer gaps with --gpx-gap"
+        )
+    notes = []
+    outside = len(timed) - len(placed)
+    if outside:
+        notes.append(f"{count_of(outside, 'photo')} taken outside {gpx.name} or in a gap of it")
+    if len(timed) < len(paths):
+        notes.append(f"{count_of(len(paths) - len(timed), 'photo')} without a time (EXIF DateTimeOriginal)")
+    if not all(time.zoned for time in timed):
+        local = sum(not time.zoned for time in timed)
+        notes.append(
+            f"{count_of(local, 'photo')} without a time zone: the clock is taken as UTC"
+            + (f" {sources.gpx_offset:+g} s" if sources.gpx_offset else "; --gpx-offset SECONDS corrects it")
+        )
+    return placed, notes

@@ -1,0 +1,161 @@
+"""What a photo says of itself: where it was taken (XMP of drones before EXIF GPS), and when (EXIF)."""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tfa.base.reading import parse_xml
+from tfa.photos.positions import LIMITS, Position, number_of
+
+XMP_BYTES = 1_000_000  # a packet of a drone has some thousand
+_EXIF_IFD, _GPS_IFD, _XMP_TAG = 0x8769, 0x8825, 700
+_LAT_REF, _LAT, _LON_REF, _LON, _ALT_REF, _ALT, _DIRECTION = 1, 2, 3, 4, 5, 6, 17  # tags inside the GPS directory
+_ORIGINAL, _SUBSECONDS, _OFFSET = 0x9003, 0x9291, 0x9011  # DateTimeOriginal and what belongs to it
+# Names in the XMP of drones, the better one first. Some write the longitude with a t too many. The height above the
+# take-off (RelativeAltitude) is no altitude, and is not taken for one.
+XMP_NAMES = {
+    "lat": ("GpsLatitude",),
+    "lon": ("GpsLongitude", "GpsLongtitude"),
+    "alt": ("AbsoluteAltitude",),
+    "heading": ("GimbalYawDegree", "FlightYawDegree"),  # of the camera, else of the aircraft
+}
+
+
+@dataclass(frozen=True)
+class PhotoTime:
+    """When a photo was taken. `zoned`: the photo says its offset to UTC; otherwise its clock is taken to be UTC."""
+
+    utc: float  # seconds since 1970
+    zoned: bool
+
+
+def position_in_photo(photo: Path | bytes) -> Position | None:
+    """Where a photo says it was taken: each number from XMP if that has it, else from EXIF; None if it says nothing.
+
+    Latitude and longitude come from one of the two. Two zeros are what cameras write without a fix: no position.
+    """
+    exif, xmp = _read(photo)
+    drone, gps = _of_xmp(xmp), _of_gps(exif.get(_GPS_IFD, {}))
+    pair = next((one for one in (drone, gps) if one.get("lat") or one.get("lon")), None)
+    if pair is None:
+        return None
+    more = {name: drone.get(name, gps.get(name)) for name in ("alt", "heading")}
+    return Position(lat=pair["lat"], lon=pair["lon"], **more)
+
+
+def time_of_photo(photo: Path) -> PhotoTime | None:
+    """When the photo was taken, from EXIF DateTimeOriginal with its fraction and offset; None if it does not say."""
+    own = _read(photo)[0].get(_EXIF_IFD, {})
+    try:
+        taken = datetime.strptime(_text(own[_ORIGINAL])[:19], "%Y:%m:%d %H:%M:%S").replace(tzinfo=UTC)
+        fraction = _text(own.get(_SUBSECONDS, ""))
+        seconds = taken.timestamp() + (float(f"0.{fraction}") if fraction.isdecimal() else 0.0)
+        offset = _offset(_text(own.get(_OFFSET, "")))
+        return PhotoTime(seconds - (offset or 0.0), offset is not None)
+    except (KeyError, ValueError, OverflowError):  # no time, or none that was ever set: 0000:00:00
+        return None
+
+
+def _offset(text: str) -> float | None:
+    """Seconds of +02:00; None where it is not said."""
+    try:
+        offset = datetime.strptime(text, "%z").utcoffset()
+    except ValueError:
+        return None
+    return None if offset is None else offset.total_seconds()
+
+
+def _read(photo: Path | bytes) -> tuple[dict[int, dict[int, Any]], bytes]:
+    """EXIF directories and the XMP packet; both empty where they cannot be read.
+
+    A position is a bonus: whatever is wrong with what a photo says of itself, the photo still counts.
+    """
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns of damaged EXIF; here that means "nothing said"
+            with Image.open(io.BytesIO(photo) if isinstance(photo, bytes) else photo) as image:
+                exif = image.getexif()
+                packet = image.info.get("xmp") or image.info.get("XML:com.adobe.xmp") or exif.get(_XMP_TAG) or b""
+                directories = {number: dict(exif.get_ifd(number)) for number in (_EXIF_IFD, _GPS_IFD)}
+        return directories, packet.encode() if isinstance(packet, str) else bytes(packet)
+    except Exception:  # Pillow fails on damaged files in every way there is
+        return {}, b""
+
+
+# --- XMP ---
+
+
+def _of_xmp(packet: bytes) -> dict[str, float]:
+    """What a drone wrote, as attributes or as elements; latitude and longitude both or neither."""
+    if not packet or len(packet) > XMP_BYTES:
+        return {}
+    try:
+        root = parse_xml(packet.strip(b"\0 \r\n\t"))
+    except ValueError:
+        return {}
+    said: dict[str, str] = {}
+    for element in root.iter():
+        said |= {element.tag: element.text or "", **element.attrib}
+    found: dict[str, float] = {}
+    for name, spellings in XMP_NAMES.items():
+        numbers = (number_of(said[one].strip()) for one in spellings if one in said)
+        number = next((one for one in numbers if one is not None and abs(one) <= LIMITS[name][0]), None)
+        if number is not None:
+            found[name] = number
+    return _plausible(found)
+
+
+# --- EXIF ---
+
+
+def _of_gps(gps: Mapping[int, Any]) -> dict[str, float]:
+    """What the GPS directory says; latitude and longitude both or neither."""
+    found: dict[str, float] = {}
+    readers = {
+        "lat": lambda: _degrees(gps[_LAT], gps[_LAT_REF], "NS"),
+        "lon": lambda: _degrees(gps[_LON], gps[_LON_REF], "EW"),
+        "alt": lambda: float(gps[_ALT]) * (-1 if gps.get(_ALT_REF, b"\0") in (b"\1", 1) else 1),  # 1: below the sea
+        "heading": lambda: float(gps[_DIRECTION]),
+    }
+    for name, read in readers.items():
+        try:
+            number = read()
+        except Exception:  # a rational without a denominator, a text for a number, and what else cameras write
+            continue
+        if math.isfinite(number) and abs(number) <= LIMITS[name][0]:
+            found[name] = number
+    return _plausible(found)
+
+
+def _plausible(found: dict[str, float]) -> dict[str, float]:
+    """Without half a pair; the heading between 0 and 360."""
+    if "heading" in found:
+        found["heading"] %= 360.0
+    if "lat" in found and "lon" in found:
+        return found
+    return {name: value for name, value in found.items() if name not in ("lat", "lon")}
+
+
+def _degrees(parts: Any, reference: str | bytes, signs: str) -> float:
+    """Degrees, minutes and seconds with N, S, E or W as one signed number; ValueError when they make none."""
+    letter = _text(reference).upper()
+    # Pillow gives a tuple, or the bare number when there is but one; a rational with denominator 0 becomes nan.
+    values = [float(part) for part in (parts if isinstance(parts, tuple) else (parts,))]
+    if letter not in tuple(signs) or not 1 <= len(values) <= 3 or not all(value >= 0 for value in values):
+        raise ValueError(f"{parts} {reference!r} is not an angle")
+    angle = sum(value / 60**power for power, value in enumerate(values))
+    return -angle if letter == signs[1] else angle
+
+
+def _text(value: str | bytes) -> str:
+    text = value.decode("ascii") if isinstance(value, bytes) else value
+    return text.strip("\0 ")

@@ -1,0 +1,137 @@
+"""An orthophoto cut into tiles, each a photo whose centre is known (rasterio, extra `geo`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from tfa.base.files import make_folder, write_atomically, write_text
+from tfa.base.progress import Progress, as_progress
+from tfa.errors import BadImage, BadSpec, MissingExtra
+from tfa.photos.positions import Position
+
+LONGEST = 1024  # pixels of a tile: encoders look at fewer
+LEAST_SHOWN = 0.5  # of a tile; one that shows less is left out
+POSITIONS = "positions.csv"
+DEGREE = math.radians(1) * 6_371_000.0  # metres of latitude
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """What was written."""
+
+    written: int
+    left_out: int  # of nothing but nodata, or nearly
+    size: tuple[int, int]  # of a tile in pixels of the orthophoto, across and down
+
+
+def cut_tiles(
+    file: Path, out: Path, size: float, step: float | None = None, progress: bool | Progress | None = None
+) -> Tiles:
+    """Write square tiles of `size` metres, one every `step` metres, and `positions.csv` with their centres.
+
+    `out` must be new or empty. One tile is in memory at a time. The last of a row, and of a column, ends at the edge.
+    """
+    step = size if step is None else step
+    if not (0 < step <= size < math.inf):
+        raise BadSpec(
+            f"tiles of {size:g} m every {step:g} m are not possible; the step is more than 0, at most the size"
+        )
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadSpec(f"{out} exists already and is not empty; choose another --out")
+    with _opened(file) as dataset:
+        across, down = _pixel_metres(dataset, file)
+        width, height = (max(round(size / one), 1) for one in (across, down))
+        if width > dataset.width or height > dataset.height:
+            covered = f"{dataset.width * across:,.0f} m by {dataset.height * down:,.0f} m"
+            raise BadSpec(f"{file} covers {covered}, less than a tile of {size:g} m; give a smaller --size")
+        columns = _starts(dataset.width, width, max(round(step / across), 1))
+        rows = _starts(dataset.height, height, max(round(step / down), 1))
+        make_folder(out)
+        listed, left_out = ["file,lat,lon"], 0
+        with as_progress(progress).task("cutting", len(rows) * len(columns), "tiles") as task:
+            for top in rows:
+                for left in columns:
+                    tile = _tile(dataset, left, top, width, height)
+                    if tile is None:
+                        left_out += 1
+                    else:
+                        name = f"{file.stem}_{top:06d}_{left:06d}.jpg"
+                        write_atomically(out / name, partial(tile.save, format="JPEG", quality=92))
+                        lat, lon = _centre(dataset, left + width / 2, top + height / 2).pair
+                        listed.append(f'"{name}",{lat:.8f},{lon:.8f}')
+                    task.advance()
+        if len(listed) == 1:
+            raise BadImage(f"{file} shows nothing: every tile is nodata", file)
+        write_text(out / POSITIONS, "\n".join(listed) + "\n")
+    return Tiles(len(listed) - 1, left_out, (width, height))
+
+
+def _starts(length: int, size: int, step: int) -> list[int]:
+    """Where tiles begin, so that the last ends at the edge."""
+    starts = list(range(0, length - size + 1, step))
+    return starts if starts[-1] + size == length else [*starts, length - size]
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    try:
+        import rasterio
+        from rasterio.errors import RasterioIOError
+    except ImportError:
+        raise MissingExtra("orthophotos need rasterio; install with: pip install 'tfa-vpr[geo]'") from None
+    try:
+        with rasterio.open(file) as dataset:
+            yield dataset
+    except RasterioIOError as error:
+        raise BadImage(f"{file} cannot be read: {error}; give a GeoTIFF", file) from None
+
+
+def _pixel_metres(dataset: Any, file: Path) -> tuple[float, float]:
+    """Width and height of a pixel in metres. What cannot be cut is refused."""
+    if dataset.crs is None or dataset.transform.is_identity:
+        raise BadImage(f"{file} does not say where it is; give a GeoTIFF with a coordinate system", file)
+    if dataset.transform.b or dataset.transform.d or dataset.transform.e >= 0:
+        raise BadImage(f"{file} is not north up; turn it first, with: gdalwarp {file.name} north-up.tif", file)
+    if set(dataset.dtypes[:3]) != {"uint8"}:
+        kinds = ", ".join(sorted(set(dataset.dtypes)))
+        raise BadImage(
+            f"{file} has pixels of {kinds}, must have bytes; convert it: gdal_translate -ot Byte -scale", file
+        )
+    across, down = abs(dataset.transform.a), abs(dataset.transform.e)
+    if dataset.crs.is_geographic:
+        lat = dataset.transform.f + dataset.transform.e * dataset.height / 2
+        return across * DEGREE * math.cos(math.radians(lat)), down * DEGREE
+    unit = dataset.crs.linear_units_factor[1]
+    return across * unit, down * unit
+
+
+def _tile(dataset: Any, left: int, top: int, width: int, height: int) -> Image.Image | None:
+    """The picture of a window, no larger than is looked at; None where it shows nearly nothing."""
+    from rasterio.enums import Resampling
+    from rasterio.windows import Window
+
+    window, scale = Window(left, top, width, height), min(LONGEST / max(width, height), 1.0)
+    shape = (max(round(height * scale), 1), max(round(width * scale), 1))
+    shown = dataset.dataset_mask(window=window, out_shape=shape) > 0
+    if shown.mean() < LEAST_SHOWN:
+        return None
+    bands = [1, 2, 3] if dataset.count >= 3 else [1, 1, 1]
+    pixels = dataset.read(bands, window=window, out_shape=(3, *shape), resampling=Resampling.average)
+    return Image.fromarray(np.ascontiguousarray(np.moveaxis(pixels * shown, 0, -1)))
+
+
+def _centre(dataset: Any, column: float, row: float) -> Position:
+    from rasterio.warp import transform
+
+    grid = dataset.transform  # north up: x depends on the column alone, y on the row
+    [lon], [lat] = transform(dataset.crs, "EPSG:4326", [grid.c + grid.a * column], [grid.f + grid.e * row])
+    return Position(lat=lat, lon=lon)
