@@ -44,6 +44,15 @@ def test_links_lead_to_where_the_pages_are_laid_out(pages, make_site):
     assert (pages / "pages" / "files" / "src" / "code.py.txt").read_text() == "pass\n"
 
 
+def test_a_page_in_a_folder_finds_those_above_it(pages, make_site):
+    (pages / "docs" / "recipes").mkdir()
+    recipe = pages / "docs" / "recipes" / "one.md"
+    recipe.write_text("[two](../two.md) [code](../../src/code.py)\n")
+    sources = {recipe: "recipes/one.md", pages / "docs" / "two.md": "two.md"}
+    moved = make_site.moved(recipe, sources, pages / "pages")
+    assert moved == "[two](../two.md) [code](../files/src/code.py.txt)\n"
+
+
 def test_links_that_lead_nowhere_are_found(tmp_path, make_site):
     (tmp_path / "a.html").write_text('<a href="b.html#there"></a><a href="b.html#gone"></a><img src="no.png">')
     (tmp_path / "b.html").write_text('<h2 id="there"></h2><a href="a.html"></a><a href="https://example.org"></a>')
@@ -62,4 +71,5 @@ def test_every_page_is_in_the_menu_once(make_site):
         for target in entry.values():
             named += [target] if isinstance(target, str) else [page for own in target for page in own.values()]
     top = [name for name in make_site.FROM_TOP if name != "README.md"]
-    assert sorted(named) == sorted(["index.md", "api.md", *top, *(page.name for page in (ROOT / "docs").glob("*.md"))])
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    assert sorted(named) == sorted(["index.md", "api.md", *top, *pages])

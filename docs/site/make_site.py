@@ -29,8 +29,9 @@ def main(out: Path) -> int:
         shutil.rmtree(folder, ignore_errors=True)
     pages.mkdir(parents=True)
     sources = {ROOT / name: ("index.md" if name == "README.md" else name) for name in FROM_TOP}
-    sources |= {page: page.name for page in sorted((ROOT / "docs").glob("*.md"))}
+    sources |= {page: page.relative_to(ROOT / "docs").as_posix() for page in sorted((ROOT / "docs").rglob("*.md"))}
     for source, name in sources.items():
+        (pages / name).parent.mkdir(parents=True, exist_ok=True)
         (pages / name).write_text(moved(source, sources, pages), "utf-8")
     (pages / "api.md").write_text(reference(), "utf-8")
     settings = (ROOT / "docs" / "site" / "zensical.toml").read_text("utf-8")
@@ -50,18 +51,22 @@ def moved(source: Path, sources: dict[Path, str], pages: Path) -> str:
         picture, words, target, anchor = found[1], found[2], found[3], found[4] or ""
         if not target or urlsplit(target).scheme:
             return found[0]
-        path = (source.parent / unquote(target)).resolve()
+        path, here = (source.parent / unquote(target)).resolve(), (pages / sources[source]).parent
         if path in sources:
-            return f"{picture}[{words}]({sources[path]}{anchor})"
+            return f"{picture}[{words}]({_from(here, pages / sources[path])}{anchor})"
         if not path.is_file():
             return words
         name = path.relative_to(ROOT).as_posix().removeprefix("docs/")
         copy = pages / (name if path.suffix in {".svg", ".png", ".jpg", ".json"} else f"files/{name}.txt")
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
-        return f"{picture}[{words}]({copy.relative_to(pages).as_posix()}{anchor})"
+        return f"{picture}[{words}]({_from(here, copy)}{anchor})"
 
     return LINK.sub(link, source.read_text("utf-8"))
+
+
+def _from(folder: Path, file: Path) -> str:
+    return Path(os.path.relpath(file, folder)).as_posix()
 
 
 def reference() -> str:
