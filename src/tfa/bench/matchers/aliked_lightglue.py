@@ -109,5 +109,8 @@ def explained(ours: np.ndarray, theirs: np.ndarray) -> int:
 
     if len(ours) < LEAST:
         return 0
-    found: Any = cv2.findFundamentalMat(ours, theirs, cv2.USAC_MAGSAC, TOLERANCE, SURE, TRIALS)
+    try:
+        found: Any = cv2.findFundamentalMat(ours, theirs, cv2.USAC_MAGSAC, TOLERANCE, SURE, TRIALS)
+    except cv2.error:  # OpenCV 5 fails an assertion of its own where no sample of the pairs gives a matrix
+        return 0
     return 0 if found[1] is None else int(np.count_nonzero(found[1]))
