@@ -21,7 +21,7 @@ def test_a_report_extends_the_skeleton_and_all_it_names_comes_with_the_package(p
     shared = importlib.resources.files("tfa.report") / "templates"
     assert template.startswith('{% extends "base.html" %}')
     assert set(re.findall(r'"([a-z]+\.(?:html|css))"', template)) <= SHARED
-    assert {file.name for file in shared.iterdir()} == SHARED | {"map.html"}
+    assert {file.name for file in shared.iterdir()} == SHARED | {"map.html", "plan_view.js"}
     assert "<style" not in template
     assert "| safe" not in template  # nothing is left unescaped
 
