@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tests.bench.test_reduction_study import made_up
 from tfa.base.files import BadFile
 from tfa.base.spill import Spill
-from tfa.bench.heads.catalogue import head_card
-from tfa.bench.record_inputs import current_record
-from tfa.bench.run import run_heads
 from tfa.bench.scale import engines, switches
 from tfa.bench.scale.contenders import CONTENDERS
-from tfa.bench.scale.datasets import UNION, Datasets
 from tfa.bench.scale.engines import EngineSettings, measured, run_engines
 from tfa.bench.scale.kept_rows import KeptRows
 from tfa.bench.scale.local_servers import RunningEngine, folder_bytes, new_server
@@ -26,7 +20,6 @@ from tfa.bench.scale.mappings import mappings, spilled_bytes
 from tfa.bench.scale.page import all_tables, tables
 from tfa.bench.scale.suite import PARTS, ScaleSettings, chosen_parts, run_parts
 from tfa.bench.scale.switches import Seen, Switched, judged
-from tfa.bench.scale.union import run_union
 from tfa.errors import BadSpec, EngineUnavailable
 
 DIMS, BLOCK = 64, 400
@@ -213,45 +206,6 @@ def test_switches_kills_and_replicas_of_a_folder_of_lancedb(monkeypatch):
     assert rows["killed"]["same_answer"]
     assert rows["replicas"]["edits"] == 2
     assert set(tables(kept.rows.values())) == {"switches", "killed", "replicas"}
-
-
-# --- the union -------------------------------------------------------------------------------------------------------
-
-
-def right_town(name: str, seed: int):
-    """A town whose second photo of a place is what a query is like."""
-    bench = made_up(name, seed)
-    positives = tuple(np.array([2 * place + 1]) for place in range(len(bench.queries)))
-    return replace(bench, truth=replace(bench.truth, positives=positives))
-
-
-def test_recall_alone_and_in_the_union(tmp_path):
-    benches, kept = [right_town("village", 0), right_town("hamlet", 1)], KeptRows()
-    rows = list(run_union(Datasets.of(benches), ["anyloc", "judged"], kept, None))
-    assert [(row["gallery"], row["head"]) for row in rows] == [
-        (gallery, head) for gallery in (UNION, "village", "hamlet") for head in ("anyloc", "judged")
-    ]
-    assert set(rows[0]["recall"]) == {"village", "hamlet"}
-    assert rows[0]["images"] == 32
-    alone = {row["gallery"]: row["recall"] for row in rows if row["head"] == "judged"}
-    for name in ("village", "hamlet"):
-        assert alone[name][name] == alone[UNION][name] == 1.0  # by chance 0.06, and by the numbers of another town 0
-    shown = tables(kept.rows.values())["union"].splitlines()
-    assert shown[0] == f"`{benches[0].encoder.id}`:"
-    assert [line.split(" | ")[0] for line in shown[2:]] == ["| dataset", "| ---", "| village", "| hamlet", "| mean"]
-    assert list(run_union(Datasets.of(benches), ["anyloc", "judged"], kept, None)) == []
-    run_heads(benches[0], [head_card("anyloc")], tmp_path, depth=2)
-    again = list(run_union(Datasets.of(benches), ["anyloc"], KeptRows(), None, tmp_path))
-    assert [(row["gallery"], "seconds" in row) for row in again] == [
-        ("village", False),
-        (UNION, True),
-        ("hamlet", True),
-    ]
-    assert again[0]["recall"] == rows[2]["recall"]  # that of the record is that of the head
-    assert list(run_union(Datasets(benches, list), ["anyloc"], kept, None)) == []  # nothing is encoded
-    other = replace(benches[0], images="others")
-    assert current_record(benches[0], head_card("anyloc"), tmp_path) is not None
-    assert current_record(other, head_card("anyloc"), tmp_path) is None
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
