@@ -151,7 +151,7 @@ def test_of_two_builders_one_is_refused_and_what_a_dead_one_left_is_dropped(kind
     for thread in threads:
         thread.join()
     assert len(won) + len(lost) == 2
-    if not won:  # each was refused for the other's sake; what they left stops nobody
+    if not won:  # both saw a claim that had just been given back, which Milvus shows for a moment; it stops nobody
         build()
     assert won
     for said in lost:  # they may as well have come one after the other

@@ -21,6 +21,7 @@ from tfa.search.store import Store
 
 HEARTBEAT = 10.0  # seconds between signs of life
 ABANDONED = 60.0  # seconds without one
+PATIENCE = (0.1, 0.4)  # seconds before another look at a claim that was not what it seemed
 FREE = b"{}"  # what the document says when nobody builds
 _HELD: set[str] = set()  # tokens of the claims that this process holds
 
@@ -128,10 +129,16 @@ def claimed(store: Store, name: str, doing: str, url: str) -> Iterator[Claim]:
     """Hold the map of that name for one build or calibration."""
     now = time.time()
     builder = Builder(whoami(), doing, now, now, secrets.token_hex(8), this_machine(), os.getpid())
-    old = store.read(claim_key(name))
-    other = _read(old)
-    if (other is not None and other.alive) or not store.swap(claim_key(name), old, builder.to_bytes()):
-        raise busy(url, other or _read(store.read(claim_key(name))))
+    for wait in (*PATIENCE, None):
+        old = store.read(claim_key(name))
+        other = _read(old)
+        if other is not None and other.alive:
+            raise busy(url, other)
+        if store.swap(claim_key(name), old, builder.to_bytes()):
+            break
+        if wait is None:
+            raise busy(url, _read(store.read(claim_key(name))))
+        time.sleep(wait)  # somebody was faster, or the store showed a claim that had been given back: look again
     _HELD.add(builder.token)
     claim = Claim(store, name, builder)
     try:
