@@ -22,6 +22,30 @@ def town(fake_encoder: Path) -> Path:
     return fake_encoder
 
 
+@pytest.mark.parametrize(
+    ("words", "written", "printing"),
+    [
+        (["report", "town.tfa", "-o", "page.html"], "page.html", "tfa.cli.report.say"),
+        (["query", "town.tfa", "photos/1.png", "--montage", "hits.png"], "hits.png", "tfa.cli.query.show"),
+        (
+            ["evaluate", "town.tfa", "photos", "--truth", "truth.json", "--html", "page.html"],
+            "page.html",
+            "tfa.cli.evaluate.show",
+        ),
+    ],
+)
+def test_a_file_is_there_even_if_nobody_reads_what_is_printed(run, town, monkeypatch, words, written, printing):
+    """As with `| head -1`."""
+
+    def nobody(*_given, **_named):
+        raise BrokenPipeError
+
+    Path("truth.json").write_text(json.dumps({f"{number}.png": [f"{number}.png"] for number in range(8)}))
+    monkeypatch.setattr(printing, nobody)
+    assert run(*words).exit_code == 141
+    assert Path(written).stat().st_size > 1000
+
+
 def test_the_page_is_written_and_the_advice_printed(run, town):
     result = run("report", "town.tfa", "-o", "new/report.html")
     assert result.exit_code == 0, result.stderr

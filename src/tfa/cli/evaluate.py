@@ -114,12 +114,12 @@ def evaluate(
     )  # fmt: skip
     judgement = saved.set_beside(evaluation, against) if against is not None else evaluation.judgement
     _report_left_out(evaluation)
+    if html is not None:  # before anything is printed: whoever reads that may leave
+        write_page(html, evaluation, judgement, progress=progress)
+        note(f"failure explorer: {html}")
     beside = judgement.runs[len(evaluation.judgement.runs) :]
     if not delivered(saved.to_dict(evaluation, worst, beside), out=out, json=json):
         show(evaluation, judgement, worst)
-    if html is not None:
-        write_page(html, evaluation, judgement, progress=progress)
-        note(f"failure explorer: {html}")
 
 
 def _report_left_out(evaluation: MapEvaluation) -> None:

@@ -123,6 +123,8 @@ def query(
         from tfa.maps.sequence import query_sequence
 
         answers = query_sequence(place_map, queries, online=not no_online, sequence=sequence is not None, **common)
+    if montage is not None:  # before anything is printed: whoever reads that may leave
+        write_montage(montage, answers, least)
     if json:
         print_json(
             {
@@ -133,8 +135,6 @@ def query(
         )
     else:
         show(answers, k, least)
-    if montage is not None:
-        write_montage(montage, answers, least)
     end_with_errors(answers)
 
 

@@ -55,6 +55,9 @@ def report(
     answers = place_map.query_many(expanded(photos), k=1, progress=progress) if photos else None
     sample = place_map.sample() if isinstance(place_map, EngineMap) else place_map
     facts = report_of(sample, answers, aged_days=aged)
+    if out is not None:  # before anything is printed: whoever reads that may leave
+        write_report(out, facts)
+        note(f"report: {out}")
     if json:
         print_json(facts)
     else:
@@ -71,6 +74,3 @@ def report(
             say(f"  {facts['ageing']['in_words']}")
         for sentence in facts["advice"]:
             say(f"  {sentence}")
-    if out is not None:
-        write_report(out, facts)
-        note(f"report: {out}")
