@@ -111,6 +111,11 @@ def test_files_that_no_head_reads_are_named_too(name, message, tmp_path):
     assert message in refusal(saved(tmp_path, {name: torch.zeros(2, 2)}))
 
 
+def test_an_empty_file_is_called_empty(tmp_path):
+    (tmp_path / "empty.ckpt").touch()
+    assert "the file is empty; get it again" in refusal(tmp_path / "empty.ckpt")
+
+
 def test_missing_extra_and_misshapen_tensors_are_listed_and_not_all_of_them(tmp_path):
     tensors = dict(PLAIN)
     for part in ("weight", "bias"):

@@ -102,6 +102,8 @@ def _check_beginning(path: Path) -> None:
     """Refuse at once what torch.save never wrote, such as the page of a download that failed."""
     with open(path, "rb") as file:
         first = file.read(4)
+    if not first:
+        raise BadWeights(f"{path} is no checkpoint: the file is empty; get it again", path)
     if not first.startswith(SAVED):
         raise BadWeights(
             f"{path} is no checkpoint: it begins with {first!r}, which torch.save does not write; get it again "
