@@ -115,8 +115,8 @@ def union_table(rows: Sequence[Row]) -> str:
 
 
 def ray_table(rows: Sequence[Row]) -> str:
-    head = ("build", "encoder", "images", "seconds", "images a second", "to the clean build of two nodes",
-            "every image once, same map", "shards done before → not repeated")  # fmt: skip
+    head = ("build", "encoder", "images", "seconds", "images a second", "beyond one process, ms an image",
+            "to the clean build of two nodes", "every image once, same map", "shards done before → not repeated")  # fmt: skip
     body = []
     for row in rows:
         again = DASH
@@ -124,8 +124,9 @@ def ray_table(rows: Sequence[Row]) -> str:
             again = f"{row['done_at_the_kill']} → {row['done_before']} of {row['shards']}"
         to_clean = DASH if row["to_clean"] is None else f"{row['to_clean']:.2f}"
         rate, once = number(row["images_per_second"]), "yes" if row["same_map"] else "no"
+        more = DASH if row["case"] == "one process" else number(row["more_ms_an_image"])
         seconds = number(row["seconds"])
-        body.append([row["case"], row["encoder"], f"{row['images']:,}", seconds, rate, to_clean, once, again])
+        body.append([row["case"], row["encoder"], f"{row['images']:,}", seconds, rate, more, to_clean, once, again])
     return table(head, body)
 
 
