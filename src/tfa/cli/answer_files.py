@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tfa.cli.console import note
+from tfa.cli.console import counted, note
 from tfa.cli.options import check_writable
 from tfa.errors import BadSpec
 
@@ -55,8 +55,11 @@ class AnswerFiles:
         """Refuse a file that cannot hold the map's positions."""
         if self.paths:
             from tfa.exports.answers import check_positions
+            from tfa.photos.utm import to_degrees
 
             positions = [image.position for image in place_map.state.images]
+            if self.utm is not None:
+                positions = to_degrees(positions, self.utm)  # now, rather than after the work
             for path in self.paths:
                 check_positions(path, positions, self.utm)
 
@@ -66,15 +69,17 @@ class AnswerFiles:
             return
         from tfa.exports.answers import Asked, format_of, write_answers
         from tfa.exports.answers.asked import times_of
+        from tfa.maps.state import DATABASE
 
+        used = place_map.state.chosen(calibration).name
         asked = Asked(
             times=times_of(answers),
             images=self.images,
             utm=self.utm,
             map_name=place_map.called,
-            calibration=place_map.state.chosen(calibration).name,
+            calibration="" if used == DATABASE else used,
             milliseconds=1000 * seconds / max(len(answers), 1),
         )
-        for path in self.paths:
-            count = write_answers(path, answers, asked)
-            note(f"wrote {path}: {count:,} {format_of(path).holds} of {len(answers):,}")
+        counts = [write_answers(path, answers, asked) for path in self.paths]
+        for path, count in zip(self.paths, counts, strict=True):  # all are there before anything is printed
+            note(f"wrote {path}: {count:,} {format_of(path).holds}, of {counted(len(answers), 'photo')}")

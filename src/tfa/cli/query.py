@@ -152,9 +152,9 @@ def query(
         from tfa.maps.sequence import query_sequence
 
         answers = query_sequence(place_map, queries, online=not no_online, sequence=sequence is not None, **common)
+    files.write(answers, place_map, calibration, time.perf_counter() - started)
     if montage is not None:  # before anything is printed: whoever reads that may leave
         write_montage(montage, answers, least)
-    files.write(answers, place_map, calibration, time.perf_counter() - started)
     if json:
         print_json(
             {

@@ -1,6 +1,6 @@
 """Answers for other programs: a table, points on a map of the world, a recording that a robot's tools play.
 
-In: answers of a map. Out: one file, whole or not at all, in the format that its ending names. May see: the photos asked.
+In: answers of a map. Out: one file, whole or not at all, in the format its ending names. May see: the photos asked.
 """
 
 from tfa.exports.answers.asked import Asked

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from tfa.base.printable import printable
 from tfa.maps import Answer
 from tfa.photos.given import Photo
 from tfa.photos.metadata import time_of_photo
@@ -27,8 +28,13 @@ class Asked:
     images: bool = True  # may photos be copied into a recording?
     utm: str | None = None  # x and y are metres in this UTM zone, such as 33N
     map_name: str = ""
-    calibration: str = ""
+    calibration: str = ""  # that answered; empty: none
     milliseconds: float | None = None  # that an answer took, in the mean
+
+
+def called(answer: Answer) -> str:
+    """What the photo is called: a frame of a recording has another name than the file it was read from."""
+    return printable(str(getattr(answer, "name", answer.query)))  # what is no valid text would make a file none
 
 
 def times_of(answers: Sequence[Answer]) -> list[int | None]:

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from tfa.base.files import write_text
 from tfa.base.printable import printable
-from tfa.exports.answers.asked import Asked, degrees_of, iso_time
+from tfa.exports.answers.asked import Asked, called, degrees_of, iso_time
 from tfa.exports.answers.record import sure_place
 from tfa.maps import Answer
 from tfa.photos.positions import Position
@@ -29,7 +29,7 @@ def write_gpx(path: Path, answers: Sequence[Answer], asked: Asked) -> int:
     root = Element("gpx", {"version": "1.1", "creator": f"tfa {__version__}", "xmlns": NAMESPACE})
     for answer, place, position, time in found:
         point = _point(root, "wpt", answer, position, time)
-        SubElement(point, "name").text = printable(answer.query)
+        SubElement(point, "name").text = called(answer)
         best = printable(answer.hits[0].image)
         SubElement(point, "desc").text = f"confidence {answer.confidence:.2f}, ± {place.radius:.0f} m, as in {best}"
     timed = [one for one in found if iso_time(one[-1]) is not None]

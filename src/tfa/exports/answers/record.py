@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfa.base.printable import printable
-from tfa.exports.answers.asked import iso_time
+from tfa.exports.answers.asked import called, iso_time
 from tfa.maps import Answer
 from tfa.maps.records import Place
 from tfa.photos.positions import Position
@@ -25,7 +25,7 @@ def record_of(answer: Answer, time_ns: int | None, degrees: Mapping[Position, Po
     """All of `COLUMNS`; None where something is not known."""
     best, place = (answer.hits[0] if answer.hits else None), answer.place
     known: dict[str, Any] = {
-        "query": printable(answer.query),  # a name that is no valid text would make the file none
+        "query": called(answer),
         "time": iso_time(time_ns),
         "confidence": answer.confidence,
         "sure": answer.sure,

@@ -13,7 +13,7 @@ import numpy as np
 
 from tfa.base.printable import printable
 from tfa.errors import MissingExtra
-from tfa.exports.answers.asked import SECOND
+from tfa.exports.answers.asked import SECOND, called
 from tfa.maps import Answer, Hit
 from tfa.maps.records import ExpectedRecall, Place
 from tfa.photos.positions import Position
@@ -41,7 +41,8 @@ tfa_msgs/Match[] matches
 """
 OWN = {"tfa_msgs/msg/Match": MATCH, "tfa_msgs/msg/Matches": MATCHES}
 UNKNOWN_HEIGHT = 1e6  # m²: a kilometre either way
-UNKNOWN_ANGLE = math.pi**2
+UNKNOWN_ANGLE = math.pi**2 / 3  # rad²: uniform on a circle
+LIKE_THE_BEST = math.radians(30) ** 2  # how far a photo looks another way than the image that shows its place; a guess
 OK, WARN, ERROR = 0, 1, 2  # levels of a diagnostic
 APPROXIMATED = 1  # what kind of covariance a fix has
 
@@ -80,7 +81,7 @@ class Messages:
     ) -> Any:
         own = [self._match(hit, degrees) for hit in answer.hits]
         return self._new(
-            "tfa_msgs", "Matches", header=self._header(time, "map"), query=printable(answer.query),
+            "tfa_msgs", "Matches", header=self._header(time, "camera"), query=called(answer),
             map_name=printable(map_name), calibration=printable(calibration), matches=own,
         )  # fmt: skip
 
@@ -88,10 +89,11 @@ class Messages:
         """A place in metres; z is the best image's altitude, and it looks as that one does, where that is known."""
         x, y = place.position.pair
         z = best.alt if best is not None and best.alt is not None else 0.0
-        heading = 90.0 if best is None or best.heading is None else best.heading
-        half = math.radians(90.0 - heading) / 2
-        variance = place.radius**2 / 2  # the radius is a typical distance: half of its square to each axis
-        diagonal = [variance, variance, UNKNOWN_HEIGHT, *[UNKNOWN_ANGLE] * 3]
+        heading = None if best is None else best.heading
+        half = 0.0 if heading is None else math.radians(90.0 - heading) / 2
+        yaw = UNKNOWN_ANGLE if heading is None else LIKE_THE_BEST
+        variance = place.radius**2 / 2  # the radius is a typical distance: half of its square along each axis
+        diagonal = [variance, variance, UNKNOWN_HEIGHT, UNKNOWN_ANGLE, UNKNOWN_ANGLE, yaw]
         point = self._new("geometry_msgs", "Point", x=x, y=y, z=z)
         turn = self._new("geometry_msgs", "Quaternion", x=0.0, y=0.0, z=math.sin(half), w=math.cos(half))
         pose = self._new("geometry_msgs", "Pose", position=point, orientation=turn)
@@ -155,7 +157,7 @@ def diagnostic_values(
 ) -> dict[str, str]:
     """What a diagnostic says in pairs; what is not known is left out."""
     values: dict[str, Any] = {
-        "query": printable(answer.query),
+        "query": called(answer),
         "confidence": answer.confidence,
         "sure": answer.sure,
         "verified": answer.verified,
