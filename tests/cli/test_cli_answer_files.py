@@ -29,7 +29,7 @@ def test_answers_are_written_as_they_are_printed(run, folder):
     assert result.exit_code == 1
     told = run(*asked).stdout
     assert result.stdout == told
-    assert "note: wrote new/answers.geojson: 1 answers with a position, of 3 photos" in result.stderr
+    assert "note: wrote new/answers.geojson (answers with a position: 1 of 3 photos)" in result.stderr
     with open("new/answers.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     features = json.loads(Path("new/answers.geojson").read_text("utf-8"))["features"]

@@ -82,4 +82,4 @@ class AnswerFiles:
         )
         counts = [write_answers(path, answers, asked) for path in self.paths]
         for path, count in zip(self.paths, counts, strict=True):  # all are there before anything is printed
-            note(f"wrote {path}: {count:,} {format_of(path).holds}, of {counted(len(answers), 'photo')}")
+            note(f"wrote {path} ({format_of(path).holds}: {count:,} of {counted(len(answers), 'photo')})")
