@@ -171,6 +171,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa query town.tfa photo.jpg",
         "tfa query town.tfa photo.jpg -k 3 --montage answer.png",
         "tfa query town.tfa evening-walk/ --sure --json > answers.json",
+        "tfa query town.tfa evening-walk/ --out answers.geojson --out answers.mcap",
         "tfa query town.tfa photo.jpg --calibration night",
         "tfa query town.tfa photo.jpg --verify --candidates 50",
         "tfa query town.tfa --sequence drive/ --json > path.json",

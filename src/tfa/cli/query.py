@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ import typer
 from tfa.base.config import AUTO, ONLY_SURE, Candidates, EncoderOptions, LeastConfidence
 from tfa.base.sentences import CONFIDENCE_RULE, SURE_RULE
 from tfa.cli import options
+from tfa.cli.answer_files import AnswerFiles, answer_files
 from tfa.cli.console import print_json
 from tfa.cli.show_answers import end_with_errors, entry, show, write_montage
 from tfa.search.stores import is_url
@@ -34,6 +36,29 @@ def query(
             dir_okay=False,
             callback=options.picture,
             help="Write a picture of queries and hits, with scores and positions.",
+        ),
+    ] = None,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            dir_okay=False,
+            callback=answer_files,
+            help="Write the answers there: .mcap (a recording of ROS 2 messages; needs pip install 'tfa-vpr\\[bags]'), "
+            ".geojson, .gpx (sure ones alone) or .csv. May be given several times.",
+        ),
+    ] = None,
+    images: Annotated[
+        bool, typer.Option("--images/--no-images", help="With --out FILE.mcap: copy the photos into it, or not.")
+    ] = True,
+    utm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ZONE",
+            help="With --out: x and y of the map are metres in this UTM zone, such as 33N (N or S: the hemisphere); "
+            "answers are then written in degrees, too. Needs pip install 'tfa-vpr\\[geo]'.",
         ),
     ] = None,
     min_confidence: Annotated[
@@ -110,12 +135,16 @@ def query(
         )
         raise typer.BadParameter(f"leave out --sure, or {other}")
     where = options.where_of(session, region)
+    files = AnswerFiles(out or [], images, utm)
+    files.check_options()
     place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json, checksum=checksum)
+    files.check_positions(place_map)
     place_map.use_engine(engine)
     queries = expanded([sequence] if sequence else photos or [])
     common: dict[str, Any] = {"min_confidence": least, "calibration": calibration, "progress": progress}
     common |= {"k": k, "verify": verify, "candidates": wanted}
     answers: Answers[Any]
+    started = time.perf_counter()
     alone = no_online or engine is not None or is_url(map) or where is not None or len(queries) < 2
     if sequence is None and alone:
         answers = place_map.query_many(queries, **common, where=where)
@@ -123,6 +152,7 @@ def query(
         from tfa.maps.sequence import query_sequence
 
         answers = query_sequence(place_map, queries, online=not no_online, sequence=sequence is not None, **common)
+    files.write(answers, place_map, calibration, time.perf_counter() - started)
     if montage is not None:  # before anything is printed: whoever reads that may leave
         write_montage(montage, answers, least)
     if json:

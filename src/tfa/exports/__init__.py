@@ -1,8 +1,9 @@
 """A map for other programs: retrieval pairs, compiled vectors, an index file, the query side or all of it as a graph.
 
-In: a map. Out: files in formats of others. May see: the map.
+In: a map, or answers of one. Out: files in formats of others. May see: the map, and the photos asked.
 """
 
+from tfa.exports.answers import Asked, write_answers
 from tfa.exports.hloc_features import query_vectors, write_hloc_features
 from tfa.exports.hloc_pairs import retrieval_pairs, write_pairs
 from tfa.exports.onnx_place import rows_path, write_onnx_place
@@ -11,11 +12,13 @@ from tfa.exports.pair_files import write_kapture_pairs, write_match_list, write_
 from tfa.exports.vectors import CompiledMap, compiled_map, write_faiss, write_npz
 
 __all__ = [
+    "Asked",
     "CompiledMap",
     "compiled_map",
     "query_vectors",
     "retrieval_pairs",
     "rows_path",
+    "write_answers",
     "write_faiss",
     "write_hloc_features",
     "write_kapture_pairs",

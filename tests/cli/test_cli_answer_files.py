@@ -1,0 +1,111 @@
+"""`tfa query --out`: files of answers beside what is printed, whole or absent; and their recipe."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tfa.exports.answers import FORMATS
+
+pytest.importorskip("rosbags", reason="rosbags is not installed: no recording of answers was written")
+pytest.importorskip("mcap", reason="mcap is not installed: no recording of answers was written")
+RECIPE = (Path(__file__).parents[2] / "docs" / "recipes" / "answers.md").read_text("utf-8")
+ALL = [word for ending in FORMATS for word in ("--out", f"new/answers{ending}")]
+
+
+def test_answers_are_written_as_they_are_printed(run, folder):
+    """Also of photos that cannot be read, and of names that are no text."""
+    odd = os.fsdecode(b"caf\xe9\x1b.jpg")
+    shutil.copy("walk/a.jpg", odd)
+    asked = ("query", "town.tfa", "near.jpg", "bad.jpg", odd, "--verify", "--json", "-k", 2)
+    result = run(*asked, *ALL)
+    assert result.exit_code == 1
+    told = run(*asked).stdout
+    assert result.stdout == told
+    assert "note: wrote new/answers.geojson (answers with a position: 1 of 3 photos)" in result.stderr
+    with open("new/answers.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    features = json.loads(Path("new/answers.geojson").read_text("utf-8"))["features"]
+    for row, feature, answer in zip(rows, features, json.loads(told)["answers"], strict=True):
+        best = (answer["hits"] or [None])[0]
+        assert float(row["confidence"]) == feature["properties"]["confidence"] == answer["confidence"]
+        assert row["error"] == (answer.get("error") or "").replace("\x1b", "\\x1b").replace("\udce9", "\\xe9")
+        assert row["image"] == ("" if best is None else best["image"])
+    assert rows[2]["query"] == "caf\\xe9\\x1b.jpg"
+    assert float(rows[0]["lat"]) == 57.5
+    assert features[0]["geometry"] == {"type": "Point", "coordinates": [13.25, 57.5]}
+    assert sorted(os.listdir("new")) == sorted(f"answers{ending}" for ending in FORMATS)
+
+
+def test_a_calibration_and_frames_of_a_drive_are_named(run, folder):
+    from rosbags.highlevel import AnyReader
+
+    words = ("--sequence", "camera", "--calibration", "night", "--no-images", "--out", "drive.mcap")
+    assert run("query", "calibrated.tfa", *words).exit_code == 0
+    with AnyReader([Path("drive.mcap")]) as bag:
+        messages = [(one.topic, bag.deserialize(data, one.msgtype)) for one, _, data in bag.messages()]
+    matches = [message for topic, message in messages if topic == "/tfa/matches"]
+    assert [(one.query, one.calibration) for one in matches[:2]] == [
+        ("camera/00.png", "night"),
+        ("camera/01.png", "night"),
+    ]
+    assert {topic for topic, _ in messages} >= {"/tfa/matches", "/tfa/diagnostics"}
+    values = {one.key: one.value for one in messages[1][1].status[0].values}
+    assert 0 <= float(values["lost"]) <= 1
+    assert float(values["milliseconds"]) > 0
+
+
+def test_a_file_is_there_even_if_nobody_reads_what_is_printed(run, folder, monkeypatch):
+    def nobody(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("tfa.cli.query.show", nobody)
+    assert run("query", "town.tfa", "near.jpg", *ALL).exit_code == 141
+    assert len(os.listdir("new")) == len(FORMATS)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        (("--out", "a.kml"), 2, "must end in one of .mcap .geojson .gpx .csv"),
+        (("--out", "near.jpg/a.csv"), 1, "near.jpg is a file, not a folder"),
+        (("--out", "a.csv", "--no-images"), 2, "give one with --out FILE.mcap"),
+        (("--utm", "33N"), 2, "give one with --out FILE"),
+        (("--out", "a.csv", "--utm", "99N"), 1, "'99N' is no UTM zone"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_the_map_is_read(run, spy, folder, words, code, complaint):
+    result = run("query", "town.tfa", "near.jpg", *words)
+    assert result.exit_code == code
+    assert complaint in re.sub(r"\s*│?\n│?\s*", " ", result.stderr)
+    assert spy.calls == []
+
+
+def test_what_cannot_hold_the_positions_of_the_map_is_refused_before_photos_are_read(run, spy, folder):
+    result = run("query", "plain.tfa", "near.jpg", "--out", "a.gpx")
+    assert result.exit_code == 1
+    assert "a.gpx would be empty: no image of the map has a position" in result.stderr
+    assert "query_many" not in [name for name, _ in spy.calls]
+
+
+def test_the_recipe_runs(run, folder, capsys):
+    shutil.copytree("walk", "evening-walk")
+    lines = re.findall(r"^\$ (tfa query .*)$", RECIPE, re.MULTILINE)
+    assert len(lines) >= 2
+    for line in lines:
+        result = run(*shlex.split(line, comments=True)[1:])
+        assert result.exit_code == 0, result.stderr
+    for name in re.findall(r"--out (\S+)", " ".join(lines)):
+        assert Path(name).stat().st_size > 100
+    blocks = re.findall(r"<!-- run -->\n+```python\n(.*?)```", RECIPE, re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(compile(block, "answers.md", "exec"), {"__name__": "recipe"})
+    assert "evening-walk/a.jpg" in capsys.readouterr().out
