@@ -145,7 +145,7 @@ class Node:
 class Executor:
     """Runs until rclpy is shut down; callbacks come from the transport's own threads."""
 
-    stopped = threading.Event()
+    spinning, stopped = threading.Event(), threading.Event()
 
     def __init__(self, num_threads: int) -> None:
         assert num_threads > 2, "both services may wait, and diagnostics too"
@@ -154,7 +154,8 @@ class Executor:
         self.node = node
 
     def spin(self) -> None:
-        self.stopped.wait(30)
+        self.spinning.set()
+        assert self.stopped.wait(30)
         raise sys.modules["rclpy.executors"].ExternalShutdownException
 
 

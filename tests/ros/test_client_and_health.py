@@ -73,7 +73,7 @@ def test_a_question_is_a_form_below_the_path_of_a_proxy(server):
 def test_other_replies_say_what_to_do(server, reply, kind, said):
     server.reply = reply
     with pytest.raises(kind, match=said) as raised:
-        ServiceClient(server.url, timeout=0.3).query("a", b"b", {})
+        ServiceClient(server.url).query("a", b"b", {})
     if kind is ServiceBusy:
         assert raised.value.pause == {"7": 7.0, "999": 30.0}.get(reply[1].get("Retry-After"), 1.0)
     if kind is ServiceRefusal:
