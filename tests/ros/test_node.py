@@ -17,6 +17,7 @@ from tests.ros.conftest import compressed, degrees, raw
 from tests.ros.ros_types import message_class
 from tests.servers import free_port
 from tests.service.conftest import picture, wait_until
+from tfa.client import Client
 from tfa.service.settings import ServiceSettings
 
 OK, WARN, ERROR, STALE = (bytes([level]) for level in range(4))
@@ -25,6 +26,7 @@ ADD, LOCALISE = (message_class(f"tfa_msgs/srv/{name}_Request") for name in ("Add
 
 def test_an_image_gives_matches_and_a_fix(start, service):
     run = start(service, k=3, session="cam0")
+    assert run.node.services["/tfa/localise"](LOCALISE(compressed=compressed(picture(6)))).success
     run.see(compressed(picture(5, 0.8), number=7))
     [found] = run.heard("/tfa/matches")
     assert (found.query, found.map_name, found.calibration) == ("1700000000.000000007", "town", "")
@@ -40,6 +42,9 @@ def test_an_image_gives_matches_and_a_fix(start, service):
     assert 8 < math.sqrt(fix.position_covariance[0] + fix.position_covariance[4]) < 25
     assert (fix.status.status, fix.position_covariance_type, fix.header.frame_id) == (0, 1, "camera")
     assert not run.transport.published["/tfa/pose"]
+    assert [(one["name"], one["seen"]) for one in Client(service).sessions()] == [
+        ("cam0", 1)
+    ]  # not what a service asked
     told = run.diagnose()
     assert [told[name].level for name in ("service", "images", "answers")] == [OK, OK, OK]
     assert told["answers"].message == "1 of the last 1 answers are sure"
@@ -73,6 +78,13 @@ def test_unsure_answers_give_no_position(start, service):
     assert not run.transport.published["/tfa/fix"]
     told = run.diagnose()["answers"]
     assert (told.level, told.message.split(";")[0]) == (WARN, "none of the last 20 answers is sure")
+    elsewhere = start(service)
+    elsewhere.see(compressed(picture(99)))  # verified, with a place of its own, and not of the map
+    assert not elsewhere.heard("/tfa/matches")[0].matches[0].sure
+    found = elsewhere.node.services["/tfa/localise"](LOCALISE(compressed=compressed(picture(99))))
+    assert (found.sure, found.has_place) == (False, True)
+    elsewhere.diagnose()
+    assert set(elsewhere.transport.published) == {"/tfa/matches", "/diagnostics"}
     doubtful = start(service, min_confidence=1.0)
     doubtful.see(compressed(picture(5)))
     assert doubtful.heard("/tfa/matches")[0].matches == []
