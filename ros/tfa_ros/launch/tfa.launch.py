@@ -1,0 +1,26 @@
+"""`ros2 launch tfa_ros tfa.launch.py params:=my.yaml namespace:=front`: the node, with the parameters of a file."""
+
+from launch.actions import DeclareLaunchArgument
+from launch.substitutions import LaunchConfiguration, PathJoinSubstitution
+from launch_ros.actions import Node
+from launch_ros.substitutions import FindPackageShare
+
+from launch import LaunchDescription
+
+
+def generate_launch_description():
+    sample = PathJoinSubstitution([FindPackageShare("tfa_ros"), "config", "tfa.yaml"])
+    return LaunchDescription(
+        [
+            DeclareLaunchArgument("params", default_value=sample, description="file of parameters"),
+            DeclareLaunchArgument("namespace", default_value="", description="of the node; one for each camera"),
+            Node(
+                package="tfa_ros",
+                executable="node",
+                name="tfa",
+                namespace=LaunchConfiguration("namespace"),
+                parameters=[LaunchConfiguration("params")],
+                output="screen",
+            ),
+        ]
+    )

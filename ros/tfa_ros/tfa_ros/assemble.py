@@ -1,0 +1,103 @@
+"""Messages of ROS, put together from the fields of `messages` and `health`; and what is read from requests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from geometry_msgs.msg import Point, Pose, PoseWithCovariance, PoseWithCovarianceStamped, Quaternion
+from sensor_msgs.msg import NavSatFix, NavSatStatus
+from std_msgs.msg import Header
+from tfa_msgs.msg import Match, Matches
+from tfa_msgs.srv import AddPhoto
+
+from tfa_ros.health import Status
+from tfa_ros.messages import fix_fields, match_fields, pose_fields, query_name
+from tfa_ros.photos import BadPhoto, compressed_file, image_file
+
+# By the numbers of `health`. In Python a level is one byte, not a number.
+LEVELS = (DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR, DiagnosticStatus.STALE)
+
+
+def matches_message(header: Any, answer: dict[str, Any], map_name: str) -> Any:
+    """The answer to the image of that header."""
+    return Matches(
+        header=header,
+        query=query_name(header.stamp.sec, header.stamp.nanosec),
+        map_name=map_name,
+        calibration=answer["calibration"] or "",
+        matches=[Match(**match_fields(hit)) for hit in answer["hits"]],
+    )
+
+
+def fix_message(header: Any, place: dict[str, Any]) -> Any:
+    """Where the camera was, in degrees; its frame is the camera's, as that of a receiver would be."""
+    return NavSatFix(
+        header=header,
+        status=NavSatStatus(status=NavSatStatus.STATUS_FIX, service=0),  # by no satellite
+        position_covariance_type=NavSatFix.COVARIANCE_TYPE_APPROXIMATED,
+        **fix_fields(place),
+    )
+
+
+def pose_message(header: Any, frame_id: str, place: dict[str, Any], best: dict[str, Any] | None) -> Any:
+    """Where the camera was in the plane of the map, at the time of the image."""
+    fields = pose_fields(place, best)
+    position, turn = fields["position"], fields["orientation"]
+    pose = Pose(
+        position=Point(**dict(zip("xyz", position, strict=True))),
+        orientation=Quaternion(**dict(zip("xyzw", turn, strict=True))),
+    )
+    return PoseWithCovarianceStamped(
+        header=Header(stamp=header.stamp, frame_id=frame_id),
+        pose=PoseWithCovariance(pose=pose, covariance=fields["covariance"]),
+    )
+
+
+def diagnostics_message(stamp: Any, node: str, hardware: str, statuses: Sequence[Status]) -> Any:
+    """How the node is doing."""
+    told = [
+        DiagnosticStatus(
+            level=LEVELS[one.level],
+            name=f"{node}: {one.name}",
+            message=one.message,
+            hardware_id=hardware,
+            values=[KeyValue(key=key, value=value) for key, value in one.values.items()],
+        )
+        for one in statuses
+    ]
+    return DiagnosticArray(header=Header(stamp=stamp), status=told)
+
+
+def file_of(image: Any) -> tuple[str, bytes]:
+    """Name and content of either kind of image."""
+    return compressed_file(image) if hasattr(image, "format") else image_file(image)
+
+
+def image_of(request: Any) -> Any:
+    """The one of the two images of a request that was given."""
+    for image in (request.compressed, request.image):
+        if len(image.data):
+            return image
+    raise BadPhoto("the request has no image; fill in compressed or image")
+
+
+def position_of(request: Any) -> dict[str, float] | None:
+    """The position that a photo is added with, as the service takes it."""
+    if request.position == AddPhoto.Request.NO_POSITION:
+        return None
+    if request.position == AddPhoto.Request.DEGREES:
+        position = {"lat": request.latitude, "lon": request.longitude}
+    elif request.position == AddPhoto.Request.METRES:
+        position = {"x": request.x, "y": request.y}
+    else:
+        raise BadPhoto(f"position is {request.position}, must be 0 (none), 1 (degrees) or 2 (metres)")
+    if request.has_altitude:
+        position["alt"] = request.altitude
+    if request.has_heading:
+        position["heading"] = request.heading
+    if not all(math.isfinite(value) for value in position.values()):
+        raise BadPhoto(f"the position {position} has a number that is not finite; leave it out")
+    return position

@@ -1,0 +1,94 @@
+"""Answers of the service as fields of messages, by name: no ROS in here."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+NAN = math.nan
+UNKNOWN_HEIGHT = 1e6  # m²: a standard deviation of a kilometre
+UNKNOWN_ANGLE = math.pi**2 / 3  # rad²: of an angle of which nothing is known, uniform on a circle
+# What a message and a position of the service call the same thing.
+OF_POSITION = {"latitude": "lat", "longitude": "lon", "altitude": "alt", "x": "x", "y": "y", "heading": "heading"}
+
+
+def query_name(sec: int, nanosec: int) -> str:
+    """What a photo is called: its time."""
+    return f"{sec}.{nanosec:09d}"
+
+
+def match_fields(hit: dict[str, Any]) -> dict[str, Any]:
+    """Of tfa_msgs/Match."""
+    position = hit["position"]
+    return {
+        "image": str(hit["image"]),
+        "score": float(hit["score"]),
+        "confidence": float(hit["confidence"]),
+        "sure": bool(hit["sure"]),
+        "has_position": position is not None,
+        **{name: float((position or {}).get(key, NAN)) for name, key in OF_POSITION.items()},
+    }
+
+
+def place_of(answer: dict[str, Any]) -> dict[str, Any] | None:
+    """The place of all verified images together, if the answer can be relied on."""
+    return answer.get("place") if answer["sure"] else None
+
+
+def place_fields(answer: dict[str, Any]) -> dict[str, Any]:
+    """Of the answer of the service Localise: the place, whether it can be relied on, or why there is none."""
+    place = answer.get("place")
+    position = {} if place is None else place["position"]
+    return {
+        "sure": bool(answer["sure"]),
+        "has_place": place is not None,
+        "radius": NAN if place is None else float(place["radius"]),
+        "message": str(answer.get("no_place") or ""),
+        **{name: float(position.get(OF_POSITION[name], NAN)) for name in ("latitude", "longitude", "x", "y")},
+    }
+
+
+def is_global(place: dict[str, Any]) -> bool:
+    """Degrees, for a NavSatFix; else metres, for a pose."""
+    return "lat" in place["position"]
+
+
+def variance_of(place: dict[str, Any]) -> float:
+    """Of east, and of north: the radius is the root of the mean squared distance, half of which lies along either."""
+    return float(place["radius"]) ** 2 / 2
+
+
+def fix_fields(place: dict[str, Any]) -> dict[str, Any]:
+    """Of sensor_msgs/NavSatFix: latitude, longitude, altitude, covariance of east, north and up."""
+    position, flat = place["position"], variance_of(place)
+    return {
+        "latitude": float(position["lat"]),
+        "longitude": float(position["lon"]),
+        "altitude": float(position.get("alt", NAN)),  # as the message wants it where there is none
+        "position_covariance": _diagonal(flat, flat, flat if "alt" in position else UNKNOWN_HEIGHT),
+    }
+
+
+def pose_fields(place: dict[str, Any], best: dict[str, Any] | None) -> dict[str, Any]:
+    """Of geometry_msgs/PoseWithCovariance: position, orientation (x, y, z, w), covariance.
+
+    Where the camera looked is not computed: it is the heading of the best match, if the map knows it. That photo shows
+    the same place, perhaps from another angle, so its variance is of 30 degrees.
+    """
+    position, flat = place["position"], variance_of(place)
+    heading = ((best or {}).get("position") or {}).get("heading")
+    # Clockwise from north, in degrees; ROS counts from east, against the clock.
+    yaw = 0.0 if heading is None else math.radians(90.0 - float(heading))
+    turn = UNKNOWN_ANGLE if heading is None else math.radians(30.0) ** 2
+    height = flat if "alt" in position else UNKNOWN_HEIGHT
+    return {
+        "position": (float(position["x"]), float(position["y"]), float(position.get("alt", 0.0))),
+        "orientation": (0.0, 0.0, math.sin(yaw / 2), math.cos(yaw / 2)),
+        "covariance": _diagonal(flat, flat, height, UNKNOWN_ANGLE, UNKNOWN_ANGLE, turn),
+    }
+
+
+def _diagonal(*values: float) -> list[float]:
+    """A matrix, row after row."""
+    size = len(values)
+    return [values[row] if row == column else 0.0 for row in range(size) for column in range(size)]
