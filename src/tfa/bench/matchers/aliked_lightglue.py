@@ -59,7 +59,8 @@ def open_aliked_lightglue(progress: bool | Progress | None = None) -> AlikedLigh
         ) from None
     weights = get_weights(progress)
     detector = _loaded(Aliked("aliked-n16"), weights[ALIKED])
-    matcher = _loaded(LightGlue(None, input_dim=CHANNELS), weights[LIGHTGLUE])
+    without_weights: Any = LightGlue  # kornia declares no None, which keeps it from fetching weights itself
+    matcher = _loaded(without_weights(None, input_dim=CHANNELS), weights[LIGHTGLUE])
     return AlikedLightGlue(detector, matcher, {"kornia": kornia.__version__, "opencv": cv2.__version__})
 
 
