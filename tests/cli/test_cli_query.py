@@ -86,8 +86,9 @@ def test_json_answers(run, folder):
             ],
         },
         {
-            "query": "far.jpg", "confidence": far.confidence, "sure": False, "verified": False,
-            "place": None, "no_place": "no answer was verified", "hits": [],
+            # Asked beside another photo: products of two rows may round otherwise than those of one.
+            "query": "far.jpg", "confidence": pytest.approx(far.confidence, rel=1e-12), "sure": False,
+            "verified": False, "place": None, "no_place": "no answer was verified", "hits": [],
         },
     ]  # fmt: skip
     assert told["notice"] is None
