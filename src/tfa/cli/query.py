@@ -10,8 +10,8 @@ import typer
 
 from tfa.base.config import AUTO, ONLY_SURE, Candidates, EncoderOptions, LeastConfidence
 from tfa.base.sentences import CONFIDENCE_RULE, SURE_RULE
-from tfa.cli import options
-from tfa.cli.console import print_json
+from tfa.cli import options, recordings
+from tfa.cli.console import print_json, show_notes
 from tfa.cli.show_answers import end_with_errors, entry, show, write_montage
 from tfa.search.stores import is_url
 
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 @options.with_encoder
 def query(
+    context: typer.Context,
     map: options.MapPath,
     photos: Annotated[
-        list[Path] | None, typer.Argument(metavar="PHOTO|FOLDER", help="Photos, or folders searched for photos.")
+        list[Path] | None,
+        typer.Argument(metavar="PHOTO|FOLDER", help="Photos, or folders searched for photos; or bags and videos."),
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Hits shown for each photo.")] = 5,
     json: options.AsJson = False,
@@ -68,10 +70,9 @@ def query(
         Path | None,
         typer.Option(
             exists=True,
-            file_okay=False,
-            metavar="FOLDER",
-            help="Consecutive frames of one drive, in the order of their names: a filter follows the camera through "
-            "the map. The map's photos must be in driving order, or have positions.",
+            metavar="FOLDER|RECORDING",
+            help="Consecutive frames of one drive, in the order of their names, or a bag or a video: a filter follows "
+            "the camera through the map. The map's photos must be in driving order, or have positions.",
         ),
     ] = None,
     no_online: Annotated[
@@ -82,6 +83,18 @@ def query(
             "answers to those after them, without labels.",
         ),
     ] = False,
+    topic: recordings.Topic = None,
+    position_topic: recordings.PositionTopic = None,
+    every: recordings.Every = None,
+    frames: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            file_okay=False,
+            help="Where the frames of a recording are kept as photos. If not given, they are kept until "
+            "the answers are printed.",
+        ),
+    ] = None,
     engine: Annotated[
         str | None,
         typer.Option(
@@ -110,9 +123,11 @@ def query(
         )
         raise typer.BadParameter(f"leave out --sure, or {other}")
     where = options.where_of(session, region)
+    chosen = recordings.FrameOptions(topic, position_topic, every, frames)
     place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json, checksum=checksum)
     place_map.use_engine(engine)
-    queries = expanded([sequence] if sequence else photos or [])
+    asked = asked_photos([sequence] if sequence else photos or [], chosen, context, progress=progress)
+    queries = asked.photos
     common: dict[str, Any] = {"min_confidence": least, "calibration": calibration, "progress": progress}
     common |= {"k": k, "verify": verify, "candidates": wanted}
     answers: Answers[Any]
@@ -123,6 +138,7 @@ def query(
         from tfa.maps.sequence import query_sequence
 
         answers = query_sequence(place_map, queries, online=not no_online, sequence=sequence is not None, **common)
+    asked.name_frames(answers)
     if montage is not None:  # before anything is printed: whoever reads that may leave
         write_montage(montage, answers, least)
     if json:
@@ -135,7 +151,8 @@ def query(
         )
     else:
         show(answers, k, least)
-    end_with_errors(answers)
+    show_notes(asked.notes)
+    end_with_errors(answers, [reason for _, reason in asked.skipped])
 
 
 def candidates_given(text: str | None) -> Candidates | None:
@@ -160,8 +177,12 @@ def check_combination(photos: Sequence[Path] | None, sequence: Path | None, engi
         raise typer.BadParameter("a sequence needs the scores of all images, not the best alone; leave out --engine")
 
 
-def expanded(photos: Sequence[Path]) -> list[Path]:
-    """Folders replaced by the photos in them; a missing file stays, to be reported with its answer."""
+def asked_photos(
+    given: Sequence[Path], options: recordings.FrameOptions, context: typer.Context, *, progress: bool
+) -> recordings.Queries:
+    """Folders replaced by the photos in them, recordings by their frames; a missing file stays, to be reported."""
     from tfa.photos.images import find_images
 
-    return [photo for given in photos for photo in (find_images(given) if given.is_dir() else [given])]
+    if recordings.are_recordings(given, options):
+        return recordings.frames_to_ask(given, options, context, progress=progress)
+    return recordings.Queries([photo for one in given for photo in (find_images(one) if one.is_dir() else [one])])

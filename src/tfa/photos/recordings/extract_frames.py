@@ -103,16 +103,14 @@ def _write_all(
     """Frames of every recording; those of several in a folder each."""
     positions, parts = PositionsFile(folder), []
     placed = asked["placed"] or every.unit == "metres"
-    try:
-        for path, inside in zip(paths, _folders(paths), strict=True):
-            with open_recording(path, asked["topic"], asked["position_topic"], placed=placed) as recording:
-                written = write_frames(
-                    recording, folder, inside, every, positions, gpx=gpx, skip_bad=asked["skip_bad"],
-                    progress=as_progress(progress),
-                )  # fmt: skip
-                parts.append({"file": str(path), **recording.facts(), **facts_of(written)})
-    finally:
-        positions.close()
+    for path, inside in zip(paths, _folders(paths), strict=True):
+        with open_recording(path, asked["topic"], asked["position_topic"], placed=placed) as recording:
+            written = write_frames(
+                recording, folder, inside, every, positions, gpx=gpx, skip_bad=asked["skip_bad"],
+                progress=as_progress(progress),
+            )  # fmt: skip
+            parts.append({"file": str(path), **recording.facts(), **facts_of(written)})
+    positions.sync()
     return parts
 
 
@@ -153,7 +151,11 @@ def _read_notes(folder: Path) -> dict[str, Any] | None:
     try:
         notes = read_json(folder / NOTES)
         whole = isinstance(notes, dict) and isinstance(notes["asked"], dict)
-        return notes if whole and all({"kept", "seen", "notes", "skipped"} <= set(one) for one in notes["recordings"]) else None
+        return (
+            notes
+            if whole and all({"kept", "seen", "notes", "skipped"} <= set(one) for one in notes["recordings"])
+            else None
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

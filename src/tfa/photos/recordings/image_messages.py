@@ -36,8 +36,8 @@ def _compressed(message: Any) -> Picture:
     if suffix is None:
         given = str(message.format)[:80]
         raise BadImage(
-            f"a CompressedImage of format {given!r} and {len(content):,} bytes is no JPEG, PNG or WebP; video codecs and "
-            "depth are not read: give another topic, or republish this one as raw or compressed"
+            f"a CompressedImage of format {given!r} and {len(content):,} bytes is no JPEG, PNG or WebP; video codecs "
+            "and depth are not read: give another topic, or republish this one as raw or compressed"
         )
     return Picture(suffix, content=content)
 

@@ -59,10 +59,10 @@ class Every:
 
 
 class Keyframes:
-    """Chooses frames one after the other; the first is always kept. A frame without a position is no keyframe by metres.
+    """Chooses frames one after the other; the first is always kept.
 
-    By time the frame nearest to the wanted time after the last one kept is taken, so that a camera of one frame a
-    second loses none to its jitter.
+    By metres a frame without a position is not kept. By time the frame nearest to the wanted time after the last one kept
+    is taken, so that a camera of one frame a second loses none to its jitter.
     """
 
     def __init__(self, every: Every) -> None:

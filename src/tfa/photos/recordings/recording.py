@@ -17,7 +17,7 @@ QUALITY = 95  # of JPEGs that are made of a video
 
 @dataclass(frozen=True)
 class Picture:
-    """A frame as a photo: the bytes of an image file as they were recorded, or pixels and the format to keep them in."""
+    """A frame as a photo: the bytes of an image file as they were recorded, or pixels and how to keep them."""
 
     suffix: str  # .jpg, .png or .webp
     content: bytes | None = None

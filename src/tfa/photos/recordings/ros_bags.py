@@ -211,5 +211,3 @@ class BagRecording:
             "recording are taken"
         )
         return False
-
-

@@ -46,8 +46,8 @@ def _said_of(path: Path) -> Iterator[None]:
             raise known from error
         said = getattr(error, "strerror", None) or str(error)
         raise BadRecording(
-            f"{path} cannot be read: {said}; it is damaged or no video. Play it once, or write it again with: "
-            f"ffmpeg -i {path.name} repaired.mp4",
+            f"{path} cannot be read: {said}; it is no video, or was cut short. Copy it again, or convert it with: "
+            f"ffmpeg -i {path.name} whole.mp4",
             path,
         ) from None
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from tfa.base.progress import Progress
 from tfa.errors import BadImage, BadPositions, BadRecording, BadSpec
@@ -49,26 +49,26 @@ class PositionsFile:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / POSITIONS
-        self._file: IO[str] | None = None
-        self._pair: tuple[str, str] = KINDS[0]
+        self._pair: tuple[str, str] | None = None
 
     def add(self, file: str, time_ns: int, position: Position) -> None:
         pair = KINDS[0] if position.is_global else KINDS[1]
-        if self._file is None:
-            self._file, self._pair = open(self._path, "w", encoding="utf-8", newline=""), pair
-            csv.writer(self._file).writerow(["file", *pair, *MORE, "time_ns"])
-        if pair != self._pair:
+        if pair != (self._pair or pair):
             raise BadSpec("some recordings are placed by degrees and others by metres; make a map of each")
         values = [getattr(position, name) for name in (*pair, *MORE)]
         # repr: read back, a number is the same to the last bit.
         cells = ["" if value is None else repr(float(value)) for value in values]
-        csv.writer(self._file).writerow([file, *cells, time_ns])
+        with open(self._path, "a", encoding="utf-8", newline="") as file_of_rows:
+            rows = csv.writer(file_of_rows)
+            if self._pair is None:
+                rows.writerow(["file", *pair, *MORE, "time_ns"])
+            rows.writerow([file, *cells, time_ns])
+        self._pair = pair
 
-    def close(self) -> None:
-        if self._file is not None:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
+    def sync(self) -> None:
+        if self._pair is not None:
+            with open(self._path, "rb") as rows:
+                os.fsync(rows.fileno())
 
 
 def write_frames(
@@ -112,7 +112,8 @@ def write_frames(
         written.notes.append(f"{count_of(keyframes.unplaced, 'frame')} without a position, of which none was kept")
     if not written.kept:
         raise _nothing_kept(recording, written)
-    written.notes.append(f"{written.kept:,} of {count_of(written.seen, 'frame')} kept: {every.in_words}")
+    kept = f"{written.kept:,} of {count_of(written.seen, 'frame')} kept, {every.in_words}"
+    written.notes = [f"{recording.path.name}: {note}" for note in (kept, *written.notes)]
     return written
 
 
@@ -169,10 +170,12 @@ class _Placing:
             lag = f"it ends {early:,.0f} s before it" if early > 0 else f"it begins {late:,.0f} s after it"
             lag = lag if max(early, late) > 0 else f"its points are more than {self.sources.gpx_gap:g} s apart there"
             raise BadPositions(
-                f"{self.sources.gpx}: no frame of {self.recording.path} was taken during the track ({lag}); correct the "
-                "camera's clock with --gpx-offset SECONDS, or allow longer gaps with --gpx-gap"
+                f"{self.sources.gpx}: no frame of {self.recording.path} was taken during the track ({lag}); correct "
+                "the camera's clock with --gpx-offset SECONDS, or allow longer gaps with --gpx-gap"
             )
-        outside = f"{count_of(self.outside, 'frame')} taken outside {Path(str(self.sources.gpx)).name} or in a gap of it"
+        outside = (
+            f"{count_of(self.outside, 'frame')} taken outside {Path(str(self.sources.gpx)).name} or in a gap of it"
+        )
         return [outside] if self.outside else []
 
 
