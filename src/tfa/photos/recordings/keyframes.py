@@ -15,7 +15,7 @@ from tfa.photos.recordings.recording import Frame
 from tfa.photos.track import metres_between
 
 DEFAULT = "1s"
-NOVELTY = 0.35  # of `new`
+NOVELTY = 0.2  # of `new`
 SMALL = (32, 24)  # pixels that novelty looks at
 _GIVEN = re.compile(r"(?:(?P<number>\d+(?:\.\d+)?)(?P<unit>m|s)?|new(?::(?P<novelty>\d+(?:\.\d+)?))?)")
 ALLOWED = "give 10 (every tenth frame), 0.5s (seconds), 2m (metres), or new (what looks unlike the last one kept)"
@@ -61,7 +61,7 @@ class Every:
 class Keyframes:
     """Chooses frames one after the other; the first is always kept.
 
-    By metres a frame without a position is not kept. By time the frame nearest to the wanted time after the last one kept
+    By metres a frame without a position is not kept. By time the frame nearest to the time that is due
     is taken, so that a camera of one frame a second loses none to its jitter.
     """
 

@@ -86,6 +86,8 @@ def _said_of(path: Path) -> Iterator[None]:
         if (known := from_os_error(error, path)) is not None:
             raise known from error
         said = " ".join(str(error).split())[:200] or type(error).__name__
+        if not type(error).__module__.startswith("rosbags"):  # what it did not expect
+            said = f"it is damaged ({said})"
         advice = _RECOVER.get(path.suffix, "copy it again").format(name=path.name)
         if "Profile is not" in said:
             advice = "only MCAP files of ROS 2 are read"
@@ -154,7 +156,8 @@ class BagRecording:
         self._is_ros1 = type(reader).__module__.startswith("rosbags.rosbag1")
         store = get_typestore(Stores.ROS1_NOETIC if self._is_ros1 else Stores.ROS2_HUMBLE)
         self._parse = store.deserialize_ros1 if self._is_ros1 else store.deserialize_cdr
-        self._stamped, self._track = True, self._read_track()
+        self._stamped = True  # by their headers, or else by when they were recorded
+        self._track = self._read_track()
 
     @property
     def placed(self) -> bool:

@@ -34,10 +34,11 @@ class Clocked:
 class MessageTrack:
     """A track of messages, asked by nanoseconds."""
 
-    track: Track
+    track: Track  # whose times count from the first of them: float64 is too coarse for nanoseconds since 1970
+    first_ns: int
 
     def at(self, time_ns: int) -> Position | None:
-        seconds, times = time_ns / 1e9, self.track.times
+        seconds, times = (time_ns - self.first_ns) / 1e9, self.track.times
         early, late = times[0] - seconds, seconds - times[-1]
         if 0 < max(early, late) <= EDGE:
             seconds = float(times[0] if early > 0 else times[-1])
@@ -61,12 +62,12 @@ def read_track(messages: Iterable[Clocked], kind: str, topic: str, *, stamped: b
     is_global = kind == NAV_SAT_FIX
     if all(heading == _NEVER_TURNED for *_, heading in rows):  # nobody set it
         rows = [(*row, math.nan) for *row, _ in rows]
-    # Seconds in float64 are good to 0.3 µs in this century.
-    table = np.array([(time / 1e9, *point) for time, *point in sorted(rows)], np.float64)
+    first_ns = min(time for time, *_ in rows)
+    table = np.array([((time - first_ns) / 1e9, *point) for time, *point in sorted(rows)], np.float64)
     _, first = np.unique(table[:, 0], return_index=True)
     track = Track(table[first, 0], table[first, 1:], np.zeros(len(first), np.int64), is_global)
     notes = [f"{count_of(without, 'message')} of {topic} without a fix"] if without else []
-    return MessageTrack(track), notes
+    return MessageTrack(track, first_ns), notes
 
 
 def _of_fix(message: Any) -> Point | None:

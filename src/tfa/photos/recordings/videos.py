@@ -29,7 +29,7 @@ def open_video(path: Path) -> Iterator[VideoRecording]:
         container: Any = av.open(str(path))
     try:
         if not container.streams.video:
-            raise BadRecording(f"{path} has no pictures, only sound or data; give a video", path)
+            raise BadRecording(f"{path} has no pictures, only sound or data, or was cut short; give a video", path)
         yield VideoRecording(path, container)
     finally:
         container.close()
