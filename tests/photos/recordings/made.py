@@ -55,7 +55,7 @@ class Messages:
         self, time_ns: int, lat: float, lon: float, alt: float = 40.0, status: int = 0, deviation: float = 0
     ) -> Any:
         known = self.of("sensor_msgs/msg/NavSatStatus", status, 1)
-        covariance = np.diag([deviation**2] * 3).ravel()
+        covariance = np.diag([float(deviation) ** 2] * 3).ravel()
         return self.of(
             "sensor_msgs/msg/NavSatFix", self.header(time_ns), known, lat, lon, alt, covariance, 2 * (deviation > 0)
         )
