@@ -33,11 +33,13 @@ def frames(
     Compressed images are written as they were recorded, byte for byte; raw ones as PNG, those of videos as JPEG. Needs
     pip install 'tfa-vpr\\[bags]', for videos 'tfa-vpr\\[video]'.
     """
+    from tfa.photos.recordings.extract_frames import extract_frames
+
     options.check_writable(out)
     chosen = recordings.FrameOptions(topic, position_topic, every)
     sources = options.sources_of(None, gpx, gpx_offset, gpx_gap, None)
     progress = wants_progress(quiet)
-    found = chosen.extract(given, out, gpx=sources, skip_bad=skip_bad, overwrite=force, progress=progress)
+    found = extract_frames(given, out, chosen.spec(sources), skip_bad=skip_bad, overwrite=force, progress=progress)
     skipped = show_notes(found.notes, found.skipped)
     if json:
         where = None if found.positions is None else str(found.positions)
@@ -45,5 +47,5 @@ def frames(
         print_json({**facts, "skipped": skipped, "notes": found.notes})
         return
     say(f"wrote {counted(len(found.photos), 'photo')} to {out}", style="bold green")
-    placed = [] if found.positions is None else ["--positions", found.positions]
+    placed = [] if found.positions is None else ["--positions", str(found.positions)]
     say("map them: " + command("tfa", "build", out, "--out", f"{out.name}.tfa", *placed))

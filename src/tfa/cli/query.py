@@ -126,7 +126,11 @@ def query(
     chosen = recordings.FrameOptions(topic, position_topic, every, frames)
     place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json, checksum=checksum)
     place_map.use_engine(engine)
-    asked = asked_photos([sequence] if sequence else photos or [], chosen, context, progress=progress)
+    given = [sequence] if sequence else photos or []
+    if recordings.are_recordings(given, chosen):
+        asked = recordings.frames_to_ask(given, chosen, context, progress=progress)
+    else:
+        asked = recordings.Queries(expanded(given))
     queries = asked.photos
     common: dict[str, Any] = {"min_confidence": least, "calibration": calibration, "progress": progress}
     common |= {"k": k, "verify": verify, "candidates": wanted}
@@ -169,6 +173,12 @@ def candidates_given(text: str | None) -> Candidates | None:
 
 def check_combination(photos: Sequence[Path] | None, sequence: Path | None, engine: str | None, filtered: bool) -> None:
     """Refuse options that do not go together."""
+    from tfa.photos.recordings.kinds import is_recording
+
+    if sequence is not None and not sequence.is_dir() and not is_recording(sequence):
+        raise typer.BadParameter(
+            f"{sequence} is a file; give a folder of frames, a bag or a video", param_hint="--sequence"
+        )
     if sequence is not None and filtered:
         raise typer.BadParameter("a sequence is followed through the whole map; leave out --session and --region")
     if (sequence is None) == (not photos):
@@ -177,12 +187,8 @@ def check_combination(photos: Sequence[Path] | None, sequence: Path | None, engi
         raise typer.BadParameter("a sequence needs the scores of all images, not the best alone; leave out --engine")
 
 
-def asked_photos(
-    given: Sequence[Path], options: recordings.FrameOptions, context: typer.Context, *, progress: bool
-) -> recordings.Queries:
-    """Folders replaced by the photos in them, recordings by their frames; a missing file stays, to be reported."""
+def expanded(photos: Sequence[Path]) -> list[Path]:
+    """Folders replaced by the photos in them; a missing file stays, to be reported with its answer."""
     from tfa.photos.images import find_images
 
-    if recordings.are_recordings(given, options):
-        return recordings.frames_to_ask(given, options, context, progress=progress)
-    return recordings.Queries([photo for one in given for photo in (find_images(one) if one.is_dir() else [one])])
+    return [photo for given in photos for photo in (find_images(given) if given.is_dir() else [given])]

@@ -15,7 +15,7 @@ from tfa.search.stores import is_url
 
 if TYPE_CHECKING:
     from tfa.photos.find_positions import PositionSources
-    from tfa.photos.recordings.extract_frames import ExtractedFrames
+    from tfa.photos.recordings.extract_frames import ExtractedFrames, FrameSpec
 
 Topic = Annotated[
     str | None,
@@ -52,23 +52,16 @@ class FrameOptions:
     every: str | None = None
     frames: Path | None = None
 
-    def __post_init__(self) -> None:
-        from tfa.photos.recordings.keyframes import Every as Parsed
-
-        if self.every is not None:
-            Parsed.parse(self.every)
-
     @property
     def given(self) -> list[str]:
         return [f"--{one.name.replace('_', '-')}" for one in fields(self) if getattr(self, one.name) is not None]
 
-    def extract(self, recordings: Sequence[Path], out: Path, **how: Any) -> ExtractedFrames:
-        from tfa.photos.recordings.extract_frames import extract_frames
+    def spec(self, gpx: PositionSources | None = None) -> FrameSpec:
+        from tfa.photos.recordings.extract_frames import FrameSpec
         from tfa.photos.recordings.keyframes import DEFAULT
 
-        return extract_frames(
-            recordings, out, topic=self.topic, position_topic=self.position_topic, every=self.every or DEFAULT, **how
-        )
+        every = DEFAULT if self.every is None else self.every
+        return FrameSpec(topic=self.topic, position_topic=self.position_topic, every=every, gpx=gpx)
 
 
 def are_recordings(given: Sequence[str | Path], options: FrameOptions) -> bool:
@@ -93,13 +86,15 @@ def frames_for_map(
     recordings: Sequence[Path], out: Path, options: FrameOptions, sources: PositionSources, **how: Any
 ) -> tuple[ExtractedFrames, PositionSources]:
     """The frames of a map that is written to `out`, kept beside it, and where they were taken."""
+    from tfa.photos.recordings.extract_frames import extract_frames
+
     if sources.csv is not None:
         raise BadSpec(
             "--positions lists files, and frames of a recording have no names yet; give --position-topic or --gpx, or "
             "make photos first with: tfa frames"
         )
     folder = options.frames or out.with_name(f"{out.stem}-frames")
-    found = options.extract(recordings, folder, gpx=sources, **how)
+    found = extract_frames(recordings, folder, options.spec(sources), **how)
     return found, replace(sources, csv=found.positions, gpx=None)
 
 
@@ -124,9 +119,14 @@ def frames_to_ask(
     recordings: Sequence[Path], options: FrameOptions, context: typer.Context, *, progress: bool
 ) -> Queries:
     """The frames of recordings, in a folder that is there until the command ends, or that was named."""
+    from tfa.photos.recordings.extract_frames import extract_frames
+    from tfa.photos.recordings.keyframes import Every as Parsed
+    from tfa.photos.recordings.kinds import NONE
     from tfa.photos.recordings.write_frames import name_of_frame, time_of_frame
 
-    queries = Queries()
+    queries, spec = Queries(), options.spec()
+    if spec.position_topic is None and Parsed.parse(spec.every).unit != "metres":
+        spec = replace(spec, position_topic=NONE)  # a bag with several need not be told which: none is of use
     folder = options.frames
     if folder is None:
         temporary = tempfile.TemporaryDirectory(prefix="tfa-frames-", ignore_cleanup_errors=True)
@@ -136,8 +136,8 @@ def frames_to_ask(
             own = Path(temporary.name, f"{number:03d}")
         else:
             own = folder if len(recordings) == 1 else folder / f"{number:03d}-{recording.stem}"
-        # A frame that cannot be read is reported, and the others are answered. Where they were taken is of no use.
-        found = options.extract([recording], own, placed=False, skip_bad=True, progress=progress)
+        # A frame that cannot be read is reported, and the others are answered.
+        found = extract_frames(recording, own, spec, skip_bad=True, progress=progress)
         queries.photos += found.photos
         queries.notes += found.notes
         queries.skipped += found.skipped

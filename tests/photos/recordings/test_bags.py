@@ -14,7 +14,7 @@ from tests.photos.recordings.made import FIXES, IMAGES, ODOMETRY, START, Message
 from tfa.errors import BadImage, BadRecording, BadSpec, MissingExtra, NoImages
 from tfa.photos.images import find_images
 from tfa.photos.positions import Position, read_positions_csv
-from tfa.photos.recordings.extract_frames import extract_frames
+from tfa.photos.recordings.extract_frames import FrameSpec, extract_frames
 from tfa.photos.recordings.open_recording import open_recording
 
 ROS2 = Messages()
@@ -32,7 +32,7 @@ def images(count: int = 3, clock: int = 0) -> list:
 def test_every_form_gives_the_same_photos_at_the_same_places(tmp_path, name):
     rows = drive_rows(20, ros1=name.endswith("bag"))
     bag = write_bag(tmp_path / ("drive.db3" if name == "folder" else name), rows)
-    found = extract_frames(bag.parent if name == "folder" else bag, tmp_path / "out", every=4)
+    found = extract_frames(bag.parent if name == "folder" else bag, tmp_path / "out", FrameSpec(every=4))
     assert [photo.name for photo in found.photos] == [
         f"{1_700_000_000 + number // 10}.{number % 10}00000000.jpg" for number in range(0, 20, 4)
     ]
@@ -60,9 +60,11 @@ def test_one_topic_is_taken_and_several_are_listed(tmp_path):
         ("/left", "/left"): "must be of sensor_msgs/msg/NavSatFix or nav_msgs/msg/Odometry",
     }.items():
         with pytest.raises(BadRecording, match=complaint):
-            extract_frames(bag, tmp_path / "out", **dict(zip(("topic", "position_topic"), given, strict=False)))
+            extract_frames(
+                bag, tmp_path / "out", FrameSpec(**dict(zip(("topic", "position_topic"), given, strict=False)))
+            )
     assert not (tmp_path / "out").exists()
-    found = extract_frames(bag, tmp_path / "out", topic="/left", position_topic="none", every=1)
+    found = extract_frames(bag, tmp_path / "out", FrameSpec(topic="/left", position_topic="none", every=1))
     assert (len(found.photos), found.positions) == (2, None)
     bare = write_bag(tmp_path / "bare.mcap", [(at(0), FIXES, ROS2.fix(at(0), 1.0, 2.0))])
     with pytest.raises(
@@ -154,13 +156,13 @@ def test_stamps_of_two_clocks_are_not_compared(tmp_path, clock, told):
 def test_a_folder_is_used_again_or_left_alone(tmp_path):
     bag = write_bag(tmp_path / "a.mcap", drive_rows(20))
     out = tmp_path / "out"
-    first = extract_frames(bag, out, every="1s")
+    first = extract_frames(bag, out, FrameSpec(every="1s"))
     changed = first.photos[0].stat().st_mtime_ns
-    assert extract_frames(bag, out, every="1s").notes[-1] == f"the frames that {out} holds already are used"
+    assert extract_frames(bag, out, FrameSpec(every="1s")).notes[-1] == f"the frames that {out} holds already are used"
     with pytest.raises(BadSpec, match="holds other frames; choose another folder, or replace it with --force"):
-        extract_frames(bag, out, every=5)
+        extract_frames(bag, out, FrameSpec(every=5))
     assert first.photos[0].stat().st_mtime_ns == changed
-    assert len(extract_frames(bag, out, every=5, overwrite=True).photos) == 4
+    assert len(extract_frames(bag, out, FrameSpec(every=5), overwrite=True).photos) == 4
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/letter.txt").write_text("mine")
     with pytest.raises(BadSpec, match=r"exists already and is not empty; choose another folder$"):
@@ -172,15 +174,15 @@ def test_frames_that_cannot_be_read_are_refused_or_left_out(tmp_path):
     rows = [*images(2), (at(3), IMAGES, ROS2.compressed(at(3), b"\0\0\0\1h264", "h264"))]
     bag = write_bag(tmp_path / "a.mcap", rows)
     with pytest.raises(BadImage, match=r"1700000000.300000000: a CompressedImage of format 'h264'.*--skip-bad"):
-        extract_frames(bag, tmp_path / "out", every=1)
-    found = extract_frames(bag, tmp_path / "out", every=1, skip_bad=True)
+        extract_frames(bag, tmp_path / "out", FrameSpec(every=1))
+    found = extract_frames(bag, tmp_path / "out", FrameSpec(every=1), skip_bad=True)
     assert len(found.photos) == 2
     assert found.skipped[0][0] == f"{bag}@1700000000.300000000"
 
 
 def test_several_recordings_have_a_folder_each(tmp_path):
     one, other = (write_bag(tmp_path / name / "drive.mcap", drive_rows(6)) for name in ("b", "a"))
-    found = extract_frames([one, other], tmp_path / "out", every=5)
+    found = extract_frames([one, other], tmp_path / "out", FrameSpec(every=5))
     assert [photo.parent.name for photo in found.photos] == ["000-drive", "000-drive", "001-drive", "001-drive"]
     assert list(read_positions_csv(found.positions)) == [
         str(photo.relative_to(tmp_path / "out")) for photo in found.photos

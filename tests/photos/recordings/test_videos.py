@@ -12,7 +12,7 @@ from tests.photos.recordings.made import write_video
 from tfa.errors import BadPositions, BadRecording, BadSpec, MissingExtra
 from tfa.photos.find_positions import PositionSources
 from tfa.photos.positions import read_positions_csv
-from tfa.photos.recordings.extract_frames import extract_frames
+from tfa.photos.recordings.extract_frames import FrameSpec, extract_frames
 
 TRACK = """<gpx xmlns="http://www.topografix.com/GPX/1/1"><trk><trkseg>
 <trkpt lat="50" lon="8"><ele>100</ele><time>2025-06-01T12:00:00Z</time></trkpt>
@@ -22,26 +22,26 @@ TRACK = """<gpx xmlns="http://www.topografix.com/GPX/1/1"><trk><trkseg>
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi", "a.mov", "a.webm"])
 def test_every_container_gives_its_frames_and_their_times(tmp_path, name):
     video = write_video(tmp_path / name)
-    found = extract_frames(video, tmp_path / "out", every="1s")
+    found = extract_frames(video, tmp_path / "out", FrameSpec(every="1s"))
     assert [photo.name for photo in found.photos] == [f"000000000{second}.000000000.jpg" for second in range(3)]
     assert (found.seen, found.positions) == (30, None)
     shown = [np.asarray(Image.open(photo), float).mean(axis=(0, 1)) for photo in found.photos]
     assert np.abs(shown[0] - shown[1]).max() > 2  # another place every second
-    assert len(extract_frames(video, tmp_path / "new", every="new").photos) == 3
+    assert len(extract_frames(video, tmp_path / "new", FrameSpec(every="new")).photos) == 3
 
 
 def test_a_video_is_placed_along_a_track_by_when_it_was_recorded(tmp_path):
     (tmp_path / "a.gpx").write_text(TRACK)
     video = write_video(tmp_path / "a.mp4", creation_time="2025-06-01T14:00:02Z")
     along = PositionSources(gpx=tmp_path / "a.gpx", gpx_offset=-7200)
-    found = extract_frames(video, tmp_path / "out", every="10m", gpx=along)
+    found = extract_frames(video, tmp_path / "out", FrameSpec(every="10m", gpx=along))
     places = [place.lat for place in read_positions_csv(found.positions).values()]
     assert places == pytest.approx([50.0002, 50.00029, 50.00038, 50.00047], abs=1e-7)  # nine frames are 10.01 m
     assert found.photos[0].name == "1748786402.000000000.jpg"
     with pytest.raises(BadPositions, match=r"it begins 7,192 s after it.; correct the camera's clock"):
-        extract_frames(video, tmp_path / "other", gpx=PositionSources(gpx=tmp_path / "a.gpx"))
+        extract_frames(video, tmp_path / "other", FrameSpec(gpx=PositionSources(gpx=tmp_path / "a.gpx")))
     with pytest.raises(BadSpec, match="says no positions, so frames cannot be kept every 1 m; give a track with --gpx"):
-        extract_frames(video, tmp_path / "other", every="1m")
+        extract_frames(video, tmp_path / "other", FrameSpec(every="1m"))
 
 
 def test_what_is_no_video_is_refused(tmp_path, monkeypatch):
@@ -54,7 +54,7 @@ def test_what_is_no_video_is_refused(tmp_path, monkeypatch):
         ):
             extract_frames(tmp_path / name, tmp_path / "out")
     with pytest.raises(BadSpec, match="which has no topics"):
-        extract_frames(video, tmp_path / "out", topic="/camera")
+        extract_frames(video, tmp_path / "out", FrameSpec(topic="/camera"))
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(MissingExtra, match=r"pip install 'tfa-vpr\[video\]'"):
         extract_frames(video, tmp_path / "out")

@@ -18,7 +18,7 @@ from tfa.photos.find_positions import PositionSources
 from tfa.photos.images import find_images
 from tfa.photos.recordings.keyframes import DEFAULT, Every
 from tfa.photos.recordings.open_recording import open_recording
-from tfa.photos.recordings.write_frames import POSITIONS, PositionsFile, facts_of, time_of_frame, write_frames
+from tfa.photos.recordings.write_frames import POSITIONS, FrameWriter, time_of_frame
 from tfa.version import __version__
 
 NOTES = "frames.json"  # says that a folder is ours, and what it was made of
@@ -40,49 +40,61 @@ class ExtractedFrames:
         return time_of_frame(photo)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FrameSpec:
+    """Which frames of a recording are taken, and what says where they were taken.
+
+    `every` is 10 (one frame in ten), "0.5s", "2m" or "new" (what looks unlike the last one kept). A bag with one topic
+    of images, or of positions, needs no name of it; the position topic "none" takes no positions. `gpx` places frames
+    along a track, by its fields of that name.
+    """
+
+    topic: str | None = None
+    position_topic: str | None = None
+    every: str | int = DEFAULT
+    gpx: PositionSources | None = None
+
+    def __post_init__(self) -> None:
+        Every.parse(self.every)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the frames of a recording depend on, in JSON."""
+        track = None
+        if self.gpx is not None and self.gpx.gpx is not None:
+            track = [sha256_of_file(Path(self.gpx.gpx)), self.gpx.gpx_offset, self.gpx.gpx_gap]
+        every = str(Every.parse(self.every))
+        return {"topic": self.topic, "position_topic": self.position_topic, "every": every, "gpx": track}
+
+
 def extract_frames(
     recordings: str | Path | Sequence[str | Path],
     out: str | Path,
+    spec: FrameSpec | None = None,
     *,
-    topic: str | None = None,
-    position_topic: str | None = None,
-    every: str | int = DEFAULT,
-    gpx: PositionSources | None = None,
-    placed: bool = True,
     skip_bad: bool = False,
     overwrite: bool = False,
     progress: bool | Progress | None = None,
 ) -> ExtractedFrames:
     """Write the keyframes of bags or videos as photos into the folder `out`, with `positions.csv`.
 
-    Compressed images are written byte for byte, raw ones as PNG, those of videos as JPEG. `every` is 10 (one frame in
-    ten), "0.5s", "2m" or "new" (what looks unlike the last one kept). A bag with one topic of images, or of positions,
-    needs no name of it; "none" takes no positions, and nor does `placed=False` unless their topic is named. `gpx`
-    places frames along a track. A folder that was made of the same in the same way is used as it is; another one is
-    replaced only with `overwrite`.
+    Compressed images are written byte for byte, raw ones as PNG, those of videos as JPEG. A folder that was made of the
+    same in the same way is used as it is; another one is replaced only with `overwrite`. `skip_bad` leaves out frames
+    that cannot be read.
     """
     paths = [Path(recordings)] if isinstance(recordings, (str, os.PathLike)) else [Path(one) for one in recordings]
     if not paths:
         raise BadRecording("no recording was given; give a bag or a video")
-    chosen, out = Every.parse(every), Path(out)
+    spec, out = spec or FrameSpec(), Path(out)
     asked: dict[str, Any] = {"version": __version__, "recordings": [_print_of(path) for path in paths]}
-    asked |= {"topic": topic, "position_topic": position_topic, "every": str(chosen), "placed": placed}
-    asked |= {"gpx": _print_of_gpx(gpx), "skip_bad": skip_bad}
-    if out.exists() and not out.is_dir():
-        raise BadSpec(f"{out} is a file; give a folder for the frames")
-    if out.is_dir() and any(out.iterdir()):
-        known = _read_notes(out)
-        if known is not None and known["asked"] == asked:
-            return _extracted(out, known, used_again=True)
-        if known is None or not overwrite:
-            force = "" if known is None else ", or replace it with --force (overwrite=True)"
-            whose = "is not empty" if known is None else "holds other frames"
-            raise BadSpec(f"{out} exists already and {whose}; choose another folder{force}")
+    asked |= {"spec": spec.to_dict(), "skip_bad": skip_bad}
+    known = _there_already(out, asked, overwrite=overwrite)
+    if known is not None:
+        return _extracted(out, known, used_again=True)
     with saying_what_ran_out(out):
         make_folder(out.absolute().parent)
         partial = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
         try:
-            parts = _write_all(paths, partial, chosen, asked, gpx, progress)
+            parts = _write_all(paths, partial, spec, skip_bad, as_progress(progress))
             write_json(partial / NOTES, {"asked": asked, "recordings": parts})
             partial.chmod(0o755)
             _put_in_place(partial, out)
@@ -92,25 +104,33 @@ def extract_frames(
     return _extracted(out, {"asked": asked, "recordings": parts})
 
 
+def _there_already(out: Path, asked: dict[str, Any], *, overwrite: bool) -> dict[str, Any] | None:
+    """What a folder of the same frames says; None if there is nothing, or what may be replaced. Others are refused."""
+    if out.exists() and not out.is_dir():
+        raise BadSpec(f"{out} is a file; give a folder for the frames")
+    if not out.is_dir() or not any(out.iterdir()):
+        return None
+    known = _read_notes(out)
+    if known is None:
+        raise BadSpec(f"{out} exists already and is not empty; choose another folder")
+    if known["asked"] != asked and not overwrite:
+        raise BadSpec(
+            f"{out} exists already and holds other frames; choose another folder, or replace it with --force "
+            "(overwrite=True)"
+        )
+    return known if known["asked"] == asked else None
+
+
 def _write_all(
-    paths: Sequence[Path],
-    folder: Path,
-    every: Every,
-    asked: dict[str, Any],
-    gpx: PositionSources | None,
-    progress: bool | Progress | None,
+    paths: Sequence[Path], folder: Path, spec: FrameSpec, skip_bad: bool, progress: Progress
 ) -> list[dict[str, Any]]:
     """Frames of every recording; those of several in a folder each."""
-    positions, parts = PositionsFile(folder), []
-    placed = asked["placed"] or every.unit == "metres"
+    writer, parts = FrameWriter(folder, Every.parse(spec.every), spec.gpx, skip_bad), []
     for path, inside in zip(paths, _folders(paths), strict=True):
-        with open_recording(path, asked["topic"], asked["position_topic"], placed=placed) as recording:
-            written = write_frames(
-                recording, folder, inside, every, positions, gpx=gpx, skip_bad=asked["skip_bad"],
-                progress=as_progress(progress),
-            )  # fmt: skip
-            parts.append({"file": str(path), **recording.facts(), **facts_of(written)})
-    positions.sync()
+        with open_recording(path, spec.topic, spec.position_topic) as recording:
+            written = writer.write(recording, inside, progress)
+            parts.append({"file": str(path), **recording.facts(), **written.to_dict()})
+    writer.positions.sync()
     return parts
 
 
@@ -169,9 +189,3 @@ def _print_of(path: Path) -> dict[str, Any]:
         raise BadRecording(f"{path} cannot be read: {error.strerror}; give a bag or a video", path) from None
     size, changed = sum(one.st_size for one in facts), max((one.st_mtime_ns for one in facts), default=0)
     return {"path": str(path.resolve()), "bytes": size, "modified_ns": changed}
-
-
-def _print_of_gpx(gpx: PositionSources | None) -> list[Any] | None:
-    if gpx is None or gpx.gpx is None:
-        return None
-    return [sha256_of_file(Path(gpx.gpx)), gpx.gpx_offset, gpx.gpx_gap]

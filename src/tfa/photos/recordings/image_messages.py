@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -77,8 +76,8 @@ def _samples(message: Any, height: int, across: int, wide: bool) -> np.ndarray:
     rows = np.ascontiguousarray(rows)
     if not wide:
         return rows
-    order = ">" if message.is_bigendian else "<"
-    return rows.view(np.dtype(np.uint16).newbyteorder(order)).astype(np.dtype(np.uint16).newbyteorder(sys.byteorder[0]))
+    given = np.dtype(">u2" if message.is_bigendian else "<u2")
+    return rows.view(given).astype(np.uint16)
 
 
 def _bytes(samples: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ from pathlib import Path
 BAGS = (".bag", ".db3", ".mcap")
 VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm")
 BAG_BYTES = {b"#ROSBAG V": ".bag", b"SQLite format 3\0": ".db3", b"\x89MCAP0\r\n": ".mcap"}
+NONE = "none"  # a position topic that is none
 METADATA = "metadata.yaml"  # of a ROS 2 bag, which is a folder
 _SIGN = b"rosbag2_bagfile_information"
 ALLOWED = "a ROS 1 bag (.bag), a ROS 2 bag (.db3, .mcap or its folder), or a video (.mp4, .mkv, .avi, .mov, .webm)"

@@ -7,15 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tfa.errors import BadRecording, BadSpec
-from tfa.photos.recordings.kinds import ALLOWED, BAGS, VIDEOS, bag_by_content, is_bag_folder
+from tfa.photos.recordings.kinds import ALLOWED, BAGS, NONE, VIDEOS, bag_by_content, is_bag_folder
 from tfa.photos.recordings.recording import Recording
 
 
 @contextmanager
-def open_recording(
-    path: Path, topic: str | None = None, position_topic: str | None = None, *, placed: bool = True
-) -> Iterator[Recording]:
-    """A recording whose frames can be read. Without `placed`, positions are read only if their topic is named."""
+def open_recording(path: Path, topic: str | None = None, position_topic: str | None = None) -> Iterator[Recording]:
+    """A recording whose frames can be read; of a bag, topics are named where there are several, or are "none"."""
     from tfa.photos.recordings.ros_bags import open_bag
     from tfa.photos.recordings.videos import open_video
 
@@ -23,10 +21,10 @@ def open_recording(
         raise BadRecording(f"{path} does not exist; give {ALLOWED}", path)
     is_bag = is_bag_folder(path) or (not path.is_dir() and (path.suffix in BAGS or bag_by_content(path) is not None))
     if is_bag:
-        with open_bag(path, topic, position_topic, placed) as bag:
+        with open_bag(path, topic, position_topic) as bag:
             yield bag
     elif path.suffix.lower() in VIDEOS and not path.is_dir():
-        if topic is not None or position_topic is not None:
+        if topic is not None or position_topic not in (None, NONE):
             raise BadSpec(f"{path} is a video, which has no topics; leave out --topic and --position-topic")
         with open_video(path) as video:
             yield video

@@ -61,7 +61,11 @@ class Recording(Protocol):
     path: Path
     total: int  # frames, as far as is known before they are read
     notes: list[str]
-    placed: bool  # does it say positions?
+
+    @property
+    def placed(self) -> bool:
+        """Does it say positions?"""
+        ...
 
     def frames(self) -> Iterator[Frame]:
         """All frames, in the order of time; they cannot be read after the next one was asked for."""

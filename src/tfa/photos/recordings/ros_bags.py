@@ -12,11 +12,10 @@ from typing import Any
 from tfa.errors import BadImage, BadRecording, MissingExtra, from_os_error
 from tfa.photos.positions import count_of
 from tfa.photos.recordings.image_messages import IMAGES, picture_of
-from tfa.photos.recordings.kinds import bag_by_content
+from tfa.photos.recordings.kinds import NONE, bag_by_content
 from tfa.photos.recordings.recording import Frame, Picture
 from tfa.photos.recordings.tracks import POSITIONS, Clocked, MessageTrack, read_track
 
-NONE = "none"  # a position topic that is none
 APART = 60_000_000_000  # nanoseconds by which two clocks may be apart and still be one
 LISTED = 40  # topics that an error lists
 _RECOVER = {
@@ -40,8 +39,8 @@ class Topic:
 
 
 @contextmanager
-def open_bag(path: Path, topic: str | None, position_topic: str | None, placed: bool) -> Iterator[BagRecording]:
-    """A bag whose topics are chosen; without `placed`, positions are read only if their topic is named."""
+def open_bag(path: Path, topic: str | None, position_topic: str | None) -> Iterator[BagRecording]:
+    """A bag whose topics are chosen."""
     reader = _reader(path)
     with _said_of(path):
         reader.open()
@@ -50,9 +49,7 @@ def open_bag(path: Path, topic: str | None, position_topic: str | None, placed: 
             topics = _topics(reader)
         images = chosen(topics, topic, IMAGES, path, "--topic", "images")
         assert images is not None, "a bag without one is refused"
-        positions = None
-        if position_topic is not None or placed:
-            positions = chosen(topics, position_topic, tuple(POSITIONS), path, "--position-topic", "positions")
+        positions = chosen(topics, position_topic, tuple(POSITIONS), path, "--position-topic", "positions")
         yield BagRecording(path, reader, images, positions)
     finally:
         reader.close()

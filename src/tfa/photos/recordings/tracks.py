@@ -61,7 +61,7 @@ def read_track(messages: Iterable[Clocked], kind: str, topic: str, *, stamped: b
         )
     is_global = kind == NAV_SAT_FIX
     if all(heading == _NEVER_TURNED for *_, heading in rows):  # nobody set it
-        rows = [(*row, math.nan) for *row, _ in rows]
+        rows = [(time, first, second, alt, math.nan) for time, first, second, alt, _ in rows]
     first_ns = min(time for time, *_ in rows)
     table = np.array([((time - first_ns) / 1e9, *point) for time, *point in sorted(rows)], np.float64)
     _, first = np.unique(table[:, 0], return_index=True)

@@ -31,6 +31,10 @@ class Written:
     notes: list[str] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
+    def to_dict(self) -> dict[str, Any]:
+        skipped = [{"file": file, "reason": reason} for file, reason in self.skipped]
+        return {**vars(self), "skipped": skipped}
+
 
 def name_of_frame(time_ns: int) -> str:
     """Names in the order of time: seconds, then nanoseconds."""
@@ -71,50 +75,48 @@ class PositionsFile:
                 os.fsync(rows.fileno())
 
 
-def write_frames(
-    recording: Recording,
-    folder: Path,
-    inside: str,
-    every: Every,
-    positions: PositionsFile,
-    *,
-    gpx: PositionSources | None = None,
-    skip_bad: bool = False,
-    progress: Progress,
-) -> Written:
-    """Write the keyframes of a recording below `folder`, in `inside` of it; one of them is in memory at a time."""
-    if every.unit == "metres" and not recording.placed and (gpx is None or gpx.gpx is None):
-        raise BadSpec(
-            f"{recording.path} says no positions, so frames cannot be kept every {every.amount:g} m; give a track with "
-            "--gpx, a --position-topic, or --every 1s"
-        )
-    (folder / inside).mkdir(exist_ok=True)
-    keyframes, written = Keyframes(every), Written()
-    placing = _Placing(recording, gpx)
-    with progress.task(f"reading {recording.path.name}", recording.total, "frames") as task:
-        for frame in placing.frames():
-            task.advance()
-            try:
-                if not keyframes.keeps(frame):
-                    continue
-                name = _write(frame, folder / inside)
-            except BadImage as error:
-                if not skip_bad:
-                    raise BadImage(f"{error}; --skip-bad leaves such frames out", *error.paths) from None
-                written.skipped.append((f"{recording.path}@{name_of_frame(frame.time_ns)}", str(error)))
-                continue
-            written.kept += 1
-            if frame.position is not None:
-                positions.add(f"{inside}/{name}" if inside else name, frame.time_ns, frame.position)
-    written.seen = keyframes.seen
-    written.notes += [*recording.notes, *placing.notes()]
-    if keyframes.unplaced:
-        written.notes.append(f"{count_of(keyframes.unplaced, 'frame')} without a position, of which none was kept")
-    if not written.kept:
-        raise _nothing_kept(recording, written)
-    kept = f"{written.kept:,} of {count_of(written.seen, 'frame')} kept, {every.in_words}"
-    written.notes = [f"{recording.path.name}: {note}" for note in (kept, *written.notes)]
-    return written
+class FrameWriter:
+    """Writes the keyframes of one recording after the other below a folder; one of them is in memory at a time."""
+
+    def __init__(self, folder: Path, every: Every, gpx: PositionSources | None, skip_bad: bool) -> None:
+        self.folder, self.every, self.gpx, self.skip_bad = folder, every, gpx, skip_bad
+        self.positions = PositionsFile(folder)
+
+    def write(self, recording: Recording, inside: str, progress: Progress) -> Written:
+        """The keyframes of a recording, in `inside` of the folder."""
+        placing = _Placing(recording, self.gpx)
+        if self.every.unit == "metres" and not recording.placed and placing.track is None:
+            raise BadSpec(
+                f"{recording.path} says no positions, so frames cannot be kept every {self.every.amount:g} m; give a "
+                "track with --gpx, or --every 1s"
+            )
+        (self.folder / inside).mkdir(exist_ok=True)
+        keyframes, written = Keyframes(self.every), Written()
+        with progress.task(f"reading {recording.path.name}", recording.total, "frames") as task:
+            for frame in placing.frames():
+                task.advance()
+                try:
+                    if keyframes.keeps(frame):
+                        self._keep(frame, inside)
+                        written.kept += 1
+                except BadImage as error:
+                    if not self.skip_bad:
+                        raise BadImage(f"{error}; --skip-bad leaves such frames out", *error.paths) from None
+                    written.skipped.append((f"{recording.path}@{name_of_frame(frame.time_ns)}", str(error)))
+        written.seen = keyframes.seen
+        if not written.kept:
+            raise _nothing_kept(recording, written)
+        kept = f"{written.kept:,} of {count_of(written.seen, 'frame')} kept, {self.every.in_words}"
+        notes = [kept, *recording.notes, *placing.notes()]
+        if keyframes.unplaced:
+            notes.append(f"{count_of(keyframes.unplaced, 'frame')} without a position, of which none was kept")
+        written.notes = [f"{recording.path.name}: {note}" for note in notes]
+        return written
+
+    def _keep(self, frame: Frame, inside: str) -> None:
+        name = _write(frame, self.folder / inside)
+        if frame.position is not None:
+            self.positions.add(f"{inside}/{name}" if inside else name, frame.time_ns, frame.position)
 
 
 def _nothing_kept(recording: Recording, written: Written) -> BadRecording:
@@ -177,9 +179,3 @@ class _Placing:
             f"{count_of(self.outside, 'frame')} taken outside {Path(str(self.sources.gpx)).name} or in a gap of it"
         )
         return [outside] if self.outside else []
-
-
-def facts_of(written: Written) -> dict[str, Any]:
-    """What a recording came to, in JSON."""
-    skipped = [{"file": file, "reason": reason} for file, reason in written.skipped]
-    return {"kept": written.kept, "seen": written.seen, "notes": written.notes, "skipped": skipped}
