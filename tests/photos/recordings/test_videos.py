@@ -1,7 +1,8 @@
-"""Videos as photos: times, turned ones, tracks, and what is refused."""
+"""Videos as photos: times, tracks, turned ones, and what is refused."""
 
 from __future__ import annotations
 
+import struct
 import sys
 
 import numpy as np
@@ -42,6 +43,22 @@ def test_a_video_is_placed_along_a_track_by_when_it_was_recorded(tmp_path):
         extract_frames(video, tmp_path / "other", FrameSpec(gpx=PositionSources(gpx=tmp_path / "a.gpx")))
     with pytest.raises(BadSpec, match="says no positions, so frames cannot be kept every 1 m; give a track with --gpx"):
         extract_frames(video, tmp_path / "other", FrameSpec(every="1m"))
+
+
+def test_a_video_that_was_held_upright_is_shown_upright(tmp_path):
+    """A phone writes its picture lying, and a matrix that turns it clockwise (ISO 14496-12, `tkhd`)."""
+    video = write_video(tmp_path / "a.mp4", frames=1)
+    lying = extract_frames(video, tmp_path / "lying").photos[0]
+    content = bytearray(video.read_bytes())
+    matrix = struct.pack(">9i", 1 << 16, 0, 0, 0, 1 << 16, 0, 0, 0, 1 << 30)
+    turned = struct.pack(">9i", 0, 1 << 16, 0, -(1 << 16), 0, 0, 0, 0, 1 << 30)
+    where = content.index(matrix, content.index(b"tkhd"))
+    content[where : where + 36] = turned
+    (tmp_path / "b.mp4").write_bytes(content)
+    upright = Image.open(extract_frames(tmp_path / "b.mp4", tmp_path / "upright").photos[0])
+    assert upright.size == (48, 64)
+    apart = np.asarray(upright, float) - np.rot90(np.asarray(Image.open(lying), float), -1)
+    assert np.abs(apart).mean() < 2  # both are JPEGs
 
 
 def test_what_is_no_video_is_refused(tmp_path, monkeypatch):
