@@ -17,6 +17,7 @@ from tfa.errors import BadRecording, BadSpec
 from tfa.photos.find_positions import PositionSources
 from tfa.photos.images import find_images
 from tfa.photos.recordings.keyframes import DEFAULT, Every
+from tfa.photos.recordings.kinds import NONE
 from tfa.photos.recordings.open_recording import open_recording
 from tfa.photos.recordings.write_frames import POSITIONS, FrameWriter, time_of_frame
 from tfa.version import __version__
@@ -126,8 +127,10 @@ def _write_all(
 ) -> list[dict[str, Any]]:
     """Frames of every recording; those of several in a folder each."""
     writer, parts = FrameWriter(folder, Every.parse(spec.every), spec.gpx, skip_bad), []
+    tracked = spec.gpx is not None and spec.gpx.gpx is not None
+    placed_by = NONE if tracked and spec.position_topic is None else spec.position_topic
     for path, inside in zip(paths, _folders(paths), strict=True):
-        with open_recording(path, spec.topic, spec.position_topic) as recording:
+        with open_recording(path, spec.topic, placed_by) as recording:
             written = writer.write(recording, inside, progress)
             parts.append({"file": str(path), **recording.facts(), **written.to_dict()})
     writer.positions.sync()

@@ -74,9 +74,11 @@ class Keyframes:
         self._shown: np.ndarray | None = None
 
     def keeps(self, frame: Frame) -> bool:
-        kept = getattr(self, f"_by_{self.every.unit}")(frame)
-        self.seen += 1
-        self._before = frame.time_ns
+        try:
+            kept = getattr(self, f"_by_{self.every.unit}")(frame)
+        finally:  # also one that cannot be decoded was seen
+            self.seen += 1
+            self._before = frame.time_ns
         if kept:
             self._last = frame
         return bool(kept)

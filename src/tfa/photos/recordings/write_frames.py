@@ -103,11 +103,11 @@ class FrameWriter:
                     if not self.skip_bad:
                         raise BadImage(f"{error}; --skip-bad leaves such frames out", *error.paths) from None
                     written.skipped.append((f"{recording.path}@{name_of_frame(frame.time_ns)}", str(error)))
-        written.seen = keyframes.seen
+        written.seen, more = keyframes.seen, placing.notes()
         if not written.kept:
             raise _nothing_kept(recording, written)
         kept = f"{written.kept:,} of {count_of(written.seen, 'frame')} kept, {self.every.in_words}"
-        notes = [kept, *recording.notes, *placing.notes()]
+        notes = [kept, *recording.notes, *more]
         if keyframes.unplaced:
             notes.append(f"{count_of(keyframes.unplaced, 'frame')} without a position, of which none was kept")
         written.notes = [f"{recording.path.name}: {note}" for note in notes]
@@ -144,7 +144,7 @@ def _write(frame: Frame, folder: Path) -> str:
 
 
 class _Placing:
-    """Frames with the positions of a GPX track, where that has them, else their own."""
+    """Frames with the positions of a GPX track if there is one, and no others: the two may not be of one kind."""
 
     def __init__(self, recording: Recording, gpx: PositionSources | None) -> None:
         self.recording, self.sources = recording, gpx
@@ -162,7 +162,7 @@ class _Placing:
             self.first, self.last = utc if self.first is None else self.first, utc
             position = self.track.at(utc, self.sources.gpx_gap)
             self.placed, self.outside = self.placed + (position is not None), self.outside + (position is None)
-            yield frame if position is None else replace(frame, position=position)
+            yield replace(frame, position=position)
 
     def notes(self) -> list[str]:
         if self.track is None or self.sources is None or self.first is None:
