@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from tfa.photos.find_positions import PositionSources as PositionSources
     from tfa.photos.given import Photo as Photo
     from tfa.photos.positions import Position as Position
+    from tfa.photos.recordings.extract_frames import FrameSpec as FrameSpec
+    from tfa.photos.recordings.extract_frames import extract_frames as extract_frames
     from tfa.pipeline import calibrate as calibrate
     from tfa.pipeline import encode as encode
     from tfa.pipeline import fit as fit
@@ -59,6 +61,7 @@ _HOMES = {
     "tfa.photos.find_positions": ("PositionSources",),
     "tfa.photos.given": ("Photo",),
     "tfa.photos.positions": ("Position",),
+    "tfa.photos.recordings.extract_frames": ("FrameSpec", "extract_frames"),
     "tfa.pipeline": ("calibrate", "encode", "fit", "fit_dual", "fit_judged", "fit_second_order"),
     "tfa.search.store": ("Region", "Where"),
 }

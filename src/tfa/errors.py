@@ -68,6 +68,10 @@ class BadPositions(TfaError):
     """A positions file cannot be read or matches no image."""
 
 
+class BadRecording(TfaError):
+    """A bag or a video cannot be read, or holds no frames of the kind that was asked for."""
+
+
 class BadManifest(TfaError):
     """A list of photos cannot be read."""
 

@@ -25,6 +25,7 @@ from tfa.cli import (
     evaluate,
     explain,
     export,
+    frames,
     info,
     merge,
     prune,
@@ -166,6 +167,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa build photos/ --out town.tfa --positions where.csv --skip-bad",
         "tfa build photos/ --out town.tfa --head second-order --carrier blend",
         "tfa build north/ south/ --out town.tfa --encoder dinov2-b14 --weights vitb14.pth",
+        "tfa build drive.mcap --out town.tfa --topic /camera/image/compressed --every 1m",
     ),
     query.query: (
         "tfa query town.tfa photo.jpg",
@@ -175,6 +177,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa query town.tfa photo.jpg --calibration night",
         "tfa query town.tfa photo.jpg --verify --candidates 50",
         "tfa query town.tfa --sequence drive/ --json > path.json",
+        "tfa query town.tfa drive.bag --every 2s",
         "tfa query postgres://maps@localhost/geo/town photo.jpg --region 13.3,52.4,13.5,52.6",
     ),
     explain.explain: (
@@ -233,6 +236,11 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
     tiles.tiles: (
         "tfa tiles ortho.tif --out tiles/ --size 100 --step 50",
         "tfa build tiles/ --out ortho.tfa --positions tiles/positions.csv",
+    ),
+    frames.frames: (
+        "tfa frames drive.mcap --out frames/ --topic /camera/image/compressed --every 1m",
+        "tfa frames ride.mp4 --out frames/ --every 1s --gpx ride.gpx",
+        "tfa build frames/ --out drive.tfa --positions frames/positions.csv",
     ),
     config.config: ("tfa config", "TFA_FAST=1 tfa config --json"),
     encoders.encoders: ("tfa encoders", "tfa encoders --json"),

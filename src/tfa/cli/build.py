@@ -10,7 +10,7 @@ import typer
 
 from tfa.base.config import EncoderOptions, HeadSpec, MapSpec, VerifySpec
 from tfa.base.shell import command
-from tfa.cli import build_engine, options
+from tfa.cli import build_engine, options, recordings
 from tfa.cli.console import print_json, say, show_notes, wants_progress
 from tfa.cli.show_map import show_map
 from tfa.errors import BadSpec, TfaError
@@ -24,7 +24,8 @@ def build(
         list[str],
         typer.Argument(
             metavar="PHOTOS",
-            help="Photos, or folders searched for photos; with --engine also a manifest (.csv, .parquet) or a bucket.",
+            help="Photos, or folders searched for photos; or bags and videos; with --engine also a manifest "
+            "(.csv, .parquet) or a bucket.",
         ),
     ],
     out: Annotated[Path | None, typer.Option(metavar="NAME.tfa", help="The map to write, a folder.")] = None,
@@ -34,6 +35,17 @@ def build(
     gpx_offset: options.GpxOffset = None,
     gpx_gap: options.GpxGap = None,
     utm: options.Utm = None,
+    topic: recordings.Topic = None,
+    position_topic: recordings.PositionTopic = None,
+    every: recordings.Every = None,
+    frames: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            file_okay=False,
+            help="Where the frames of a recording are kept as photos. Beside the map, as NAME-frames, if not given.",
+        ),
+    ] = None,
     skip_bad: options.SkipBad = False,
     head: Annotated[
         str,
@@ -123,6 +135,10 @@ def build(
     sources = options.sources_of(positions, gpx, gpx_offset, gpx_gap, utm)
     if engine is not None and (gpx is not None or utm is not None):
         raise BadSpec("--gpx and --utm are for maps in folders; list lat and lon in the manifest of photos instead")
+    chosen = recordings.FrameOptions(topic, position_topic, every, frames)
+    recorded = recordings.are_recordings(photos, chosen)
+    if recorded and engine is not None:
+        raise BadSpec("recordings are for maps in folders; make photos of them first with: tfa frames")
     spec = HeadSpec(words=words)
     encoding = dataclasses.replace(encoding, batch_size=batch_size, skip_bad=skip_bad)
     progress = wants_progress(quiet)
@@ -132,7 +148,12 @@ def build(
         return
 
     assert out is not None, "checked above"
-    paths = [Path(photo) for photo in photos]
+    paths, notes, skipped = [Path(photo) for photo in photos], list[str](), list[tuple[str, str]]()
+    if recorded:
+        found, sources = recordings.frames_for_map(
+            paths, out, chosen, sources, skip_bad=skip_bad, overwrite=force, progress=progress
+        )
+        paths, notes, skipped = [found.folder], found.notes, found.skipped
     place_map = PlaceMap.build(
         paths[0] if len(paths) == 1 else paths,
         encoder=encoder,
@@ -143,6 +164,7 @@ def build(
         progress=progress,
     )
     place_map.save(out, overwrite=force)
+    place_map.notes, place_map.skipped = [*notes, *place_map.notes], [*skipped, *place_map.skipped]
     report(place_map, out, json=json)
 
 

@@ -11,9 +11,9 @@ import typer
 
 from tfa.base.config import AUTO, ONLY_SURE, Candidates, EncoderOptions, LeastConfidence
 from tfa.base.sentences import CONFIDENCE_RULE, SURE_RULE
-from tfa.cli import options
+from tfa.cli import options, recordings
 from tfa.cli.answer_files import AnswerFiles, answer_files
-from tfa.cli.console import print_json
+from tfa.cli.console import print_json, show_notes
 from tfa.cli.show_answers import end_with_errors, entry, show, write_montage
 from tfa.search.stores import is_url
 
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 @options.with_encoder
 def query(
+    context: typer.Context,
     map: options.MapPath,
     photos: Annotated[
-        list[Path] | None, typer.Argument(metavar="PHOTO|FOLDER", help="Photos, or folders searched for photos.")
+        list[Path] | None,
+        typer.Argument(metavar="PHOTO|FOLDER", help="Photos, or folders searched for photos; or bags and videos."),
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Hits shown for each photo.")] = 5,
     json: options.AsJson = False,
@@ -93,10 +95,9 @@ def query(
         Path | None,
         typer.Option(
             exists=True,
-            file_okay=False,
-            metavar="FOLDER",
-            help="Consecutive frames of one drive, in the order of their names: a filter follows the camera through "
-            "the map. The map's photos must be in driving order, or have positions.",
+            metavar="FOLDER|RECORDING",
+            help="Consecutive frames of one drive, in the order of their names, or a bag or a video: a filter follows "
+            "the camera through the map. The map's photos must be in driving order, or have positions.",
         ),
     ] = None,
     no_online: Annotated[
@@ -107,6 +108,18 @@ def query(
             "answers to those after them, without labels.",
         ),
     ] = False,
+    topic: recordings.Topic = None,
+    position_topic: recordings.PositionTopic = None,
+    every: recordings.Every = None,
+    frames: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            file_okay=False,
+            help="Where the frames of a recording are kept as photos. If not given, they are kept until "
+            "the answers are printed.",
+        ),
+    ] = None,
     engine: Annotated[
         str | None,
         typer.Option(
@@ -137,10 +150,16 @@ def query(
     where = options.where_of(session, region)
     files = AnswerFiles(out or [], images, utm)
     files.check_options()
+    chosen = recordings.FrameOptions(topic, position_topic, every, frames)
     place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json, checksum=checksum)
     files.check_positions(place_map)
     place_map.use_engine(engine)
-    queries = expanded([sequence] if sequence else photos or [])
+    given = [sequence] if sequence else photos or []
+    if recordings.are_recordings(given, chosen):
+        asked = recordings.frames_to_ask(given, chosen, context, progress=progress)
+    else:
+        asked = recordings.Queries(expanded(given))
+    queries = asked.photos
     common: dict[str, Any] = {"min_confidence": least, "calibration": calibration, "progress": progress}
     common |= {"k": k, "verify": verify, "candidates": wanted}
     answers: Answers[Any]
@@ -152,6 +171,7 @@ def query(
         from tfa.maps.sequence import query_sequence
 
         answers = query_sequence(place_map, queries, online=not no_online, sequence=sequence is not None, **common)
+    asked.name_frames(answers)
     files.write(answers, place_map, calibration, time.perf_counter() - started)
     if montage is not None:  # before anything is printed: whoever reads that may leave
         write_montage(montage, answers, least)
@@ -165,7 +185,8 @@ def query(
         )
     else:
         show(answers, k, least)
-    end_with_errors(answers)
+    show_notes(asked.notes)
+    end_with_errors(answers, [reason for _, reason in asked.skipped])
 
 
 def candidates_given(text: str | None) -> Candidates | None:
@@ -182,6 +203,12 @@ def candidates_given(text: str | None) -> Candidates | None:
 
 def check_combination(photos: Sequence[Path] | None, sequence: Path | None, engine: str | None, filtered: bool) -> None:
     """Refuse options that do not go together."""
+    from tfa.photos.recordings.kinds import is_recording
+
+    if sequence is not None and not sequence.is_dir() and not is_recording(sequence):
+        raise typer.BadParameter(
+            f"{sequence} is a file; give a folder of frames, a bag or a video", param_hint="--sequence"
+        )
     if sequence is not None and filtered:
         raise typer.BadParameter("a sequence is followed through the whole map; leave out --session and --region")
     if (sequence is None) == (not photos):

@@ -23,9 +23,9 @@ NEVER_SURE = (
 MONTAGE_ROWS = 60  # a taller picture is no longer a picture
 
 
-def end_with_errors(answers: Sequence[Any]) -> None:
-    """The exit code is 1 if a photo could not be read."""
-    failed = [answer.error for answer in answers if answer.error is not None]
+def end_with_errors(answers: Sequence[Any], unread: Sequence[str] = ()) -> None:
+    """The exit code is 1 if a photo could not be read; `unread` says why frames of a recording could not."""
+    failed = [*unread, *(answer.error for answer in answers if answer.error is not None)]
     for error in failed:
         show_error(error)
     if failed:
@@ -72,7 +72,9 @@ def show_together(answers: Answers[Any]) -> None:
 
 
 def entry(answer: Any) -> dict[str, Any]:
-    entry: dict[str, Any] = {"query": str(answer.query)}
+    entry: dict[str, Any] = {"query": answer.name}
+    if answer.time_ns is not None:
+        entry["time_ns"] = answer.time_ns
     if answer.error is not None:
         entry["error"] = answer.error
     if getattr(answer, "lost", None) is not None:
@@ -95,7 +97,7 @@ def _no_place(answer: Any, least: LeastConfidence) -> str:
 
 
 def show_one(answer: Any, least: LeastConfidence) -> None:
-    say(str(answer.query), style="bold")
+    say(answer.name, style="bold")
     if not answer.hits:
         say(f"  {_no_place(answer, least)}", style="yellow")
         return
@@ -115,7 +117,7 @@ def show_many(answers: Sequence[Any], k: int, least: LeastConfidence) -> None:
     columns, placed = _columns(answers), any(answer.place is not None for answer in answers)
     table = open_table("query", "best image", *columns, *(["place"] if placed else []), fold=FOLDED)
     for answer in answers:
-        query = str(answer.query)
+        query = answer.name
         if answer.hits:
             table.add_row(query, *_cells(answer.hits[0], columns), *([str(answer.place or "–")] if placed else []))
         else:
@@ -145,7 +147,7 @@ def write_montage(path: Path, answers: Sequence[Any], least: LeastConfidence) ->
     rows = []
     for answer in answers[:MONTAGE_ROWS]:
         file = Path(answer.query)
-        title = str(file) if answer.hits else f"{file}: {_no_place(answer, least)}"
+        title = answer.name if answer.hits else f"{answer.name}: {_no_place(answer, least)}"
         tiles = []
         for hit in answer.hits:
             where = [] if hit.position is None else [str(hit.position)]

@@ -118,6 +118,13 @@ class Answer:
     verified: bool = field(default=False, kw_only=True)
     place: Place | None = field(default=None, kw_only=True)  # None where the hits are none or do not agree
     no_place: str | None = field(default=None, kw_only=True)  # why there is no place
+    time_ns: int | None = field(default=None, kw_only=True)  # when a frame of a recording was taken, since 1970
+    frame: str | None = field(default=None, kw_only=True)  # where it is from, if its file is not kept
+
+    @property
+    def name(self) -> str:
+        """What the photo is called in print; `query` is where it is read."""
+        return self.frame or str(self.query)
 
     @property
     def as_hits(self) -> Hits:

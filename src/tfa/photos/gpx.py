@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree.ElementTree import Element
@@ -12,35 +11,10 @@ import numpy as np
 
 from tfa.base.reading import parse_xml, read_bounded
 from tfa.errors import BadPositions
-from tfa.photos.positions import LIMITS, Position, number_of
+from tfa.photos.positions import LIMITS, number_of
+from tfa.photos.track import Track
 
 TRACK_BYTES = 64_000_000  # a point a second for five days
-
-
-@dataclass(frozen=True)
-class Track:
-    """Points by growing time. Between two of them the track is straight, where both are of one segment."""
-
-    times: np.ndarray  # p, seconds since 1970
-    points: np.ndarray  # p 3: latitude, longitude, altitude or nan
-    segments: np.ndarray  # p
-
-    def at(self, utc: float, gap: float) -> Position | None:
-        """Where it was; None before its start, after its end, and between points more than `gap` seconds apart."""
-        after = int(np.searchsorted(self.times, utc))
-        if after < len(self.times) and self.times[after] == utc:
-            return _position(self.points[after])
-        if not 0 < after < len(self.times):
-            return None
-        start, end = self.times[after - 1 : after + 1]
-        if end - start > gap or self.segments[after - 1] != self.segments[after]:
-            return None
-        one, other = self.points[after - 1].copy(), self.points[after]
-        step = other - one
-        step[1] = (step[1] + 180) % 360 - 180  # the short way, also across the 180th meridian
-        there = one + step * ((utc - start) / (end - start))
-        there[1] = (there[1] + 180) % 360 - 180
-        return _position(there)
 
 
 def read_gpx(path: Path) -> Track:
@@ -67,7 +41,8 @@ def read_gpx(path: Path) -> Track:
     # Of points with one time the first counts: a pause may be written twice.
     table = np.array(sorted(rows, key=lambda row: row[0]), np.float64)
     _, first = np.unique(table[:, 0], return_index=True)
-    return Track(table[first, 0], table[first, 1:4], table[first, 4].astype(np.int64))
+    points = np.column_stack([table[first, 1:4], np.full(len(first), np.nan)])  # a track says no heading
+    return Track(table[first, 0], points, table[first, 4].astype(np.int64))
 
 
 def _row(point: Element) -> tuple[float, float, float, float] | None:
@@ -93,8 +68,3 @@ def _degrees(point: Element, name: str) -> float:
     if number is None or abs(number) > LIMITS[name][0]:
         raise ValueError(f"the {name} of a point is {given[:80]!r}, must be degrees")
     return number
-
-
-def _position(point: np.ndarray) -> Position:
-    lat, lon, alt = (float(value) for value in point)
-    return Position(lat=lat, lon=lon, alt=None if math.isnan(alt) else alt)

@@ -14,6 +14,7 @@ from PIL import Image, UnidentifiedImageError
 from tfa.errors import BadImage, BadSpec, NoImages
 from tfa.photos.given import A_FILE, EMPTY, Photo, Source, check_kind, short_name_of
 from tfa.photos.jpeg_scans import MOST_SCANS, too_many_scans
+from tfa.photos.recordings.kinds import BAGS, VIDEOS
 
 # Pillow names these formats but holds no pixel decoder for them on every system: a folder that also has
 # a video or a data file in it must not stop at that file.
@@ -58,6 +59,12 @@ def find_images(source: Source | Sequence[Source]) -> list[Path]:
                     path,
                 )
             found += inside
+        elif path.suffix.lower() in (*BAGS, *VIDEOS) and path.exists():
+            raise NoImages(
+                f"{path} is a recording, not an image; make photos of it first, with: tfa frames {path.name} "
+                "--out FOLDER (tfa.extract_frames)",
+                path,
+            )
         elif path.exists():
             found.append(path)
         else:

@@ -38,6 +38,8 @@ TARGETS: dict[str, tuple[str, str, str, int, int]] = {
     "positives": ("layouts", "positives", "ground truth of datasets", 30, 3_000),
     "tables of truth": ("layouts", "tables", "ground truth of datasets", 30, 3_000),
     "poses": ("layouts", "poses", "ground truth of datasets", 30, 3_000),
+    "bags": ("recordings", "bags", "bags and videos", 40, 6_000),
+    "videos": ("recordings", "videos", "bags and videos", 15, 2_000),
     "safetensors": ("weights", "safetensors", "weights of encoders", 15, 1_500),
     "torch": ("weights", "pth", "weights of encoders", 15, 1_500),
 }

@@ -116,7 +116,8 @@ def union_table(rows: Sequence[Row]) -> str:
 
 def ray_table(rows: Sequence[Row]) -> str:
     head = ("build", "encoder", "images", "seconds", "images a second", "beyond one process, ms an image",
-            "to the clean build of two nodes", "every image once, same map", "shards done before → not repeated")  # fmt: skip
+            "to the clean build of two nodes", "every image once, same map",
+            "shards done before → not repeated")  # fmt: skip
     body = []
     for row in rows:
         again = DASH

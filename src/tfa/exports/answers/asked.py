@@ -34,7 +34,7 @@ class Asked:
 
 def called(answer: Answer) -> str:
     """What the photo is called: a frame of a recording has another name than the file it was read from."""
-    return printable(str(getattr(answer, "name", answer.query)))  # what is no valid text would make a file none
+    return printable(answer.name)  # what is no valid text would make a file none
 
 
 def times_of(answers: Sequence[Answer]) -> list[int | None]:
@@ -43,7 +43,7 @@ def times_of(answers: Sequence[Answer]) -> list[int | None]:
 
 
 def _time_of(answer: Answer) -> int | None:
-    known: int | None = getattr(answer, "time_ns", None)
+    known = answer.time_ns
     if known is not None or answer.error is not None or not os.path.isfile(answer.query):
         return known
     taken = time_of_photo(Path(answer.query))

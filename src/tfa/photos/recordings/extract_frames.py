@@ -1,0 +1,194 @@
+"""Keyframes of recordings as a folder of photos, whole or absent, and used again if it was made of the same."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tfa.base.files import make_folder, saying_what_ran_out, sha256_of_file, sync_folder, write_json
+from tfa.base.progress import Progress, as_progress
+from tfa.base.reading import read_json
+from tfa.errors import BadRecording, BadSpec
+from tfa.photos.find_positions import PositionSources
+from tfa.photos.images import find_images
+from tfa.photos.recordings.keyframes import DEFAULT, Every
+from tfa.photos.recordings.kinds import NONE
+from tfa.photos.recordings.open_recording import open_recording
+from tfa.photos.recordings.write_frames import POSITIONS, FrameWriter, time_of_frame
+from tfa.version import __version__
+
+NOTES = "frames.json"  # says that a folder is ours, and what it was made of
+
+
+@dataclass(frozen=True)
+class ExtractedFrames:
+    """A folder of photos made of recordings. `PlaceMap.build(frames.folder, positions=frames.positions)` maps it."""
+
+    folder: Path
+    photos: list[Path]  # in the order of time
+    positions: Path | None  # positions.csv; None if no frame has one
+    seen: int  # frames that the recordings have
+    notes: list[str] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+    def time_ns(self, photo: Path) -> int | None:
+        """When a photo was taken, in nanoseconds since 1970; of a video that does not say, since its start."""
+        return time_of_frame(photo)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameSpec:
+    """Which frames of a recording are taken, and what says where they were taken.
+
+    `every` is 10 (one frame in ten), "0.5s", "2m" or "new" (what looks unlike the last one kept). A bag with one topic
+    of images, or of positions, needs no name of it; the position topic "none" takes no positions. `gpx` places frames
+    along a track, by its fields of that name.
+    """
+
+    topic: str | None = None
+    position_topic: str | None = None
+    every: str | int = DEFAULT
+    gpx: PositionSources | None = None
+
+    def __post_init__(self) -> None:
+        Every.parse(self.every)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the frames of a recording depend on, in JSON."""
+        track = None
+        if self.gpx is not None and self.gpx.gpx is not None:
+            track = [sha256_of_file(Path(self.gpx.gpx)), self.gpx.gpx_offset, self.gpx.gpx_gap]
+        every = str(Every.parse(self.every))
+        return {"topic": self.topic, "position_topic": self.position_topic, "every": every, "gpx": track}
+
+
+def extract_frames(
+    recordings: str | Path | Sequence[str | Path],
+    out: str | Path,
+    spec: FrameSpec | None = None,
+    *,
+    skip_bad: bool = False,
+    overwrite: bool = False,
+    progress: bool | Progress | None = None,
+) -> ExtractedFrames:
+    """Write the keyframes of bags or videos as photos into the folder `out`, with `positions.csv`.
+
+    Compressed images are written byte for byte, raw ones as PNG, those of videos as JPEG. A folder that was made of the
+    same in the same way is used as it is; another one is replaced only with `overwrite`. `skip_bad` leaves out frames
+    that cannot be read.
+    """
+    paths = [Path(recordings)] if isinstance(recordings, (str, os.PathLike)) else [Path(one) for one in recordings]
+    if not paths:
+        raise BadRecording("no recording was given; give a bag or a video")
+    spec, out = spec or FrameSpec(), Path(out)
+    asked: dict[str, Any] = {"version": __version__, "recordings": [_print_of(path) for path in paths]}
+    asked |= {"spec": spec.to_dict(), "skip_bad": skip_bad}
+    known = _there_already(out, asked, overwrite=overwrite)
+    if known is not None:
+        return _extracted(out, known, used_again=True)
+    with saying_what_ran_out(out):
+        make_folder(out.absolute().parent)
+        partial = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
+        try:
+            parts = _write_all(paths, partial, spec, skip_bad, as_progress(progress))
+            write_json(partial / NOTES, {"asked": asked, "recordings": parts})
+            partial.chmod(0o755)
+            _put_in_place(partial, out)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    return _extracted(out, {"asked": asked, "recordings": parts})
+
+
+def _there_already(out: Path, asked: dict[str, Any], *, overwrite: bool) -> dict[str, Any] | None:
+    """What a folder of the same frames says; None if there is nothing, or what may be replaced. Others are refused."""
+    if out.exists() and not out.is_dir():
+        raise BadSpec(f"{out} is a file; give a folder for the frames")
+    if not out.is_dir() or not any(out.iterdir()):
+        return None
+    known = _read_notes(out)
+    if known is None:
+        raise BadSpec(f"{out} exists already and is not empty; choose another folder")
+    if known["asked"] != asked and not overwrite:
+        raise BadSpec(
+            f"{out} exists already and holds other frames; choose another folder, or replace it with --force "
+            "(overwrite=True)"
+        )
+    return known if known["asked"] == asked else None
+
+
+def _write_all(
+    paths: Sequence[Path], folder: Path, spec: FrameSpec, skip_bad: bool, progress: Progress
+) -> list[dict[str, Any]]:
+    """Frames of every recording; those of several in a folder each."""
+    writer, parts = FrameWriter(folder, Every.parse(spec.every), spec.gpx, skip_bad), []
+    tracked = spec.gpx is not None and spec.gpx.gpx is not None
+    placed_by = NONE if tracked and spec.position_topic is None else spec.position_topic
+    for path, inside in zip(paths, _folders(paths), strict=True):
+        with open_recording(path, spec.topic, placed_by) as recording:
+            written = writer.write(recording, inside, progress)
+            parts.append({"file": str(path), **recording.facts(), **written.to_dict()})
+    writer.positions.sync()
+    return parts
+
+
+def _folders(paths: Sequence[Path]) -> list[str]:
+    """A name for each of several recordings; the frames of one alone need none."""
+    if len(paths) == 1:
+        return [""]
+    return [f"{number:03d}-{path.stem}" for number, path in enumerate(paths)]
+
+
+def _put_in_place(made: Path, out: Path) -> None:
+    """Rename a whole folder; what was there is kept until that is done."""
+    old = None
+    if out.exists():
+        old = Path(tempfile.mkdtemp(prefix=f".{out.name}-old-", dir=out.absolute().parent))
+        os.rename(out, old / out.name)
+    os.rename(made, out)
+    sync_folder(out.absolute().parent)
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _extracted(out: Path, known: dict[str, Any], *, used_again: bool = False) -> ExtractedFrames:
+    parts = known["recordings"]
+    photos = find_images(out)
+    if len(photos) != sum(part["kept"] for part in parts):
+        raise BadSpec(f"{out} no longer holds the frames that were written there; remove it, or choose another folder")
+    positions = out / POSITIONS
+    notes = [note for part in parts for note in part["notes"]]
+    notes += [f"the frames that {out} holds already are used"] if used_again else []
+    skipped = [(one["file"], one["reason"]) for part in parts for one in part["skipped"]]
+    seen = sum(part["seen"] for part in parts)
+    return ExtractedFrames(out, photos, positions if positions.exists() else None, seen, notes, skipped)
+
+
+def _read_notes(folder: Path) -> dict[str, Any] | None:
+    """What a folder says it was made of; None if it is not ours."""
+    try:
+        notes = read_json(folder / NOTES)
+        whole = isinstance(notes, dict) and isinstance(notes["asked"], dict)
+        return (
+            notes
+            if whole and all({"kept", "seen", "notes", "skipped"} <= set(one) for one in notes["recordings"])
+            else None
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _print_of(path: Path) -> dict[str, Any]:
+    """A recording by its place, size and time of change: to read all of it would take as long as to extract it."""
+    files = [path] if not path.is_dir() else sorted(one for one in path.iterdir() if one.is_file())
+    try:
+        facts = [one.stat() for one in files]
+    except OSError as error:
+        raise BadRecording(f"{path} cannot be read: {error.strerror}; give a bag or a video", path) from None
+    size, changed = sum(one.st_size for one in facts), max((one.st_mtime_ns for one in facts), default=0)
+    return {"path": str(path.resolve()), "bytes": size, "modified_ns": changed}
