@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 from datetime import UTC, datetime, timedelta
 
@@ -10,8 +11,10 @@ import numpy as np
 import pytest
 
 from tests.photos.test_where_taken import HERE, dji, packet, photo
+from tfa.errors import MissingExtra
 from tfa.photos.find_positions import PositionSources, find_positions
 from tfa.photos.metadata import position_in_photo
+from tfa.photos.orthophoto import cut_tiles
 from tfa.photos.positions import Position
 from tfa.photos.utm import to_degrees, to_metres
 
@@ -72,3 +75,13 @@ def test_utm_is_that_of_another_program():
         assert metres.pair == pytest.approx((east, north), abs=0.01)
         [degrees] = to_degrees([Position(x=east, y=north)], zone)
         assert degrees.pair == pytest.approx((lat, lon), abs=1e-7)
+
+
+def test_what_is_not_installed_is_named_with_how_to_install_it(tmp_path, monkeypatch):
+    for module in ("pyproj", "rasterio"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtra, match=r"need pyproj; install with: pip install 'tfa-vpr\[geo\]'"):
+        to_degrees([Position(x=448_251.8, y=5_411_932.7)], "31N")
+    with pytest.raises(MissingExtra, match=r"need rasterio; install with: pip install 'tfa-vpr\[geo\]'"):
+        cut_tiles(tmp_path / "ortho.tif", tmp_path / "tiles", 40)
+    assert not (tmp_path / "tiles").exists()
