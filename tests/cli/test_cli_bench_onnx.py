@@ -52,6 +52,7 @@ def test_files_of_all_numbers_and_of_fewer_are_run_and_counted(bench):
         (("--dims", "3"), "whole numbers from 4"),
         (("--dims", "a,8"), "whole numbers from 4"),
         (("--head", "best"), "best"),
+        (("--fast",), "with and without --fast; leave it out"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_encoded(bench, tmp_path, words, message):

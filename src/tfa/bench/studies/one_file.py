@@ -86,7 +86,6 @@ def study_file(
 ) -> FileStudy:
     """`place_map` is of the database, its images in that order."""
     bars, encoder, compiled = as_progress(progress), place_map.encoder, compiled_map(place_map)
-    assert isinstance(encoder, VitEncoder)
     whole = fit_unit_vectors(compiled)
     runs = _Runs(place_map, compiled, fast, place_map.options.threads)
     graph, size = runs.written(whole)
@@ -134,7 +133,9 @@ class _Runs:
 
     def vector(self, graph: Any, photo: Path) -> np.ndarray:
         """`1 D` of a photo, as any program would make it: RGB from 0 to 1 at the encoder's size."""
-        pixels = np.asarray(self.place_map.encoder.prepare(as_rgb(photo)), np.float32) / 255
+        encoder = self.place_map.encoder
+        assert isinstance(encoder, VitEncoder)  # others were refused when the graph was made
+        pixels = np.asarray(encoder.prepare(as_rgb(photo)), np.float32) / 255
         return graph.run(["vector"], {"images": pixels.transpose(2, 0, 1)[None]})[0]
 
 

@@ -10,6 +10,7 @@ from tfa.base.config import EncoderOptions, MapSpec
 from tfa.cli import options
 from tfa.cli.bench.run import load_all, loaded_encoder
 from tfa.cli.console import delivered, print_text, wants_progress
+from tfa.errors import BadSpec
 
 LEAST = 4  # numbers of a vector, as of tfa export
 
@@ -57,6 +58,8 @@ def onnx(
     from tfa.encoders.int8.encoder import onnxruntime
     from tfa.maps import PlaceMap
 
+    if encoding.fast:
+        raise BadSpec("tfa bench onnx measures files with and without --fast; leave it out")
     onnxruntime()  # before anything is encoded
     spec = MapSpec(head=head, storage="float32", verify=False)
     loaded = load_all(dataset, out=out)
