@@ -18,12 +18,12 @@ HERE = Position(x=0, y=0)
 
 
 def answer(distance: float | None, *place: float) -> JudgedAnswer:
-    fused = JudgedPlace(HERE, place[1], place[0]) if place else None
+    fused = JudgedPlace(HERE, place[1], place[0], place[2]) if place else None
     return JudgedAnswer((JudgedHit("a", True, distance=distance),), 0.5, place=fused)
 
 
 def test_places_stand_beside_the_best_answers_of_the_same_queries():
-    given = (answer(10, 4, 5), answer(30, 6, 5), answer(500), answer(None), None, answer(20, 2, 5))
+    given = (answer(10, 4, 5, 0.95), answer(30, 6, 5, 0.6), answer(500), answer(None), None, answer(20, 2, 5, 0.9))
     run = Run("none", "", PROBABILITY, 1, given)
     metres = metres_of(run)
     assert metres.to_dict() == {
@@ -31,10 +31,20 @@ def test_places_stand_beside_the_best_answers_of_the_same_queries():
         "placed": 3,
         "fused": {"median": 4.0, "ninety": pytest.approx(5.6)},
         "within_radius": pytest.approx(2 / 3),
+        "agreed": 2,
+        "fused_agreed": {"median": 3.0, "ninety": pytest.approx(3.8)},
         "best": {"median": 20.0, "ninety": pytest.approx(28.0)},
         "best_of_all": {"median": 25.0, "ninety": pytest.approx(359.0)},
     }
-    assert metres_row(run, metres)["within radius"] == "67 %"
+    row = metres_row(run, metres)
+    assert (row["within radius"], row["agreed"], row["agreed: median"], row["agreed: 90 %"]) == (
+        "67 %",
+        "2",
+        "3.0",
+        "3.8",
+    )
+    alone = metres_of(Run("none", "", PROBABILITY, 1, (answer(10, 4, 5, 0.6),)))
+    assert (alone.agreed, alone.fused_agreed) == (0, None)
     assert metres_of(Run("none", "", PROBABILITY, 1, (answer(None), None))) is None
 
 

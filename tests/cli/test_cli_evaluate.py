@@ -69,7 +69,8 @@ def test_positions_are_a_truth_and_places_the_map_has_not_may_be_left_out(run, f
     assert (len(told["queries"]), told["not_in_map"], len(told["without_truth"])) == (2, 1, 12)
     best = told["queries"][0]["answers"]["none"]["hits"][0]
     assert (Path(best["image"]).name, best["right"], best["distance"]) == ("05.png", True, 0.0)
-    nowhere = {"placed": 0, "fused": None, "within_radius": None, "best": None}  # nothing was verified
+    none = {"fused": None, "within_radius": None, "agreed": 0, "fused_agreed": None, "best": None}
+    nowhere = {"placed": 0, **none}  # nothing was verified
     assert told["heads"][0]["metres"] == {"queries": 1, **nowhere, "best_of_all": {"median": 0.0, "ninety": 0.0}}
     told = json.loads(
         run("evaluate", "town.tfa", "camera", "--truth", "at.csv", "--skip-unanswerable", "--json").stdout

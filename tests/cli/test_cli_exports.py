@@ -80,6 +80,12 @@ def test_descriptors_for_hloc_are_of_the_map_or_of_queries(run, town):
         for hit in town.query("images/query/day/q3.png", k=8, verify=False):
             name = Path(hit.image).relative_to(Path("images").resolve()).as_posix()
             assert query @ held[f"{name}/global_descriptor"][()] == pytest.approx(hit.score, abs=2e-2)
+    Path("images/db/2.png").write_bytes(Path("images/db/a/2.png").read_bytes() + b" ")
+    Path("images/query/2.png").write_bytes(Path("images/query/day/q3.png").read_bytes())
+    assert run("add", "town.tfa", "images/db/2.png", "-q").exit_code == 0
+    refused = run("export", "town.tfa", "--format", "hloc", "-o", "new.h5", "--queries", "images/query", "-q")
+    assert "2.png names a query and another photo of the map; give --root FOLDER" in refused.stderr
+    assert not Path("new.h5").exists()
 
 
 @pytest.mark.parametrize(("kind", "package"), [("npz", "numpy"), ("faiss", "faiss"), ("onnx-head", "numpy")])

@@ -85,12 +85,16 @@ def test_edits_return_what_the_map_returns(served):
     pixels = client.add(np.asarray(as_rgb(photo(folder / "pixels.png", 61))))
     assert client.images("photo.png")[0].id == pixels.added[0]
     assert client.remove(pixels.added).removed == pixels.added
-    report = client.add([new, again], positions=[{"x": 1, "y": 2}, None])
+    where = {"lat": 1.0, "lon": 2.0, "alt": 80.5, "heading": 270.0}
+    report = client.add([new, again], positions=[where, None])
     assert isinstance(report, tfa.EditReport)
     assert len(report.added) == 1
     assert report.skipped == [("03.png", "the map already holds this photo as image 3")]
     record = client.images("new.png")[0]
-    assert (record.id, record.path, record.fitted, record.position.x) == (report.added[0], "new.png", False, 1)
+    assert (record.id, record.path, record.fitted) == (report.added[0], "new.png", False)
+    answers = [client.query(new, k=1), client.query_many([new], k=1)[0].hits, local(path).query(new, k=1)]
+    assert [one[0].position.to_dict() for one in answers] == [where] * 3
+    assert record.position.to_dict() == local(path).images[-1].position.to_dict() == where
     assert record.digest == local(path).images[-1].digest
     assert client.image(record.id, size=64).startswith(b"\xff\xd8")
     assert client.remove(report.added).removed == report.added

@@ -151,12 +151,28 @@ def exported(town_of, tmp_path, monkeypatch):
     return town
 
 
+def run_recipe(number: int) -> dict:
+    """A marked block of the recipe, and the names it leaves."""
+    page = (ROOT / "docs/recipes/onnx.md").read_text("utf-8")
+    blocks = re.findall(r"<!-- run -->\n+```python\n(.*?)```", page, re.DOTALL)
+    names = {"__name__": "recipe"}
+    exec(compile(blocks[number], "onnx.md", "exec"), names)
+    return names
+
+
 def test_the_recipe_finds_the_photo(exported, capsys):
-    [block] = re.findall(r"<!-- run -->\n+```python\n(.*?)```", (ROOT / "docs/recipes/onnx.md").read_text(), re.DOTALL)
-    exec(compile(block, "onnx.md", "exec"), {"__name__": "recipe"})
+    run_recipe(0)
     name, score = capsys.readouterr().out.split()
     assert Path(name).name == "02.png"
     assert float(score) > 0.9
+
+
+def test_kornia_runs_the_file(exported):
+    pytest.importorskip("kornia", reason="kornia is not installed (pip install -e '.[dev]')")
+    found, ours = run_recipe(1), run_recipe(0)
+    for name in ("vector", "descriptor"):
+        assert found[name].shape == ours[name].shape
+        assert (found[name] @ ours[name].T).item() > 0.999  # another decoder, another filter
 
 
 def test_rtabmap_gets_descriptors(exported, monkeypatch):

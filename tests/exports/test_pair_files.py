@@ -43,6 +43,18 @@ def test_kapture_has_a_score_and_no_comma_in_a_name(tmp_path):
         write_kapture_pairs(tmp_path / "pairs.txt", [pair(tmp_path, "q/a,b.jpg", "m/1.jpg")], tmp_path)
 
 
+def test_kapture_itself_reads_the_pairs(tmp_path):
+    theirs = pytest.importorskip(
+        "kapture_localization.utils.pairsfile",
+        reason="kapture-localization is not installed: it did not read the pairs",
+    )
+    found = [pair(tmp_path, "q/a b.jpg", "m/1.jpg"), pair(tmp_path, "q/a b.jpg", "m/2.jpg", 0.75)]
+    write_kapture_pairs(tmp_path / "pairs.txt", found, tmp_path)
+    assert theirs.get_ordered_pairs_from_file(str(tmp_path / "pairs.txt")) == {
+        "q/a b.jpg": [("m/2.jpg", 0.75), ("m/1.jpg", 0.5)]
+    }
+
+
 def test_alicevision_has_views_each_two_once(tmp_path):
     views = [{"viewId": str(n), "path": str(tmp_path / f"{n}.jpg")} for n in (7, 30, 9)]
     (tmp_path / "init.sfm").write_text(json.dumps({"views": views}))

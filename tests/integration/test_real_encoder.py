@@ -18,7 +18,9 @@ from tfa.bench.rank import mean_recall
 from tfa.demo.run import SHOWN, run_demo
 from tfa.encoders import DEFAULT_ENCODER, load_encoder
 from tfa.errors import WeightsMissing
+from tfa.exports import compiled_map, query_vectors, write_onnx_place
 from tfa.maps import PlaceMap
+from tfa.photos.images import as_rgb
 
 pytestmark = pytest.mark.encoder
 
@@ -99,6 +101,20 @@ def test_a_reference_is_found_by_its_path(demo, encoder):
     hit = opened.query(photo, k=1)[0]
     assert Path(hit.image) == photo.resolve()
     assert hit.position is not None
+
+
+def test_one_file_of_a_real_encoder_is_small_and_says_what_the_map_says(demo, encoder, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    town = PlaceMap.load(demo.out / "town.tfa", encoder=encoder)
+    compiled = compiled_map(town)
+    rows = write_onnx_place(tmp_path / "place.onnx", town, compiled)
+    assert (tmp_path / "place.onnx").stat().st_size < 200e6
+    photo = next((demo.out / "town" / "queries").glob("*.jpg"))
+    expected = query_vectors(compiled, tfa.encode([photo], encoder).tokens) @ compiled.with_bias.T
+    pixels = np.asarray(encoder.prepare(as_rgb(photo)), np.float32).transpose(2, 0, 1)[None] / 255
+    session = runtime.InferenceSession(tmp_path / "place.onnx", providers=["CPUExecutionProvider"])
+    [vector] = session.run(["vector"], {"images": pixels})
+    np.testing.assert_allclose(vector @ rows.vectors.T, expected, atol=1e-4 * np.ptp(expected))
 
 
 def test_calibrating_on_the_very_queries_does_not_lower_recall(demo, encoder):

@@ -10,6 +10,7 @@ from tfa.base.progress import SilentProgress
 from tfa.errors import BadImage
 from tfa.maps import PlaceMap, place_map
 from tfa.photos.check import NAMED, check_photos
+from tfa.photos.images import as_rgb, check_whole
 from tfa.photos.token_cache import TokenCache
 
 
@@ -25,6 +26,13 @@ def photos(tmp_path, monkeypatch):
     (folder / "cut.jpg").write_bytes(whole[: len(whole) // 2])
     (folder / "text.png").write_text("no picture")
     return folder
+
+
+def test_a_small_or_narrow_photo_is_whole(tmp_path):
+    for size in ((4, 4), (1, 300), (7, 9)):
+        random_image(0, size).save(tmp_path / "small.jpg")
+        check_whole(tmp_path / "small.jpg")
+        assert as_rgb(tmp_path / "small.jpg").size == size
 
 
 def never(*_given, **_named):

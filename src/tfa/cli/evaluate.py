@@ -150,7 +150,7 @@ def show(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:
         _show_rows([metres_row(run, metres) for run, metres in distances if metres.placed])
         say(
             "in metres, of queries that have a place; place: of all verified images together; within radius: its own "
-            "radius holds the truth"
+            "radius holds the truth; agreed: places that have at least 0.9 of the answers' shares"
         )
     chosen = shown_run(evaluation, judgement)
     for other in judgement.runs[len(evaluation.judgement.runs) :]:

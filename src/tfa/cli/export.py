@@ -197,12 +197,20 @@ def _export_hloc(
     """Descriptors of the map's images, or of queries for them."""
     from tfa import exports
     from tfa.cli.query import expanded
-    from tfa.exports.hloc_pairs import common_folder
+    from tfa.exports.hloc_pairs import common_folder, roots_without_collisions
 
     compiled = exports.compiled_map(place_map, calibration)
     photos, vectors = [Path(image) for image in compiled.images], compiled.with_bias
     if queries:
-        encoded = place_map.encoded(expanded(queries), False, progress)
+        asked, images = expanded(queries), photos
+        *_, collision = roots_without_collisions(
+            asked, images, root or common_folder(asked), root or common_folder(images)
+        )
+        if collision is not None:  # hloc would take the two for one photo, and never pair them
+            raise BadSpec(
+                f"{collision.partition(':')[0]}; give --root FOLDER that holds both, here and for the map's file"
+            )
+        encoded = place_map.encoded(asked, False, progress)
         photos, vectors = list(encoded.paths), exports.query_vectors(compiled, encoded.tokens)
     exports.write_hloc_features(out, photos, vectors, root or common_folder(photos))
     say(f"{counted(len(photos), 'photo')}, {vectors.shape[1]:,} numbers each, in {out}")

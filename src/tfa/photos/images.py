@@ -141,7 +141,7 @@ def check_whole(path: Source) -> None:
     """Refuse a photo that `as_rgb` would refuse. A JPEG is decoded smaller, which reads all of it but is quicker."""
 
     def decode(image: Image.Image) -> Image.Image:
-        image.draft("RGB", (image.width // _SMALLER, image.height // _SMALLER))
+        image.draft("RGB", (max(image.width // _SMALLER, 1), max(image.height // _SMALLER, 1)))
         image.load()
         return image
 

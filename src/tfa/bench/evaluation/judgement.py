@@ -39,6 +39,7 @@ class JudgedPlace:
     position: Position
     radius: float
     distance: float
+    share: float  # of the answers' shares that lie there
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ import numpy as np
 
 from tfa.bench.evaluation.judgement import Run
 
+AGREED = 0.9  # of the shares: from there on answers agree, as confidence is enough for a sure answer from there on
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -31,6 +33,8 @@ class Metres:
     placed: int  # of them those that have a place
     fused: Spread | None
     within_radius: float | None  # share of the places whose radius holds the truth
+    agreed: int  # of the placed those whose place has nine tenths of the shares
+    fused_agreed: Spread | None
     best: Spread | None
     best_of_all: Spread  # also of queries that have no place
 
@@ -48,7 +52,9 @@ def metres_of(run: Run) -> Metres | None:
     radius = np.array([np.nan if one.place is None else one.place.radius for one in known], np.float64)
     placed = np.isfinite(away)
     if not placed.any():
-        return Metres(len(known), 0, None, None, None, Spread.of(own))
+        return Metres(len(known), 0, None, None, 0, None, None, Spread.of(own))
     within = float((away[placed] <= radius[placed]).mean())
     fused, best = Spread.of(away[placed]), Spread.of(own[placed])
-    return Metres(len(known), int(placed.sum()), fused, within, best, Spread.of(own))
+    agreed = np.array([one.place is not None and one.place.share >= AGREED for one in known])
+    sharp = Spread.of(away[agreed]) if agreed.any() else None
+    return Metres(len(known), int(placed.sum()), fused, within, int(agreed.sum()), sharp, best, Spread.of(own))

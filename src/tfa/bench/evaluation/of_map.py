@@ -136,7 +136,9 @@ class _Judge:
         if hits.place is None:
             return None
         [distance] = self._distances(self.where[at], [hits.place.position])
-        return None if distance is None else JudgedPlace(hits.place.position, hits.place.radius, distance)
+        if distance is None:
+            return None
+        return JudgedPlace(hits.place.position, hits.place.radius, distance, hits.place.share)
 
     def lines(self, at: int, hits: Sequence[Hit], photo: Tokens) -> dict[int, tuple[int, ...]]:
         """Of the best hit and of the first that is right, by id: patches of query and image that match, in turn."""

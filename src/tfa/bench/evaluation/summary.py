@@ -57,6 +57,10 @@ def metres_row(run: Run, metres: Metres) -> dict[str, str]:
             row |= {f"{name}: median": f"{spread.median:,.1f}", f"{name}: 90 %": f"{spread.ninety:,.1f}"}
     if metres.within_radius is not None:
         row["within radius"] = f"{100 * metres.within_radius:.0f} %"
+    if metres.fused_agreed is not None:
+        sharp = metres.fused_agreed
+        row |= {"agreed": f"{metres.agreed:,}", "agreed: median": f"{sharp.median:,.1f}"}
+        row["agreed: 90 %"] = f"{sharp.ninety:,.1f}"
     return row
 
 

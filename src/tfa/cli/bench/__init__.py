@@ -13,6 +13,8 @@ from tfa.cli.bench import (
     explore,
     figures,
     judge,
+    merge,
+    onnx,
     run,
     scale,
     score,
@@ -81,6 +83,14 @@ VERBS: Mapping[Callable[..., Any], str] = {
     sequences.sequences: """
         tfa bench sequences --dataset gardens-point=data/gardens_point --dataset nordland-540=data/nordland
         tfa bench sequences --dataset drive=data/drive --out sequences.json
+    """,
+    merge.merge: """
+        tfa bench merge --dataset nordland-540=data/nordland --dataset gardens-point=data/gardens_point
+        tfa bench merge --dataset walk=data/walk --out merged.json
+    """,
+    onnx.onnx: """
+        tfa bench onnx --dataset sped=data/sped --dataset nordland-540=data/nordland
+        tfa bench onnx --dataset sped=data/sped --dims 256,512 --queries 100 --out onnx.json
     """,
     scale.scale: """
         tfa bench scale engines --sizes 20000,100000 --out scale.json
