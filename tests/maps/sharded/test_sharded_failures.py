@@ -1,20 +1,17 @@
 """Bad days of a sharded build: killed workers and drivers, damaged files, full disks, two builders."""
 
-import errno
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.maps.sharded.builders import (
-    LOG,
     AlwaysDyingEncoder,
     DyingEncoder,
-    LoggedEncoder,
+    FullDiskEncoder,
     Published,
     SlowEncoder,
     build,
@@ -127,27 +124,6 @@ def stopped_before_the_last_shard(fleet, url, work, monkeypatch):
     with pytest.raises(TfaError, match="power"):
         build(fleet, url, work=work)
     monkeypatch.setattr(Describe, "__call__", whole)
-
-
-def no_room(parts):
-    """The first part fits."""
-    yield next(iter(parts))
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-class FullDiskEncoder(LoggedEncoder):
-    """In a process where it is loaded the disk is full, while a file says so."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        write = files._write_parts
-
-        def full(path: Path, parts, folder=None):
-            if path.name.lstrip(".").startswith("descriptors") and (Path(os.environ[LOG]) / "full").exists():
-                return write(path, no_room(parts), folder)
-            return write(path, parts, folder)
-
-        files._write_parts = full
 
 
 @pytest.mark.slow
