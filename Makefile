@@ -27,7 +27,7 @@ RESULTS_OF := sped=sped nordland-540=nordland gardens-point=gardens_point_day_da
 # Where the fault campaign counts what it tried, and keeps what failed.
 FAULTS_OUT ?= faults-out
 
-.PHONY: demo browser lint test test-fast check faults results soak audit docs dist clean
+.PHONY: demo browser lint style test test-fast check faults results soak audit docs dist clean
 
 # Hundreds of processes import the same modules: the first one keeps what it compiled, whatever the caller's habit is.
 unexport PYTHONDONTWRITEBYTECODE
@@ -48,10 +48,13 @@ demo: $(VENV)/.installed
 browser: $(VENV)/.installed
 	@$(BIN)/python -m tests.browser.find_browser --install
 
-lint: $(VENV)/.installed
+lint: style
+	$(BIN)/mypy
+
+# What takes seconds.
+style: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/hadolint examples/deploy/Dockerfile
 
@@ -61,10 +64,12 @@ test: $(VENV)/.installed browser
 test-fast: $(VENV)/.installed
 	$(PYTEST) -m "not browser and not kill and not encoder and not slow and not faults and not engines"
 
-# mypy takes one core; meanwhile another process compiles the tests and what they import.
-check: $(VENV)/.installed
-	$(BIN)/python -m pytest -q --collect-only > /dev/null & $(MAKE) lint; linted=$$?; wait; exit $$linted
-	$(MAKE) test
+# mypy takes one core for a minute. Meanwhile another process compiles the tests and what they import, so that two workers
+# need not do the same; then the tests begin. What mypy said comes last, and counts as much as they do.
+check: style
+	$(BIN)/mypy > $(VENV)/mypy.txt 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest -q --collect-only > /dev/null; \
+	$(MAKE) test; tested=$$?; wait $$types; typed=$$?; cat $(VENV)/mypy.txt; exit $$((tested | typed))
 
 # The table is written whether something failed or not; make fails if something did.
 faults: $(VENV)/.installed

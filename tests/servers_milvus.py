@@ -23,7 +23,7 @@ def need_milvus_lite() -> None:
 def milvus_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """HOST:PORT of a server for all tests."""
     if running := os.environ.get("TFA_TEST_MILVUS"):
-        yield running
+        yield running.removeprefix("milvus://")
         return
     need_milvus_lite()
     folder = tmp_path_factory.mktemp("milvus")

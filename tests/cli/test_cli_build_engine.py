@@ -7,6 +7,10 @@ import json
 import pytest
 
 from tests.fakes import FakeEncoder
+from tests.maps.conftest import photo
+from tests.maps.engine_map.stores import REAL, new_name, place_of
+from tests.servers import free_port
+from tfa.maps import asking
 from tfa.maps.engine_map.header import read_header
 from tfa.maps.sharded import encoding, executors
 from tfa.maps.sharded.executors import SerialExecutor
@@ -60,6 +64,35 @@ def test_a_map_is_built_in_an_engine_and_reported(run, folder, url):
     assert "built by 1 worker (serial): sample " in result.stderr
     kind, base, name = parsed(url)
     assert read_header(kind.connect(base), name, url)[0].count == 14
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("kind", REAL)
+def test_photos_become_a_map_in_every_engine_by_its_url(run, folder, url, kind, request, monkeypatch, tmp_path):
+    monkeypatch.setattr(asking, "load_encoder", lambda *_, **__: FakeEncoder())
+    dusk, said = photo(tmp_path / "dusk.png", 5, light=0.8), []
+    for place in (url, f"{place_of(kind, request)}/{new_name()}"):
+        built = run("build", "photos", "--engine", place, "--shard-size", "5", "--dims", "16", "--work", "work")
+        assert built.exit_code == 0, built.stderr
+        asked = run("query", place, dusk, "--json")
+        assert asked.exit_code == 0, asked.stderr
+        [answer] = json.loads(asked.stdout)["answers"]
+        said.append([(hit["id"], hit["image"], hit["score"], hit["matches"]) for hit in answer["hits"]])
+        assert "14 images" in run("info", place).stdout
+    assert said[1] == said[0]
+    assert said[0]
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("address", ["postgres://{}/postgres/town", "milvus://{}/town"])
+def test_an_engine_that_is_down_is_named_before_any_photo_is_encoded(run, folder, url, address, monkeypatch):
+    monkeypatch.setattr(encoding, "load_encoder", lambda *_, **__: pytest.fail("an encoder was loaded"))
+    nobody = f"127.0.0.1:{free_port()}"
+    result = run("build", "photos", "--engine", address.format(nobody))
+    assert result.exit_code == 1
+    said = " ".join(result.stderr.split())
+    assert f"{nobody} does not answer" in said
+    assert "start it" in said
 
 
 class Chatty(SerialExecutor):

@@ -53,6 +53,13 @@ def test_verbs_take_a_url_where_they_take_a_map(run, url, tmp_path):
     rolled = run("rollback", url)
     assert (rolled.exit_code, "took back the last change" in rolled.stdout) == (0, True)
     assert json.loads(run("rollback", url, "--json").stdout)["active"] == "none"
+    copied = run("snapshot", url, "--to", f"{url}2", "--json")
+    assert json.loads(copied.stdout) == {"url": f"{url}2", "version": 1, "images": PLACES}
+    assert answered() == [
+        hit["id"]
+        for hit in json.loads(run("query", f"{url}2", dusk, "--json", "--no-verify").stdout)["answers"][0]["hits"]
+    ]
+    assert "copied memory://" in run("snapshot", f"{url}2", "--to", url).stdout
     report = run("report", url, "--photos", dusk, "--json")
     assert json.loads(report.stdout)["map"]["images"] == PLACES
 
@@ -73,6 +80,7 @@ def test_several_photos_are_answered_one_by_one(run, url, tmp_path):
         (("explain", "{photo}"), "needs a map in a folder"),
         (("export", "-o", "{folder}/town.npz"), "needs a map in a folder"),
         (("query", "{photo}", "--engine", "exact"), "live in their own engine"),
+        (("snapshot", "--to", "town.tfa"), "is no URL of a map in an engine"),
     ],
 )
 def test_what_needs_a_folder_is_refused_in_a_sentence(run, url, tmp_path, words, sentence):

@@ -85,6 +85,9 @@ def script(place_map, folder):
     yield "many", [(answer.query, shown(answer.hits), pytest.approx(answer.confidence, abs=1e-5)) for answer in many]
     yield "add", place_map.add(new).added
     yield "with them", shown(place_map.query(photo(folder / "n.png", 40, light=0.9), k=3))
+    yield "one at night", place_map.add([photo(folder / "night.png", 43)], session="night").added
+    yield "of the night", shown(place_map.query(dusk[0], k=4, where=Where(("night",))))
+    yield "day again", place_map.remove([28]).removed
     yield "remove", place_map.remove([2, 26]).removed
     yield "without", shown(place_map.query(dusk[2], k=5))
     yield "size", len(place_map.images() if isinstance(place_map, Client) else place_map.images)

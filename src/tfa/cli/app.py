@@ -33,6 +33,7 @@ from tfa.cli import (
     report,
     rollback,
     serve,
+    snapshot,
     streams,
     tiles,
 )
@@ -211,6 +212,10 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa prune town.tfa --unconfirmed 365 --json",
     ),
     rollback.rollback: ("tfa rollback postgres://maps@localhost/geo/town",),
+    snapshot.snapshot: (
+        "tfa snapshot postgres://maps@localhost/geo/town --to lance:///backups/town",
+        "tfa snapshot lance:///backups/town --to postgres://maps@localhost/geo/town",
+    ),
     serve.serve: (
         "tfa serve town.tfa",
         "tfa serve town.tfa forest.tfa --port 9000",

@@ -154,14 +154,21 @@ class Client(Connection):
 
     # --- edit --------------------------------------------------------------------------------------------------
 
-    def add(self, photos: Photos, *, positions: Sequence[dict[str, float] | None] | None = None) -> EditReport:
+    def add(
+        self,
+        photos: Photos,
+        *,
+        positions: Sequence[dict[str, float] | None] | None = None,
+        session: str | None = None,
+    ) -> EditReport:
         """Add photos, or a folder of them; they are on the service's disk when this returns.
 
-        `positions` has one for each photo, or None.
+        `positions` has one for each photo, or None; `session` names what they belong to, to choose by.
         """
         from tfa.maps import EditReport
 
         fields = {} if positions is None else {"positions": json.dumps(list(positions))}
+        fields |= {} if session is None else {"session": session}
         reply = self._post("/v1/images", "images", [photo_file(photo) for photo in listed(photos)], fields)
         return EditReport(reply["added"], [], skipped_of(reply), reply["notes"])
 

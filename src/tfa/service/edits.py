@@ -31,7 +31,7 @@ class NewPhoto:
     position: Position | None = None
 
 
-def add_photos(photos: Sequence[NewPhoto], place_map: PlaceMap) -> EditReport:
+def add_photos(photos: Sequence[NewPhoto], place_map: PlaceMap, session: str | None = None) -> EditReport:
     """Store the photos in the map's folder and describe them by its frozen head; a photo the map holds is skipped."""
     known = {record.digest: record.id for record in place_map.images}
     fresh: dict[str, NewPhoto] = {}
@@ -44,11 +44,11 @@ def add_photos(photos: Sequence[NewPhoto], place_map: PlaceMap) -> EditReport:
             skipped.append((photo.name, f"it is the same photo as {fresh[digest].name}"))
         else:
             fresh[digest] = photo
-    report = _add(place_map, fresh) if fresh else EditReport()
+    report = _add(place_map, fresh, session) if fresh else EditReport()
     return dataclasses.replace(report, skipped=skipped)
 
 
-def _add(place_map: PlaceMap, fresh: dict[str, NewPhoto]) -> EditReport:
+def _add(place_map: PlaceMap, fresh: dict[str, NewPhoto], session: str | None) -> EditReport:
     folder, places = place_map.path, dict[Path, Position | None]()
     assert folder is not None
     tokens = encoded_photos([photo.image for photo in fresh.values()], place_map.encoder)
@@ -57,7 +57,7 @@ def _add(place_map: PlaceMap, fresh: dict[str, NewPhoto]) -> EditReport:
             path = store(folder, photo.name, digest, photo.content)
             places[path] = photo.position  # before anything that can fail: what is stored is discarded then
             places[path] = photo.position or own_position(path, path.name)
-        return place_map.add_encoded(EncodedImages(list(places), list(fresh), tokens, []), places)
+        return place_map.add_encoded(EncodedImages(list(places), list(fresh), tokens, []), places, session)
     except BaseException:
         named = {Path(record.path) for record in place_map.state.images}
         for path in places:

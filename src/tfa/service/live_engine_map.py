@@ -123,10 +123,10 @@ class LiveEngineMap(Served):
             self._metrics.edits.labels(self.name, kind).inc()
         return result, self.map.view.header.revision
 
-    def add(self, photos: Sequence[NewPhoto]) -> Future[tuple[EditReport, int]]:
-        return self.edit("add", partial(self._add, photos))
+    def add(self, photos: Sequence[NewPhoto], session: str | None = None) -> Future[tuple[EditReport, int]]:
+        return self.edit("add", partial(self._add, photos, session=session))
 
-    def _add(self, photos: Sequence[NewPhoto], engine_map: EngineMap) -> EditReport:
+    def _add(self, photos: Sequence[NewPhoto], engine_map: EngineMap, session: str | None) -> EditReport:
         fresh: dict[str, NewPhoto] = {}
         skipped: list[tuple[str, str]] = []
         digests = [hashlib.sha256(photo.content).hexdigest() for photo in photos]
@@ -146,7 +146,7 @@ class LiveEngineMap(Served):
             engine_map.store.put(self._key(digest), photo.content)
             place = photo.position or own_position(photo.content, photo.name)
             records.append(ImageRecord(0, f"{FOLDER}/{digest[:16]}/{photo.name}", digest, False, place))
-        report = engine_map.add_records(tokens, records)
+        report = engine_map.add_records(tokens, records, session)
         return EditReport(report.added, [], skipped, report.notes)
 
     def calibrate(

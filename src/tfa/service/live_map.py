@@ -187,8 +187,8 @@ class LiveMap(Served):
 
     # --- edits -------------------------------------------------------------------------------------------------
 
-    def add(self, photos: Sequence[NewPhoto]) -> Future[tuple[EditReport, int]]:
-        return self.edit("add", partial(add_photos, photos))
+    def add(self, photos: Sequence[NewPhoto], session: str | None = None) -> Future[tuple[EditReport, int]]:
+        return self.edit("add", partial(add_photos, photos, session=session))
 
     def calibrate(
         self, files: Sequence[Path], name: str, score: bool | None, progress: Progress

@@ -92,6 +92,9 @@ class AddFields(Given):
         '{"lat", "lon"}, {"x", "y"} or null. Without it: from file names and EXIF.',
         examples=[[{"lat": 52.5163, "lon": 13.3777}, None]],
     )
+    session: str | None = Field(
+        None, min_length=1, max_length=200, description="What the photos belong to, to choose by; absent: nothing."
+    )
 
 
 class CalibrationFields(Given):

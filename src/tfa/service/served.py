@@ -112,8 +112,8 @@ class Served(ABC):
         """What carried a match."""
 
     @abstractmethod
-    def add(self, photos: Sequence[NewPhoto]) -> Future[tuple[EditReport, int]]:
-        """Add uploads; they are durable and visible to the next query when it is done."""
+    def add(self, photos: Sequence[NewPhoto], session: str | None = None) -> Future[tuple[EditReport, int]]:
+        """Add uploads, of a session perhaps; they are durable and visible to the next query when it is done."""
 
     @abstractmethod
     def calibrate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -12,6 +13,7 @@ from tfa.search.memory_store import MemoryStore
 from tfa.search.store import Store
 
 _NUMBERS = itertools.count()
+_OURS = uuid4().hex[:8]
 MEMORY = "memory"
 REAL = ("postgres", "lance", "milvus", "qdrant")
 STORES = (MEMORY, *(pytest.param(kind, marks=pytest.mark.engines) for kind in REAL))
@@ -23,8 +25,8 @@ def new_url(pattern: str, name: str = "town") -> str:
 
 
 def new_name() -> str:
-    """Of a map that is not there yet, in a store that others use too."""
-    return f"town{next(_NUMBERS)}"
+    """Of a map that is not there yet, in a store that others use too, and tests before these have used."""
+    return f"town{next(_NUMBERS)}{_OURS}"
 
 
 def place_of(kind: str, request: pytest.FixtureRequest) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -13,6 +14,7 @@ import numpy as np
 from PIL import Image
 
 from tests.fakes import FakeEncoder
+from tfa.base import files
 from tfa.base.config import HeadSpec
 from tfa.maps.engine_map.documents import read_moments, read_reduction
 from tfa.maps.engine_map.header import read_header
@@ -59,6 +61,27 @@ class AlwaysDyingEncoder(LoggedEncoder):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def no_room(parts):
+    """The first part fits."""
+    yield next(iter(parts))
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class FullDiskEncoder(LoggedEncoder):
+    """In a process where it is loaded the disk is full, while a file says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        write = files._write_parts
+
+        def full(path: Path, parts, folder=None):
+            if path.name.lstrip(".").startswith("descriptors") and (Path(os.environ[LOG]) / "full").exists():
+                return write(path, no_room(parts), folder)
+            return write(path, parts, folder)
+
+        files._write_parts = full
+
+
 def counted(folder: Path) -> int:
     """Images encoded so far."""
     return sum(len(path.read_text()) for path in folder.iterdir() if path.name.isdecimal())
@@ -96,5 +119,6 @@ def same(one: Published, other: Published) -> None:
     assert one.ids.tolist() == other.ids.tolist()
     assert list(one.payload) == list(other.payload)
     np.testing.assert_allclose(one.vectors, other.vectors, atol=1e-5)
+    np.testing.assert_allclose(one.vectors @ one.vectors.T, other.vectors @ other.vectors.T, atol=1e-5)  # scores
     np.testing.assert_allclose(one.moments.second, other.moments.second, atol=1e-4)
     assert one.state.database.decisions == other.state.database.decisions

@@ -7,52 +7,76 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tfa.bench.scale.local_servers import free_port
 from tfa.errors import EngineUnavailable
 
 PATIENCE = 60.0  # seconds for a node to start
-SCRIPT = "from ray.scripts.scripts import main; main()"
+LOOPBACK = "127.0.0.1"
+# Ray takes the machine's own address instead of loopback, and then listens on all interfaces: it is made to take ours.
+# It is also kept from a server for ray://, whose port would be the same for every cluster.
+SCRIPT = (
+    "from ray._private import services; from ray.scripts import scripts\n"
+    "services.resolve_ip_for_localhost = str\n"
+    "scripts.get_ray_client_dependency_error = lambda: 'not wanted'\n"
+    "scripts.main()"
+)
+# The same for a driver, by a switch of Ray's own; nodes may not have it, as it refuses clusters of several.
+ON_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 class Cluster:
-    """Two nodes of two cores each."""
+    """Two nodes, of two cores each unless told otherwise."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None, cores: int = 2) -> None:
         """`environment` is what workers see beside ours."""
         self.folder = Path(tempfile.mkdtemp(prefix="r"))  # Ray's sockets lie below it, and their paths must be short
-        # A token of its own: nobody else runs anything on it.
-        self.keys = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        self._environment = dict(environment or {})
-        self.address = f"127.0.0.1:{free_port()}"
+        # What a driver must have in its environment. A token of its own: nobody else runs anything on it.
+        self.keys = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), ON_LOOPBACK: "0"}
+        self._environment, self._cores = dict(environment or {}), cores
+        self.address = f"{LOOPBACK}:{free_port()}"
         self.nodes: list[subprocess.Popen[bytes]] = []
-        self._start("--head", f"--port={self.address.rpartition(':')[2]}", "--include-dashboard=false",
-                    f"--temp-dir={self.folder}")  # fmt: skip
-        self.add_node()
-
-    def add_node(self) -> None:
+        head = ("--head", f"--port={self.address.rpartition(':')[2]}", f"--temp-dir={self.folder}")
+        self._start(*head, "--include-dashboard=false", "--no-monitor")
+        self._wait(self._listens)  # the second node starts while the first is still at it
         self._start(f"--address={self.address}")
+        self._wait(lambda: all(b"runtime started" in self._said(node).read_bytes() for node in range(2)))
 
     def _start(self, *options: str) -> None:
-        ours = {"RAY_USAGE_STATS_ENABLED": "0", **self.keys, "OMP_NUM_THREADS": "1", **self._environment}
-        common = ("--block", "--node-ip-address=127.0.0.1", "--num-cpus=2", "--object-store-memory=100000000")
-        command = [sys.executable, "-c", SCRIPT, "start", *common, "--disable-usage-stats", *options]
-        said = self.folder / f"node{len(self.nodes)}.txt"
-        with said.open("wb") as output:
+        ours = {"RAY_USAGE_STATS_ENABLED": "0", **self.keys, ON_LOOPBACK: "1", "OMP_NUM_THREADS": "1"}
+        ours |= self._environment
+        cores, store = f"--num-cpus={self._cores}", "--object-store-memory=100000000"
+        common = ("--block", f"--node-ip-address={LOOPBACK}", cores, store, "--disable-usage-stats")
+        command = [sys.executable, "-c", SCRIPT, "start", *common, *options]
+        with self._said(len(self.nodes)).open("wb") as output:
             node = subprocess.Popen(
                 command, env={**os.environ, **ours, **paths()}, stdout=output, stderr=output, start_new_session=True
             )
         self.nodes.append(node)
+
+    def _said(self, node: int) -> Path:
+        return self.folder / f"node{node}.txt"
+
+    def _listens(self) -> bool:
+        host, _, port = self.address.rpartition(":")
+        with contextlib.suppress(OSError):
+            socket.create_connection((host, int(port)), 1.0).close()
+            return True
+        return False
+
+    def _wait(self, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE
-        while b"runtime started" not in said.read_bytes():
-            if node.poll() is not None or time.monotonic() > deadline:
-                tail = said.read_text()[-300:]
+        while not done():
+            ended = any(node.poll() is not None for node in self.nodes)
+            if ended or time.monotonic() > deadline:
+                tail = self._said(len(self.nodes) - 1).read_text()[-300:]
                 self.stop()
                 raise EngineUnavailable(f"a node of Ray did not start within {PATIENCE:.0f} s: {tail}")
             time.sleep(0.1)

@@ -82,12 +82,12 @@ def begin_patches(
 def write_patches(store: Store, place: Mapping[str, Any], ids: Sequence[int] | np.ndarray, patches: np.ndarray) -> None:
     """Compact patches `m n g` of images; from any process, twice is once."""
     pieces = {int(one): np.ascontiguousarray(own).tobytes() for one, own in zip(ids, patches, strict=True)}
-    _holder(store, place).put_pieces(place["folder"], pieces)
+    holder_of(store, place).put_pieces(place["folder"], pieces)
 
 
 def seal_patches(store: Store, place: Mapping[str, Any]) -> None:
     """After the last write of a build."""
-    _holder(store, place).seal_pieces(place["folder"])
+    holder_of(store, place).seal_pieces(place["folder"])
 
 
 def read_patches(
@@ -100,7 +100,7 @@ def read_patches(
     compaction = Compaction(arrays["mean"], arrays["projection"], arrays.get("deviations"))
     grid = (int(place["grid"][0]), int(place["grid"][1]))
     shape = (grid[0] * grid[1], compaction.bytes_per_patch)
-    pieces = StoredPatches(_holder(store, place), place["folder"], shape, compaction.dtype)
+    pieces = StoredPatches(holder_of(store, place), place["folder"], shape, compaction.dtype)
     return SourcedTokens(compaction, grid, VerifySpec.from_dict(place["spec"]), CachedPatches(pieces, cached_bytes))
 
 
@@ -122,7 +122,8 @@ def erase_elsewhere(store: Store, key: str) -> None:
             holder.erase(piece)
 
 
-def _holder(store: Store, place: Mapping[str, Any]) -> Store:
+def holder_of(store: Store, place: Mapping[str, Any]) -> Store:
+    """The store that has the pieces."""
     return store if place["at"] is None else _connected(place["at"])
 
 

@@ -119,6 +119,8 @@ def _imported(address: str) -> Any:
     if address == "local":
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # of this build's own cluster, kept nowhere
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+        # Ray's word for "this machine alone": otherwise it takes the machine's address for 127.0.0.1.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         ray = import_module("ray")
 

@@ -89,7 +89,7 @@ async def add_images(request: Request, service: Running, live: Chosen) -> dict[s
             if refusal.status == 503 or len(uploads) == 1:
                 raise
             skipped.append((upload.name, refusal.public))
-    report, revision = await answer_of(live.add(photos))
+    report, revision = await answer_of(live.add(photos, fields.session))
     left_out = [{"image": image, "reason": reason} for image, reason in [*skipped, *report.skipped]]
     return {"added": report.added, "skipped": left_out, "notes": report.notes, "revision": revision}
 
