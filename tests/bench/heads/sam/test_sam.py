@@ -14,14 +14,13 @@ from torch.nn.functional import interpolate
 from transformers import SamConfig, SamModel
 
 from tests.fakes import random_image
-from tfa.bench.heads.peers import sam_weights
-from tfa.bench.heads.peers.point_decoder import PointDecoder
+from tfa.bench.heads.peers import mask_drawing, sam_weights
+from tfa.bench.heads.peers.mask_drawing import Enlarging
 from tfa.bench.heads.peers.sam import (
     MEAN,
     STD,
     MaskSettings,
     boxes_of,
-    enlarging,
     grid_points,
     prepare,
     read_sam,
@@ -152,27 +151,22 @@ def test_points_are_the_middles_of_a_grid():
     assert grid_points(2, (8, 4)).tolist() == [[2, 1], [6, 1], [2, 3], [6, 3]]
 
 
-def test_masks_are_enlarged_as_published_without_the_square_in_between():
+@pytest.mark.parametrize(("side", "inside", "size"), [(64, (37, 64), (20, 30)), (64, (64, 48), (100, 75))])
+def test_masks_are_enlarged_as_published_without_the_square_in_between(side, inside, size, monkeypatch):
+    monkeypatch.setattr(mask_drawing, "PIXELS_AT_ONCE", 7)
     logits = torch.randn(2, 16, 16, generator=torch.Generator().manual_seed(0))
-    square = interpolate(logits[:, None], (64, 64), mode="bilinear", align_corners=False)[..., :37, :64]
-    wanted = interpolate(square, (20, 30), mode="bilinear", align_corners=False)[:, 0]
-    down, across = enlarging(16, 64, 37, 20), enlarging(16, 64, 64, 30)
-    assert torch.allclose(down @ logits @ across.T, wanted, atol=1e-5)
-    assert not down[:, 10:].any()  # 37 pixels end in the tenth row of logits; the rest is padding
+    square = interpolate(logits[:, None], (side, side), mode="bilinear", align_corners=False)
+    wanted = interpolate(square[..., : inside[0], : inside[1]], size, mode="bilinear", align_corners=False)[:, 0]
+    down, across = (Enlarging(16, side, *lengths) for lengths in zip(inside, size, strict=True))
+    assert torch.allclose(down.lines(across.columns(logits)), wanted, atol=1e-5)
+    needed = -(-inside[0] * 16 // side)  # what lies below is padding
+    assert down.read == needed
+    assert torch.equal(down.lines(logits), down.lines(logits[:, :needed]))
 
 
-def test_a_photo_of_few_pixels_needs_the_rows_to_its_end(tiny, monkeypatch):
-    asked = []
-    masks = PointDecoder.masks
-
-    def noted(self, points, least_iou, rows):
-        asked.append(rows)
-        return masks(self, points, least_iou, rows)
-
-    monkeypatch.setattr(PointDecoder, "masks", noted)
-    read_sam(tiny, prompting=EASY).segment(random_image(1, (6, 6)))
+def test_a_photo_of_few_pixels_needs_the_rows_to_its_end():
     # Three rows of pixels, the last at 5/6 of 8 rows of cells: those between count, though most logits are not read.
-    assert asked == [7, 7]
+    assert -(-Enlarging(32, 32, 32, 3).read // 4) == 7
 
 
 def test_stability_compares_two_thresholds():

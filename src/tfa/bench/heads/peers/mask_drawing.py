@@ -6,6 +6,7 @@ its token asks for. Bilinear enlargement reads few neighbours of each pixel, so 
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ class MaskDrawing:
 
     def __init__(self, sam: Any, decoder: PointDecoder, rows: int | None = None) -> None:
         self.rows, self.columns = rows or decoder.grid[0], decoder.grid[1]
-        self._shared, self._norm = decoder.shared, sam.mask_decoder.upscale_layer_norm
+        self._norm = sam.mask_decoder.upscale_layer_norm
         # A transposed convolution of side and stride 2 is a linear layer to four pixels.
         first, second = sam.mask_decoder.upscale_conv1, sam.mask_decoder.upscale_conv2
         self._to_pixels = first.weight.permute(0, 2, 3, 1).flatten(1)
@@ -31,17 +32,20 @@ class MaskDrawing:
         self._last = decoder.shared.beta @ self._to_pixels + first.bias.repeat(4)
         self._second = second.weight.permute(2, 3, 1, 0).flatten(0, 2).contiguous()
         self._bias = second.bias.repeat(4)[:, None]
+        # Fresh memory would cost more than some of what is computed in it.
+        self._pixels = self._image.new_empty(CELLS_AT_ONCE, self._image.shape[1])
 
     def logits(self, image: Changed, wanted: Tensor) -> Tensor:
         """Of the masks that `s c/8` asks for, `s 4·rows 4·columns`."""
         count, cells = len(wanted), self.rows * self.columns
         # The row of ones after those in use carries what all cells share.
-        mixes = torch.cat([self._shared.mixes(image.values) @ self._to_pixels, self._last[None]])
+        mixes = torch.cat([image.mixes @ self._to_pixels, self._last[None]])
         rows = image.rows[: len(mixes)]
         found = wanted.new_empty(2, 2, count, cells, 2, 2)
         for start in range(0, cells, CELLS_AT_ONCE):
             some = slice(start, min(start + CELLS_AT_ONCE, cells))
-            pixels = self._image[some] * image.scale[some, None]
+            here = some.stop - start
+            pixels = torch.mul(self._image[some], image.scale[some, None], out=self._pixels[:here])
             pixels = pixels.addmm_(rows[:, some].T, mixes).view(-1, self._second.shape[1])
             norm = self._norm
             pixels = gelu(layer_norm(pixels, norm.weight.shape, norm.weight, norm.bias, norm.eps))
@@ -51,7 +55,7 @@ class MaskDrawing:
         logits = wanted.new_empty(count, self.rows, 2, 2, self.columns, 2, 2)
         nested = found.unflatten(3, (self.rows, self.columns))
         # Sixteen copies of long rows are quicker than one of pairs.
-        for a, b, c, d in torch.cartesian_prod(*[torch.arange(2)] * 4).tolist():
+        for a, b, c, d in product((0, 1), repeat=4):
             logits[:, :, a, b, :, c, d] = nested[b, d, :, :, :, a, c]
         return logits.view(count, 4 * self.rows, 4 * self.columns)
 

@@ -51,14 +51,6 @@ class _Shared:
         maps, offsets = ([one * norm.weight for one in some] for some in (self.maps, self.offsets))
         return _Shared(self.image * norm.weight, maps, offsets, norm.bias)
 
-    def mixes(self, values: Sequence[Tensor]) -> Tensor:
-        """M, `r c`, of one prompt with these values `h t e`, whose last token is already taken from the others."""
-        parts = [self.image[:0]]
-        for value, map_, offset in zip(values, self.maps, self.offsets, strict=True):
-            mixed = value @ map_
-            parts += [mixed[:, :-1].flatten(0, 1), mixed[:, -1].sum(0, keepdim=True) + offset]
-        return torch.cat(parts)
-
 
 class _Side:
     """The image as one linear layer of an attention shows it to all prompts, `h e n`."""
@@ -75,8 +67,8 @@ class _Side:
 class _Norm:
     """The shared part of a norm, before γ and β: |K|² and the products of K with the rows of M."""
 
-    def __init__(self, shared: _Shared, eps: float) -> None:
-        self.shared, self.eps = shared, eps
+    def __init__(self, shared: _Shared, norm: Any) -> None:
+        self.shared, self.weight, self.eps = shared, norm.weight, norm.eps
         self.squares = shared.image.square().sum(1)
         self.maps = [one @ shared.image.T for one in shared.maps]
         self.offsets = [shared.image @ one for one in shared.offsets]
@@ -89,27 +81,32 @@ class Changed:
     scale: Tensor  # n: d
     rows: Tensor  # R n: B
     scratch: Tensor  # h·t n, twice: fresh memory costs more than what is computed in it
+    mixes: Tensor  # r c: M
     values: list[Tensor] = field(default_factory=list)  # h t e each
-    used: int = 0  # rows
 
-    def scores(self, vectors: Tensor, side: _Side, mixes: Tensor) -> Tensor:
+    @property
+    def used(self) -> Tensor:
+        """Rows of B that updates have set, `r n`."""
+        return self.rows[: len(self.mixes)]
+
+    def scores(self, vectors: Tensor, side: _Side) -> Tensor:
         """Tokens' vectors `h t e` · cells, `h t n`."""
         found = self._room(0, vectors.shape[:2])
         if side.whole is not None:
             return torch.bmm(vectors, side.whole, out=found)
         torch.bmm(vectors, side.image, out=found).mul_(self.scale).baddbmm_(vectors, side.places)
-        found.flatten(0, 1).addmm_((vectors @ side.weight).flatten(0, 1) @ mixes.T, self.rows[: self.used])
+        found.flatten(0, 1).addmm_((vectors @ side.weight).flatten(0, 1) @ self.mixes.T, self.used)
         return found
 
     def softmax(self, scores: Tensor, dim: int) -> Tensor:
         """Of scores `h t n`, which are used up."""
         return torch.softmax(scores, dim, out=self._room(1, scores.shape[:2]))
 
-    def gathered(self, weights: Tensor, side: _Side, mixes: Tensor) -> Tensor:
+    def gathered(self, weights: Tensor, side: _Side) -> Tensor:
         """Means of the cells' values, `t h·e`, with weights `h t n` that sum to 1 over cells; they are used up."""
         if side.whole is not None:
             return (weights @ side.whole.mT).transpose(0, 1).flatten(1)
-        through = (weights.flatten(0, 1) @ self.rows[: self.used].T) @ mixes
+        through = (weights.flatten(0, 1) @ self.used.T) @ self.mixes
         direct = weights.mul_(self.scale) @ side.image.mT
         found = through.unflatten(0, weights.shape[:2]) @ side.weight.mT + direct + side.bias.mT
         return found.transpose(0, 1).flatten(1)
@@ -119,35 +116,36 @@ class Changed:
         heads, tokens, cells = weights.shape
         values = torch.cat([values[:, :-1] - values[:, -1:], values[:, -1:]], dim=1)
         self.values.append(values)
-        added = heads * (tokens - 1)
-        self.rows[self.used : self.used + added].view(heads, tokens - 1, cells).copy_(weights[:, :-1])
-        self.used += added + 1
+        mixed = values @ norm.shared.maps[-1]
+        ones = mixed[:, -1].sum(0, keepdim=True) + norm.shared.offsets[-1]
+        start = len(self.mixes)
+        self.mixes = torch.cat([_centred(self.mixes), mixed[:, :-1].flatten(0, 1), ones])
+        self.used[start:-1].view(heads, tokens - 1, cells).copy_(weights[:, :-1])
         shrink = self._shrink(norm)
-        self.rows[: self.used].mul_(shrink)
+        self.used.mul_(shrink)
         self.scale.mul_(shrink)
+        self.mixes *= norm.weight
 
     def _room(self, which: int, shape: Sequence[int]) -> Tensor:
         return self.scratch[which][: math.prod(shape)].view(*shape, -1)
 
     def _shrink(self, norm: _Norm) -> Tensor:
         """1/σ of each cell, `n`."""
-        mixes = norm.shared.mixes(self.values)
-        products = mixes @ mixes.T
+        products = self.mixes @ self.mixes.T
         squares = self.scale.square() * norm.squares
         start = 0
         for values, map_, offset in zip(self.values, norm.maps, norm.offsets, strict=True):
             stop = start + values.shape[0] * (values.shape[1] - 1) + 1
             # M Mᵀ is symmetric: products with later rows count twice, those with earlier ones are counted there.
-            factors = products[start:stop, start : self.used].clone()
-            factors[:, stop - start :] *= 2
-            inner = torch.mm(factors, self.rows[start : self.used], out=self._room(0, factors.shape[:1]))
+            products[start:stop, stop:] *= 2
+            inner = torch.mm(products[start:stop, start:], self.used[start:], out=self._room(0, (stop - start,)))
             crossed = torch.bmm(values, map_, out=self._room(1, values.shape[:2]))
             inner[:-1].view_as(crossed[:, :-1]).addcmul_(crossed[:, :-1], self.scale, value=2)
             inner[-1].addcmul_(crossed[:, -1].sum(0).add_(offset), self.scale, value=2)
-            squares += inner.mul_(self.rows[start:stop]).sum(0)
+            squares += inner.mul_(self.used[start:stop]).sum(0)
             start = stop
         # A sum of squares; rounding may leave it a little below 0.
-        return torch.rsqrt(squares.clamp_(min=0).div_(mixes.shape[1]).add_(norm.eps))
+        return torch.rsqrt(squares.clamp_(min=0).div_(self.mixes.shape[1]).add_(norm.eps))
 
 
 class PointDecoder:
@@ -164,8 +162,8 @@ class PointDecoder:
             there, back = layer.cross_attn_token_to_image, layer.cross_attn_image_to_token
             keys, values = _Side(there, there.k_proj, shared, places), _Side(there, there.v_proj, shared)
             queries = _Side(back, back.q_proj, shared, places)
-            norm = _Norm(shared.updated(back), layer.layer_norm4.eps)
-            self._layers.append((layer, shared, keys, values, queries, norm))
+            norm = _Norm(shared.updated(back), layer.layer_norm4)
+            self._layers.append((layer, keys, values, queries, norm))
             shared = norm.shared.normed(layer.layer_norm4)
         final = self._decoder.transformer.final_attn_token_to_image
         self.shared = shared
@@ -190,23 +188,21 @@ class PointDecoder:
         """Tokens `b t c` → those that answer, of IoU and masks, after all attention, and the images."""
         images = self._begun(*first.shape[:2])
         tokens = first
-        for layer, shared, keys, values, queries, norm in self._layers:
+        for layer, keys, values, queries, norm in self._layers:
             asking = tokens if layer.skip_first_layer_pe else tokens + first
             found = layer.self_attn(asking[None], asking[None], tokens[None])[0][0]
             tokens = layer.layer_norm1(found if layer.skip_first_layer_pe else tokens + found)
             there, back = layer.cross_attn_token_to_image, layer.cross_attn_image_to_token
-            mixes = [shared.mixes(image.values) for image in images]
-            tokens = layer.layer_norm2(tokens + _read(there, tokens + first, images, keys, values, mixes))
+            tokens = layer.layer_norm2(tokens + _read(there, tokens + first, images, keys, values))
             tokens = layer.layer_norm3(tokens + layer.mlp(tokens))
             offered = _heads(back, back.k_proj(tokens + first)) * back.scaling
             given = _heads(back, back.v_proj(tokens))
             for index, image in enumerate(images):
-                shares = image.softmax(image.scores(offered[index], queries, mixes[index]), 1)
+                shares = image.softmax(image.scores(offered[index], queries), 1)
                 image.update(shares, given[index], norm)
         final = self._decoder.transformer.final_attn_token_to_image
         answers = tokens[:, : 1 + self._decoder.num_mask_tokens]  # of the prompt's own tokens nothing more is asked
-        mixes = [self.shared.mixes(image.values) for image in images]
-        read = _read(final, answers + first[:, : answers.shape[1]], images, *self._last, mixes)
+        read = _read(final, answers + first[:, : answers.shape[1]], images, *self._last)
         return self._decoder.transformer.layer_norm_final_attn(answers + read), images
 
     def _begun(self, prompts: int, tokens: int) -> list[Changed]:
@@ -218,18 +214,17 @@ class PointDecoder:
             self._memory = self.shared.image.new_empty(prompts, 1 + rows, cells)
             self._scratch = self.shared.image.new_empty(2, max(heads) * tokens, cells)
         self._memory.fill_(1)
-        return [Changed(memory[0], memory[1:], self._scratch) for memory in self._memory[:prompts]]
+        none = self.shared.image[:0]
+        return [Changed(memory[0], memory[1:], self._scratch, none) for memory in self._memory[:prompts]]
 
 
-def _read(
-    attention: Any, asking: Tensor, images: list[Changed], keys: _Side, values: _Side, mixes: list[Tensor]
-) -> Tensor:
+def _read(attention: Any, asking: Tensor, images: list[Changed], keys: _Side, values: _Side) -> Tensor:
     """What tokens `b t c` take from the images."""
     query = _heads(attention, attention.q_proj(asking)) * attention.scaling
     found = []
-    for one, image, mixed in zip(query, images, mixes, strict=True):
-        weights = image.softmax(image.scores(one, keys, mixed), 2)
-        found.append(image.gathered(weights, values, mixed))
+    for one, image in zip(query, images, strict=True):
+        weights = image.softmax(image.scores(one, keys), 2)
+        found.append(image.gathered(weights, values))
     projected: Tensor = attention.out_proj(torch.stack(found))
     return projected
 

@@ -21,7 +21,7 @@ from tfa.bench.heads.peers.segments import reduced
 from tfa.photos.images import resize
 
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-POINTS_AT_ONCE = 8  # more do not fit the processor's caches, and are slower
+POINTS_AT_ONCE = 16  # each has 1.6 MB of its own in memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +123,9 @@ def grid_points(per_side: int, size: tuple[int, int]) -> np.ndarray:
 
 def stability(logits: np.ndarray, offset: float) -> np.ndarray:
     """How little a mask `s h w` changes with its threshold: |logit > offset| / |logit > −offset|, 0 if empty."""
-    inner = (logits > offset).sum(axis=(1, 2))
-    outer = (logits > -offset).sum(axis=(1, 2))
+    # Counted mask by mask, which is many times quicker than a sum over axes.
+    inner = np.array([np.count_nonzero(mask > offset) for mask in logits])
+    outer = np.array([np.count_nonzero(mask > -offset) for mask in logits])
     return inner / np.maximum(outer, 1)
 
 
