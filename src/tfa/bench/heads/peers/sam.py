@@ -65,10 +65,8 @@ class SamSegmenter:
         with torch.inference_mode():
             embedded = self._sam.vision_encoder(torch.from_numpy(pixels)[None].to(self.device))[0]
             decoder = PointDecoder(self._sam, embedded)
-            across, down = (
-                Enlarging(4 * cells, self.side, *lengths, self.device)
-                for cells, *lengths in zip(decoder.grid[::-1], inside, image.size, strict=True)
-            )
+            across = Enlarging(4 * decoder.grid[1], self.side, inside[0], image.width, self.device)
+            down = Enlarging(4 * decoder.grid[0], self.side, inside[1], image.height, self.device)
             drawing = MaskDrawing(self._sam, decoder, -(-down.read // 4))  # rows of cells; below them is padding
             points = torch.from_numpy(grid_points(self.prompting.points_per_side, inside)).to(self.device)
             for some in points.split(POINTS_AT_ONCE):
