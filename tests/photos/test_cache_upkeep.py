@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from tests.fakes import FakeEncoder, random_image
 from tfa.cli.app import app
 from tfa.errors import BadSpec
-from tfa.photos.cache_upkeep import clear, prune, shelves
+from tfa.photos.cache_upkeep import BenchmarkFacts, benchmark, clear, prune, shelves
 from tfa.photos.token_cache import TokenCache
 
 
@@ -94,7 +94,34 @@ def test_a_cleared_cache_is_filled_again(cache, tmp_path):
     assert encoder.encoded == 1
 
 
-def test_the_verb(cache):
+@pytest.fixture
+def kept(cache):
+    """A mask and a match of the benchmark, of one kilobyte each, and a user's own file beside them."""
+    folder = cache.folder.parent
+    mask = folder / "masks" / ("ab" * 16) / f"{'0f' * 32}.safetensors"
+    match = folder / "matches" / "aliked-lightglue" / f"{'1e' * 32}.json"
+    own = folder / "masks" / "mine" / "photo.png"
+    for file in (mask, match, own):
+        file.parent.mkdir(parents=True)
+        file.write_bytes(bytes(1000))
+    return mask, match, own
+
+
+def test_masks_and_matches_of_the_benchmark_are_listed_pruned_and_cleared(cache, kept):
+    mask, match, own = kept
+    assert benchmark() == [BenchmarkFacts("masks", 1, 1000), BenchmarkFacts("matches", 1, 1000)]
+    assert clear(cache).files == 3  # of a cache that is given, tokens alone
+    os.utime(match, (time.time() - 10 * 86_400,) * 2)
+    assert prune(older_than=5).to_dict() == {"files": 1, "bytes": 1000}
+    assert benchmark() == [BenchmarkFacts("masks", 1, 1000)]
+    shown = CliRunner().invoke(app, ["cache"]).stdout
+    assert "masks of the benchmark: 1 file, 1.0 kB" in shown
+    assert "matches of the benchmark" not in shown
+    assert clear().to_dict() == {"files": 1, "bytes": 1000}
+    assert (benchmark(), mask.exists(), own.exists()) == ([], False, True)
+
+
+def test_the_verb(cache, kept):
     def told(*words):
         result = CliRunner().invoke(app, ["cache", *words, "--json"])
         assert result.exit_code == 0, result.output
@@ -104,8 +131,10 @@ def test_the_verb(cache):
     assert before["folder"] == str(cache.folder)
     assert before["bytes"] == sum(encoder["bytes"] for encoder in before["encoders"]) > 0
     assert before["deleted"] is None
+    assert [one["kind"] for one in before["benchmark"]] == ["masks", "matches"]
     assert told("--prune", "--older-than", "5")["deleted"]["files"] == 1
-    assert told("--prune", "--max-size", "0")["bytes"] == 0
+    emptied = told("--prune", "--max-size", "0")
+    assert (emptied["bytes"], emptied["benchmark"], emptied["deleted"]["files"]) == (0, [], 4)
     assert told("--clear")["encoders"] == []
     for words in (["--prune"], ["--max-size", "1"], ["--prune", "--max-size", "1", "--clear"]):
         assert CliRunner().invoke(app, ["cache", *words]).exit_code == 2

@@ -1,4 +1,4 @@
-"""`tfa cache`: what the token cache holds, and making room."""
+"""`tfa cache`: what the user's cache holds, and making room."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tfa.cli.show_map import human_bytes
 
 
 def cache(
-    prune: Annotated[bool, typer.Option("--prune", help="Delete old tokens: see the next two options.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Delete what is old: see the next two options.")] = False,
     older_than: Annotated[
-        float | None, typer.Option(min=0, metavar="DAYS", help="With --prune: tokens not used for so many days.")
+        float | None, typer.Option(min=0, metavar="DAYS", help="With --prune: what was not used for so many days.")
     ] = None,
     max_size: Annotated[
         float | None,
-        typer.Option(min=0, metavar="GB", help="With --prune: those used longest ago, until so much is left."),
+        typer.Option(min=0, metavar="GB", help="With --prune: what was used longest ago, until so much is left."),
     ] = None,
-    clear: Annotated[bool, typer.Option("--clear", help="Delete all tokens.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete all of it; weights stay.")] = False,
     json: options.AsJson = False,
 ) -> None:
-    """Show what the token cache holds of each encoder, or delete some of it.
+    """Show what the cache holds of each encoder and of the benchmark, or delete some of it.
 
-    Photos whose tokens were deleted are encoded again when they are needed.
+    Photos whose tokens were deleted are encoded again when they are needed; so are masks and matches of the benchmark.
     """
     if prune and clear:
         raise typer.BadParameter("give --prune or --clear, not both")
@@ -41,11 +41,12 @@ def cache(
         deleted = cache_upkeep.clear()
     elif prune:
         deleted = cache_upkeep.prune(older_than, None if max_size is None else round(max_size * 1e9))
-    shelves = cache_upkeep.shelves()
+    shelves, benchmark = cache_upkeep.shelves(), cache_upkeep.benchmark()
     size = sum(facts.bytes for facts in shelves)
     if json:
         facts = {"folder": str(TokenCache().folder), "bytes": size, "limit": cache_room.limit()}
         facts["encoders"] = [asdict(one) for one in shelves]
+        facts["benchmark"] = [asdict(one) for one in benchmark]
         print_json({**facts, "deleted": None if deleted is None else deleted.to_dict()})
         return
     if deleted is not None:
@@ -58,3 +59,5 @@ def cache(
         table.add_row(one.encoder, f"{one.images:,}", human_bytes(one.bytes))
     if shelves:
         console().print(table)
+    for kept in benchmark:
+        say(f"{kept.kind} of the benchmark: {counted(kept.files, 'file')}, {human_bytes(kept.bytes)}")

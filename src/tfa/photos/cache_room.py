@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,17 @@ def mark_used(files: Iterable[Path]) -> None:
 
 
 def make_room(
-    folder: Path, *, unused_seconds: float | None = None, max_bytes: int | None = None, spared: float = 0.0
+    folder: Path,
+    *,
+    unused_seconds: float | None = None,
+    max_bytes: int | None = None,
+    spared: float = 0.0,
+    besides: Iterable[Path] = (),
 ) -> Pruned:
-    """Delete files unused for longer; then those used longest ago until `max_bytes` are left, but for the last
-    `spared` seconds' own."""
+    """Delete files of the folder, and besides, unused for longer; then those used longest ago until `max_bytes` are
+    left, but for the last `spared` seconds' own."""
     status = {}
-    for file in (file for shelf in folder.glob("*") for file in shards(shelf)):
+    for file in chain((file for shelf in folder.glob("*") for file in shards(shelf)), besides):
         with contextlib.suppress(OSError):  # another process makes room, too
             status[file] = file.stat()
     left, now = sum(one.st_size for one in status.values()), time.time()

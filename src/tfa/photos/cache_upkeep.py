@@ -1,17 +1,28 @@
-"""Upkeep of the token cache: how much there is of each encoder, and making room."""
+"""Upkeep of the user's cache: how much there is of each encoder and of the benchmark, and making room.
+
+The benchmark keeps what takes it long beside the tokens: SAM's masks of photos, and what a learned matcher found. Only
+files with the names it gives are counted and deleted: the folder is the user's, and so may be others in it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfa.base.files import read_tensor_header
+from tfa.base.files import cache_folder, read_tensor_header
 from tfa.encoders.fingerprint import under_todays_name
 from tfa.errors import BadSpec, TfaError
 from tfa.photos.cache_room import DAY, Pruned, make_room, shards
 from tfa.photos.token_cache import TokenCache
+
+# Names of files below the folder of each kind.
+BENCHMARK = {
+    "masks": re.compile(r"[0-9a-f]{32}/[0-9a-f]{64}\.safetensors"),
+    "matches": re.compile(r"[^/]+/[0-9a-f]{64}\.json"),
+}
 
 
 @dataclass(frozen=True)
@@ -23,6 +34,32 @@ class ShelfFacts:
     files: int
     images: int
     bytes: int
+
+
+@dataclass(frozen=True)
+class BenchmarkFacts:
+    """What the benchmark keeps of one kind."""
+
+    kind: str
+    files: int
+    bytes: int
+
+
+def benchmark() -> list[BenchmarkFacts]:
+    """What the user's cache holds of each kind of results that the benchmark keeps, as far as there is any."""
+    found = []
+    for kind in BENCHMARK:
+        sizes = []
+        for file in _of_the_benchmark(kind):
+            with contextlib.suppress(OSError):  # another process makes room
+                sizes.append(file.stat().st_size)
+        found.append(BenchmarkFacts(kind, len(sizes), sum(sizes)))
+    return [facts for facts in found if facts.files]
+
+
+def _of_the_benchmark(*kinds: str) -> list[Path]:
+    files = (file for kind in kinds or BENCHMARK for file in (cache_folder() / kind).glob("*/*"))
+    return sorted(file for file in files if BENCHMARK[file.parts[-3]].fullmatch("/".join(file.parts[-2:])))
 
 
 def shelves(cache: TokenCache | None = None) -> list[ShelfFacts]:
@@ -45,18 +82,24 @@ def _facts(shelf: Path) -> ShelfFacts:
 
 
 def prune(older_than: float | None = None, max_bytes: int | None = None, cache: TokenCache | None = None) -> Pruned:
-    """Delete tokens that were not used for `older_than` days; then those used longest ago until `max_bytes` are left.
+    """Delete what was not used for `older_than` days; then what was used longest ago until `max_bytes` are left.
 
-    What is deleted is encoded again when it is needed and the photo is still there.
+    Of a cache that is given, tokens; else of the user's, tokens and what the benchmark keeps. What is deleted is
+    made again when it is needed and the photo is still there.
     """
     if (older_than is None and max_bytes is None) or min(older_than or 0, max_bytes or 0) < 0:
         raise BadSpec(f"older_than={older_than}, max_bytes={max_bytes}: give at least one of them, 0 or more")
     seconds = None if older_than is None else older_than * DAY
-    return make_room((cache or TokenCache()).folder, unused_seconds=seconds, max_bytes=max_bytes)
+    besides = _of_the_benchmark() if cache is None else []
+    folder = (cache or TokenCache()).folder
+    return make_room(folder, unused_seconds=seconds, max_bytes=max_bytes, besides=besides)
 
 
 def clear(cache: TokenCache | None = None) -> Pruned:
-    """Delete all tokens."""
+    """Delete all tokens; of the user's own cache, what the benchmark keeps as well."""
     folder, before = (cache or TokenCache()).folder, shelves(cache)
+    kept = Pruned(0, 0)
+    if cache is None:
+        kept = make_room(folder / "no tokens", max_bytes=0, besides=_of_the_benchmark())
     shutil.rmtree(folder, ignore_errors=True)
-    return Pruned(sum(facts.files for facts in before), sum(facts.bytes for facts in before))
+    return Pruned(kept.files + sum(facts.files for facts in before), kept.bytes + sum(facts.bytes for facts in before))

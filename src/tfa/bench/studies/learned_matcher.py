@@ -34,6 +34,7 @@ from tfa.bench.studies.verification import StudiedQueries
 from tfa.bench.studies.verification_variants import FEW, NOTHING
 from tfa.errors import BadSpec
 from tfa.method.evidence.rows import standardised
+from tfa.photos.cache_room import mark_used
 from tfa.search.ties import top_k
 from tfa.verification.patch_store import CompactTokens, PhotoPairs
 from tfa.verification.reranking import Compared, fused
@@ -193,6 +194,8 @@ class _BothWays:
         if found is None:
             found = self._compared(photo, images, seconds)
             write_json(file, asdict(found))
+        else:
+            mark_used([file])
         return ours, found
 
     def _compared(self, photo: Path, images: Sequence[Path], ours: float) -> Found:

@@ -7,6 +7,8 @@ import torch
 from transformers import SamModel
 
 from tests.bench.heads.sam import tiny
+from tfa.bench.heads.peers import mask_drawing
+from tfa.bench.heads.peers.mask_drawing import MaskDrawing
 from tfa.bench.heads.peers.point_decoder import PointDecoder
 
 
@@ -32,21 +34,24 @@ def points() -> torch.Tensor:
 @torch.inference_mode()
 def test_masks_and_ious_are_those_of_transformers(sam, image, points):
     wanted = sam(image_embeddings=image, input_points=points[None, :, None], multimask_output=True)
-    logits, iou = PointDecoder(sam, image).masks(points, -100.0)
-    assert torch.allclose(iou, wanted.iou_scores[0].flatten(), atol=1e-5)
-    assert torch.allclose(logits, wanted.pred_masks[0].flatten(0, 1), atol=1e-5)
-    assert logits.std() > 1e-3  # points and masks differ
-    assert (logits[0] - logits[3]).abs().max() > 1e-3
+    decoder = PointDecoder(sam, image)
+    drawing = MaskDrawing(sam, decoder)
+    for start, some in ((0, points[:3]), (3, points[3:])):  # the second lot in the memory of the first
+        iou, asked, images = decoder.answers(some)
+        assert torch.allclose(iou, wanted.iou_scores[0, start : start + len(some)], atol=1e-5)
+        for index, changed in enumerate(images):
+            logits = drawing.logits(changed, asked[index])
+            assert torch.allclose(logits, wanted.pred_masks[0, start + index], atol=1e-5)
+    assert wanted.pred_masks.std() > 1e-3  # points and masks differ
+    assert (wanted.pred_masks[0, 0] - wanted.pred_masks[0, 1]).abs().max() > 1e-3
 
 
 @torch.inference_mode()
-def test_only_good_masks_are_drawn_and_only_the_rows_asked_for(sam, image, points):
+def test_only_the_masks_and_rows_asked_for_are_drawn_however_many_cells_at_a_time(sam, image, points, monkeypatch):
     decoder = PointDecoder(sam, image)
-    logits, iou = decoder.masks(points, -100.0)
-    middle = float(iou.median())
-    fewer, good = decoder.masks(points, middle, rows=3)
-    assert torch.equal(good, iou[iou >= middle])
-    assert torch.allclose(fewer, logits[iou >= middle, :12], atol=1e-6)
-    none, no_iou = decoder.masks(points, 100.0)
-    assert none.shape == (0, 16, 16)
-    assert len(no_iou) == 0
+    _, asked, images = decoder.answers(points)
+    logits = MaskDrawing(sam, decoder).logits(images[1], asked[1])
+    assert logits.shape == (3, 16, 16)
+    monkeypatch.setattr(mask_drawing, "CELLS_AT_ONCE", 5)  # of twelve cells: the last lot is smaller
+    fewer = MaskDrawing(sam, decoder, rows=3).logits(images[1], asked[1, [2, 0]])
+    assert torch.allclose(fewer, logits[[2, 0], :12], atol=1e-6)

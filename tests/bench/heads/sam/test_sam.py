@@ -13,15 +13,16 @@ from safetensors.torch import save_file
 from torch.nn.functional import interpolate
 from transformers import SamConfig, SamModel
 
+from tests.bench.heads.sam import layouts
+from tests.bench.heads.trained.tiny import random_weights
 from tests.fakes import random_image
-from tfa.bench.heads.peers import sam_weights
-from tfa.bench.heads.peers.point_decoder import PointDecoder
+from tfa.bench.heads.peers import mask_drawing, sam_weights
+from tfa.bench.heads.peers.mask_drawing import Enlarging
 from tfa.bench.heads.peers.sam import (
     MEAN,
     STD,
     MaskSettings,
     boxes_of,
-    enlarging,
     grid_points,
     prepare,
     read_sam,
@@ -113,6 +114,48 @@ def test_a_file_and_a_folder_of_one_model_are_the_same(tiny, tmp_path, monkeypat
     assert len(digests) == 1
 
 
+def published_config() -> SamConfig:
+    """A SAM whose image encoder is small; the rest has its published sizes."""
+    vision = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 64, "window_size": 3}
+    config = sam_weights.sized_config("vit-b")
+    return SamConfig(
+        vision_config={**vision, "global_attn_indexes": [1]},
+        prompt_encoder_config={"image_size": 64},
+        mask_decoder_config={"layer_norm_eps": config.mask_decoder_config.layer_norm_eps},
+    )
+
+
+def test_a_checkpoint_under_its_authors_names_is_the_model_they_mean(tmp_path, monkeypatch):
+    monkeypatch.setattr("tfa.bench.heads.peers.sam.sized_config", lambda model: published_config())
+    weights = random_weights(layouts.sam(12, 2, 2, (1,), side=4, window=3))
+    torch.save(weights, tmp_path / "sam_vit.pth")
+    segmenter = read_sam(tmp_path / "sam_vit.pth", "vit-b", prompting=EASY)
+    # A few that are easily mixed up, by where they act; test_mobile_sam.py compares all names and shapes.
+    sam = segmenter._sam
+    for found, name in (
+        (sam.vision_encoder.layers[1].attn.rel_pos_w, "image_encoder.blocks.1.attn.rel_pos_w"),
+        (sam.vision_encoder.layers[0].layer_norm2.bias, "image_encoder.blocks.0.norm2.bias"),
+        (sam.vision_encoder.neck.layer_norm2.weight, "image_encoder.neck.3.weight"),
+        (sam.prompt_encoder.point_embed[1].weight, "prompt_encoder.point_embeddings.1.weight"),
+        (
+            sam.shared_image_embedding.positional_embedding,
+            "prompt_encoder.pe_layer.positional_encoding_gaussian_matrix",
+        ),
+        (sam.mask_decoder.transformer.layers[1].layer_norm4.weight, "mask_decoder.transformer.layers.1.norm4.weight"),
+        (sam.mask_decoder.upscale_conv2.weight, "mask_decoder.output_upscaling.3.weight"),
+        (
+            sam.mask_decoder.output_hypernetworks_mlps[2].proj_out.bias,
+            "mask_decoder.output_hypernetworks_mlps.2.layers.2.bias",
+        ),
+    ):
+        assert torch.equal(found, weights[name]), name
+    assert segmenter.segment(random_image(3, (40, 30))).shape[1:] == (15, 20)
+    del weights["image_encoder.blocks.1.mlp.lin2.bias"]
+    torch.save(weights, tmp_path / "short.pth")
+    with pytest.raises(BadWeights, match=r"1 missing: vision_encoder\.layers\.1\.mlp\.lin2\.bias"):
+        read_sam(tmp_path / "short.pth", "vit-b")
+
+
 def test_wrong_weights_are_refused_by_the_names_of_their_keys(tiny, tmp_path):
     file = tmp_path / "other.safetensors"
     save_file({"image_encoder.pos_embed": torch.zeros(1)}, file)
@@ -152,27 +195,22 @@ def test_points_are_the_middles_of_a_grid():
     assert grid_points(2, (8, 4)).tolist() == [[2, 1], [6, 1], [2, 3], [6, 3]]
 
 
-def test_masks_are_enlarged_as_published_without_the_square_in_between():
+@pytest.mark.parametrize(("side", "inside", "size"), [(64, (37, 64), (20, 30)), (64, (64, 48), (100, 75))])
+def test_masks_are_enlarged_as_published_without_the_square_in_between(side, inside, size, monkeypatch):
+    monkeypatch.setattr(mask_drawing, "PIXELS_AT_ONCE", 7)
     logits = torch.randn(2, 16, 16, generator=torch.Generator().manual_seed(0))
-    square = interpolate(logits[:, None], (64, 64), mode="bilinear", align_corners=False)[..., :37, :64]
-    wanted = interpolate(square, (20, 30), mode="bilinear", align_corners=False)[:, 0]
-    down, across = enlarging(16, 64, 37, 20), enlarging(16, 64, 64, 30)
-    assert torch.allclose(down @ logits @ across.T, wanted, atol=1e-5)
-    assert not down[:, 10:].any()  # 37 pixels end in the tenth row of logits; the rest is padding
+    square = interpolate(logits[:, None], (side, side), mode="bilinear", align_corners=False)
+    wanted = interpolate(square[..., : inside[0], : inside[1]], size, mode="bilinear", align_corners=False)[:, 0]
+    down, across = (Enlarging(16, side, *lengths) for lengths in zip(inside, size, strict=True))
+    assert torch.allclose(down.lines(across.columns(logits)), wanted, atol=1e-5)
+    needed = -(-inside[0] * 16 // side)  # what lies below is padding
+    assert down.read == needed
+    assert torch.equal(down.lines(logits), down.lines(logits[:, :needed]))
 
 
-def test_a_photo_of_few_pixels_needs_the_rows_to_its_end(tiny, monkeypatch):
-    asked = []
-    masks = PointDecoder.masks
-
-    def noted(self, points, least_iou, rows):
-        asked.append(rows)
-        return masks(self, points, least_iou, rows)
-
-    monkeypatch.setattr(PointDecoder, "masks", noted)
-    read_sam(tiny, prompting=EASY).segment(random_image(1, (6, 6)))
+def test_a_photo_of_few_pixels_needs_the_rows_to_its_end():
     # Three rows of pixels, the last at 5/6 of 8 rows of cells: those between count, though most logits are not read.
-    assert asked == [7, 7]
+    assert -(-Enlarging(32, 32, 32, 3).read // 4) == 7
 
 
 def test_stability_compares_two_thresholds():

@@ -13,6 +13,7 @@ from PIL import Image
 from tfa.base.files import cache_folder, map_tensors, sha256_of_json, write_tensors
 from tfa.bench.heads.peers.segments import Segmenter
 from tfa.errors import TfaError
+from tfa.photos.cache_room import mark_used
 
 REVISION = 1  # of how masks are made from equal settings
 
@@ -38,6 +39,7 @@ class KeptMasks:
         path = self.folder / f"{content}.safetensors"
         kept = _read(path)
         if kept is not None:
+            mark_used([path])
             return kept
         masks = self.segmenter.segment(image)
         count, height, width = masks.shape  # there may be none

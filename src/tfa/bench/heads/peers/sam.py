@@ -9,21 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from tfa.bench.heads.peers.mask_drawing import Enlarging, MaskDrawing
 from tfa.bench.heads.peers.point_decoder import PointDecoder
 from tfa.bench.heads.peers.sam_weights import build, folder_config, size_of, sized_config
 from tfa.bench.heads.peers.segments import reduced
 from tfa.photos.images import resize
 
-if TYPE_CHECKING:
-    import torch
-
 MEAN, STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-POINTS_AT_ONCE = 8  # more do not fit the processor's caches, and are slower
+POINTS_AT_ONCE = 16  # each has 1.6 MB of its own in memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,27 +60,27 @@ class SamSegmenter:
         size = tuple(max(round(length / self.prompting.reduction), 1) for length in image.size)
         image = resize(image, (size[0], size[1]))
         pixels, inside = prepare(image, self.side)
-        masks, ious, boxes = [], [], []
+        masks = [np.zeros((0, image.height, image.width), dtype=bool)]
+        ious = [np.zeros(0, np.float32)]
         with torch.inference_mode():
             embedded = self._sam.vision_encoder(torch.from_numpy(pixels)[None].to(self.device))[0]
             decoder = PointDecoder(self._sam, embedded)
-            across, down = (
-                enlarging(4 * cells, self.side, *lengths).to(self.device)
-                for cells, *lengths in zip(decoder.grid[::-1], inside, image.size, strict=True)
-            )
-            rows = int(down.any(dim=0).nonzero().max()) // 4 + 1  # of cells; what lies below is padding
-            down = down[:, : 4 * rows]
+            across = Enlarging(4 * decoder.grid[1], self.side, inside[0], image.width, self.device)
+            down = Enlarging(4 * decoder.grid[0], self.side, inside[1], image.height, self.device)
+            drawing = MaskDrawing(self._sam, decoder, -(-down.read // 4))  # rows of cells; below them is padding
             points = torch.from_numpy(grid_points(self.prompting.points_per_side, inside)).to(self.device)
             for some in points.split(POINTS_AT_ONCE):
-                logits, iou = decoder.masks(some, self.prompting.least_iou, rows)
-                large = (down @ logits @ across.T).cpu().numpy()
-                sure = stability(large, self.prompting.stability_offset) >= self.prompting.least_stability
-                kept = large[sure] > 0
-                masks.append(kept)
-                ious.append(iou.cpu().numpy()[sure])
-                boxes.append(boxes_of(kept))
-        best = suppress(np.concatenate(boxes), np.concatenate(ious), self.prompting.most_overlap)
-        return np.concatenate(masks)[best]
+                predicted, wanted, images = decoder.answers(some)
+                for iou, asked, changed in zip(predicted, wanted, images, strict=True):
+                    good = iou >= self.prompting.least_iou
+                    if not good.any():
+                        continue
+                    large = down.lines(across.columns(drawing.logits(changed, asked[good]))).cpu().numpy()
+                    sure = stability(large, self.prompting.stability_offset) >= self.prompting.least_stability
+                    masks.append(large[sure] > 0)
+                    ious.append(iou[good].cpu().numpy()[sure])
+        found = np.concatenate(masks)
+        return found[suppress(boxes_of(found), np.concatenate(ious), self.prompting.most_overlap)]
 
 
 def read_sam(
@@ -121,22 +119,11 @@ def grid_points(per_side: int, size: tuple[int, int]) -> np.ndarray:
     return np.stack([x.ravel(), y.ravel()], axis=1).astype(np.float32)
 
 
-def enlarging(logits: int, side: int, inside: int, size: int) -> torch.Tensor:
-    """Along one axis, the matrix `size logits` from the padded square's logits to those of the image itself.
-
-    Published: bilinear to the padded square of `side` pixels, cut to the image `inside` it, bilinear to its own size.
-    """
-    import torch
-    from torch.nn.functional import interpolate
-
-    square = interpolate(torch.eye(logits)[None], side, mode="linear", align_corners=False)
-    return interpolate(square[..., :inside], size, mode="linear", align_corners=False)[0].T
-
-
 def stability(logits: np.ndarray, offset: float) -> np.ndarray:
     """How little a mask `s h w` changes with its threshold: |logit > offset| / |logit > −offset|, 0 if empty."""
-    inner = (logits > offset).sum(axis=(1, 2))
-    outer = (logits > -offset).sum(axis=(1, 2))
+    # Counted mask by mask, which is many times quicker than a sum over axes.
+    inner = np.array([np.count_nonzero(mask > offset) for mask in logits])
+    outer = np.array([np.count_nonzero(mask > -offset) for mask in logits])
     return inner / np.maximum(outer, 1)
 
 
