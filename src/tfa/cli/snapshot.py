@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import counted, print_json, say
+from tfa.cli.console import counted, print_json, say, wants_progress
 from tfa.errors import BadSpec
 from tfa.search.stores import is_url, public
 
@@ -16,6 +16,7 @@ def snapshot(
     map: options.MapPath,
     to: Annotated[str, typer.Option(metavar="URL", help="Where the copy will be: a map's URL, in any engine.")],
     json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Copy a map in an engine, as it answers now, to another name or another engine; copying back restores it.
 
@@ -30,8 +31,10 @@ def snapshot(
     from tfa.maps.engine_map.snapshot import snapshot as copied
 
     opened = EngineMap.open(map)  # type: ignore[arg-type]  # a URL, see `options.map_place`
-    header = copied(opened, to)
-    opened.close()
+    try:
+        header = copied(opened, to, wants_progress(quiet))
+    finally:
+        opened.close()
     if json:
         print_json({"url": public(to), "version": header.version, "images": header.count})
         return

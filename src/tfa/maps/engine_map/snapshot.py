@@ -33,11 +33,12 @@ def snapshot(source: EngineMap, url: str, progress: bool | Progress | None = Non
     kind, base, name = parsed(url)
     store = kind.connect(base)
     ours, theirs = Publisher(source.store, source.name, source.called), Publisher(store, name, public(url))
-    with ours.claim("copied"), theirs.claim("copied"):
-        view = quiet_view(source._versions, ours)
-        header = _copied(source, view, theirs, as_progress(progress))
-    store.close()
-    return header
+    try:
+        with ours.claim("copied"), theirs.claim("copied"):
+            view = quiet_view(source._versions, ours)
+            return _copied(source, view, theirs, as_progress(progress))
+    finally:
+        store.close()
 
 
 def _copied(source: EngineMap, view: View, copy: Publisher, progress: Progress) -> EngineHeader:
