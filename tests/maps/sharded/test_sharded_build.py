@@ -1,5 +1,6 @@
 """One map, whoever computes the shards and in whichever order; equal to the ordinary build and to the formulas."""
 
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -29,6 +30,39 @@ class Backwards(SerialExecutor):
 
     def map(self, work: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
         return map(work, reversed(items))
+
+
+class Weighed(SerialExecutor):
+    """Writes down how much memory each item took beyond what was held before it, by pass."""
+
+    def __init__(self) -> None:
+        self.peaks: dict[str, list[int]] = {}
+
+    def map(self, work: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+        own = self.peaks.setdefault(getattr(work, "kind", type(work).__name__), [])
+        for item in items:
+            held, _ = tracemalloc.get_traced_memory()
+            tracemalloc.reset_peak()
+            result = work(item)
+            own.append(tracemalloc.get_traced_memory()[1] - held)
+            yield result
+
+
+def test_the_memory_of_a_worker_is_that_of_one_shard_however_many_there_are(fleet, url):
+    def peaks(shard_size: int) -> list[int]:
+        with Weighed() as executor:
+            build(fleet, f"{url}_{shard_size}", executor=executor, shard_size=shard_size, sample=16)
+        return executor.peaks["descriptors"]
+
+    peaks(75)  # what is loaded once is loaded
+    tracemalloc.start()
+    try:
+        [whole], shards = peaks(75), peaks(5)
+    finally:
+        tracemalloc.stop()
+    assert len(shards) == 15
+    assert max(shards) < 0.7 * whole  # most of it is the same for one photo: reading and writing files
+    assert max(shards[8:]) < 1.2 * max(shards[:8])
 
 
 def test_every_photo_is_encoded_once_and_gets_the_id_of_its_place_in_the_list(fleet, url, encoded):
