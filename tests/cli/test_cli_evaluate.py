@@ -72,6 +72,10 @@ def test_positions_are_a_truth_and_places_the_map_has_not_may_be_left_out(run, f
     none = {"fused": None, "within_radius": None, "agreed": 0, "fused_agreed": None, "best": None}
     nowhere = {"placed": 0, **none}  # nothing was verified
     assert told["heads"][0]["metres"] == {"queries": 1, **nowhere, "best_of_all": {"median": 0.0, "ninety": 0.0}}
+    printed = run("evaluate", "town.tfa", "camera", "--truth", "at.csv", "--radius", 50).stdout
+    assert "every best answer: median" in " ".join(printed.split())
+    assert "0 of 1" in printed
+    assert "no query has a place, for nothing was verified" in printed
     told = json.loads(
         run("evaluate", "town.tfa", "camera", "--truth", "at.csv", "--skip-unanswerable", "--json").stdout
     )

@@ -4,13 +4,16 @@ import json
 import os
 import time
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from tests.fakes import FakeEncoder, random_image
+from tfa.bench.scale.made_up_places import MadeUpPlaces
 from tfa.cli.app import app
 from tfa.errors import BadSpec
-from tfa.photos.cache_upkeep import BenchmarkFacts, benchmark, clear, prune, shelves
+from tfa.maps.sharded.work_folder import WorkFolder
+from tfa.photos.cache_upkeep import BenchmarkFacts, BuildFacts, benchmark, clear, prune, shelves, unfinished_builds
 from tfa.photos.token_cache import TokenCache
 
 
@@ -119,6 +122,27 @@ def test_masks_and_matches_of_the_benchmark_are_listed_pruned_and_cleared(cache,
     assert "matches of the benchmark" not in shown
     assert clear().to_dict() == {"files": 1, "bytes": 1000}
     assert (benchmark(), mask.exists(), own.exists()) == ([], False, True)
+
+
+def test_made_up_vectors_and_unfinished_builds_are_listed_and_cleared(cache):
+    folder = cache.folder.parent
+    vectors = MadeUpPlaces(folder / "bench-scale", dims=4, block=10)
+    vectors.vectors(10)
+    build = WorkFolder.default("5a" * 32)
+    build.write("sample-0", {"rows": np.zeros(2)})
+    own = folder / "bench-scale" / "mine.txt"
+    own.write_text("a user's own")
+    assert benchmark() == [BenchmarkFacts("vectors", 1, 160)]
+    [shard] = build.path.iterdir()
+    size = shard.stat().st_size
+    assert unfinished_builds() == BuildFacts(1, 1, size)
+    shown = CliRunner().invoke(app, ["cache"]).stdout
+    assert "vectors of the benchmark: 1 file, 160 bytes" in shown
+    assert "1 unfinished build: 1 file" in shown
+    clear(cache)
+    assert clear().to_dict() == {"files": 2, "bytes": 160 + size}
+    assert (benchmark(), unfinished_builds(), own.exists()) == ([], BuildFacts(0, 0, 0), True)
+    assert build.read("sample-0") is None
 
 
 def test_the_verb(cache, kept):

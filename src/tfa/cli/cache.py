@@ -24,9 +24,10 @@ def cache(
     clear: Annotated[bool, typer.Option("--clear", help="Delete all of it; weights stay.")] = False,
     json: options.AsJson = False,
 ) -> None:
-    """Show what the cache holds of each encoder and of the benchmark, or delete some of it.
+    """Show what the cache holds of each encoder, of the benchmark and of unfinished builds, or delete some of it.
 
-    Photos whose tokens were deleted are encoded again when they are needed; so are masks and matches of the benchmark.
+    Photos whose tokens were deleted are encoded again when they are needed. What the benchmark keeps is made again, and
+    a build whose shards were deleted begins anew.
     """
     if prune and clear:
         raise typer.BadParameter("give --prune or --clear, not both")
@@ -41,12 +42,13 @@ def cache(
         deleted = cache_upkeep.clear()
     elif prune:
         deleted = cache_upkeep.prune(older_than, None if max_size is None else round(max_size * 1e9))
-    shelves, benchmark = cache_upkeep.shelves(), cache_upkeep.benchmark()
+    shelves, benchmark, builds = cache_upkeep.shelves(), cache_upkeep.benchmark(), cache_upkeep.unfinished_builds()
     size = sum(facts.bytes for facts in shelves)
     if json:
         facts = {"folder": str(TokenCache().folder), "bytes": size, "limit": cache_room.limit()}
         facts["encoders"] = [asdict(one) for one in shelves]
         facts["benchmark"] = [asdict(one) for one in benchmark]
+        facts["unfinished_builds"] = asdict(builds)
         print_json({**facts, "deleted": None if deleted is None else deleted.to_dict()})
         return
     if deleted is not None:
@@ -61,3 +63,6 @@ def cache(
         console().print(table)
     for kept in benchmark:
         say(f"{kept.kind} of the benchmark: {counted(kept.files, 'file')}, {human_bytes(kept.bytes)}")
+    if builds.files:
+        room = f"{counted(builds.files, 'file')}, {human_bytes(builds.bytes)}"
+        say(f"{counted(builds.builds, 'unfinished build')}: {room}")

@@ -146,12 +146,16 @@ def show(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:
         "in percent; * answers where no calibration is named; expected recall is told without labels, with its interval"
     )
     distances = [(run, metres) for run in judgement.runs if (metres := numbers[run.name].metres) is not None]
-    if any(metres.placed for _, metres in distances):
-        _show_rows([metres_row(run, metres) for run, metres in distances if metres.placed])
-        say(
-            "in metres, of queries that have a place; place: of all verified images together; within radius: its own "
-            "radius holds the truth; agreed: places that have at least 0.9 of the answers' shares"
-        )
+    if distances:
+        _show_rows([metres_row(run, metres) for run, metres in distances])
+        if any(metres.placed for _, metres in distances):
+            say(
+                "in metres, of queries that have a place; place: of all verified images together; within radius: its "
+                "own radius holds the truth; agreed: places that have at least 0.9 of the answers' shares; every best "
+                "answer: of queries without a place too"
+            )
+        else:
+            say("in metres, of the best answers; no query has a place, for nothing was verified")
     chosen = shown_run(evaluation, judgement)
     for other in judgement.runs[len(evaluation.judgement.runs) :]:
         change = change_of(judgement.runs[chosen], other)

@@ -49,7 +49,7 @@ class QueryFields(Given):
     )
 
     sessions: list[str] = Field(
-        default_factory=list, description="Only images of these sessions may answer; of a map in an engine."
+        default_factory=list, description="Only images that were added, or merged, as one of these sessions may answer."
     )
     region: list[float] | None = Field(
         None,

@@ -52,7 +52,8 @@ def _in_words(numbers: RunNumbers) -> dict[str, str]:
 def metres_row(run: Run, metres: Metres) -> dict[str, str]:
     """A row of the table of distances on the terminal, by column."""
     row = {"head": run.name, "placed": f"{metres.placed:,} of {metres.queries:,}"}
-    for name, spread in (("place", metres.fused), ("best answer", metres.best)):
+    every = metres.best_of_all if metres.placed < metres.queries else None  # else it is that of the placed
+    for name, spread in (("place", metres.fused), ("best answer", metres.best), ("every best answer", every)):
         if spread is not None:
             row |= {f"{name}: median": f"{spread.median:,.1f}", f"{name}: 90 %": f"{spread.ninety:,.1f}"}
     if metres.within_radius is not None:
