@@ -10,6 +10,7 @@ import torch
 
 from tests.bench.heads.trained.tiny import tensors_of
 from tests.cli.conftest import write_drive
+from tfa.bench.provenance import ALGORITHM
 from tfa.bench.records import Record
 
 PLACES = 6
@@ -36,7 +37,7 @@ def test_a_checkpoint_becomes_a_record_and_a_row(run, fake_encoder, town, salad,
     assert record.head["sees"] == "labels"
     assert record.head["settings"]["checkpoint"] == "dino_salad.ckpt"
     assert record.head["settings"]["sha256"] == hashlib.sha256(salad.read_bytes()).hexdigest()
-    assert record.algorithm == {"trained": 1}
+    assert record.algorithm == {"trained": ALGORITHM["trained"]}
     assert record.rankings[:, 0, 0, 0].tolist() == list(range(PLACES))  # brighter photos of the same places
     again = run("bench", "run", *args, "--checkpoint", f"salad={salad}", "--again")
     assert "town: salad same" in again.stdout
@@ -73,15 +74,29 @@ def test_with_trained_heads_alone_no_other_encoder_is_loaded(run, town, salad, t
         ("mean", ["salad=SALAD"], "--heads does not name salad"),
         ("salad", ["salad=SALAD", "salad=SALAD"], "two checkpoints of salad"),
         ("salad", ["salad=nowhere.pth"], "there is no checkpoint nowhere.pth of SALAD"),
+        ("salad", ["salad=CUT"], "dino_cut.ckpt is no whole checkpoint of SALAD"),
+        ("salad", ["salad=CUT"], "1 missing: aggregator.token_features.0.bias"),
+        ("boq", [], "MIT (repository); none stated for the weights"),
         ("boq", ["boq=SALAD"], "looks like SALAD's checkpoint; use --heads salad"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_encoded(run, town, salad, tmp_path, heads, checkpoints, message):
-    given = [part for text in checkpoints for part in ("--checkpoint", text.replace("SALAD", str(salad)))]
+    cut = {name: tensor for name, tensor in tensors_of("salad").items() if name != "aggregator.token_features.0.bias"}
+    torch.save(cut, tmp_path / "dino_cut.ckpt")
+    given = []
+    for text in checkpoints:
+        given += ["--checkpoint", text.replace("SALAD", str(salad)).replace("CUT", str(tmp_path / "dino_cut.ckpt"))]
     done = run("bench", "run", "--dataset", f"town={town}", "--heads", heads, "--out", tmp_path / "r", *given)
     assert done.exit_code != 0
     assert message in " ".join(done.stderr.replace("│", " ").split())
+    assert "\\n" not in done.stderr
     assert not (tmp_path / "r").exists()
+
+
+def test_antialiasing_without_a_system_that_leaves_it_open_is_refused(run, town, tmp_path):
+    done = run("bench", "run", "--dataset", f"town={town}", "--heads", "mean", "--out", tmp_path / "r", "--antialias")
+    assert done.exit_code == 2
+    assert "--heads names neither" in " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_every_system_of_the_paper_is_listed_with_what_it_needs(run):

@@ -27,7 +27,7 @@ ALGORITHM: Mapping[str, int] = {
     "judge": 1,
     "online": 1,
     "peers": 1,  # heads of other papers
-    "trained": 1,  # trained systems: preprocessing, model and ranking
+    "trained": 2,  # trained systems: preprocessing, model and ranking; 2: confidence of two stages from cosines
 }
 METHOD = ("kmeans", "residuals", "spectrum", "evidence", "controllers", "score_calibration")
 UNRECORDED = "unrecorded"  # the revision of records that carry none

@@ -9,7 +9,7 @@ import hashlib
 import pickle
 import reprlib
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,23 +137,28 @@ def read_safetensors(path: Path, bad: type[TfaError]) -> dict[str, torch.Tensor]
         raise bad(f"{path} is not a whole safetensors file: {error}; get it again") from None
 
 
-def read_torch(path: Path, bad: type[TfaError], advice: str) -> Any:
-    """What torch.save wrote, if it is tensors and plain containers; `advice` says what to save instead."""
+def read_torch(path: Path, bad: type[TfaError], advice: str, more: Sequence[str] = ()) -> Any:
+    """What torch.save wrote, if it is tensors and plain containers; `advice` and `more` say what to save instead."""
     _check_archive(path, bad)
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        raise bad(f"{path} holds more than tensors; it was refused and nothing in it was executed. {advice}") from None
+        refused = f"{path} holds more than tensors; it was refused and nothing in it was executed. {advice}"
+        raise bad(refused, more=more) from None
     except Exception as error:  # damaged archives raise OSError, RuntimeError, EOFError, KeyError …
-        raise bad(f"{path} is not a file torch can read: {error}; get it again") from None
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        raise bad(f"{path} is not a file torch can read: {reason}; get it again") from None
 
 
 def _check_archive(path: Path, bad: type[TfaError]) -> None:
-    """Refuse an archive that stands for more than it holds; torch.save compresses nothing."""
+    """Refuse a program, and an archive that stands for more than it holds; torch.save compresses nothing."""
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(member.file_size for member in archive.infolist())
+            program = any(name.endswith("/constants.pkl") for name in archive.namelist())
     except Exception:  # another format, or damaged: torch says so
         return
+    if program:
+        raise bad(f"{path} is a program (TorchScript), which is not run; give a file of the weights alone")
     if unpacked > path.stat().st_size:
         raise bad(f"{path} unpacks to {unpacked:,} bytes, more than it has; torch.save writes no such file")

@@ -76,6 +76,7 @@ class Supplied:
     sam_model: str = "vit-h"
     sam_points: int = segvlad.POINTS
     checkpoints: Mapping[str, Path] = field(default_factory=dict)
+    antialias: bool = False  # for trained systems of which that is not on record
 
 
 @dataclass(frozen=True)
@@ -99,13 +100,13 @@ class NeedsFile:
 def _of_a_checkpoint(system: TrainedSystem) -> NeedsFile:
     def make(given: Supplied) -> HeadCard | None:
         file = given.checkpoints.get(system.name) or published_file(system)
-        return None if file is None else trained_card(system, file)
+        return None if file is None else trained_card(system, file, antialias=given.antialias)
 
     return NeedsFile(
         system.title,
         LABELS,
         f"--checkpoint {system.name}=FILE",
-        f"is a trained system and takes its published checkpoint ({system.published})",
+        f"is a trained system and takes its published checkpoint ({system.published}; licence: {system.licence})",
         f", or put it as {' or '.join(system.files)} into the folder that ${CHECKPOINTS} names",
         make,
     )

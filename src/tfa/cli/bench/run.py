@@ -107,6 +107,12 @@ def run(
             "May be given several times.",
         ),
     ] = None,
+    antialias: Annotated[
+        bool,
+        typer.Option(
+            "--antialias", help="Resize photos for SelaVPR++ with antialiasing; its figures were likely made without."
+        ),
+    ] = False,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
     *,
@@ -120,7 +126,10 @@ def run(
     from tfa.bench.run import prepare, run_heads
 
     checkpoints = _checkpoints(checkpoint or [], named_heads(heads))
-    cards = head_cards(named_heads(heads), Supplied(vocabulary, sam, sam_model, sam_points, checkpoints))
+    if antialias and not any(name.startswith("selavpr++") for name in named_heads(heads)):
+        raise typer.BadParameter("--antialias is of selavpr++-b and selavpr++-l, and --heads names neither")
+    supplied = Supplied(vocabulary, sam, sam_model, sam_points, checkpoints, antialias)
+    cards = head_cards(named_heads(heads), supplied)
     loaded = load_all(dataset, out=out / "record", positives=positives)
     bars = wants_progress(quiet)
     for data in loaded:

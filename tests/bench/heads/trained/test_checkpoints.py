@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,7 @@ from safetensors.torch import save_file
 
 from tests.bench.heads.trained import layouts
 from tests.bench.heads.trained.tiny import LAYOUTS, random_weights, tensors_of, unwrapped
-from tfa.bench.heads.trained.checkpoints import load_model
+from tfa.bench.heads.trained.checkpoints import build_model, load_model, read_checkpoint
 from tfa.bench.heads.trained.systems import SYSTEMS, published_file
 from tfa.errors import BadWeights, WeightsMissing
 
@@ -93,9 +96,11 @@ def test_systems_of_one_layout_are_told_apart_by_the_name_of_the_file(tmp_path):
     for name, asked, found in [
         ("ResNet18_512_eigenplaces.pth", "cosplace", "eigenplaces"),
         ("cliquemining.ckpt", "salad", "cliquemining"),
+        ("dino_salad.ckpt", "cliquemining", "salad"),
     ]:
         assert f"by its name; use --heads {found}" in refusal(saved(tmp_path, tensors_of(found), name), asked)
         assert load_model(SYSTEMS[asked], saved(tmp_path, tensors_of(found), "renamed.pth"))
+    assert load_model(SYSTEMS["cliquemining"], saved(tmp_path, PLAIN, "salad_cliquemining.ckpt"))  # it names both
 
 
 @pytest.mark.parametrize(
@@ -119,17 +124,51 @@ def test_an_empty_file_is_called_empty(tmp_path):
 def test_missing_extra_and_misshapen_tensors_are_listed_and_not_all_of_them(tmp_path):
     tensors = dict(PLAIN)
     for part in ("weight", "bias"):
-        for norm in ("norm1", "norm2"):
+        for layer in ("norm1", "norm2", "attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2"):
             for block in (0, 1):
-                del tensors[f"backbone.model.blocks.{block}.{norm}.{part}"]
+                del tensors[f"backbone.model.blocks.{block}.{layer}.{part}"]
     tensors["surplus"] = torch.zeros(1)
     tensors["aggregator.score.3.bias"] = torch.zeros(9)
-    text = refusal(saved(tmp_path, tensors))
-    assert "8 missing: backbone.model.blocks.0.norm1.weight, " in text
-    assert "and 4 more" in text
-    assert "1 extra: surplus" in text
-    assert "1 of another shape: aggregator.score.3.bias (9,) for (4,)" in text
-    assert "release v1.0.0 of serizba/salad" in text
+    with pytest.raises(BadWeights) as caught:
+        load_model(SYSTEMS["salad"], saved(tmp_path, tensors))
+    first, *more = caught.value.lines
+    assert "release v1.0.0 of serizba/salad" in first
+    assert more[0].startswith("24 missing: backbone.model.blocks.0.norm1.weight, ")
+    assert more[0].endswith("and 4 more")
+    assert more[1:] == ["1 extra: surplus", "1 of another shape: aggregator.score.3.bias (9,) for (4,)"]
+
+
+def without(layout: layouts.Layout, part: str) -> dict[str, torch.Tensor]:
+    """Full-size shapes that take no memory, without the tensors whose names hold a part."""
+    return {name: torch.empty(shape, device="meta") for name, shape in layout.items() if part not in name}
+
+
+@pytest.mark.parametrize(
+    ("head", "layout", "part", "missing"),
+    [
+        ("salad", layouts.salad(), ".blocks.11.", "14 missing: backbone.model.blocks.11.norm1.weight"),
+        ("megaloc", layouts.megaloc(), ".blocks.11.", "14 missing: backbone.blocks.11.norm1.weight"),
+        ("boq", layouts.boq(), ".boqs.1.", "of another shape: aggregator.fc.weight (32, 128) for (32, 64)"),
+        (
+            "selavpr++-l",
+            layouts.selavpr(two=True, **layouts.LARGE),
+            ".blocks.23.",
+            "14 missing: backbone.blocks.23.norm1.weight",
+        ),
+        ("selavpr++-l", layouts.selavpr(two=True, **layouts.LARGE), ".adapters.15.", "missing: backbone.adapters.15."),
+        ("sample4geo", layouts.sample4geo(), "stages.2.blocks.26.", "missing: model.stages.2.blocks.26."),
+        (
+            "cosplace",
+            layouts.cosplace(three=True, depths=(3, 4, 6, 3), output=2048),
+            "backbone.7.2.",
+            "stages of (3, 4, 6, 2) blocks",
+        ),
+    ],
+)
+def test_a_published_model_that_lacks_its_last_block_is_not_taken_for_a_shorter_one(head, layout, part, missing):
+    with pytest.raises(BadWeights) as caught:
+        build_model(SYSTEMS[head], unwrapped(without(layout, part)), Path("cut.pth"))
+    assert missing in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +177,9 @@ def test_missing_extra_and_misshapen_tensors_are_listed_and_not_all_of_them(tmp_
         ({"backbone.model.pos_embed": torch.zeros(1, 12, 128)}, "12 positions, which are not one and a square"),
         ({"backbone.model.patch_embed.proj.weight": torch.zeros(100, 3, 14, 14)}, "100 channels"),
         ({"aggregator.score.3.weight": torch.zeros(600, 8, 1, 1)}, "600 clusters for 529 patches"),
+        ({"backbone.model.pos_embed": torch.zeros(1, 1, 128)}, "1 positions, which are not one and a square"),
+        ({"backbone.model.pos_embed": torch.zeros(1, 0, 128)}, "the tensor backbone.model.pos_embed is empty"),
+        ({"aggregator.score.3.weight": torch.zeros(0, 8, 1, 1)}, "the tensor aggregator.score.3.weight is empty"),
         ({"aggregator.dust_bin": torch.tensor(float("nan"))}, "values that are not numbers"),
         ({"aggregator.dust_bin": torch.zeros(1).expand(10**12)}, "more numbers than the file holds"),
         ({"aggregator.dust_bin": torch.zeros(2, 2).to_sparse()}, "not a plain array"),
@@ -154,6 +196,18 @@ def test_hostile_numbers_are_refused(changed, message, tmp_path):
     assert message in refusal(saved(tmp_path, {**PLAIN, **changed}))
 
 
+@pytest.mark.parametrize(
+    ("part", "value", "message"), [("running_var", -1.0, "has variances below zero"), (".p", 0.0, "must be above zero")]
+)
+def test_numbers_of_which_there_is_no_root_are_refused(part, value, message, tmp_path):
+    tensors = tensors_of("selavpr++-b")
+    name = next(name for name in tensors if name.endswith(part))
+    tensors[name] = torch.full_like(tensors[name], value)
+    text = refusal(saved(tmp_path, tensors), "selavpr++-b")
+    assert message in text
+    assert name.removeprefix("module.") in text
+
+
 class Hostile:
     def __reduce__(self):
         return os.mkdir, ("executed",)
@@ -165,10 +219,43 @@ def test_a_file_that_needs_more_than_tensors_is_refused_unexecuted_with_how_to_c
         text = refusal(saved(tmp_path, content))
         assert "nothing in it was executed" in text
         assert "weights_only=False" in text
-        assert "'plain.pth'" in text
+        assert "and give plain.pth:" in text
     (tmp_path / "raw.pth").write_bytes(pickle.dumps(Hostile()))
     refusal(tmp_path / "raw.pth")
     assert not (tmp_path / "executed").exists()
+
+
+MODULE = torch.nn.Sequential(torch.nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("content", "kept"),
+    [
+        ({"state_dict": PLAIN, "recalls": np.zeros(3)}, PLAIN),
+        ({"model": PLAIN, "recalls": np.zeros(3)}, PLAIN),
+        (PLAIN | {"recalls": np.zeros(3)}, PLAIN),
+        (MODULE, MODULE.state_dict()),
+        ({"model": MODULE}, MODULE.state_dict()),
+    ],
+)
+def test_the_line_that_converts_a_file_does(content, kept, tmp_path):
+    path = saved(tmp_path, content, "it's a file.pth")
+    with pytest.raises(BadWeights) as caught:
+        load_model(SYSTEMS["salad"], path)
+    first, how, line = caught.value.lines
+    assert "\n" not in first + how + line
+    words = shlex.split(line)
+    assert words[0] == "python"
+    subprocess.run([sys.executable, *words[1:]], cwd=tmp_path, check=True)
+    found = read_checkpoint(tmp_path / "plain.pth")
+    assert set(found) == set(kept)
+    assert all(torch.equal(found[name], kept[name]) for name in kept)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_a_program_is_called_one(tmp_path):
+    torch.jit.script(MODULE).save(tmp_path / "program.pth")
+    assert "is a program (TorchScript), which is not run" in refusal(tmp_path / "program.pth")
 
 
 @pytest.mark.parametrize("ending", ["ckpt", "safetensors"])

@@ -17,6 +17,7 @@ from tfa.bench.heads.trained import ranking
 from tfa.bench.heads.trained.image_encoder import ImageEncoder, from_halves, in_halves
 from tfa.bench.heads.trained.ranking import fit_vectors, trained_card
 from tfa.bench.heads.trained.systems import SYSTEMS
+from tfa.bench.rank import ranked
 from tfa.bench.run import DEPTH
 from tfa.encoders.protocol import Encoder
 from tfa.errors import BadTokens, BadWeights
@@ -40,7 +41,7 @@ def test_two_halves_keep_a_descriptor_to_float32():
     assert np.abs(rows.astype(np.float16).astype(np.float32) - rows).max() > 1e-6  # one half would not
 
 
-@pytest.mark.parametrize("name", ["salad", "selavpr++-l", "sample4geo", "eigenplaces"])
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_a_system_is_an_encoder_for_photos_of_both_orientations(name, tmp_path):
     encoder = ImageEncoder(SYSTEMS[name], checkpoint(tmp_path, name))
     assert isinstance(encoder, Encoder)
@@ -99,6 +100,20 @@ def test_bits_choose_a_hundred_and_vectors_order_them():
     assert ranking.RERANKED == DEPTH == 100
 
 
+def test_the_confidence_of_two_stages_follows_the_cosine_of_the_answer():
+    """However many images the bits leave out, the same answer is surer the further it is from the others."""
+    bits, asked = np.random.default_rng(6).choice([-1.0, 1.0], (2_000, 32)), np.ones((3, 32))
+    bits[0] = 1  # nearest to every query
+    database = unit_rows(2_000, 64, 7)
+    queries = np.stack([database[0] * weight + database[-1] * (1 - weight) for weight in (1.0, 0.7, 0.5)])
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    head = fit_vectors(photos(database, bits.astype(np.float16)), Shared())
+    scores = head.scores(photos(queries, asked.astype(np.float16)), "only")
+    answers, confidence = ranked(scores, 1, np.dtype(np.uint16))
+    assert answers[:, 0].tolist() == [0, 0, 0]
+    assert confidence[0] > 1.05 * confidence[1] > 1.05**2 * confidence[2]
+
+
 def test_a_small_database_is_reranked_whole():
     database, codes = unit_rows(5, 6, 3), np.ones((5, 8), np.float16)
     head = fit_vectors(photos(database, codes), Shared())
@@ -134,3 +149,17 @@ def test_a_checkpoint_that_changes_in_between_is_noticed(tmp_path):
     assert card.own_encoder is not None
     with pytest.raises(BadWeights, match="changed while the run was going on"):
         card.own_encoder(EncoderOptions())
+
+
+def test_antialiasing_is_a_switch_of_the_systems_that_leave_it_open(tmp_path):
+    path = checkpoint(tmp_path, "selavpr++-b")
+    cards = [trained_card(SYSTEMS["selavpr++-b"], path, antialias=on) for on in (False, True)]
+    assert [card.settings["preprocessing"]["antialias"] for card in cards] == [False, True]
+    assert [card.note.endswith(", antialiased") for card in cards] == [False, True]
+    encoders = [card.own_encoder(EncoderOptions()) for card in cards if card.own_encoder is not None]
+    assert encoders[0].fingerprint != encoders[1].fingerprint
+    large = random_image(0, (700, 500))
+    plain, smooth = (from_halves(Tokens(one.encode([large])[0])) for one in encoders)
+    assert np.abs(plain - smooth).max() > 1e-5
+    other = checkpoint(tmp_path, "sample4geo")  # published without
+    assert not trained_card(SYSTEMS["sample4geo"], other, antialias=True).settings["preprocessing"]["antialias"]

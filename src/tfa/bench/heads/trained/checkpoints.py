@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -19,11 +20,13 @@ from tfa.errors import BadWeights, WeightsMissing
 NESTS = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights
 WRAPPER = "module."  # what training on several devices puts before every name
 SAVED = (b"PK\x03\x04", b"\x80")  # how files of torch.save begin: an archive, or a pickle of old releases
-LISTED = 4  # names of each kind in an error
-_CONVERT = (
-    "If you trust where it comes from, convert it once, which does execute it, and give the result:\n"
-    "  python -c \"import torch; c = torch.load('{path}', map_location='cpu', weights_only=False); "
-    "torch.save({{k: v for k, v in c.get('state_dict', c.get('model_state_dict', c)).items()}}, 'plain.pth')\""
+LISTED = 20  # names of each kind in an error
+_CONVERTED = "plain.pth"
+_CONVERTING = (
+    "import sys, torch; c = torch.load(sys.argv[1], map_location='cpu', weights_only=False); "
+    f"c = next((c[k] for k in {NESTS} if isinstance(c, dict) and k in c), c); "
+    "c = c.state_dict() if hasattr(c, 'state_dict') else c; "
+    f"torch.save({{k: v for k, v in c.items() if isinstance(v, torch.Tensor)}}, '{_CONVERTED}')"
 )
 
 
@@ -51,26 +54,29 @@ def build_model(system: TrainedSystem, given: Mapping[str, Tensor], path: Path) 
     tensors = {name: given[before] for name, before in names.items()}
     _check_system(system, tensors, path)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    empty = next((name for name, shape in shapes.items() if 0 in shape), None)
+    if empty is not None:
+        raise BadWeights(f"{path} is no checkpoint of {system.title}: the tensor {names[empty][:120]} is empty", path)
     try:
         with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
             model = architecture.build(shapes)
     except (ValueError, RuntimeError, OverflowError, ZeroDivisionError) as error:
         raise BadWeights(f"{path} is no checkpoint of {system.title}: it has {error}", path) from None
     wanted = model.state_dict()
-    for name, empty in wanted.items():
+    for name, unset in wanted.items():
         if name not in tensors and name.endswith(architecture.may_lack):
-            tensors[name] = torch.zeros(empty.shape, dtype=empty.dtype)
+            tensors[name] = torch.zeros(unset.shape, dtype=unset.dtype)
     tensors = {name: tensor for name, tensor in tensors.items() if name not in architecture.may_have}
     problems = _problems({name: tuple(t.shape) for name, t in tensors.items()}, wanted, architecture, set(given))
     if problems:
         raise BadWeights(
-            f"{path} is no whole checkpoint of {system.title}:\n  "
-            + "\n  ".join(problems)
-            + f"\nget it from its authors: {system.published}",
+            f"{path} is no whole checkpoint of {system.title}; get it from its authors: {system.published}",
             path,
+            more=problems,
         )
     tensors = {name: tensor.to(wanted[name].dtype) for name, tensor in tensors.items()}
     check_finite(tensors, path)
+    _check_signs(tensors, names, path)
     model.load_state_dict(tensors, strict=True, assign=True)
     model.eval().requires_grad_(False)
     model.ready(architecture.resizing.size)
@@ -83,7 +89,7 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
         content: Any = read_safetensors(path, BadWeights)
     else:
         _check_beginning(path)
-        content = read_torch(path, BadWeights, _CONVERT.format(path=path))
+        content = read_torch(path, BadWeights, "It can be converted:", more=how_to_convert(path))
     for key in NESTS:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
@@ -96,6 +102,15 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     if all(name.startswith(WRAPPER) for name in content):
         return {name.removeprefix(WRAPPER): value for name, value in content.items()}
     return dict(content)
+
+
+def how_to_convert(path: Path) -> list[str]:
+    """What a user does with a file that holds more than tensors."""
+    command = shlex.join(["python", "-c", _CONVERTING, str(path)])
+    return [
+        f"if you trust where it comes from, convert it once, which does execute it, and give {_CONVERTED}:",
+        f"  {command}",
+    ]
 
 
 def _check_beginning(path: Path) -> None:
@@ -145,7 +160,7 @@ def _check_system(system: TrainedSystem, tensors: Mapping[str, Tensor], path: Pa
         return  # the missing names will say what is wrong
     same_layout = found.marks == system.marks
     # One layout: without a word in the file's name, or another width, it is what the user says it is.
-    if same_layout and not found.is_told_by(width, path):
+    if same_layout and (system.is_told_by(width, path) or not found.is_told_by(width, path)):
         return
     raise BadWeights(
         f"{path} looks like {found.title}'s checkpoint{', by its name' if found.called and same_layout else ''}; "
@@ -180,6 +195,15 @@ def _problems(
         for kind, names in kinds.items()
         if names
     ]
+
+
+def _check_signs(tensors: Mapping[str, Tensor], names: Mapping[str, str], path: Path) -> None:
+    """Refuse variances below zero, of which there is no root, and powers of a mean that are not above it."""
+    for name, tensor in tensors.items():
+        if name.endswith(".running_var") and bool((tensor < 0).any()):
+            raise BadWeights(f"{path}: the tensor {names[name]} has variances below zero; get it again", path)
+        if name.endswith(".p") and bool((tensor <= 0).any()):
+            raise BadWeights(f"{path}: the tensor {names[name]} must be above zero; get it again", path)
 
 
 def check_finite(tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -35,6 +35,8 @@ def _build(shapes: Shapes) -> CosPlace:
         widths=tuple(size_of(shapes, f"backbone.{stage}.0.conv1.weight", 0, width) for stage, _, width in stages),
         bottleneck="backbone.4.0.conv3.weight" in shapes,
     )
+    if sizes.widths == published.widths and not sizes.is_known:
+        raise ValueError(f"stages of {sizes.depths} blocks, which no published ResNet has")
     return CosPlace(sizes, size_of(shapes, "aggregation.3.weight", 0, 2048))
 
 

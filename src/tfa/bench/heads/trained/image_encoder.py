@@ -7,6 +7,7 @@ leaves, which together have 22 bits. A code of ±1 is the global token.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,16 @@ class ImageEncoder:
     grid = (2, 1)
     notes: tuple[str, ...] = ()
 
-    def __init__(self, system: TrainedSystem, checkpoint: Path, device: str = "cpu") -> None:
+    def __init__(
+        self, system: TrainedSystem, checkpoint: Path, device: str = "cpu", *, antialias: bool = False
+    ) -> None:
+        """`antialias` resizes so where it is not on record whether the published figures were made so."""
         self.device = checked_device(device)
         model, self.sha256 = load_model(system, checkpoint)
         self._model = model.to(self.device)
         self._resizing = architecture_of(system).resizing
+        if antialias and system.may_antialias:
+            self._resizing = replace(self._resizing, antialias=True)
         self.id = f"{system.name}@{self._resizing.name}"
         self.channels, self.global_channels = model.output, model.code
         self.about = model.about

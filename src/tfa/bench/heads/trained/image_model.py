@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tfa.bench.heads.trained.dinov2_backbone import HEAD_WIDTH, PATCH, BackboneSizes, VisionTransformer
 from tfa.bench.heads.trained.resizing import Resizing
 
+BLOCKS = {384: 12, 768: 12, 1024: 24, 1536: 40}  # of DINOv2 by its width
 Shapes = Mapping[str, tuple[int, ...]]  # of a checkpoint's tensors, under the names of our modules
 
 
@@ -55,17 +56,24 @@ def numbered(shapes: Shapes, prefix: str, published: int) -> int:
     return len(numbers) or published
 
 
+def published_or_numbered(shapes: Shapes, prefix: str, default: int, published: int | None) -> int:
+    """As many as a published model of this width has, so that what a file lacks of it is missing; else as many as there
+    are."""
+    return published or numbered(shapes, prefix, default)
+
+
 def backbone_sizes(shapes: Shapes, published: BackboneSizes) -> BackboneSizes:
     """Sizes a transformer can have; others are a ValueError."""
+    width = size_of(shapes, "backbone.patch_embed.proj.weight", 0, published.width)
     sizes = BackboneSizes(
-        width=size_of(shapes, "backbone.patch_embed.proj.weight", 0, published.width),
-        blocks=numbered(shapes, "backbone.blocks.", published.blocks),
+        width=width,
+        blocks=published_or_numbered(shapes, "backbone.blocks.", published.blocks, BLOCKS.get(width)),
         hidden=size_of(shapes, "backbone.blocks.0.mlp.fc1.weight", 0, published.hidden),
         positions=size_of(shapes, "backbone.pos_embed", 1, published.positions),
         mask_token="backbone.mask_token" in shapes,
     )
     if sizes.width % HEAD_WIDTH:
         raise ValueError(f"a backbone of {sizes.width} channels, which are no heads of {HEAD_WIDTH}")
-    if math.isqrt(sizes.positions - 1) ** 2 != sizes.positions - 1:
+    if sizes.positions < 2 or math.isqrt(sizes.positions - 1) ** 2 != sizes.positions - 1:
         raise ValueError(f"{sizes.positions} positions, which are not one and a square")
     return sizes

@@ -19,7 +19,7 @@ from tfa.search.gallery import inner
 from tfa.search.ties import top_k
 
 RERANKED = 100  # images nearest in bits, whose order the vectors decide
-ABOVE = 3.0  # added to a cosine, so that every image that is reranked stands above all others
+STEP = 1e-6  # of the score for a bit, below the last image that is reranked
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,17 @@ class TwoStageHead:
     saw: str = LABELS
 
     def scores(self, queries: Photos, replica: str) -> np.ndarray:
-        """`q m`: 3 + cosine of the images that are reranked, of the others the share of equal bits."""
-        equal = inner(_codes(queries), self.codes).astype(np.float64) / (2 * self.codes.shape[1]) + 0.5
-        chosen = top_k(equal, RERANKED)[0]
-        cosines = self.vectors.scores(queries, replica).astype(np.float64)
-        np.put_along_axis(equal, chosen, ABOVE + np.take_along_axis(cosines, chosen, axis=1), axis=1)
-        return equal
+        """`q m`: the cosine of the images that are reranked; the others just below the last of them, by their bits.
+
+        So the z-score of the best answer, which is its confidence, follows from the cosines.
+        """
+        near = inner(_codes(queries), self.codes).astype(np.float64)  # equal bits less different ones
+        chosen = top_k(near, RERANKED)[0]
+        cosines = np.take_along_axis(self.vectors.scores(queries, replica).astype(np.float64), chosen, axis=1)
+        differing = (self.codes.shape[1] - near) / 2
+        scores = cosines.min(axis=1, keepdims=True) - STEP * (1 + differing)
+        np.put_along_axis(scores, chosen, cosines, axis=1)
+        return scores
 
 
 def fit_vectors(database: Photos, shared: Shared) -> Fitted:
@@ -58,15 +63,16 @@ def _codes(photos: Photos) -> np.ndarray:
     return photos.tokens.cls.astype(np.float32)
 
 
-def trained_card(system: TrainedSystem, checkpoint: Path) -> HeadCard:
+def trained_card(system: TrainedSystem, checkpoint: Path, *, antialias: bool = False) -> HeadCard:
     """The head of a checkpoint, which is read and checked here, so that a wrong file is reported before any work.
 
     It is read again when its turn comes: the weights of several systems need not be in memory together.
     """
     from tfa.bench.heads.trained.image_encoder import ImageEncoder
 
-    checked = ImageEncoder(system, checkpoint)
-    form = f", {checked.about}" if checked.about else ""
+    checked = ImageEncoder(system, checkpoint, antialias=antialias)
+    forms = [checked.about, "antialiased" if antialias and system.may_antialias else ""]
+    form = "".join(f", {one}" for one in forms if one)
     return HeadCard(
         name=system.name,
         title=system.title,
@@ -81,11 +87,11 @@ def trained_card(system: TrainedSystem, checkpoint: Path) -> HeadCard:
         stages=("trained",),
         note=f"trained with labels, weights of {checkpoint.name}{form}",
         needs_files=True,
-        own_encoder=partial(_opened, system, checkpoint, checked.sha256),
+        own_encoder=partial(_opened, system, checkpoint, antialias, checked.sha256),
     )
 
 
-def _opened(system: TrainedSystem, checkpoint: Path, sha256: str, options: EncoderOptions) -> Encoder:
+def _opened(system: TrainedSystem, checkpoint: Path, antialias: bool, sha256: str, options: EncoderOptions) -> Encoder:
     """The encoder on the device of the options, with as many threads; the other options are of other encoders."""
     import torch
 
@@ -93,7 +99,7 @@ def _opened(system: TrainedSystem, checkpoint: Path, sha256: str, options: Encod
 
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    encoder = ImageEncoder(system, checkpoint, options.device)
+    encoder = ImageEncoder(system, checkpoint, options.device, antialias=antialias)
     if encoder.sha256 != sha256:
         raise BadWeights(f"{checkpoint} changed while the run was going on; start it again", checkpoint)
     return encoder

@@ -7,6 +7,14 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional
 
+# Of published networks by the blocks of their stages, and whether these are bottlenecks.
+LAYERS = {
+    ((2, 2, 2, 2), False): 18,
+    ((3, 4, 6, 3), False): 34,
+    ((3, 4, 6, 3), True): 50,
+    ((3, 4, 23, 3), True): 101,
+    ((3, 8, 36, 3), True): 152,
+}
 STAGES = (4, 5, 6, 7)  # children 2 and 3 are the ReLU and the pooling, which have no weights
 
 
@@ -22,9 +30,12 @@ class ResNetSizes:
         return self.widths[-1] * (4 if self.bottleneck else 1)
 
     @property
+    def is_known(self) -> bool:
+        return (self.depths, self.bottleneck) in LAYERS
+
+    @property
     def name(self) -> str:
-        known = {(2, 2, 2, 2): 18, (3, 4, 6, 3): 50 if self.bottleneck else 34, (3, 4, 23, 3): 101, (3, 8, 36, 3): 152}
-        return f"ResNet-{known[self.depths]}" if self.depths in known else "ResNet"
+        return f"ResNet-{LAYERS[self.depths, self.bottleneck]}" if self.is_known else "ResNet"
 
 
 def resnet(sizes: ResNetSizes) -> nn.Sequential:

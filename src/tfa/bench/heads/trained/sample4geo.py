@@ -24,12 +24,11 @@ def _build(shapes: Shapes) -> Sample4Geo:
     published = ConvNextSizes()
     stages = list(enumerate(zip(published.depths, published.widths, strict=True)))
     first = "model.stages.{}.blocks.0.gamma"
-    return Sample4Geo(
-        ConvNextSizes(
-            depths=tuple(numbered(shapes, f"model.stages.{i}.blocks.", depth) for i, (depth, _) in stages),
-            widths=tuple(size_of(shapes, first.format(i), 0, width) for i, (_, width) in stages),
-        )
-    )
+    widths = tuple(size_of(shapes, first.format(i), 0, width) for i, (_, width) in stages)
+    depths = tuple(numbered(shapes, f"model.stages.{i}.blocks.", depth) for i, (depth, _) in stages)
+    if widths == published.widths:
+        depths = published.depths  # what a file lacks of them is missing
+    return Sample4Geo(ConvNextSizes(depths=depths, widths=widths))
 
 
 ARCHITECTURE = Architecture(

@@ -19,13 +19,14 @@ from tfa.bench.heads.trained.image_model import (
     ImageModel,
     Shapes,
     backbone_sizes,
-    numbered,
+    published_or_numbered,
     size_of,
 )
 from tfa.bench.heads.trained.pooling import GeneralisedMean
 from tfa.bench.heads.trained.resizing import Resizing
 
 BATCH_NORM_EPS = 1e-3
+ADAPTERS = {768: 12, 1024: 16}  # of the published models by their width
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,13 +118,14 @@ def _adapters(width: int, side: SideSizes) -> nn.ModuleList:
 
 def _build(shapes: Shapes, backbone: BackboneSizes, side: SideSizes) -> SelaVpr:
     two_branches = any(name.startswith("backbone.adapters_hashing.") for name in shapes)
+    frozen = backbone_sizes(shapes, backbone)
+    known = ADAPTERS.get(frozen.width)
     found = SideSizes(
-        adapters=numbered(shapes, "backbone.adapters.", side.adapters),
+        adapters=published_or_numbered(shapes, "backbone.adapters.", side.adapters, known),
         hidden=size_of(shapes, "backbone.adapters.0.D_fc1.weight", 0, side.hidden),
         output=size_of(shapes, "linear2.weight", 0, side.output),
         bits=size_of(shapes, "linear4.weight", 0, 512) if two_branches else 0,
     )
-    frozen = backbone_sizes(shapes, backbone)
     if found.adapters > frozen.blocks:
         raise ValueError(f"{found.adapters} adapters beside {frozen.blocks} blocks")
     return SelaVpr(frozen, found)

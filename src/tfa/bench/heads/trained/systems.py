@@ -23,6 +23,7 @@ class TrainedSystem:
     licence: str
     width: int = 0  # of the backbone, where two systems differ in nothing else
     called: str = ""  # part of its file's name, where two systems differ in nothing at all
+    may_antialias: bool = False  # is it not on record whether its photos were resized with antialiasing?
 
     def is_told_by(self, width: int, file: Path) -> bool:
         """Is it this one among systems of one layout?"""
@@ -44,6 +45,7 @@ _ALL = (
         marks=("aggregator.dust_bin",),
         published="release v1.0.0 of serizba/salad on GitHub",
         licence="GPL-3.0 (repository); none stated for the weights",
+        called="salad",
     ),
     TrainedSystem(
         name="cliquemining",
@@ -82,6 +84,7 @@ _ALL = (
         published=_SELAVPR_PUBLISHED,
         licence="MIT (repository); none seen for the weights",
         width=768,
+        may_antialias=True,
     ),
     TrainedSystem(
         name="selavpr++-l",
@@ -92,6 +95,7 @@ _ALL = (
         published=_SELAVPR_PUBLISHED,
         licence="MIT (repository); none seen for the weights",
         width=1024,
+        may_antialias=True,
     ),
     TrainedSystem(
         name="sample4geo",
