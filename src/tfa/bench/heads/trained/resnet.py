@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.nn import functional
 
 # Of published networks by the blocks of their stages, and whether these are bottlenecks.
-LAYERS = {
+LAYERS: Mapping[tuple[tuple[int, ...], bool], int] = {
     ((2, 2, 2, 2), False): 18,
     ((3, 4, 6, 3), False): 34,
     ((3, 4, 6, 3), True): 50,
