@@ -68,7 +68,7 @@ def published(found: list[Candidate], settings: MaskSettings) -> list[np.ndarray
     """Sure and stable ones, by falling IoU, that overlap no better one that was kept."""
     kept: list[np.ndarray] = []
     for iou, logits in sorted(found, key=lambda one: -one[0]):
-        if iou < settings.least_iou or stability(logits, settings.stability_offset) < settings.least_stability:
+        if iou <= settings.least_iou or stability(logits, settings.stability_offset) < settings.least_stability:
             continue
         if all(overlap(box(logits > 0), box(one > 0)) <= settings.most_overlap for one in kept):
             kept.append(logits)
@@ -78,7 +78,8 @@ def published(found: list[Candidate], settings: MaskSettings) -> list[np.ndarray
 @pytest.mark.parametrize("size", [(60, 40), (34, 90)])
 def test_masks_are_those_of_the_published_procedure(segmenter, size, monkeypatch):
     photo = random_image(4, size)
-    found = candidates(segmenter._sam, photo.resize((size[0] // 2, size[1] // 2), Image.Resampling.BILINEAR), 5)
+    small = photo.resize((size[0] // 2, size[1] // 2), Image.Resampling.BILINEAR)
+    found = candidates(segmenter._sam, small, 5)
     offset = 0.03 * float(np.std([logits for _, logits in found]))
     # Limits between two of the values that random weights give: each rule has something to decide, and none a tie.
     least_iou = float(np.mean(sorted(iou for iou, _ in found)[36:38]))
@@ -88,6 +89,7 @@ def test_masks_are_those_of_the_published_procedure(segmenter, size, monkeypatch
         least_iou=least_iou,
         least_stability=float(np.mean(stabilities[8:10])),
         stability_offset=offset,
+        longest=max(small.size),
     )
     counts = []
     for most_overlap in (0.9, 1.0):

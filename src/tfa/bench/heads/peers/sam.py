@@ -29,12 +29,11 @@ class MaskSettings:
     """How masks are prompted for and which are kept: the published defaults of the automatic mask generator."""
 
     points_per_side: int = 32
-    least_iou: float = 0.88  # what the model predicts of its own mask
+    least_iou: float = 0.88  # what the model predicts of its own mask; it must have more
     least_stability: float = 0.95  # area above +offset ÷ area above −offset
     stability_offset: float = 1.0
     most_overlap: float = 0.7  # intersection over union of boxes
-    longest: int = 640  # ours: larger photos are first reduced to the size the published head works at
-    reduction: int = 2  # masks are made on the half-resolution image
+    longest: int = 320  # half of the 640 × 480 pixels that the published head works at; ours: nothing is enlarged to it
 
 
 class SamSegmenter:
@@ -57,8 +56,6 @@ class SamSegmenter:
         import torch
 
         image = reduced(image, self.prompting.longest)
-        size = tuple(max(round(length / self.prompting.reduction), 1) for length in image.size)
-        image = resize(image, (size[0], size[1]))
         pixels, inside = prepare(image, self.side)
         masks = [np.zeros((0, image.height, image.width), dtype=bool)]
         ious = [np.zeros(0, np.float32)]
@@ -72,7 +69,7 @@ class SamSegmenter:
             for some in points.split(POINTS_AT_ONCE):
                 predicted, wanted, images = decoder.answers(some)
                 for iou, asked, changed in zip(predicted, wanted, images, strict=True):
-                    good = iou >= self.prompting.least_iou
+                    good = iou > self.prompting.least_iou
                     if not good.any():
                         continue
                     large = down.lines(across.columns(drawing.logits(changed, asked[good]))).cpu().numpy()

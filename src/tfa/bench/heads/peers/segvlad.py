@@ -7,6 +7,7 @@
 Ours, where the published head does otherwise:
   words        k-means on the map's unit patches, made unit again; the residual uses these (published: raw centres)
   replica      vocabulary seed 0 alone
+  SAM sees     photos of at most 320 pixels a side in their own proportions (published: all at 320 × 240)
   PCA          fitted on at most 4,096 segments (published: 50,000), and to fewer dimensions where the map has fewer
                segments, in the published proportion: whitening every direction of a small map makes all equidistant
   low, high    from database segments against those of other photos (published: from all similarities of a run, so
