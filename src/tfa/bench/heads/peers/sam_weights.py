@@ -65,12 +65,12 @@ def build(
     from transformers import SamModel
 
     from tfa.bench.heads.trained.checkpoints import check_finite
-    from tfa.encoders.weights import _as_float32
+    from tfa.encoders.weights import as_float32
 
     given = _read_all(weights)
     if is_mobile(given) != (encoder is not None):
         raise BadWeights(_other_head(weights, mobile=encoder is None), weights)
-    tensors, sha256 = _as_float32(to_transformers_names(given))
+    tensors, sha256 = as_float32(to_transformers_names(given))
     with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
         sam: Any = SamModel(config)
         if encoder is not None:
