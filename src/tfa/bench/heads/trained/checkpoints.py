@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Collection, Mapping
 from importlib import import_module
@@ -22,11 +23,11 @@ WRAPPER = "module."  # what training on several devices puts before every name
 SAVED = (b"PK\x03\x04", b"\x80")  # how files of torch.save begin: an archive, or a pickle of old releases
 LISTED = 20  # names of each kind in an error
 _CONVERTED = "plain.pth"
-_CONVERTING = (
-    "import sys, torch; c = torch.load(sys.argv[1], map_location='cpu', weights_only=False); "
-    f"c = next((c[k] for k in {NESTS} if isinstance(c, dict) and k in c), c); "
-    "c = c.state_dict() if hasattr(c, 'state_dict') else c; "
-    f"torch.save({{k: v for k, v in c.items() if isinstance(v, torch.Tensor)}}, '{_CONVERTED}')"
+_CONVERTING = (  # without a single quote, in which a shell puts it
+    'import sys, torch; c = torch.load(sys.argv[1], map_location="cpu", weights_only=False); '
+    f"c = next((c[k] for k in {json.dumps(NESTS)} if isinstance(c, dict) and k in c), c); "
+    'c = c.state_dict() if hasattr(c, "state_dict") else c; '
+    f'torch.save({{k: v for k, v in c.items() if isinstance(v, torch.Tensor)}}, "{_CONVERTED}")'
 )
 
 
