@@ -132,15 +132,12 @@ def test_of_two_builders_one_is_refused_and_what_a_dead_one_left_is_dropped(kind
     store.put(f"{name}/v77/skeleton/map.json", b"half")
     start, won, lost = threading.Barrier(2), [], []
 
-    def build():
+    def builder():
+        start.wait()
         try:
             won.append(EngineMap.build_from(small, url, dims=64))
         except EngineConflict as error:
             lost.append(str(error))
-
-    def builder():
-        start.wait()
-        build()
 
     refused = pytest.raises(EngineConflict, match=r"is being built by process \d+ of .* since 0 min")
     with claimed(store, name, "built", url), refused:
@@ -150,14 +147,10 @@ def test_of_two_builders_one_is_refused_and_what_a_dead_one_left_is_dropped(kind
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(won) + len(lost) == 2
-    if not won:  # both saw a claim that had just been given back, which Milvus shows for a moment; it stops nobody
-        build()
     assert won
+    assert len(won) + len(lost) == 2
     for said in lost:  # they may as well have come one after the other
-        # The last: Milvus showed the claim late, and the collection that the other had made refused the second builder.
-        refusals = ("is being built by", "claimed by another builder at the same moment", f"collection '{name}__v")
-        assert any(one in said for one in refusals)
+        assert f"{name} is being built by process" in said
     assert f"{name}__v77" not in store.names()
     assert not store.keys(f"{name}/v77")
     assert store.names(f"{name}__v") == [f"{name}__v{1 + number}" for number in range(len(won))]

@@ -118,6 +118,18 @@ class TestMilvus(StoreContract):
             assert seen.result() <= set(versions)
         other.close()
 
+    def test_the_latest_document_is_asked_for_strongly(self, store, name, monkeypatch):
+        key, asked, ask = f"{name}/claim", [], store._connection.ask
+        store.put(key, b"mine")
+
+        def noted(*given, **options):
+            asked.append(options["consistency_level"])
+            return ask(*given, **options)
+
+        monkeypatch.setattr(store._connection, "ask", noted)
+        assert store.read(key) == store.read_latest(key) == b"mine"
+        assert asked == ["Bounded", "Strong"]
+
     def test_the_claim_of_somebody_who_died_is_given_up(self, store, name, monkeypatch):
         monkeypatch.setattr(milvus_documents, "ABANDONED_SECONDS", 1)
         key, documents = f"{name}/header", store._documents

@@ -171,6 +171,10 @@ class Store(ABC):
     def read(self, key: str) -> bytes | None:
         """A document as it was last written by anybody; None if there is none."""
 
+    def read_latest(self, key: str) -> bytes | None:
+        """The same where `read` may show for a moment what was there before: here never, at the price of a wait."""
+        return self.read(key)
+
     @abstractmethod
     def put(self, key: str, data: bytes) -> None:
         """Write a document of any size (some 100 MB), durably, all or nothing."""

@@ -79,7 +79,7 @@ class Claim:
     """Held by this process while it publishes a version."""
 
     def __init__(self, store: Store, name: str, builder: Builder) -> None:
-        self._store, self._key, self._builder = store, claim_key(name), builder
+        self._store, self._name, self._key, self._builder = store, name, claim_key(name), builder
         self._lock, self._stop, self._lost = threading.Lock(), threading.Event(), False
         self._thread = threading.Thread(target=self._beat, name="tfa-claim", daemon=True)
         self._thread.start()
@@ -103,6 +103,11 @@ class Claim:
         if self._lost:
             raise EngineConflict("another builder has taken over: this one was silent for a minute; build again")
 
+    def other(self) -> Builder | None:
+        """Who has the map instead by now, and lives."""
+        now = builder_of(self._store, self._name)
+        return None if now is None or now.token == self._builder.token else now
+
     def release(self) -> None:
         self._stop.set()
         self._thread.join()
@@ -112,7 +117,7 @@ class Claim:
 
 def builder_of(store: Store, name: str) -> Builder | None:
     """Who builds now; None if nobody does, or nobody who lives."""
-    known = _read(store.read(claim_key(name)))
+    known = _read(store.read_latest(claim_key(name)))
     return known if known is not None and known.alive else None
 
 
@@ -129,28 +134,37 @@ def claimed(store: Store, name: str, doing: str, url: str) -> Iterator[Claim]:
     """Hold the map of that name for one build or calibration."""
     now = time.time()
     builder = Builder(whoami(), doing, now, now, secrets.token_hex(8), this_machine(), os.getpid())
+    _HELD.add(builder.token)  # before another thread can read the claim, and take it for one that was left behind
+    try:
+        _take(store, name, builder, url)
+        claim = Claim(store, name, builder)
+        try:
+            yield claim
+        finally:
+            claim.release()
+    finally:
+        _HELD.discard(builder.token)
+
+
+def _take(store: Store, name: str, builder: Builder, url: str) -> None:
     for wait in (*PATIENCE, None):
-        old = store.read(claim_key(name))
+        old = store.read_latest(claim_key(name))
         other = _read(old)
         if other is not None and other.alive:
             raise busy(url, other)
         if store.swap(claim_key(name), old, builder.to_bytes()):
-            break
+            return
         if wait is None:
-            raise busy(url, _read(store.read(claim_key(name))))
-        time.sleep(wait)  # somebody was faster, or the store showed a claim that had been given back: look again
-    _HELD.add(builder.token)
-    claim = Claim(store, name, builder)
-    try:
-        yield claim
-    finally:
-        claim.release()
-        _HELD.discard(builder.token)
+            raise busy(url, _read(store.read_latest(claim_key(name))))
+        time.sleep(wait)  # somebody was faster: look again
 
 
-def busy(url: str, other: Builder | None) -> EngineConflict:
+def busy(
+    url: str, other: Builder | None, unknown: str = "it was claimed by another builder at the same moment"
+) -> EngineConflict:
+    """`unknown` is what is said if it cannot be read who builds."""
     if other is None:
-        return EngineConflict(f"{url} was claimed by another builder at the same moment; try again when it is done")
+        return EngineConflict(f"{url} is being built: {unknown}; try again when it is done")
     minutes = max(time.time() - other.started, 0) / 60
     return EngineConflict(
         f"{url} is being {other.doing} by {other.who} since {minutes:.0f} min; try again when it is done "

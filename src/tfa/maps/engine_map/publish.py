@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tfa.errors import EngineConflict, EngineUnavailable
-from tfa.maps.engine_map.claim import Claim, claimed, whoami
+from tfa.maps.engine_map.claim import Claim, busy, claimed, whoami
 from tfa.maps.engine_map.documents import (
     collection_of,
     folder_of,
@@ -76,7 +76,8 @@ class Publisher:
                 yield held
             except BaseException:
                 with contextlib.suppress(Exception):  # the first error is the one to tell of
-                    self.tidy()
+                    if held.other() is None:
+                        self.tidy()
                 raise
             finally:
                 self._claim = None
@@ -88,8 +89,16 @@ class Publisher:
 
     def begin(self, dims: int, dtype: str = "float32") -> Collection:
         """The next collection, empty: its number is beyond everything that is there."""
+        assert self._claim is not None, "whoever publishes has claimed the map"
         self.next_version()
-        return self.store.create(collection_of(self.name, self.version), dims, dtype)
+        name = collection_of(self.name, self.version)
+        try:
+            return self.store.create(name, dims, dtype)
+        except EngineConflict as error:
+            if name not in self.store.names(name):
+                raise
+            other = self._claim.other()
+            raise busy(self.url, other, f"another builder made the collection {name!r} meanwhile") from error
 
     def next_version(self) -> int:
         """A number beyond everything that is there, for what is written from now on."""
@@ -99,7 +108,7 @@ class Publisher:
 
     def look(self) -> None:
         """What the map is now is what will be replaced."""
-        self._before = self.store.read(header_key(self.name))
+        self._before = self.store.read_latest(header_key(self.name))
 
     def write(
         self,

@@ -94,6 +94,9 @@ class MilvusStore(Store):
     def read(self, key: str) -> bytes | None:
         return self._documents.read(key)
 
+    def read_latest(self, key: str) -> bytes | None:
+        return self._documents.read(key, strongly=True)
+
     def put(self, key: str, data: bytes) -> None:
         self._documents.put(key, data)
 

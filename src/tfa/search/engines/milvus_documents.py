@@ -41,8 +41,8 @@ class Documents:
         self._ready = False
         self._lock = threading.Lock()
 
-    def read(self, key: str) -> bytes | None:
-        return self._read(key)[1]
+    def read(self, key: str, strongly: bool = False) -> bytes | None:
+        return self._read(key, strongly)[1]
 
     def _read(self, key: str, strongly: bool = False) -> tuple[Head | None, bytes | None]:
         """The row that names the parts, and the whole."""
