@@ -19,10 +19,10 @@ from tests.maps.sharded.builders import (
     same,
 )
 from tfa.base import files
-from tfa.errors import DiskFull, EngineConflict, OutOfResources, TfaError
+from tfa.errors import BadSpec, DiskFull, EngineConflict, OutOfResources, TfaError
 from tfa.maps.engine_map.publish import Publisher
 from tfa.maps.engine_map.skeleton import sampled
-from tfa.maps.sharded import list_photos
+from tfa.maps.sharded import Sharding, list_photos
 from tfa.maps.sharded.describe_passes import Describe
 from tfa.maps.sharded.executors import ProcessExecutor
 from tfa.maps.sharded.work_folder import WorkFolder
@@ -150,6 +150,24 @@ def test_of_two_builders_of_one_map_the_second_is_refused_before_any_work(fleet,
     build(fleet, url)  # it is free again
     build(fleet, url)
     assert Published(url).header.version == 2
+
+
+@pytest.mark.parametrize(("given", "allowed"), [
+    ({"sample": 15}, r"sample=15 is out of range: must be a whole number from 16, .*; leave it out for 4096"),
+    ({"sample": 0}, "sample=0 is out of range"),
+    ({"sample": 32.0}, r"sample=32\.0 is out of range"),
+    ({"sample": None}, "sample=None is out of range"),
+    ({"shard_size": 0}, "shard_size=0 is out of range: must be a whole number from 1, better 1000"),
+    ({"shard_size": "10"}, "shard_size='10' is out of range"),
+])  # fmt: skip
+def test_a_division_that_cannot_be_is_refused_at_once(given, allowed):
+    with pytest.raises(BadSpec, match=allowed):
+        Sharding(**given)
+
+
+def test_the_smallest_sample_is_one_block_of_neighbours(fleet, url):
+    build(fleet, url, sample=16)
+    assert len(Published(url).state.images) == 16
 
 
 def test_a_folder_that_workers_do_not_share_is_named(tmp_path):

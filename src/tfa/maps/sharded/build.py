@@ -30,7 +30,7 @@ from tfa.maps.engine_map.header import EngineHeader
 from tfa.maps.engine_map.patches import begin_patches, check_elsewhere, seal_patches
 from tfa.maps.engine_map.publish import Publisher, VersionFacts
 from tfa.maps.engine_map.rows import SpaceRows, reduction_from
-from tfa.maps.engine_map.skeleton import SAMPLE, sampled, write_skeleton
+from tfa.maps.engine_map.skeleton import BLOCK, SAMPLE, sampled, write_skeleton
 from tfa.maps.folder import reader, writer
 from tfa.maps.sharded.describe_passes import Describe, EncodeSample, sample_tokens
 from tfa.maps.sharded.encoding import Encoding
@@ -80,6 +80,15 @@ class Sharding:
     index: str | None = None  # of the engine; None searches exactly
     patches_at: str | None = None  # URL of another store for the patches; None keeps them in the map's own
 
+    def __post_init__(self) -> None:
+        if type(self.shard_size) is not int or self.shard_size < 1:
+            raise BadSpec(f"shard_size={self.shard_size!r} is out of range: must be a whole number from 1, better 1000")
+        if type(self.sample) is not int or self.sample < BLOCK:
+            raise BadSpec(
+                f"sample={self.sample!r} is out of range: must be a whole number from {BLOCK}, since a sample is made "
+                f"of blocks of {BLOCK} neighbouring photos; leave it out for {SAMPLE}"
+            )
+
 
 def build_sharded(
     photos: Any,
@@ -99,8 +108,6 @@ def build_sharded(
     """
     map_spec, options, sharding = map_spec or MapSpec(), options or EncoderOptions(), sharding or Sharding()
     check_kept(map_spec)
-    if sharding.shard_size < 1:
-        raise BadSpec(f"shard_size={sharding.shard_size} is out of range: must be at least 1, better 1000")
     kind, base, name = parsed(url)
     if sharding.patches_at is not None:
         check_elsewhere(sharding.patches_at)
