@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from glob import escape
 from pathlib import Path
 from typing import Any
 
 from tfa.base.files import make_folder, saying_what_ran_out, sha256_of_file, sync_folder, write_json
+from tfa.base.held import OwnFolder, tidy
 from tfa.base.progress import Progress, as_progress
 from tfa.base.reading import read_json
 from tfa.errors import BadRecording, BadSpec
@@ -23,6 +23,7 @@ from tfa.photos.recordings.write_frames import POSITIONS, FrameWriter, time_of_f
 from tfa.version import __version__
 
 NOTES = "frames.json"  # says that a folder is ours, and what it was made of
+NEW, REPLACED = "frames-new", "frames-replaced"  # in a hidden folder beside the output, until that is whole
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def extract_frames(
 
     Compressed images are written byte for byte, raw ones as PNG, those of videos as JPEG. A folder that was made of the
     same in the same way is used as it is; another one is replaced only with `overwrite`. `skip_bad` leaves out frames
-    that cannot be read.
+    that cannot be read. What an extraction to the same folder left when it was killed is removed, after an hour.
     """
     paths = [Path(recordings)] if isinstance(recordings, (str, os.PathLike)) else [Path(one) for one in recordings]
     if not paths:
@@ -88,20 +89,23 @@ def extract_frames(
     spec, out = spec or FrameSpec(), Path(out)
     asked: dict[str, Any] = {"version": __version__, "recordings": [_print_of(path) for path in paths]}
     asked |= {"spec": spec.to_dict(), "skip_bad": skip_bad}
+    parent = out.absolute().parent
+    tidy(parent, f".{escape(out.name)}.frames-*", lambda name: name in (NEW, REPLACED))
     known = _there_already(out, asked, overwrite=overwrite)
     if known is not None:
         return _extracted(out, known, used_again=True)
     with saying_what_ran_out(out):
-        make_folder(out.absolute().parent)
-        partial = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.absolute().parent))
+        make_folder(parent)
+        own = OwnFolder(parent, f".{out.name}.frames-")
         try:
-            parts = _write_all(paths, partial, spec, skip_bad, as_progress(progress))
-            write_json(partial / NOTES, {"asked": asked, "recordings": parts})
-            partial.chmod(0o755)
-            _put_in_place(partial, out)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
+            made = own.path / NEW
+            made.mkdir()
+            parts = _write_all(paths, made, spec, skip_bad, as_progress(progress))
+            write_json(made / NOTES, {"asked": asked, "recordings": parts})
+            made.chmod(0o755)
+            _put_in_place(made, out)
+        finally:
+            own.remove()
     return _extracted(out, {"asked": asked, "recordings": parts})
 
 
@@ -145,15 +149,17 @@ def _folders(paths: Sequence[Path]) -> list[str]:
 
 
 def _put_in_place(made: Path, out: Path) -> None:
-    """Rename a whole folder; what was there is kept until that is done."""
-    old = None
-    if out.exists():
-        old = Path(tempfile.mkdtemp(prefix=f".{out.name}-old-", dir=out.absolute().parent))
-        os.rename(out, old / out.name)
-    os.rename(made, out)
+    """Rename a whole folder; what was there goes beside it, and comes back if that fails."""
+    replaced = made.with_name(REPLACED)
+    try:
+        if out.exists():
+            os.rename(out, replaced)
+        os.rename(made, out)
+    except BaseException:
+        if replaced.exists() and not out.exists():
+            os.rename(replaced, out)
+        raise
     sync_folder(out.absolute().parent)
-    if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def _extracted(out: Path, known: dict[str, Any], *, used_again: bool = False) -> ExtractedFrames:
