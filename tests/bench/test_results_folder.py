@@ -80,4 +80,10 @@ def test_a_page_of_the_small_dataset_is_part_of_the_whole_page():
     rows = [line for line in small.splitlines() if line.startswith(f"| {TITLE} |")]
     peers = [line for line in rows if "[" in line or "CLS" in line]
     assert len(peers) > 3
-    assert all(line in whole for line in peers)
+    shown = [_filled(line) for line in whole.splitlines()]
+    assert all(_filled(line) in shown for line in peers)
+
+
+def _filled(line: str) -> list[str]:
+    """The cells of a row that say something: a head that was run elsewhere has a column, and nothing in it here."""
+    return [cell.strip() for cell in line.split("|") if cell.strip() not in ("", "–")]
