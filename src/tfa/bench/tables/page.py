@@ -122,7 +122,7 @@ def _tables(scored: Sequence[Scored]) -> Iterator[str]:
 def _against_peers(scored: Sequence[Scored]) -> str:
     """Differences in R@1 from every peer, and the datasets where they are losses."""
     by_head = {(one.dataset, one.head): one for one in scored}
-    peers = [one.head for one in _first_of_each_head(scored) if _is_peer(one)]
+    peers = sorted(one.head for one in _first_of_each_head(scored) if _is_peer(one))
     parts = ["## Against the peers\n"]
     parts.append(
         "Difference in R@1, in points, over the queries that both heads answered, with its 95 % bootstrap interval "
