@@ -38,7 +38,7 @@ def printed() -> dict[str, list[str]]:
 
 def test_recalls_of_the_page_come_out_of_the_records_by_plain_counting(printed: dict[str, list[str]]):
     seen = set()
-    for path in find_records(RESULTS / SMALL):
+    for path in find_records(RESULTS / SMALL / ENCODER.replace("/", "_")):
         record, truth = Record.read(path), truth_of(path)
         title = record.head["title"]
         if title not in printed:
@@ -62,7 +62,7 @@ def test_recalls_of_the_page_come_out_of_the_records_by_plain_counting(printed: 
 
 
 def test_the_page_prints_what_scoring_gives(printed: dict[str, list[str]]):
-    for path in find_records(RESULTS / SMALL):
+    for path in find_records(RESULTS / SMALL / ENCODER.replace("/", "_")):
         record = Record.read(path)
         if record.head["title"] in printed:
             *_, precision, area, at_99 = printed[record.head["title"]]

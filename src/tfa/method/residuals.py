@@ -87,7 +87,7 @@ def normalise_blocks(blocks: Array) -> tuple[Array, Array]:
     # Every non-empty block has norm 1, so the norm of the whole is the root of their number.
     filled = xp.sqrt(xp.sum(xp.astype(norms > 0, blocks.dtype), axis=-1))
     unit = unit / xp.where(filled > 0, filled, xp.ones_like(filled))[..., None, None]
-    return xp.reshape(unit, (blocks.shape[0], -1)), norms
+    return xp.reshape(unit, (blocks.shape[0], blocks.shape[1] * blocks.shape[2])), norms
 
 
 def describe_batch(

@@ -178,6 +178,13 @@ def test_more_segments_than_the_sample_are_fitted_too(database, queries, monkeyp
     assert scores[[0, 3]].argmax(axis=1).tolist() == [3, 5]
 
 
+def test_photos_of_which_no_segment_is_sampled_are_fitted_too(database, queries, monkeypatch):
+    monkeypatch.setattr(segvlad, "SAMPLED_SEGMENTS", 5)  # of eight photos
+    scores = fit(database).scores(queries, "0")
+    assert scores.shape == (5, 8)
+    assert np.isfinite(scores).all()
+
+
 def test_a_small_map_has_dimensions_in_proportion_to_its_segments(database):
     head = fit(database)
     assert head.whitening.projection is not None
