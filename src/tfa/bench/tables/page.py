@@ -73,7 +73,8 @@ $ {command}
 
 {_about_encoder(encoder)}What the page compares is heads on the same tokens. Rows marked ᵒ are ours, beyond the paper.
 RIA is a reconstruction; SegVLAD runs on superpixels or on MobileSAM's masks, not on SAM's. What each head is:
-[benchmark.md](benchmark.md).
+[benchmark.md](benchmark.md). Heads that learn a vocabulary come out otherwise [on another
+processor](benchmark.md#on-another-processor).
 Recall in percent; a query without positives counts as missed. Words: [glossary](glossary.md).
 {"" if recorded else _UNRECORDED}"""
 
