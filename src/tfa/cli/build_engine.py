@@ -108,9 +108,9 @@ def build_in_engine(
     json: bool,
 ) -> None:
     from tfa.maps.sharded import Sharding, build_sharded, list_photos
-    from tfa.maps.sharded.build import DIMS
     from tfa.maps.sharded.executors import executor_for
     from tfa.maps.sharded.photo_list import SHARD_SIZE
+    from tfa.maps.sharded.settings import DIMS
     from tfa.search.stores import parsed
 
     parsed(engine)  # a misspelt one costs no cluster

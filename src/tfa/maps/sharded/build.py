@@ -25,20 +25,20 @@ from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.base.files import cache_folder, sha256_of_json
 from tfa.base.progress import Progress, as_progress
 from tfa.encoders import DEFAULT_ENCODER, Encoder
-from tfa.errors import BadMap, BadSpec, NoImages
-from tfa.maps.engine_map.header import EngineHeader
+from tfa.errors import BadMap, NoImages
 from tfa.maps.engine_map.patches import begin_patches, check_elsewhere, seal_patches
 from tfa.maps.engine_map.publish import Publisher, VersionFacts
 from tfa.maps.engine_map.rows import SpaceRows, reduction_from
-from tfa.maps.engine_map.skeleton import BLOCK, SAMPLE, sampled, write_skeleton
+from tfa.maps.engine_map.skeleton import sampled, write_skeleton
 from tfa.maps.folder import reader, writer
 from tfa.maps.sharded.describe_passes import Describe, EncodeSample, sample_tokens
 from tfa.maps.sharded.encoding import Encoding
 from tfa.maps.sharded.executors import Executor, SerialExecutor
-from tfa.maps.sharded.pass_runner import PassReport, PassRunner
-from tfa.maps.sharded.photo_list import SHARD_SIZE, PhotoList, Shard, list_photos
+from tfa.maps.sharded.pass_runner import PassRunner
+from tfa.maps.sharded.photo_list import PhotoList, Shard, list_photos
 from tfa.maps.sharded.row_passes import Project, WriteEntries, axes_of, axes_tensors, row_tensors
 from tfa.maps.sharded.sample_fit import check_kept, fit_sample, in_space_of_all, records_from
+from tfa.maps.sharded.settings import BuildReport, Sharding
 from tfa.maps.sharded.sum_passes import AddUpDescriptors, AddUpVectors, added_moments, mirrored
 from tfa.maps.sharded.work_folder import WorkFolder
 from tfa.maps.sharded.work_items import Done, Group, named
@@ -49,45 +49,7 @@ from tfa.method.second_order_space import MAX_RANK
 from tfa.search.reduction import Moments
 from tfa.search.stores import parsed, public
 
-DIMS = 1024
 SAMPLE_MAP, SKELETON = "sample.tfa", "skeleton.tfa"  # maps in the work folder
-
-
-@dataclass(frozen=True)
-class BuildReport:
-    """What a build did."""
-
-    url: str
-    header: EngineHeader
-    skipped: list[tuple[str, str]]
-    notes: list[str]
-    passes: list[PassReport]
-
-    def to_dict(self) -> dict[str, Any]:
-        facts = {"url": self.url, "images": self.header.count, "revision": self.header.revision}
-        return {**facts, "notes": self.notes, "passes": [vars(one) for one in self.passes]}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sharding:
-    """How a build is divided, and what its engine searches. `work` is a folder that all workers see."""
-
-    executor: Executor = field(default_factory=SerialExecutor)
-    shard_size: int = SHARD_SIZE
-    sample: int = SAMPLE  # photos that decisions are taken on, at most
-    work: str | Path | None = None  # beside the token cache if None
-    dims: int = DIMS
-    index: str | None = None  # of the engine; None searches exactly
-    patches_at: str | None = None  # URL of another store for the patches; None keeps them in the map's own
-
-    def __post_init__(self) -> None:
-        if type(self.shard_size) is not int or self.shard_size < 1:
-            raise BadSpec(f"shard_size={self.shard_size!r} is out of range: must be a whole number from 1, better 1000")
-        if type(self.sample) is not int or self.sample < BLOCK:
-            raise BadSpec(
-                f"sample={self.sample!r} is out of range: must be a whole number from {BLOCK}, since a sample is made "
-                f"of blocks of {BLOCK} neighbouring photos; leave it out for {SAMPLE}"
-            )
 
 
 def build_sharded(
