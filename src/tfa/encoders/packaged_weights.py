@@ -80,7 +80,7 @@ def is_whole(path: Path, package: Package) -> bool:
     return package.sha256 in (metadata.get("sha256"), metadata.get("onnx_sha256"))  # the second of older caches
 
 
-def check_kept(path: Path, found: str, known: str) -> None:
+def check_numbers(path: Path, found: str, known: str) -> None:
     """Refuse tensors of the cache, of that digest, that are not those which were put there; a header proves nothing."""
     if found != known:
         raise BadWeights(

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from tfa.base.progress import Progress
 from tfa.encoders.catalogue import DEFAULT_ENCODER, Card
-from tfa.encoders.packaged_weights import check_kept, get_packaged_weights
+from tfa.encoders.packaged_weights import check_numbers, get_packaged_weights
 from tfa.encoders.weight_names import check_weights, to_module_names
 from tfa.errors import BadWeights, TfaError, WeightsMissing
 
@@ -54,7 +54,7 @@ def resolve_weights(card: Card, file: str | Path | None = None, *, progress: boo
     check_weights({name: tuple(tensor.shape) for name, tensor in tensors.items()}, card, str(path))
     found = Weights(*as_float32(tensors))
     if file is None and card.package is not None:
-        check_kept(path, found.sha256, card.package.weights)
+        check_numbers(path, found.sha256, card.package.weights)
     return found
 
 

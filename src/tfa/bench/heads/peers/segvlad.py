@@ -248,11 +248,11 @@ def segvlad_with_mobile_sam(points: int = POINTS) -> HeadCard:
     """The head with MobileSAM's masks; its weights are fetched here if this machine does not have them."""
     from tfa.bench.heads.peers.mobile_sam import PACKAGE, get_mobile_sam
     from tfa.bench.heads.peers.sam import MaskSettings, read_mobile_sam
-    from tfa.encoders.packaged_weights import check_kept
+    from tfa.encoders.packaged_weights import check_numbers
 
     weights = get_mobile_sam()
     segmenter = read_mobile_sam(weights, prompting=MaskSettings(points_per_side=points))
-    check_kept(weights, segmenter.sha256, PACKAGE.weights)
+    check_numbers(weights, segmenter.sha256, PACKAGE.weights)
     fewer, note = _fewer(points)
     title = f"SegVLAD-PreT (MobileSAM{fewer and f', {fewer}'})"
     note = f"MobileSAM's masks in place of SAM ViT-H's{note}; {OURS}"

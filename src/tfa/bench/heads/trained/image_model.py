@@ -56,18 +56,13 @@ def numbered(shapes: Shapes, prefix: str, published: int) -> int:
     return len(numbers) or published
 
 
-def published_or_numbered(shapes: Shapes, prefix: str, default: int, published: int | None) -> int:
-    """As many as a published model of this width has, so that what a file lacks of it is missing; else as many as there
-    are."""
-    return published or numbered(shapes, prefix, default)
-
-
 def backbone_sizes(shapes: Shapes, published: BackboneSizes) -> BackboneSizes:
     """Sizes a transformer can have; others are a ValueError."""
     width = size_of(shapes, "backbone.patch_embed.proj.weight", 0, published.width)
     sizes = BackboneSizes(
         width=width,
-        blocks=published_or_numbered(shapes, "backbone.blocks.", published.blocks, BLOCKS.get(width)),
+        # As many as a published model of this width has, so that what a file lacks of it is missing.
+        blocks=BLOCKS.get(width) or numbered(shapes, "backbone.blocks.", published.blocks),
         hidden=size_of(shapes, "backbone.blocks.0.mlp.fc1.weight", 0, published.hidden),
         positions=size_of(shapes, "backbone.pos_embed", 1, published.positions),
         mask_token="backbone.mask_token" in shapes,

@@ -19,7 +19,7 @@ from tfa.bench.heads.trained.image_model import (
     ImageModel,
     Shapes,
     backbone_sizes,
-    published_or_numbered,
+    numbered,
     size_of,
 )
 from tfa.bench.heads.trained.pooling import GeneralisedMean
@@ -119,9 +119,8 @@ def _adapters(width: int, side: SideSizes) -> nn.ModuleList:
 def _build(shapes: Shapes, backbone: BackboneSizes, side: SideSizes) -> SelaVpr:
     two_branches = any(name.startswith("backbone.adapters_hashing.") for name in shapes)
     frozen = backbone_sizes(shapes, backbone)
-    known = ADAPTERS.get(frozen.width)
     found = SideSizes(
-        adapters=published_or_numbered(shapes, "backbone.adapters.", side.adapters, known),
+        adapters=ADAPTERS.get(frozen.width) or numbered(shapes, "backbone.adapters.", side.adapters),
         hidden=size_of(shapes, "backbone.adapters.0.D_fc1.weight", 0, side.hidden),
         output=size_of(shapes, "linear2.weight", 0, side.output),
         bits=size_of(shapes, "linear4.weight", 0, 512) if two_branches else 0,
