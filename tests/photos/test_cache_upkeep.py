@@ -133,16 +133,25 @@ def test_made_up_vectors_and_unfinished_builds_are_listed_and_cleared(cache):
     own = folder / "bench-scale" / "mine.txt"
     own.write_text("a user's own")
     assert benchmark() == [BenchmarkFacts("vectors", 1, 160)]
-    [shard] = build.path.iterdir()
-    size = shard.stat().st_size
-    assert unfinished_builds() == BuildFacts(1, 1, size)
+    (build.path / "sample.tfa").mkdir()
+    (build.path / "sample.tfa" / "map.json").write_text("{}")
+    size = (build.path / "sample-0.safetensors").stat().st_size + 2
+    assert unfinished_builds() == BuildFacts(1, 2, size)
     shown = CliRunner().invoke(app, ["cache"]).stdout
     assert "vectors of the benchmark: 1 file, 160 bytes" in shown
-    assert "1 unfinished build: 1 file" in shown
+    assert "1 unfinished build: 2 files" in shown
     clear(cache)
-    assert clear().to_dict() == {"files": 2, "bytes": 160 + size}
+    prune(max_bytes=160)
+    prune(older_than=1)
+    assert build.read("sample-0") is not None  # not left for long
+    left = WorkFolder.default("6b" * 32)
+    left.write("sample-0", {"rows": np.zeros(2)})
+    os.utime(left.path / "sample-0.safetensors", (time.time() - 10 * 86_400,) * 2)
+    assert prune(older_than=5).files == 1
+    assert not left.path.exists()
+    assert clear().to_dict() == {"files": 3, "bytes": 160 + size}
     assert (benchmark(), unfinished_builds(), own.exists()) == ([], BuildFacts(0, 0, 0), True)
-    assert build.read("sample-0") is None
+    assert not build.path.exists()
 
 
 def test_the_verb(cache, kept):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ BENCHMARK = {
     "matches": ("matches", re.compile(r"[^/]+/[0-9a-f]{64}\.json")),
     "vectors": ("bench-scale", re.compile(r"places-\d+-\d+\.f32")),
 }
-BUILDS = ("builds", re.compile(r"[0-9a-f]{32}/[^/]+\.safetensors"))
+BUILD = re.compile(r"[0-9a-f]{32}")  # the folder of a build, below builds/
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,31 @@ def benchmark() -> list[BenchmarkFacts]:
 
 def unfinished_builds() -> BuildFacts:
     """What the user's cache holds of builds in shards that have not published their map."""
-    files = _files(*BUILDS)
-    sizes = _sizes(files)
-    return BuildFacts(len({file.parent for file in files}), len(sizes), sum(sizes))
+    builds = _builds()
+    sizes = [size for build in builds for size in _sizes(_inside(build))]
+    return BuildFacts(len(builds), len(sizes), sum(sizes))
+
+
+def _builds() -> list[Path]:
+    found = (cache_folder() / "builds").glob("*")
+    return sorted(folder for folder in found if BUILD.fullmatch(folder.name) and folder.is_dir())
+
+
+def _inside(build: Path) -> list[Path]:
+    return [file for file in build.rglob("*") if file.is_file()]
+
+
+def _remove_builds(unused_seconds: float = 0.0) -> Pruned:
+    """Whole folders, for a part of a build is of no use, of which no file was written for longer."""
+    files = size = 0
+    for build in _builds():
+        inside = _inside(build)
+        with contextlib.suppress(OSError):  # it has just been published
+            if all(time.time() - file.stat().st_mtime >= unused_seconds for file in inside):
+                sizes = _sizes(inside)
+                shutil.rmtree(build, ignore_errors=True)
+                files, size = files + len(sizes), size + sum(sizes)
+    return Pruned(files, size)
 
 
 def _files(folder: str, names: re.Pattern[str]) -> list[Path]:
@@ -86,8 +109,8 @@ def _sizes(files: Iterable[Path]) -> list[int]:
     return sizes
 
 
-def _beside_the_tokens() -> list[Path]:
-    return [file for where in (*BENCHMARK.values(), BUILDS) for file in _files(*where)]
+def _of_the_benchmark() -> list[Path]:
+    return [file for where in BENCHMARK.values() for file in _files(*where)]
 
 
 def shelves(cache: TokenCache | None = None) -> list[ShelfFacts]:
@@ -112,22 +135,23 @@ def _facts(shelf: Path) -> ShelfFacts:
 def prune(older_than: float | None = None, max_bytes: int | None = None, cache: TokenCache | None = None) -> Pruned:
     """Delete what was not used for `older_than` days; then what was used longest ago until `max_bytes` are left.
 
-    Of a cache that is given, tokens; else of the user's, tokens and what benchmark and unfinished builds keep. What is
-    deleted is made again when it is needed and the photo is still there.
+    Of a cache that is given, tokens; else of the user's, tokens and what the benchmark keeps, and builds that were left
+    for as many days. What is deleted is made again when it is needed and the photo is still there.
     """
     if (older_than is None and max_bytes is None) or min(older_than or 0, max_bytes or 0) < 0:
         raise BadSpec(f"older_than={older_than}, max_bytes={max_bytes}: give at least one of them, 0 or more")
     seconds = None if older_than is None else older_than * DAY
-    besides = _beside_the_tokens() if cache is None else []
-    folder = (cache or TokenCache()).folder
-    return make_room(folder, unused_seconds=seconds, max_bytes=max_bytes, besides=besides)
+    besides = _of_the_benchmark() if cache is None else []
+    builds = Pruned(0, 0) if cache is not None or seconds is None else _remove_builds(seconds)
+    made = make_room((cache or TokenCache()).folder, unused_seconds=seconds, max_bytes=max_bytes, besides=besides)
+    return Pruned(made.files + builds.files, made.bytes + builds.bytes)
 
 
 def clear(cache: TokenCache | None = None) -> Pruned:
     """Delete all tokens; of the user's own cache, what benchmark and unfinished builds keep as well."""
     folder, before = (cache or TokenCache()).folder, shelves(cache)
-    kept = Pruned(0, 0)
+    found = [Pruned(facts.files, facts.bytes) for facts in before]
     if cache is None:
-        kept = make_room(folder / "no tokens", max_bytes=0, besides=_beside_the_tokens())
+        found += [make_room(folder / "no tokens", max_bytes=0, besides=_of_the_benchmark()), _remove_builds()]
     shutil.rmtree(folder, ignore_errors=True)
-    return Pruned(kept.files + sum(facts.files for facts in before), kept.bytes + sum(facts.bytes for facts in before))
+    return Pruned(sum(one.files for one in found), sum(one.bytes for one in found))
