@@ -149,10 +149,11 @@ def show(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:
     if distances:
         _show_rows([metres_row(run, metres) for run, metres in distances])
         if any(metres.placed for _, metres in distances):
+            some = any(metres.placed < metres.queries for _, metres in distances)
             say(
                 "in metres, of queries that have a place; place: of all verified images together; within radius: its "
-                "own radius holds the truth; agreed: places that have at least 0.9 of the answers' shares; every best "
-                "answer: of queries without a place too"
+                "own radius holds the truth; agreed: places that have at least 0.9 of the answers' shares"
+                + ("; every best answer: of queries without a place too" if some else "")
             )
         else:
             say("in metres, of the best answers; no query has a place, for nothing was verified")
