@@ -22,7 +22,7 @@ from tfa.method.controllers.decisions import JudgedDecisions
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.head import Head
 from tfa.verification.judged_head import Competition
-from tfa.verification.patch_store import CompactTokens, photo_evidence
+from tfa.verification.patch_store import CompactTokens, prepare_photo_evidence
 
 DATABASE, QUERIES = town(places=66)
 TARGET = np.arange(64)  # as many as the judge asks for
@@ -65,7 +65,7 @@ def test_judged_heads_are_the_pipelines(shared, calibrated):
     assert_same_head(fit("judged", shared), judged)
     base = pipeline.fit_second_order(DATABASE, spec=SPEC)
     target = QUERIES.select(TARGET)
-    expected = pipeline.calibrate_judged(base, target, photo_evidence(CompactTokens.fit(DATABASE), target))
+    expected = pipeline.calibrate_judged(base, target, prepare_photo_evidence(CompactTokens.fit(DATABASE), target))
     assert_same_head(calibrated[""], expected)
     assert calibrated[""].saw == "target"
 
