@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tfa.errors import BadSpec
 from tfa.online.motion import (
     _MAX_NEIGHBORS,
-    MAX_STEPS,
+    MAX_STEPS_PER_FRAME,
     MIN_SHARE,
     PACES,
     SPEEDS,
@@ -29,7 +29,7 @@ def plain_moves(distances, pace):
     moves = np.zeros(distances.shape)
     for i, row in enumerate(distances):
         for j, distance in enumerate(row):
-            if abs(distance) <= MAX_STEPS:
+            if abs(distance) <= MAX_STEPS_PER_FRAME:
                 moves[i, j] = math.exp(-max(abs(distance - pace) / breadth - 1, 0))
     return moves
 

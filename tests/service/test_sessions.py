@@ -153,7 +153,7 @@ def test_edits_in_between_keep_what_was_learnt(client, town):
         if number == 36:
             assert add(client, ("a.png", picture(40))).json()["added"] == [14]
         if number in (10, 36):
-            tracker.turn_to(opened(town), QueryParams(k=14), sequence=False)
+            tracker.rebind(opened(town), QueryParams(k=14), sequence=False)
         expected, answer = of_tracker(tracker.step(one)), told(ask(client, one, session="cam0", k=14))
         assert answer[2] == expected[2] == number
         assert [hit[0] for hit in answer[0]] == [hit[0] for hit in expected[0]]

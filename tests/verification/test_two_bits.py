@@ -11,13 +11,13 @@ DEVIATIONS = np.array([1.0, 2.0, 0.5, 1.0, 4.0], np.float32)
 
 
 def read_back(rows, deviations):
-    return two_bits.unpack(two_bits.pack(rows, deviations), two_bits.build_table(deviations), len(deviations))
+    return two_bits.unpack_rows(two_bits.pack_rows(rows, deviations), two_bits.build_table(deviations), len(deviations))
 
 
 def test_bytes_by_hand():
     rows = np.array([[-3.0, -0.1, 0.1, 3.0, 0.1], [0.0, 1.9, 0.6, -1.0, -9.0]], np.float32)
     # Levels 0, 1, 2, 3 from the lowest bits up, then 2 alone; 1 (zero is below it), 2, 3, 0, then 0 alone.
-    kept = two_bits.pack(rows, DEVIATIONS)
+    kept = two_bits.pack_rows(rows, DEVIATIONS)
     assert kept.dtype == np.uint8
     np.testing.assert_array_equal(kept, [[0b11100100, 0b10], [0b00111001, 0b00]])
     expected = np.array([[-1.5104, -2 * 0.4528, 0.5 * 0.4528, 1.5104, 4 * 0.4528],
@@ -37,7 +37,7 @@ def test_each_number_becomes_its_nearest_level_whatever_shape_it_lies_in(numbers
         np.broadcast_to(levels, (2, 7, *levels.shape)), np.abs(rows[..., None] - levels).argmin(-1)[..., None], -1
     )[..., 0]
     np.testing.assert_array_equal(read_back(rows, deviations), nearest)
-    assert two_bits.pack(rows, deviations).shape == (2, 7, two_bits.count_bytes(numbers))
+    assert two_bits.pack_rows(rows, deviations).shape == (2, 7, two_bits.count_bytes(numbers))
     np.testing.assert_array_equal(read_back(nearest, deviations), nearest)  # what was read back is kept as it is
     assert read_back(rows[:0], deviations).shape == (0, 7, numbers)
 

@@ -96,7 +96,7 @@ class BaseMap(ABC):
     ) -> Hits:
         """The k most likely places of a photo: a path, its bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
 
-        There are none if the best is below `min_confidence`; "sure" asks for sure answers. `calibration` names the
+        There are none if the best is below `min_confidence`; "sure" admits sure answers only. `calibration` names the
         one to use; None is the map's active one, "none" the database-only head. `verify` says whether the best
         `candidates` are verified by their patches; None is as was admitted. `where` says which images may answer, by
         session and region; None lets all answer. `hits.place` is where they say together that it was taken.
@@ -205,7 +205,7 @@ def _explain_other_encoder(expected: Mapping[str, Any], other: Encoder) -> str:
 
 
 def build_answer(name: str, hits: Hits, error: str | None = None) -> Answer:
-    """The answer of a photo's hits."""
+    """Build the answer to a photo from its hits."""
     return Answer(name, hits, hits[0].confidence if hits else 0.0, error, **describe_hits(hits))
 
 

@@ -29,7 +29,7 @@ from tfa.maps.lookup import drop_repeated_files, load_tokens
 from tfa.maps.query import ReadOnlyMap
 from tfa.maps.records import CalibrationReport, ExpectedRecall
 from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.state_changes import find_duplicates
+from tfa.maps.state_changes import find_duplicate_images
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.verification import QueryParams, decide_calibration_admission, resolve_candidates
 from tfa.method.described_queries import DescribedQueries
@@ -58,10 +58,10 @@ def check_request(state: MapState, name: str, budget: int) -> None:
 def draw_photos(
     paths: Sequence[Path], find_digests: FindKnownDigests, budget: int, skip_bad: bool
 ) -> tuple[list[Path], list[tuple[str, str]], list[str]]:
-    """At most `budget` of the photos, each content once and none of the map; those that were skipped; notes.
+    """Draw at most `budget` photos, each content once and none of the map; also return skipped photos and notes.
 
     They are looked at in a fixed random order until there are enough, so that a large folder is not read for a few.
-    `find_digests` says which of some digests are of images in the map.
+    `find_digests` returns those of some digests that belong to images of the map.
     """
     enough = len(paths) <= budget
     order = range(len(paths)) if enough else np.random.default_rng(0).permutation(len(paths)).tolist()
@@ -107,7 +107,7 @@ class Calibrated:
     evidence: PairEvidence | None  # of the photos with images of the map, by their rows
 
     def expecting(self, expected: ExpectedRecall | None) -> Calibrated:
-        """With what the calibrated map expects of photos like these."""
+        """Add the recall that the calibrated map expects of photos like these."""
         if expected is None or self.head.calibration is None:
             return self
         facts = {**self.head.calibration, "expected_recall": expected.to_dict()}
@@ -125,7 +125,7 @@ def calibrate_map(
     skip_bad: bool | None,
     progress: Progress,
 ) -> tuple[MapState, CalibrationReport]:
-    """The state of the map with the calibration, and what it saw and decided; the map stays as it is."""
+    """Return the map's state with the calibration, and its report; the map itself does not change."""
     state = place_map.state
     digests = {record.digest for record in state.images}
     made = calibrate_head(place_map, photos, name, budget, score, skip_bad, progress, lambda _: digests)
@@ -143,7 +143,7 @@ def calibrate_head(
     progress: Progress,
     find_digests: FindKnownDigests,
 ) -> Calibrated:
-    """A head of the map's images, calibrated; none of the photos may be `find_digests` by the map."""
+    """Calibrate a head of the map's images; photos whose digests `find_digests` returns are refused."""
     state = place_map.state
     check_request(state, name, budget)
     skip_bad = place_map.options.skip_bad if skip_bad is None else skip_bad
@@ -186,11 +186,11 @@ def calibrate_head(
 
 def _recall_of(calibrated: MapState, photos: Tokens, evidence: PairEvidence | None) -> ExpectedRecall | None:
     """What the calibrated map expects of photos like these, from its answers to them."""
-    asked = ReadOnlyMap(calibrated)
-    if not len(asked):
+    calibrated_map = ReadOnlyMap(calibrated)
+    if not len(calibrated_map):
         return None
     candidates = 0 if evidence is None else resolve_candidates(QueryParams(), calibrated, photos)
-    confidence, sure = asked.searchable(None).trust(photos, candidates, evidence)
+    confidence, sure = calibrated_map.searchable(None).trust(photos, candidates, evidence)
     return estimate_recall(confidence, sure, verified=bool(candidates))
 
 
@@ -204,7 +204,7 @@ def _calibrated_head(
     state, device = place_map.state, place_map.options.device
     fitted = [record for record in state.images if record.fitted]
     if state.spaces is not None:
-        same = find_duplicates(fitted)
+        same = find_duplicate_images(fitted)
         spaces = state.spaces.fitted(len(fitted), HeadSpec.from_dict(state.spec), same)
         return pipeline.calibrate_judged(spaces, photos, evidence, score=score, progress=progress), None
     assert state.vocabularies is not None, "the paper's head has words"

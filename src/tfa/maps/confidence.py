@@ -1,7 +1,7 @@
 """Confidence: the probability that an answer is right (ours, beyond the paper). The one place where it is computed.
 
 An answer is to be relied on if the images that could have been given instead show its place too, and if the photo
-resembles them as the answer does. Both are asked of the images c that stand first, all verified ones and 30 at least:
+resembles them as the answer does. Both are measured on the images c that rank first, all verified ones and 30 at least:
 
     s_c        = (S(a, c) − mean S(a, ·)) / (max S(a, ·) − mean S(a, ·)), between 0 and 1; s_a = 1
     p          = softmax of what they are ordered by, divided by T: z + 4 √M if verified, else z
@@ -51,7 +51,7 @@ class ImageScores(Protocol):
 
 @dataclass(frozen=True)
 class Constants:
-    """Of the formula, for answers of one kind."""
+    """Constants of the confidence formula, for verified answers or for others."""
 
     temperature: float
     offset: float
@@ -60,7 +60,7 @@ class Constants:
     per_lead: float = 0.0
 
 
-# Rounded from the fit on eight datasets, each asked alone, in driving order and after a calibration with 64 photos.
+# Rounded from the fit on eight datasets, each queried alone, in driving order and after a calibration with 64 photos.
 VERIFIED_CONSTANTS = Constants(0.5, -1.4, 0.52, 1.1, 1.5)
 UNVERIFIED_CONSTANTS = Constants(0.33, -1.25, 0.6, 1.7)
 
@@ -94,7 +94,7 @@ class Features:
 
 
 def compute_confidence(ranked: Verified, image_scores: ImageScores, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of the first k images of each query: their confidence `q k` and whether they are sure `q k`.
+    """Compute the confidence `q k` of the first k images of each query, and whether they are sure `q k`.
 
     `ranked` holds all images that were verified, and 30 at least if there are so many.
     """
@@ -105,7 +105,7 @@ def compute_confidence(ranked: Verified, image_scores: ImageScores, k: int) -> t
 
 
 def compute_features(ranked: Verified, image_scores: ImageScores, k: int) -> Features:
-    """Of the first k images of each query, `q k` each."""
+    """Compute the features of the first k images of each query, `q k` each."""
     k = min(k, ranked.indices.shape[1])
     shape = (len(ranked.indices), k)
     place, agreement, lead = np.zeros((3, *shape))
@@ -142,7 +142,7 @@ def _logit(share: np.ndarray) -> np.ndarray:
 
 
 def _correlation(scores: np.ndarray, standardised: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Of each row of `k c` with `c`, over what counts; 0 where one of them does not vary."""
+    """Correlate each row of `k c` with `c`, over the columns that count; 0 where one of them does not vary."""
     number = np.maximum(counts.sum(axis=1, keepdims=True), 1)
     ours = np.where(counts, scores, 0.0)
     theirs = np.where(counts, standardised, 0.0)

@@ -32,7 +32,7 @@ class Confirmed:
 
     @classmethod
     def read(cls, folder: Path) -> Confirmed:
-        """What the map at `folder` has of it; nothing is confirmed where there is no such file."""
+        """Read the times of the map at `folder`; nothing is confirmed if there is no such file."""
         path = folder / CONFIRMED_FILE
         if not path.is_file():
             return cls()
@@ -51,7 +51,7 @@ class Confirmed:
         return cls(dict(zip(known, since.tolist(), strict=True)), {key: time for key, time in times if time != _NEVER})
 
     def write(self, folder: Path) -> None:
-        """In place of what is there, in one step."""
+        """Replace the file of the map at `folder` atomically."""
         keys = sorted(self.since)
         tensors: dict[str, np.ndarray] = {
             "images": np.frombuffer(b"".join(keys), np.uint8).reshape(-1, _KEY_BYTES),
@@ -61,7 +61,7 @@ class Confirmed:
         write_tensors(folder / CONFIRMED_FILE, tensors, {"format": _FORMAT})
 
     def watched(self, images: Iterable[ImageRecord], now: int) -> Confirmed:
-        """For these images and no others; what was not known before can be confirmed from now on."""
+        """Restrict to these images; those that are new can be confirmed from `now` on."""
         keys = {make_image_key(one) for one in images}
         since = {key: self.since.get(key, now) for key in keys}
         return Confirmed(since, {key: time for key, time in self.last.items() if key in keys})
@@ -80,10 +80,10 @@ class Confirmed:
 
 
 def format_time(seconds: float | None) -> str | None:
-    """A time in JSON."""
+    """Format a time for JSON."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def make_image_key(image: ImageRecord) -> bytes:
-    """What an image is known by: its content."""
+    """Make the key of an image from its content."""
     return hashlib.sha256(image.digest.encode()).digest()[:_KEY_BYTES]

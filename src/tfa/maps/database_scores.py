@@ -18,7 +18,7 @@ _SAMPLED_IMAGES = 1000  # images whose scores stand for all, where an engine doe
 
 
 class DatabaseScores:
-    """Scores between images `m`, which stand in `rows` of the gallery. What was looked at once is remembered."""
+    """Scores between images `m`, which stand in `rows` of the gallery. Results are cached."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from tfa.method.controllers.judged import CARRIER_WORDS
 
 
 def list_decisions(head: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Of a head's facts (decisions, evidence with its reasons, verification, saw): name, choice, reason and margin.
+    """List the name, choice, reason and margin of each decision of a head, from its facts.
 
     The margin is null where nothing could flip or no standard error is known (`tfa.maps.margins`).
     """
@@ -34,7 +34,7 @@ def list_decisions(head: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def format_reason(row: Mapping[str, Any]) -> str:
-    """The reason of a row with how far the decision was from flipping."""
+    """Format the reason of a row with how far the decision was from flipping."""
     margin = row["margin"]
     return "; ".join(filter(None, [row["reason"], None if margin is None else margin["in_words"]]))
 
@@ -45,7 +45,7 @@ def is_judged(decisions: Mapping[str, Any]) -> bool:
 
 
 def name_representation(made: Mapping[str, Any]) -> str:
-    """What photos are compared by, in words."""
+    """Name the representation that photos are compared by."""
     name = made["representation"].replace("_", "-")
     return name if name == "second-order" else f"{name} residuals"
 

@@ -26,7 +26,7 @@ BETWEEN_DATASETS = {True: 0.10, False: 0.11}  # τ of verified answers and of ot
 
 
 def estimate_recall(confidence: ArrayLike, sure: ArrayLike, *, verified: bool) -> ExpectedRecall | None:
-    """Of the answers to photos `n`: their confidence, and which are called sure; None if there are none."""
+    """Estimate recall from the confidence of `n` answers and which of them are sure; None if there are none."""
     confidence, sure = np.asarray(confidence, np.float64), np.asarray(sure, bool)
     if not len(confidence):
         return None
@@ -36,7 +36,7 @@ def estimate_recall(confidence: ArrayLike, sure: ArrayLike, *, verified: bool) -
 
 
 def estimate_answer_recall(answers: Iterable[Answer]) -> ExpectedRecall | None:
-    """Of photos that were answered one by one; photos that could not be read do not count.
+    """Estimate recall from answers to single photos; photos that could not be read do not count.
 
     Frames of a drive are left out: the probability of a filter is another thing.
     """

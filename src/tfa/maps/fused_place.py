@@ -38,7 +38,7 @@ CAMERA_LOST = "the camera is lost"
 
 
 def locate_photo(ranked: Verified, row: int, images: Sequence[ImageRecord], reach: float) -> Fused:
-    """The place of one query; `images` are those that `ranked` numbers."""
+    """Locate one query photo; `images` are those that `ranked` numbers."""
     compared = int((ranked.matches[row] != UNVERIFIED).sum())
     if not compared:
         return Fused(None, NOT_VERIFIED)
@@ -48,7 +48,7 @@ def locate_photo(ranked: Verified, row: int, images: Sequence[ImageRecord], reac
 
 
 def locate_frame(probabilities: np.ndarray, images: Sequence[ImageRecord], reach: float) -> Fused:
-    """The place of a frame, by the filter's probability of each image `m`; being lost is the rest to one."""
+    """Locate a frame by the filter's probability of each image `m`; being lost is the rest to one."""
     best = np.argsort(-probabilities, kind="stable")[:MOST_BELIEVED]
     return fuse_positions([images[i].position for i in best.tolist()], probabilities[best], None, reach)
 
@@ -56,7 +56,7 @@ def locate_frame(probabilities: np.ndarray, images: Sequence[ImageRecord], reach
 def fuse_positions(
     positions: Sequence[Position | None], shares: np.ndarray, roots: np.ndarray | None, reach: float
 ) -> Fused:
-    """The place of images with these shares `c` and √M `c`, best first; without √M the shares are the weights."""
+    """Fuse the positions of images with these shares `c` and √M `c`, best first; without √M the shares weigh them."""
     placed = np.array([row for row, position in enumerate(positions) if position is not None], np.int64)
     known = [position for position in positions if position is not None]
     if not known:
@@ -88,7 +88,7 @@ def fuse_positions(
 
 
 def measure_reach(images: Sequence[ImageRecord]) -> float:
-    """25 m, or the usual step of the map where that is longer, up to 1 km."""
+    """Return 25 m, or the usual step of the map if that is longer, up to 1 km."""
     known = [image.position for image in images if image.position is not None]
     globe = [position.pair for position in known if position.is_global]
     on_globe = 2 * len(globe) >= len(known)  # of two kinds the commoner counts
@@ -122,5 +122,5 @@ class _Plane:
 
     @property
     def _narrowing(self) -> float:
-        """Of a degree of longitude at this latitude; never 0, at the poles all longitudes are one."""
+        """Length of a degree of longitude at this latitude, relative to the equator; never 0, also at the poles."""
         return max(float(np.cos(np.radians(self.origin.pair[0]))), 1e-9)

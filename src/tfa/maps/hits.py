@@ -1,4 +1,4 @@
-"""From the tokens of photos to hits: an engine ranks the images, verification reorders the first of them."""
+"""Turns the tokens of photos into hits: a search ranks the images, verification reorders the first of them."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class SearchableHead:
         return np.array([where.admits(image.to_dict()) for image in self.images], bool)
 
     def _mean_and_spread(self, result: SearchResult, vectors: QueryVectors) -> tuple[np.ndarray, np.ndarray]:
-        """Of each query's scores with all images; where the engine does not know, of evenly spaced ones (ours)."""
+        """Return mean and spread of each query's scores with all images, or with evenly spaced ones (ours)."""
         if result.mean is not None and result.spread is not None:
             return result.mean, result.spread
         count = len(self.rows)
@@ -178,7 +178,7 @@ class SearchableHead:
 
 @dataclass(frozen=True)
 class _PrecomputedEvidence:
-    """A `Comparison` of photos whose evidence is known; matches are not counted."""
+    """A `Comparison` that reads precomputed evidence; matches are not counted."""
 
     evidence: PairEvidence
     rows: np.ndarray
@@ -191,7 +191,7 @@ class _PrecomputedEvidence:
 def pair_photos(
     compact: CompactTokens | None, tokens: Tokens, duplicates: np.ndarray | None, rows: np.ndarray
 ) -> PhotoPairs | None:
-    """Photos beside the images that stand in these rows of a map; None if their patches cannot be compared."""
+    """Pair photos with the images in these rows of a map; None if their patches cannot be compared."""
     grid = None if compact is None else compact.grid_of(tokens)
     if compact is None or grid is None:
         return None

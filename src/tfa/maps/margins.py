@@ -38,17 +38,17 @@ class Condition:
 
 
 def require_all(*conditions: Condition) -> Condition:
-    """Do all hold? The weakest says."""
+    """Combine conditions that must all hold: the weakest decides."""
     return min(conditions, key=lambda one: one.strength)
 
 
 def require_any(*conditions: Condition) -> Condition:
-    """Does one hold? The strongest says."""
+    """Combine conditions of which one must hold: the strongest decides."""
     return max(conditions, key=lambda one: one.strength)
 
 
 def compute_margins(head: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Of a head's facts (decisions, evidence, verification, saw): how far each decision was from flipping.
+    """Compute how far each decision of a head was from flipping, from the head's facts.
 
     A decision whose errors are not known is left out: strengths, and the global token by target photos.
     """
@@ -114,7 +114,7 @@ class _Pairs:
     photos: int  # that were answered
 
     def has_supports(self, *names: str) -> bool:
-        """Older maps keep no support by vocabulary, and so no error of it."""
+        """Tell whether support by vocabulary is stored for these candidates; older maps lack it."""
         return all(name in self.candidates and self.candidates[name].get("supports") for name in names)
 
     def wider(self, one: str, other: str) -> Condition:

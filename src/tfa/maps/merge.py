@@ -1,7 +1,7 @@
 """Maps merged: the photos of several sessions in one map, with one head fitted over all of them.
 
-Before that the maps are queried with the photos of each other: a photo that another map recognises, verified and sure, shows a place
-that both have. The maps themselves stay as they are.
+Before that each map is queried with the photos of the others: a photo that another map recognises, verified and sure,
+shows a place that both have. The maps themselves stay as they are.
 """
 
 from __future__ import annotations

@@ -132,18 +132,18 @@ class Answer:
         return Hits(self.hits, Fused(self.place, self.place_missing))
 
     def withhold_below(self, min_confidence: LeastConfidence) -> Self:
-        """Without hits if it is less confident than that, or not sure where nothing else is wanted."""
+        """Drop the hits if the answer is less confident than that, or not sure when "sure" is required."""
         enough = self.sure if min_confidence == ONLY_SURE else self.confidence >= float(min_confidence)
         return self if enough else replace(self, hits=[], place=None, place_missing=self.place_missing or TOO_DOUBTFUL)
 
 
 def describe_best_hit(hits: Sequence[Hit]) -> dict[str, bool]:
-    """What an answer says of its best hit, beside its confidence."""
+    """Return the flags of an answer's best hit."""
     return {"sure": bool(hits) and hits[0].sure, "verified": bool(hits) and hits[0].matches is not None}
 
 
 def describe_hits(hits: Hits) -> dict[str, Any]:
-    """What an answer says of its best hit and of all together, beside its confidence."""
+    """Return the flags of an answer's best hit and the place of all hits."""
     return {**describe_best_hit(hits), "place": hits.place, "place_missing": hits.place_missing}
 
 
@@ -168,7 +168,7 @@ class FrameAnswer(Answer):
     # Probability that the frame shows no place of the map; a hit's confidence is then that of its place, filtered.
     # None where photos are no frames of a drive.
     lost: float | None = None
-    adaptation_photos: int = 0  # photos that taught before it
+    adaptation_photos: int = 0  # earlier photos of this camera that shifted the scores
 
 
 @dataclass(frozen=True)

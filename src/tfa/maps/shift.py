@@ -87,7 +87,7 @@ class DomainShiftMonitor:
         return float(np.median(self._evidence)) / self._usual
 
     def warning(self, name: str = "MAP") -> str | None:
-        """Return a sentence with advice if the photos are unlike what the head was made for; `name` is that of the map."""
+        """Return a sentence with advice if the photos are unlike those the head was made for; `name` is the map."""
         common, evidence, reasons = self.common, self.evidence, []
         if common is not None and common >= COMMON_LIMIT:
             reasons.append(f"photos of unlike places have {common:.2f} in common, {COMMON_LIMIT} or more is a shift")

@@ -26,7 +26,7 @@ from tfa.photos.token_cache import EncodedImages
 
 
 def make_state(fitted: FittedMap, map_spec: MapSpec, records: list[ImageRecord], encoder: dict[str, Any]) -> MapState:
-    """The first state of a map whose head was just fitted on the images of `records`."""
+    """Make the first state of a map whose head was just fitted on the images of `records`."""
     replica: Replica = ENSEMBLE if map_spec.ensemble else 0
     head, verification = fitted.head, fitted.verification
     spaces = head.fitted if isinstance(head, SecondOrderHead) else fitted.spaces
@@ -50,14 +50,14 @@ def make_state(fitted: FittedMap, map_spec: MapSpec, records: list[ImageRecord],
 
 
 def choose_head_kind(head: AnyHead, map_spec: MapSpec) -> str:
-    """Which of `base.config.HEADS` a map of this head has."""
+    """Choose which of `base.config.HEADS` a map of this head has."""
     if isinstance(head, SecondOrderHead):
         return "second-order" if map_spec.head == "second-order" else "judged"
     return "judged" if isinstance(head.decisions, JudgedDecisions) else "paper"
 
 
 def describe_encoder(encoder: Encoder, weights: str | Path | None) -> dict[str, Any]:
-    """What a map remembers of its encoder; `weights` is where it found them, if a file was named."""
+    """Describe the encoder for the map; `weights` is the weights file, if one was named."""
     return {
         "id": encoder.id,
         "fingerprint": encoder.model,
@@ -83,7 +83,7 @@ def make_records(
 
 
 def append_images(state: MapState, tokens: Tokens, records: list[ImageRecord]) -> MapState:
-    """The state with more images, described by the frozen vocabulary, geometry and compaction."""
+    """Append images, described by the frozen vocabulary, geometry and compaction."""
     spaces = None if state.spaces is None else state.spaces.grown(tokens)
     return state.changed(
         heads=tuple(head.grown(tokens, spaces) for head in state.heads),
@@ -95,7 +95,7 @@ def append_images(state: MapState, tokens: Tokens, records: list[ImageRecord]) -
 
 
 def share_first_files(one: MapState, other: MapState) -> bool:
-    """Do both begin with the same rows of the same heads? Later files may differ, as after an addition."""
+    """Tell whether both begin with the same rows of the same heads; later files may differ."""
 
     def first(state: MapState) -> dict[tuple[str, str | None], str]:
         found: dict[tuple[str, str | None], str] = {}
@@ -137,15 +137,15 @@ def _same_start(spaces: StoredSpaces, older: StoredSpaces) -> bool:
 
 
 def tie_duplicates(state: MapState) -> MapState:
-    """Photos with the same content tie to the last bit in every head, so that the first of them wins."""
-    rows = find_duplicates(state.images)
+    """Make photos with the same content tie to the last bit in every head, so that the first of them wins."""
+    rows = find_duplicate_images(state.images)
     scorers = [dataclasses.replace(head.stored.scorer, duplicates=rows) for head in state.heads]
     tied = [head.with_scorer(scorer) for head, scorer in zip(state.heads, scorers, strict=True)]
     return dataclasses.replace(state, heads=tuple(tied))
 
 
-def find_duplicates(images: Sequence[ImageRecord]) -> np.ndarray | None:
-    """For each gallery row the first row of the same file content; None if all differ."""
+def find_duplicate_images(images: Sequence[ImageRecord]) -> np.ndarray | None:
+    """Find for each gallery row the first row of the same file content; None if all differ."""
     first: dict[str, int] = {}
     rows = np.array([first.setdefault(record.digest, row) for row, record in enumerate(images)], dtype=np.int64)
     return None if len(first) == len(images) else rows

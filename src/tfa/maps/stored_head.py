@@ -67,7 +67,7 @@ class StoredHead:
         return cls(replace(scorer, sides=sides, terms=tuple(terms), dtype="float32"), storage)
 
     def reduced_to(self, dims: int | None) -> StoredHead:
-        """With a reduction of its vectors to so many numbers, fitted to the images it has; None: without."""
+        """Fit a reduction of the image vectors to `dims` dimensions; None leaves the head as it is."""
         return self if dims is None else replace(self, reduced=fit_reduced(self.scorer.rows, dims))
 
     @property
@@ -85,7 +85,7 @@ class StoredHead:
         return self._with_rows(rebuild_rows(self.scorer, spaces))
 
     def grown(self, tokens: Tokens, spaces: StoredSpaces | None = None) -> StoredHead:
-        """With new images, described by the frozen vocabulary and geometry: one more chunk of gallery rows a term.
+        """Add new images, described by the frozen vocabulary and geometry: one more chunk of gallery rows a term.
 
         `spaces` are the map's, with these images already, if it has some.
         """
@@ -101,7 +101,7 @@ class StoredHead:
         return self._with_rows(replace(self.scorer, terms=tuple(terms), bias=bias, duplicates=None))
 
     def _with_rows(self, scorer: Scorer) -> StoredHead:
-        """With a scorer that has more rows: the reduction stays, the new rows are reduced by it."""
+        """Replace the scorer by one with more rows; the reduction stays and reduces the new rows."""
         reduced = None if self.reduced is None else self.reduced.with_rows(scorer.rows)
         return replace(self, scorer=scorer, reduced=reduced)
 
@@ -234,7 +234,7 @@ def _read_side(name: str, entry: dict[str, Any], head: Tensors) -> ResidualSide:
 
 
 def _first_alike(terms: Sequence[ScoreTerm]) -> list[int | None]:
-    """For each term the earlier one with the same features (in an ensemble: the global token's); None if first."""
+    """Find for each term the earlier one with the same features (an ensemble's global token); None if first."""
     seen: dict[tuple[int, Gamma], int] = {}
     first = [seen.setdefault((term.side, term.gamma), index) for index, term in enumerate(terms)]
     return [None if same == index else same for index, same in enumerate(first)]

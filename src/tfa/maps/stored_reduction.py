@@ -26,13 +26,13 @@ def reduction_layout(reduced: ReducedRows) -> dict[str, Any]:
 
 
 def reduction_tensors(reduced: ReducedRows) -> dict[str, np.ndarray]:
-    """Of the head's file."""
+    """Return the tensors of the head's file."""
     reduction = reduced.reduction
     return {"reduction.matrix": reduction.matrix, "reduction.bias_axis": reduction.bias_axis}
 
 
 def reduced_tensors(reduced: ReducedRows, start: int, stop: int) -> dict[str, np.ndarray]:
-    """Of the gallery's file that holds rows `start` to `stop`."""
+    """Return the tensors of the gallery file with rows `start` to `stop`."""
     rows = reduced.rows.between(start, stop)
     assert isinstance(rows, QuantisedRows), "a segment has images"
     tensors = {"reduced": rows.levels, "reduced.step": rows.step}

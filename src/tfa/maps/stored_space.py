@@ -72,7 +72,7 @@ class StoredSpace:
             start += len(rows)
 
     def grown(self, tokens: Tokens, storage: str) -> StoredSpace:
-        """With new images, described by the frozen side: one more chunk."""
+        """Add new images, described by the frozen side: one more chunk."""
         view = self.side.describe(tokens, True, "float32")
         assert view.coordinates is not None
         halves, lengths = half_whiten_coordinates(view.coordinates, self.side.eigenvalues)
@@ -145,7 +145,7 @@ class StoredSpaces:
         return tensors
 
     def coordinate_tensors(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Of images `start` to `stop`."""
+        """Return the tensors of images `start` to `stop`."""
         tensors: dict[str, np.ndarray] = {}
         for index, space in enumerate(self.spaces):
             rows = space.halves.between(start, stop)

@@ -101,7 +101,7 @@ def _calibration(state: MapState, head: NamedHead) -> dict[str, Any]:
 
 
 def _reduction(state: MapState) -> dict[str, Any] | None:
-    """By how many numbers an image is searched, of how many, and what they take; None where all are searched."""
+    """Describe the search dimensions and their size; None if all dimensions are searched."""
     if state.head.reduced is None:
         return None
     dims, full = state.head.reduced.reduction.dims, state.head.reduced.reduction.width

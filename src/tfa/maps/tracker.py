@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Tracker:
-    """What follows one camera. `PlaceMap.follow` makes it."""
+    """Follows one camera; made by `PlaceMap.follow`."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Tracker:
     # --- the map, which may change ---------------------------------------------------------------------------------
 
     def rebind(self, place_map: ReadOnlyMap, params: QueryParams, *, sequence: bool) -> None:
-        """Answer the next photo by this map, which has the tracker's head, and as asked here.
+        """Answer the next photo by this map, which has the tracker's head, and with these parameters.
 
         A photo that is no frame ends a drive: a frame after it begins another.
         """
@@ -196,7 +196,7 @@ class Tracker:
 
     @property
     def adaptation(self) -> Adaptation:
-        """What photos taught."""
+        """The adaptation to the photos so far."""
         return self._follower.scorer.adaptation
 
     @property
@@ -207,12 +207,12 @@ class Tracker:
         return {**facts, "lost": self._lost, "adaptation_photos": self._follower.scorer.counted, **learnt}
 
     def save(self, path: str | Path) -> None:
-        """Keep what photos taught (not where the camera was) in a file."""
+        """Save the adaptation (not the place of the camera) in a file."""
         about = {"head": self._digest, "calibration": self.calibration}
         self.adaptation.save(Path(path), about)
 
     def load(self, path: str | Path) -> None:
-        """Go on with what was kept; refused if it was learnt with another head."""
+        """Resume with a saved adaptation; refused if it was learnt with another head."""
         adaptation, about = Adaptation.load(Path(path))
         if (about.get("head"), about.get("calibration")) != (self._digest, self.calibration):
             raise BadFile(f"{path} was learnt with another head than {self.calibration!r} of this map; remove it")
@@ -231,12 +231,12 @@ def choose_adapting_scorer(state: MapState, head: NamedHead) -> Scorer:
 
 
 def choose_map_motion(images: Sequence[ImageRecord], reach: float) -> Motion:
-    """By the order of the images in the map; by position where every image has one of the same kind, if no drive."""
+    """Move by the order of the images; by position if all have one of the same kind and are in no driving order."""
     return choose_motion(len(images), read_places(images), reach)
 
 
 def read_places(images: Sequence[ImageRecord]) -> np.ndarray | None:
-    """Where the images stand, `m 2` in metres; None unless every one has a position of the same kind."""
+    """Read the positions of the images, `m 2` in meters; None unless every one has a position of the same kind."""
     places = [record.position for record in images if record.position is not None]
     kinds = {place.is_global for place in places}
     if len(places) < len(images) or len(kinds) != 1:

@@ -24,7 +24,7 @@ from tfa.verification.reranking import Verified, count_candidates, rerank
 def decide_admission(
     head: AnyHead, compact: CompactTokens | None, device: str = "cpu", progress: bool | Progress | None = None
 ) -> dict[str, Any] | None:
-    """Whether verification is admitted for a head of the images in `compact`; None if nothing is kept for it."""
+    """Decide whether verification is admitted for a head of the images in `compact`; None without compact tokens."""
     if compact is None:
         return None
     judged = judge_admission_on_database(
@@ -36,7 +36,7 @@ def decide_admission(
 def decide_calibration_admission(
     head: AnyHead, photos: Tokens, evidence: PairEvidence | None, progress: Progress | None = None
 ) -> dict[str, Any] | None:
-    """The decision of a calibrated head, from its photos and their evidence with the map's images, if there is any."""
+    """Decide the same for a calibrated head, from its photos and their evidence with the map's images, if any."""
     return None if evidence is None else judge_admission_on_target(head, photos, evidence, progress).to_dict()
 
 

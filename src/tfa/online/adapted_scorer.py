@@ -36,7 +36,7 @@ class DescribedPhoto:
 
 
 def describe_photos(scorer: Scorer, tokens: Tokens) -> Iterator[DescribedPhoto]:
-    """Photos in the order of `tokens`, each described alone, so that its bits do not depend on the others."""
+    """Describe photos in the order of `tokens`, each alone, so that its bits do not depend on the others."""
     for row in range(len(tokens)):
         yield DescribedPhoto.of(scorer, tokens.select([row]))
 
@@ -79,11 +79,11 @@ class AdaptedScorer:
 
     @property
     def counted(self) -> int:
-        """Photos that the next one is adapted by."""
+        """Photos that adapt the next answer."""
         return self.adaptation.counted if self.adapts else 0
 
     def step(self, photo: DescribedPhoto) -> np.ndarray:
-        """Scores `m` of the next photo; then it teaches."""
+        """Score the next photo against images `m`, then update the adaptation with it."""
         adaptation, scorer = self.adaptation, self.scorer
         coordinates, scales = _coordinates(scorer.sides, photo.views)
         shifts: Sequence[np.ndarray | None] = [side.shift for side in scorer.sides]
@@ -106,7 +106,7 @@ class AdaptedScorer:
 
 
 def digest_head(scorer: Scorer) -> str:
-    """What an adaptation is of: the sides that describe photos. Images that join or leave a map change it not."""
+    """Compute the digest of the sides that describe photos; edits of the map do not change it."""
     digest = hashlib.sha256()
     for side in scorer.sides:
         parts = [side.centers] if isinstance(side, ResidualSide) else [side.patch_directions, side.mean]

@@ -34,7 +34,7 @@ class StreamFrame:
     scores: np.ndarray  # m: adapted by the photos before it
     ranked: Verified  # a table of one row: its best images, verified if they were compared
     belief: Belief | None  # None if the stream is not filtered
-    adaptation_photos: int  # photos that taught before it
+    adaptation_photos: int  # earlier photos of this camera that shifted the scores
 
 
 class Follower:

@@ -23,7 +23,7 @@ from tfa.errors import BadSpec
 
 SPEEDS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0)  # images, or usual steps, a frame
 PACES = tuple(sign * speed for speed in SPEEDS for sign in (1, -1) if speed or sign > 0)
-MAX_STEPS = 30  # images, or usual steps, that a frame moves by at most
+MAX_STEPS_PER_FRAME = 30  # images, or usual steps, that a frame moves by at most
 MIN_SHARE = math.exp(-12.0)  # of the likeliest move: by position, rarer ones are left out
 _MAX_NEIGHBORS = 128  # images a move can lead to, where positions say who is near
 EARTH_RADIUS = 6_371_000.0  # metres
@@ -48,18 +48,18 @@ class Motion(Protocol):
 
 
 def weigh_moves(distance: np.ndarray, pace: float) -> np.ndarray:
-    """T_v of moves, not yet adding up to one."""
+    """Compute T_v of moves, not yet adding up to one."""
     return np.exp(-np.maximum(np.abs(distance - pace) / max(0.5, abs(pace) / 4) - 1, 0))
 
 
 class OrderMotion:
-    """For a map in driving order: every pace is a convolution. `reach`: images to each side that are one place."""
+    """Motion along a map in driving order: every pace is a convolution. `reach`: images to each side of one place."""
 
     paces = len(PACES)
 
     def __init__(self, images: int, reach: float) -> None:
         self.images = _enough(images)
-        moves = np.arange(-MAX_STEPS, MAX_STEPS + 1)
+        moves = np.arange(-MAX_STEPS_PER_FRAME, MAX_STEPS_PER_FRAME + 1)
         self._shares = np.stack([weigh_moves(moves, pace) for pace in PACES])  # v 61
         every = np.ones(images)
         # What leaves the map at its ends is shared among the moves that do not.
@@ -80,14 +80,14 @@ class OrderMotion:
 
 
 class PositionMotion:
-    """For a map whose images stand at `places` `m 2`, in metres and in no order; `reach` is in usual steps."""
+    """Motion in a map whose images stand at `places` `m 2`, in meters and in no order; `reach` is in usual steps."""
 
     paces = len(SPEEDS)
 
     def __init__(self, places: np.ndarray, reach: float) -> None:
         self.images = _enough(len(places))
         step = estimate_step(places)
-        to, distance = _nearest(places, MAX_STEPS * step)
+        to, distance = _nearest(places, MAX_STEPS_PER_FRAME * step)
         exists, distance = to >= 0, distance / step
         source = np.broadcast_to(np.arange(self.images)[:, None], to.shape)
 
@@ -111,7 +111,7 @@ class PositionMotion:
 
 
 def choose_motion(images: int, places: np.ndarray | None, reach: float) -> Motion:
-    """By the order of the map's images; by their positions `m 2`, where these are known and say it is no drive."""
+    """Choose motion by the order of the images; by their positions `m 2` if these show that it is no drive."""
     if places is None or is_drive(places):
         return OrderMotion(images, reach)
     return PositionMotion(places, reach)
@@ -127,7 +127,7 @@ def is_drive(places: np.ndarray) -> bool:
 
 
 def estimate_step(places: np.ndarray) -> float:
-    """Median distance to the second nearest other place; 1 where all images stand at one or two."""
+    """Estimate the usual step: the median distance to the second nearest other place, 1 with fewer than 3 places."""
     distinct = np.unique(places, axis=0)
     if len(distinct) < 3:
         return 1.0
@@ -154,7 +154,7 @@ def _nearest(places: np.ndarray, farthest: float) -> tuple[np.ndarray, np.ndarra
 
 
 def project_to_meters(latitudes: np.ndarray, longitudes: np.ndarray) -> np.ndarray:
-    """Degrees as a plane `m 2` about their middle: true to a metre over a town."""
+    """Project degrees to a plane `m 2` about their middle, true to a meter over a town."""
     middle = np.radians(latitudes.mean())
     east = np.radians(longitudes - longitudes.mean()) * np.cos(middle)
     return EARTH_RADIUS * np.stack([east, np.radians(latitudes - latitudes.mean())], axis=1)

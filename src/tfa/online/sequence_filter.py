@@ -84,7 +84,7 @@ class SequenceFilter:
         self._lost, self._first = 1 - found, True
 
     def update(self, scores: np.ndarray, ranked: Verified | None = None) -> Belief:
-        """With the scores `m` of the next frame, and its best images, verified, if they were (a table of one row)."""
+        """Update with the scores `m` of the next frame and, if verified, its best images (a table of one row)."""
         verified = ranked is not None and bool((ranked.matches != UNVERIFIED).any())
         seen = observe_frame(scores, ranked if verified else None)
         logs = compute_log_likelihood(seen, self.spec.trust if verified else self.spec.trust_unverified)
@@ -99,7 +99,7 @@ class SequenceFilter:
         return self._believe(*self._predicted())
 
     def belief(self) -> Belief:
-        """After the last frame."""
+        """Return the belief after the last frame."""
         places = self._believed.sum(axis=0)
         return Belief(places, self._lost, self.motion.around(places).clip(max=1.0))
 
@@ -136,7 +136,7 @@ class SequenceFilter:
 
 
 def observe_frame(scores: np.ndarray, ranked: Verified | None = None) -> np.ndarray:
-    """x of every image `m`; where all scores are equal, which is no evidence, nan."""
+    """Compute x of every image `m`; where all scores are equal, which is no evidence, nan."""
     row = np.asarray(scores, np.float64)[None]
     mean, spread = mean_and_spread(row)
     if not np.isfinite(spread[0]) or spread[0] <= EPSILON:
@@ -151,6 +151,6 @@ def observe_frame(scores: np.ndarray, ranked: Verified | None = None) -> np.ndar
 
 
 def compute_log_likelihood(seen: np.ndarray, trust: float) -> np.ndarray:
-    """log L of every image `m` from its x; of a frame that is no evidence, 0."""
+    """Compute log L of every image `m` from its x; of a frame that is no evidence, 0."""
     height = math.sqrt(2 * math.log(len(seen)))
     return np.nan_to_num(trust * (height * seen - height**2 / 2))

@@ -43,7 +43,7 @@ class Compaction:
 
     @property
     def dtype(self) -> type[np.int8 | np.uint8]:
-        """Of what is kept."""
+        """The type of packed patches."""
         return np.int8 if self.deviations is None else np.uint8
 
     def compact(self, patches: np.ndarray) -> np.ndarray:
@@ -54,14 +54,14 @@ class Compaction:
         return l2(rows @ self.projection / np.where(norm > 0, norm, 1) - self.mean @ self.projection)
 
     def pack(self, rows: np.ndarray) -> np.ndarray:
-        """Unit rows `… n r` → what is kept of them, in bytes: `restore_rows` makes unit rows of it."""
-        return quantize_rows(rows) if self.deviations is None else two_bits.pack(rows, self.deviations)
+        """Pack unit rows `… n r` into the bytes that are stored; `unpack` is the inverse."""
+        return quantize_rows(rows) if self.deviations is None else two_bits.pack_rows(rows, self.deviations)
 
     def unpack(self, codes: np.ndarray) -> np.ndarray:
-        """What was kept → unit rows `… n r` in float32."""
+        """Unpack stored bytes to unit rows `… n r` in float32."""
         if self._table is None:
             return restore_rows(codes)
-        return _unit(two_bits.unpack(codes, self._table, self.dimensions))
+        return _unit(two_bits.unpack_rows(codes, self._table, self.dimensions))
 
     @cached_property
     def _table(self) -> np.ndarray | None:
@@ -69,7 +69,7 @@ class Compaction:
 
 
 def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
-    """From unit patches `t d` of the map."""
+    """Fit a compaction to unit patches `t d` of the map."""
     mean = patches.mean(axis=0, dtype=np.float64)
 
     def squares(start: int) -> np.ndarray:
@@ -89,18 +89,18 @@ def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
 
 
 def count_dimensions(patches: str, dimensions: int) -> int:
-    """Of a patch, at most: small patches have fewer than full ones."""
+    """Return the most dimensions of a patch; small patches have fewer than full ones."""
     return dimensions if patches == "full" else min(dimensions, SMALL_DIMENSIONS)
 
 
 def use_two_bits(compaction: Compaction, patches: np.ndarray) -> Compaction:
-    """The same compaction, which keeps two bits of each number, by deviations over unit patches `t d` of the map."""
+    """Make the compaction keep two bits of each number, by deviations over unit patches `t d` of the map."""
     spread = patches[:: -(-len(patches) // _DEVIATION_PATCHES)]
     return replace(compaction, deviations=two_bits.measure_deviations(compaction.compact(spread)))
 
 
 def quantize_rows(rows: np.ndarray) -> np.ndarray:
-    """Unit rows `… r` as int8, each scaled by its own largest entry: `restore_rows` makes it unit again."""
+    """Quantize unit rows `… r` to int8, each scaled by its largest entry; `restore_rows` is the inverse."""
     largest = np.abs(rows).max(axis=-1, keepdims=True)
     return np.rint(rows * (_LEVELS / np.where(largest > 0, largest, 1.0))).astype(np.int8)
 

@@ -1,7 +1,4 @@
-"""The judge's eye (ours, beyond the paper): how much evidence the first answers of several heads bear.
-
-Heads often answer alike: a photo is compared once with each image that any of them answers.
-"""
+"""Patch-match evidence of each head's top answer (ours, beyond the paper); every photo–image pair is matched once."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ def compute_evidence_roots(
     *,
     subtract_usual: bool = False,
 ) -> dict[str, np.ndarray]:
-    """√M `p` of every photo with each head's first answer to it; nan where a head has none.
+    """Compute √M `p` of every photo with each head's first answer to it; nan where a head has none.
 
     `answers` are images `p`, by the name of the head; `evidence` compares a photo, by its number, with images, from
     several threads. With `subtract_usual`, less the mean √M that the answer has with other photos.

@@ -92,7 +92,7 @@ class ResidualChallengers:
 
 
 def limit_pseudo_queries(spec: HeadSpec) -> HeadSpec:
-    """As many pseudo queries as second-order spaces have."""
+    """Limit pseudo queries to as many as second-order spaces have."""
     return replace(spec, max_pseudo=min(spec.max_pseudo, MAX_PSEUDO))
 
 
@@ -165,7 +165,7 @@ def select_on_database(
     backend: Backend,
     progress: Progress | None = None,
 ) -> Judged:
-    """The decision from the database alone. Without compact tokens there is nothing to judge by: the incumbent."""
+    """Select a head from the database alone. Without compact tokens there is nothing to judge by: the incumbent."""
     if compact is None:
         incumbent = fitted.decisions(INCUMBENT)
         return incumbent, make_unjudged_evidence(fitted, incumbent)
@@ -181,7 +181,7 @@ def select_on_target(
     score: bool | None = None,
     progress: Progress | None = None,
 ) -> Judged:
-    """The decision from target photos; `evidence` compares one of them, by its number, with database images.
+    """Select a head from target photos; `evidence` compares one of them, by its number, with database images.
 
     `score` says whether scores are calibrated; None leaves it to the judge. Without evidence, or with few photos, it
     is the incumbent.
@@ -202,7 +202,7 @@ def select_on_described_target(
     progress: Progress | None = None,
     calibrations: Sequence[tuple[bool, bool]] = CALIBRATIONS,
 ) -> Judged:
-    """The decision from target photos that `space` describes; of few photos the incumbent, calibrated by them."""
+    """Select a head from target photos that `space` describes; of few photos the incumbent, calibrated by them."""
     count = len(view.descriptors)
     allowed = filter_calibrations(count, calibrations)
     if count < TARGET_FROM:
@@ -216,14 +216,14 @@ def select_on_described_target(
 def filter_calibrations(
     photos: int, calibrations: Sequence[tuple[bool, bool]] = CALIBRATIONS
 ) -> Sequence[tuple[bool, bool]]:
-    """Those that so many target photos are enough for; all, if the caller wants no other."""
+    """Keep the calibrations that so many target photos suffice for; all of them if none would remain."""
     return [one for one in calibrations if not one[1] or photos >= SCORE_FROM] or calibrations
 
 
 def select_by_evidence(
     fitted: FittedSpaces, competition: Competition, evidence: PairEvidence, progress: Progress | None = None
 ) -> Judged:
-    """The winner; `evidence` compares one of the competition's photos, by its number there, with database images."""
+    """Select the winner; `evidence` compares a photo of the competition, by its number there, with database images."""
     of_photo = lambda row, images: evidence(int(competition.photos[row]), images)  # noqa: E731
     roots = compute_evidence_roots(
         competition.answers, cache_evidence(of_photo), progress, subtract_usual=competition.target
@@ -239,11 +239,11 @@ def select_by_evidence(
 def make_unjudged_evidence(
     fitted: FittedSpaces, head: JudgedDecisions, why: str = "how the patches lie is not known"
 ) -> JudgedEvidence:
-    """The evidence of a head that was chosen without a judge."""
+    """Make the evidence of a head that was chosen without a judge."""
     words = {"judge": f"{in_words(head)}: not judged, {why}"}
     return JudgedEvidence(0, "", head.name, {}, {SECOND_ORDER: fitted.strengths}, words)
 
 
 def fit_compact_tokens(tokens: Tokens, spec: VerifySpec) -> CompactTokens | None:
-    """Compact tokens of the database, if its patches lie on a grid."""
+    """Fit compact tokens of the database, if its patches lie on a grid."""
     return None if tokens.grid is None else CompactTokens.fit(tokens, spec)

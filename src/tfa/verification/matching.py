@@ -84,8 +84,10 @@ def find_strongest_windows(
     reach: tuple[int, int],
     count: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find for each of `count` candidates the displacement in the middle of the window with the most votes; of equals the
-    first. A vote has a candidate and a move, down and right, of `reach` at most."""
+    """Find the middle of the window of displacements with the most votes, for each of `count` candidates.
+
+    Of equals it is the first. A vote has a candidate and a move, down and right, of `reach` at most.
+    """
     height, width = 2 * reach[0] + 1, 2 * reach[1] + 1
     # Zeros all around, so that a window at the edge is as large as any; one more in front for differences of sums.
     rows, columns = height + 2 * WINDOW + 1, width + 2 * WINDOW + 1

@@ -1,7 +1,7 @@
 """Patch sources: compact tokens that lie elsewhere, read by the ids of images, a batch at a time.
 
 `patch_store.CompactTokens` holds the patches of all images of a map in order. Of a map of many images they lie in a
-store or a bucket; `SourcedTokens` compares photos with those that are asked for, and no others are read.
+store or a bucket; `SourcedTokens` compares photos with some of the images and reads no others.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class SourcedTokens:
         return CompactTokens(self.compaction, self.grid, (self.source.rows(ids),), self.spec)
 
     def empty(self) -> CompactTokens:
-        """Of no image: what describes photos and new images."""
+        """Return compact tokens of no image, to describe photos and new images with."""
         return CompactTokens(self.compaction, self.grid, (), self.spec)
 
     def query(self, tokens: Tokens) -> np.ndarray:
@@ -97,7 +97,7 @@ class SourcedTokens:
     def matches_of_each(
         self, queries: Sequence[np.ndarray], grid: PatchGrid, indices: Sequence[np.ndarray], threads: int | None = None
     ) -> list[list[Matches]]:
-        """Of several photos, each with images of its own, by their ids; all patches come in one read."""
+        """Match several photos, each with other images, by their ids; all patches come in one read."""
         ids = np.unique(np.concatenate(indices))
         local = [np.searchsorted(ids, own) for own in indices]
         return self.of(ids).matches_of_each(queries, grid, local, threads)

@@ -44,14 +44,14 @@ class CompactTokens:
 
     @classmethod
     def of(cls, tokens: Tokens, compaction: Compaction, spec: VerifySpec | None = None) -> CompactTokens:
-        """Of images whose patches all lie on one known grid."""
+        """Compact images whose patches all lie on one known grid."""
         if tokens.grid is None:
             raise BadTokens(f"{explain_missing_grid(tokens)}; give it: Tokens(patches, grid=(rows, columns))")
         empty = cls(compaction, tokens.grid, (), spec or VerifySpec())
         return empty.grown(tokens)
 
     def grown(self, tokens: Tokens) -> CompactTokens:
-        """With one more chunk of images."""
+        """Add one more chunk of images."""
         rows, columns = self.grid
         if tokens.grid not in (None, self.grid) or (tokens.counts != rows * columns).any():
             raise BadTokens(
@@ -95,7 +95,7 @@ class CompactTokens:
         return measure_evidence(query, self.rows(indices), grid, self.grid)
 
     def evidence_between(self, image: int, others: np.ndarray) -> np.ndarray:
-        """Evidence `c` of an image with others of the map."""
+        """Measure the evidence `c` of an image with others of the map."""
         return self.evidence(self.rows([image])[0], self.grid, others)
 
     def matches(self, query: np.ndarray, grid: PatchGrid, indices: np.ndarray) -> list[Matches]:
@@ -105,7 +105,7 @@ class CompactTokens:
     def matches_of_each(
         self, queries: Sequence[np.ndarray], grid: PatchGrid, indices: Sequence[np.ndarray], threads: int | None = None
     ) -> list[list[Matches]]:
-        """Of several photos, each with images of its own. Threads take a photo each.
+        """Match several photos, each with other images. Threads take a photo each.
 
         A single photo is compared by products that are shared among threads: switching between the two ways costs
         more than it saves, because the library's own threads keep waiting for work.
@@ -148,13 +148,13 @@ class CompactTokens:
 
 
 def fit_spec_compaction(patches: np.ndarray, spec: VerifySpec) -> Compaction:
-    """Of the kind that is wanted, fitted on unit patches `t d` of the map."""
+    """Fit a compaction of the kind that `spec` names on unit patches `t d` of the map."""
     full = fit_compaction(patches, count_dimensions(spec.patches, spec.dimensions))
     return full if spec.patches == "full" else use_two_bits(full, patches)
 
 
 def prepare_photo_evidence(compact: CompactTokens | None, photos: Tokens) -> PairEvidence | None:
-    """Evidence of photos, by their number, with images of the map, each pair computed once; None if it cannot be."""
+    """Prepare the evidence of photos, by number, with map images, each pair computed once; None without a grid."""
     grid = None if compact is None else compact.grid_of(photos)
     if compact is None or grid is None:
         return None
@@ -173,7 +173,7 @@ class ComparesPhotos(Protocol):
     def matches_of_each(
         self, queries: Sequence[np.ndarray], grid: PatchGrid, indices: Sequence[np.ndarray]
     ) -> list[list[Matches]]:
-        """Of several photos, each with images of its own."""
+        """Match several photos, each with other images."""
         ...
 
 
@@ -203,7 +203,7 @@ class PhotoPairs:
 
 
 def explain_missing_grid(tokens: Tokens) -> str | None:
-    """Why the arrangement of patches cannot be compared; None if it can."""
+    """Explain why the arrangement of patches cannot be compared; None if it can."""
     if tokens.grid is not None:
         return None
     if len(np.unique(tokens.counts)) > 1:

@@ -25,33 +25,33 @@ from tfa.method.evidence.rows import standardised
 from tfa.search.ties import top_k
 
 WEIGHT = 4.0  # of √M beside a z-score
-AUTO_START, AUTO_STEP, AUTO_MAX = 10, 5, 100  # candidates of a photo, where they are as many as pay
+AUTO_START, AUTO_STEP, AUTO_MAX = 10, 5, 100  # adaptive number of verified candidates
 CHANCE = 0.625  # of √M: by so much it seldom is above the median where a candidate shows another place
 _QUERIES_PER_ROUND = 64  # queries that are compared at a time
 UNVERIFIED = -1  # the matches of an image that was no candidate
 
 
 def count_candidates(candidates: Candidates) -> int:
-    """How many images have to be ranked so that all candidates are among them."""
+    """Return how many images must be ranked so that all candidates are among them."""
     return AUTO_MAX if candidates == AUTO else candidates
 
 
 def combine_scores(standardised: np.ndarray, evidence: np.ndarray) -> np.ndarray:
-    """The candidates' z-scores in the query's row `… c` and their evidence `… c`, in one number each."""
+    """Combine the candidates' z-scores in the query's row `… c` and their evidence `… c`."""
     return standardised + WEIGHT * np.sqrt(evidence)
 
 
 def is_settled(standardised: np.ndarray, evidence: np.ndarray, following: np.ndarray) -> np.ndarray:
-    """Is none of the images after the candidates likely to win? For queries `q`.
+    """Tell for queries `q` whether none of the images after the candidates is likely to win.
 
-    Of the candidates, their z-scores `q c` and evidence `q c`; `following` `q` are the z-scores of the next images.
+    The candidates have z-scores `q c` and evidence `q c`; `following` `q` are the z-scores of the next images.
     """
     chance = np.median(np.sqrt(evidence), axis=1) + CHANCE
     return combine_scores(standardised, evidence).max(axis=1) > following + WEIGHT * chance
 
 
 def compute_leads(evidence: np.ndarray) -> np.ndarray:
-    """How far each of the candidates `… c` stands out from them by evidence: √M − √(median M)."""
+    """Compute how far each of the candidates `… c` stands out from them by evidence: √M − √(median M)."""
     return np.sqrt(evidence) - np.sqrt(np.median(evidence, axis=-1, keepdims=True))
 
 
@@ -125,7 +125,7 @@ def reorder(
 
 
 def plan_rounds(candidates: Candidates, ranked: int) -> list[int]:
-    """How many of the ranked images are verified after each round."""
+    """Return how many of the ranked images are verified after each round."""
     most = min(count_candidates(candidates), ranked)
     earlier = range(AUTO_START, most, AUTO_STEP) if candidates == AUTO else ()
     return [*earlier, most] if most else []

@@ -25,7 +25,7 @@ def measure_deviations(rows: np.ndarray) -> np.ndarray:
     return np.sqrt(np.mean(np.square(rows, dtype=np.float64), axis=0)).astype(np.float32)
 
 
-def pack(rows: np.ndarray, deviations: np.ndarray) -> np.ndarray:
+def pack_rows(rows: np.ndarray, deviations: np.ndarray) -> np.ndarray:
     """Rows `… r` → bytes `… g` that hold the level of each number; a last byte that is not full ends in zeros."""
     numbers, border = rows.shape[-1], np.float32(BETWEEN) * deviations
     levels = np.zeros((*rows.shape[:-1], count_bytes(numbers), TOGETHER), np.uint8)
@@ -43,7 +43,7 @@ def build_table(deviations: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(level * padded.reshape(-1, 1, TOGETHER))
 
 
-def unpack(codes: np.ndarray, table: np.ndarray, numbers: int) -> np.ndarray:
+def unpack_rows(codes: np.ndarray, table: np.ndarray, numbers: int) -> np.ndarray:
     """Bytes `… g` → rows `… r` of their levels, float32."""
     # Four floats are taken as one item of 16 bytes: one lookup for four numbers.
     items = table.view(np.complex128).ravel()

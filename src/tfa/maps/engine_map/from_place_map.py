@@ -19,7 +19,7 @@ from tfa.maps.engine_map.rows import SpaceRows, fit_reduction_of
 from tfa.maps.engine_map.skeleton import SAMPLE, write_skeleton
 from tfa.maps.query import ReadOnlyMap
 from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.state_changes import find_duplicates
+from tfa.maps.state_changes import find_duplicate_images
 from tfa.maps.verification import decide_admission
 from tfa.method.controllers.decisions import JudgedEvidence
 from tfa.method.controllers.judged import DATABASE_CARRIERS, INCUMBENT
@@ -123,7 +123,7 @@ def _best_second_order(state: MapState) -> tuple[NamedHead, str]:
     """Of the second-order heads that were judged the best, for a map whose judge chose another."""
     assert state.spaces is not None
     fitted_records = [record for record in state.images if record.fitted]
-    spec, same = HeadSpec.from_dict(state.spec), find_duplicates(fitted_records)
+    spec, same = HeadSpec.from_dict(state.spec), find_duplicate_images(fitted_records)
     fitted = state.spaces.fitted(len(fitted_records), spec, same)
     known = state.database.evidence["candidates"]
     judged = [one for one in DATABASE_CARRIERS if fitted.decisions(one).name in known]
