@@ -256,7 +256,7 @@ def fit_dual(tokens: Tokens, source: str | Path | Any | None = None, **settings:
     return dual_vocabulary.fit_dual(tokens, source, **settings)
 
 
-def recognise(photos: Path, queries: Path, encoder: Encoder, k: int = 5) -> list[tuple[Path, list[Path]]]:
+def recognize(photos: Path, queries: Path, encoder: Encoder, k: int = 5) -> list[tuple[Path, list[Path]]]:
     """The whole system in five lines: which photos of the map show the places of the queries?"""
     database = encode(photos, encoder)
     head = fit(database.tokens)

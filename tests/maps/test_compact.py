@@ -61,7 +61,7 @@ def test_matches_do_not_depend_on_threads_or_company(field, photos, threads):
     compact = CompactTokens.fit(field)
     queries = [compact.query(field.select([row]))[0] for row in range(photos)]
     images = [np.arange(row, row + 5) for row in range(photos)]
-    together = compact.matches_of_each(queries, compact.grid, images, threads)
+    together = compact.match_each(queries, compact.grid, images, threads)
     assert [len(found) for found in together] == [5] * photos
     for query, some, found in zip(queries, images, together, strict=True):
         for one, other in zip(found, compact.matches(query, compact.grid, some), strict=True):

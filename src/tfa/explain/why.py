@@ -124,7 +124,7 @@ def term_name(scorer: Scorer, term: ScoreTerm, several: bool = False) -> str:
 def _matches(place_map: PlaceMap, query: Tokens, row: int, grid: tuple[int, int]) -> list[list[int]]:
     """Consistent patch matches as [row, column, row, column] of query and image; none without compact tokens."""
     compact = place_map.state.compact
-    if compact is None or compact.grid_of(query) is None:
+    if compact is None or compact.resolve_grid(query) is None:
         return []
     found = compact.matches(compact.query(query)[0], grid, np.array([row]))[0]
     ours = np.divmod(found.ours[found.consistent], grid[1])

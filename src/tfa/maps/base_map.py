@@ -155,12 +155,12 @@ class BaseMap(ABC):
         shift_monitor: DomainShiftMonitor | None = None,
     ) -> Iterator[Answer]:
         self.check(params)  # what cannot be answered is refused before photos are read
-        for named, tokens in self.encoded_batches(photos, strict):
+        for named, tokens in self.encode_batches(photos, strict):
             hits_of_readable = iter([] if tokens is None else self.hits(tokens, params, shift_monitor))
             for name, error in named:
                 yield build_answer(name, next(hits_of_readable) if error is None else Hits(fused=Fused(None)), error)
 
-    def encoded_batches(
+    def encode_batches(
         self, photos: Sequence[Photo], strict: bool = False
     ) -> Iterator[tuple[list[tuple[str, str | None]], Tokens | None]]:
         """Photos a few at a time: the name of each with why it cannot be read, and the tokens of those that can.
@@ -180,7 +180,7 @@ class BaseMap(ABC):
                     named.append((name_of(photo), str(error)))
             yield named, Tokens(*self.encoder.encode(images), grid=self.encoder.grid) if images else None
 
-    def encoded(
+    def encode_photos(
         self, paths: Sequence[Path], skip_bad: bool | None, progress: bool | Progress | None = None
     ) -> EncodedImages:
         """Photos to take into the map or to calibrate it with; `skip_bad` is that of the map's options if None."""

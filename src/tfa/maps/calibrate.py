@@ -106,7 +106,7 @@ class Calibrated:
     photos: Tokens
     evidence: PairEvidence | None  # of the photos with images of the map, by their rows
 
-    def expecting(self, expected: ExpectedRecall | None) -> Calibrated:
+    def add_expected_recall(self, expected: ExpectedRecall | None) -> Calibrated:
         """Add the recall that the calibrated map expects of photos like these."""
         if expected is None or self.head.calibration is None:
             return self
@@ -129,7 +129,7 @@ def calibrate_map(
     state = place_map.state
     digests = {record.digest for record in state.images}
     made = calibrate_head(place_map, photos, name, budget, score, skip_bad, progress, lambda _: digests)
-    made = made.expecting(_recall_of(state.with_calibration(made.head), made.photos, made.evidence))
+    made = made.add_expected_recall(_recall_of(state.with_calibration(made.head), made.photos, made.evidence))
     return state.with_calibration(made.head), made.report
 
 
@@ -150,7 +150,7 @@ def calibrate_head(
     with photo_paths(photos) as given:
         paths = drop_repeated_files(given)
         files, skipped, notes = draw_photos(paths, find_digests, budget, skip_bad)
-        encoded = place_map.encoded(files, skip_bad, progress) if files else None
+        encoded = place_map.encode_photos(files, skip_bad, progress) if files else None
     used = 0 if encoded is None else len(encoded.paths)
     if encoded is None or used < CalibrationSpec.fewest:
         raise NoImages(

@@ -192,7 +192,7 @@ def pair_photos(
     compact: CompactTokens | None, tokens: Tokens, duplicates: np.ndarray | None, rows: np.ndarray
 ) -> PhotoPairs | None:
     """Pair photos with the images in these rows of a map; None if their patches cannot be compared."""
-    grid = None if compact is None else compact.grid_of(tokens)
+    grid = None if compact is None else compact.resolve_grid(tokens)
     if compact is None or grid is None:
         return None
     # Photos of one content are compared as one, so that the first of them wins here too.

@@ -179,7 +179,7 @@ class PlaceMap(ReadOnlyMap):
         if not fresh:
             return EditReport(notes=notes)
         places, more = find_positions(fresh, None, positions)
-        encoded = self.encoded(fresh, skip_bad, progress)
+        encoded = self.encode_photos(fresh, skip_bad, progress)
         encoded = replace(encoded, skipped=[*unnamed, *encoded.skipped])
         report = self.add_encoded(encoded, dict(zip(fresh, places, strict=True)), session)
         return replace(report, notes=[*notes, *more, *report.notes])

@@ -48,7 +48,7 @@ class NamedHead:
         dims: int | None = None,
     ) -> NamedHead:
         """What a map keeps of a fitted head; `spaces` are the map's, `dims` the numbers it is searched by."""
-        stored = StoredHead.of(head, replica, storage, spaces).reduced_to(dims)
+        stored = StoredHead.of(head, replica, storage, spaces).reduce_to(dims)
         decisions, evidence = head.decisions, head.evidence
         return cls(name, stored, decisions.to_dict(), evidence.to_dict(), head.saw, replica, calibration, verification)
 

@@ -15,7 +15,12 @@ import numpy as np
 
 from tfa.base.tokens import Tokens
 from tfa.maps.space_terms import append_newest_rows, collect_row_scales, read_space_terms, rebuild_rows
-from tfa.maps.stored_reduction import read_reduced, reduced_tensors, reduction_layout, reduction_tensors
+from tfa.maps.stored_reduction import (
+    collect_reduced_tensors,
+    collect_reduction_tensors,
+    describe_reduction,
+    read_reduced,
+)
 from tfa.maps.stored_rows import INTEGERS, Tensors, read_rows, round_rows, write_rows
 from tfa.maps.stored_space import StoredSpaces
 from tfa.method.carriers import Gamma
@@ -66,7 +71,7 @@ class StoredHead:
             terms.append(replace(term, gallery=Gallery.of(rows)))
         return cls(replace(scorer, sides=sides, terms=tuple(terms), dtype="float32"), storage)
 
-    def reduced_to(self, dims: int | None) -> StoredHead:
+    def reduce_to(self, dims: int | None) -> StoredHead:
         """Fit a reduction of the image vectors to `dims` dimensions; None leaves the head as it is."""
         return self if dims is None else replace(self, reduced=fit_reduced(self.scorer.rows, dims))
 
@@ -119,7 +124,7 @@ class StoredHead:
         for term, same in zip(self.scorer.terms, _first_alike(self.scorer.terms), strict=True):
             numbers = {key: getattr(term, key) for key in _TERM_FIELDS}
             terms.append({**numbers, "shares_anchors": self._shares_anchors(term), "same_as": same})
-        reduction = {} if self.reduced is None else {"reduction": reduction_layout(self.reduced)}
+        reduction = {} if self.reduced is None else {"reduction": describe_reduction(self.reduced)}
         return {"storage": self.storage, "sides": sides, "terms": terms, **reduction}
 
     def _shares_anchors(self, term: ScoreTerm) -> bool:
@@ -131,7 +136,7 @@ class StoredHead:
 
     def head_tensors(self) -> dict[str, np.ndarray]:
         """The query side."""
-        tensors = {} if self.reduced is None else reduction_tensors(self.reduced)
+        tensors = {} if self.reduced is None else collect_reduction_tensors(self.reduced)
         first = _first_alike(self.scorer.terms)
         for index, features in enumerate(self.scorer.calibrators or ()):
             if first[index] is None:
@@ -153,7 +158,7 @@ class StoredHead:
         """Gallery rows `start` to `stop`; rows that are the anchors themselves are in the head's file."""
         tensors = {"bias": self.scorer.bias[start:stop]}
         if self.reduced is not None:
-            tensors |= reduced_tensors(self.reduced, start, stop)
+            tensors |= collect_reduced_tensors(self.reduced, start, stop)
         if self.in_space:
             return tensors | collect_row_scales(self.scorer, start, stop)
         for index, (term, same) in enumerate(zip(self.scorer.terms, _first_alike(self.scorer.terms), strict=True)):

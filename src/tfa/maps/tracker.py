@@ -91,7 +91,7 @@ class Tracker:
 
     def steps(self, photos: Sequence[Photo]) -> Iterator[FrameAnswer]:
         """Answers to the next photos, one after the other; they are encoded a few at a time."""
-        for named, tokens in self.place_map.encoded_batches(photos):
+        for named, tokens in self.place_map.encode_batches(photos):
             row = 0
             for name, error in named:
                 if error is not None or tokens is None:

@@ -70,7 +70,7 @@ def resolve_candidates(
     verify = head.verifies if params.verify is None else params.verify
     if compact is None or not verify:
         return 0
-    if tokens is not None and compact.grid_of(tokens) is None:
+    if tokens is not None and compact.resolve_grid(tokens) is None:
         if params.verify:
             raise BadTokens(
                 f"query tokens: {explain_missing_grid(tokens)}; give it: Tokens(patches, grid=(rows, columns))"
@@ -100,7 +100,7 @@ def verify(
             "encode both with one encoder"
         )
     compact = CompactTokens.fit(database_tokens, spec)
-    grid = compact.grid_of(query_tokens)
+    grid = compact.resolve_grid(query_tokens)
     if grid is None:
         raise BadTokens(
             f"query tokens: {explain_missing_grid(query_tokens)}; give it: Tokens(patches, grid=(rows, columns))"

@@ -91,13 +91,13 @@ class SourcedTokens:
     def query(self, tokens: Tokens) -> np.ndarray:
         return self.empty().query(tokens)
 
-    def grid_of(self, tokens: Tokens) -> PatchGrid | None:
-        return self.empty().grid_of(tokens)
+    def resolve_grid(self, tokens: Tokens) -> PatchGrid | None:
+        return self.empty().resolve_grid(tokens)
 
-    def matches_of_each(
+    def match_each(
         self, queries: Sequence[np.ndarray], grid: PatchGrid, indices: Sequence[np.ndarray], threads: int | None = None
     ) -> list[list[Matches]]:
         """Match several photos, each with other images, by their ids; all patches come in one read."""
         ids = np.unique(np.concatenate(indices))
         local = [np.searchsorted(ids, own) for own in indices]
-        return self.of(ids).matches_of_each(queries, grid, local, threads)
+        return self.of(ids).match_each(queries, grid, local, threads)

@@ -84,7 +84,7 @@ class CompactTokens:
         patches = tokens.load(0, len(tokens))
         return self.compaction.compact(patches)
 
-    def grid_of(self, tokens: Tokens) -> PatchGrid | None:
+    def resolve_grid(self, tokens: Tokens) -> PatchGrid | None:
         """How the patches of photos to compare lie: as they say, else as the map's if there are as many."""
         if tokens.grid is None and (tokens.counts == self.grid[0] * self.grid[1]).all():
             return self.grid
@@ -102,7 +102,7 @@ class CompactTokens:
         """The same, match by match."""
         return find_matches(query, self.rows(indices), grid, self.grid)
 
-    def matches_of_each(
+    def match_each(
         self, queries: Sequence[np.ndarray], grid: PatchGrid, indices: Sequence[np.ndarray], threads: int | None = None
     ) -> list[list[Matches]]:
         """Match several photos, each with other images. Threads take a photo each.
@@ -155,7 +155,7 @@ def fit_spec_compaction(patches: np.ndarray, spec: VerifySpec) -> Compaction:
 
 def prepare_photo_evidence(compact: CompactTokens | None, photos: Tokens) -> PairEvidence | None:
     """Prepare the evidence of photos, by number, with map images, each pair computed once; None without a grid."""
-    grid = None if compact is None else compact.grid_of(photos)
+    grid = None if compact is None else compact.resolve_grid(photos)
     if compact is None or grid is None:
         return None
     # One photo at a time, so that its bits do not depend on its batch.
@@ -170,7 +170,7 @@ class ComparesPhotos(Protocol):
         """Unit patches `q n r` of photos."""
         ...
 
-    def matches_of_each(
+    def match_each(
         self, queries: Sequence[np.ndarray], grid: PatchGrid, indices: Sequence[np.ndarray]
     ) -> list[list[Matches]]:
         """Match several photos, each with other images."""
@@ -191,7 +191,7 @@ class PhotoPairs:
         known = self._last  # another thread may replace it
         self._last = last = {row: known[row] if row in known else self.patches(row) for row in rows}
         patches = [last[row] for row in rows]
-        found = self.store.matches_of_each(patches, self.grid, [self.stored_rows[own] for own in images])
+        found = self.store.match_each(patches, self.grid, [self.stored_rows[own] for own in images])
         return [
             Compared(np.array([m.evidence for m in one], np.float64), np.array([m.count for m in one], np.int64))
             for one in found

@@ -183,8 +183,8 @@ def test_pairs_that_one_split_compared_are_not_compared_again(monkeypatch, share
     head = fit("judged-c64", shared)
     first = head.calibrate(photos.select(TARGET))
     compared: list[int] = []
-    real = CompactTokens.matches_of_each
-    monkeypatch.setattr(CompactTokens, "matches_of_each", lambda *given: compared.append(len(given[1])) or real(*given))
+    real = CompactTokens.match_each
+    monkeypatch.setattr(CompactTokens, "match_each", lambda *given: compared.append(len(given[1])) or real(*given))
     again = head.calibrate(photos.select(TARGET[::-1].copy()))
     assert again.decisions["candidates"].keys() == first.decisions["candidates"].keys()
     head.calibrate(photos.select(TARGET))

@@ -116,13 +116,13 @@ def test_rows_do_not_depend_on_each_other(always):
 
 def test_what_is_remembered_is_what_is_found_anew_and_no_pair_is_matched_twice(always, monkeypatch):
     fresh = always.scores(Photos(QUERIES), "0")
-    matched, real = [], CompactTokens.matches_of_each
+    matched, real = [], CompactTokens.match_each
 
     def watched(self, queries, grid, images, threads=None):
         matched.extend(map(len, images))
         return real(self, queries, grid, images, threads)
 
-    monkeypatch.setattr(CompactTokens, "matches_of_each", watched)
+    monkeypatch.setattr(CompactTokens, "match_each", watched)
     photos = Photos(DescribedQueries(QUERIES))
     np.testing.assert_array_equal(always.scores(photos.select([3, 1]), "0"), fresh[[3, 1]])
     np.testing.assert_array_equal(always.scores(photos, "0"), fresh)

@@ -73,7 +73,7 @@ def evaluate_map(
     known = [number for number in truth.known if not skip_unanswerable or len(_rows(truth, number))]
     if not known:
         raise BadEvaluation("no query has a true place in the map; without --skip-unanswerable they count as missed")
-    encoded = place_map.encoded([photos[number] for number in known], True, progress)
+    encoded = place_map.encode_photos([photos[number] for number in known], True, progress)
     bad = {path for path, _ in encoded.skipped}
     asked = [number for number in known if photos[number] not in bad]
     queries = _queries(photos, truth, asked, nearest_true(truth, place_map.images))

@@ -123,7 +123,7 @@ def _verified(
     """The hits, verified, with their confidence."""
     found, tokens = ranked.found, ranked.tokens
     patches = view.patches if asked.candidates else None
-    grid = None if patches is None else patches.grid_of(tokens)
+    grid = None if patches is None else patches.resolve_grid(tokens)
     pairs = None if patches is None or grid is None else PhotoPairs(patches, tokens, grid, found.ids)
     verified = reorder(ranked.columns, ranked.standardised, asked.width, asked.candidates, pairs)
     if shift_monitor is not None:

@@ -23,7 +23,7 @@ MAP_FILE_NAME = re.compile(
 )  # names of files we may delete
 
 
-def last_revision(folder: OpenFolder) -> int:
+def find_last_revision(folder: OpenFolder) -> int:
     """The highest revision of the header and of any file, so that no number comes twice.
 
     From names and from a header that may be damaged, so that a damaged map can be overwritten too.
@@ -35,7 +35,7 @@ def last_revision(folder: OpenFolder) -> int:
     return max(numbers, default=0)
 
 
-def files_before(folder: OpenFolder) -> list[str]:
+def list_current_files(folder: OpenFolder) -> list[str]:
     """The files of the header that is about to be replaced; none if there is none, or a damaged one."""
     try:
         return [str(entry["name"]) for entry in json.loads(folder.read(HEADER_FILE))["files"]]

@@ -19,7 +19,13 @@ from tfa.base.files import Written, make_folder, saying_what_ran_out, write_json
 from tfa.base.held import OwnFolder
 from tfa.base.open_folder import OpenFolder
 from tfa.errors import BadMap
-from tfa.maps.folder.cleanup import files_before, last_revision, remove_beside, remove_failed_edit, remove_others
+from tfa.maps.folder.cleanup import (
+    find_last_revision,
+    list_current_files,
+    remove_beside,
+    remove_failed_edit,
+    remove_others,
+)
 from tfa.maps.folder.header import (
     AS_THEY_ARE,
     HEADER_FILE,
@@ -52,7 +58,7 @@ def write_new(path: Path, state: MapState, *, overwrite: bool) -> MapState:
         raise BadMap(f"{path} exists and is not a map; it is not overwritten", path)
     if path.exists():
         with hold_for_edit(path) as held:
-            return write_all(held, replace(state, revision=last_revision(held) + 1))
+            return write_all(held, replace(state, revision=find_last_revision(held) + 1))
     with saying_what_ran_out(path):
         make_folder(path.parent)
         remove_beside(path)
@@ -144,7 +150,7 @@ def _remove_failed(folder: OpenFolder) -> None:
 
 def number_revision(folder: OpenFolder, state: MapState) -> MapState:
     """The state with a revision beyond everything on disk; that of its own unless an edit was given up."""
-    return replace(state, revision=max(state.revision, last_revision(folder) + 1))
+    return replace(state, revision=max(state.revision, find_last_revision(folder) + 1))
 
 
 def write_all(folder: OpenFolder, state: MapState) -> MapState:
@@ -225,7 +231,7 @@ def commit(folder: OpenFolder, state: MapState) -> MapState:
 
     A reader that has the header before still finds its files.
     """
-    kept = {HEADER_FILE, *files_before(folder), *(entry["name"] for entry in state.files)}
+    kept = {HEADER_FILE, *list_current_files(folder), *(entry["name"] for entry in state.files)}
     header = {
         "format": MAP_FORMAT,
         "format_version": choose_format_version(state),
