@@ -147,7 +147,7 @@ class PlaceMap(ReadOnlyMap):
         """Open a saved map; its arrays are mapped, not read. `encoder` is used instead of loading the map's own.
 
         The size of every file is checked; `checksum` reads every byte and compares its sha256 too. A URL, such as
-        postgres://HOST/DATABASE/NAME, opens a map in an engine: an `EngineMap`, which is asked and edited alike.
+        postgres://HOST/DATABASE/NAME, opens a map in an engine: an `EngineMap`, with the same methods.
         `patch_cache` is how many bytes of patches that one keeps in memory; a folder's are mapped and need none.
         """
         if is_url(path):

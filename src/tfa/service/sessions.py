@@ -222,7 +222,7 @@ class MapSessions:
             if session is None:
                 return
             tracker = session.tracker  # a session that is not used keeps no older map in memory
-            tracker.rebind(self._map, tracker.question, sequence=tracker.sequence and len(self._map) > 1)
+            tracker.rebind(self._map, tracker.params, sequence=tracker.sequence and len(self._map) > 1)
             seen = session.seen
             if seen == session.saved:
                 return
