@@ -107,13 +107,13 @@ def share_first_files(one: MapState, other: MapState) -> bool:
 
 
 def reuse_prepared_arrays(new: MapState, older: MapState) -> MapState:
-    """`new`, read from the folder of `older` after its additions were joined: what was not is taken from `older`.
+    """Reuse the arrays of `older` in `new`, which was read from the same folder after additions were joined.
 
     The arrays are equal; those of `older` may have been packed for queries, which takes seconds in a large map.
     """
     heads = []
-    for head, known in zip(new.heads, older.heads, strict=True):
-        scorer, old = head.stored.scorer, known.stored.scorer
+    for head, prepared in zip(new.heads, older.heads, strict=True):
+        scorer, old = head.stored.scorer, prepared.stored.scorer
         pairs = list(zip(scorer.terms, old.terms, strict=True))
         if all(len(term.gallery.chunks[0]) == len(same.gallery.chunks[0]) for term, same in pairs):
             terms = [
@@ -121,7 +121,7 @@ def reuse_prepared_arrays(new: MapState, older: MapState) -> MapState:
             ]
             scorer = dataclasses.replace(scorer, sides=old.sides, terms=tuple(terms))
             head = head.with_scorer(scorer)
-        reduced, same = head.stored.reduced, known.stored.reduced
+        reduced, same = head.stored.reduced, prepared.stored.reduced
         if reduced is not None and same is not None and len(reduced.rows.chunks[0]) == len(same.rows.chunks[0]):
             stored = dataclasses.replace(head.stored, reduced=reduced.starting_with(same))
             head = dataclasses.replace(head, stored=stored)
