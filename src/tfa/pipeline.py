@@ -42,12 +42,12 @@ from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.verification.admission import PairEvidence
 from tfa.verification.judged_head import (
     ResidualChallengers,
-    compact_for,
-    judge_on_database,
-    judge_on_target,
-    not_judged,
+    fit_compact_tokens,
+    make_unjudged_evidence,
+    select_on_database,
+    select_on_target,
 )
-from tfa.verification.patch_store import CompactTokens, photo_evidence
+from tfa.verification.patch_store import CompactTokens, prepare_photo_evidence
 
 
 def encode(
@@ -172,7 +172,7 @@ def fit_second_order(
     _check(tokens, dtype)
     fitted = fit_spaces(tokens, spec or HeadSpec(), backend_for(device), dtype, as_progress(progress))
     decisions = fitted.decisions(carrier)
-    return assemble_second_order(fitted, decisions, not_judged(fitted, decisions, "the carrier was given"))
+    return assemble_second_order(fitted, decisions, make_unjudged_evidence(fitted, decisions, "the carrier was given"))
 
 
 def fit_judged(
@@ -191,14 +191,14 @@ def fit_judged(
     judged by. `compact` are the database's compact tokens, where there are some already.
     """
     _check(tokens, dtype)
-    compact = compact or compact_for(tokens, VerifySpec())
-    head, _ = judge_head(tokens, spec, compact, device, dtype, progress)
+    compact = compact or fit_compact_tokens(tokens, VerifySpec())
+    head, _ = select_head(tokens, spec, compact, device, dtype, progress)
     if target is None or not isinstance(head, SecondOrderHead):
         return head
-    return calibrate_judged(head, target, photo_evidence(compact, target), progress=progress)
+    return calibrate_judged(head, target, prepare_photo_evidence(compact, target), progress=progress)
 
 
-def judge_head(
+def select_head(
     tokens: Tokens,
     spec: HeadSpec | None,
     compact: CompactTokens | None,
@@ -211,7 +211,7 @@ def judge_head(
     spec, backend, listener = spec or HeadSpec(), backend_for(device), as_progress(progress)
     fitted = fit_spaces(tokens, spec, backend, dtype, listener)
     challengers = None if compact is None else ResidualChallengers.fit(tokens, spec, backend, dtype, listener)
-    decisions, evidence = judge_on_database(fitted, challengers, compact, backend, listener)
+    decisions, evidence = select_on_database(fitted, challengers, compact, backend, listener)
     if decisions.representation != SECOND_ORDER:
         database = fit_database(tokens, spec, None, backend, dtype, listener)
         return assemble(database, decisions, evidence, backend), fitted
@@ -230,14 +230,14 @@ def calibrate_judged(
     """A judged head for a deployment: carrier, centring and score calibration judged by target photos.
 
     `head` may also be spaces, such as a map keeps. `evidence` compares a target photo, by its number, with images of
-    the database (`verification.patch_store.photo_evidence`); without any the incumbent answers. `score` says whether
-    scores are calibrated; None leaves it to the judge.
+    the database (`verification.patch_store.prepare_photo_evidence`); without it the incumbent answers. `score` says
+    whether scores are calibrated; None leaves it to the judge.
     """
     check_target_count(len(target))
     fitted, words = (head, ()) if isinstance(head, FittedSpaces) else (head.fitted, head.vocabularies)
     fitted.check(target)
     described = target if isinstance(target, DescribedTokens) else DescribedQueries(target)  # once for all that follows
-    decisions, seen = judge_on_target(fitted, described, evidence, score, as_progress(progress))
+    decisions, seen = select_on_target(fitted, described, evidence, score, as_progress(progress))
     return dataclasses.replace(assemble_second_order(fitted, decisions, seen, described), vocabularies=words)
 
 
@@ -256,7 +256,7 @@ def fit_dual(tokens: Tokens, source: str | Path | Any | None = None, **settings:
     return dual_vocabulary.fit_dual(tokens, source, **settings)
 
 
-def recognise(photos: Path, queries: Path, encoder: Encoder, k: int = 5) -> list[tuple[Path, list[Path]]]:
+def recognize(photos: Path, queries: Path, encoder: Encoder, k: int = 5) -> list[tuple[Path, list[Path]]]:
     """The whole system in five lines: which photos of the map show the places of the queries?"""
     database = encode(photos, encoder)
     head = fit(database.tokens)

@@ -55,7 +55,7 @@ def test_help_and_the_service_say_it_too(monkeypatch):
 
 
 def test_numbers_are_those_of_the_code():
-    for number in (confidence.SURE, confidence.SURE_LEAD):
+    for number in (confidence.SURE_CONFIDENCE, confidence.SURE_LEAD):
         assert f"at least {number:g}" in sentences.SURE
     assert f"cosine of {neighbours.NEAR:g} or more" in sentences.NEAR_DUPLICATE
     for margin in (judged.DATABASE_MARGIN, judged.TARGET_MARGIN):

@@ -20,7 +20,7 @@ from tfa.bench.studies.sequences import (
     table_rows,
 )
 from tfa.bench.studies.streams import AWAY, Stream, events, measured
-from tfa.online.adapted_scorer import described_photos
+from tfa.online.adapted_scorer import describe_photos
 from tfa.online.follow import follow_scores
 from tfa.online.motion import OrderMotion
 from tfa.online.sequence_filter import Belief
@@ -51,7 +51,7 @@ POSITIVES = [np.array([i]) for i in range(FRAMES)]
 def pool():
     scorer = fit_second_order(DRIVE).scorer(0)
     pairs = PhotoPairs(CompactTokens.fit(DRIVE), AGAIN, (4, 3), np.arange(FRAMES))
-    return Pool(scorer, list(described_photos(scorer, AGAIN)), ((FRAMES, pairs),))
+    return Pool(scorer, list(describe_photos(scorer, AGAIN)), ((FRAMES, pairs),))
 
 
 def test_a_whole_drive_is_answered_alone_adapted_verified_and_followed(pool):

@@ -83,7 +83,7 @@ def test_the_default_is_the_verified_head(bench):
 @pytest.mark.parametrize(("query", "image"), [(0, 0), (0, 1), (3, 6), (2, 9)])
 def test_as_built_is_the_evidence_of_the_map(query, image):
     pair = pair_of(query, image)
-    assert arrangements.as_built(pair) == matching.evidence(pair.query, pair.candidate[None], GRID, GRID)[0]
+    assert arrangements.as_built(pair) == matching.measure_evidence(pair.query, pair.candidate[None], GRID, GRID)[0]
     built = arrangements.window_of(2 * matching.WINDOW + 1)
     assert built(pair) == pytest.approx(arrangements.as_built(pair), rel=1e-5)
 
@@ -93,7 +93,7 @@ def test_votes_of_a_window_are_those_of_a_plain_loop(half):
     pair = pair_of(1, 3)
     ours, theirs = pair.mutual
     weights = np.random.default_rng(0).random(len(ours))
-    down, right = matching.displacements(ours, theirs, GRID, GRID)
+    down, right = matching.compute_displacements(ours, theirs, GRID, GRID)
     sums = [
         weights[(abs(down - y) <= half) & (abs(right - x) <= half)].sum()
         for y in range(-GRID[0], GRID[0] + 1)
@@ -105,7 +105,7 @@ def test_votes_of_a_window_are_those_of_a_plain_loop(half):
 def test_shared_patches_are_counted_and_weighted():
     pair = pair_of(4, 8)
     ours, theirs = pair.mutual
-    moved = np.stack(matching.displacements(ours, theirs, GRID, GRID), axis=1) == SHIFT
+    moved = np.stack(matching.compute_displacements(ours, theirs, GRID, GRID), axis=1) == SHIFT
     assert moved.all(axis=1).sum() == SHARED
     true = moved.all(axis=1)
     votes = pair.distinctiveness[ours]

@@ -32,7 +32,7 @@ def test_every_query_is_verified_against_every_candidate(monkeypatch):
     def watch(self, queries, grid, indices, threads):
         calls.append(([len(query) for query in queries], grid, [images.tolist() for images in indices], threads))
 
-    monkeypatch.setattr(benchmark.CompactTokens, "matches_of_each", watch)
+    monkeypatch.setattr(benchmark.CompactTokens, "match_each", watch)
     benchmark.run_verify_benchmark(**SMALL)
     assert len(calls) == 2 * (1 + benchmark.REPEATS)  # the first of each warms up
     assert calls[0] == ([12], (3, 4), [[0, 1, 2]], 2)

@@ -91,7 +91,7 @@ class StubMap:
             "calibration": self.active,
             "seconds": 0.012,
         }
-        return {**told, "session": session, "adapted_by": seen, "lost": None}
+        return {**told, "session": session, "adaptation_photos": seen, "lost": None}
 
     def why(self, key: int) -> dict[str, Any]:
         rows, columns = GRID

@@ -10,7 +10,7 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
 from tests.maps.engine_map.stores import REAL, new_name, place_of
 from tests.servers import free_port
-from tfa.maps import asking
+from tfa.maps import base_map
 from tfa.maps.engine_map.header import read_header
 from tfa.maps.sharded import encoding, executors
 from tfa.maps.sharded.executors import SerialExecutor
@@ -69,7 +69,7 @@ def test_a_map_is_built_in_an_engine_and_reported(run, folder, url):
 @pytest.mark.engines
 @pytest.mark.parametrize("kind", REAL)
 def test_photos_become_a_map_in_every_engine_by_its_url(run, folder, url, kind, request, monkeypatch, tmp_path):
-    monkeypatch.setattr(asking, "load_encoder", lambda *_, **__: FakeEncoder())
+    monkeypatch.setattr(base_map, "load_encoder", lambda *_, **__: FakeEncoder())
     dusk, said = photo(tmp_path / "dusk.png", 5, light=0.8), []
     for place in (url, f"{place_of(kind, request)}/{new_name()}"):
         built = run("build", "photos", "--engine", place, "--shard-size", "5", "--dims", "16", "--work", "work")

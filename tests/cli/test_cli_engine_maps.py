@@ -11,7 +11,7 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo
 from tests.maps.engine_map.stores import new_url
 from tfa.cli.options import map_place
-from tfa.maps import PlaceMap, asking
+from tfa.maps import PlaceMap, base_map
 from tfa.maps.engine_map import EngineMap
 
 PLACES = 14
@@ -21,7 +21,7 @@ PLACES = 14
 def url(tmp_path, monkeypatch):
     """A map in a store, and an encoder that needs no weights."""
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(asking, "load_encoder", lambda *_, **__: FakeEncoder())
+    monkeypatch.setattr(base_map, "load_encoder", lambda *_, **__: FakeEncoder())
     for place in range(PLACES):
         photo(tmp_path / "town" / f"@{place}@{place}@.png", place)
     small = PlaceMap.build(tmp_path / "town", head="second-order", encoder=FakeEncoder(), spec=SPEC)

@@ -16,7 +16,7 @@ from tfa.cli.show_answers import write_montage
 from tfa.errors import BadCalibration, BadSpec
 from tfa.explain.matches import Explanation, explain, view_in_words
 from tfa.maps import Hit, PlaceMap
-from tfa.verification.matching import Matches, matches
+from tfa.verification.matching import Matches, find_matches
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_json_tells_all_of_it(run, town, rank):
     compact = town.state.compact
     rows = [record.id for record in town.state.images]
     query = compact.query(town_tokens("near.png"))[0]
-    expected = matches(query, compact.rows([rows.index(told["answer"]["id"])]), (4, 4), (4, 4))[0]
+    expected = find_matches(query, compact.rows([rows.index(told["answer"]["id"])]), (4, 4), (4, 4))[0]
     assert told["mutual"] == len(expected.ours) == len(told["matches"])
     assert told["consistent"] == expected.count == sum(row[4] for row in told["matches"])
     assert [4 * row[0] + row[1] for row in told["matches"]] == expected.ours.tolist()

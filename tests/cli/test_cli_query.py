@@ -73,7 +73,7 @@ def test_json_answers(run, folder):
             "sure": False,
             "verified": False,
             "place": None,
-            "no_place": "no answer was verified",
+            "place_missing": "no answer was verified",
             "hits": [
                 {
                     "id": 5, "image": best.image, "score": best.score, "confidence": best.confidence, "matches": None,
@@ -88,7 +88,7 @@ def test_json_answers(run, folder):
         {
             # Asked beside another photo: products of two rows may round otherwise than those of one.
             "query": "far.jpg", "confidence": pytest.approx(far.confidence, rel=1e-12), "sure": False,
-            "verified": False, "place": None, "no_place": "no answer was verified", "hits": [],
+            "verified": False, "place": None, "place_missing": "no answer was verified", "hits": [],
         },
     ]  # fmt: skip
     assert told["notice"] is None
@@ -108,12 +108,12 @@ def test_the_place_of_all_verified_images_is_told(run, folder):
         "share": pytest.approx(1.0, abs=0.5),
         "images": 1,
     }
-    assert answer["no_place"] is None
+    assert answer["place_missing"] is None
     assert "  place: 57.50000° N, 13.25000° E ± 707 m" in run(*words).stdout
     many = run("query", "town.tfa", "near.jpg", *["far.jpg"] * 3, "--verify", "--no-online").stdout
     assert "57.50000° N, 13.25000° E ± 707 m" in many
     [doubtful] = json.loads(run(*words, "--json", "--min-confidence", "1").stdout)["answers"]
-    assert (doubtful["place"], doubtful["no_place"]) == (None, "the answer is too doubtful to be given")
+    assert (doubtful["place"], doubtful["place_missing"]) == (None, "the answer is too doubtful to be given")
 
 
 @pytest.mark.parametrize(("bad", "complaint"), [("bad.jpg", "it is not an image"), ("absent.jpg", "it does not exist")])
@@ -127,7 +127,8 @@ def test_a_broken_photo_does_not_stop_the_others(run, folder, bad, complaint):
     assert result.exit_code == 1
     first, second = json.loads(result.stdout)["answers"]
     assert (set(first), first["query"], first["hits"]) == (
-        {"query", "error", "adapted_by", "confidence", "sure", "verified", "place", "no_place", "hits"}, bad, [],
+        {"query", "error", "adaptation_photos", "confidence", "sure", "verified", "place", "place_missing", "hits"},
+        bad, [],
     )  # fmt: skip
     assert f"error: {first['error']}\n" == result.stderr
     assert len(second["hits"]) == 5
@@ -244,7 +245,7 @@ def test_photos_or_a_sequence_are_asked_not_both(run, spy, folder):
 def test_several_photos_adapt_the_answers_to_those_after_them(run, spy, folder):
     done = run("query", "town.tfa", "camera", "-k", 1, "--json")
     told = json.loads(done.stdout)["answers"]
-    assert [entry["adapted_by"] for entry in told] == list(range(14))
+    assert [entry["adaptation_photos"] for entry in told] == list(range(14))
     assert all("lost" not in entry for entry in told)
     tracker = PlaceMap.load("town.tfa").follow(k=1, sequence=False)
     photos = sorted(Path("camera").iterdir())
@@ -263,7 +264,7 @@ def test_photos_are_answered_by_the_map_alone_if_that_is_wanted(run, folder, wor
     assert json.loads(done.stdout)["answers"] == [
         {
             "query": answer.query, "confidence": answer.confidence, "sure": answer.sure, "verified": answer.verified,
-            "place": None, "no_place": answer.no_place, "hits": [hit.to_dict() for hit in answer.hits],
+            "place": None, "place_missing": answer.place_missing, "hits": [hit.to_dict() for hit in answer.hits],
         }
         for answer in alone
     ]  # fmt: skip
@@ -272,18 +273,20 @@ def test_photos_are_answered_by_the_map_alone_if_that_is_wanted(run, folder, wor
 
 @pytest.mark.parametrize(("words", "online"), [((), True), (("--no-online",), False)])
 def test_a_sequence_adapts_unless_told_not_to(run, spy, folder, monkeypatch, words, online):
-    from tfa.maps.expected_recall import Answers
+    from tfa.maps.expected_recall import AnswerList
 
     asked = []
-    monkeypatch.setattr("tfa.maps.sequence.query_sequence", lambda *photos, **given: asked.append(given) or Answers())
+    monkeypatch.setattr(
+        "tfa.maps.sequence.query_sequence", lambda *photos, **given: asked.append(given) or AnswerList()
+    )
     assert run("query", "town.tfa", "--sequence", "walk", *words).exit_code == 0
     assert [(given["online"], given["sequence"]) for given in asked] == [(online, True)]
 
 
 def test_photos_that_are_unlike_the_map_are_noticed(run, folder, monkeypatch):
-    from tfa.maps.likeness import Likeness
+    from tfa.maps.shift import DomainShiftMonitor
 
-    monkeypatch.setattr(Likeness, "common", 0.6)
+    monkeypatch.setattr(DomainShiftMonitor, "common", 0.6)
     result = run("query", "town.tfa", "camera", "--no-online")
     said = " ".join(result.stdout.split())
     assert "these photos are unlike those the map is made for" in said

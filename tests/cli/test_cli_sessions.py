@@ -14,7 +14,7 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
 from tfa.base.config import MapSpec
 from tfa.maps import PlaceMap
-from tfa.maps.confirmed import Confirmed, key_of
+from tfa.maps.confirmed import Confirmed, make_image_key
 
 DAY = 86_400
 
@@ -45,8 +45,8 @@ def aged(run, folder):
     run("add", "town.tfa", "copy.png")
     images, now = PlaceMap.load("town.tfa").images, int(time.time())
     kept = Confirmed().watched(images, now - 200 * DAY)
-    kept.since[key_of(images[13])] = now - 5 * DAY
-    kept.last = {key_of(images[1]): now, key_of(images[2]): now - 150 * DAY}
+    kept.since[make_image_key(images[13])] = now - 5 * DAY
+    kept.last = {make_image_key(images[1]): now, make_image_key(images[2]): now - 150 * DAY}
     kept.write(folder / "town.tfa")
     return folder
 
@@ -63,9 +63,9 @@ def test_prune_shows_what_would_go_and_what_it_costs_before_it_goes(run, aged):
     assert given["after"]["share"] < given["before"]["share"]  # near.jpg shows place 5
     assert len(PlaceMap.load("town.tfa")) == PLACES + 1
 
-    unasked = run("prune", "town.tfa")
-    assert "11 images of 15 can go" in unasked.stdout
-    assert "nothing was removed; give --yes" in unasked.stderr
+    unconfirmed = run("prune", "town.tfa")
+    assert "11 images of 15 can go" in unconfirmed.stdout
+    assert "nothing was removed; give --yes" in unconfirmed.stderr
     only = run("prune", "town.tfa", "--duplicates-only", "--yes")
     assert "removed 1 image; the map holds 14 images" in only.stdout
     run("prune", "town.tfa", "--yes", "--unconfirmed", "100", "--quiet")

@@ -61,7 +61,7 @@ def test_a_sequence_is_what_a_tracker_answers_frame_by_frame(run, folder):
 
 
 def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypatch):
-    from tfa.maps.expected_recall import Answers
+    from tfa.maps.expected_recall import AnswerList
     from tfa.maps.records import FrameAnswer
 
     asked = []
@@ -70,7 +70,7 @@ def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypa
         asked.append(([frame.name for frame in frames], given))
         [hit] = hits("near.jpg", 1)
         away = [frame.name == "b.jpg" for frame in frames]
-        return Answers(
+        return AnswerList(
             FrameAnswer(str(frame), [] if lost else [hit], 0.1, None, 0.9 if lost else 0.0, number)
             for number, (frame, lost) in enumerate(zip(frames, away, strict=True))
         )
@@ -89,4 +89,4 @@ def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypa
     assert told["expected_recall"] is None
     told = told["answers"]
     assert [entry["lost"] for entry in told] == [0.0, 0.9]
-    assert [entry["adapted_by"] for entry in told] == [0, 1]
+    assert [entry["adaptation_photos"] for entry in told] == [0, 1]

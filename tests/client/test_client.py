@@ -124,7 +124,7 @@ def test_a_calibration_is_waited_for(served):
     photos[3], photos[5] = photos[3].read_bytes(), np.asarray(as_rgb(photos[5]))
     report = client.calibrate(photos, "night", score=False, progress=Shown())
     assert isinstance(report, tfa.CalibrationReport)
-    assert (report.name, report.used, report.given) == ("night", 9, 9)
+    assert (report.name, report.used, report.offered) == ("night", 9, 9)
     assert shown[0] == "calibrating"
     assert sum(shown[1:]) == 100
     assert local(path).calibrations == ["night"]
@@ -154,7 +154,7 @@ def test_photos_of_a_session_are_answered_as_the_map_answers_a_stream(served):
     for ours, one in zip(client.query_many(photos, k=3, calibration="none", session="many"), photos, strict=True):
         theirs = tracker.step(one)
         same(ours.hits, theirs.hits)
-        assert (ours.adapted_by, ours.lost, ours.query) == (theirs.adapted_by, None, theirs.query)
+        assert (ours.adaptation_photos, ours.lost, ours.query) == (theirs.adaptation_photos, None, theirs.query)
     assert [one["name"] for one in client.sessions()] == ["many", "single"]
     assert client.reset_session("single") == ["single"]
     with pytest.raises(ServiceError, match="no session 'single'") as refusal:
@@ -171,7 +171,11 @@ def test_a_camera_is_followed_as_by_the_map(served):
         frame = photo(folder / f"f{place}.png", place, light=0.8)
         one, other = ours.step(frame), theirs.step(frame)
         same(one.hits, other.hits)
-        assert (one.query, one.confidence, one.adapted_by) == (other.query, other.confidence, other.adapted_by)
+        assert (one.query, one.confidence, one.adaptation_photos) == (
+            other.query,
+            other.confidence,
+            other.adaptation_photos,
+        )
         assert one.lost == other.lost
     assert (ours.state["seen"], ours.state["sequence"]) == (14, True)
     assert "missing.png cannot be read" in ours.step(folder / "missing.png").error

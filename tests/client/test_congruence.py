@@ -40,7 +40,7 @@ def script(place_map, folder):
     yield "query", shown(place_map.query(dusk[0], k=4))
     yield "verified", shown(place_map.query(dusk[1], 3, verify=True, candidates=2))
     fused = place_map.query(dusk[1], 3, verify=True)
-    yield "place", (fused.place, fused.no_place)
+    yield "place", (fused.place, fused.place_missing)
     yield "unsure", shown(place_map.query(photo(folder / "far.png", 99), min_confidence=1.0))
     many = place_map.query_many([*dusk, folder / "broken.png"], k=2, verify=False)
     yield "many", [(answer.query, shown(answer.hits), answer.confidence, answer.error is None) for answer in many]
@@ -51,7 +51,7 @@ def script(place_map, folder):
     yield "remove", (removed.added, removed.removed, removed.skipped, removed.notes)
     yield "images", [(one.id, Path(one.path).name, one.digest, one.fitted) for one in images(place_map)]
     report = place_map.calibrate(camera, "night", score=False)
-    yield "calibrate", (report.name, report.used, report.given, report.skipped, report.notes, report.decisions)
+    yield "calibrate", (report.name, report.used, report.offered, report.skipped, report.notes, report.decisions)
     yield "calibrated", shown(place_map.query(dusk[0], k=4))
     yield "activate", (place_map.activate(None), shown(place_map.query(dusk[0], k=4)))
     yield "by name", shown(place_map.query(dusk[0], k=4, calibration="night"))

@@ -11,7 +11,7 @@ from PIL import Image, ImageColor
 from tfa.errors import TfaError
 from tfa.explain.draw_matches import CAPTION, EDGE, GAP, WIDTH, caption_of, cell_centres, draw_matches, ramp
 from tfa.explain.draw_montage import GREY
-from tfa.verification.matching import Matches, matches
+from tfa.verification.matching import Matches, find_matches
 
 BLUE, GREEN = "#102030", "#103020"  # dark, so that every line is brighter than its photo
 
@@ -100,7 +100,7 @@ def test_colours_tell_the_row_of_the_query() -> None:
 
 def test_the_caption_counts() -> None:
     assert caption_of(matches_of((0, 0, True), (1, 1, True), (2, 9, False))) == "2 of 3 mutual matches move alike"
-    made = matches(np.eye(16, dtype=np.float32), np.eye(16, dtype=np.float32)[None], (4, 4), (4, 4))[0]
+    made = find_matches(np.eye(16, dtype=np.float32), np.eye(16, dtype=np.float32)[None], (4, 4), (4, 4))[0]
     assert caption_of(made) == f"{made.count} of 16 mutual matches move alike"
     picture = draw_matches(photo(), photo(), made, (4, 4), (4, 4))
     words = np.asarray(picture.convert("L"))[-EDGE - CAPTION :]

@@ -15,7 +15,7 @@ from tfa.base.files import sha256_of_json
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
-from tfa.maps.summary import differences
+from tfa.maps.summary import list_differences
 
 pytestmark = pytest.mark.slow
 
@@ -271,4 +271,4 @@ BOTH = {"hard": {"c": 0.1, "beta": 0.5}, "soft": {"c": 0.25, "beta": 0.5}}
     ],
 )
 def test_differences_in_words(before, after, told):
-    assert differences({**BEFORE, **before}, {**AFTER, **after}) == told
+    assert list_differences({**BEFORE, **before}, {**AFTER, **after}) == told

@@ -17,14 +17,14 @@ from tfa.maps import PlaceMap, calibrate
 
 pytestmark = pytest.mark.slow
 
-# --- asking ------------------------------------------------------------------------------------------------------
+# --- querying -----------------------------------------------------------------------------------------------------
 
 
 def test_a_calibration_is_kept_beside_the_map_and_answers(saved, camera, dusk, cache):
     editor = reopened(saved)
     before = hits(editor, dusk)
     report = editor.calibrate(camera, name="night")
-    assert (report.name, report.used, report.given, report.skipped) == ("night", 20, 20, [])
+    assert (report.name, report.used, report.offered, report.skipped) == ("night", 20, 20, [])
     assert report.decisions["route"] in ("hard", "soft", "mixture")
     assert set(report.reasons) >= {"route", "strengths", "carrier", "admit_cls"}
     for opened in (editor, reopened(saved)):
@@ -136,7 +136,7 @@ def test_too_few_photos_and_few(place_map, camera):
 
 def test_of_more_than_the_budget_a_fixed_sample_is_taken(place_map, camera):
     report = place_map.calibrate(camera, budget=9)
-    assert (report.used, report.given) == (9, 20)
+    assert (report.used, report.offered) == (9, 20)
     assert any("20 photos are more than the budget: 9 were drawn" in note for note in report.notes)
     drawn = sorted(np.random.default_rng(0).permutation(20)[:9])
     facts = place_map.info()["calibrations"][0]["calibration"]
@@ -170,7 +170,7 @@ def test_of_a_large_folder_little_more_than_the_budget_is_read(place_map, tmp_pa
         (tmp_path / "many" / "000.png").write_bytes(b"broken")
     hashed, opened = watched(monkeypatch, "sha256_of_file"), watched(monkeypatch, "as_rgb")
     report = place_map.calibrate(tmp_path / "many", budget=8, skip_bad=skip_bad)
-    assert (report.used, report.given) == (8, 200)
+    assert (report.used, report.offered) == (8, 200)
     assert len(hashed) <= 10
     assert len(opened) <= (10 if skip_bad else 0)
 
@@ -178,7 +178,7 @@ def test_of_a_large_folder_little_more_than_the_budget_is_read(place_map, tmp_pa
 def test_a_photo_given_twice_counts_once(place_map, camera):
     (camera / "again.png").write_bytes((camera / "00.png").read_bytes())
     report = place_map.calibrate([camera, camera / "01.png"])
-    assert (report.used, report.given) == (20, 21)
+    assert (report.used, report.offered) == (20, 21)
     assert any("repeat another one and do not count: 1" in note for note in report.notes)
 
 

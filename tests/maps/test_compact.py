@@ -9,7 +9,7 @@ import tfa
 from tfa.base.config import VerifySpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
-from tfa.verification.compaction import quantised, restored
+from tfa.verification.compaction import quantize_rows, restore_rows
 from tfa.verification.patch_store import CompactTokens
 
 
@@ -24,7 +24,7 @@ def test_compact_tokens_are_projected_rounded_patches(field):
     assert (len(compact), compact.grid, compact.bytes_per_image) == (9, (3, 5), 15 * 8)
     assert compact.chunks[0].dtype == np.int8
     exact = compact.compaction.compact(np.asarray(field.patches))
-    np.testing.assert_array_equal(compact.rows(np.array([7, 2])), restored(quantised(exact[[7, 2]])))
+    np.testing.assert_array_equal(compact.rows(np.array([7, 2])), restore_rows(quantize_rows(exact[[7, 2]])))
     np.testing.assert_allclose(compact.query(field.select([3, 1])), exact[[3, 1]], atol=1e-6)
     again = CompactTokens.fit(field, VerifySpec(dimensions=8))
     np.testing.assert_array_equal(again.chunks[0], compact.chunks[0])
@@ -61,7 +61,7 @@ def test_matches_do_not_depend_on_threads_or_company(field, photos, threads):
     compact = CompactTokens.fit(field)
     queries = [compact.query(field.select([row]))[0] for row in range(photos)]
     images = [np.arange(row, row + 5) for row in range(photos)]
-    together = compact.matches_of_each(queries, compact.grid, images, threads)
+    together = compact.match_each(queries, compact.grid, images, threads)
     assert [len(found) for found in together] == [5] * photos
     for query, some, found in zip(queries, images, together, strict=True):
         for one, other in zip(found, compact.matches(query, compact.grid, some), strict=True):

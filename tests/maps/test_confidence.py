@@ -9,8 +9,17 @@ from tests.verification.test_reranking import ByHand
 from tests.worlds import seen_again, world
 from tfa import pipeline
 from tfa.base.config import HeadSpec
-from tfa.maps.confidence import FIRST, PLAIN, SURE, SURE_LEAD, VERIFIED, Constants, confidence_of, features_of
-from tfa.maps.own_scores import OwnScores
+from tfa.maps.confidence import (
+    ALTERNATIVES,
+    SURE_CONFIDENCE,
+    SURE_LEAD,
+    UNVERIFIED_CONSTANTS,
+    VERIFIED_CONSTANTS,
+    Constants,
+    compute_confidence,
+    compute_features,
+)
+from tfa.maps.database_scores import DatabaseScores
 from tfa.search.engine import SearchResult
 from tfa.search.exact import ExactEngine
 from tfa.verification.reranking import rerank
@@ -37,7 +46,7 @@ def heads():
 def test_own_scores_are_those_of_the_photos_themselves(heads, kind):
     scorer, scores = heads[kind]
     images, others = np.array([3, 17, 3]), np.array([0, 3, 21, 39])
-    between = OwnScores(scorer).between(images, others)
+    between = DatabaseScores(scorer).between(images, others)
     expected = scores[np.ix_(images, others)]
     np.testing.assert_allclose(
         between - between.mean(axis=1, keepdims=True), expected - expected.mean(axis=1, keepdims=True), atol=1e-6
@@ -48,7 +57,7 @@ def test_own_scores_are_those_of_the_photos_themselves(heads, kind):
 def test_mean_and_best_leave_the_image_itself_out(heads, kind):
     scorer, scores = heads[kind]
     others = scores.astype(np.float64) - np.where(np.eye(len(scores)), np.inf, 0)
-    own, images = OwnScores(scorer), np.array([5, 9, 5])
+    own, images = DatabaseScores(scorer), np.array([5, 9, 5])
     mean, best = own.mean_and_best(images)
     expected = others[images].max(axis=1) - np.array([np.delete(scores[i], i).mean() for i in images])
     np.testing.assert_allclose(best - mean, expected, rtol=1e-5)
@@ -60,15 +69,15 @@ def test_a_bias_and_images_that_do_not_answer_do_not_count(heads):
     scorer, _ = heads["partial"]
     rows = np.arange(3, 40)
     biased = dataclasses.replace(scorer, bias=np.linspace(0, 0.2, 40))
-    expected = OwnScores(scorer, rows).mean_and_best(np.arange(10))
-    np.testing.assert_allclose(OwnScores(biased, rows).mean_and_best(np.arange(10)), expected, atol=1e-6)
+    expected = DatabaseScores(scorer, rows).mean_and_best(np.arange(10))
+    np.testing.assert_allclose(DatabaseScores(biased, rows).mean_and_best(np.arange(10)), expected, atol=1e-6)
 
 
 def test_copies_are_not_the_nearest_others():
     twice = DATABASE.select([*range(40), 7])
     scorer = pipeline.fit(twice, SPEC, dtype="float64").scorer(0)
     assert scorer.duplicates is not None
-    own = OwnScores(scorer)
+    own = DatabaseScores(scorer)
     mean, best = own.mean_and_best(np.array([7, 40]))
     assert best[0] == best[1] < own.between(np.array([7]), np.array([40]))[0, 0]
     assert mean[0] == pytest.approx(mean[1])
@@ -85,8 +94,8 @@ class Forgetful(ExactEngine):
 def test_an_engine_that_does_not_know_the_mean(heads):
     scorer, _ = heads["paper"]
     images, rows = np.arange(6), np.arange(40)
-    own = OwnScores(scorer, rows, rows, Forgetful(scorer.rows, rows, rows))
-    np.testing.assert_allclose(own.mean_and_best(images), OwnScores(scorer).mean_and_best(images), rtol=1e-5)
+    own = DatabaseScores(scorer, rows, rows, Forgetful(scorer.rows, rows, rows))
+    np.testing.assert_allclose(own.mean_and_best(images), DatabaseScores(scorer).mean_and_best(images), rtol=1e-5)
 
 
 # --- the formula ---------------------------------------------------------------------------------------------------
@@ -126,11 +135,11 @@ def drawn(images=50, seed=0):
 
 def test_unverified_confidence_by_hand():
     row, own = drawn()
-    found = rerank(row[None], FIRST)
-    confidence, sure = confidence_of(found, Drawn(own), 3)
-    images = np.argsort(-row)[:FIRST]
+    found = rerank(row[None], ALTERNATIVES)
+    confidence, sure = compute_confidence(found, Drawn(own), 3)
+    images = np.argsort(-row)[:ALTERNATIVES]
     z = (row - row.mean()) / row.std()
-    expected = [by_hand(row, own, answer, images, z[images], PLAIN) for answer in images[:3]]
+    expected = [by_hand(row, own, answer, images, z[images], UNVERIFIED_CONSTANTS) for answer in images[:3]]
     np.testing.assert_allclose(confidence[0], np.minimum.accumulate(expected))
     assert not sure.any()
 
@@ -139,8 +148,11 @@ def test_no_hit_is_more_confident_than_the_one_before_it():
     risen = 0
     for seed in range(20):
         row, own = drawn(seed=seed)
-        found = rerank(row[None], FIRST)
-        confidence, alone = confidence_of(found, Drawn(own), 5)[0][0], features_of(found, Drawn(own), 5).confidence()[0]
+        found = rerank(row[None], ALTERNATIVES)
+        confidence, alone = (
+            compute_confidence(found, Drawn(own), 5)[0][0],
+            compute_features(found, Drawn(own), 5).confidence()[0],
+        )
         risen += (np.diff(alone) > 0).any()
         np.testing.assert_array_equal(confidence, [alone[: k + 1].min() for k in range(5)])
     assert risen  # else this says nothing
@@ -148,22 +160,24 @@ def test_no_hit_is_more_confident_than_the_one_before_it():
 
 def test_verified_confidence_by_hand():
     row, own = drawn(seed=1)
-    images = np.argsort(-row)[:FIRST]
+    images = np.argsort(-row)[:ALTERNATIVES]
     evidence = {(0, int(image)): float(m) for image, m in zip(images[:6], (0.5, 2.0, 0.1, 0.4, 0.0, 1.0), strict=True)}
-    found = rerank(row[None], FIRST, 6, ByHand(evidence))
-    features = features_of(found, Drawn(own), 8)
+    found = rerank(row[None], ALTERNATIVES, 6, ByHand(evidence))
+    features = compute_features(found, Drawn(own), 8)
     z = (row - row.mean()) / row.std()
     ordering = [z[c] + 4 * np.sqrt(evidence.get((0, int(c)), 0.0)) for c in images]
     first, seventh = int(found.indices[0, 0]), int(found.indices[0, 6])
     assert first == images[1]
     lead = features.lead[0, 0]
-    assert features.confidence()[0, 0] == pytest.approx(by_hand(row, own, first, images, ordering, VERIFIED, lead))
+    assert features.confidence()[0, 0] == pytest.approx(
+        by_hand(row, own, first, images, ordering, VERIFIED_CONSTANTS, lead)
+    )
     more, most = (dataclasses.replace(features, lead=features.lead + some) for some in (0.5, 9.0))
-    by = dataclasses.replace(VERIFIED, per_lead=0.7)
+    by = dataclasses.replace(VERIFIED_CONSTANTS, per_lead=0.7)
     assert features.confidence(by)[0, 0] < more.confidence(by)[0, 0] < most.confidence(by)[0, 0]
     assert most.confidence(by)[0, 0] == pytest.approx(by_hand(row, own, first, images, ordering, by, 2.0))
     # One that was not compared has the constants of unverified answers, and the shares of the verified order.
-    plain = dataclasses.replace(PLAIN, temperature=VERIFIED.temperature)
+    plain = dataclasses.replace(UNVERIFIED_CONSTANTS, temperature=VERIFIED_CONSTANTS.temperature)
     assert features.confidence()[0, 6] == pytest.approx(by_hand(row, own, seventh, images, ordering, plain))
     assert features.verified[0].tolist() == [True] * 6 + [False] * 2
     others = np.delete(own[first], first)
@@ -175,10 +189,12 @@ def test_verified_confidence_by_hand():
 
 def test_sure_needs_evidence_confidence_and_a_lead():
     row, own = drawn()
-    features = features_of(rerank(row[None], FIRST, 4, ByHand()), Drawn(own), 4)
+    features = compute_features(rerank(row[None], ALTERNATIVES, 4, ByHand()), Drawn(own), 4)
     leading = dataclasses.replace(features, lead=np.array([[SURE_LEAD, SURE_LEAD - 1e-9, 2.0, 2.0]]))
     unverified = dataclasses.replace(leading, verified=np.array([[True, True, False, True]]))
-    assert unverified.sure(np.array([[SURE, 1.0, 1.0, SURE - 1e-9]])).tolist() == [[True, False, False, False]]
+    assert unverified.sure(np.array([[SURE_CONFIDENCE, 1.0, 1.0, SURE_CONFIDENCE - 1e-9]])).tolist() == [
+        [True, False, False, False]
+    ]
 
 
 def test_a_second_frame_of_the_place_leaves_an_answer_confident_and_another_place_does_not():
@@ -187,8 +203,10 @@ def test_a_second_frame_of_the_place_leaves_an_answer_confident_and_another_plac
     own = np.random.default_rng(0).normal(size=(40, 40)) * 0.1
     one_place, two_places = own.copy(), own.copy()
     one_place[0, 1] = two_places[0, 30] = 5.0  # what the first image is most like
-    found = rerank(row[None], FIRST)
-    sure_of_place, doubtful = (confidence_of(found, Drawn(scores), 1)[0][0, 0] for scores in (one_place, two_places))
+    found = rerank(row[None], ALTERNATIVES)
+    sure_of_place, doubtful = (
+        compute_confidence(found, Drawn(scores), 1)[0][0, 0] for scores in (one_place, two_places)
+    )
     assert sure_of_place > 0.85
     assert doubtful < 0.5 < sure_of_place - doubtful + 0.1
 
@@ -197,16 +215,16 @@ def test_a_second_frame_of_the_place_leaves_an_answer_confident_and_another_plac
 def test_small_maps_and_equal_scores_have_a_confidence(images):
     own = Drawn(np.ones((images, images)) if images > 1 else np.ones((1, 1)))
     own.mean_and_best = lambda some: (np.ones(len(some)), np.ones(len(some)))
-    confidence, _ = confidence_of(rerank(np.ones((1, images)), 5), own, 5)
+    confidence, _ = compute_confidence(rerank(np.ones((1, images)), 5), own, 5)
     assert confidence.shape == (1, images)
     assert ((confidence > 0) & (confidence < 1)).all()
 
 
 def test_photos_of_the_map_are_more_confident_than_strangers():
     head = pipeline.fit_second_order(DATABASE, carrier="partial")
-    own = OwnScores(head.scorer(0))
+    own = DatabaseScores(head.scorer(0))
 
     def confidence(tokens):
-        return confidence_of(rerank(head.scores(tokens), FIRST), own, 1)[0].mean()
+        return compute_confidence(rerank(head.scores(tokens), ALTERNATIVES), own, 1)[0].mean()
 
     assert confidence(seen_again(DATABASE)) > confidence(world(images=40, patches=20, seed=9)) + 0.1

@@ -9,10 +9,10 @@ from tests.maps.conftest import SPEC, photo
 from tests.worlds import seen_again, world
 from tfa import pipeline
 from tfa.base.tokens import Tokens
-from tfa.maps.confidence import FIRST
-from tfa.maps.expected_recall import Answers, expected_recall, in_words
-from tfa.maps.likeness import COMMON, FEWEST, FEWEST_CENTRED, KEPT, Likeness, half_whitened
+from tfa.maps.confidence import ALTERNATIVES
+from tfa.maps.expected_recall import AnswerList, estimate_recall, format_expected_recall
 from tfa.maps.records import Answer, ExpectedRecall, FrameAnswer
+from tfa.maps.shift import COMMON_LIMIT, MIN_PHOTOS, MIN_PHOTOS_CENTERED, WINDOW_PHOTOS, DomainShiftMonitor, half_whiten
 from tfa.method.query_sides import shaped
 from tfa.verification.reranking import UNVERIFIED, rerank
 
@@ -20,39 +20,39 @@ from tfa.verification.reranking import UNVERIFIED, rerank
 
 
 def test_share_and_interval_by_hand():
-    found = expected_recall([0.9, 0.5, 0.7, 0.5], [True, False, False, False], verified=True)
+    found = estimate_recall([0.9, 0.5, 0.7, 0.5], [True, False, False, False], verified=True)
     half = 1.645 * np.sqrt(0.10**2 + (0.09 + 0.25 + 0.21 + 0.25) / 16)
     assert (found.share, found.sure, found.photos) == (pytest.approx(0.65), 0.25, 4)
     assert (found.low, found.high) == (pytest.approx(0.65 - half), 1.0)
-    plain = expected_recall([0.9, 0.5, 0.7, 0.5], [False] * 4, verified=False)
+    plain = estimate_recall([0.9, 0.5, 0.7, 0.5], [False] * 4, verified=False)
     assert plain.low < found.low
-    assert expected_recall([], [], verified=True) is None
+    assert estimate_recall([], [], verified=True) is None
 
 
 def test_an_interval_stays_within_0_and_1_and_never_vanishes():
-    found = expected_recall(np.full(100_000, 0.97), np.ones(100_000, bool), verified=True)
+    found = estimate_recall(np.full(100_000, 0.97), np.ones(100_000, bool), verified=True)
     assert found.high == 1.0
     assert found.low == pytest.approx(0.97 - 0.1645, abs=1e-3)
-    assert expected_recall([0.02], [False], verified=False).low == 0.0
+    assert estimate_recall([0.02], [False], verified=False).low == 0.0
 
 
 def test_a_sentence():
     expected = ExpectedRecall(0.72, 0.66, 0.78, 0.58, 64)
-    assert in_words(expected) == "of photos like these about 72 % are recognised, 66–78; 58 % surely"
+    assert format_expected_recall(expected) == "of photos like these about 72 % are recognised, 66–78; 58 % surely"
 
 
 def test_answers_together_leave_out_what_was_not_answered():
-    answers = Answers(
+    answers = AnswerList(
         [
             Answer("a", [], 0.9, sure=True, verified=True),
             Answer("b", [], 0.5, verified=True),
             Answer("c", [], 0.0, "it is broken"),
         ]
     )
-    assert answers.expected_recall == expected_recall([0.9, 0.5], [True, False], verified=True)
+    assert answers.expected_recall == estimate_recall([0.9, 0.5], [True, False], verified=True)
     assert answers.notice is None
-    assert Answers([FrameAnswer("a", [], 0.9, None, 0.1, 3)]).expected_recall is None
-    assert Answers([FrameAnswer("a", [], 0.9, None, None, 3)]).expected_recall.photos == 1
+    assert AnswerList([FrameAnswer("a", [], 0.9, None, 0.1, 3)]).expected_recall is None
+    assert AnswerList([FrameAnswer("a", [], 0.9, None, None, 3)]).expected_recall.photos == 1
 
 
 def test_a_map_says_how_well_it_will_do(place_map, tmp_path):
@@ -69,7 +69,7 @@ def test_a_map_says_how_well_it_will_do(place_map, tmp_path):
     [kept] = place_map.info()["calibrations"]
     assert kept["calibration"]["expected_recall"] == report.expected_recall.to_dict()
     frames = place_map.follow(sequence=False, k=1)
-    told = Answers(frames.step(one) for one in camera)
+    told = AnswerList(frames.step(one) for one in camera)
     assert told.expected_recall.photos == 14
 
 
@@ -86,10 +86,12 @@ def shifted(tokens: Tokens, by: float) -> Tokens:
     return Tokens(patches, tokens.cls)
 
 
-def looked(likeness, tokens, scorer=None):
+def looked(shift_monitor, tokens, scorer=None):
     scorer = scorer or HEAD.scorer(0)
-    likeness.look(scorer, [scorer.query_vectors(tokens)], rerank(scorer.scores(tokens), FIRST), np.arange(60))
-    return likeness
+    shift_monitor.observe(
+        scorer, [scorer.query_vectors(tokens)], rerank(scorer.scores(tokens), ALTERNATIVES), np.arange(60)
+    )
+    return shift_monitor
 
 
 @pytest.mark.parametrize("carrier", ["original", "partial", "tempered", "full"])
@@ -98,21 +100,21 @@ def test_half_whitened_coordinates_come_from_whatever_a_head_compares(carrier):
     photos = seen_again(DATABASE)
     side = scorer.sides[0]
     expected = shaped(side.describe(photos, True, "float64").coordinates, side.eigenvalues, 0.5)
-    np.testing.assert_allclose(half_whitened(scorer, scorer.query_vectors(photos)), expected, atol=1e-5)
-    own = half_whitened(scorer, scorer.image_vectors(np.arange(60)))
-    np.testing.assert_allclose(own, half_whitened(scorer, scorer.query_vectors(DATABASE)), atol=1e-4)
+    np.testing.assert_allclose(half_whiten(scorer, scorer.query_vectors(photos)), expected, atol=1e-5)
+    own = half_whiten(scorer, scorer.image_vectors(np.arange(60)))
+    np.testing.assert_allclose(own, half_whiten(scorer, scorer.query_vectors(DATABASE)), atol=1e-4)
 
 
 def test_heads_of_the_paper_have_no_such_coordinates():
     scorer = pipeline.fit(DATABASE, SPEC).scorer(0)
-    assert half_whitened(scorer, scorer.query_vectors(DATABASE)) is None
-    assert looked(Likeness(), DATABASE, scorer).notice() is None
+    assert half_whiten(scorer, scorer.query_vectors(DATABASE)) is None
+    assert looked(DomainShiftMonitor(), DATABASE, scorer).warning() is None
 
 
 def test_what_photos_of_unlike_places_have_in_common_by_hand():
     scorer, photos = HEAD.scorer(0), seen_again(DATABASE)
-    found = looked(Likeness(), photos).common
-    ours, theirs = (half_whitened(scorer, v) for v in (scorer.query_vectors(photos), scorer.query_vectors(DATABASE)))
+    found = looked(DomainShiftMonitor(), photos).common
+    ours, theirs = (half_whiten(scorer, v) for v in (scorer.query_vectors(photos), scorer.query_vectors(DATABASE)))
     answers = scorer.scores(photos).argmax(axis=1)
     pairs = [
         ours[i] @ ours[j]
@@ -121,51 +123,51 @@ def test_what_photos_of_unlike_places_have_in_common_by_hand():
         if answers[i] != answers[j] and theirs[answers[i]] @ theirs[answers[j]] <= 0.05
     ]
     assert found == pytest.approx(np.mean(pairs), abs=1e-4)
-    assert found < COMMON
+    assert found < COMMON_LIMIT
 
 
 def test_another_camera_is_noticed_and_a_centred_head_is_not_bothered():
     strange = shifted(seen_again(DATABASE), 3.0)
-    notice = looked(Likeness(), strange).notice("town.tfa")
+    notice = looked(DomainShiftMonitor(), strange).warning("town.tfa")
     assert "unlike those the map is made for" in notice
     assert notice.endswith("tfa calibrate town.tfa PHOTOS")
     [view] = HEAD.scorer(0).describe(strange)
     side = dataclasses.replace(HEAD.scorer(0).sides[0], shift=view.coordinates.mean(axis=0))
     centred = dataclasses.replace(HEAD.scorer(0), sides=(side,))
-    assert looked(Likeness(), strange, centred).notice() is None
-    assert looked(Likeness(), seen_again(DATABASE)).notice() is None
+    assert looked(DomainShiftMonitor(), strange, centred).warning() is None
+    assert looked(DomainShiftMonitor(), seen_again(DATABASE)).warning() is None
 
 
 def test_few_photos_say_nothing():
     strange = shifted(seen_again(DATABASE), 3.0)
-    assert looked(Likeness(), strange.select(range(FEWEST - 1))).common is None
-    assert looked(Likeness(), strange.select(range(FEWEST))).common is not None
-    assert looked(Likeness(centred=True), strange).common is None  # 60 photos: fewer than 64
-    assert FEWEST_CENTRED == 64
-    same = strange.select([0] * FEWEST)  # one place: nothing tells the place from the camera
-    assert looked(Likeness(), same).common is None
+    assert looked(DomainShiftMonitor(), strange.select(range(MIN_PHOTOS - 1))).common is None
+    assert looked(DomainShiftMonitor(), strange.select(range(MIN_PHOTOS))).common is not None
+    assert looked(DomainShiftMonitor(centred=True), strange).common is None  # 60 photos: fewer than 64
+    assert MIN_PHOTOS_CENTERED == 64
+    same = strange.select([0] * MIN_PHOTOS)  # one place: nothing tells the place from the camera
+    assert looked(DomainShiftMonitor(), same).common is None
 
 
 def test_little_evidence_is_noticed():
-    found = rerank(np.random.default_rng(0).normal(size=(20, 60)), FIRST)
-    evidence, matches = np.zeros((20, FIRST)), np.full((20, FIRST), UNVERIFIED)
+    found = rerank(np.random.default_rng(0).normal(size=(20, 60)), ALTERNATIVES)
+    evidence, matches = np.zeros((20, ALTERNATIVES)), np.full((20, ALTERNATIVES), UNVERIFIED)
     evidence[:, 2], matches[:, :5] = 0.81, 7
     verified = dataclasses.replace(found, evidence=evidence, matches=matches)
     scorer = HEAD.scorer(0)
     vectors = scorer.query_vectors(seen_again(DATABASE).select(range(20)))
-    likeness = Likeness(2.0)
-    likeness.look(scorer, [vectors], verified, np.arange(60))
-    assert likeness.evidence == pytest.approx(0.45)
-    assert "45% of the usual evidence" in likeness.notice()
+    shift_monitor = DomainShiftMonitor(2.0)
+    shift_monitor.observe(scorer, [vectors], verified, np.arange(60))
+    assert shift_monitor.evidence == pytest.approx(0.45)
+    assert "45% of the usual evidence" in shift_monitor.warning()
     for usual, expected in ((1.5, pytest.approx(0.6)), (None, None), (0.0, None)):
-        other = Likeness(usual)
-        other.look(scorer, [vectors], verified, np.arange(60))
+        other = DomainShiftMonitor(usual)
+        other.observe(scorer, [vectors], verified, np.arange(60))
         assert other.evidence == expected
-        assert other.notice() is None
+        assert other.warning() is None
 
 
 def test_only_the_last_photos_are_kept():
-    likeness = Likeness()
+    shift_monitor = DomainShiftMonitor()
     for _ in range(6):
-        looked(likeness, DATABASE)
-    assert len(likeness._photos) == KEPT
+        looked(shift_monitor, DATABASE)
+    assert len(shift_monitor._photos) == WINDOW_PHOTOS

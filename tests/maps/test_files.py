@@ -204,7 +204,7 @@ def test_many_names_are_looked_up_by_an_index(monkeypatch):
     made = []
     monkeypatch.setattr(lookup, "Path", lambda name: made.append(name) or Path(name))
     names = [f"{i % 50}/{i}.jpg" for i in range(0, 2000, 2)]
-    assert [record.id for record in lookup.find_records(records, names)] == list(range(0, 2000, 2))
+    assert [record.id for record in lookup.find_image_records(records, names)] == list(range(0, 2000, 2))
     assert len(made) < 10 * len(names)  # and not names times records
 
 

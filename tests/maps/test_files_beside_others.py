@@ -76,7 +76,7 @@ def test_a_reader_that_was_overtaken_twice_reads_the_newer_map(saved, cache, mon
 
 def test_a_reader_gives_up_after_a_few_headers(saved, cache, monkeypatch):
     editor = reopened(saved, cache)
-    monkeypatch.setattr(reader, "ATTEMPTS", 3)
+    monkeypatch.setattr(reader, "_ATTEMPTS", 3)
     committed_between(monkeypatch, lambda: (editor.refit(), editor.refit()), times=99)
     with pytest.raises(BadMap, match=r"is incomplete: .* is missing"):
         PlaceMap.load(saved)
@@ -111,7 +111,7 @@ def test_reading_while_another_process_edits(saved, cache):
 
 def test_an_edit_under_way_is_not_disturbed(saved):
     one = reopened(saved)
-    with writer.editing(saved), pytest.raises(BadMap, match="being edited"):
+    with writer.hold_for_edit(saved), pytest.raises(BadMap, match="being edited"):
         one.remove([0])
     assert one.remove([0]).removed == [0]
 

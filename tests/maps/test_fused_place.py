@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tfa.maps.fused_place import NO_EVIDENCE, NO_POSITIONS, TWO_KINDS, believed_place, fused, reach_of
+from tfa.maps.fused_place import NO_EVIDENCE, NO_POSITIONS, TWO_KINDS, fuse_positions, locate_frame, measure_reach
 from tfa.maps.records import ImageRecord, Place
 from tfa.photos.positions import Position
 
@@ -20,7 +20,7 @@ def images(positions: list[Position | None]) -> list[ImageRecord]:
 
 def test_the_position_is_the_mean_by_evidence_above_that_of_wrong_places():
     # Outside: √M of 1 and 3, so b = 2. Inside: 5, 4 and 1 weigh 9, 4 and 0.
-    found = fused(at((0, 0), (900, 0), (13, 0), (0, 900), (0, 20)), np.array([0.5, 0.1, 0.3, 0.05, 0.05]),
+    found = fuse_positions(at((0, 0), (900, 0), (13, 0), (0, 900), (0, 20)), np.array([0.5, 0.1, 0.3, 0.05, 0.05]),
                   np.array([5.0, 1.0, 4.0, 3.0, 1.0]), 25.0).place  # fmt: skip
     spread, count = 9 / 13 * 4**2 + 4 / 13 * 9**2, 13**2 / (81 + 16)
     assert found.position.pair == pytest.approx((4.0, 0.0))
@@ -29,21 +29,21 @@ def test_the_position_is_the_mean_by_evidence_above_that_of_wrong_places():
 
 
 def test_a_wrong_best_answer_gives_way_to_those_that_agree():
-    found = fused(
+    found = fuse_positions(
         at((0, 0), (500, 0), (510, 0), (520, 0)), np.array([0.4, 0.2, 0.2, 0.2]), np.full(4, 2.0) - [1, 0, 0, 0], 25.0
     )
     assert found.place.position.pair == pytest.approx((510.0, 0.0))
-    assert fused(at((0, 0)), np.ones(1), np.array([2.0]), 25.0).place.radius == pytest.approx(25 / np.sqrt(2))
+    assert fuse_positions(at((0, 0)), np.ones(1), np.array([2.0]), 25.0).place.radius == pytest.approx(25 / np.sqrt(2))
 
 
 def test_there_is_no_place_where_answers_disagree_or_say_nothing():
     shares, roots = np.array([0.4, 0.3, 0.3]), np.ones(3)
-    apart = fused(at((0, 0), (100, 0), (200, 0)), shares, roots, 25.0)
+    apart = fuse_positions(at((0, 0), (100, 0), (200, 0)), shares, roots, 25.0)
     assert (apart.place, "the likeliest place has 40 %" in apart.reason) == (None, True)
-    assert fused([None] * 3, shares, roots, 25.0).reason == NO_POSITIONS
-    assert fused([*at((0, 0), (1, 1)), Position(lat=1, lon=1)], shares, roots, 25.0).reason == TWO_KINDS
-    assert fused(at((0, 0), (1, 0), (900, 0)), shares, roots, 25.0).reason == NO_EVIDENCE
-    unplaced = fused([None, *at((0, 0), (1, 0))], shares, roots, 25.0)  # counts against the others
+    assert fuse_positions([None] * 3, shares, roots, 25.0).reason == NO_POSITIONS
+    assert fuse_positions([*at((0, 0), (1, 1)), Position(lat=1, lon=1)], shares, roots, 25.0).reason == TWO_KINDS
+    assert fuse_positions(at((0, 0), (1, 0), (900, 0)), shares, roots, 25.0).reason == NO_EVIDENCE
+    unplaced = fuse_positions([None, *at((0, 0), (1, 0))], shares, roots, 25.0)  # counts against the others
     assert unplaced.reason == NO_EVIDENCE
     assert unplaced.place is None
 
@@ -51,7 +51,7 @@ def test_there_is_no_place_where_answers_disagree_or_say_nothing():
 def test_degrees_are_fused_as_metres_also_across_the_180th_meridian():
     east = np.degrees(10 / 6_371_000 / np.cos(np.radians(60.0)))
     pair = [Position(lat=60, lon=180 - east), Position(lat=60, lon=east - 180)]  # 20 m apart
-    found = fused(pair, np.array([0.5, 0.5]), np.ones(2), 25.0).place
+    found = fuse_positions(pair, np.array([0.5, 0.5]), np.ones(2), 25.0).place
     assert (abs(found.position.lon), found.position.lat) == (pytest.approx(180.0), pytest.approx(60.0))
     assert found.radius == pytest.approx(np.sqrt((25**2 + 2 * 10**2) / 3), rel=1e-6)
     assert Place.from_dict(found.to_dict()) == found
@@ -59,12 +59,12 @@ def test_degrees_are_fused_as_metres_also_across_the_180th_meridian():
 
 def test_a_sparse_map_has_a_longer_reach_and_a_drive_is_fused_by_its_filter():
     grid = images(at(*((100.0 * i, 100.0 * j) for i in range(4) for j in range(4))))
-    assert reach_of(grid) == 100.0
-    assert reach_of(grid[:2]) == reach_of(images(at(*((float(i), 0.0) for i in range(9))))) == 25.0
+    assert measure_reach(grid) == 100.0
+    assert measure_reach(grid[:2]) == measure_reach(images(at(*((float(i), 0.0) for i in range(9))))) == 25.0
     globe = images([Position(lat=0.001 * i, lon=5) for i in range(5)])
-    assert reach_of(globe) == pytest.approx(np.radians(0.001) * 6_371_000, rel=1e-3)
-    assert reach_of(images(at((0, 0), (0, 9e5), (9e5, 0)))) == 1000.0
-    found = believed_place(
+    assert measure_reach(globe) == pytest.approx(np.radians(0.001) * 6_371_000, rel=1e-3)
+    assert measure_reach(images(at((0, 0), (0, 9e5), (9e5, 0)))) == 1000.0
+    found = locate_frame(
         np.array([0.3, 0.6, 0.0, 0.0, 0.0]), images(at((0, 0), (9, 0), (900, 0), (950, 0), (0, 900))), 25.0
     )
     assert found.place.position.pair == pytest.approx((6.0, 0.0))

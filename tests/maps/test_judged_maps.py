@@ -217,13 +217,13 @@ def test_copies_of_a_photo_tie_to_the_last_bit(town, cache, camera, dusk, tmp_pa
 
 
 def test_a_residual_head_that_won_leaves_room_for_the_space(town, cache, camera, tmp_path, monkeypatch):
-    decide = tfa.pipeline.judge_on_database
+    decide = tfa.pipeline.select_on_database
 
     def residual(*given):
         decisions, evidence = decide(*given)
         return dataclasses.replace(decisions, representation="soft", carrier="partial"), evidence
 
-    monkeypatch.setattr(tfa.pipeline, "judge_on_database", residual)
+    monkeypatch.setattr(tfa.pipeline, "select_on_database", residual)
     made = built(town)
     assert any("residual head was chosen" in note for note in made.notes)
     made.save(tmp_path / "m.tfa")

@@ -10,7 +10,7 @@ from tfa.base.config import HeadSpec
 from tfa.bench.speed.synthetic_states import DECISIONS, EVIDENCE
 from tfa.maps.folder import writer
 from tfa.maps.records import ImageRecord
-from tfa.maps.space_terms import over_spaces
+from tfa.maps.space_terms import rebuild_rows
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import StoredHead
 from tfa.maps.stored_space import SIGMAS, StoredSpace, StoredSpaces
@@ -46,7 +46,7 @@ def made_up(images: int, rank: int) -> MapState:
     terms = tuple(
         ScoreTerm(1.0, 0, gamma, Gallery.of(np.empty((0, 1), np.float32))) for gamma in (None, "mean", TEMPERED)
     )
-    scorer = over_spaces(Scorer((side,), terms, np.zeros(images)), spaces)
+    scorer = rebuild_rows(Scorer((side,), terms, np.zeros(images)), spaces)
     head = NamedHead(DATABASE, StoredHead(scorer, "int7"), DECISIONS["judged"], EVIDENCE["judged"], "database", 0)
     digests = [hashlib.sha256(number.to_bytes(8, "little")).hexdigest() for number in range(images)]
     records = [ImageRecord(n, f"/photos/of/a/town/{n:08d}.jpg", digest, True) for n, digest in enumerate(digests)]

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from tfa.maps.decided import decided, reason_and_margin
-from tfa.maps.margins import Condition, every, margins_of, some
+from tfa.maps.decided import format_reason, list_decisions
+from tfa.maps.margins import Condition, compute_margins, require_all, require_any
 
 TEMPERED, BLEND, PARTIAL = (f"second_order/{name}" for name in ("tempered", "blend", "partial"))
 
@@ -22,33 +22,33 @@ def judged(carrier="tempered", saw="database", **candidates):
 
 
 def test_the_nearest_challenger_says_how_far_the_incumbent_is_from_falling():
-    told = margins_of(judged(blend=(0.02, 0.01), partial=(0.03, 0.02)))["judge"]
+    told = compute_margins(judged(blend=(0.02, 0.01), partial=(0.03, 0.02)))["judge"]
     assert told["standard_errors"] == pytest.approx(0.5)  # 2 of the 2.5 standard errors that are needed
     assert told["within_noise"]
     assert told["in_words"] == (
         f"0.5 standard errors from flipping, within noise ({BLEND} is ahead of {TEMPERED} by +0.020 ± 0.010, "
         "0.025 decides)"
     )
-    assert margins_of(judged(saw="target", blend=(0.005, 0.01)))["judge"]["standard_errors"] == pytest.approx(1.5)
-    assert "within noise" not in margins_of(judged(blend=(-0.02, 0.01)))["judge"]["in_words"]
+    assert compute_margins(judged(saw="target", blend=(0.005, 0.01)))["judge"]["standard_errors"] == pytest.approx(1.5)
+    assert "within noise" not in compute_margins(judged(blend=(-0.02, 0.01)))["judge"]["in_words"]
 
 
 def test_a_challenger_that_won_may_fall_back():
-    told = margins_of(judged("partial", blend=(0.02, 0.01), partial=(0.08, 0.02)))["judge"]
+    told = compute_margins(judged("partial", blend=(0.02, 0.01), partial=(0.08, 0.02)))["judge"]
     assert told["standard_errors"] == pytest.approx(1.5)
     assert PARTIAL in told["in_words"]
 
 
 def test_heads_that_answer_alike_and_heads_that_were_not_judged_have_no_margin():
-    assert margins_of(judged(blend=(0.0, 0.0))) == {}
-    row, *_ = decided(judged())
-    assert (row["margin"], reason_and_margin(row)) == (None, "because")
+    assert compute_margins(judged(blend=(0.0, 0.0))) == {}
+    row, *_ = list_decisions(judged())
+    assert (row["margin"], format_reason(row)) == (None, "because")
 
 
 @pytest.mark.parametrize(("share", "far"), [(0.65, 1.0), (0.60, 0.0), (0.80, 4.0), (0.50, 2.0)])
 def test_verification_is_judged_by_the_errors_of_its_own_test(share, far):
     facts = {"admitted": share > 0.6, "favours_candidates": share, "needed": 0.6, "photos": 100, "reason": "so"}
-    told = margins_of({**judged(), "verification": facts})["verification"]
+    told = compute_margins({**judged(), "verification": facts})["verification"]
     assert told["standard_errors"] == pytest.approx(far, abs=1e-9)
     assert told["within_noise"] == (told["standard_errors"] <= 1)
 
@@ -66,15 +66,15 @@ def paper(chosen, supports, agreement, **more):
 def test_the_papers_carrier_flips_where_the_nearest_of_its_conditions_does():
     supports = {"original": [60, 62, 64], "partial": [70, 72, 74], "adaptive": [69, 72, 72]}
     same = dict.fromkeys(supports, 0.5)
-    told = margins_of(paper("partial", supports, same))["carrier"]
+    told = compute_margins(paper("partial", supports, same))["carrier"]
     # partial reaches 1, 0 and 2 images more than adaptive: 1 ± 1/√3
     assert told["standard_errors"] == pytest.approx(math.sqrt(3))
     assert "soft/adaptive reaches -1.0 ± 0.6 images against soft/partial" in told["in_words"]
     wider = {**supports, "adaptive": [80, 82, 84]}
-    told = margins_of(paper("adaptive", wider, same))["carrier"]
+    told = compute_margins(paper("adaptive", wider, same))["carrier"]
     assert told["standard_errors"] == 0  # agreement is not lowered, by nothing at all
     assert told["within_noise"]
-    apart = margins_of(paper("adaptive", wider, {**same, "adaptive": 0.9}))["carrier"]
+    apart = compute_margins(paper("adaptive", wider, {**same, "adaptive": 0.9}))["carrier"]
     assert apart["standard_errors"] == pytest.approx(0.4 / math.sqrt((0.25 + 0.09) / 100))
 
 
@@ -86,14 +86,14 @@ def test_what_an_older_map_does_not_keep_is_not_guessed():
     )
     for one in head["evidence"]["candidates"].values():
         del one["supports"]
-    assert margins_of(head) == {}
+    assert compute_margins(head) == {}
 
 
 def test_conditions_combine_as_rules_do():
     weak, strong = Condition(1.0, 1.0, "weak"), Condition(3.0, 1.0, "strong")
-    assert every(weak, strong) is weak
-    assert some(weak, strong) is strong
-    assert every(~weak, strong).strength == -1
-    assert some(~weak, ~strong).what == "weak"
+    assert require_all(weak, strong) is weak
+    assert require_any(weak, strong) is strong
+    assert require_all(~weak, strong).strength == -1
+    assert require_any(~weak, ~strong).what == "weak"
     assert Condition(0.1, 0.0, "").strength == math.inf
     assert Condition(0.0, 0.0, "").strength == 0

@@ -12,8 +12,8 @@ from tests.maps.conftest import SPEC, photo, reopened
 from tfa.base.config import EncoderOptions, MapSpec
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
-from tfa.maps.confirmed import Confirmed, key_of
-from tfa.maps.merge import dropped_notes, keep_confirmed, merge_maps
+from tfa.maps.confirmed import Confirmed, make_image_key
+from tfa.maps.merge import keep_confirmed, merge_maps, note_dropped_calibrations
 from tfa.photos.token_cache import TokenCache
 from tfa.search.store import Where
 
@@ -75,7 +75,7 @@ def test_photos_that_show_places_of_both_are_found_by_verification(days):
     _, report = merge_maps([days.monday, days.friday])
     part = report.parts[1]
     shared = {one.image.rsplit("/", 1)[-1]: one.shows.rsplit("/", 1)[-1] for one in part.shared}
-    assert part.asked == 9
+    assert part.compared == 9
     assert shared.items() <= {f"{place:02d}.png": f"{place:02d}.png" for place in (8, 9, 11)}.items()
     assert shared
     assert all(one.matches > 0 for one in part.shared)
@@ -106,7 +106,7 @@ def test_what_cannot_be_merged_is_refused(days):
 
 def test_calibrations_that_are_dropped_are_named_with_their_command(days, camera):
     days.friday.calibrate(camera, name="dark", score=False)
-    [note] = dropped_notes([days.monday, days.friday], days.folder / "week.tfa")
+    [note] = note_dropped_calibrations([days.monday, days.friday], days.folder / "week.tfa")
     assert "calibration dark is dropped" in note
     assert "--name dark" in note
 
@@ -114,14 +114,14 @@ def test_calibrations_that_are_dropped_are_named_with_their_command(days, camera
 def test_what_was_confirmed_is_read_back_and_joined(days):
     images = days.monday.images
     kept = Confirmed().watched(images, 100)
-    kept.last[key_of(images[2])] = 150
+    kept.last[make_image_key(images[2])] = 150
     kept.write(days.folder / "monday.tfa")
     assert Confirmed.read(days.folder / "monday.tfa") == kept
     merged, _ = merge_maps([days.monday, days.friday])
     merged.save(days.folder / "week.tfa")
     keep_confirmed([days.monday, days.friday], merged)
     assert Confirmed.read(days.folder / "week.tfa").last == kept.last
-    later = Confirmed({key_of(images[2]): 90}, {key_of(images[2]): 170, key_of(images[3]): 120})
+    later = Confirmed({make_image_key(images[2]): 90}, {make_image_key(images[2]): 170, make_image_key(images[3]): 120})
     joined = kept.with_later(later)
     assert (joined.since_of(images[2]), joined.last_of(images[2]), joined.last_of(images[3])) == (90, 170, 120)
     fewer = joined.watched([*images[:2], *days.friday.images[-1:]], 500)

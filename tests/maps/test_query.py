@@ -1,4 +1,4 @@
-"""Building and asking a map."""
+"""Building and querying a map."""
 
 import json
 from functools import partial

@@ -119,7 +119,7 @@ def test_removed_images_are_not_found_and_do_not_count(reduced, tmp_path, town, 
     again = reopened(tmp_path / "town.tfa")
     assert not {2, 3, 9} & {hit for found in answers(again, photos) for hit, _ in found}
     tokens = again.state.head.scorer.query_vectors
-    [vectors] = [tokens(batch) for _, batch in again.encoded_batches(photos[:4])]
+    [vectors] = [tokens(batch) for _, batch in again.encode_batches(photos[:4])]
     result, engine = again.engine().search(vectors, 1), again.engine()
     rows = engine.reduced.rows.take(again.rows).astype(np.float64)
     scores = engine.reduced.reduction.of_queries(np.asarray(vectors)).astype(np.float64) @ rows.T
@@ -195,7 +195,7 @@ def test_a_query_reads_no_more_full_rows_than_it_scores_again(town, cache, camer
     width = again.state.spaces.spaces[0].halves.width
     monkeypatch.setattr(QuantisedRows, "inner", lambda self, f: read.append((self, len(f))) or plain(self, f))
     again.engine().search(
-        again.state.head.scorer.query_vectors(next(iter(again.encoded_batches([sorted(camera.iterdir())[0]])))[1]), 1
+        again.state.head.scorer.query_vectors(next(iter(again.encode_batches([sorted(camera.iterdir())[0]])))[1]), 1
     )
     axes = again.state.spaces.spaces[0].side.axes
     rows = [len(own) for own, _ in read if own.width == width and own.stored is not axes.stored]

@@ -22,7 +22,7 @@ def test_frames_are_answered_as_a_tracker_answers_them(place_map, frames):
     tracker = place_map.follow(k=3)
     assert answers == [tracker.step(frame) for frame in frames]
     assert [answer.hits[0].id for answer in answers[4:]] == list(range(7, 12))
-    assert [answer.adapted_by for answer in answers] == list(range(len(frames)))
+    assert [answer.adaptation_photos for answer in answers] == list(range(len(frames)))
 
 
 def test_a_removed_image_is_no_state(place_map, frames):

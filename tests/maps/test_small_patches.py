@@ -12,7 +12,7 @@ from tfa.base.config import MapSpec, VerifySpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
-from tfa.verification.compaction import restored
+from tfa.verification.compaction import restore_rows
 from tfa.verification.patch_store import CompactTokens
 
 SMALL = VerifySpec(patches="small")
@@ -128,9 +128,9 @@ def test_a_map_that_lost_its_deviations_is_damaged(small_map, tmp_path):
     header = json.loads((tmp_path / "m.tfa" / "map.json").read_text("utf-8"))
     assert header["verification"]["spec"]["patches"] == "small"
     header["verification"]["spec"]["patches"] = "full"
-    from tfa.maps.folder.header import digest_of
+    from tfa.maps.folder.header import compute_digest
 
-    header["digest"] = digest_of(header)
+    header["digest"] = compute_digest(header)
     (tmp_path / "m.tfa" / "map.json").write_text(json.dumps(header), "utf-8")
     with pytest.raises(BadMap, match="int8 of 16 patches × 12 bytes"):
         reopened(tmp_path / "m.tfa")
@@ -144,4 +144,4 @@ def test_maps_written_before_there_were_small_patches_are_full(name):
     assert compact.spec.patches == "full"
     rows = np.concatenate([np.asarray(chunk) for chunk in compact.chunks])
     assert rows.dtype == np.int8
-    np.testing.assert_array_equal(compact.rows(range(len(compact))), restored(rows))
+    np.testing.assert_array_equal(compact.rows(range(len(compact))), restore_rows(rows))

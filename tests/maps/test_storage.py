@@ -13,7 +13,7 @@ from tfa.bench.speed.synthetic_maps import synthetic_head
 from tfa.bench.speed.synthetic_states import SyntheticEncoder, synthetic_state
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
-from tfa.maps import query as asking
+from tfa.maps import query as map_query
 from tfa.photos.images import as_rgb
 from tfa.search.quantised_rows import QuantisedRows
 
@@ -150,6 +150,6 @@ def test_a_prepared_map_stays_so_when_it_grows(tmp_path):
 
 
 def test_small_maps_of_floats_are_searched_plainly():
-    place_map = large("original", "float32", images=asking.COARSE_FROM - 1)
+    place_map = large("original", "float32", images=map_query.COARSE_FROM - 1)
     place_map.prepare()
     assert place_map.engine().name == "exact"

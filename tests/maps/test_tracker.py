@@ -13,16 +13,16 @@ from tfa.base.files import BadFile
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
-from tfa.maps.tracker import motion_along, places_of
-from tfa.maps.verification import Question
-from tfa.online.adapted_scorer import described_photos
+from tfa.maps.tracker import choose_map_motion, read_places
+from tfa.maps.verification import QueryParams
+from tfa.online.adapted_scorer import describe_photos
 from tfa.online.follow import follow_scores
 from tfa.online.motion import OrderMotion, PositionMotion
 from tfa.photos.images import as_rgb
 from tfa.photos.positions import Position
 from tfa.verification.patch_store import PhotoPairs
 
-EMPTY = {"seen": 0, "counted": 0, "adapted_by": 0, "shift": None, "bias_spread": None}
+EMPTY = {"seen": 0, "counted": 0, "adaptation_photos": 0, "shift": None, "bias_spread": None}
 
 
 @pytest.fixture
@@ -45,13 +45,13 @@ def test_answers_are_those_of_the_stream(place_map, frames, verify):
     compact = place_map.state.compact
     pairs = PhotoPairs(compact, tokens, (4, 4), np.arange(14)) if verify else None
     stream = follow_scores(
-        scorer, described_photos(scorer, tokens), pairs, candidates=5 if verify else 0, motion=OrderMotion(14, 2.0)
+        scorer, describe_photos(scorer, tokens), pairs, candidates=5 if verify else 0, motion=OrderMotion(14, 2.0)
     )
     for answer, frame in zip(answers, stream, strict=True):
         belief = frame.belief
         assert answer.lost == pytest.approx(belief.lost, abs=1e-9)
         assert answer.confidence == pytest.approx(belief.confidence)
-        assert answer.adapted_by == frame.adapted_by
+        assert answer.adaptation_photos == frame.adaptation_photos
         assert bool(answer.hits) != belief.is_lost
         if answer.hits:
             assert answer.hits[0].id == belief.best
@@ -70,7 +70,7 @@ def test_photos_that_are_no_frames_are_adapted_and_verified_alone(place_map, fra
     assert tracker.state["lost"] is None
     plain = answers_of(place_map.follow(k=2, sequence=False, online=False), frames)
     assert [answer.hits for answer in plain] == [answer.hits for answer in place_map.query_many(frames, k=2)]
-    assert {answer.adapted_by for answer in plain} == {0}
+    assert {answer.adaptation_photos for answer in plain} == {0}
 
 
 def test_tokens_are_answered_as_the_photo_is(place_map, frames):
@@ -104,7 +104,7 @@ def test_a_blank_and_an_unreadable_photo_are_told_and_passed_over(place_map, fra
     taught = tracker.state["counted"]
     absent = tracker.step(tmp_path / "absent.png")
     assert "absent.png" in absent.error
-    assert (absent.hits, absent.confidence, absent.adapted_by) == ([], 0.0, taught)
+    assert (absent.hits, absent.confidence, absent.adaptation_photos) == ([], 0.0, taught)
     assert 0 < absent.lost < 1
     assert answers_of(tracker, frames[7:10])[-1].hits[0].id == 9
 
@@ -116,11 +116,11 @@ def test_the_map_may_be_edited_in_between(place_map, frames, tmp_path):
     place_map.remove([6])
     answer = tracker.step(frames[6])
     assert 6 not in {hit.id for hit in answer.hits}
-    assert answer.adapted_by == 6  # what was learnt is kept
+    assert answer.adaptation_photos == 6  # what was learnt is kept
     place_map.add([photo(tmp_path / "new.png", 50)])
     assert tracker.step(frames[7]).hits[0].id == 7
     found = single.step(photo(tmp_path / "seen.png", 50, light=0.8))
-    assert (found.hits[0].id, found.adapted_by) == (14, 6)
+    assert (found.hits[0].id, found.adaptation_photos) == (14, 6)
     place_map.remove([*range(6), *range(7, 14)])
     with pytest.raises(BadSpec, match="at least 2 images"):
         tracker.step(frames[0])
@@ -131,7 +131,7 @@ def test_another_head_starts_anew(place_map, frames, camera):
     answers_of(tracker, frames[:6])
     place_map.remove([0, 1])
     place_map.refit()
-    assert tracker.step(frames[6]).adapted_by == 0
+    assert tracker.step(frames[6]).adaptation_photos == 0
     place_map.calibrate(camera)
     assert tracker.calibration == "none"  # as it was when the tracker was made
     calibrated = place_map.follow(sequence=False)
@@ -158,25 +158,25 @@ def test_what_was_learnt_can_be_kept_inspected_and_forgotten(place_map, frames, 
 def test_photos_of_one_camera_are_asked_differently_and_of_the_map_as_it_becomes(place_map, saved, frames):
     tracker, same = place_map.follow(sequence=False), place_map.follow(k=3, sequence=False, verify=True)
     for frame in frames[:5]:
-        tracker.turn_to(place_map, Question(k=3, verify=True), sequence=False)
+        tracker.rebind(place_map, QueryParams(k=3, verify=True), sequence=False)
         assert tracker.step(frame) == same.step(frame)
-    tracker.turn_to(place_map, Question(k=1), sequence=True)
+    tracker.rebind(place_map, QueryParams(k=1), sequence=True)
     answer = tracker.step(frames[4])  # shows what the photo before did, but is the first frame
     lost = answer.lost
-    assert (answer.adapted_by, answer.hits) == (5, [])  # one frame is not enough
+    assert (answer.adaptation_photos, answer.hits) == (5, [])  # one frame is not enough
     assert lost < 0.9  # but tells something
-    tracker.turn_to(place_map, Question(k=1), sequence=True)
+    tracker.rebind(place_map, QueryParams(k=1), sequence=True)
     assert tracker.step(frames[5]).lost < lost  # goes on
     edited = reopened(saved)
     edited.remove([6])
-    tracker.turn_to(edited, Question(k=14), sequence=True)
+    tracker.rebind(edited, QueryParams(k=14), sequence=True)
     assert 6 not in {hit.id for hit in tracker.step(frames[6]).hits}
     edited.remove([place for place in range(13) if place != 6])
     with pytest.raises(BadSpec, match="at least 2 images"):
-        tracker.turn_to(edited, Question(), sequence=True)
-    tracker.turn_to(edited, Question(), sequence=False)
+        tracker.rebind(edited, QueryParams(), sequence=True)
+    tracker.rebind(edited, QueryParams(), sequence=False)
     answer = tracker.step(frames[7])
-    assert ([hit.id for hit in answer.hits], answer.lost, answer.adapted_by) == ([13], None, 7)
+    assert ([hit.id for hit in answer.hits], answer.lost, answer.adaptation_photos) == ([13], None, 7)
 
 
 def test_an_opened_map_is_followed_as_the_one_that_was_saved(saved, place_map, frames):
@@ -193,7 +193,7 @@ def built(town, **kept):
 def test_maps_of_every_head_and_storage_and_ensembles_are_followed(town, cache, frames, head, storage):
     answers = answers_of(built(town, head=head, storage=storage, ensemble=True).follow(verify=True), frames)
     assert np.mean([answer.hits[0].id == place for place, answer in enumerate(answers[4:], 4) if answer.hits]) > 0.8
-    assert [answer.adapted_by for answer in answers] == list(range(14))
+    assert [answer.adaptation_photos for answer in answers] == list(range(14))
 
 
 @pytest.mark.parametrize("storage", ["float32", "float16", "int7"])
@@ -219,7 +219,7 @@ def test_a_judged_map_may_be_edited_saved_and_calibrated(town, cache, frames, ca
     judged.remove([5])
     judged.add([photo(tmp_path / "new.png", 50)])
     found = tracker.step(photo(tmp_path / "seen.png", 50, light=0.8))
-    assert (found.hits[0].id, found.adapted_by) == (14, 5)
+    assert (found.hits[0].id, found.adaptation_photos) == (14, 5)
     assert 5 not in {hit.id for hit in tracker.step(frames[5]).hits}
     tracker.save(tmp_path / "camera.safetensors")
     again = reopened(tmp_path / "judged.tfa").follow(sequence=False, verify=False)
@@ -244,14 +244,14 @@ def test_moves_follow_positions_where_all_images_have_them_and_are_in_no_order(p
         for i, r in zip(where, images, strict=True)
     ]
     for records in (plane, globe):
-        assert isinstance(motion_along(records, 2.0), PositionMotion)
-        steps = np.linalg.norm(np.diff(places_of(records), axis=0), axis=1)
+        assert isinstance(choose_map_motion(records, 2.0), PositionMotion)
+        steps = np.linalg.norm(np.diff(read_places(records), axis=0), axis=1)
         np.testing.assert_allclose(
             steps / steps.min(), np.abs(np.diff(where)) / np.abs(np.diff(where)).min(), rtol=1e-6
         )
     drive = [dataclasses.replace(r, position=Position(x=float(i), y=0.0)) for i, r in enumerate(images)]
     for records in (images, drive, [*plane[:-1], images[-1]], [*plane[:-1], globe[-1]]):
-        assert isinstance(motion_along(records, 2.0), OrderMotion)
+        assert isinstance(choose_map_motion(records, 2.0), OrderMotion)
 
 
 def test_what_cannot_be_asked_is_refused_before_photos_are_read(place_map):

@@ -13,10 +13,10 @@ from tfa.base.config import MapSpec, VerifySpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
 from tfa.maps import PlaceMap
-from tfa.maps.confidence import SURE
+from tfa.maps.confidence import SURE_CONFIDENCE
 from tfa.photos.images import as_rgb
-from tfa.verification.matching import matches
-from tfa.verification.reranking import fused
+from tfa.verification.matching import find_matches
+from tfa.verification.reranking import combine_scores
 
 
 def tokens_of(photos):
@@ -69,11 +69,11 @@ def test_answers_are_ordered_by_the_fused_score_and_the_rest_follows(place_map, 
     for row, answer in enumerate(answers):
         ranked = np.argsort(-scores[row], kind="stable")
         query = compact.compaction.compact(np.asarray(tokens.patches[row]))
-        found = [matches(query, image[None], (4, 4), (4, 4))[0] for image in compact.rows(ranked[:count])]
+        found = [find_matches(query, image[None], (4, 4), (4, 4))[0] for image in compact.rows(ranked[:count])]
         votes, counts = np.array([one.evidence for one in found]), np.array([one.count for one in found])
         own = scores[row].astype(np.float64)
         z = (own - own.mean()) / own.std()
-        standing = fused(z[ranked[:count]], votes)
+        standing = combine_scores(z[ranked[:count]], votes)
         order = np.argsort(-standing, kind="stable")
         assert [hit.id for hit in answer] == [*ranked[:count][order], *ranked[count:]]
         assert [hit.matches for hit in answer] == [*counts[order], *[None] * (14 - count)]
@@ -112,7 +112,7 @@ def test_a_map_verifies_as_many_candidates_as_pay(place_map, camera, dusk):
 def test_only_a_verified_and_confident_hit_is_sure(place_map, dusk):
     for hit in place_map.query(dusk, k=99, verify=True):
         assert hit.sure == hit.to_dict()["sure"]
-        assert hit.confidence >= SURE or not hit.sure
+        assert hit.confidence >= SURE_CONFIDENCE or not hit.sure
     assert not any(hit.sure for hit in place_map.query(dusk, k=99, verify=False))
 
 

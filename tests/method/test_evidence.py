@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfa.method.evidence.rows import NOBODY, row_facts, row_tops, standardised
+from tfa.method.evidence.rows import NO_ANSWER, row_facts, row_tops, standardised
 from tfa.method.evidence.support import SAME, Candidate, Mask, agreement, correlation, dispersion_penalised, support
 
 
@@ -32,10 +32,10 @@ def test_beats_needs_more_support_and_one_pair_that_does_not_lose():
 
 
 def test_a_pseudo_query_with_everything_masked_counts_nowhere():
-    tops = np.array([[0, NOBODY, 2], [0, 1, 2], [0, NOBODY, 1]])
+    tops = np.array([[0, NO_ANSWER, 2], [0, 1, 2], [0, NO_ANSWER, 1]])
     assert support(tops) == pytest.approx((2 + 3 + 2) / 3)
     assert agreement(tops) == (1.0, 0.5, 0.5)
-    assert agreement(np.full((3, 2), NOBODY)) == (0, 0, 0)
+    assert agreement(np.full((3, 2), NO_ANSWER)) == (0, 0, 0)
 
 
 def test_row_facts_by_hand():
@@ -46,7 +46,7 @@ def test_row_facts_by_hand():
     np.testing.assert_allclose(facts.spread, [np.std([1, 2, 3]), 0, 2])
     np.testing.assert_allclose(facts.peak, [1 / np.std([1, 2, 3]), 0, 1])
     everything = row_facts(np.ones((1, 3)), (np.zeros(3, int), np.arange(3)))
-    assert everything.top[0] == NOBODY
+    assert everything.top[0] == NO_ANSWER
     assert everything.peak[0] == 0
 
 

@@ -17,7 +17,7 @@ from tfa.method.second_order_head import assemble_second_order
 from tfa.method.second_order_space import _by_covariance, _dual
 from tfa.reference import database as plain
 from tfa.reference import second_order as reference
-from tfa.verification.judged_head import not_judged
+from tfa.verification.judged_head import make_unjudged_evidence
 
 EXACT = 1e-8  # float64: what eigenvectors of near eigenvalues leave
 FLOAT32 = 2e-3  # of scores whose terms are divided by small spreads
@@ -133,13 +133,13 @@ def test_a_calibrated_head_equals_the_plain_formulas(carrier):
     describe = lambda tokens: np.stack([reference.descriptor(p, directions) for p in tokens.patches])  # noqa: E731
     mean, gamma = reference.target_mean(pca, describe(target)), {"partial": 0.5, "full": 1.0}.get(carrier)
     decisions = fitted.decisions(carrier, centring=True)
-    centred = assemble_second_order(fitted, decisions, not_judged(fitted, decisions), target)
+    centred = assemble_second_order(fitted, decisions, make_unjudged_evidence(fitted, decisions), target)
     assert centred.saw == "target"
     if gamma is not None:
         expected = reference.whitened_from(mean, pca, describe(queries), described, gamma)
         np.testing.assert_allclose(centred.scores(queries), expected, atol=EXACT)
     decisions = fitted.decisions(carrier, centring=True, score=True)
-    both = assemble_second_order(fitted, decisions, not_judged(fitted, decisions), target)
+    both = assemble_second_order(fitted, decisions, make_unjudged_evidence(fitted, decisions), target)
     rows, plainly = centred.scores(target), centred.scores(queries)
     block = fitted.spaces[0].pseudo_scores(decisions.kernel("second_order", 0))(0, len(database))
     sigma = plain.median_spread(block, plain.allowed(described)) if carrier != "full" else np.median(rows.std(axis=1))

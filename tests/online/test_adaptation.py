@@ -15,8 +15,8 @@ from tfa.method.carriers import carrier_terms
 from tfa.method.head import replica_scorer
 from tfa.method.score_calibration import usual_scores
 from tfa.online.adaptation import Adaptation
-from tfa.online.adapted_scorer import AdaptedScorer, DescribedPhoto, described_photos, head_digest
-from tfa.online.score_window import FEWEST, ScoreWindow
+from tfa.online.adapted_scorer import AdaptedScorer, DescribedPhoto, describe_photos, digest_head
+from tfa.online.score_window import MIN_ROWS, ScoreWindow
 from tfa.pipeline import calibrate, fit, fit_second_order
 from tfa.reference import second_order as plain
 from tfa.reference.database import Pca
@@ -37,14 +37,14 @@ def paper():
 
 def rows_of(scorer, tokens, **given):
     adapted = AdaptedScorer(scorer, **given)
-    return np.stack([adapted.step(photo) for photo in described_photos(scorer, tokens)]), adapted
+    return np.stack([adapted.step(photo) for photo in describe_photos(scorer, tokens)]), adapted
 
 
 def test_a_stream_equals_the_plain_form(second):
     database, stream = (second.sides[0].describe(tokens, True, "float64").descriptors for tokens in (PLACES, STREAM))
     rows, adapted = rows_of(second, STREAM)
     expected = plain.online_scores(Pca.fit(database), stream, database)
-    assert FEWEST < adapted.counted <= len(STREAM)
+    assert MIN_ROWS < adapted.counted <= len(STREAM)
     np.testing.assert_allclose(rows, expected, atol=1e-5)
 
 
@@ -54,7 +54,7 @@ def test_the_first_photo_is_answered_by_the_head_alone_bit_for_bit(second, paper
     rows, _ = rows_of(scorer, STREAM)
     own = scorer.scores(STREAM)
     assert np.array_equal(rows[0], own[0])
-    assert not np.allclose(rows[FEWEST + 1 :], own[FEWEST + 1 :], atol=1e-4)
+    assert not np.allclose(rows[MIN_ROWS + 1 :], own[MIN_ROWS + 1 :], atol=1e-4)
     alone, _ = rows_of(scorer, STREAM, adapts=False)
     assert np.array_equal(alone, own)
 
@@ -69,7 +69,7 @@ def test_a_head_without_coordinates_adapts_its_scores_alone(paper):
     scorer = replica_scorer([(1.0, branch, carrier_terms("original"))], paper.spec, "float32", Spill())
     own = scorer.scores(STREAM)
     rows, adapted = rows_of(scorer, STREAM)
-    assert np.array_equal(rows[:FEWEST], own[:FEWEST])
+    assert np.array_equal(rows[:MIN_ROWS], own[:MIN_ROWS])
     assert adapted.counted == adapted.adaptation.seen == len(STREAM)
     sigma = np.median(own[:-1].std(axis=1))
     usual = usual_scores(own[:-1] / sigma)
@@ -126,7 +126,7 @@ def test_images_that_are_not_to_be_found_have_no_column(second):
 
 
 def test_it_survives_the_disk_and_goes_on_alike(second, tmp_path):
-    photos = list(described_photos(second, STREAM))
+    photos = list(describe_photos(second, STREAM))
     one = AdaptedScorer(second)
     for photo in photos[:60]:
         one.step(photo)
@@ -149,9 +149,9 @@ def test_it_survives_the_disk_and_goes_on_alike(second, tmp_path):
 
 
 def test_an_adaptation_is_of_the_sides_that_describe_photos(second, paper):
-    assert head_digest(second) == head_digest(fit_second_order(PLACES, dtype="float64").scorer(0))
-    assert head_digest(second) != head_digest(fit_second_order(STREAM, dtype="float64").scorer(0))
-    assert head_digest(paper.scorer(0)) != head_digest(paper.scorer(1))
+    assert digest_head(second) == digest_head(fit_second_order(PLACES, dtype="float64").scorer(0))
+    assert digest_head(second) != digest_head(fit_second_order(STREAM, dtype="float64").scorer(0))
+    assert digest_head(paper.scorer(0)) != digest_head(paper.scorer(1))
 
 
 def test_a_window_forgets_the_oldest_and_knows_images_by_their_ids():

@@ -7,7 +7,7 @@ from tests.online.test_sequence_filter import KnownEvidence
 from tests.worlds import seen_again, world
 from tfa.base.config import HeadSpec
 from tfa.base.tokens import Tokens
-from tfa.online.adapted_scorer import AdaptedScorer, described_photos
+from tfa.online.adapted_scorer import AdaptedScorer, describe_photos
 from tfa.online.follow import Follower, follow_scores
 from tfa.online.motion import OrderMotion
 from tfa.online.sequence_filter import SequenceFilter, SequenceSpec
@@ -26,7 +26,7 @@ def scorer():
 
 @pytest.fixture(scope="module")
 def photos(scorer):
-    return list(described_photos(scorer, STREAM))
+    return list(describe_photos(scorer, STREAM))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_frames_are_made_of_the_three_parts(scorer, photos, evidence):
     frames = list(follow_scores(scorer, photos, evidence, candidates=7, motion=MOTION))
     adapted, path = AdaptedScorer(scorer), SequenceFilter(MOTION)
     for number, (frame, photo) in enumerate(zip(frames, photos, strict=True)):
-        assert frame.adapted_by == adapted.counted
+        assert frame.adaptation_photos == adapted.counted
         row = adapted.step(photo)
         assert np.array_equal(frame.scores, row)
         ranked = rerank(row[None], 7, 7, KnownEvidence(evidence.evidence[[number]]))
@@ -56,10 +56,10 @@ def test_frames_are_made_of_the_three_parts(scorer, photos, evidence):
 def test_without_a_motion_there_is_no_belief_and_without_online_no_adaptation(scorer, photos):
     frames = list(follow_scores(scorer, photos, online=False))
     assert np.array_equal(np.stack([frame.scores for frame in frames]), scorer.scores(STREAM))
-    assert all(frame.belief is None and frame.adapted_by == 0 for frame in frames)
+    assert all(frame.belief is None and frame.adaptation_photos == 0 for frame in frames)
     adapted = list(follow_scores(scorer, photos))
     assert np.array_equal(adapted[0].scores, frames[0].scores)
-    assert adapted[-1].adapted_by > 10
+    assert adapted[-1].adaptation_photos > 10
 
 
 def test_later_frames_never_change_earlier_ones(scorer, photos, evidence):
@@ -82,7 +82,7 @@ def test_standing_still_leaves_the_belief_as_it_is(scorer, photos):
 
 
 def test_a_jump_a_gap_and_a_blank_photo(scorer, photos):
-    blank = next(described_photos(scorer, Tokens(np.zeros((1, 12, 6)))))
+    blank = next(describe_photos(scorer, Tokens(np.zeros((1, 12, 6)))))
     stream = [*photos[:15], *photos[40:50], blank, *photos[51:60]]
     places = [*range(15), *range(40, 60)]
     found = beliefs(follow_scores(scorer, stream, motion=MOTION))
@@ -104,5 +104,5 @@ def test_a_reset_forgets(scorer, photos):
 
 def test_any_head_of_the_paper_can_be_followed():
     scorer = fit(PLACES, HeadSpec(words=4)).scorer("ensemble")
-    frames = list(follow_scores(scorer, described_photos(scorer, STREAM), motion=MOTION))
+    frames = list(follow_scores(scorer, describe_photos(scorer, STREAM), motion=MOTION))
     assert np.mean([belief.best == i for i, belief in enumerate(beliefs(frames))]) > 0.8

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from tfa.errors import BadSpec
 from tfa.online.motion import (
-    FARTHEST,
-    LEAST,
-    MOST_NEIGHBOURS,
+    _MAX_NEIGHBORS,
+    MAX_STEPS_PER_FRAME,
+    MIN_SHARE,
     PACES,
     SPEEDS,
     OrderMotion,
     PositionMotion,
+    choose_motion,
+    estimate_step,
     is_drive,
-    metres,
-    motion_of,
-    usual_step,
+    project_to_meters,
 )
 
 
@@ -29,7 +29,7 @@ def plain_moves(distances, pace):
     moves = np.zeros(distances.shape)
     for i, row in enumerate(distances):
         for j, distance in enumerate(row):
-            if abs(distance) <= FARTHEST:
+            if abs(distance) <= MAX_STEPS_PER_FRAME:
                 moves[i, j] = math.exp(-max(abs(distance - pace) / breadth - 1, 0))
     return moves
 
@@ -55,22 +55,22 @@ def test_moves_by_position_equal_the_plain_formula(seed, images, grid):
     generator = np.random.default_rng(seed)
     places = generator.normal(0, 20, (images, 2))
     places = np.round(places / grid) * grid if grid else places
-    distances = np.linalg.norm(places[:, None] - places[None], axis=-1) / usual_step(places)
+    distances = np.linalg.norm(places[:, None] - places[None], axis=-1) / estimate_step(places)
     believed = generator.random((len(SPEEDS), images))
     motion = PositionMotion(places, 2.0)
     moved = motion.moved(believed)
     np.testing.assert_allclose(moved.sum(axis=1), believed.sum(axis=1))
     for own, after, speed in zip(believed, moved, SPEEDS, strict=True):
         moves = plain_moves(distances, speed)
-        moves[moves < LEAST * moves.max(axis=1, keepdims=True)] = 0
+        moves[moves < MIN_SHARE * moves.max(axis=1, keepdims=True)] = 0
         np.testing.assert_allclose(after, own @ (moves / moves.sum(axis=1, keepdims=True)), rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(motion.around(believed[0]), (distances <= 2.0) @ believed[0])
 
 
 def test_of_many_images_at_one_place_only_so_many_are_neighbours():
-    motion = PositionMotion(np.zeros((MOST_NEIGHBOURS + 30, 2)), 1.0)
-    reached = motion.moved(np.eye(1, MOST_NEIGHBOURS + 30).repeat(len(SPEEDS), axis=0))
-    assert ((reached > 0).sum(axis=1) == MOST_NEIGHBOURS).all()
+    motion = PositionMotion(np.zeros((_MAX_NEIGHBORS + 30, 2)), 1.0)
+    reached = motion.moved(np.eye(1, _MAX_NEIGHBORS + 30).repeat(len(SPEEDS), axis=0))
+    assert ((reached > 0).sum(axis=1) == _MAX_NEIGHBORS).all()
 
 
 def test_a_drive_moves_by_order_and_other_maps_by_position():
@@ -78,17 +78,17 @@ def test_a_drive_moves_by_order_and_other_maps_by_position():
     shuffled = np.random.default_rng(0).permutation(line)
     assert is_drive(line)
     assert not is_drive(shuffled)
-    assert isinstance(motion_of(40, line, 2.0), OrderMotion)
-    assert isinstance(motion_of(40, None, 2.0), OrderMotion)
-    assert isinstance(motion_of(40, shuffled, 2.0), PositionMotion)
-    assert usual_step(shuffled) == 1.0  # whatever the order
-    assert usual_step(np.zeros((5, 2))) == 1.0
+    assert isinstance(choose_motion(40, line, 2.0), OrderMotion)
+    assert isinstance(choose_motion(40, None, 2.0), OrderMotion)
+    assert isinstance(choose_motion(40, shuffled, 2.0), PositionMotion)
+    assert estimate_step(shuffled) == 1.0  # whatever the order
+    assert estimate_step(np.zeros((5, 2))) == 1.0
     gap = line + np.where(np.arange(40) >= 20, 500.0, 0.0)[:, None]
     assert is_drive(gap)
 
 
 def test_degrees_become_metres():
-    plane = metres(np.array([52.0, 52.001]), np.array([13.0, 13.001]))
+    plane = project_to_meters(np.array([52.0, 52.001]), np.array([13.0, 13.001]))
     east, north = plane[1] - plane[0]
     assert north == pytest.approx(111.19, abs=0.1)
     assert east == pytest.approx(111.19 * math.cos(math.radians(52.0005)), abs=0.1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.online.test_motion import plain_moves
 from tfa.errors import BadSpec
 from tfa.online.motion import PACES, OrderMotion
-from tfa.online.sequence_filter import SequenceFilter, SequenceSpec, log_likelihood, observation
+from tfa.online.sequence_filter import SequenceFilter, SequenceSpec, compute_log_likelihood, observe_frame
 from tfa.verification.reranking import Compared, rerank
 
 
@@ -47,17 +47,17 @@ def plain_filter(observed, trust, spec):
     moves = [plain_moves(index[None, :] - index[:, None], pace) for pace in PACES]
     moves = [own / own.sum(axis=1, keepdims=True) for own in moves]
     mu = math.sqrt(2 * math.log(images))
-    p = [[spec.being_found / (paces * images)] * images for _ in range(paces)]
-    lost, told = 1 - spec.being_found, []
+    p = [[spec.p_recover / (paces * images)] * images for _ in range(paces)]
+    lost, told = 1 - spec.p_recover, []
     for frame, x in enumerate(observed):
         if frame:
             total = [sum(p[v][i] for v in range(paces)) for i in range(images)]
             paced = [[(1 - spec.new_pace) * p[v][i] + spec.new_pace * total[i] / paces for i in range(images)]
                      for v in range(paces)]  # fmt: skip
-            found = lost * spec.being_found / (paces * images)
-            p = [[(1 - spec.getting_lost) * sum(paced[v][i] * moves[v][i, j] for i in range(images)) + found
+            found = lost * spec.p_recover / (paces * images)
+            p = [[(1 - spec.p_lost) * sum(paced[v][i] * moves[v][i, j] for i in range(images)) + found
                   for j in range(images)] for v in range(paces)]  # fmt: skip
-            lost = spec.getting_lost * sum(total) + (1 - spec.being_found) * lost
+            lost = spec.p_lost * sum(total) + (1 - spec.p_recover) * lost
         seen = [math.exp(trust * (mu * value - mu**2 / 2)) for value in x]
         p = [[p[v][j] * seen[j] for j in range(images)] for v in range(paces)]
         total = sum(map(sum, p)) + lost
@@ -67,7 +67,7 @@ def plain_filter(observed, trust, spec):
 
 
 def test_the_filter_equals_the_plain_formulas():
-    spec = SequenceSpec(getting_lost=0.05, being_found=0.3, new_pace=0.1, trust_unverified=0.7)
+    spec = SequenceSpec(p_lost=0.05, p_recover=0.3, new_pace=0.1, trust_unverified=0.7)
     scores = np.random.default_rng(0).normal(size=(10, 34))
     plain = plain_filter([plain_observation(row) for row in scores], 0.7, spec)
     path = SequenceFilter(OrderMotion(34, 1.0), spec)
@@ -86,7 +86,7 @@ def test_verified_frames_equal_the_plain_formulas():
     plain = plain_filter(observed, 0.3, SequenceSpec())
     path = SequenceFilter(OrderMotion(30, 2.0))
     for row, own, x, (places, lost) in zip(scores, evidence, observed, plain, strict=True):
-        np.testing.assert_allclose(observation(row, verified(row, own, 8)), x, rtol=1e-9)
+        np.testing.assert_allclose(observe_frame(row, verified(row, own, 8)), x, rtol=1e-9)
         belief = path.update(row, verified(row, own, 8))
         np.testing.assert_allclose(belief.places, places, rtol=1e-9)
         assert belief.lost == pytest.approx(lost, rel=1e-9)
@@ -157,7 +157,7 @@ def test_the_first_frame_is_answered_as_a_single_one():
     height = math.sqrt(2 * math.log(60))
     row = np.zeros(60)
     row[9] = 1.0
-    assert log_likelihood(observation(row), 1.0)[9] == pytest.approx(height * math.sqrt(59) - height**2 / 2)
+    assert compute_log_likelihood(observe_frame(row), 1.0)[9] == pytest.approx(height * math.sqrt(59) - height**2 / 2)
 
 
 def test_a_frame_that_tells_nothing_or_is_missing_only_moves():
@@ -169,7 +169,7 @@ def test_a_frame_that_tells_nothing_or_is_missing_only_moves():
     np.testing.assert_allclose(one.skip().places, two.update(np.full(60, 0.25)).places, rtol=1e-9)
     np.testing.assert_allclose(one.skip().places, two.update(np.full(60, np.nan)).places, rtol=1e-9)
     one.reset()
-    assert one.skip().lost == pytest.approx(1 - spec.being_found)
+    assert one.skip().lost == pytest.approx(1 - spec.p_recover)
 
 
 def test_what_is_believed_follows_images_that_come_and_go():

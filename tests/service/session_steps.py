@@ -16,12 +16,12 @@ def told(answer):
 
 def of_json(answer):
     hits = [(hit["id"], hit["score"], hit["confidence"], hit["matches"]) for hit in answer["hits"]]
-    return hits, answer["confidence"], answer["adapted_by"], answer["lost"]
+    return hits, answer["confidence"], answer["adaptation_photos"], answer["lost"]
 
 
 def of_tracker(answer):
     hits = [(hit.id, hit.score, hit.confidence, hit.matches) for hit in answer.hits]
-    return hits, answer.confidence, answer.adapted_by, answer.lost
+    return hits, answer.confidence, answer.adaptation_photos, answer.lost
 
 
 def followed(place_map, photos, **how):

@@ -6,7 +6,7 @@ import pytest
 
 from tests.service.conftest import ask, opened, picture
 from tfa.maps import confirmed
-from tfa.maps.confirmed import FILE, Confirmed, iso
+from tfa.maps.confirmed import CONFIRMED_FILE, Confirmed, format_time
 from tfa.maps.records import Hit
 from tfa.service import confirmations
 from tfa.service.confirmations import Confirmations
@@ -28,7 +28,7 @@ def test_a_sure_answer_confirms_its_image_across_a_restart(serve, town):
     assert {one for one, last in listed(client).items() if last is not None} == {3, 5}
     client.app.state.service.maps["town"].close()  # as at the end of a service
     kept, images = Confirmed.read(town), opened(town).images
-    assert {one.id: iso(kept.last_of(one)) for one in images} == listed(client)
+    assert {one.id: format_time(kept.last_of(one)) for one in images} == listed(client)
     assert all(kept.since_of(one) is not None for one in images)
     assert opened(town).state.revision == before  # no edit
     assert listed(serve(opened(town))) == listed(client)
@@ -39,7 +39,7 @@ def test_other_answers_confirm_nothing(town, given):
     kept = Confirmations(opened(town))
     kept.confirm(given)
     kept.close()
-    assert not (town / FILE).exists()
+    assert not (town / CONFIRMED_FILE).exists()
 
 
 def test_a_map_that_cannot_be_written_is_told_once_and_answers(town, monkeypatch, caplog):
@@ -66,7 +66,7 @@ def test_a_map_that_cannot_be_written_is_told_once_and_answers(town, monkeypatch
 
 
 def test_a_damaged_file_is_counted_anew(town, caplog):
-    (town / FILE).write_bytes(b"no tensors")
+    (town / CONFIRMED_FILE).write_bytes(b"no tensors")
     kept = Confirmations(opened(town))
     assert "is counted anew" in caplog.text
     kept.confirm([hit(3)])

@@ -11,7 +11,7 @@ import pytest
 from tests.maps.test_fast_maps import OtherArithmetic
 from tests.service.conftest import add, ask, ids, opened, picture, wait_until
 from tfa.maps import PlaceMap
-from tfa.maps import query as asking
+from tfa.maps import query as map_query
 from tfa.maps.folder import writer
 from tfa.photos.images import as_rgb
 from tfa.service import live_map
@@ -172,7 +172,7 @@ def test_what_another_process_wrote_is_read_before_the_next_edit(client, town):
 
 
 def test_a_map_that_another_process_edits_right_now_is_told(client, town):
-    with writer.editing(town):
+    with writer.hold_for_edit(town):
         answer = client.delete("/v1/images/3")
     assert answer.status_code == 409
     assert answer.json()["error"] == "town.tfa is being edited by another process; try again when it is done"
@@ -219,7 +219,7 @@ def test_a_map_is_packed_for_queries_before_it_is_ready_and_after_each_change(se
 
 
 def test_a_large_map_of_floats_answers_the_same_images_from_coarse_scores(serve, town, monkeypatch):
-    monkeypatch.setattr(asking, "COARSE_FROM", 2)
+    monkeypatch.setattr(map_query, "COARSE_FROM", 2)
     client = serve()
     live = client.app.state.service.maps["town"]
     assert live.current.engine("none").name == "bounded"

@@ -9,7 +9,7 @@ import pytest
 from tests.maps.conftest import photo
 from tests.service.conftest import ask, ids, opened, picture
 from tfa.maps import PlaceMap
-from tfa.maps.folder.header import HEADER
+from tfa.maps.folder.header import HEADER_FILE
 
 
 def best(client, place: int) -> int:
@@ -19,10 +19,10 @@ def best(client, place: int) -> int:
 
 
 def test_the_next_query_finds_what_another_process_added_and_sessions_go_on(client, town, tmp_path):
-    assert ask(client, picture(5), session="cam0").json()["adapted_by"] == 0
+    assert ask(client, picture(5), session="cam0").json()["adaptation_photos"] == 0
     opened(town).add([photo(tmp_path / "new.png", 40)], progress=False)
     assert best(client, 40) == 14
-    assert ask(client, picture(6), session="cam0").json()["adapted_by"] == 1
+    assert ask(client, picture(6), session="cam0").json()["adaptation_photos"] == 1
     opened(town).remove([14, 3])
     assert ask(client, picture(40), session="cam0", k=1).json()["hits"][0]["id"] != 14
     assert ids(client) == [0, 1, 2, *range(4, 14)]  # other requests look too
@@ -46,11 +46,11 @@ def test_a_map_is_read_again_only_when_its_header_is_another(client, town, monke
 
 @pytest.mark.parametrize("broken", ["header", "file", "encoder"])
 def test_what_is_not_whole_on_disk_is_never_served(client, town, caplog, broken):
-    header = (town / HEADER).read_bytes()
+    header = (town / HEADER_FILE).read_bytes()
     opened(town).remove([5])
-    whole = (town / HEADER).read_bytes()
+    whole = (town / HEADER_FILE).read_bytes()
     if broken == "header":
-        (town / HEADER).write_bytes(whole[:-20])
+        (town / HEADER_FILE).write_bytes(whole[:-20])
     elif broken == "file":  # the header came before a file that it names, as it does in a plain copy
         opened(town).add([photo(town.parent / "new.png", 40)], progress=False)
         [fresh] = town.glob("gallery-r000003*")
@@ -65,12 +65,12 @@ def test_what_is_not_whole_on_disk_is_never_served(client, town, caplog, broken)
     assert best(client, 5) == best(client, 5) == 5  # of the revision before
     assert caplog.text.count("town on disk cannot be read, revision 1 answers") == 1
     if broken == "header":
-        (town / HEADER).write_bytes(whole)
+        (town / HEADER_FILE).write_bytes(whole)
     else:
         shutil.move(kept, fresh)
         assert best(client, 40) == 14
     assert best(client, 5) != 5
-    (town / HEADER).write_bytes(header)
+    (town / HEADER_FILE).write_bytes(header)
     assert best(client, 5) == 5
 
 

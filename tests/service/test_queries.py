@@ -1,4 +1,4 @@
-"""Asking a served map gives what asking the map gives."""
+"""Queries to a served map are answered as by the map itself."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from tests.maps.conftest import photo
 from tests.service.conftest import add, ask, opened, picture
 from tfa.base.tokens import Tokens
-from tfa.maps.likeness import Likeness
-from tfa.maps.verification import Question
+from tfa.maps.shift import DomainShiftMonitor
+from tfa.maps.verification import QueryParams
 from tfa.photos.images import as_rgb
 from tfa.service import recent as kept_queries
 from tfa.service.recent import RecentQueries
@@ -181,7 +181,7 @@ def test_the_last_queries_say_together_how_many_are_recognised(client, monkeypat
     assert (recent["photos"], recent["expected_recall"]["photos"], recent["notice"]) == (5, 5, None)
     assert recent["expected_recall"]["share"] == pytest.approx(sum(told) / 5)
     assert recent["in_words"].startswith("of photos like these about ")
-    monkeypatch.setattr(Likeness, "common", 0.6)
+    monkeypatch.setattr(DomainShiftMonitor, "common", 0.6)
     assert "tfa calibrate town.tfa PHOTOS" in client.get("/v1/map").json()["recent"]["notice"]
     add(client, picture(77))  # an edit leaves the head as it is
     assert client.get("/v1/map").json()["recent"]["photos"] == 5
@@ -194,7 +194,7 @@ def test_queries_of_few_heads_are_kept(town, tmp_path, monkeypatch):
     place_map.calibrate(camera, "night")
     tokens = Tokens(*place_map.encoder.encode([as_rgb(camera[0])]), grid=place_map.encoder.grid)
     for name in ("none", "night"):
-        assert len(recent.hits(place_map, tokens, Question(k=2, calibration=name))[0]) == 2
+        assert len(recent.hits(place_map, tokens, QueryParams(k=2, calibration=name))[0]) == 2
     assert recent.summary(place_map.state)["photos"] == 1
     place_map.activate(None)
     assert recent.summary(place_map.state)["photos"] == 0

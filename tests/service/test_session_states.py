@@ -38,8 +38,8 @@ def test_the_least_recently_used_is_forgotten_also_on_disk(serve, town, monkeypa
     for name in ("a", "b", "a", "c"):
         ask(client, DRIVE[0], session=name)
     assert listed(client) == {"c": 1, "a": 2}
-    assert ask(client, DRIVE[1], session="b").json()["adapted_by"] == 0
-    assert ask(client, DRIVE[1], session="c").json()["adapted_by"] == 1
+    assert ask(client, DRIVE[1], session="b").json()["adaptation_photos"] == 0
+    assert ask(client, DRIVE[1], session="c").json()["adaptation_photos"] == 1
     assert 'tfa_sessions{map="town"} 2.0' in client.get("/metrics").text
     assert 'tfa_session_photos_total{map="town"} 6.0' in client.get("/metrics").text
     client.__exit__(None, None, None)
@@ -69,7 +69,7 @@ def test_sessions_can_be_looked_at_and_reset(serve, town):
     for gone in (client.get("/v1/sessions/cam0"), client.delete("/v1/sessions/cam0")):
         assert gone.status_code == 404
         assert "there is no session 'cam0' in town; /v1/sessions lists" in gone.json()["error"]
-    assert ask(client, DRIVE[3], session="cam0").json()["adapted_by"] == 0
+    assert ask(client, DRIVE[3], session="cam0").json()["adaptation_photos"] == 0
     assert sorted(client.delete("/v1/sessions").json()["reset"]) == ["cam0", "other", "still"]
     assert (listed(client), files(town)) == ({}, [])
     client.__exit__(None, None, None)
@@ -109,8 +109,8 @@ def test_another_head_starts_a_session_anew(serve, town, caplog):
     job = client.post("/v1/calibrations", files=files_of_a_camera, data={"name": "night"}).json()["job"]
     wait_until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] in ("done", "failed"))
     first = ask(client, STREAM[5], session="cam0").json()
-    assert (first["calibration"], first["adapted_by"]) == ("night", 0)
-    assert ask(client, STREAM[5], session="day", calibration="none").json()["adapted_by"] == 5
+    assert (first["calibration"], first["adaptation_photos"]) == ("night", 0)
+    assert ask(client, STREAM[5], session="day", calibration="none").json()["adaptation_photos"] == 5
     assert told(ask(client, STREAM[6], session="cam0")) == followed(opened(town), STREAM[5:7])[-1]
     client.post("/v1/calibrations", files=files_of_a_camera[:6], data={"name": "night"})
     wait_until(lambda: "session cam0 was learnt by a head that town.tfa no longer has" in caplog.text)

@@ -13,8 +13,8 @@ from tests.service.session_steps import DRIVE, STREAM, followed, listed, of_json
 from tests.service.test_query_queue import GatedEncoder
 from tfa.base.config import MapSpec
 from tfa.maps import PlaceMap
-from tfa.maps import query as asking
-from tfa.maps.verification import Question
+from tfa.maps import query as map_query
+from tfa.maps.verification import QueryParams
 from tfa.photos.images import as_rgb
 from tfa.service import sessions as kept
 from tfa.service.metrics import Metrics
@@ -41,7 +41,7 @@ def test_the_frames_of_a_drive_are_followed(client, town):
 
 
 def test_a_large_map_of_floats_has_sessions_too(serve, town, monkeypatch):
-    monkeypatch.setattr(asking, "COARSE_FROM", 2)
+    monkeypatch.setattr(map_query, "COARSE_FROM", 2)
     client = serve()
     assert client.app.state.service.maps["town"].current.engine("none").name == "bounded"
     answers = [told(ask(client, one, session="cam0")) for one in STREAM]
@@ -52,7 +52,7 @@ def test_a_photo_without_a_session_is_answered_by_the_map_alone(client, town):
     for one in STREAM:
         ask(client, one, session="cam0")
     plain = ask(client, DRIVE[3], k=14).json()
-    assert (plain["session"], plain["adapted_by"], plain["lost"]) == (None, 0, None)
+    assert (plain["session"], plain["adaptation_photos"], plain["lost"]) == (None, 0, None)
     alone = opened(town).query(as_rgb(DRIVE[3]), k=14)
     assert [(hit["id"], hit["score"]) for hit in plain["hits"]] == [(hit.id, hit.score) for hit in alone]
     assert listed(client) == {"cam0": 40}
@@ -117,18 +117,18 @@ def test_photos_of_one_batch_are_answered_in_their_order(town):
     encoder, place_map = GatedEncoder(), opened(town)
     own = kept.MapSessions(place_map, 4)
     queries = QueryQueue("town", lambda: place_map, encoder, ServiceSettings(batch_size=16), Metrics(), own)
-    queries.hits(as_rgb(DRIVE[0]), Question())
+    queries.hits(as_rgb(DRIVE[0]), QueryParams())
     assert encoder.entered.wait(10)
     names = ["a", None, "b", "a", "a", "b", None, "a"]
     photos = [as_rgb(DRIVE[number]) for number in range(8)]
     asked = [
-        queries.hits(one, Question(k=3), name and kept.SessionKey("", name))
+        queries.hits(one, QueryParams(k=3), name and kept.SessionKey("", name))
         for one, name in zip(photos, names, strict=True)
     ]
     broken = queries.hits(
-        photos[0].resize((1, 1)), Question(), kept.SessionKey("", "a")
+        photos[0].resize((1, 1)), QueryParams(), kept.SessionKey("", "a")
     )  # then every photo is encoded alone
-    last = queries.hits(photos[1], Question(k=3), kept.SessionKey("", "a"))
+    last = queries.hits(photos[1], QueryParams(k=3), kept.SessionKey("", "a"))
     encoder.gate.set()
     answers = [future.result(10) for future in (*asked, last)]
     with pytest.raises(RuntimeError, match="breaks the encoder"):
@@ -136,8 +136,8 @@ def test_photos_of_one_batch_are_answered_in_their_order(town):
     names, photos = [*names, "a"], [*photos, photos[1]]
     for name in ("a", "b"):
         rows = [row for row in range(9) if names[row] == name]
-        assert [(answers[row].adapted_by, answers[row].hits) for row in rows] == [
-            (answer.adapted_by, answer.hits)
+        assert [(answers[row].adaptation_photos, answers[row].hits) for row in rows] == [
+            (answer.adaptation_photos, answer.hits)
             for answer in map(opened(town).follow(k=3, sequence=False).step, [photos[row] for row in rows])
         ]
     assert answers[1].hits == opened(town).query(photos[1], k=3)
@@ -153,7 +153,7 @@ def test_edits_in_between_keep_what_was_learnt(client, town):
         if number == 36:
             assert add(client, ("a.png", picture(40))).json()["added"] == [14]
         if number in (10, 36):
-            tracker.turn_to(opened(town), Question(k=14), sequence=False)
+            tracker.rebind(opened(town), QueryParams(k=14), sequence=False)
         expected, answer = of_tracker(tracker.step(one)), told(ask(client, one, session="cam0", k=14))
         assert answer[2] == expected[2] == number
         assert [hit[0] for hit in answer[0]] == [hit[0] for hit in expected[0]]
@@ -181,8 +181,8 @@ def test_maps_of_every_head_have_sessions(serve, built, tmp_path, monkeypatch, k
     assert answers == followed(opened(tmp_path / "own.tfa"), STREAM)
     client.delete("/v1/images/3")
     add(client, ("a.png", picture(40)))
-    assert ask(client, STREAM[0], session="cam0").json()["adapted_by"] == 40  # edits leave the head
+    assert ask(client, STREAM[0], session="cam0").json()["adaptation_photos"] == 40  # edits leave the head
     client.__exit__(None, None, None)
     again = serve(opened(tmp_path / "own.tfa"))
     found = ask(again, picture(40, 0.8), session="cam0").json()
-    assert (found["adapted_by"], found["hits"][0]["id"]) == (41, 14)
+    assert (found["adaptation_photos"], found["hits"][0]["id"]) == (41, 14)

@@ -15,7 +15,7 @@ from tests.service.conftest import add, ask, opened, picture, wait_until
 from tfa.base.config import EncoderOptions
 from tfa.cli.serve import opened_maps
 from tfa.errors import BadMap
-from tfa.maps import PlaceMap, asking
+from tfa.maps import PlaceMap, base_map
 from tfa.service.app import create_app
 from tfa.service.metrics import Metrics
 
@@ -212,7 +212,7 @@ def test_maps_of_one_encoder_share_it(town, monkeypatch):
         loaded.append((name, options))
         return FakeEncoder()
 
-    monkeypatch.setattr(asking, "load_encoder", load)
+    monkeypatch.setattr(base_map, "load_encoder", load)
     other = shutil.copytree(town, town.with_name("forest.tfa"))
     one, two = opened_maps([town, other], EncoderOptions(threads=2))
     assert one.encoder is two.encoder

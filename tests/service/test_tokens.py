@@ -73,12 +73,12 @@ def test_named_tokens_read_and_edit(serve):
 
 def test_a_session_belongs_to_the_token_that_made_it(serve, town):
     client = serve(tokens=NAMED, sessions=2)
-    assert ask_as(client, ROBOT1, 0, session="cam0").json()["adapted_by"] == 0
-    assert ask_as(client, ROBOT2, 9, session="cam0").json()["adapted_by"] == 0  # another camera of that name
-    assert ask_as(client, ROBOT1, 1, session="cam0").json()["adapted_by"] == 1
+    assert ask_as(client, ROBOT1, 0, session="cam0").json()["adaptation_photos"] == 0
+    assert ask_as(client, ROBOT2, 9, session="cam0").json()["adaptation_photos"] == 0  # another camera of that name
+    assert ask_as(client, ROBOT1, 1, session="cam0").json()["adaptation_photos"] == 1
     for name in ("x", "y", "z"):  # pushes out robot2's own alone
         ask_as(client, ROBOT2, 3, session=name)
-    assert ask_as(client, ROBOT1, 2, session="cam0").json()["adapted_by"] == 2
+    assert ask_as(client, ROBOT1, 2, session="cam0").json()["adaptation_photos"] == 2
 
     def named(who):
         listed = client.get("/v1/sessions", headers=who).json()["sessions"]

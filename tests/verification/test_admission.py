@@ -9,9 +9,15 @@ import tfa
 from tests.worlds import seen_again, world
 from tfa.base.backend import backend_for
 from tfa.base.config import HeadSpec, VerifySpec
-from tfa.method.evidence.rows import NOBODY
+from tfa.method.evidence.rows import NO_ANSWER
 from tfa.method.head import final_scores
-from tfa.verification.admission import evenly_spaced, judge, judge_on_database, judge_on_target, shortlist
+from tfa.verification.admission import (
+    judge_admission,
+    judge_admission_on_database,
+    judge_admission_on_target,
+    shortlist_images,
+    space_evenly,
+)
 
 CPU = backend_for("cpu")
 
@@ -26,13 +32,13 @@ def votes(table):
 
 def test_a_shortlist_by_hand():
     scores = np.array([[9.0, 1.0, 3.0, 2.0], [5.0, 5.0, 5.0, 5.0]])
-    found = shortlist(scores, (np.array([0, 1, 1, 1, 1]), np.array([0, 0, 1, 2, 3])), 4)
-    assert found.tolist() == [[2, 3, 1, NOBODY], [NOBODY] * 4]
-    assert shortlist(np.array([[9.0, 1.0, 3.0]]), None, 2).tolist() == [[0, 2]]
+    found = shortlist_images(scores, (np.array([0, 1, 1, 1, 1]), np.array([0, 0, 1, 2, 3])), 4)
+    assert found.tolist() == [[2, 3, 1, NO_ANSWER], [NO_ANSWER] * 4]
+    assert shortlist_images(np.array([[9.0, 1.0, 3.0]]), None, 2).tolist() == [[0, 2]]
 
 
 def test_ties_of_a_shortlist_go_to_the_smaller_index():
-    assert shortlist(np.array([[1.0, 2.0, 2.0, 0.0]]), None, 3).tolist() == [[1, 2, 0]]
+    assert shortlist_images(np.array([[1.0, 2.0, 2.0, 0.0]]), None, 3).tolist() == [[1, 2, 0]]
 
 
 # --- the verdict -------------------------------------------------------------------------------------------------
@@ -42,14 +48,14 @@ def test_the_first_half_of_a_ranking_is_compared_with_the_second():
     deep = np.array([[8, 7, 6, 5, 4, 3]])
 
     def favoured(table, ranked=deep):
-        return judge(ranked, votes(table), "x").favours_candidates
+        return judge_admission(ranked, votes(table), "x").favours_candidates
 
     assert favoured({(0, 6): 1}) == 1  # the third of six
     assert favoured({(0, 5): 1}) == 0  # the fourth
     assert favoured({(0, 8): 2, (0, 3): 1}) == 1
     assert favoured({(0, 8): 1, (0, 3): 1}) == 0  # as much is not more
     assert favoured({(0, 6): 1}, deep[:, :5]) == 1  # of five the third is in the first half
-    assert favoured({(0, 6): 1}, np.array([[8, 7, 6, NOBODY, NOBODY, NOBODY]])) == 0  # of three it is not
+    assert favoured({(0, 6): 1}, np.array([[8, 7, 6, NO_ANSWER, NO_ANSWER, NO_ANSWER]])) == 0  # of three it is not
 
 
 @pytest.mark.parametrize(("favoured", "photos", "admitted"), [
@@ -58,7 +64,7 @@ def test_the_first_half_of_a_ranking_is_compared_with_the_second():
 def test_clearly_more_than_half_of_the_photos_admit_it(favoured, photos, admitted):
     """More than ½ + 1/√photos: 40 of 64 and 60 of 100 are exactly that."""
     ranked = np.tile([0, 1, 2, 3], (photos, 1))
-    found = judge(ranked, votes({(row, 0 if row < favoured else 2): 1 for row in range(photos)}), "photos")
+    found = judge_admission(ranked, votes({(row, 0 if row < favoured else 2): 1 for row in range(photos)}), "photos")
     assert (found.favours_candidates, found.photos) == (favoured / photos, photos)
     assert found.needed == pytest.approx(0.5 + photos**-0.5)
     assert found.admitted is admitted
@@ -69,7 +75,9 @@ def test_clearly_more_than_half_of_the_photos_admit_it(favoured, photos, admitte
 
 
 def test_what_is_written():
-    found = judge(np.tile(np.arange(4), (100, 1)), votes({(row, 0): 1 for row in range(75)}), "pseudo queries")
+    found = judge_admission(
+        np.tile(np.arange(4), (100, 1)), votes({(row, 0): 1 for row in range(75)}), "pseudo queries"
+    )
     assert json.loads(json.dumps(found.to_dict())) == {
         "admitted": True,
         "favours_candidates": 0.75,
@@ -84,23 +92,23 @@ def test_what_is_written():
 def test_evidence_that_is_noise_is_seldom_admitted():
     ranked = np.tile(np.arange(40), (64, 1))
     noise = [np.random.default_rng(seed).gamma(1.0, size=(64, 40)) for seed in range(40)]
-    admitted = [judge(ranked, lambda row, images, e=e: e[row, images], "photos").admitted for e in noise]
+    admitted = [judge_admission(ranked, lambda row, images, e=e: e[row, images], "photos").admitted for e in noise]
     assert sum(admitted) <= 3
 
 
 def test_photos_that_cannot_be_compared_do_not_count():
-    nothing = judge(np.full((3, 2), NOBODY), votes({}), "photos")
+    nothing = judge_admission(np.full((3, 2), NO_ANSWER), votes({}), "photos")
     assert (nothing.favours_candidates, nothing.photos, nothing.admitted) == (0, 0, False)
     assert nothing.usual_evidence is None
     assert "none of the photos can be compared" in nothing.reason
-    one = judge(np.array([[4, NOBODY], [4, 5]]), votes({(1, 4): 1}), "photos")
+    one = judge_admission(np.array([[4, NO_ANSWER], [4, 5]]), votes({(1, 4): 1}), "photos")
     assert (one.favours_candidates, one.photos) == (1, 1)
 
 
 def test_evenly_spaced():
-    assert evenly_spaced(5, 10).tolist() == [0, 1, 2, 3, 4]
-    assert evenly_spaced(9, 3).tolist() == [0, 4, 8]
-    assert len(evenly_spaced(5000, 256)) == 256
+    assert space_evenly(5, 10).tolist() == [0, 1, 2, 3, 4]
+    assert space_evenly(9, 3).tolist() == [0, 4, 8]
+    assert len(space_evenly(5000, 256)) == 256
 
 
 # --- with a head -------------------------------------------------------------------------------------------------
@@ -118,12 +126,12 @@ def test_each_pair_is_compared_once_and_never_with_itself(head):
         seen.extend((image, int(other)) for other in others)
         return np.ones(len(others))
 
-    found = judge_on_database(head, evidence, VerifySpec(max_pseudo=7, candidates=2), CPU)
+    found = judge_admission_on_database(head, evidence, VerifySpec(max_pseudo=7, candidates=2), CPU)
     assert found.photos == 7
     assert len(seen) == 7 * 23  # 20 against 20, or all there are, whatever is verified later
     assert len(seen) == len(set(seen))
     assert all(image != other for image, other in seen)
-    assert {image for image, _ in seen} == set(evenly_spaced(24, 7).tolist())
+    assert {image for image, _ in seen} == set(space_evenly(24, 7).tolist())
 
 
 def test_calibrated_scores_are_judged_with_their_bias():
@@ -138,7 +146,7 @@ def test_calibrated_scores_are_judged_with_their_bias():
         tops.setdefault(image, int(others[0]))
         return np.zeros(len(others))
 
-    judge_on_database(head, evidence, VerifySpec(), CPU)
+    judge_admission_on_database(head, evidence, VerifySpec(), CPU)
     _, mask = final_scores(head.used(head.decisions, 0), head.decisions, None, CPU)
     scores = head.scores(tokens, 0)
     scores[mask.rows, mask.columns] = -np.inf
@@ -148,9 +156,9 @@ def test_calibrated_scores_are_judged_with_their_bias():
 def test_target_photos_decide_for_a_calibration(head):
     photos = seen_again(world())
     ranked = np.argsort(-head.scores(photos, 0), axis=1, kind="stable")
-    found = judge_on_target(head, photos, lambda row, images: images == row)
+    found = judge_admission_on_target(head, photos, lambda row, images: images == row)
     own = np.mean([row in ranked[row, :12] for row in range(24)])  # the place itself is in the better half
     assert (found.photos, found.favours_candidates) == (24, own)
     assert found.admitted
     assert "24 calibration photos" in found.reason
-    assert not judge_on_target(head, photos, lambda row, images: images != row).admitted
+    assert not judge_admission_on_target(head, photos, lambda row, images: images != row).admitted

@@ -9,10 +9,10 @@ from tfa.base.tokens import Tokens
 from tfa.errors import FewPhotos
 from tfa.method.controllers.decisions import JudgedDecisions
 from tfa.method.controllers.judged import cross_fitted_answers, in_words, judged, reason_of
-from tfa.method.evidence.rows import NOBODY
+from tfa.method.evidence.rows import NO_ANSWER
 from tfa.reference import second_order as reference
-from tfa.verification.judge import OTHERS, roots_of_evidence
-from tfa.verification.judged_head import SCORE_FROM, TARGET_FROM, decide_for_target
+from tfa.verification.judge import OTHERS, compute_evidence_roots
+from tfa.verification.judged_head import SCORE_FROM, TARGET_FROM, select_on_described_target
 
 GRID = (3, 4)
 
@@ -55,8 +55,8 @@ def test_a_photo_is_compared_once_with_each_answer():
         calls.append((photo, tuple(images)))
         return np.array([float(photo + 10 * image) for image in images])
 
-    answers = {"a": np.array([1, 2, NOBODY]), "b": np.array([1, 3, NOBODY])}
-    roots = roots_of_evidence(answers, evidence)
+    answers = {"a": np.array([1, 2, NO_ANSWER]), "b": np.array([1, 3, NO_ANSWER])}
+    roots = compute_evidence_roots(answers, evidence)
     assert sorted(calls) == [(0, (1,)), (1, (2, 3)), (2, ())]  # by several threads
     assert roots["a"][:2] == pytest.approx(np.sqrt([10, 21]))
     assert roots["b"][:2] == pytest.approx(np.sqrt([10, 31]))
@@ -66,7 +66,7 @@ def test_a_photo_is_compared_once_with_each_answer():
 def test_own_evidence_is_what_the_other_photos_lack():
     table = np.random.default_rng(0).uniform(0, 4, (30, 6))  # photo, image
     answers = {"hub": np.zeros(30, np.int64), "other": np.arange(30) % 6}
-    roots = roots_of_evidence(answers, lambda photo, images: table[photo, images], own=True)
+    roots = compute_evidence_roots(answers, lambda photo, images: table[photo, images], subtract_usual=True)
     spread = np.unique(np.linspace(0, 29, OTHERS + 1).round().astype(int))
     for photo in (0, 7, 29):
         others = [p for p in spread if p != photo][:OTHERS]
@@ -176,6 +176,6 @@ def test_the_judge_prefers_answers_that_bear_evidence():
     def evidence(photo, images):
         return np.where(images == favoured[photo], 9.0, 0.1)
 
-    decisions, seen = decide_for_target(fitted, space, view, evidence)
+    decisions, seen = select_on_described_target(fitted, space, view, evidence)
     assert decisions.name == "second_order/original"
     assert seen.candidates["second_order/original"].value > seen.candidates[seen.incumbent].value

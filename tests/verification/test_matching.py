@@ -5,17 +5,17 @@ import pytest
 
 from tfa.base.backend import l2
 from tfa.verification import compaction, matching
-from tfa.verification.compaction import Compaction, fit_compaction, quantised, restored
+from tfa.verification.compaction import Compaction, fit_compaction, quantize_rows, restore_rows
 from tfa.verification.matching import (
     Matches,
-    displacements,
-    evidence,
-    matches,
-    mutual,
-    nearest,
-    strongest_windows,
+    compute_displacements,
+    find_matches,
+    find_mutual,
+    find_nearest,
+    find_strongest_windows,
+    measure_evidence,
 )
-from tfa.verification.reranking import fused, leads
+from tfa.verification.reranking import combine_scores, compute_leads
 
 GRID = (8, 9)
 
@@ -52,14 +52,14 @@ def test_compaction_has_no_more_directions_than_the_patches():
 
 def test_rounding_moves_an_entry_by_less_than_a_level():
     rows = unit(40, 128)
-    levels = quantised(rows)
+    levels = quantize_rows(rows)
     assert levels.dtype == np.int8
-    assert (np.abs(levels).max(axis=1) == compaction.LEVELS).all()
+    assert (np.abs(levels).max(axis=1) == compaction._LEVELS).all()
     largest = np.abs(rows).max(axis=1, keepdims=True)
-    assert (np.abs(levels * (largest / compaction.LEVELS) - rows) <= 0.501 * largest / compaction.LEVELS).all()
-    np.testing.assert_allclose(np.linalg.norm(restored(levels), axis=1), 1, atol=1e-6)
-    assert ((restored(levels) * rows).sum(axis=1) > 0.9995).all()
-    assert not restored(quantised(np.zeros((1, 3)))).any()  # a patch without direction has none afterwards
+    assert (np.abs(levels * (largest / compaction._LEVELS) - rows) <= 0.501 * largest / compaction._LEVELS).all()
+    np.testing.assert_allclose(np.linalg.norm(restore_rows(levels), axis=1), 1, atol=1e-6)
+    assert ((restore_rows(levels) * rows).sum(axis=1) > 0.9995).all()
+    assert not restore_rows(quantize_rows(np.zeros((1, 3)))).any()  # a patch without direction has none afterwards
 
 
 # --- matches -----------------------------------------------------------------------------------------------------
@@ -67,8 +67,8 @@ def test_rounding_moves_an_entry_by_less_than_a_level():
 
 def matched(similarities):
     """Rows, columns and distinctiveness of the mutual matches of one pair."""
-    best, highest, second, columns = nearest(similarities.copy())  # it overwrites what it is given
-    candidate, ours = mutual(best[None], highest[None], columns[None])
+    best, highest, second, columns = find_nearest(similarities.copy())  # it overwrites what it is given
+    candidate, ours = find_mutual(best[None], highest[None], columns[None])
     assert not candidate.any()
     return ours, best[ours], (highest - second)[ours]
 
@@ -95,7 +95,7 @@ def test_of_equal_patches_the_first_is_matched():
 
 
 def test_displacements_are_counted_in_cells_of_each_grid():
-    down, right = displacements(np.array([0, 5]), np.array([7, 0]), (2, 3), (3, 4))
+    down, right = compute_displacements(np.array([0, 5]), np.array([7, 0]), (2, 3), (3, 4))
     assert (down.tolist(), right.tolist()) == ([1, -1], [3, -2])
 
 
@@ -112,14 +112,14 @@ def test_the_strongest_window_is_that_of_all_loops(seed):
     # Two candidates with the same votes, and one without any between them.
     whose = np.repeat([0, 2], 20)
     moved = (np.tile(down, 2), np.tile(right, 2))
-    found = np.stack(strongest_windows(whose, moved, np.tile(weights / 8, 2), reach, 3), axis=1)
+    found = np.stack(find_strongest_windows(whose, moved, np.tile(weights / 8, 2), reach, 3), axis=1)
     assert found[0].tolist() == found[2].tolist()
     assert tuple(found[0]) == next(place for place, count in votes.items() if count == max(votes.values()))
 
 
 def test_no_match_gives_no_evidence():
     nothing = np.empty(0, np.int64)
-    assert len(strongest_windows(nothing, (nothing, nothing), np.empty(0), (3, 3), 4)[0]) == 4
+    assert len(find_strongest_windows(nothing, (nothing, nothing), np.empty(0), (3, 3), 4)[0]) == 4
     none = Matches(nothing, nothing, np.empty(0), np.empty(0, bool))
     assert (none.count, none.evidence) == (0, 0.0)
 
@@ -139,28 +139,28 @@ def shifted(photo, down, right, seed=9):
 def test_the_matches_of_a_shifted_photo_are_its_overlap(down, right):
     photo = unit(72, 64)
     other = shifted(photo, down, right)
-    found = matches(photo, other[None], GRID, GRID)[0]
+    found = find_matches(photo, other[None], GRID, GRID)[0]
     overlap = (8 - abs(down)) * (9 - abs(right))
-    moved = displacements(found.ours, found.theirs, GRID, GRID)
+    moved = compute_displacements(found.ours, found.theirs, GRID, GRID)
     true = (moved[0] == down) & (moved[1] == right)
     assert true.sum() == overlap
     assert found.consistent[true].all()
     assert overlap <= found.count <= len(found.ours)  # what is new may match by chance and move alike too
     assert found.distinct[true].min() > found.distinct[~true].max(initial=0)
-    assert matches(photo, photo[None], GRID, GRID)[0].count == 72
+    assert find_matches(photo, photo[None], GRID, GRID)[0].count == 72
 
 
 def test_evidence_is_that_of_the_matches_of_each_candidate():
     photo = unit(72, 16)
     candidates = np.stack([unit(72, 16, seed=s) for s in (1, 2, 3)] + [shifted(photo, 1, 1)])
-    counts = evidence(photo, candidates, GRID, GRID)
+    counts = measure_evidence(photo, candidates, GRID, GRID)
     np.testing.assert_allclose(
-        counts, [matches(photo, candidate[None], GRID, GRID)[0].evidence for candidate in candidates]
+        counts, [find_matches(photo, candidate[None], GRID, GRID)[0].evidence for candidate in candidates]
     )
     assert counts[3] > counts[:3].max()
-    assert evidence(photo, candidates[:0], GRID, GRID).tolist() == []
-    for together, candidate in zip(matches(photo, candidates, GRID, GRID), candidates, strict=True):
-        alone = matches(photo, candidate[None], GRID, GRID)[0]
+    assert measure_evidence(photo, candidates[:0], GRID, GRID).tolist() == []
+    for together, candidate in zip(find_matches(photo, candidates, GRID, GRID), candidates, strict=True):
+        alone = find_matches(photo, candidate[None], GRID, GRID)[0]
         for part in ("ours", "theirs", "distinct", "consistent"):
             np.testing.assert_array_equal(getattr(together, part), getattr(alone, part))
 
@@ -168,22 +168,22 @@ def test_evidence_is_that_of_the_matches_of_each_candidate():
 def test_photos_of_unlike_grids_are_compared():
     large = unit(8, 9, 32)
     part = np.ascontiguousarray(large[2:7, 3:8]).reshape(25, 32)  # the same scene, seen by a smaller grid
-    found = matches(part, large.reshape(72, 32)[None], (5, 5), GRID)[0]
+    found = find_matches(part, large.reshape(72, 32)[None], (5, 5), GRID)[0]
     assert found.count == 25
-    assert displacements(found.ours, found.theirs, (5, 5), GRID)[0].tolist() == [2] * 25
+    assert compute_displacements(found.ours, found.theirs, (5, 5), GRID)[0].tolist() == [2] * 25
 
 
 # --- what evidence is used for -----------------------------------------------------------------------------------
 
 
 def test_more_evidence_and_a_higher_score_are_both_better():
-    base = fused(np.zeros(1), np.array([20]))[0]
-    assert fused(np.zeros(1), np.array([200]))[0] > base
-    assert fused(np.ones(1), np.array([20]))[0] >= base
+    base = combine_scores(np.zeros(1), np.array([20]))[0]
+    assert combine_scores(np.zeros(1), np.array([200]))[0] > base
+    assert combine_scores(np.ones(1), np.array([20]))[0] >= base
 
 
 def test_leads_by_hand():
-    np.testing.assert_allclose(leads(np.array([1.0, 4.0, 9.0])), [-1, 0, 1])
+    np.testing.assert_allclose(compute_leads(np.array([1.0, 4.0, 9.0])), [-1, 0, 1])
 
 
 def test_a_compaction_is_what_its_arrays_are():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tfa.base.config import AUTO
-from tfa.verification.reranking import UNVERIFIED, Compared, enough, leads, reorder, rerank, rounds
+from tfa.verification.reranking import UNVERIFIED, Compared, compute_leads, is_settled, plan_rounds, reorder, rerank
 
 
 class ByHand:
@@ -31,7 +31,7 @@ def test_candidates_by_score_and_evidence_then_the_others_in_their_order():
     np.testing.assert_allclose(found.ordering[0], [z[3] + 12, z[0] + 4, z[2], z[4], z[1]])
     assert found.evidence.tolist() == [[9, 1, 0, 0, 0]]
     assert found.matches.tolist() == [[90, 10, 0, UNVERIFIED, UNVERIFIED]]
-    np.testing.assert_allclose(found.lead[0, :3], leads(np.array([9.0, 1.0, 0.0])))
+    np.testing.assert_allclose(found.lead[0, :3], compute_leads(np.array([9.0, 1.0, 0.0])))
     assert not found.lead[0, 3:].any()
     short = rerank(scores, 2, 3, ByHand({(0, 3): 9.0, (0, 0): 1.0}))
     assert short.indices.tolist() == [[3, 0]]
@@ -124,8 +124,8 @@ def test_photos_together_are_answered_as_each_alone():
 
 def test_enough_by_hand():
     z, evidence = np.array([[2.0, 1.0, 0.0]]), np.array([[4.0, 0.25, 0.0]])  # best 2 + 8, median root 0.5
-    assert enough(z, evidence, np.array([5.49])).tolist() == [True]  # 5.49 + 4 (0.5 + 0.625) = 9.99
-    assert enough(z, evidence, np.array([5.5])).tolist() == [False]
+    assert is_settled(z, evidence, np.array([5.49])).tolist() == [True]  # 5.49 + 4 (0.5 + 0.625) = 9.99
+    assert is_settled(z, evidence, np.array([5.5])).tolist() == [False]
 
 
 def test_a_clear_answer_takes_ten_and_no_evidence_a_hundred_at_most():
@@ -140,9 +140,14 @@ def test_a_clear_answer_takes_ten_and_no_evidence_a_hundred_at_most():
 
 
 def test_rounds():
-    assert rounds(AUTO, 1000) == rounds(AUTO, 100) == list(range(10, 101, 5))
-    assert (rounds(AUTO, 12), rounds(AUTO, 10), rounds(AUTO, 4), rounds(AUTO, 0)) == ([10, 12], [10], [4], [])
-    assert (rounds(20, 50), rounds(20, 7), rounds(0, 7)) == ([20], [7], [])
+    assert plan_rounds(AUTO, 1000) == plan_rounds(AUTO, 100) == list(range(10, 101, 5))
+    assert (plan_rounds(AUTO, 12), plan_rounds(AUTO, 10), plan_rounds(AUTO, 4), plan_rounds(AUTO, 0)) == (
+        [10, 12],
+        [10],
+        [4],
+        [],
+    )
+    assert (plan_rounds(20, 50), plan_rounds(20, 7), plan_rounds(0, 7)) == ([20], [7], [])
 
 
 def test_what_was_given_stays_as_it_is():

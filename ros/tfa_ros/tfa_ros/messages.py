@@ -43,7 +43,7 @@ def place_fields(answer: dict[str, Any]) -> dict[str, Any]:
         "sure": bool(answer["sure"]),
         "has_place": place is not None,
         "radius": NAN if place is None else float(place["radius"]),
-        "message": str(answer.get("no_place") or ""),
+        "message": str(answer.get("place_missing") or ""),
         **{name: float(position.get(OF_POSITION[name], NAN)) for name in ("latitude", "longitude", "x", "y")},
     }
 

@@ -210,7 +210,7 @@ def _export_hloc(
             raise BadSpec(
                 f"{collision.partition(':')[0]}; give --root FOLDER that holds both, here and for the map's file"
             )
-        encoded = place_map.encoded(asked, False, progress)
+        encoded = place_map.encode_photos(asked, False, progress)
         photos, vectors = list(encoded.paths), exports.query_vectors(compiled, encoded.tokens)
     exports.write_hloc_features(out, photos, vectors, root or common_folder(photos))
     say(f"{counted(len(photos), 'photo')}, {vectors.shape[1]:,} numbers each, in {out}")

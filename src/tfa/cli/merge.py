@@ -35,11 +35,11 @@ def merge(
         options.check_folder(one, "merge")
     check_out(out, force=force)
 
-    from tfa.maps.merge import dropped_notes, keep_confirmed, merge_maps
+    from tfa.maps.merge import keep_confirmed, merge_maps, note_dropped_calibrations
 
     opened = [options.open_map(one, encoding, quiet=quiet, json=json)[0] for one in maps]
     merged, report = merge_maps(opened, progress=not quiet)
-    notes = [*report.notes, *dropped_notes(opened, out)]
+    notes = [*report.notes, *note_dropped_calibrations(opened, out)]
     merged.save(out, overwrite=force)
     keep_confirmed(opened, merged)
     show_notes(notes)

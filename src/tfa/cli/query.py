@@ -18,7 +18,7 @@ from tfa.cli.show_answers import end_with_errors, entry, show, write_montage
 from tfa.search.stores import is_url
 
 if TYPE_CHECKING:
-    from tfa.maps.expected_recall import Answers
+    from tfa.maps.expected_recall import AnswerList
 
 
 @options.with_encoder
@@ -162,7 +162,7 @@ def query(
     queries = asked.photos
     common: dict[str, Any] = {"min_confidence": least, "calibration": calibration, "progress": progress}
     common |= {"k": k, "verify": verify, "candidates": wanted}
-    answers: Answers[Any]
+    answers: AnswerList[Any]
     started = time.perf_counter()
     alone = no_online or engine is not None or is_url(map) or where is not None or len(queries) < 2
     if sequence is None and alone:

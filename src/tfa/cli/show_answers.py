@@ -13,7 +13,7 @@ from tfa.base.sentences import LATER_HITS, order_of
 from tfa.cli.console import console, counted, note, open_table, say, show_error
 
 if TYPE_CHECKING:
-    from tfa.maps.expected_recall import Answers
+    from tfa.maps.expected_recall import AnswerList
 
 FOLDED = ("query", "image", "best image", "position", "place")  # columns of any length
 ONE_BY_ONE = 3  # up to so many queries get a table of their own
@@ -32,7 +32,7 @@ def end_with_errors(answers: Sequence[Any], unread: Sequence[str] = ()) -> None:
         raise typer.Exit(1)
 
 
-def show(answers: Answers[Any], k: int, least: LeastConfidence) -> None:
+def show(answers: AnswerList[Any], k: int, least: LeastConfidence) -> None:
     """A table each, or one for all with what they say together; how rows are ordered; what else is to be known."""
     if len(answers) > ONE_BY_ONE:
         show_many(answers, k, least)
@@ -43,7 +43,7 @@ def show(answers: Answers[Any], k: int, least: LeastConfidence) -> None:
     show_order(answers)
     if least == ONLY_SURE and not any(answer.verified for answer in answers):
         note(NEVER_SURE)
-    most = max((getattr(answer, "adapted_by", 0) for answer in answers), default=0)
+    most = max((getattr(answer, "adaptation_photos", 0) for answer in answers), default=0)
     if most:
         note(
             f"each photo is answered in the light of those before it, the last adapted by {counted(most, 'photo')}; "
@@ -60,13 +60,13 @@ def show_order(answers: Sequence[Any]) -> None:
         say(f"{rule} {LATER_HITS}", style="dim")
 
 
-def show_together(answers: Answers[Any]) -> None:
+def show_together(answers: AnswerList[Any]) -> None:
     """How many photos like these will be recognised, and whether they are unlike those the map is made for."""
-    from tfa.maps.expected_recall import in_words
+    from tfa.maps.expected_recall import format_expected_recall
 
     expected = answers.expected_recall
     if expected is not None:
-        say(in_words(expected))
+        say(format_expected_recall(expected))
     if answers.notice is not None:
         say(answers.notice, style="yellow")
 
@@ -79,10 +79,10 @@ def entry(answer: Any) -> dict[str, Any]:
         entry["error"] = answer.error
     if getattr(answer, "lost", None) is not None:
         entry["lost"] = answer.lost
-    if hasattr(answer, "adapted_by"):
-        entry["adapted_by"] = answer.adapted_by
+    if hasattr(answer, "adaptation_photos"):
+        entry["adaptation_photos"] = answer.adaptation_photos
     entry |= {"confidence": answer.confidence, "sure": answer.sure, "verified": answer.verified}
-    entry |= {"place": None if answer.place is None else answer.place.to_dict(), "no_place": answer.no_place}
+    entry |= {"place": None if answer.place is None else answer.place.to_dict(), "place_missing": answer.place_missing}
     return {**entry, "hits": [hit.to_dict() for hit in answer.hits]}
 
 
@@ -110,7 +110,7 @@ def show_one(answer: Any, least: LeastConfidence) -> None:
         share = f"{100 * answer.place.share:.0f} % of what speaks for the verified images"
         say(f"  place: {answer.place} ({share}; {counted(answer.place.images, 'image')})")
     elif any(hit.position is not None for hit in answer.hits):
-        say(f"  no place: {answer.no_place}", style="yellow")
+        say(f"  no place: {answer.place_missing}", style="yellow")
 
 
 def show_many(answers: Sequence[Any], k: int, least: LeastConfidence) -> None:

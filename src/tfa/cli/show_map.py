@@ -53,13 +53,13 @@ def _patches(facts: Mapping[str, Any]) -> str:
 
 def show_decisions(rows: Sequence[Mapping[str, Any]], *more: tuple[str, str, str]) -> None:
     """Every decision with its reason and how far it was from flipping; then rows of another kind."""
-    from tfa.maps.decided import reason_and_margin
+    from tfa.maps.decided import format_reason
 
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(style="dim", overflow="fold")
-    for name, value, reason in [*((row["name"], row["choice"], reason_and_margin(row)) for row in rows), *more]:
+    for name, value, reason in [*((row["name"], row["choice"], format_reason(row)) for row in rows), *more]:
         table.add_row(f"  {name}", value, reason)
     console().print(table)
 
@@ -74,10 +74,10 @@ def show_calibration(entry: Mapping[str, Any]) -> None:
     show_decisions(entry["decided"])
     say("  changes: " + ("; ".join(entry["differences"]) or "nothing, the decisions are the same"))
     if facts.get("expected_recall"):
-        from tfa.maps.expected_recall import in_words
+        from tfa.maps.expected_recall import format_expected_recall
         from tfa.maps.records import ExpectedRecall
 
-        say(f"  {in_words(ExpectedRecall(**facts['expected_recall']))}")
+        say(f"  {format_expected_recall(ExpectedRecall(**facts['expected_recall']))}")
 
 
 def counted_images(info: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from tfa.photos.given import Photo, name_of
 
 if TYPE_CHECKING:
     from tfa.maps import Answer, CalibrationReport, EditReport, ImageRecord
-    from tfa.maps.expected_recall import Answers
+    from tfa.maps.expected_recall import AnswerList
     from tfa.maps.records import Hits
     from tfa.search.store import Where
 
@@ -74,15 +74,15 @@ class Client(Connection):
         verify: bool | None = None,
         candidates: Candidates | None = None,
         session: str | None = None,
-    ) -> Answers[Answer]:
+    ) -> AnswerList[Answer]:
         """Answers for many photos, of a session in this order. One that cannot be read gets an answer that says so."""
-        from tfa.maps.expected_recall import Answers
+        from tfa.maps.expected_recall import AnswerList
 
         fields = fields_of(
             k=k, calibration=calibration, verify=verify, candidates=candidates, session=session,
             **least_fields(min_confidence),
         )  # fmt: skip
-        answers: Answers[Answer] = Answers()
+        answers: AnswerList[Answer] = AnswerList()
         several = listed(photos)
         with as_progress(progress).task("querying", len(several), "photos") as task:
             for some in batches(several):
@@ -199,7 +199,7 @@ class Client(Connection):
         files = [photo_file(photo) for photo in listed(photos)]
         job = self._post("/v1/calibrations", "images", files, fields_of(name=name, score=score))["job"]
         result = self._finished(job, as_progress(progress))
-        kept = {key: result[key] for key in ("name", "used", "given", "notes", "decisions", "reasons")}
+        kept = {key: result[key] for key in ("name", "used", "offered", "notes", "decisions", "reasons")}
         expected = result["expected_recall"]
         recall = None if expected is None else ExpectedRecall(**expected)
         return CalibrationReport(**kept, skipped=skipped_of(result), expected_recall=recall)

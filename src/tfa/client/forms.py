@@ -73,7 +73,7 @@ def hits_of(answer: dict[str, Any]) -> Hits:
         for one in answer["hits"]
     ]
     place = answer.get("place")  # services of earlier versions fuse none
-    return Hits(hits, Fused(None if place is None else Place.from_dict(place), answer.get("no_place")))
+    return Hits(hits, Fused(None if place is None else Place.from_dict(place), answer.get("place_missing")))
 
 
 def answer_of(name: str, reply: dict[str, Any]) -> FrameAnswer:
@@ -83,5 +83,5 @@ def answer_of(name: str, reply: dict[str, Any]) -> FrameAnswer:
     if "error" in reply:
         return FrameAnswer(name, [], 0.0, reply["error"])
     hits, told = hits_of(reply), {key: reply[key] for key in ("sure", "verified")}
-    told |= {"place": hits.place, "no_place": hits.no_place}
-    return FrameAnswer(name, hits, reply["confidence"], None, reply["lost"], reply["adapted_by"], **told)
+    told |= {"place": hits.place, "place_missing": hits.place_missing}
+    return FrameAnswer(name, hits, reply["confidence"], None, reply["lost"], reply["adaptation_photos"], **told)

@@ -9,11 +9,11 @@ import numpy as np
 
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
-from tfa.maps.query import AskableMap
+from tfa.maps.query import ReadOnlyMap
 from tfa.maps.records import Hit
 from tfa.photos.given import Photo, name_of
 from tfa.photos.images import as_rgb
-from tfa.verification.matching import Matches, displacements
+from tfa.verification.matching import Matches, compute_displacements
 
 NOT_JUDGED = "not used: it was not judged for this head"
 
@@ -45,7 +45,7 @@ class Explanation:
         if not self.consistent:
             return None
         alike = self.matches.consistent
-        down, right = displacements(self.matches.ours[alike], self.matches.theirs[alike], self.grid, self.grid)
+        down, right = compute_displacements(self.matches.ours[alike], self.matches.theirs[alike], self.grid, self.grid)
         return round(float(np.median(down))), round(float(np.median(right)))
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _cells(number: int) -> str:
     return f"{abs(number)} cell{'' if abs(number) == 1 else 's'}"
 
 
-def explain(place_map: AskableMap, photo: Photo, rank: int = 1, calibration: str | None = None) -> Explanation:
+def explain(place_map: ReadOnlyMap, photo: Photo, rank: int = 1, calibration: str | None = None) -> Explanation:
     """Query the map with a photo, and match its patches with those of the hit of that rank."""
     compact, head = place_map.state.compact, place_map.state.chosen(calibration)
     if compact is None:

@@ -13,7 +13,7 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, UnknownImage
 from tfa.explain.attribution import Attribution, attribute
 from tfa.maps import PlaceMap
-from tfa.maps.lookup import tokens_of
+from tfa.maps.lookup import load_tokens
 from tfa.method.carriers import MEAN, Gamma
 from tfa.method.query_sides import SecondOrderSide
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
@@ -46,7 +46,7 @@ def why(
     rows = [row for row, record in enumerate(place_map.state.images) if record.id == image_id]
     if not rows or image_id in place_map.state.removed:
         raise UnknownImage(f"there is no image {image_id} in the map; tfa info --json lists its ids")
-    image = tokens_of(place_map, [place_map.state.images[rows[0]]], otherwise="explain another image")
+    image = load_tokens(place_map, [place_map.state.images[rows[0]]], otherwise="explain another image")
     head = place_map.state.chosen(calibration)
     scorer = head.stored.scorer
     scorer.check(query_tokens)
@@ -124,7 +124,7 @@ def term_name(scorer: Scorer, term: ScoreTerm, several: bool = False) -> str:
 def _matches(place_map: PlaceMap, query: Tokens, row: int, grid: tuple[int, int]) -> list[list[int]]:
     """Consistent patch matches as [row, column, row, column] of query and image; none without compact tokens."""
     compact = place_map.state.compact
-    if compact is None or compact.grid_of(query) is None:
+    if compact is None or compact.resolve_grid(query) is None:
         return []
     found = compact.matches(compact.query(query)[0], grid, np.array([row]))[0]
     ours = np.divmod(found.ours[found.consistent], grid[1])

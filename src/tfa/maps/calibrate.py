@@ -24,27 +24,27 @@ from tfa.base.progress import Progress
 from tfa.base.shell import command
 from tfa.base.tokens import Tokens
 from tfa.errors import BadCalibration, BadImage, BadSpec, FewPhotos, NoImages
-from tfa.maps.expected_recall import expected_recall
-from tfa.maps.lookup import tokens_of, unique_files
-from tfa.maps.query import AskableMap
+from tfa.maps.expected_recall import estimate_recall
+from tfa.maps.lookup import drop_repeated_files, load_tokens
+from tfa.maps.query import ReadOnlyMap
 from tfa.maps.records import CalibrationReport, ExpectedRecall
 from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.state_changes import duplicates_of
+from tfa.maps.state_changes import find_duplicate_images
 from tfa.maps.stored_head import AnyHead
-from tfa.maps.verification import Question, judge_calibration, wanted_candidates
+from tfa.maps.verification import QueryParams, decide_calibration_admission, resolve_candidates
 from tfa.method.described_queries import DescribedQueries
 from tfa.photos.as_files import photo_paths
 from tfa.photos.images import as_rgb
 from tfa.verification.admission import PairEvidence
-from tfa.verification.patch_store import photo_evidence
+from tfa.verification.patch_store import prepare_photo_evidence
 
-Held = Callable[[Sequence[str]], Collection[str]]
-NAME = re.compile(r"[A-Za-z0-9_-]+")
+FindKnownDigests = Callable[[Sequence[str]], Collection[str]]
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def check_request(state: MapState, name: str, budget: int) -> None:
     """Refuse a name or a budget before any work."""
-    if not NAME.fullmatch(name) or name == DATABASE:
+    if not _NAME.fullmatch(name) or name == DATABASE:
         raise BadSpec(
             f"{name!r} cannot name a calibration; use letters, digits, - and _, but not {DATABASE!r}, "
             "which means no calibration"
@@ -56,12 +56,12 @@ def check_request(state: MapState, name: str, budget: int) -> None:
 
 
 def draw_photos(
-    paths: Sequence[Path], held: Held, budget: int, skip_bad: bool
+    paths: Sequence[Path], find_digests: FindKnownDigests, budget: int, skip_bad: bool
 ) -> tuple[list[Path], list[tuple[str, str]], list[str]]:
-    """At most `budget` of the photos, each content once and none of the map; those that were skipped; notes.
+    """Draw at most `budget` photos, each content once and none of the map; also return skipped photos and notes.
 
     They are looked at in a fixed random order until there are enough, so that a large folder is not read for a few.
-    `held` says which of some digests are of images in the map.
+    `find_digests` returns those of some digests that belong to images of the map.
     """
     enough = len(paths) <= budget
     order = range(len(paths)) if enough else np.random.default_rng(0).permutation(len(paths)).tolist()
@@ -83,7 +83,7 @@ def draw_photos(
             digest = str(paths[index])
         repeated += digest in content
         content.setdefault(digest, index)
-    digests = held(list(content))
+    digests = find_digests(list(content))
     known = [paths[index] for digest, index in content.items() if digest in digests]
     if known:
         raise BadCalibration(
@@ -106,8 +106,8 @@ class Calibrated:
     photos: Tokens
     evidence: PairEvidence | None  # of the photos with images of the map, by their rows
 
-    def expecting(self, expected: ExpectedRecall | None) -> Calibrated:
-        """With what the calibrated map expects of photos like these."""
+    def add_expected_recall(self, expected: ExpectedRecall | None) -> Calibrated:
+        """Add the recall that the calibrated map expects of photos like these."""
         if expected is None or self.head.calibration is None:
             return self
         facts = {**self.head.calibration, "expected_recall": expected.to_dict()}
@@ -116,8 +116,8 @@ class Calibrated:
         )
 
 
-def calibrate(
-    place_map: AskableMap,
+def calibrate_map(
+    place_map: ReadOnlyMap,
     photos: Any,
     name: str,
     budget: int,
@@ -125,32 +125,32 @@ def calibrate(
     skip_bad: bool | None,
     progress: Progress,
 ) -> tuple[MapState, CalibrationReport]:
-    """The state of the map with the calibration, and what it saw and decided; the map stays as it is."""
+    """Return the map's state with the calibration, and its report; the map itself does not change."""
     state = place_map.state
     digests = {record.digest for record in state.images}
-    made = calibrated_head(place_map, photos, name, budget, score, skip_bad, progress, lambda _: digests)
-    made = made.expecting(_recall_of(state.with_calibration(made.head), made.photos, made.evidence))
+    made = calibrate_head(place_map, photos, name, budget, score, skip_bad, progress, lambda _: digests)
+    made = made.add_expected_recall(_recall_of(state.with_calibration(made.head), made.photos, made.evidence))
     return state.with_calibration(made.head), made.report
 
 
-def calibrated_head(
-    place_map: AskableMap,
+def calibrate_head(
+    place_map: ReadOnlyMap,
     photos: Any,
     name: str,
     budget: int,
     score: bool | None,
     skip_bad: bool | None,
     progress: Progress,
-    held: Held,
+    find_digests: FindKnownDigests,
 ) -> Calibrated:
-    """A head of the map's images, calibrated; none of the photos may be `held` by the map."""
+    """Calibrate a head of the map's images; photos whose digests `find_digests` returns are refused."""
     state = place_map.state
     check_request(state, name, budget)
     skip_bad = place_map.options.skip_bad if skip_bad is None else skip_bad
     with photo_paths(photos) as given:
-        paths = unique_files(given)
-        files, skipped, notes = draw_photos(paths, held, budget, skip_bad)
-        encoded = place_map.encoded(files, skip_bad, progress) if files else None
+        paths = drop_repeated_files(given)
+        files, skipped, notes = draw_photos(paths, find_digests, budget, skip_bad)
+        encoded = place_map.encode_photos(files, skip_bad, progress) if files else None
     used = 0 if encoded is None else len(encoded.paths)
     if encoded is None or used < CalibrationSpec.fewest:
         raise NoImages(
@@ -163,7 +163,7 @@ def calibrated_head(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewPhotos)  # the notes say it
         described = DescribedQueries(encoded.tokens)  # once, for all that looks at them
-        evidence = photo_evidence(state.compact, encoded.tokens)
+        evidence = prepare_photo_evidence(state.compact, encoded.tokens)
         tuned, added = _calibrated_head(place_map, described, evidence, score, progress)
     facts = {
         "given": len(paths),
@@ -172,7 +172,7 @@ def calibrated_head(
         "score": bool(tuned.decisions.to_dict()["score_calibrated"]),
         "digests": list(encoded.digests),
     }
-    verification = judge_calibration(tuned, described, evidence, progress)
+    verification = decide_calibration_admission(tuned, described, evidence, progress)
     replica, storage, dims = state.database.replica, state.head.storage, state.head.dims
     head = NamedHead.of(name, tuned, replica, storage, facts, verification, state.spaces, dims)
     if added is not None:
@@ -186,16 +186,16 @@ def calibrated_head(
 
 def _recall_of(calibrated: MapState, photos: Tokens, evidence: PairEvidence | None) -> ExpectedRecall | None:
     """What the calibrated map expects of photos like these, from its answers to them."""
-    asked = AskableMap(calibrated)
-    if not len(asked):
+    calibrated_map = ReadOnlyMap(calibrated)
+    if not len(calibrated_map):
         return None
-    candidates = 0 if evidence is None else wanted_candidates(Question(), calibrated, photos)
-    confidence, sure = asked.searchable(None).trust(photos, candidates, evidence)
-    return expected_recall(confidence, sure, verified=bool(candidates))
+    candidates = 0 if evidence is None else resolve_candidates(QueryParams(), calibrated, photos)
+    confidence, sure = calibrated_map.searchable(None).trust(photos, candidates, evidence)
+    return estimate_recall(confidence, sure, verified=bool(candidates))
 
 
 def _calibrated_head(
-    place_map: AskableMap, photos: Tokens, evidence: PairEvidence | None, score: bool | None, progress: Progress
+    place_map: ReadOnlyMap, photos: Tokens, evidence: PairEvidence | None, score: bool | None, progress: Progress
 ) -> tuple[AnyHead, Tokens | None]:
     """The head of the fitted images, calibrated, and the tokens of those that were added since, where it needs them.
 
@@ -204,21 +204,21 @@ def _calibrated_head(
     state, device = place_map.state, place_map.options.device
     fitted = [record for record in state.images if record.fitted]
     if state.spaces is not None:
-        same = duplicates_of(fitted)
+        same = find_duplicate_images(fitted)
         spaces = state.spaces.fitted(len(fitted), HeadSpec.from_dict(state.spec), same)
         return pipeline.calibrate_judged(spaces, photos, evidence, score=score, progress=progress), None
     assert state.vocabularies is not None, "the paper's head has words"
     added = state.images[len(fitted) :]
     assert not any(record.fitted for record in added), "fitted images come first"
-    database = tokens_of(place_map, fitted, progress)  # all tokens before the long work: some may be lost
-    more = tokens_of(place_map, added, progress) if added else None
+    database = load_tokens(place_map, fitted, progress)  # all tokens before the long work: some may be lost
+    more = load_tokens(place_map, added, progress) if added else None
     spec, words = HeadSpec.from_dict(state.spec), list(state.vocabularies)
     geometry = pipeline.fit_database(database, spec, words, backend_for(device), "float32", progress)
     score = len(photos) >= CalibrationSpec.score_from if score is None else score
     return pipeline.calibrate(geometry, photos, score=score, device=device, progress=progress), more
 
 
-def dropped_note(state: MapState, path: Path | None) -> list[str]:
+def note_dropped(state: MapState, path: Path | None) -> list[str]:
     """What to say when a new head replaces the one that the calibrations were made of."""
     names = [head.name for head in state.calibrations]
     if not names:

@@ -1,7 +1,7 @@
 """Confidence: the probability that an answer is right (ours, beyond the paper). The one place where it is computed.
 
 An answer is to be relied on if the images that could have been given instead show its place too, and if the photo
-resembles them as the answer does. Both are asked of the images c that stand first, all verified ones and 30 at least:
+resembles them as the answer does. Both are measured on the images c that rank first, all verified ones and 30 at least:
 
     s_c        = (S(a, c) − mean S(a, ·)) / (max S(a, ·) − mean S(a, ·)), between 0 and 1; s_a = 1
     p          = softmax of what they are ordered by, divided by T: z + 4 √M if verified, else z
@@ -30,11 +30,11 @@ import numpy as np
 
 from tfa.verification.reranking import UNVERIFIED, Verified
 
-FIRST = 30  # images that could have been given instead, where fewer were verified
-LOWEST, HIGHEST = 0.01, 0.9933  # of Σ p_c s_c: beyond, it says no more
-SURE, SURE_LEAD = 0.9, 0.65
-MOST_LEAD = 2.0  # beyond, it says no more
-EPSILON = 1e-12
+ALTERNATIVES = 30  # images that could have been given instead, where fewer were verified
+_LOWEST, _HIGHEST = 0.01, 0.9933  # of Σ p_c s_c: beyond, it says no more
+SURE_CONFIDENCE, SURE_LEAD = 0.9, 0.65
+_MAX_LEAD = 2.0  # beyond, it says no more
+_EPSILON = 1e-12
 
 
 class ImageScores(Protocol):
@@ -51,7 +51,7 @@ class ImageScores(Protocol):
 
 @dataclass(frozen=True)
 class Constants:
-    """Of the formula, for answers of one kind."""
+    """Constants of the confidence formula, for verified answers or for others."""
 
     temperature: float
     offset: float
@@ -60,9 +60,9 @@ class Constants:
     per_lead: float = 0.0
 
 
-# Rounded from the fit on eight datasets, each asked alone, in driving order and after a calibration with 64 photos.
-VERIFIED = Constants(0.5, -1.4, 0.52, 1.1, 1.5)
-PLAIN = Constants(0.33, -1.25, 0.6, 1.7)
+# Rounded from the fit on eight datasets, each queried alone, in driving order and after a calibration with 64 photos.
+VERIFIED_CONSTANTS = Constants(0.5, -1.4, 0.52, 1.1, 1.5)
+UNVERIFIED_CONSTANTS = Constants(0.33, -1.25, 0.6, 1.7)
 
 
 @dataclass(frozen=True)
@@ -74,59 +74,61 @@ class Features:
     lead: np.ndarray  # 0 where it was not verified
     verified: np.ndarray  # bool
 
-    def confidence(self, verified: Constants = VERIFIED, plain: Constants = PLAIN) -> np.ndarray:
+    def confidence(
+        self, verified: Constants = VERIFIED_CONSTANTS, plain: Constants = UNVERIFIED_CONSTANTS
+    ) -> np.ndarray:
         """`q k`."""
         of_verified, of_plain = (self._logistic(one) for one in (verified, plain))
         return np.where(self.verified, of_verified, of_plain)
 
     def sure(self, confidence: np.ndarray) -> np.ndarray:
         """Can hits of that confidence be relied on? `q k`, bool; never if they were not verified."""
-        return self.verified & (confidence >= SURE) & (self.lead >= SURE_LEAD)
+        return self.verified & (confidence >= SURE_CONFIDENCE) & (self.lead >= SURE_LEAD)
 
     def columns(self) -> np.ndarray:
         """What the constants weigh, `… 3`: place, agreement, and the lead as far as it counts."""
-        return np.stack([self.place, self.agreement, np.clip(self.lead, 0, MOST_LEAD)], axis=-1)
+        return np.stack([self.place, self.agreement, np.clip(self.lead, 0, _MAX_LEAD)], axis=-1)
 
     def _logistic(self, by: Constants) -> np.ndarray:
         return 1 / (1 + np.exp(-(by.offset + self.columns() @ (by.per_place, by.per_agreement, by.per_lead))))
 
 
-def confidence_of(found: Verified, own: ImageScores, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of the first k images of each query: their confidence `q k` and whether they are sure `q k`.
+def compute_confidence(ranked: Verified, image_scores: ImageScores, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the confidence `q k` of the first k images of each query, and whether they are sure `q k`.
 
-    `found` holds all images that were verified, and 30 at least if there are so many.
+    `ranked` holds all images that were verified, and 30 at least if there are so many.
     """
-    features = features_of(found, own, k)
+    features = compute_features(ranked, image_scores, k)
     # A hit that stands later is the worse answer, whatever else shows its place.
     confidence = np.minimum.accumulate(features.confidence(), axis=1)
     return confidence, features.sure(confidence)
 
 
-def features_of(found: Verified, own: ImageScores, k: int) -> Features:
-    """Of the first k images of each query, `q k` each."""
-    k = min(k, found.indices.shape[1])
-    shape = (len(found.indices), k)
+def compute_features(ranked: Verified, image_scores: ImageScores, k: int) -> Features:
+    """Compute the features of the first k images of each query, `q k` each."""
+    k = min(k, ranked.indices.shape[1])
+    shape = (len(ranked.indices), k)
     place, agreement, lead = np.zeros((3, *shape))
-    verified = found.matches != UNVERIFIED
-    for row, images in enumerate(found.indices):
+    verified = ranked.matches != UNVERIFIED
+    for row, images in enumerate(ranked.indices):
         compared = int(verified[row].sum())
-        count = max(compared, FIRST)
+        count = max(compared, ALTERNATIVES)
         others, hits = images[:count], images[:k]
-        scores = own.between(hits, others)
+        scores = image_scores.between(hits, others)
         same = hits[:, None] == others
-        alike = np.where(same, 1.0, _alike(scores, *own.mean_and_best(hits)))
-        temperature = (VERIFIED if compared else PLAIN).temperature
-        place[row] = _logit(alike @ softmax(found.ordering[row, :count] / temperature))
-        agreement[row] = _correlation(scores, found.standardised[row, :count], ~same)
+        alike = np.where(same, 1.0, _alike(scores, *image_scores.mean_and_best(hits)))
+        temperature = (VERIFIED_CONSTANTS if compared else UNVERIFIED_CONSTANTS).temperature
+        place[row] = _logit(alike @ softmax(ranked.ordering[row, :count] / temperature))
+        agreement[row] = _correlation(scores, ranked.standardised[row, :count], ~same)
         if compared:
-            roots = np.sqrt(found.evidence[row])
+            roots = np.sqrt(ranked.evidence[row])
             lead[row] = _leads(roots[:k], roots[:compared], 1 - alike[:, :compared])
     return Features(place, agreement, np.where(verified[:, :k], lead, 0.0), verified[:, :k])
 
 
 def _alike(scores: np.ndarray, mean: np.ndarray, best: np.ndarray) -> np.ndarray:
     """s `k c` of scores S(a, c) `k c`."""
-    return np.clip((scores - mean[:, None]) / np.maximum(best - mean, EPSILON)[:, None], 0, 1)
+    return np.clip((scores - mean[:, None]) / np.maximum(best - mean, _EPSILON)[:, None], 0, 1)
 
 
 def softmax(values: np.ndarray) -> np.ndarray:
@@ -135,22 +137,22 @@ def softmax(values: np.ndarray) -> np.ndarray:
 
 
 def _logit(share: np.ndarray) -> np.ndarray:
-    share = np.clip(share, LOWEST, HIGHEST)
+    share = np.clip(share, _LOWEST, _HIGHEST)
     return np.log(share / (1 - share))
 
 
 def _correlation(scores: np.ndarray, standardised: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Of each row of `k c` with `c`, over what counts; 0 where one of them does not vary."""
+    """Correlate each row of `k c` with `c`, over the columns that count; 0 where one of them does not vary."""
     number = np.maximum(counts.sum(axis=1, keepdims=True), 1)
     ours = np.where(counts, scores, 0.0)
     theirs = np.where(counts, standardised, 0.0)
     ours = np.where(counts, ours - ours.sum(axis=1, keepdims=True) / number, 0.0)
     theirs = np.where(counts, theirs - theirs.sum(axis=1, keepdims=True) / number, 0.0)
     norm = np.sqrt((ours * ours).sum(axis=1) * (theirs * theirs).sum(axis=1))
-    return np.where(norm > EPSILON, (ours * theirs).sum(axis=1) / np.maximum(norm, EPSILON), 0.0)
+    return np.where(norm > _EPSILON, (ours * theirs).sum(axis=1) / np.maximum(norm, _EPSILON), 0.0)
 
 
 def _leads(hits: np.ndarray, roots: np.ndarray, unlike: np.ndarray) -> np.ndarray:
     """√M of hits `k` above the mean √M `c` of images that show other places, weighted by how unlike they are `k c`."""
     total = unlike.sum(axis=1)
-    return np.where(total > EPSILON, hits - (unlike @ roots) / np.maximum(total, EPSILON), 0.0)
+    return np.where(total > _EPSILON, hits - (unlike @ roots) / np.maximum(total, _EPSILON), 0.0)

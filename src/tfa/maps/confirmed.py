@@ -17,10 +17,10 @@ import numpy as np
 from tfa.base.files import BadFile, map_tensors, write_tensors
 from tfa.maps.records import ImageRecord
 
-FILE = "confirmed.safetensors"
-FORMAT = "tfa-confirmed"
-KEY = 16  # bytes that an image is known by here
-NEVER = -1
+CONFIRMED_FILE = "confirmed.safetensors"
+_FORMAT = "tfa-confirmed"
+_KEY_BYTES = 16  # bytes that an image is known by here
+_NEVER = -1
 
 
 @dataclass
@@ -32,56 +32,58 @@ class Confirmed:
 
     @classmethod
     def read(cls, folder: Path) -> Confirmed:
-        """What the map at `folder` has of it; nothing is confirmed where there is no such file."""
-        path = folder / FILE
+        """Read the times of the map at `folder`; nothing is confirmed if there is no such file."""
+        path = folder / CONFIRMED_FILE
         if not path.is_file():
             return cls()
         tensors, about = map_tensors(path)
         try:
             keys, since, last = (tensors[name] for name in ("images", "since", "last"))
-            sound = about.get("format") == FORMAT and keys.shape == (len(since), KEY) and since.shape == last.shape
+            sound = (
+                about.get("format") == _FORMAT and keys.shape == (len(since), _KEY_BYTES) and since.shape == last.shape
+            )
             if not sound or keys.dtype != np.uint8 or {since.dtype, last.dtype} != {np.dtype(np.int64)}:
                 raise ValueError("its arrays do not fit each other")
         except (KeyError, TypeError, ValueError) as error:
             raise BadFile(f"{path} is damaged ({error}); delete it: what was confirmed is counted anew", path) from None
         known = [bytes(key) for key in keys]
         times = zip(known, last.tolist(), strict=True)
-        return cls(dict(zip(known, since.tolist(), strict=True)), {key: time for key, time in times if time != NEVER})
+        return cls(dict(zip(known, since.tolist(), strict=True)), {key: time for key, time in times if time != _NEVER})
 
     def write(self, folder: Path) -> None:
-        """In place of what is there, in one step."""
+        """Replace the file of the map at `folder` atomically."""
         keys = sorted(self.since)
         tensors: dict[str, np.ndarray] = {
-            "images": np.frombuffer(b"".join(keys), np.uint8).reshape(-1, KEY),
+            "images": np.frombuffer(b"".join(keys), np.uint8).reshape(-1, _KEY_BYTES),
             "since": np.array([self.since[key] for key in keys], np.int64),
-            "last": np.array([self.last.get(key, NEVER) for key in keys], np.int64),
+            "last": np.array([self.last.get(key, _NEVER) for key in keys], np.int64),
         }
-        write_tensors(folder / FILE, tensors, {"format": FORMAT})
+        write_tensors(folder / CONFIRMED_FILE, tensors, {"format": _FORMAT})
 
     def watched(self, images: Iterable[ImageRecord], now: int) -> Confirmed:
-        """For these images and no others; what was not known before can be confirmed from now on."""
-        keys = {key_of(one) for one in images}
+        """Restrict to these images; those that are new can be confirmed from `now` on."""
+        keys = {make_image_key(one) for one in images}
         since = {key: self.since.get(key, now) for key in keys}
         return Confirmed(since, {key: time for key, time in self.last.items() if key in keys})
 
     def with_later(self, other: Confirmed) -> Confirmed:
         """What either knows of the images of this one: since the earlier time, last at the later."""
         since = {key: min(time, other.since.get(key, time)) for key, time in self.since.items()}
-        last = {key: max(self.last.get(key, NEVER), other.last.get(key, NEVER)) for key in since}
-        return Confirmed(since, {key: time for key, time in last.items() if time != NEVER})
+        last = {key: max(self.last.get(key, _NEVER), other.last.get(key, _NEVER)) for key in since}
+        return Confirmed(since, {key: time for key, time in last.items() if time != _NEVER})
 
     def last_of(self, image: ImageRecord) -> int | None:
-        return self.last.get(key_of(image))
+        return self.last.get(make_image_key(image))
 
     def since_of(self, image: ImageRecord) -> int | None:
-        return self.since.get(key_of(image))
+        return self.since.get(make_image_key(image))
 
 
-def iso(seconds: float | None) -> str | None:
-    """A time in JSON."""
+def format_time(seconds: float | None) -> str | None:
+    """Format a time for JSON."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def key_of(image: ImageRecord) -> bytes:
-    """What an image is known by: its content."""
-    return hashlib.sha256(image.digest.encode()).digest()[:KEY]
+def make_image_key(image: ImageRecord) -> bytes:
+    """Make the key of an image from its content."""
+    return hashlib.sha256(image.digest.encode()).digest()[:_KEY_BYTES]

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tfa.maps.margins import margins_of
+from tfa.maps.margins import compute_margins
 from tfa.method.controllers.judged import CARRIER_WORDS
 
 
-def decided(head: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Of a head's facts (decisions, evidence with its reasons, verification, saw): name, choice, reason and margin.
+def list_decisions(head: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List the name, choice, reason and margin of each decision of a head, from its facts.
 
     The margin is null where nothing could flip or no standard error is known (`tfa.maps.margins`).
     """
     made, reasons = head["decisions"], head["evidence"]["reasons"]
-    margins = margins_of(head)
+    margins = compute_margins(head)
     if is_judged(made):
         rows = [("judge", *row) for row in _judged(made, reasons)[:1]]
         rows += [("", *row) for row in _judged(made, reasons)[1:]]
@@ -33,8 +33,8 @@ def decided(head: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def reason_and_margin(row: Mapping[str, Any]) -> str:
-    """The reason of a row with how far the decision was from flipping."""
+def format_reason(row: Mapping[str, Any]) -> str:
+    """Format the reason of a row with how far the decision was from flipping."""
     margin = row["margin"]
     return "; ".join(filter(None, [row["reason"], None if margin is None else margin["in_words"]]))
 
@@ -44,15 +44,15 @@ def is_judged(decisions: Mapping[str, Any]) -> bool:
     return "representation" in decisions
 
 
-def representation_of(made: Mapping[str, Any]) -> str:
-    """What photos are compared by, in words."""
+def name_representation(made: Mapping[str, Any]) -> str:
+    """Name the representation that photos are compared by."""
     name = made["representation"].replace("_", "-")
     return name if name == "second-order" else f"{name} residuals"
 
 
 def _judged(made: Mapping[str, Any], reasons: Mapping[str, str]) -> list[tuple[str, str, str]]:
     return [
-        ("representation", representation_of(made), reasons["judge"]),
+        ("representation", name_representation(made), reasons["judge"]),
         ("carrier", made["carrier"], CARRIER_WORDS[made["carrier"]]),
         ("centring", "on the photos" if made["centring"] else "on the map", "where queries are taken from"),
         ("scores", "calibrated" if made["score_calibrated"] else "as they are", ""),

@@ -25,8 +25,8 @@ NINE_IN_TEN = 1.645  # standard deviations to each side
 BETWEEN_DATASETS = {True: 0.10, False: 0.11}  # τ of verified answers and of others
 
 
-def expected_recall(confidence: ArrayLike, sure: ArrayLike, *, verified: bool) -> ExpectedRecall | None:
-    """Of the answers to photos `n`: their confidence, and which are called sure; None if there are none."""
+def estimate_recall(confidence: ArrayLike, sure: ArrayLike, *, verified: bool) -> ExpectedRecall | None:
+    """Estimate recall from the confidence of `n` answers and which of them are sure; None if there are none."""
     confidence, sure = np.asarray(confidence, np.float64), np.asarray(sure, bool)
     if not len(confidence):
         return None
@@ -35,30 +35,30 @@ def expected_recall(confidence: ArrayLike, sure: ArrayLike, *, verified: bool) -
     return ExpectedRecall(share, max(share - half, 0.0), min(share + half, 1.0), float(sure.mean()), len(confidence))
 
 
-def recall_of_answers(answers: Iterable[Answer]) -> ExpectedRecall | None:
-    """Of photos that were answered one by one; photos that could not be read do not count.
+def estimate_answer_recall(answers: Iterable[Answer]) -> ExpectedRecall | None:
+    """Estimate recall from answers to single photos; photos that could not be read do not count.
 
     Frames of a drive are left out: the probability of a filter is another thing.
     """
     counted = [one for one in answers if one.error is None and getattr(one, "lost", None) is None]
     verified = bool(counted) and sum(one.verified for one in counted) * 2 >= len(counted)
-    return expected_recall([one.confidence for one in counted], [one.sure for one in counted], verified=verified)
+    return estimate_recall([one.confidence for one in counted], [one.sure for one in counted], verified=verified)
 
 
-class Answers(list[A]):
+class AnswerList(list[A]):
     """Answers to photos in their order, and what they say together."""
 
     def __init__(self, answers: Iterable[A] = (), notice: str | None = None) -> None:
         super().__init__(answers)
-        self.notice = notice  # that the photos are unlike those the map is made for (`tfa.maps.likeness`)
+        self.notice = notice  # that the photos are unlike those the map is made for (`tfa.maps.shift`)
 
     @property
     def expected_recall(self) -> ExpectedRecall | None:
         """How many photos like these will be recognised."""
-        return recall_of_answers(self)
+        return estimate_answer_recall(self)
 
 
-def in_words(expected: ExpectedRecall) -> str:
+def format_expected_recall(expected: ExpectedRecall) -> str:
     """ "of photos like these about 72 % are recognised, 66–78; 58 % surely"."""
     low, high = 100 * expected.low, 100 * expected.high
     return (

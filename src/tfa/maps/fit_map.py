@@ -10,10 +10,10 @@ from tfa.base.config import HeadSpec, MapSpec, VerifySpec
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.maps.stored_head import AnyHead
-from tfa.maps.verification import judge_head
+from tfa.maps.verification import decide_admission
 from tfa.method.second_order_head import FittedSpaces, SecondOrderHead
-from tfa.verification.judged_head import compact_for
-from tfa.verification.patch_store import CompactTokens, why_not
+from tfa.verification.judged_head import fit_compact_tokens
+from tfa.verification.patch_store import CompactTokens, explain_missing_grid
 
 
 @dataclass(frozen=True)
@@ -31,20 +31,20 @@ def fit_map(tokens: Tokens, map_spec: MapSpec, spec: HeadSpec | None, device: st
     """Everything from the tokens of the map's photos."""
     if map_spec.head == "paper":
         paper = pipeline.fit(tokens, spec, device=device, progress=progress)
-        return complete(paper, tokens, map_spec, device, progress)
+        return add_verification(paper, tokens, map_spec, device, progress)
     if map_spec.head == "second-order":
         plain = pipeline.fit_second_order(tokens, map_spec.carrier, spec=spec, device=device, progress=progress)
-        return complete(plain, tokens, map_spec, device, progress)
-    compact = compact_for(tokens, map_spec.verification or VerifySpec())
-    head, spaces = pipeline.judge_head(tokens, spec, compact, device, progress=progress)
-    fitted = complete(head, tokens, map_spec, device, progress, compact)
-    notes = [] if compact is not None else [f"the head was not judged: {why_not(tokens)}"]
+        return add_verification(plain, tokens, map_spec, device, progress)
+    compact = fit_compact_tokens(tokens, map_spec.verification or VerifySpec())
+    head, spaces = pipeline.select_head(tokens, spec, compact, device, progress=progress)
+    fitted = add_verification(head, tokens, map_spec, device, progress, compact)
+    notes = [] if compact is not None else [f"the head was not judged: {explain_missing_grid(tokens)}"]
     if not isinstance(head, SecondOrderHead):
         notes.append("a residual head was chosen; second-order coordinates are kept too, for calibrations to choose")
     return replace(fitted, spaces=spaces, notes=(*notes, *fitted.notes))
 
 
-def complete(
+def add_verification(
     head: AnyHead,
     tokens: Tokens,
     map_spec: MapSpec,
@@ -55,6 +55,6 @@ def complete(
     """A fitted head with what verification needs, if the map wants it; `compact` if it was made already."""
     if map_spec.verification is None:
         return FittedMap(head)
-    compact = compact or compact_for(tokens, map_spec.verification)
-    notes = () if compact is not None else (f"built without verification: {why_not(tokens)}",)
-    return FittedMap(head, None, compact, judge_head(head, compact, device, progress), notes)
+    compact = compact or fit_compact_tokens(tokens, map_spec.verification)
+    notes = () if compact is not None else (f"built without verification: {explain_missing_grid(tokens)}",)
+    return FittedMap(head, None, compact, decide_admission(head, compact, device, progress), notes)

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.maps.confidence import VERIFIED, softmax
+from tfa.maps.confidence import VERIFIED_CONSTANTS, softmax
 from tfa.maps.records import Fused, ImageRecord, Place
-from tfa.online.motion import EARTH, metres, usual_step
+from tfa.online.motion import EARTH_RADIUS, estimate_step, project_to_meters
 from tfa.photos.positions import Position
 from tfa.verification.reranking import UNVERIFIED, Verified
 
@@ -34,27 +34,29 @@ NOT_VERIFIED = "no answer was verified"
 NO_POSITIONS = "the images that answer have no positions"
 TWO_KINDS = "some positions are in degrees and others in metres"
 NO_EVIDENCE = "the likeliest place bears no more evidence than others"
-LOST = "the camera is lost"
+CAMERA_LOST = "the camera is lost"
 
 
-def place_of(found: Verified, row: int, images: Sequence[ImageRecord], reach: float) -> Fused:
-    """The place of one query; `images` are those that `found` numbers."""
-    compared = int((found.matches[row] != UNVERIFIED).sum())
+def locate_photo(ranked: Verified, row: int, images: Sequence[ImageRecord], reach: float) -> Fused:
+    """Locate one query photo; `images` are those that `ranked` numbers."""
+    compared = int((ranked.matches[row] != UNVERIFIED).sum())
     if not compared:
         return Fused(None, NOT_VERIFIED)
-    positions = [images[i].position for i in found.indices[row, :compared].tolist()]
-    shares = softmax(found.ordering[row, :compared] / VERIFIED.temperature)
-    return fused(positions, shares, np.sqrt(found.evidence[row, :compared]), reach)
+    positions = [images[i].position for i in ranked.indices[row, :compared].tolist()]
+    shares = softmax(ranked.ordering[row, :compared] / VERIFIED_CONSTANTS.temperature)
+    return fuse_positions(positions, shares, np.sqrt(ranked.evidence[row, :compared]), reach)
 
 
-def believed_place(probabilities: np.ndarray, images: Sequence[ImageRecord], reach: float) -> Fused:
-    """The place of a frame, by the filter's probability of each image `m`; being lost is the rest to one."""
+def locate_frame(probabilities: np.ndarray, images: Sequence[ImageRecord], reach: float) -> Fused:
+    """Locate a frame by the filter's probability of each image `m`; being lost is the rest to one."""
     best = np.argsort(-probabilities, kind="stable")[:MOST_BELIEVED]
-    return fused([images[i].position for i in best.tolist()], probabilities[best], None, reach)
+    return fuse_positions([images[i].position for i in best.tolist()], probabilities[best], None, reach)
 
 
-def fused(positions: Sequence[Position | None], shares: np.ndarray, roots: np.ndarray | None, reach: float) -> Fused:
-    """The place of images with these shares `c` and √M `c`, best first; without √M the shares are the weights."""
+def fuse_positions(
+    positions: Sequence[Position | None], shares: np.ndarray, roots: np.ndarray | None, reach: float
+) -> Fused:
+    """Fuse the positions of images with these shares `c` and √M `c`, best first; without √M the shares weigh them."""
     placed = np.array([row for row, position in enumerate(positions) if position is not None], np.int64)
     known = [position for position in positions if position is not None]
     if not known:
@@ -85,15 +87,15 @@ def fused(positions: Sequence[Position | None], shares: np.ndarray, roots: np.nd
     return Fused(Place(plane.position(point), float(radius), float(around[middle]), int((weights > 0).sum())))
 
 
-def reach_of(images: Sequence[ImageRecord]) -> float:
-    """25 m, or the usual step of the map where that is longer, up to 1 km."""
+def measure_reach(images: Sequence[ImageRecord]) -> float:
+    """Return 25 m, or the usual step of the map if that is longer, up to 1 km."""
     known = [image.position for image in images if image.position is not None]
     globe = [position.pair for position in known if position.is_global]
     on_globe = 2 * len(globe) >= len(known)  # of two kinds the commoner counts
     pairs = np.array(globe if on_globe else [one.pair for one in known if not one.is_global])
     if len(pairs) < 3:
         return REACH
-    return float(np.clip(usual_step(metres(*pairs.T) if on_globe else pairs), REACH, MOST_REACH))
+    return float(np.clip(estimate_step(project_to_meters(*pairs.T) if on_globe else pairs), REACH, MOST_REACH))
 
 
 @dataclass(frozen=True)
@@ -108,17 +110,17 @@ class _Plane:
             return offsets
         north, east = offsets.T
         east = (east + 180) % 360 - 180  # the short way, also across the 180th meridian
-        return np.radians(np.stack([east * self._narrowing, north], axis=1)) * EARTH
+        return np.radians(np.stack([east * self._narrowing, north], axis=1)) * EARTH_RADIUS
 
     def position(self, point: np.ndarray) -> Position:
         first, second = self.origin.pair
         if not self.origin.is_global:
             return Position(x=first + float(point[0]), y=second + float(point[1]))
-        east, north = np.degrees(point / EARTH)
+        east, north = np.degrees(point / EARTH_RADIUS)
         lon = (second + float(east) / self._narrowing + 180) % 360 - 180
         return Position(lat=float(np.clip(first + float(north), -90, 90)), lon=lon)
 
     @property
     def _narrowing(self) -> float:
-        """Of a degree of longitude at this latitude; never 0, at the poles all longitudes are one."""
+        """Length of a degree of longitude at this latitude, relative to the equator; never 0, also at the poles."""
         return max(float(np.cos(np.radians(self.origin.pair[0]))), 1e-9)

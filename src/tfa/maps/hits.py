@@ -1,4 +1,4 @@
-"""From the tokens of photos to hits: an engine ranks the images, verification reorders the first of them."""
+"""Turns the tokens of photos into hits: a search ranks the images, verification reorders the first of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from tfa.base.config import Candidates
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
-from tfa.maps.confidence import FIRST, confidence_of
-from tfa.maps.fused_place import REACH, place_of
-from tfa.maps.likeness import Likeness
-from tfa.maps.own_scores import OwnScores
+from tfa.maps.confidence import ALTERNATIVES, compute_confidence
+from tfa.maps.database_scores import DatabaseScores
+from tfa.maps.fused_place import REACH, locate_photo
 from tfa.maps.records import Hit, Hits, ImageRecord
+from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.stored_head import StoredHead
 from tfa.method.evidence.rows import z_scores
 from tfa.search.engine import Engine, QueryVectors, SearchResult, checked_k, direct_sum
@@ -24,10 +24,10 @@ from tfa.search.reduced import ReducedEngine
 from tfa.search.store import Where
 from tfa.verification.admission import PairEvidence
 from tfa.verification.patch_store import CompactTokens, PhotoPairs
-from tfa.verification.reranking import UNVERIFIED, Compared, Comparison, Verified, most_candidates, reorder
+from tfa.verification.reranking import UNVERIFIED, Compared, Comparison, Verified, count_candidates, reorder
 
-AT_ONCE = 64  # photos searched at a time, however many are given
-SAMPLED = 1000  # images whose scores stand for all, where an engine knows neither their mean nor their spread
+_PHOTOS_PER_SEARCH = 64  # photos searched at a time, however many are given
+_SAMPLED_IMAGES = 1000  # images whose scores stand for all, where an engine knows neither their mean nor their spread
 
 
 @dataclass(frozen=True)
@@ -69,24 +69,24 @@ class SearchableHead:
         k: int,
         candidates: Candidates,
         compact: CompactTokens | None,
-        likeness: Likeness | None = None,
+        shift_monitor: DomainShiftMonitor | None = None,
         where: Where | None = None,
         reach: float = REACH,
     ) -> list[Hits]:
-        """The k best images for each query; the best `candidates` are verified by the compact tokens, if there are.
+        """Find the k best images for each query; verify the best `candidates` by the compact tokens, if there are any.
 
-        `likeness` looks at the photos, too. Only images that `where` admits may answer, if it is given; what scores
-        are like is still that of all. `reach` is how far apart images of one place stand, in metres.
+        `shift_monitor` observes the photos. Only images that `where` admits may answer; z-scores are still taken over
+        all images. `reach` is how far apart images of one place stand, in metres.
         """
         checked_k(k)
         admitted = self._admitted(where)
         if not len(tokens) or not (len(self.images) if admitted is None else admitted.any()):
             return [Hits() for _ in range(len(tokens))]
-        pairs = photo_pairs(compact, tokens, self.stored.scorer.duplicates, self.rows) if candidates else None
+        pairs = pair_photos(compact, tokens, self.stored.scorer.duplicates, self.rows) if candidates else None
         ranked, columns, scores, vectors = self._ranked(tokens, k, candidates, pairs, admitted)
-        if likeness is not None:
-            likeness.look(self.stored.scorer, vectors, ranked, self.rows)
-        confidence, sure = confidence_of(ranked, self.own_scores, k)
+        if shift_monitor is not None:
+            shift_monitor.observe(self.stored.scorer, vectors, ranked, self.rows)
+        confidence, sure = compute_confidence(ranked, self.image_scores, k)
         if not np.isfinite(confidence).all():
             raise BadMap(DAMAGED)
         hits = []
@@ -99,8 +99,8 @@ class SearchableHead:
                 sure[row].tolist(),
                 strict=True,
             )
-            own_hits = (hit_of(self.images[i], score[i], trust, matches, own) for i, trust, matches, own in best)
-            hits.append(Hits(own_hits, place_of(ranked, row, self.images, reach)))
+            own_hits = (make_hit(self.images[i], score[i], trust, matches, own) for i, trust, matches, own in best)
+            hits.append(Hits(own_hits, locate_photo(ranked, row, self.images, reach)))
         return hits
 
     def trust(
@@ -110,8 +110,10 @@ class SearchableHead:
 
         It is that of a photo, by its number, with images by their rows in the gallery.
         """
-        ranked, *_ = self._ranked(tokens, 1, candidates, None if evidence is None else _Known(evidence, self.rows))
-        confidence, sure = confidence_of(ranked, self.own_scores, 1)
+        ranked, *_ = self._ranked(
+            tokens, 1, candidates, None if evidence is None else _PrecomputedEvidence(evidence, self.rows)
+        )
+        confidence, sure = compute_confidence(ranked, self.image_scores, 1)
         return confidence[:, 0], sure[:, 0]
 
     def _ranked(
@@ -123,10 +125,10 @@ class SearchableHead:
         admitted: np.ndarray | None = None,
     ) -> tuple[Verified, np.ndarray, np.ndarray, list[QueryVectors]]:
         """The best images, verified; their columns `q c` and scores `q c` before that; and the photos as compared."""
-        width, starts = max(k, most_candidates(candidates), FIRST), range(0, len(tokens), AT_ONCE)
+        width, starts = max(k, count_candidates(candidates), ALTERNATIVES), range(0, len(tokens), _PHOTOS_PER_SEARCH)
         query_vectors = self.stored.scorer.query_vectors
         try:
-            vectors = [query_vectors(tokens.select(slice(start, start + AT_ONCE))) for start in starts]
+            vectors = [query_vectors(tokens.select(slice(start, start + _PHOTOS_PER_SEARCH))) for start in starts]
         except np.linalg.LinAlgError:  # an eigendecomposition of what are no numbers does not converge
             raise BadMap(DAMAGED) from None
         results = [self._search(block, width, admitted) for block in vectors]
@@ -134,9 +136,9 @@ class SearchableHead:
         return reorder(columns, z, width, candidates, pairs), columns, scores, vectors
 
     @cached_property
-    def own_scores(self) -> OwnScores:
+    def image_scores(self) -> DatabaseScores:
         """What the images score with each other."""
-        return OwnScores(self.stored.scorer, self.rows, self.ids, self.engine)
+        return DatabaseScores(self.stored.scorer, self.rows, self.ids, self.engine)
 
     def _search(
         self, vectors: QueryVectors, width: int, admitted: np.ndarray | None
@@ -162,11 +164,11 @@ class SearchableHead:
         return np.array([where.admits(image.to_dict()) for image in self.images], bool)
 
     def _mean_and_spread(self, result: SearchResult, vectors: QueryVectors) -> tuple[np.ndarray, np.ndarray]:
-        """Of each query's scores with all images; where the engine does not know, of evenly spaced ones (ours)."""
+        """Return mean and spread of each query's scores with all images, or with evenly spaced ones (ours)."""
         if result.mean is not None and result.spread is not None:
             return result.mean, result.spread
         count = len(self.rows)
-        sample = self.rows[np.unique(np.linspace(0, count - 1, min(count, SAMPLED)).astype(np.int64))]
+        sample = self.rows[np.unique(np.linspace(0, count - 1, min(count, _SAMPLED_IMAGES)).astype(np.int64))]
         galleries = self.stored.scorer.rows
         scores = np.zeros((len(vectors), len(sample))) + galleries.bias[sample]
         for weight, gallery, features in zip(galleries.weights, galleries.galleries, vectors.terms, strict=True):
@@ -175,8 +177,8 @@ class SearchableHead:
 
 
 @dataclass(frozen=True)
-class _Known:
-    """A `Comparison` of photos whose evidence is known; matches are not counted."""
+class _PrecomputedEvidence:
+    """A `Comparison` that reads precomputed evidence; matches are not counted."""
 
     evidence: PairEvidence
     rows: np.ndarray
@@ -186,17 +188,17 @@ class _Known:
         return [Compared(one, np.zeros(len(one), np.int64)) for one in found]
 
 
-def photo_pairs(
+def pair_photos(
     compact: CompactTokens | None, tokens: Tokens, duplicates: np.ndarray | None, rows: np.ndarray
 ) -> PhotoPairs | None:
-    """Photos beside the images that stand in these rows of a map; None if their patches cannot be compared."""
-    grid = None if compact is None else compact.grid_of(tokens)
+    """Pair photos with the images in these rows of a map; None if their patches cannot be compared."""
+    grid = None if compact is None else compact.resolve_grid(tokens)
     if compact is None or grid is None:
         return None
     # Photos of one content are compared as one, so that the first of them wins here too.
     return PhotoPairs(compact, tokens, grid, rows if duplicates is None else duplicates[rows])
 
 
-def hit_of(image: ImageRecord, score: float, confidence: float, matches: int | None, sure: bool) -> Hit:
+def make_hit(image: ImageRecord, score: float, confidence: float, matches: int | None, sure: bool) -> Hit:
     matches = None if matches == UNVERIFIED else matches
     return Hit(image.id, image.path, score, confidence, image.position, matches, sure)

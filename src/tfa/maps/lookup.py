@@ -10,21 +10,21 @@ from tfa.base.files import sha256_of_file
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, UnknownImage
-from tfa.maps.query import AskableMap
+from tfa.maps.query import ReadOnlyMap
 from tfa.maps.records import ImageRecord
 from tfa.photos.token_cache import TokenCache
 
-LOST = (
+_LOST_ADVICE = (
     "take them out for good with tfa remove and tfa refit "
     "(a calibration needs every photo the map was fitted on, removed ones too)"
 )
 
 
-def tokens_of(
-    place_map: AskableMap,
+def load_tokens(
+    place_map: ReadOnlyMap,
     records: Sequence[ImageRecord],
     progress: bool | Progress | None = None,
-    otherwise: str = LOST,
+    otherwise: str = _LOST_ADVICE,
 ) -> Tokens:
     """Tokens of the map's photos; what the cache lost is encoded again from files that have not changed.
 
@@ -48,7 +48,7 @@ def tokens_of(
     return cache.tokens(fingerprint, digests, paths, (rows, columns))
 
 
-def lost_photos(place_map: AskableMap, records: Sequence[ImageRecord]) -> list[str]:
+def find_lost_photos(place_map: ReadOnlyMap, records: Sequence[ImageRecord]) -> list[str]:
     """Paths of all photos whose tokens cannot be had: in no cache, and not on disk as they were."""
     _, missing = _uncached(place_map, place_map.cache or TokenCache(), [record.digest for record in records])
 
@@ -59,7 +59,7 @@ def lost_photos(place_map: AskableMap, records: Sequence[ImageRecord]) -> list[s
     return [records[i].path for i in missing if not is_there(records[i])]
 
 
-def _uncached(place_map: AskableMap, cache: TokenCache, digests: Sequence[str]) -> tuple[str, list[int]]:
+def _uncached(place_map: ReadOnlyMap, cache: TokenCache, digests: Sequence[str]) -> tuple[str, list[int]]:
     """Whose tokens are taken, by the fingerprint of an encoder, and which of the photos are not among them."""
     fingerprint = place_map.state.encoder["fingerprint"]
     missing = cache.missing(fingerprint, digests)
@@ -70,7 +70,7 @@ def _uncached(place_map: AskableMap, cache: TokenCache, digests: Sequence[str]) 
     return fingerprint, missing
 
 
-def find_records(records: Sequence[ImageRecord], photos: Sequence[str | Path | int]) -> list[ImageRecord]:
+def find_image_records(records: Sequence[ImageRecord], photos: Sequence[str | Path | int]) -> list[ImageRecord]:
     """Each photo's image, by its id, its path, or the end of its path if that is unambiguous."""
     by_id: dict[int, ImageRecord] = {}
     by_path: dict[str, list[ImageRecord]] = {}
@@ -98,6 +98,6 @@ def _only(photo: str | Path | int, records: Sequence[ImageRecord]) -> ImageRecor
     return records[0]
 
 
-def unique_files(paths: Sequence[Path]) -> list[Path]:
+def drop_repeated_files(paths: Sequence[Path]) -> list[Path]:
     """Each file once, under the first name it was given."""
     return list({path.resolve(): path for path in reversed(paths)}.values())[::-1]

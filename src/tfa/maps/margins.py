@@ -16,7 +16,7 @@ from tfa.method.controllers.decisions import MIXTURE
 from tfa.method.controllers.judged import DATABASE_MARGIN, TARGET_MARGIN
 from tfa.method.residuals import HARD
 
-INTERVAL = 2 * 1.96  # standard errors from end to end of an interval of 95 %
+_INTERVAL = 2 * 1.96  # standard errors from end to end of an interval of 95 %
 
 
 @dataclass(frozen=True)
@@ -37,18 +37,18 @@ class Condition:
         return replace(self, value=-self.value)
 
 
-def every(*conditions: Condition) -> Condition:
-    """Do all hold? The weakest says."""
+def require_all(*conditions: Condition) -> Condition:
+    """Combine conditions that must all hold: the weakest decides."""
     return min(conditions, key=lambda one: one.strength)
 
 
-def some(*conditions: Condition) -> Condition:
-    """Does one hold? The strongest says."""
+def require_any(*conditions: Condition) -> Condition:
+    """Combine conditions of which one must hold: the strongest decides."""
     return max(conditions, key=lambda one: one.strength)
 
 
-def margins_of(head: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Of a head's facts (decisions, evidence, verification, saw): how far each decision was from flipping.
+def compute_margins(head: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Compute how far each decision of a head was from flipping, from the head's facts.
 
     A decision whose errors are not known is left out: strengths, and the global token by target photos.
     """
@@ -60,10 +60,10 @@ def margins_of(head: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         photos = evidence.get("target_images") or evidence["pseudo_queries"]
         pairs = _Pairs(evidence["candidates"], photos)
         found |= _of_target(made, evidence, pairs) if "route" in made else _of_database(made, pairs)
-    return {name: _told(one) for name, one in found.items() if one is not None}
+    return {name: _describe(one) for name, one in found.items() if one is not None}
 
 
-def _told(condition: Condition) -> dict[str, Any]:
+def _describe(condition: Condition) -> dict[str, Any]:
     far = abs(condition.strength)
     if math.isinf(far):
         words = f"nothing that was measured says otherwise ({condition.what})"
@@ -96,11 +96,11 @@ def _judged(made: Mapping[str, Any], evidence: Mapping[str, Any], margin: float)
     }
     if not ahead:
         return None
-    winner = name_of_judged(made)
-    return some(*ahead.values()) if winner == incumbent or winner not in ahead else ahead[winner]
+    winner = name_judged_head(made)
+    return require_any(*ahead.values()) if winner == incumbent or winner not in ahead else ahead[winner]
 
 
-def name_of_judged(made: Mapping[str, Any]) -> str:
+def name_judged_head(made: Mapping[str, Any]) -> str:
     """As candidates are named: second_order/partial+centring+score."""
     more = "+centring" * bool(made["centring"]) + "+score" * bool(made["score_calibrated"])
     return f"{made['representation']}/{made['carrier']}{more}"
@@ -113,8 +113,8 @@ class _Pairs:
     candidates: Mapping[str, Mapping[str, Any]]
     photos: int  # that were answered
 
-    def known(self, *names: str) -> bool:
-        """Older maps keep no support by vocabulary, and so no error of it."""
+    def has_supports(self, *names: str) -> bool:
+        """Tell whether support by vocabulary is stored for these candidates; older maps lack it."""
         return all(name in self.candidates and self.candidates[name].get("supports") for name in names)
 
     def wider(self, one: str, other: str) -> Condition:
@@ -134,41 +134,41 @@ class _Pairs:
         return Condition(gain, error, f"agreement of {one} changes by {gain:+.3f} ± {error:.3f} to {other}, 0 decides")
 
     def beats(self, one: str, other: str) -> Condition:
-        return every(self.wider(one, other), self.agrees(one, other))
+        return require_all(self.wider(one, other), self.agrees(one, other))
 
     def carrier(self, chosen: str, original: str, partial: str, adaptive: str) -> Condition | None:
         """The rule of `controllers.rules.choose_carrier`."""
-        if not self.known(original, partial, adaptive):
+        if not self.has_supports(original, partial, adaptive):
             return None
-        plain = every(~self.wider(partial, original), ~self.agrees(partial, original))
+        plain = require_all(~self.wider(partial, original), ~self.agrees(partial, original))
         wider = self.wider(adaptive, partial)
-        half = some(~wider, every(wider, ~self.agrees(adaptive, partial)))
+        half = require_any(~wider, require_all(wider, ~self.agrees(adaptive, partial)))
         if chosen == "original":
             return plain
-        return every(~plain, half if chosen == "partial" else ~half)
+        return require_all(~plain, half if chosen == "partial" else ~half)
 
 
 def _of_database(made: Mapping[str, Any], pairs: _Pairs) -> dict[str, Condition | None]:
     own = made["assignment"]
     hard, soft, fused = "hard/adaptive", "soft/adaptive", f"{own}/adaptive+cls"
     return {
-        "assignment": pairs.beats(hard, soft) if pairs.known(hard, soft) else None,
-        "admit_cls": pairs.beats(fused, f"{own}/adaptive") if pairs.known(fused, f"{own}/adaptive") else None,
+        "assignment": pairs.beats(hard, soft) if pairs.has_supports(hard, soft) else None,
+        "admit_cls": pairs.beats(fused, f"{own}/adaptive") if pairs.has_supports(fused, f"{own}/adaptive") else None,
         "carrier": pairs.carrier(made["carrier"], *(f"{own}/{name}" for name in ("original", "partial", "adaptive"))),
     }
 
 
 def _of_target(made: Mapping[str, Any], evidence: Mapping[str, Any], pairs: _Pairs) -> dict[str, Condition | None]:
     ends = {name: evidence[f"interval_{name}"] for name in ("A", "G", "capacity")}
-    errors = {name: (high - low) / INTERVAL for name, (low, high) in ends.items()}
+    errors = {name: (high - low) / _INTERVAL for name, (low, high) in ends.items()}
     words = {"A": "soft less hard in anchor mass", "G": "soft less hard in whole descriptors", "capacity": "capacity"}
     below = {n: Condition(-ends[n][1], errors[n], f"{words[n]}: up to {ends[n][1]:+.3f}, 0 decides") for n in ends}
     lean = [
         Condition(-evidence[f"m_{n}"], errors[n], f"{words[n]}: {evidence[f'm_{n}']:+.3f}, 0 decides")
         for n in ("A", "G")
     ]
-    hard = some(every(below["A"], below["G"]), every(below["capacity"], *lean))
+    hard = require_any(require_all(below["A"], below["G"]), require_all(below["capacity"], *lean))
     mixed = Condition(ends["A"][0], errors["A"], f"{words['A']}: from {ends['A'][0]:+.3f}, 0 decides")
     route = made["route"]
-    decided = hard if route == HARD else every(~hard, mixed if route == MIXTURE else ~mixed)
+    decided = hard if route == HARD else require_all(~hard, mixed if route == MIXTURE else ~mixed)
     return {"route": decided, "carrier": pairs.carrier(made["carrier"], "original", "partial", "adaptive")}

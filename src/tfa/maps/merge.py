@@ -1,7 +1,7 @@
 """Maps merged: the photos of several sessions in one map, with one head fitted over all of them.
 
-Before that the maps are asked about each other: a photo that another map recognises, verified and sure, shows a place
-that both have. The maps themselves stay as they are.
+Before that each map is queried with the photos of the others: a photo that another map recognises, verified and sure,
+shows a place that both have. The maps themselves stay as they are.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tfa.base.config import HeadSpec, MapSpec
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, BadSpec, NoImages
-from tfa.maps.calibrate import dropped_note
+from tfa.maps.calibrate import note_dropped
 from tfa.maps.confirmed import Confirmed
 from tfa.maps.fit_map import fit_map
-from tfa.maps.lookup import lost_photos, tokens_of
+from tfa.maps.lookup import find_lost_photos, load_tokens
 from tfa.maps.place_map import PlaceMap
 from tfa.maps.records import ImageRecord
-from tfa.maps.state_changes import new_state
+from tfa.maps.state_changes import make_state
 
-AT_ONCE = 64  # photos that another map is asked about at a time
+_PHOTOS_PER_QUERY = 64  # photos queried in another map at a time
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class MergedPart:
     sessions: tuple[str, ...]
     photos: int
     repeated: int  # photos that an earlier map has too, byte for byte
-    asked: int | None  # photos that earlier maps were asked about; None if none of them could verify an answer
+    compared: int | None  # photos looked for in earlier maps; None if none of these could verify an answer
     shared: tuple[SharedPlace, ...]  # those that show a place of an earlier map
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,9 +57,9 @@ class MergedPart:
     @property
     def in_words(self) -> str:
         """How it lies to the maps before it."""
-        if self.asked is None:
+        if self.compared is None:
             return f"{self.name}: not known whether it overlaps; the maps before it keep no patches to verify with"
-        return f"{self.name}: {len(self.shared):,} of {self.asked:,} photos show places of the maps before it"
+        return f"{self.name}: {len(self.shared):,} of {self.compared:,} photos show places of the maps before it"
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def merge_maps(maps: Sequence[PlaceMap], progress: bool | Progress | None = None
     records = [record for part in fresh for record in part]
     if len(records) < 2:
         raise NoImages(f"a map needs at least 2 photos, these maps have {len(records)}")
-    tokens = tokens_of(first, records, progress)
+    tokens = load_tokens(first, records, progress)
     parts: list[MergedPart] = []
     for number, (one, own) in enumerate(zip(maps, fresh, strict=True)):
         before = [other for other in maps[:number] if other.state.compact is not None]
@@ -93,11 +93,11 @@ def merge_maps(maps: Sequence[PlaceMap], progress: bool | Progress | None = None
         shared = _shared(own, tokens.select(slice(start, start + len(own))), before, progress) if before else []
         sessions = tuple(dict.fromkeys(record.session or "" for record in own))
         path = None if one.path is None else str(one.path)
-        asked = len(own) if before or not number else None
-        parts.append(MergedPart(names[number], path, sessions, len(own), repeated[number], asked, tuple(shared)))
+        compared = len(own) if before or not number else None
+        parts.append(MergedPart(names[number], path, sessions, len(own), repeated[number], compared, tuple(shared)))
     spec = first.state.map_spec
     fitted = fit_map(tokens, spec, HeadSpec.from_dict(first.state.spec), first.options.device, progress)
-    merged = PlaceMap(new_state(fitted, spec, records, first.state.encoder), encoder=first._encoder)
+    merged = PlaceMap(make_state(fitted, spec, records, first.state.encoder), encoder=first._encoder)
     merged.options, merged.cache = first.options, first.cache
     notes = [*fitted.notes, *_notes(maps, fresh, sum(repeated))]
     return merged, MergeReport(tuple(parts), notes)
@@ -118,7 +118,7 @@ def _checked(maps: Sequence[PlaceMap]) -> PlaceMap:
                 first.called,
                 other.called,
             )
-    lost = lost_photos(first, [record for one in maps for record in one.images])
+    lost = find_lost_photos(first, [record for one in maps for record in one.images])
     if lost:
         raise BadMap(
             f"{len(lost):,} photos are neither in the token cache nor on disk as they were; restore them, or take them "
@@ -160,14 +160,17 @@ def _records(maps: Sequence[PlaceMap], names: Sequence[str]) -> tuple[list[list[
 
 
 def _shared(
-    own: Sequence[ImageRecord], tokens: Tokens, before: Sequence[PlaceMap], progress: Progress
+    records: Sequence[ImageRecord], tokens: Tokens, before: Sequence[PlaceMap], progress: Progress
 ) -> list[SharedPlace]:
     """The photos of a map that one of the maps before it recognises for sure, with the best such answer."""
     found = []
-    with progress.task("looking for places that both maps have", len(own), "photos") as task:
-        for start in range(0, len(own), AT_ONCE):
-            some, asked = own[start : start + AT_ONCE], tokens.select(slice(start, start + AT_ONCE))
-            answers = zip(*(other.query_tokens(asked, 1, verify=True) for other in before), strict=True)
+    with progress.task("looking for places that both maps have", len(records), "photos") as task:
+        for start in range(0, len(records), _PHOTOS_PER_QUERY):
+            some, photos = (
+                records[start : start + _PHOTOS_PER_QUERY],
+                tokens.select(slice(start, start + _PHOTOS_PER_QUERY)),
+            )
+            answers = zip(*(other.query_tokens(photos, 1, verify=True) for other in before), strict=True)
             for record, hits in zip(some, answers, strict=True):
                 sure = [hit for of_one in hits for hit in of_one if hit.sure]
                 if sure:
@@ -209,6 +212,6 @@ def keep_confirmed(maps: Sequence[PlaceMap], merged: PlaceMap) -> None:
     kept.write(merged.path)
 
 
-def dropped_notes(maps: Sequence[PlaceMap], out: Path) -> list[str]:
+def note_dropped_calibrations(maps: Sequence[PlaceMap], out: Path) -> list[str]:
     """Which calibrations the merged map at `out` does not have, and how to make them again."""
-    return [note for one in maps for note in dropped_note(one.state, out)]
+    return [note for one in maps for note in note_dropped(one.state, out)]

@@ -12,16 +12,16 @@ from tfa.base.open_folder import OpenFolder
 from tfa.base.progress import Progress, as_progress
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
 from tfa.errors import BadMap, NoImages
-from tfa.maps.calibrate import calibrate, dropped_note
-from tfa.maps.fit_map import FittedMap, complete, fit_map
+from tfa.maps.calibrate import calibrate_map, note_dropped
+from tfa.maps.fit_map import FittedMap, add_verification, fit_map
 from tfa.maps.folder import reader, writer
-from tfa.maps.lookup import find_records, tokens_of, unique_files
-from tfa.maps.query import AskableMap
+from tfa.maps.lookup import drop_repeated_files, find_image_records, load_tokens
+from tfa.maps.query import ReadOnlyMap
 from tfa.maps.records import CalibrationReport, EditReport
 from tfa.maps.state import DATABASE, MapState
-from tfa.maps.state_changes import encoder_facts, new_state, records_of, with_images
+from tfa.maps.state_changes import append_images, describe_encoder, make_records, make_state
 from tfa.maps.stored_head import AnyHead
-from tfa.maps.summary import facts_of, unseen_share
+from tfa.maps.summary import compute_unseen_share, describe_map
 from tfa.photos.as_files import Photos
 from tfa.photos.check import check_photos
 from tfa.photos.find_positions import Positions, find_positions
@@ -31,10 +31,10 @@ from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import encode
 from tfa.search.stores import is_url
 
-UNSEEN_LIMIT = 0.2  # share of images not seen at fitting from which a refit is advised
+REFIT_SHARE = 0.2  # share of images not seen at fitting from which a refit is advised
 
 
-class PlaceMap(AskableMap):
+class PlaceMap(ReadOnlyMap):
     """A searchable map of places. Build it from photos, or load it from a `NAME.tfa` folder.
 
     Once saved or loaded, `add`, `remove`, `refit` and `calibrate` also write to the folder, each in one atomic step.
@@ -110,7 +110,7 @@ class PlaceMap(AskableMap):
         Without a `map_spec` answers are not verified: the map then answers as the head does.
         """
         map_spec, options = map_spec or MapSpec(verify=False), options or EncoderOptions()
-        fitted = complete(head, encoded.tokens, map_spec, options.device, progress)
+        fitted = add_verification(head, encoded.tokens, map_spec, options.device, progress)
         return cls._new(fitted, encoded, encoder, places or {}, map_spec, options)
 
     @classmethod
@@ -123,8 +123,10 @@ class PlaceMap(AskableMap):
         map_spec: MapSpec,
         options: EncoderOptions,
     ) -> PlaceMap:
-        records = records_of(encoded, places, first_id=0, fitted=True)
-        place_map = cls(new_state(fitted, map_spec, records, encoder_facts(encoder, options.weights)), encoder=encoder)
+        records = make_records(encoded, places, first_id=0, fitted=True)
+        place_map = cls(
+            make_state(fitted, map_spec, records, describe_encoder(encoder, options.weights)), encoder=encoder
+        )
         place_map.options, place_map.notes = options, [*encoder.notes, *fitted.notes]
         place_map.skipped = [(str(path), reason) for path, reason in encoded.skipped]
         return place_map
@@ -145,14 +147,14 @@ class PlaceMap(AskableMap):
         """Open a saved map; its arrays are mapped, not read. `encoder` is used instead of loading the map's own.
 
         The size of every file is checked; `checksum` reads every byte and compares its sha256 too. A URL, such as
-        postgres://HOST/DATABASE/NAME, opens a map in an engine: an `EngineMap`, which is asked and edited alike.
+        postgres://HOST/DATABASE/NAME, opens a map in an engine: an `EngineMap`, with the same methods.
         `patch_cache` is how many bytes of patches that one keeps in memory; a folder's are mapped and need none.
         """
         if is_url(path):
             from tfa.maps.engine_map import EngineMap
 
             return cast(PlaceMap, EngineMap.open(str(path), encoder, patch_cache))
-        return cls(reader.read(Path(path), checksum=checksum), Path(path), encoder)
+        return cls(reader.read_map(Path(path), checksum=checksum), Path(path), encoder)
 
     # --- edit --------------------------------------------------------------------------------------------------
 
@@ -170,14 +172,14 @@ class PlaceMap(AskableMap):
         `session` names what they belong to, to choose by; `skip_bad` is that of the map's `options` if not given.
         """
         paths, known = find_images(photos), {record.path for record in self.images}
-        fresh = [path for path in unique_files(paths) if str(path.resolve()) not in known]
+        fresh = [path for path in drop_repeated_files(paths) if str(path.resolve()) not in known]
         known_before = len(paths) - len(fresh)
         notes = [f"already in the map and left as they are: {known_before}"] if known_before else []
         fresh, unnamed = nameable(fresh, skip_bad=self.options.skip_bad if skip_bad is None else skip_bad)
         if not fresh:
             return EditReport(notes=notes)
         places, more = find_positions(fresh, None, positions)
-        encoded = self.encoded(fresh, skip_bad, progress)
+        encoded = self.encode_photos(fresh, skip_bad, progress)
         encoded = replace(encoded, skipped=[*unnamed, *encoded.skipped])
         report = self.add_encoded(encoded, dict(zip(fresh, places, strict=True)), session)
         return replace(report, notes=[*notes, *more, *report.notes])
@@ -186,8 +188,8 @@ class PlaceMap(AskableMap):
         self, encoded: EncodedImages, places: Mapping[Path, Position | None], session: str | None = None
     ) -> EditReport:
         """Add photos that were encoded elsewhere, by the map's encoder."""
-        records = records_of(encoded, places, first_id=self.state.next_id, fitted=False, session=session)
-        self._commit(with_images(self.state, encoded.tokens, records), writer.write_addition)
+        records = make_records(encoded, places, first_id=self.state.next_id, fitted=False, session=session)
+        self._commit(append_images(self.state, encoded.tokens, records), writer.write_addition)
         skipped = [(str(path), reason) for path, reason in encoded.skipped]
         return EditReport([record.id for record in records], [], skipped, self._advice())
 
@@ -196,7 +198,7 @@ class PlaceMap(AskableMap):
 
         Their descriptors stay in the map, where they may carry the fitted geometry; only `refit` forgets them.
         """
-        gone = sorted({record.id for record in find_records(self.images, photos)})
+        gone = sorted({record.id for record in find_image_records(self.images, photos)})
         # Their rows stay: they may carry the geometry.
         self._commit(self.state.changed(removed=self.state.removed.union(gone)), writer.commit)
         notes = ["removed photos no longer answer; their descriptors stay in the map until tfa refit"] if gone else []
@@ -207,13 +209,13 @@ class PlaceMap(AskableMap):
         if len(self) < 2:
             raise NoImages(f"refit needs at least 2 photos, the map has {len(self)}")
         progress, old, device = as_progress(progress), self.state, self.options.device
-        tokens = tokens_of(self, self.images, progress, "remove them from the map before refit")
+        tokens = load_tokens(self, self.images, progress, "remove them from the map before refit")
         fitted = fit_map(tokens, old.map_spec, HeadSpec.from_dict(old.spec), device, progress)
         records = [replace(record, fitted=True) for record in self.images]  # they keep their ids
-        fresh = new_state(fitted, old.map_spec, records, old.encoder)
+        fresh = make_state(fitted, old.map_spec, records, old.encoder)
         fresh = replace(fresh, next_id=old.next_id, revision=old.revision + 1, photo_root=old.photo_root)
         self._commit(fresh, writer.write_all)  # without calibrations: they were of the old head
-        self.notes += [*fitted.notes, *dropped_note(old, self.path)]
+        self.notes += [*fitted.notes, *note_dropped(old, self.path)]
 
     def calibrate(
         self,
@@ -231,7 +233,7 @@ class PlaceMap(AskableMap):
         scores, an image's bias each (None: as the judge decides; of the paper's head from 16 photos on). A map of the
         paper's head needs its photos, or their cached tokens; others hold all that it takes.
         """
-        fresh, report = calibrate(self, photos, name, budget, score, skip_bad, as_progress(progress))
+        fresh, report = calibrate_map(self, photos, name, budget, score, skip_bad, as_progress(progress))
         self._commit(fresh, writer.write_calibration)
         return report
 
@@ -259,7 +261,7 @@ class PlaceMap(AskableMap):
         if head.stored.in_space and self.state.spaces is not None:
             head = head.over(self.state.spaces)
         elif added := self.state.images[len(known) :]:
-            head = head.grown(tokens_of(self, added))
+            head = head.grown(load_tokens(self, added))
         self._commit(self.state.with_calibration(head), writer.write_calibration)
 
     def _commit(self, state: MapState, write: Callable[[OpenFolder, MapState], MapState]) -> None:
@@ -269,8 +271,8 @@ class PlaceMap(AskableMap):
         is, if another process holds the folder or has changed it.
         """
         if self.path is not None:
-            with writer.editing(self.path, self.state.digest) as folder:
-                state = write(folder, writer.numbered(folder, state))
+            with writer.hold_for_edit(self.path, self.state.digest) as folder:
+                state = write(folder, writer.number_revision(folder, state))
         self._take(state)
 
     # --- describe ----------------------------------------------------------------------------------------------
@@ -278,14 +280,14 @@ class PlaceMap(AskableMap):
     @property
     def unseen_share(self) -> float:
         """Share of the photos in the map that the head was not fitted on."""
-        return unseen_share(self.images)
+        return compute_unseen_share(self.images)
 
     def _advice(self) -> list[str]:
-        if self.unseen_share <= UNSEEN_LIMIT:
+        if self.unseen_share <= REFIT_SHARE:
             return []
         share = f"{self.unseen_share:.0%}"
         return [f"{share} of the photos were not seen when the head was fitted; fit again with: tfa refit"]
 
     def info(self) -> dict[str, Any]:
         """The map in JSON: what it holds, what was decided and why."""
-        return {**facts_of(self.state, self.images, self.path), "notes": [*self.notes, *self._advice()]}
+        return {**describe_map(self.state, self.images, self.path), "notes": [*self.notes, *self._advice()]}

@@ -9,17 +9,17 @@ import numpy as np
 from tfa.base.config import Candidates
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder
-from tfa.maps.asking import Asking
-from tfa.maps.fused_place import reach_of
+from tfa.maps.base_map import BaseMap
+from tfa.maps.fused_place import measure_reach
 from tfa.maps.hits import SearchableHead
-from tfa.maps.likeness import Likeness
 from tfa.maps.records import Hits
+from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.state import MapState
-from tfa.maps.state_changes import with_duplicates
+from tfa.maps.state_changes import tie_duplicates
 from tfa.maps.stored_head import INTEGERS
-from tfa.maps.summary import in_short
-from tfa.maps.tracker import Tracker, motion_along
-from tfa.maps.verification import Question, wanted_candidates
+from tfa.maps.summary import summarize_map
+from tfa.maps.tracker import Tracker, choose_map_motion
+from tfa.maps.verification import QueryParams, resolve_candidates
 from tfa.online.motion import Motion
 from tfa.online.sequence_filter import SequenceSpec
 from tfa.search.bounded import BoundedEngine
@@ -30,8 +30,8 @@ from tfa.search.reduced import ReducedEngine
 COARSE_FROM = 500  # images from which a prepared map of floats answers from coarse scores
 
 
-class AskableMap(Asking):
-    """The part of a map that answers: it holds a state and an encoder, and changes nothing."""
+class ReadOnlyMap(BaseMap):
+    """A map that answers queries from a state in memory and cannot be edited."""
 
     def __init__(self, state: MapState, path: Path | None = None, encoder: Encoder | None = None) -> None:
         super().__init__(encoder)
@@ -45,7 +45,7 @@ class AskableMap(Asking):
         return str(self.path or "MAP")
 
     def _take(self, state: MapState) -> None:
-        self.state = with_duplicates(state)
+        self.state = tie_duplicates(state)
         rows = [row for row, record in enumerate(state.images) if record.id not in state.removed]
         self.rows = np.array(rows, dtype=np.int64)  # of the gallery: those of `images`, in their order
         self.images = [state.images[row] for row in rows]
@@ -110,7 +110,7 @@ class AskableMap(Asking):
         return len(self.images)
 
     def __repr__(self) -> str:
-        return in_short(
+        return summarize_map(
             type(self).__name__, "not saved" if self.path is None else str(self.path), len(self), self.state
         )
 
@@ -130,27 +130,27 @@ class AskableMap(Asking):
         `online` says whether photos adapt the scores of later ones, `sequence` whether they are the frames of a drive,
         which a filter follows (`spec`); the rest is as in `query`. The map stays as it is.
         """
-        question = Question(k, calibration, verify, candidates)
-        return Tracker(self, question, online=online, sequence=sequence, spec=spec)
+        params = QueryParams(k, calibration, verify, candidates)
+        return Tracker(self, params, online=online, sequence=sequence, spec=spec)
 
     def motion(self, reach: float) -> Motion:
         """How a camera moves along this map; made once for all that are followed. `reach` is that of the filter."""
         if reach not in self._motions:
-            self._motions[reach] = motion_along(self.images, reach)
+            self._motions[reach] = choose_map_motion(self.images, reach)
         return self._motions[reach]
 
     @property
     def reach(self) -> float:
         """How far apart images of one place stand, in metres (`tfa.maps.fused_place`)."""
         if self._reach is None:
-            self._reach = reach_of(self.images)
+            self._reach = measure_reach(self.images)
         return self._reach
 
-    def check(self, question: Question) -> None:
-        wanted_candidates(question, self.state)
+    def check(self, params: QueryParams) -> None:
+        resolve_candidates(params, self.state)
 
-    def hits(self, tokens: Tokens, question: Question, likeness: Likeness | None = None) -> list[Hits]:
-        """The hits of each photo, verified where the question wants it; `likeness` looks at the photos."""
-        candidates = wanted_candidates(question, self.state, tokens)
-        head = self.searchable(question.calibration)
-        return head.hits(tokens, question.k, candidates, self.state.compact, likeness, question.where, self.reach)
+    def hits(self, tokens: Tokens, params: QueryParams, shift_monitor: DomainShiftMonitor | None = None) -> list[Hits]:
+        """Find the hits of each photo, verified as `params` says; `shift_monitor` observes the photos."""
+        candidates = resolve_candidates(params, self.state, tokens)
+        head = self.searchable(params.calibration)
+        return head.hits(tokens, params.k, candidates, self.state.compact, shift_monitor, params.where, self.reach)

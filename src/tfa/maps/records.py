@@ -10,7 +10,7 @@ from typing import Any, Self
 from tfa.base.config import ONLY_SURE, LeastConfidence
 from tfa.photos.positions import Position
 
-NOTHING_FOUND = "nothing was found"
+NO_HITS = "nothing was found"
 TOO_DOUBTFUL = "the answer is too doubtful to be given"
 
 
@@ -90,19 +90,19 @@ class Fused:
 class Hits(list[Hit]):
     """The hits of one photo, best first, and where all that was verified together says it was taken.
 
-    `place` is None where it says nothing; `no_place` then says why.
+    `place` is None where it says nothing; `place_missing` then says why.
     """
 
     def __init__(self, hits: Iterable[Hit] = (), fused: Fused | None = None) -> None:
         super().__init__(hits)
-        self.fused = fused or Fused(None, NOTHING_FOUND)
+        self.fused = fused or Fused(None, NO_HITS)
 
     @property
     def place(self) -> Place | None:
         return self.fused.place
 
     @property
-    def no_place(self) -> str | None:
+    def place_missing(self) -> str | None:
         return self.fused.reason
 
 
@@ -117,7 +117,7 @@ class Answer:
     sure: bool = field(default=False, kw_only=True)  # of the best hit, too
     verified: bool = field(default=False, kw_only=True)
     place: Place | None = field(default=None, kw_only=True)  # None where the hits are none or do not agree
-    no_place: str | None = field(default=None, kw_only=True)  # why there is no place
+    place_missing: str | None = field(default=None, kw_only=True)  # why there is no place
     time_ns: int | None = field(default=None, kw_only=True)  # when a frame of a recording was taken, since 1970
     frame: str | None = field(default=None, kw_only=True)  # where it is from, if its file is not kept
 
@@ -129,22 +129,22 @@ class Answer:
     @property
     def as_hits(self) -> Hits:
         """The hits with the place."""
-        return Hits(self.hits, Fused(self.place, self.no_place))
+        return Hits(self.hits, Fused(self.place, self.place_missing))
 
-    def unless_doubtful(self, least: LeastConfidence) -> Self:
-        """Without hits if it is less confident than that, or not sure where nothing else is wanted."""
-        enough = self.sure if least == ONLY_SURE else self.confidence >= float(least)
-        return self if enough else replace(self, hits=[], place=None, no_place=self.no_place or TOO_DOUBTFUL)
+    def withhold_below(self, min_confidence: LeastConfidence) -> Self:
+        """Drop the hits if the answer is less confident than that, or not sure when "sure" is required."""
+        enough = self.sure if min_confidence == ONLY_SURE else self.confidence >= float(min_confidence)
+        return self if enough else replace(self, hits=[], place=None, place_missing=self.place_missing or TOO_DOUBTFUL)
 
 
-def of_best(hits: Sequence[Hit]) -> dict[str, bool]:
-    """What an answer says of its best hit, beside its confidence."""
+def describe_best_hit(hits: Sequence[Hit]) -> dict[str, bool]:
+    """Return the flags of an answer's best hit."""
     return {"sure": bool(hits) and hits[0].sure, "verified": bool(hits) and hits[0].matches is not None}
 
 
-def of_all(hits: Hits) -> dict[str, Any]:
-    """What an answer says of its best hit and of all together, beside its confidence."""
-    return {**of_best(hits), "place": hits.place, "no_place": hits.no_place}
+def describe_hits(hits: Hits) -> dict[str, Any]:
+    """Return the flags of an answer's best hit and the place of all hits."""
+    return {**describe_best_hit(hits), "place": hits.place, "place_missing": hits.place_missing}
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class FrameAnswer(Answer):
     # Probability that the frame shows no place of the map; a hit's confidence is then that of its place, filtered.
     # None where photos are no frames of a drive.
     lost: float | None = None
-    adapted_by: int = 0  # photos that taught before it
+    adaptation_photos: int = 0  # earlier photos of this camera that shifted the scores
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class CalibrationReport:
 
     name: str
     used: int  # photos it was made of
-    given: int
+    offered: int  # photos to choose from
     skipped: list[tuple[str, str]]
     notes: list[str]
     decisions: dict[str, Any]

@@ -6,31 +6,31 @@ from typing import Any
 
 from tfa.base.config import LeastConfidence
 from tfa.base.progress import Progress, as_progress
-from tfa.maps.asking import checked_share
-from tfa.maps.expected_recall import Answers
-from tfa.maps.query import AskableMap
+from tfa.maps.base_map import check_min_confidence
+from tfa.maps.expected_recall import AnswerList
+from tfa.maps.query import ReadOnlyMap
 from tfa.maps.records import FrameAnswer
 from tfa.photos.as_files import Photos, listed
 
 
 def query_sequence(
-    place_map: AskableMap,
+    place_map: ReadOnlyMap,
     frames: Photos,
     min_confidence: LeastConfidence = 0.0,
     progress: bool | Progress | None = None,
     **how: Any,
-) -> Answers[FrameAnswer]:
+) -> AnswerList[FrameAnswer]:
     """Answers to photos in the order they were taken; `how` is as for `PlaceMap.follow`.
 
     The k likeliest images of each frame; none when being lost is likelier than the best place, when its confidence is
     below `min_confidence`, or when that is "sure" and it is not. A frame that cannot be read gets an answer that says
     so, and the tracker goes on.
     """
-    checked_share(min_confidence)
-    tracker, answers, photos = place_map.follow(**how), Answers[FrameAnswer](), listed(frames)
+    check_min_confidence(min_confidence)
+    tracker, answers, photos = place_map.follow(**how), AnswerList[FrameAnswer](), listed(frames)
     with as_progress(progress).task("following", len(photos), "frames") as task:
         for answer in tracker.steps(photos):
-            answers.append(answer.unless_doubtful(min_confidence))
+            answers.append(answer.withhold_below(min_confidence))
             task.advance()
-    answers.notice = tracker.likeness.notice(str(place_map.path or "MAP"))
+    answers.notice = tracker.shift_monitor.warning(str(place_map.path or "MAP"))
     return answers

@@ -22,21 +22,21 @@ from tfa.search.gallery import Gallery, Rows
 from tfa.search.scaled_rows import ScaledRows
 
 
-def over_spaces(scorer: Scorer, spaces: StoredSpaces) -> Scorer:
+def rebuild_rows(scorer: Scorer, spaces: StoredSpaces) -> Scorer:
     """The scorer with the sides and all rows of `spaces`; images that it has no bias of yet get one."""
     sides = [replace(space.side, shift=side.shift) for space, side in zip(spaces.spaces, scorer.sides, strict=True)]
     galleries = [Gallery.of(*_chunks(spaces.spaces[term.side], term.gamma)) for term in scorer.terms]
     return _with_rows(replace(scorer, sides=tuple(sides)), galleries)
 
 
-def with_newest(scorer: Scorer, spaces: StoredSpaces) -> Scorer:
+def append_newest_rows(scorer: Scorer, spaces: StoredSpaces) -> Scorer:
     """The scorer with the newest chunk of `spaces` beside the rows it has."""
     newest = [_chunks(spaces.spaces[term.side], term.gamma, -1)[0] for term in scorer.terms]
     appended = [term.gallery.appended(rows) for term, rows in zip(scorer.terms, newest, strict=True)]
     return _with_rows(scorer, appended)
 
 
-def partial_scorer(spaces: StoredSpaces, duplicates: np.ndarray | None) -> Scorer:
+def make_partial_scorer(spaces: StoredSpaces, duplicates: np.ndarray | None) -> Scorer:
     """Σ S_P over the spaces, the head that photos of a stream adapt: its rows are φ_½ as the map keeps it."""
     terms = [ScoreTerm(1.0, index, 0.5, space.halves, index) for index, space in enumerate(spaces.spaces)]
     sides = tuple(space.side for space in spaces.spaces)
@@ -63,7 +63,7 @@ def _with_rows(scorer: Scorer, galleries: Sequence[Gallery]) -> Scorer:
 # --- files -------------------------------------------------------------------------------------------------------
 
 
-def row_scales(scorer: Scorer, start: int, stop: int) -> dict[str, np.ndarray]:
+def collect_row_scales(scorer: Scorer, start: int, stop: int) -> dict[str, np.ndarray]:
     """Scales of rows `start` to `stop`, of the terms that have their own."""
     tensors = {}
     for index, term in enumerate(scorer.terms):

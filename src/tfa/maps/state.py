@@ -48,7 +48,7 @@ class NamedHead:
         dims: int | None = None,
     ) -> NamedHead:
         """What a map keeps of a fitted head; `spaces` are the map's, `dims` the numbers it is searched by."""
-        stored = StoredHead.of(head, replica, storage, spaces).reduced_to(dims)
+        stored = StoredHead.of(head, replica, storage, spaces).reduce_to(dims)
         decisions, evidence = head.decisions, head.evidence
         return cls(name, stored, decisions.to_dict(), evidence.to_dict(), head.saw, replica, calibration, verification)
 
@@ -63,7 +63,7 @@ class NamedHead:
         return self.verification is not None and bool(self.verification["admitted"])
 
     def grown(self, tokens: Tokens, spaces: StoredSpaces | None = None) -> NamedHead:
-        """With new images, described by the frozen vocabulary and geometry; `spaces` hold them already."""
+        """Add new images, described by the frozen vocabulary and geometry; `spaces` hold them already."""
         return dataclasses.replace(self, stored=self.stored.grown(tokens, spaces))
 
     def over(self, spaces: StoredSpaces) -> NamedHead:
@@ -160,16 +160,16 @@ class MapState:
         return dataclasses.replace(self, revision=self.revision + 1, **changes)
 
     def with_calibration(self, head: NamedHead) -> MapState:
-        """With a calibration, in place of an older one of that name; it answers from now on."""
+        """Add a calibration, or replace the one of that name; it answers from now on."""
         kept = [old for old in self.heads if old.name != head.name]
         return self.changed(heads=(*kept, head.made_in(self.revision + 1)), active=head.name)
 
     def with_active(self, name: str) -> MapState:
-        """With the head of that name answering where none is named; the same state if it does already."""
+        """Make the head of that name answer when a query names none; return this state if it does already."""
         return self if self.chosen(name).name == self.active else self.changed(active=name)
 
     def without_calibration(self, name: str) -> MapState:
-        """Without the calibration of that name and its files."""
+        """Remove the calibration of that name and its files."""
         if name == DATABASE:
             raise BadCalibration(f"{DATABASE!r} is the head without a calibration, which every map keeps")
         gone = self.chosen(name).name

@@ -13,7 +13,7 @@ from tfa.base.config import MapSpec
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.maps.fit_map import FittedMap
-from tfa.maps.folder.photo_paths import common_folder
+from tfa.maps.folder.photo_paths import find_common_folder
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import AnyHead
@@ -25,8 +25,8 @@ from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages
 
 
-def new_state(fitted: FittedMap, map_spec: MapSpec, records: list[ImageRecord], encoder: dict[str, Any]) -> MapState:
-    """The first state of a map whose head was just fitted on the images of `records`."""
+def make_state(fitted: FittedMap, map_spec: MapSpec, records: list[ImageRecord], encoder: dict[str, Any]) -> MapState:
+    """Make the first state of a map whose head was just fitted on the images of `records`."""
     replica: Replica = ENSEMBLE if map_spec.ensemble else 0
     head, verification = fitted.head, fitted.verification
     spaces = head.fitted if isinstance(head, SecondOrderHead) else fitted.spaces
@@ -41,23 +41,23 @@ def new_state(fitted: FittedMap, map_spec: MapSpec, records: list[ImageRecord], 
         heads=(named,),
         images=records,
         vocabularies=np.stack(centers) if centers else None,
-        head_kind=kind_of(head, map_spec),
+        head_kind=choose_head_kind(head, map_spec),
         spaces=stored,
-        photo_root=common_folder([record.path for record in records]),
+        photo_root=find_common_folder([record.path for record in records]),
         next_id=max((record.id for record in records), default=-1) + 1,
         compact=fitted.compact,
     )
 
 
-def kind_of(head: AnyHead, map_spec: MapSpec) -> str:
-    """Which of `base.config.HEADS` a map of this head has."""
+def choose_head_kind(head: AnyHead, map_spec: MapSpec) -> str:
+    """Choose which of `base.config.HEADS` a map of this head has."""
     if isinstance(head, SecondOrderHead):
         return "second-order" if map_spec.head == "second-order" else "judged"
     return "judged" if isinstance(head.decisions, JudgedDecisions) else "paper"
 
 
-def encoder_facts(encoder: Encoder, weights: str | Path | None) -> dict[str, Any]:
-    """What a map remembers of its encoder; `weights` is where it found them, if a file was named."""
+def describe_encoder(encoder: Encoder, weights: str | Path | None) -> dict[str, Any]:
+    """Describe the encoder for the map; `weights` is the weights file, if one was named."""
     return {
         "id": encoder.id,
         "fingerprint": encoder.model,
@@ -68,7 +68,7 @@ def encoder_facts(encoder: Encoder, weights: str | Path | None) -> dict[str, Any
     }
 
 
-def records_of(
+def make_records(
     encoded: EncodedImages,
     places: Mapping[Path, Position | None],
     *,
@@ -82,8 +82,8 @@ def records_of(
     ]
 
 
-def with_images(state: MapState, tokens: Tokens, records: list[ImageRecord]) -> MapState:
-    """The state with more images, described by the frozen vocabulary, geometry and compaction."""
+def append_images(state: MapState, tokens: Tokens, records: list[ImageRecord]) -> MapState:
+    """Append images, described by the frozen vocabulary, geometry and compaction."""
     spaces = None if state.spaces is None else state.spaces.grown(tokens)
     return state.changed(
         heads=tuple(head.grown(tokens, spaces) for head in state.heads),
@@ -94,8 +94,8 @@ def with_images(state: MapState, tokens: Tokens, records: list[ImageRecord]) -> 
     )
 
 
-def same_files_first(one: MapState, other: MapState) -> bool:
-    """Do both begin with the same rows of the same heads? Later files may differ, as after an addition."""
+def share_first_files(one: MapState, other: MapState) -> bool:
+    """Tell whether both begin with the same rows of the same heads; later files may differ."""
 
     def first(state: MapState) -> dict[tuple[str, str | None], str]:
         found: dict[tuple[str, str | None], str] = {}
@@ -106,14 +106,14 @@ def same_files_first(one: MapState, other: MapState) -> bool:
     return [head.name for head in one.heads] == [head.name for head in other.heads] and first(one) == first(other)
 
 
-def with_arrays_of(fresh: MapState, older: MapState) -> MapState:
-    """`fresh`, read from the folder of `older` after its additions were joined: what was not is taken from `older`.
+def reuse_prepared_arrays(new: MapState, older: MapState) -> MapState:
+    """Reuse the arrays of `older` in `new`, which was read from the same folder after additions were joined.
 
     The arrays are equal; those of `older` may have been packed for queries, which takes seconds in a large map.
     """
     heads = []
-    for head, known in zip(fresh.heads, older.heads, strict=True):
-        scorer, old = head.stored.scorer, known.stored.scorer
+    for head, prepared in zip(new.heads, older.heads, strict=True):
+        scorer, old = head.stored.scorer, prepared.stored.scorer
         pairs = list(zip(scorer.terms, old.terms, strict=True))
         if all(len(term.gallery.chunks[0]) == len(same.gallery.chunks[0]) for term, same in pairs):
             terms = [
@@ -121,31 +121,31 @@ def with_arrays_of(fresh: MapState, older: MapState) -> MapState:
             ]
             scorer = dataclasses.replace(scorer, sides=old.sides, terms=tuple(terms))
             head = head.with_scorer(scorer)
-        reduced, same = head.stored.reduced, known.stored.reduced
+        reduced, same = head.stored.reduced, prepared.stored.reduced
         if reduced is not None and same is not None and len(reduced.rows.chunks[0]) == len(same.rows.chunks[0]):
             stored = dataclasses.replace(head.stored, reduced=reduced.starting_with(same))
             head = dataclasses.replace(head, stored=stored)
         heads.append(head)
-    spaces = fresh.spaces
+    spaces = new.spaces
     if spaces is not None and older.spaces is not None and _same_start(spaces, older.spaces):
         spaces = spaces.starting_with(older.spaces)
-    return dataclasses.replace(fresh, heads=tuple(heads), spaces=spaces)
+    return dataclasses.replace(new, heads=tuple(heads), spaces=spaces)
 
 
 def _same_start(spaces: StoredSpaces, older: StoredSpaces) -> bool:
     return len(spaces.spaces[0].halves.chunks[0]) == len(older.spaces[0].halves.chunks[0])
 
 
-def with_duplicates(state: MapState) -> MapState:
-    """Photos with the same content tie to the last bit in every head, so that the first of them wins."""
-    rows = duplicates_of(state.images)
+def tie_duplicates(state: MapState) -> MapState:
+    """Make photos with the same content tie to the last bit in every head, so that the first of them wins."""
+    rows = find_duplicate_images(state.images)
     scorers = [dataclasses.replace(head.stored.scorer, duplicates=rows) for head in state.heads]
     tied = [head.with_scorer(scorer) for head, scorer in zip(state.heads, scorers, strict=True)]
     return dataclasses.replace(state, heads=tuple(tied))
 
 
-def duplicates_of(images: Sequence[ImageRecord]) -> np.ndarray | None:
-    """For each gallery row the first row of the same file content; None if all differ."""
+def find_duplicate_images(images: Sequence[ImageRecord]) -> np.ndarray | None:
+    """Find for each gallery row the first row of the same file content; None if all differ."""
     first: dict[str, int] = {}
     rows = np.array([first.setdefault(record.digest, row) for row, record in enumerate(images)], dtype=np.int64)
     return None if len(first) == len(images) else rows

@@ -14,9 +14,14 @@ from typing import Any
 import numpy as np
 
 from tfa.base.tokens import Tokens
-from tfa.maps.space_terms import over_spaces, read_space_terms, row_scales, with_newest
-from tfa.maps.stored_reduction import read_reduced, reduced_tensors, reduction_layout, reduction_tensors
-from tfa.maps.stored_rows import INTEGERS, Tensors, read, stored_rows, written
+from tfa.maps.space_terms import append_newest_rows, collect_row_scales, read_space_terms, rebuild_rows
+from tfa.maps.stored_reduction import (
+    collect_reduced_tensors,
+    collect_reduction_tensors,
+    describe_reduction,
+    read_reduced,
+)
+from tfa.maps.stored_rows import INTEGERS, Tensors, read_rows, round_rows, write_rows
 from tfa.maps.stored_space import StoredSpaces
 from tfa.method.carriers import Gamma
 from tfa.method.head import Head, Replica
@@ -29,8 +34,8 @@ from tfa.search.gallery import Gallery, Rows
 from tfa.search.quantised_rows import QuantisedRows, rounded
 from tfa.search.reduced import ReducedRows, fit_reduced
 
-GEOMETRY = ("grand_mean", "participation")  # the numbers of a geometry and of a term that the header holds
-TERM = ("weight", "side", "gamma", "member")
+_GEOMETRY_FIELDS = ("grand_mean", "participation")  # the numbers of a geometry and of a term that the header holds
+_TERM_FIELDS = ("weight", "side", "gamma", "member")
 AnyHead = Head | SecondOrderHead
 
 
@@ -48,7 +53,7 @@ class StoredHead:
         scorer = head.scorer(replica)
         if isinstance(head, SecondOrderHead):
             assert spaces is not None, "a second-order head lives in a space"
-            return cls(over_spaces(replace(scorer, dtype="float32"), spaces), storage)
+            return cls(rebuild_rows(replace(scorer, dtype="float32"), spaces), storage)
         sides = tuple(_stored_side(residual(side), storage) for side in scorer.sides)
         terms: list[ScoreTerm] = []
         for term, same in zip(scorer.terms, _first_alike(scorer.terms), strict=True):
@@ -59,15 +64,15 @@ class StoredHead:
             if anchors is not None and len(anchors) == len(term.gallery):
                 rows = anchors  # every image is an anchor: one copy is enough
             else:
-                rows = stored_rows(term.gallery.chunks[0], storage, wide=_describes(term))
+                rows = round_rows(term.gallery.chunks[0], storage, wide=_describes(term))
             if scorer.duplicates is not None and term.gamma is not None:
                 # Duplicates have equal tokens; the eigenvectors gave their coordinates unequal last bits.
                 rows = rows[scorer.duplicates]
             terms.append(replace(term, gallery=Gallery.of(rows)))
         return cls(replace(scorer, sides=sides, terms=tuple(terms), dtype="float32"), storage)
 
-    def reduced_to(self, dims: int | None) -> StoredHead:
-        """With a reduction of its vectors to so many numbers, fitted to the images it has; None: without."""
+    def reduce_to(self, dims: int | None) -> StoredHead:
+        """Fit a reduction of the image vectors to `dims` dimensions; None leaves the head as it is."""
         return self if dims is None else replace(self, reduced=fit_reduced(self.scorer.rows, dims))
 
     @property
@@ -82,26 +87,26 @@ class StoredHead:
 
     def over(self, spaces: StoredSpaces) -> StoredHead:
         """A second-order head with all rows of `spaces`, the images that joined the map since among them."""
-        return self._with_rows(over_spaces(self.scorer, spaces))
+        return self._with_rows(rebuild_rows(self.scorer, spaces))
 
     def grown(self, tokens: Tokens, spaces: StoredSpaces | None = None) -> StoredHead:
-        """With new images, described by the frozen vocabulary and geometry: one more chunk of gallery rows a term.
+        """Add new images, described by the frozen vocabulary and geometry: one more chunk of gallery rows a term.
 
         `spaces` are the map's, with these images already, if it has some.
         """
         if self.in_space:
             assert spaces is not None, "a second-order head lives in a space"
-            return self._with_rows(with_newest(self.scorer, spaces))
+            return self._with_rows(append_newest_rows(self.scorer, spaces))
         old, features, rows = self.scorer.terms, self.scorer.query_vectors(tokens).terms, list[Rows]()
         for feature, term, same in zip(features, old, _first_alike(old), strict=True):
-            fresh = stored_rows(feature, self.storage, wide=_describes(term)) if same is None else rows[same]
+            fresh = round_rows(feature, self.storage, wide=_describes(term)) if same is None else rows[same]
             rows.append(fresh)
         terms = [replace(term, gallery=term.gallery.appended(own)) for term, own in zip(old, rows, strict=True)]
         bias = np.concatenate([self.scorer.bias, bias_of_rows(self.scorer, rows)])
         return self._with_rows(replace(self.scorer, terms=tuple(terms), bias=bias, duplicates=None))
 
     def _with_rows(self, scorer: Scorer) -> StoredHead:
-        """With a scorer that has more rows: the reduction stays, the new rows are reduced by it."""
+        """Replace the scorer by one with more rows; the reduction stays and reduces the new rows."""
         reduced = None if self.reduced is None else self.reduced.with_rows(scorer.rows)
         return replace(self, scorer=scorer, reduced=reduced)
 
@@ -114,12 +119,12 @@ class StoredHead:
             if isinstance(side, SecondOrderSide):
                 sides.append({"assignment": side.assignment, "space": index})
                 continue
-            numbers = None if side.geometry is None else {key: getattr(side.geometry, key) for key in GEOMETRY}
+            numbers = None if side.geometry is None else {key: getattr(side.geometry, key) for key in _GEOMETRY_FIELDS}
             sides.append({"assignment": side.assignment, "temperature": side.temperature, "geometry": numbers})
         for term, same in zip(self.scorer.terms, _first_alike(self.scorer.terms), strict=True):
-            numbers = {key: getattr(term, key) for key in TERM}
+            numbers = {key: getattr(term, key) for key in _TERM_FIELDS}
             terms.append({**numbers, "shares_anchors": self._shares_anchors(term), "same_as": same})
-        reduction = {} if self.reduced is None else {"reduction": reduction_layout(self.reduced)}
+        reduction = {} if self.reduced is None else {"reduction": describe_reduction(self.reduced)}
         return {"storage": self.storage, "sides": sides, "terms": terms, **reduction}
 
     def _shares_anchors(self, term: ScoreTerm) -> bool:
@@ -131,7 +136,7 @@ class StoredHead:
 
     def head_tensors(self) -> dict[str, np.ndarray]:
         """The query side."""
-        tensors = {} if self.reduced is None else reduction_tensors(self.reduced)
+        tensors = {} if self.reduced is None else collect_reduction_tensors(self.reduced)
         first = _first_alike(self.scorer.terms)
         for index, features in enumerate(self.scorer.calibrators or ()):
             if first[index] is None:
@@ -142,9 +147,9 @@ class StoredHead:
                 continue
             tensors[f"side{index}.centers"] = side.centers
             if side.geometry is not None and side.anchors is not None:
-                tensors |= written(f"side{index}.anchors", side.anchors)
+                tensors |= write_rows(f"side{index}.anchors", side.anchors)
                 tensors[f"side{index}.anchor_index"] = side.geometry.anchors
-                tensors |= written(f"side{index}.vectors", side.directions or side.geometry.vectors)
+                tensors |= write_rows(f"side{index}.vectors", side.directions or side.geometry.vectors)
                 tensors[f"side{index}.eta"] = side.geometry.eta
                 tensors[f"side{index}.anchor_means"] = side.geometry.anchor_means
         return tensors
@@ -153,14 +158,14 @@ class StoredHead:
         """Gallery rows `start` to `stop`; rows that are the anchors themselves are in the head's file."""
         tensors = {"bias": self.scorer.bias[start:stop]}
         if self.reduced is not None:
-            tensors |= reduced_tensors(self.reduced, start, stop)
+            tensors |= collect_reduced_tensors(self.reduced, start, stop)
         if self.in_space:
-            return tensors | row_scales(self.scorer, start, stop)
+            return tensors | collect_row_scales(self.scorer, start, stop)
         for index, (term, same) in enumerate(zip(self.scorer.terms, _first_alike(self.scorer.terms), strict=True)):
             shared = len(term.gallery.chunks[0]) if self._shares_anchors(term) else 0
             rows = term.gallery.between(max(start, shared), stop)
             if rows is not None and same is None:
-                tensors |= written(f"term{index}", rows)
+                tensors |= write_rows(f"term{index}", rows)
         return tensors
 
     @classmethod
@@ -182,11 +187,11 @@ class StoredHead:
         for index, entry in enumerate(layout["terms"]):
             source = index if entry["same_as"] is None else entry["same_as"]
             width = sides[entry["side"]].centers.size if entry["side"] != GLOBAL and entry["gamma"] is None else None
-            chunks = [read(f"term{index}", one, width) for one in galleries if f"term{index}" in one]
+            chunks = [read_rows(f"term{index}", one, width) for one in galleries if f"term{index}" in one]
             if entry["shares_anchors"]:
                 chunks.insert(0, sides[entry["side"]].anchors)
             gallery = Gallery.of(*chunks) if source == index else terms[source].gallery
-            terms.append(ScoreTerm(gallery=gallery, **{key: entry[key] for key in TERM}))
+            terms.append(ScoreTerm(gallery=gallery, **{key: entry[key] for key in _TERM_FIELDS}))
             if f"calibrators{source}" in head:
                 features.append(head[f"calibrators{source}"])
         bias = np.concatenate([gallery["bias"] for gallery in galleries])
@@ -198,7 +203,7 @@ def _stored_side(side: ResidualSide, storage: str) -> ResidualSide:
     centers = side.centers.astype(np.float32)
     if side.geometry is None or side.anchors is None:
         return replace(side, centers=centers)
-    anchors = stored_rows(side.anchors, storage, wide=True)
+    anchors = round_rows(side.anchors, storage, wide=True)
     vectors = side.geometry.vectors
     # 1/√η enlarges the rounding of E in the last directions: two bytes a number, where rows have one.
     directions = rounded(vectors.T, fine=True) if storage == INTEGERS else None
@@ -220,7 +225,7 @@ def _read_side(name: str, entry: dict[str, Any], head: Tensors) -> ResidualSide:
     side = ResidualSide(entry["assignment"], head[name + "centers"], entry["temperature"])
     if entry["geometry"] is None:
         return side
-    vectors, index = read(name + "vectors", head, None), head[name + "anchor_index"]
+    vectors, index = read_rows(name + "vectors", head, None), head[name + "anchor_index"]
     directions = vectors if isinstance(vectors, QuantisedRows) else None
     geometry = Geometry(
         anchors=index,
@@ -229,12 +234,12 @@ def _read_side(name: str, entry: dict[str, Any], head: Tensors) -> ResidualSide:
         anchor_means=head[name + "anchor_means"],
         **entry["geometry"],
     )
-    anchors = read(name + "anchors", head, side.centers.size)
+    anchors = read_rows(name + "anchors", head, side.centers.size)
     return replace(side, geometry=geometry, anchors=anchors, directions=directions)
 
 
 def _first_alike(terms: Sequence[ScoreTerm]) -> list[int | None]:
-    """For each term the earlier one with the same features (in an ensemble: the global token's); None if first."""
+    """Find for each term the earlier one with the same features (an ensemble's global token); None if first."""
     seen: dict[tuple[int, Gamma], int] = {}
     first = [seen.setdefault((term.side, term.gamma), index) for index, term in enumerate(terms)]
     return [None if same == index else same for index, same in enumerate(first)]

@@ -20,19 +20,19 @@ from tfa.search.reduction import Moments, Reduction
 MOMENTS_FROM = 8  # rows for each of the dims numbers: dims × dims float64 are then as large as the int8 rows
 
 
-def reduction_layout(reduced: ReducedRows) -> dict[str, Any]:
+def describe_reduction(reduced: ReducedRows) -> dict[str, Any]:
     """What the header says of it."""
     return {"dims": reduced.reduction.dims, "mean_bias": reduced.reduction.mean_bias}
 
 
-def reduction_tensors(reduced: ReducedRows) -> dict[str, np.ndarray]:
-    """Of the head's file."""
+def collect_reduction_tensors(reduced: ReducedRows) -> dict[str, np.ndarray]:
+    """Return the tensors of the head's file."""
     reduction = reduced.reduction
     return {"reduction.matrix": reduction.matrix, "reduction.bias_axis": reduction.bias_axis}
 
 
-def reduced_tensors(reduced: ReducedRows, start: int, stop: int) -> dict[str, np.ndarray]:
-    """Of the gallery's file that holds rows `start` to `stop`."""
+def collect_reduced_tensors(reduced: ReducedRows, start: int, stop: int) -> dict[str, np.ndarray]:
+    """Return the tensors of the gallery file with rows `start` to `stop`."""
     rows = reduced.rows.between(start, stop)
     assert isinstance(rows, QuantisedRows), "a segment has images"
     tensors = {"reduced": rows.levels, "reduced.step": rows.step}

@@ -13,14 +13,14 @@ Tensors = Mapping[str, np.ndarray]
 INTEGERS = "int7"  # descriptors, and axes as long as they are, in seven bits a number, the rest of a row in eight
 
 
-def stored_rows(rows: Rows, storage: str, *, wide: bool) -> OwnRows:
+def round_rows(rows: Rows, storage: str, *, wide: bool) -> OwnRows:
     """Rows as they are kept. Of integers those as `wide` as a descriptor have seven bits a number, other rows eight."""
     if storage != INTEGERS:
         return np.asarray(rows).astype(storage)
     return rounded(np.asarray(rows), SEVEN_TOP if wide else TOP)
 
 
-def written(name: str, rows: Rows) -> dict[str, np.ndarray]:
+def write_rows(name: str, rows: Rows) -> dict[str, np.ndarray]:
     """The tensors of rows; integers have their steps beside them."""
     if not isinstance(rows, QuantisedRows):
         return {name: np.asarray(rows)}
@@ -28,7 +28,7 @@ def written(name: str, rows: Rows) -> dict[str, np.ndarray]:
     return tensors if rows.fine is None else {**tensors, f"{name}.fine": rows.fine}
 
 
-def read(name: str, tensors: Tensors, width: int | None) -> OwnRows:
+def read_rows(name: str, tensors: Tensors, width: int | None) -> OwnRows:
     """The inverse. `width` is that of descriptors, whose levels are stored in fewer bytes."""
     rows, step = tensors[name], tensors.get(f"{name}.step")
     if step is None:

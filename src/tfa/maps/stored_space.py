@@ -17,7 +17,7 @@ from tfa.base.backend import l2
 from tfa.base.config import HeadSpec
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
-from tfa.maps.stored_rows import Tensors, read, stored_rows, written
+from tfa.maps.stored_rows import Tensors, read_rows, round_rows, write_rows
 from tfa.method.branch import row_blocks
 from tfa.method.controllers.decisions import SpectralStrengths
 from tfa.method.evidence.support import Mask
@@ -45,17 +45,19 @@ class StoredSpace:
     def of(cls, space: SecondOrderSpace, storage: str) -> StoredSpace:
         """What a map keeps of a space that was just fitted."""
         side = space.side
-        axes = stored_rows(side.axes, storage, wide=True)
+        axes = round_rows(side.axes, storage, wide=True)
         stored = SecondOrderSide(
             side.patch_directions.astype(np.float32), side.mean.astype(np.float32), axes, side.eigenvalues
         )
         halves = Spill().empty(space.coordinates.shape, np.float32)  # a large map lies in a file until it is saved
         lengths = np.empty(len(space), np.float32)
         for start, stop in row_blocks(*halves.shape):
-            halves[start:stop], lengths[start:stop] = halves_of(space.coordinates[start:stop], side.eigenvalues)
+            halves[start:stop], lengths[start:stop] = half_whiten_coordinates(
+                space.coordinates[start:stop], side.eigenvalues
+            )
         # Duplicates have equal tokens; the eigenvectors gave their coordinates unequal last bits.
         first = slice(None) if space.duplicates is None else space.duplicates
-        rows = stored_rows(halves[first], storage, wide=False)
+        rows = round_rows(halves[first], storage, wide=False)
         return cls(stored, Gallery.of(rows), lengths[first], space.pseudo, space.mask)
 
     def __len__(self) -> int:
@@ -70,11 +72,11 @@ class StoredSpace:
             start += len(rows)
 
     def grown(self, tokens: Tokens, storage: str) -> StoredSpace:
-        """With new images, described by the frozen side: one more chunk."""
+        """Add new images, described by the frozen side: one more chunk."""
         view = self.side.describe(tokens, True, "float32")
         assert view.coordinates is not None
-        halves, lengths = halves_of(view.coordinates, self.side.eigenvalues)
-        rows = self.halves.appended(stored_rows(halves.astype(np.float32), storage, wide=False))
+        halves, lengths = half_whiten_coordinates(view.coordinates, self.side.eigenvalues)
+        rows = self.halves.appended(round_rows(halves.astype(np.float32), storage, wide=False))
         return replace(self, halves=rows, lengths=np.concatenate([self.lengths, lengths]))
 
     def fitted(self, count: int) -> SecondOrderSpace:
@@ -86,7 +88,7 @@ class StoredSpace:
         return SecondOrderSpace(self.side, coordinates, self.pseudo, self.hidden, None)
 
 
-def halves_of(coordinates: Any, eigenvalues: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def half_whiten_coordinates(coordinates: Any, eigenvalues: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """φ_½ `m r` and their lengths `m` of coordinates."""
     scaled = np.asarray(coordinates, np.float64) * eigenvalues**-0.25
     return l2(scaled), np.linalg.norm(scaled, axis=1).astype(np.float32)
@@ -137,18 +139,18 @@ class StoredSpaces:
         for index, space in enumerate(self.spaces):
             name, side = f"space{index}", space.side
             tensors |= {f"{name}.patch_directions": side.patch_directions, f"{name}.mean": side.mean}
-            tensors |= {f"{name}.eigenvalues": side.eigenvalues, **written(f"{name}.axes", side.axes)}
+            tensors |= {f"{name}.eigenvalues": side.eigenvalues, **write_rows(f"{name}.axes", side.axes)}
             hidden = np.stack([space.hidden.rows, space.hidden.columns])
             tensors |= {f"{name}.pseudo": space.pseudo.astype(np.int32), f"{name}.hidden": hidden.astype(np.int32)}
         return tensors
 
     def coordinate_tensors(self, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Of images `start` to `stop`."""
+        """Return the tensors of images `start` to `stop`."""
         tensors: dict[str, np.ndarray] = {}
         for index, space in enumerate(self.spaces):
             rows = space.halves.between(start, stop)
             assert rows is not None, "a segment has images"
-            tensors |= {**written(f"space{index}", rows), f"space{index}.lengths": space.lengths[start:stop]}
+            tensors |= {**write_rows(f"space{index}", rows), f"space{index}.lengths": space.lengths[start:stop]}
         return tensors
 
     @classmethod
@@ -160,11 +162,11 @@ class StoredSpaces:
 
 def _read_space(name: str, tensors: Tensors, coordinates: Sequence[Tensors]) -> StoredSpace:
     mean, eigenvalues = tensors[f"{name}.mean"], np.array(tensors[f"{name}.eigenvalues"])
-    axes = read(f"{name}.axes", tensors, len(mean))
+    axes = read_rows(f"{name}.axes", tensors, len(mean))
     if axes.shape != (len(eigenvalues), len(mean)):
         raise ValueError(f"{name} has axes of shape {axes.shape}, must be {(len(eigenvalues), len(mean))}")
     side = SecondOrderSide(tensors[f"{name}.patch_directions"], mean, axes, eigenvalues)
-    chunks = [read(name, one, None) for one in coordinates]
+    chunks = [read_rows(name, one, None) for one in coordinates]
     lengths = np.concatenate([one[f"{name}.lengths"] for one in coordinates])
     if any(chunk.shape[1] != len(eigenvalues) for chunk in chunks) or len(lengths) != sum(map(len, chunks)):
         raise ValueError(f"{name} has coordinates that do not fit its {len(eigenvalues)} axes")

@@ -7,23 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from tfa.encoders.fingerprint import under_todays_name
-from tfa.maps.decided import decided, is_judged, representation_of
-from tfa.maps.folder.header import version_of
+from tfa.maps.decided import is_judged, list_decisions, name_representation
+from tfa.maps.folder.header import choose_format_version
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.search.reduced import AGAIN
 
 
-def unseen_share(images: Sequence[ImageRecord]) -> float:
+def compute_unseen_share(images: Sequence[ImageRecord]) -> float:
     """Share of the images that the head was not fitted on."""
     return sum(not record.fitted for record in images) / max(len(images), 1)
 
 
-def in_short(kind: str, where: str, images: int, state: MapState) -> str:
+def summarize_map(kind: str, where: str, images: int, state: MapState) -> str:
     """A map in one line: photos, encoder, head, calibrations and whether answers are verified."""
     made, head = state.database.decisions, state.chosen()
     chosen = (
-        f"{representation_of(made)}, {made['carrier']}"
+        f"{name_representation(made)}, {made['carrier']}"
         if is_judged(made)
         else f"{made['assignment']}, {made['carrier']}"
     )
@@ -38,24 +38,24 @@ def in_short(kind: str, where: str, images: int, state: MapState) -> str:
     return f"<{kind} {where}: {'; '.join(facts)}>"
 
 
-def facts_of(state: MapState, images: Sequence[ImageRecord], path: Path | None) -> dict[str, Any]:
+def describe_map(state: MapState, images: Sequence[ImageRecord], path: Path | None) -> dict[str, Any]:
     """What a map holds, what was decided and why; `images` are those that still answer."""
     return {
         "name": None if path is None else path.stem,
         "path": None if path is None else str(path),
-        "format_version": version_of(state),
+        "format_version": choose_format_version(state),
         "revision": state.revision,
         "photo_root": state.photo_root,
         "encoder": under_todays_name(state.encoder),
         "images": len(images),
         "fitted_images": sum(record.fitted for record in state.images),
         "removed_images": len(state.removed),
-        "unseen_share": unseen_share(images),
+        "unseen_share": compute_unseen_share(images),
         "positions": sum(record.position is not None for record in images),
         "spec": state.spec,
         "head": state.head_kind,
         "answers": _answers(state),
-        "decided": decided(vars(state.database)),
+        "decided": list_decisions(vars(state.database)),
         "decisions": state.database.decisions,
         "reasons": state.database.evidence["reasons"],
         "evidence": _numbers(state.database),
@@ -90,18 +90,18 @@ def _calibration(state: MapState, head: NamedHead) -> dict[str, Any]:
         "name": head.name,
         "active": head.name == state.active,
         "calibration": head.calibration,
-        "decided": decided(vars(head)),
+        "decided": list_decisions(vars(head)),
         "decisions": head.decisions,
         "reasons": head.evidence["reasons"],
         "evidence": _numbers(head),
         "saw": head.saw,
         "verification": head.verification,
-        "differences": differences(state.database.decisions, head.decisions),
+        "differences": list_differences(state.database.decisions, head.decisions),
     }
 
 
 def _reduction(state: MapState) -> dict[str, Any] | None:
-    """By how many numbers an image is searched, of how many, and what they take; None where all are searched."""
+    """Describe the search dimensions and their size; None if all dimensions are searched."""
     if state.head.reduced is None:
         return None
     dims, full = state.head.reduced.reduction.dims, state.head.reduced.reduction.width
@@ -120,11 +120,11 @@ def _numbers(head: NamedHead) -> dict[str, Any]:
     return {key: value for key, value in head.evidence.items() if key != "reasons"}
 
 
-def judged_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """`differences` of a calibration that is not the paper's."""
+def list_judged_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """`list_differences` of a calibration that is not the paper's."""
     sentences = []
     for name, (was, now) in {
-        "the representation is": (representation_of(before), representation_of(after)),
+        "the representation is": (name_representation(before), name_representation(after)),
         "the carrier is": (before["carrier"], after["carrier"]),
     }.items():
         if was != now:
@@ -136,10 +136,10 @@ def judged_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> l
     return sentences
 
 
-def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def list_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """How the decisions of a calibration differ from those of the database-only head, a sentence each."""
     if is_judged(after):
-        return judged_differences(before, after)
+        return list_judged_differences(before, after)
     sentences = []
     route, old = after["route"], before["assignment"]
     if route == "mixture":

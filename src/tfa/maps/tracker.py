@@ -16,35 +16,35 @@ import numpy as np
 
 from tfa.base.files import BadFile
 from tfa.base.tokens import Tokens
-from tfa.maps.confidence import FIRST, SURE, confidence_of
-from tfa.maps.fused_place import LOST, believed_place, place_of
-from tfa.maps.hits import hit_of, photo_pairs
-from tfa.maps.likeness import Likeness
-from tfa.maps.own_scores import OwnScores
-from tfa.maps.records import FrameAnswer, Fused, Hit, Hits, ImageRecord, of_all
-from tfa.maps.space_terms import partial_scorer
+from tfa.maps.confidence import ALTERNATIVES, SURE_CONFIDENCE, compute_confidence
+from tfa.maps.database_scores import DatabaseScores
+from tfa.maps.fused_place import CAMERA_LOST, locate_frame, locate_photo
+from tfa.maps.hits import make_hit, pair_photos
+from tfa.maps.records import FrameAnswer, Fused, Hit, Hits, ImageRecord, describe_hits
+from tfa.maps.shift import DomainShiftMonitor
+from tfa.maps.space_terms import make_partial_scorer
 from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.verification import Question, wanted_candidates
+from tfa.maps.verification import QueryParams, resolve_candidates
 from tfa.method.scorer import Scorer
 from tfa.online.adaptation import Adaptation
-from tfa.online.adapted_scorer import AdaptedScorer, DescribedPhoto, head_digest
-from tfa.online.follow import Follower, Frame
-from tfa.online.motion import Motion, metres, motion_of
+from tfa.online.adapted_scorer import AdaptedScorer, DescribedPhoto, digest_head
+from tfa.online.follow import Follower, StreamFrame
+from tfa.online.motion import Motion, choose_motion, project_to_meters
 from tfa.online.sequence_filter import SequenceSpec
 from tfa.photos.given import Photo
 from tfa.search.engine import checked_k
 
 if TYPE_CHECKING:
-    from tfa.maps.query import AskableMap
+    from tfa.maps.query import ReadOnlyMap
 
 
 class Tracker:
-    """What follows one camera. `PlaceMap.follow` makes it."""
+    """Follows one camera; made by `PlaceMap.follow`."""
 
     def __init__(
         self,
-        place_map: AskableMap,
-        question: Question,
+        place_map: ReadOnlyMap,
+        params: QueryParams,
         *,
         online: bool = True,
         sequence: bool = True,
@@ -52,29 +52,31 @@ class Tracker:
         adaptation: Adaptation | None = None,
     ) -> None:
         """`adaptation` is what earlier photos taught the same head."""
-        checked_k(question.k)
-        self.place_map, self.question, self.spec = place_map, question, spec or SequenceSpec()
-        wanted_candidates(question, place_map.state)  # what cannot be answered is refused before photos are read
-        self.calibration = place_map.state.chosen(question.calibration).name
+        checked_k(params.k)
+        self.place_map, self.params, self.spec = place_map, params, spec or SequenceSpec()
+        resolve_candidates(params, place_map.state)  # what cannot be answered is refused before photos are read
+        self.calibration = place_map.state.chosen(params.calibration).name
         self.online, self.sequence = online, sequence
         self._begin(adaptation)
 
     def _begin(self, adaptation: Adaptation | None) -> None:
         """Start anew on the map as it is."""
         self._state, scorer = self.place_map.state, self._scorer()
-        self._digest, self._ids = head_digest(scorer), self._ids_of_images()
+        self._digest, self._ids = digest_head(scorer), self._ids_of_images()
         adapted = AdaptedScorer(scorer, self._ids, adaptation, columns=self.place_map.rows, adapts=self.online)
         self._follower = Follower(adapted, spec=self.spec)
-        self._own_scores = OwnScores(scorer, self.place_map.rows)
+        self._image_scores = DatabaseScores(scorer, self.place_map.rows)
         # Are the photos like those the head was made for? One that adapts is made for them after the first few.
-        self.likeness = Likeness(centred=True) if self.online else Likeness.of(self._head)
+        self.shift_monitor = (
+            DomainShiftMonitor(centred=True) if self.online else DomainShiftMonitor.for_head(self._head)
+        )
         self._follow_drive()
 
     def _follow_drive(self) -> None:
         """The next photo is the first frame of a drive, or photos are no frames."""
         motion = self.place_map.motion(self.spec.reach) if self.sequence else None
         self._follower.follow_along(motion)
-        self._lost: float | None = None if motion is None else 1 - self.spec.being_found
+        self._lost: float | None = None if motion is None else 1 - self.spec.p_recover
 
     # --- answers ---------------------------------------------------------------------------------------------------
 
@@ -89,7 +91,7 @@ class Tracker:
 
     def steps(self, photos: Sequence[Photo]) -> Iterator[FrameAnswer]:
         """Answers to the next photos, one after the other; they are encoded a few at a time."""
-        for named, tokens in self.place_map.encoded_batches(photos):
+        for named, tokens in self.place_map.encode_batches(photos):
             row = 0
             for name, error in named:
                 if error is not None or tokens is None:
@@ -101,40 +103,44 @@ class Tracker:
     def answer(self, name: str, tokens: Tokens) -> FrameAnswer:
         """The answer to the next photo, which was encoded elsewhere with the map's encoder."""
         self._follow_map()
-        place_map, question = self.place_map, self.question
+        place_map, params = self.place_map, self.params
         scorer = self._follower.scorer.scorer
         photo = DescribedPhoto.of(scorer, tokens)
         if not len(place_map):
             return FrameAnswer(name, [], 0.0, None, self._lost, self._follower.scorer.counted)
-        candidates = wanted_candidates(question, place_map.state, tokens)
-        pairs = photo_pairs(place_map.state.compact, tokens, scorer.duplicates, place_map.rows) if candidates else None
-        frame = self._follower.step(photo, pairs, candidates, max(question.k, FIRST))
+        candidates = resolve_candidates(params, place_map.state, tokens)
+        pairs = pair_photos(place_map.state.compact, tokens, scorer.duplicates, place_map.rows) if candidates else None
+        frame = self._follower.step(photo, pairs, candidates, max(params.k, ALTERNATIVES))
         vectors = self._follower.scorer.vectors
         assert vectors is not None
-        self.likeness.look(scorer, [vectors], frame.ranked, place_map.rows)
-        return self._told(name, frame)
+        self.shift_monitor.observe(scorer, [vectors], frame.ranked, place_map.rows)
+        return self._answer_from(name, frame)
 
-    def _told(self, name: str, frame: Frame) -> FrameAnswer:
-        k, images, belief, ranked = self.question.k, self.place_map.images, frame.belief, frame.ranked
-        alone, sure = confidence_of(ranked, self._own_scores, k)
+    def _answer_from(self, name: str, frame: StreamFrame) -> FrameAnswer:
+        k, images, belief, ranked = self.params.k, self.place_map.images, frame.belief, frame.ranked
+        alone, sure = compute_confidence(ranked, self._image_scores, k)
         matches = dict(zip(ranked.indices[0].tolist(), ranked.matches[0].tolist(), strict=True))
         # Along a drive too, only what the photo is sure of by itself is called sure.
         sure_of = set(ranked.indices[0, :k][sure[0]].tolist())
         if belief is None:
             first = _hits(images, ranked.indices[0, :k], frame.scores, alone[0], matches, sure_of)
-            hits = Hits(first, place_of(ranked, 0, images, self.place_map.reach))
-            return FrameAnswer(name, hits, hits[0].confidence, None, None, frame.adapted_by, **of_all(hits))
+            hits = Hits(first, locate_photo(ranked, 0, images, self.place_map.reach))
+            return FrameAnswer(
+                name, hits, hits[0].confidence, None, None, frame.adaptation_photos, **describe_hits(hits)
+            )
         self._lost = belief.lost
         best = np.argsort(-belief.places, kind="stable")[:k]
         # The image after the best may lie between two likely ones and so have more around it: it is the worse answer.
         trust = np.minimum.accumulate(belief.mass[best])
-        sure_of &= set(best[trust >= SURE].tolist())  # what the filter doubts is not sure either
+        sure_of &= set(best[trust >= SURE_CONFIDENCE].tolist())  # what the filter doubts is not sure either
         if belief.is_lost:
-            hits = Hits(fused=Fused(None, LOST))
+            hits = Hits(fused=Fused(None, CAMERA_LOST))
         else:
             first = _hits(images, best, frame.scores, trust, matches, sure_of)
-            hits = Hits(first, believed_place(belief.places, images, self.place_map.reach))
-        return FrameAnswer(name, hits, belief.confidence, None, belief.lost, frame.adapted_by, **of_all(hits))
+            hits = Hits(first, locate_frame(belief.places, images, self.place_map.reach))
+        return FrameAnswer(
+            name, hits, belief.confidence, None, belief.lost, frame.adaptation_photos, **describe_hits(hits)
+        )
 
     def _unread(self, name: str, error: str | None) -> FrameAnswer:
         self._follow_map()
@@ -144,12 +150,12 @@ class Tracker:
 
     # --- the map, which may change ---------------------------------------------------------------------------------
 
-    def turn_to(self, place_map: AskableMap, question: Question, *, sequence: bool) -> None:
-        """Answer the next photo by this map, which has the tracker's head, and as asked here.
+    def rebind(self, place_map: ReadOnlyMap, params: QueryParams, *, sequence: bool) -> None:
+        """Answer the next photo by this map, which has the tracker's head, and with these parameters.
 
         A photo that is no frame ends a drive: a frame after it begins another.
         """
-        self.place_map, self.question = place_map, dataclasses.replace(question, calibration=self.calibration)
+        self.place_map, self.params = place_map, dataclasses.replace(params, calibration=self.calibration)
         if sequence != self.sequence:
             self.sequence = False
             self._follow_drive()
@@ -163,7 +169,7 @@ class Tracker:
         return self.place_map.state.chosen(self.calibration)
 
     def _scorer(self) -> Scorer:
-        return adapting_scorer(self.place_map.state, self._head) if self.online else self._head.stored.scorer
+        return choose_adapting_scorer(self.place_map.state, self._head) if self.online else self._head.stored.scorer
 
     def _ids_of_images(self) -> np.ndarray:
         return np.array([image.id for image in self.place_map.images], np.int64)
@@ -173,13 +179,13 @@ class Tracker:
         if self.place_map.state is self._state:
             return
         scorer, ids, before = self._scorer(), self._ids_of_images(), self._ids
-        if head_digest(scorer) != self._digest:
+        if digest_head(scorer) != self._digest:
             self._begin(None)
             return
         if self._follower.filter is not None and not np.array_equal(ids, before):
             self._follower.filter.follow_edit(self.place_map.motion(self.spec.reach), before, ids)
         self._follower.scorer.set_images(scorer, ids, self.place_map.rows)
-        self._own_scores = OwnScores(scorer, self.place_map.rows)
+        self._image_scores = DatabaseScores(scorer, self.place_map.rows)
         self._state, self._ids = self.place_map.state, ids
 
     # --- its state -------------------------------------------------------------------------------------------------
@@ -190,7 +196,7 @@ class Tracker:
 
     @property
     def adaptation(self) -> Adaptation:
-        """What photos taught."""
+        """The adaptation to the photos so far."""
         return self._follower.scorer.adaptation
 
     @property
@@ -198,22 +204,22 @@ class Tracker:
         """What it has seen and learnt, in JSON."""
         learnt = self.adaptation.to_dict()
         facts = {"calibration": self.calibration, "online": self.online, "sequence": self.sequence}
-        return {**facts, "lost": self._lost, "adapted_by": self._follower.scorer.counted, **learnt}
+        return {**facts, "lost": self._lost, "adaptation_photos": self._follower.scorer.counted, **learnt}
 
     def save(self, path: str | Path) -> None:
-        """Keep what photos taught (not where the camera was) in a file."""
+        """Save the adaptation (not the place of the camera) in a file."""
         about = {"head": self._digest, "calibration": self.calibration}
         self.adaptation.save(Path(path), about)
 
     def load(self, path: str | Path) -> None:
-        """Go on with what was kept; refused if it was learnt with another head."""
+        """Resume with a saved adaptation; refused if it was learnt with another head."""
         adaptation, about = Adaptation.load(Path(path))
         if (about.get("head"), about.get("calibration")) != (self._digest, self.calibration):
             raise BadFile(f"{path} was learnt with another head than {self.calibration!r} of this map; remove it")
         self._begin(adaptation)
 
 
-def adapting_scorer(state: MapState, head: NamedHead) -> Scorer:
+def choose_adapting_scorer(state: MapState, head: NamedHead) -> Scorer:
     """What photos adapt: of a map with second-order coordinates their partly whitened product, whatever the head.
 
     It is what gains most by centring, and of which unlabelled photos said so. A calibration was chosen for its camera:
@@ -221,23 +227,23 @@ def adapting_scorer(state: MapState, head: NamedHead) -> Scorer:
     """
     if state.spaces is None or head.name != DATABASE:
         return head.stored.scorer
-    return partial_scorer(state.spaces, head.stored.scorer.duplicates)
+    return make_partial_scorer(state.spaces, head.stored.scorer.duplicates)
 
 
-def motion_along(images: Sequence[ImageRecord], reach: float) -> Motion:
-    """By the order of the images in the map; by position where every image has one of the same kind, if no drive."""
-    return motion_of(len(images), places_of(images), reach)
+def choose_map_motion(images: Sequence[ImageRecord], reach: float) -> Motion:
+    """Move by the order of the images; by position if all have one of the same kind and are in no driving order."""
+    return choose_motion(len(images), read_places(images), reach)
 
 
-def places_of(images: Sequence[ImageRecord]) -> np.ndarray | None:
-    """Where the images stand, `m 2` in metres; None unless every one has a position of the same kind."""
+def read_places(images: Sequence[ImageRecord]) -> np.ndarray | None:
+    """Read the positions of the images, `m 2` in meters; None unless every one has a position of the same kind."""
     places = [record.position for record in images if record.position is not None]
     kinds = {place.is_global for place in places}
     if len(places) < len(images) or len(kinds) != 1:
         return None
     if kinds == {True}:
         degrees = np.array([[place.lat, place.lon] for place in places], np.float64)
-        return metres(degrees[:, 0], degrees[:, 1])
+        return project_to_meters(degrees[:, 0], degrees[:, 1])
     return np.array([[place.x, place.y] for place in places], np.float64)
 
 
@@ -250,6 +256,6 @@ def _hits(
     sure_of: set[int],
 ) -> list[Hit]:
     return [
-        hit_of(images[i], float(scores[i]), trust, matches.get(i), i in sure_of)
+        make_hit(images[i], float(scores[i]), trust, matches.get(i), i in sure_of)
         for i, trust in zip(best.tolist(), confidence.tolist(), strict=True)
     ]

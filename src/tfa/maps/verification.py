@@ -15,31 +15,33 @@ from tfa.errors import BadSpec, BadTokens, ChannelMismatch
 from tfa.maps.state import MapState
 from tfa.maps.stored_head import AnyHead
 from tfa.search.store import Where
-from tfa.verification.admission import PairEvidence, judge_on_database, judge_on_target
+from tfa.verification.admission import PairEvidence, judge_admission_on_database, judge_admission_on_target
 from tfa.verification.patch_source import SourcedTokens
-from tfa.verification.patch_store import CompactTokens, PhotoPairs, why_not
-from tfa.verification.reranking import Verified, most_candidates, rerank
+from tfa.verification.patch_store import CompactTokens, PhotoPairs, explain_missing_grid
+from tfa.verification.reranking import Verified, count_candidates, rerank
 
 
-def judge_head(
+def decide_admission(
     head: AnyHead, compact: CompactTokens | None, device: str = "cpu", progress: bool | Progress | None = None
 ) -> dict[str, Any] | None:
-    """Whether verification is admitted for a head of the images in `compact`; None if nothing is kept for it."""
+    """Decide whether verification is admitted for a head of the images in `compact`; None without compact tokens."""
     if compact is None:
         return None
-    judged = judge_on_database(head, compact.among, compact.spec, backend_for(device), as_progress(progress))
+    judged = judge_admission_on_database(
+        head, compact.evidence_between, compact.spec, backend_for(device), as_progress(progress)
+    )
     return judged.to_dict()
 
 
-def judge_calibration(
+def decide_calibration_admission(
     head: AnyHead, photos: Tokens, evidence: PairEvidence | None, progress: Progress | None = None
 ) -> dict[str, Any] | None:
-    """The decision of a calibrated head, from its photos and their evidence with the map's images, if there is any."""
-    return None if evidence is None else judge_on_target(head, photos, evidence, progress).to_dict()
+    """Decide the same for a calibrated head, from its photos and their evidence with the map's images, if any."""
+    return None if evidence is None else judge_admission_on_target(head, photos, evidence, progress).to_dict()
 
 
 @dataclass(frozen=True)
-class Question:
+class QueryParams:
     """How a map is queried."""
 
     k: int = 5
@@ -49,28 +51,32 @@ class Question:
     where: Where | None = None  # which images may answer; None: all
 
 
-def wanted_candidates(question: Question, state: MapState, tokens: Tokens | None = None) -> Candidates:
-    """How many images are verified; 0 if none are wanted, or if how the patches of `tokens` lie is not known."""
-    return candidates_wanted(question, state, state.compact, tokens)
-
-
-def candidates_wanted(
-    question: Question, state: MapState, compact: CompactTokens | SourcedTokens | None, tokens: Tokens | None = None
+def resolve_candidates(
+    params: QueryParams,
+    state: MapState,
+    tokens: Tokens | None = None,
+    compact: CompactTokens | SourcedTokens | None = None,
 ) -> Candidates:
-    """The same, where compact tokens are kept apart from the state."""
-    head = state.chosen(question.calibration)
-    if question.candidates is not None:
-        VerifySpec(candidates=question.candidates)  # refuses what is out of range
-    if compact is None and question.verify:
+    """Decide how many images are verified; 0 if verification is off or the patches of `tokens` have no known grid.
+
+    `compact` holds compact tokens that are stored apart from the state.
+    """
+    compact = state.compact if compact is None else compact
+    head = state.chosen(params.calibration)
+    if params.candidates is not None:
+        VerifySpec(candidates=params.candidates)  # refuses what is out of range
+    if compact is None and params.verify:
         raise BadSpec("this map holds no compact tokens to verify answers with; build it with --verify (verify=True)")
-    wanted = head.verifies if question.verify is None else question.verify
-    if compact is None or not wanted:
+    verify = head.verifies if params.verify is None else params.verify
+    if compact is None or not verify:
         return 0
-    if tokens is not None and compact.grid_of(tokens) is None:
-        if question.verify:
-            raise BadTokens(f"query tokens: {why_not(tokens)}; give it: Tokens(patches, grid=(rows, columns))")
+    if tokens is not None and compact.resolve_grid(tokens) is None:
+        if params.verify:
+            raise BadTokens(
+                f"query tokens: {explain_missing_grid(tokens)}; give it: Tokens(patches, grid=(rows, columns))"
+            )
         return 0
-    return question.candidates or compact.spec.candidates
+    return params.candidates or compact.spec.candidates
 
 
 def verify(
@@ -94,13 +100,15 @@ def verify(
             "encode both with one encoder"
         )
     compact = CompactTokens.fit(database_tokens, spec)
-    grid = compact.grid_of(query_tokens)
+    grid = compact.resolve_grid(query_tokens)
     if grid is None:
-        raise BadTokens(f"query tokens: {why_not(query_tokens)}; give it: Tokens(patches, grid=(rows, columns))")
+        raise BadTokens(
+            f"query tokens: {explain_missing_grid(query_tokens)}; give it: Tokens(patches, grid=(rows, columns))"
+        )
     shape = (len(query_tokens), len(database_tokens))
     known = np.zeros(shape) if scores is None else np.asarray(scores)
     if known.shape != shape:
         raise BadTokens(f"scores have shape {known.shape}, must be (queries, database images) = {shape}")
     candidates = shape[1] if scores is None else spec.candidates
     pairs = PhotoPairs(compact, query_tokens, grid, np.arange(shape[1]))
-    return rerank(known, most_candidates(candidates), candidates, pairs, as_progress(progress))
+    return rerank(known, count_candidates(candidates), candidates, pairs, as_progress(progress))

@@ -26,11 +26,11 @@ from tfa.base.files import BadFile, map_tensors, write_tensors
 from tfa.base.reading import parse_json
 from tfa.online.score_window import ScoreWindow
 
-PSEUDO_COUNTS = 2.0  # photos at c_0 that the mean begins with
-DECAY = 1 - 1 / 32  # of what a photo counts, with every photo after it
-DIFFERENT = 0.2  # of s²: photos nearer to the last counted one show what it showed
-KIND = "tfa online adaptation 2"
-WHOLE, NUMBERS = ("seen", "counted"), ("_count", "_square", "_weight")  # what a file holds beside arrays
+_PSEUDO_COUNTS = 2.0  # photos at c_0 that the mean begins with
+_DECAY = 1 - 1 / 32  # of what a photo counts, with every photo after it
+_DIFFERENT = 0.2  # of s²: photos nearer to the last counted one show what it showed
+_KIND = "tfa online adaptation 2"
+_INTEGERS, _FLOATS = ("seen", "counted"), ("_count", "_square", "_weight")  # what a file holds beside arrays
 
 
 class Adaptation:
@@ -57,7 +57,7 @@ class Adaptation:
         if self._sum is None:
             return self.start
         start = 0.0 if self.start is None else self.start
-        return (self._sum + PSEUDO_COUNTS * start) / (self._count + PSEUDO_COUNTS)
+        return (self._sum + _PSEUDO_COUNTS * start) / (self._count + _PSEUDO_COUNTS)
 
     def bias(self) -> np.ndarray | None:
         """What is added to each image's score with the next photo, `m`; None before enough photos were seen."""
@@ -81,11 +81,11 @@ class Adaptation:
         away = y if centre is None else y - scale * centre
         if self._last is not None:
             moved = y - self._last
-            if float(moved @ moved) < DIFFERENT * self.variance:
+            if float(moved @ moved) < _DIFFERENT * self.variance:
                 return False
         self._last = y
-        self._square, self._weight = DECAY * self._square + float(away @ away), DECAY * self._weight + 1
-        self._sum, self._count = (z if self._sum is None else DECAY * self._sum + z), DECAY * self._count + 1
+        self._square, self._weight = _DECAY * self._square + float(away @ away), _DECAY * self._weight + 1
+        self._sum, self._count = (z if self._sum is None else _DECAY * self._sum + z), _DECAY * self._count + 1
         self.window.add(row)
         self.counted += 1
         return True
@@ -108,26 +108,26 @@ class Adaptation:
 
     def contents(self, about: dict[str, Any] | None = None) -> tuple[dict[str, np.ndarray], dict[str, str]]:
         """Arrays and metadata of its file, which later photos do not change."""
-        facts = {key: getattr(self, key) for key in (*WHOLE, *NUMBERS)}
+        facts = {key: getattr(self, key) for key in (*_INTEGERS, *_FLOATS)}
         tensors = self.window.tensors()
         for name, array in (("start", self.start), ("sum", self._sum), ("last", self._last)):
             if array is not None:
                 tensors[name] = np.asarray(array, np.float64)
         facts |= {"rows_seen": self.window.seen, "about": about or {}}
-        return tensors, {"kind": KIND, "facts": json.dumps(facts)}
+        return tensors, {"kind": _KIND, "facts": json.dumps(facts)}
 
     @classmethod
     def load(cls, path: Path) -> tuple[Adaptation, dict[str, Any]]:
         """The inverse: the adaptation, and what was kept beside it."""
         tensors, metadata = map_tensors(Path(path))
         try:
-            if metadata.get("kind") != KIND:
+            if metadata.get("kind") != _KIND:
                 raise ValueError(f"its kind is {metadata.get('kind')!r}")
             facts = parse_json(metadata["facts"])
             loaded = cls(np.array(tensors["start"]) if "start" in tensors else None)
             loaded.window = ScoreWindow.from_tensors(tensors, int(facts["rows_seen"]))
-            for key in (*WHOLE, *NUMBERS):
-                setattr(loaded, key, (int if key in WHOLE else float)(facts[key]))
+            for key in (*_INTEGERS, *_FLOATS):
+                setattr(loaded, key, (int if key in _INTEGERS else float)(facts[key]))
             loaded._sum = np.array(tensors["sum"]) if "sum" in tensors else None
             loaded._last = np.array(tensors["last"]) if "last" in tensors else None
             return loaded, dict(facts["about"])

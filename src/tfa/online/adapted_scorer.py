@@ -35,8 +35,8 @@ class DescribedPhoto:
         return cls(tuple(scorer.describe(tokens)), tokens.cls)
 
 
-def described_photos(scorer: Scorer, tokens: Tokens) -> Iterator[DescribedPhoto]:
-    """Photos in the order of `tokens`, each described alone, so that its bits do not depend on the others."""
+def describe_photos(scorer: Scorer, tokens: Tokens) -> Iterator[DescribedPhoto]:
+    """Describe photos in the order of `tokens`, each alone, so that its bits do not depend on the others."""
     for row in range(len(tokens)):
         yield DescribedPhoto.of(scorer, tokens.select([row]))
 
@@ -69,7 +69,7 @@ class AdaptedScorer:
         self.scorer, self.rows = scorer, scorer.rows
         self._columns = np.arange(len(scorer.bias)) if columns is None else columns
         first = self._columns if scorer.duplicates is None else scorer.duplicates[self._columns]
-        self._own_bias = scorer.bias[first]
+        self._scorer_bias = scorer.bias[first]
         self.adaptation.window.set_images(ids)
 
     def reset(self) -> None:
@@ -79,11 +79,11 @@ class AdaptedScorer:
 
     @property
     def counted(self) -> int:
-        """Photos that the next one is adapted by."""
+        """Photos that adapt the next answer."""
         return self.adaptation.counted if self.adapts else 0
 
     def step(self, photo: DescribedPhoto) -> np.ndarray:
-        """Scores `m` of the next photo; then it teaches."""
+        """Score the next photo against images `m`, then update the adaptation with it."""
         adaptation, scorer = self.adaptation, self.scorer
         coordinates, scales = _coordinates(scorer.sides, photo.views)
         shifts: Sequence[np.ndarray | None] = [side.shift for side in scorer.sides]
@@ -92,7 +92,7 @@ class AdaptedScorer:
             shifts = np.split(adaptation.centre, ends[:-1])
         self.vectors = vectors = scorer.vectors_of(photo.views, photo.cls, shifts)
         row = self.rows.scores(vectors)[0, self._columns]
-        plain = row - self._own_bias.astype(row.dtype)
+        plain = row - self._scorer_bias.astype(row.dtype)
         bias = adaptation.bias() if self.adapts else None
         z, scale = np.concatenate(coordinates), np.concatenate(scales)
         self._look(scale * z)
@@ -105,8 +105,8 @@ class AdaptedScorer:
         self.moved, self._before = (apart / variance if variance else math.inf), y
 
 
-def head_digest(scorer: Scorer) -> str:
-    """What an adaptation is of: the sides that describe photos. Images that join or leave a map change it not."""
+def digest_head(scorer: Scorer) -> str:
+    """Compute the digest of the sides that describe photos; edits of the map do not change it."""
     digest = hashlib.sha256()
     for side in scorer.sides:
         parts = [side.centers] if isinstance(side, ResidualSide) else [side.patch_directions, side.mean]

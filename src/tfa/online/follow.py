@@ -20,21 +20,21 @@ from tfa.method.scorer import Scorer
 from tfa.online.adapted_scorer import AdaptedScorer, DescribedPhoto
 from tfa.online.motion import Motion
 from tfa.online.sequence_filter import Belief, SequenceFilter, SequenceSpec
-from tfa.verification.reranking import Compared, Comparison, Verified, most_candidates, rerank
+from tfa.verification.reranking import Compared, Comparison, Verified, count_candidates, rerank
 
 # Of a frame, where they are "auto": a filter also weighs images that are no likely winner of their frame alone, for
 # which 10 are often thought enough (berlin-kudamm: R@1 92.5 with 20, 90.4 with as many as pay, level on four others).
-CANDIDATES = 20
+_FRAME_CANDIDATES = 20
 
 
 @dataclass(frozen=True)
-class Frame:
+class StreamFrame:
     """What is said of one photo of a stream."""
 
     scores: np.ndarray  # m: adapted by the photos before it
     ranked: Verified  # a table of one row: its best images, verified if they were compared
     belief: Belief | None  # None if the stream is not filtered
-    adapted_by: int  # photos that taught before it
+    adaptation_photos: int  # earlier photos of this camera that shifted the scores
 
 
 class Follower:
@@ -58,23 +58,23 @@ class Follower:
 
     def step(
         self, photo: DescribedPhoto, comparison: Comparison | None = None, candidates: Candidates = 0, k: int = 1
-    ) -> Frame:
+    ) -> StreamFrame:
         """The next photo; `comparison` is of this photo alone, its row 0. The best k images are ranked at least.
 
         Of a filtered stream "auto" is 20 candidates.
         """
         if self.filter is not None and candidates == AUTO:
-            candidates = CANDIDATES
-        adapted_by = self.scorer.counted
+            candidates = _FRAME_CANDIDATES
+        adaptation_photos = self.scorer.counted
         scores = self.scorer.step(photo)
-        ranked = rerank(scores[None], max(k, most_candidates(candidates)), candidates, comparison)
+        ranked = rerank(scores[None], max(k, count_candidates(candidates)), candidates, comparison)
         belief = None
         if self.filter is not None:
             # A frame that shows what the last one did is no further evidence: the camera stands still.
             still = self._started and self.scorer.moved < self.spec.still
             belief = self.filter.belief() if still else self.filter.update(scores, ranked)
         self._started = True
-        return Frame(scores, ranked, belief, adapted_by)
+        return StreamFrame(scores, ranked, belief, adaptation_photos)
 
     def skip(self) -> Belief | None:
         """A photo that could not be read: the camera moves unseen, and nothing is learnt."""
@@ -90,8 +90,8 @@ def follow_scores(
     motion: Motion | None = None,
     spec: SequenceSpec | None = None,
     online: bool = True,
-) -> Iterator[Frame]:
-    """A `Frame` for each of the photos (`described_photos(scorer, tokens)`), in the order they are given in.
+) -> Iterator[StreamFrame]:
+    """A `StreamFrame` for each of the photos (`described_photos(scorer, tokens)`), in the order they are given in.
 
     `comparison` compares photos, by their place in this order, with columns of the scorer; its first `candidates` are
     verified. `motion` says how the camera moves (`OrderMotion(m, reach)` for a map in driving order); without it there

@@ -23,13 +23,13 @@ from tfa.errors import BadSpec
 
 SPEEDS = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0)  # images, or usual steps, a frame
 PACES = tuple(sign * speed for speed in SPEEDS for sign in (1, -1) if speed or sign > 0)
-FARTHEST = 30  # images, or usual steps, that a frame moves by at most
-LEAST = math.exp(-12.0)  # of the likeliest move: by position, rarer ones are left out
-MOST_NEIGHBOURS = 128  # images a move can lead to, where positions say who is near
-EARTH = 6_371_000.0  # metres
-DRIVEN = 0.25  # of the usual distance of two images: in driving order, one is nearer to the next
-MOST = 0.8  # of the images of a drive
-PAIRS = 4096  # of images whose distances are looked at
+MAX_STEPS_PER_FRAME = 30  # images, or usual steps, that a frame moves by at most
+MIN_SHARE = math.exp(-12.0)  # of the likeliest move: by position, rarer ones are left out
+_MAX_NEIGHBORS = 128  # images a move can lead to, where positions say who is near
+EARTH_RADIUS = 6_371_000.0  # metres
+_DRIVE_STEP = 0.25  # of the usual distance of two images: in driving order, one is nearer to the next
+_DRIVE_SHARE = 0.8  # of the images of a drive
+_SAMPLED_PAIRS = 4096  # of images whose distances are looked at
 
 
 class Motion(Protocol):
@@ -47,20 +47,20 @@ class Motion(Protocol):
         ...
 
 
-def share_of(distance: np.ndarray, pace: float) -> np.ndarray:
-    """T_v of moves, not yet adding up to one."""
+def weigh_moves(distance: np.ndarray, pace: float) -> np.ndarray:
+    """Compute T_v of moves, not yet adding up to one."""
     return np.exp(-np.maximum(np.abs(distance - pace) / max(0.5, abs(pace) / 4) - 1, 0))
 
 
 class OrderMotion:
-    """For a map in driving order: every pace is a convolution. `reach`: images to each side that are one place."""
+    """Motion along a map in driving order: every pace is a convolution. `reach`: images to each side of one place."""
 
     paces = len(PACES)
 
     def __init__(self, images: int, reach: float) -> None:
         self.images = _enough(images)
-        moves = np.arange(-FARTHEST, FARTHEST + 1)
-        self._shares = np.stack([share_of(moves, pace) for pace in PACES])  # v 61
+        moves = np.arange(-MAX_STEPS_PER_FRAME, MAX_STEPS_PER_FRAME + 1)
+        self._shares = np.stack([weigh_moves(moves, pace) for pace in PACES])  # v 61
         every = np.ones(images)
         # What leaves the map at its ends is shared among the moves that do not.
         self._total = np.stack([self._along(every, shares[::-1]) for shares in self._shares])
@@ -80,25 +80,25 @@ class OrderMotion:
 
 
 class PositionMotion:
-    """For a map whose images stand at `places` `m 2`, in metres and in no order; `reach` is in usual steps."""
+    """Motion in a map whose images stand at `places` `m 2`, in meters and in no order; `reach` is in usual steps."""
 
     paces = len(SPEEDS)
 
     def __init__(self, places: np.ndarray, reach: float) -> None:
         self.images = _enough(len(places))
-        step = usual_step(places)
-        to, distance = _nearest(places, FARTHEST * step)
+        step = estimate_step(places)
+        to, distance = _nearest(places, MAX_STEPS_PER_FRAME * step)
         exists, distance = to >= 0, distance / step
         source = np.broadcast_to(np.arange(self.images)[:, None], to.shape)
 
-        def matrix(share: np.ndarray, kept: np.ndarray) -> csr_array:
+        def matrix(share: np.ndarray, mask: np.ndarray) -> csr_array:
             """Transposed: probabilities of images stand right of it."""
-            return csr_array((share[kept], (to[kept], source[kept])), shape=(self.images, self.images))
+            return csr_array((share[mask], (to[mask], source[mask])), shape=(self.images, self.images))
 
         self._moves = []
         for speed in SPEEDS:
-            share = np.where(exists, share_of(np.where(exists, distance, np.inf), speed), 0.0)
-            share[share < LEAST * share.max(axis=1, keepdims=True)] = 0.0
+            share = np.where(exists, weigh_moves(np.where(exists, distance, np.inf), speed), 0.0)
+            share[share < MIN_SHARE * share.max(axis=1, keepdims=True)] = 0.0
             self._moves.append(matrix(share / share.sum(axis=1, keepdims=True), share > 0))
         near = exists & (distance <= reach)
         self._near = matrix(np.ones(to.shape), near).T.tocsr()
@@ -110,8 +110,8 @@ class PositionMotion:
         return self._near @ places
 
 
-def motion_of(images: int, places: np.ndarray | None, reach: float) -> Motion:
-    """By the order of the map's images; by their positions `m 2`, where these are known and say it is no drive."""
+def choose_motion(images: int, places: np.ndarray | None, reach: float) -> Motion:
+    """Choose motion by the order of the images; by their positions `m 2` if these show that it is no drive."""
     if places is None or is_drive(places):
         return OrderMotion(images, reach)
     return PositionMotion(places, reach)
@@ -120,14 +120,14 @@ def motion_of(images: int, places: np.ndarray | None, reach: float) -> Motion:
 def is_drive(places: np.ndarray) -> bool:
     """Are images at `places` `m 2` in driving order: is nearly each of them much nearer to the next than to others?"""
     steps = np.linalg.norm(np.diff(places, axis=0), axis=1)
-    pairs = np.random.default_rng(0).integers(len(places), size=(2, PAIRS))
+    pairs = np.random.default_rng(0).integers(len(places), size=(2, _SAMPLED_PAIRS))
     pairs = pairs[:, pairs[0] != pairs[1]]
     usual = float(np.median(np.linalg.norm(places[pairs[0]] - places[pairs[1]], axis=1))) if pairs.size else 0.0
-    return bool(np.mean(steps <= DRIVEN * usual) >= MOST) if len(steps) else True
+    return bool(np.mean(steps <= _DRIVE_STEP * usual) >= _DRIVE_SHARE) if len(steps) else True
 
 
-def usual_step(places: np.ndarray) -> float:
-    """Median distance to the second nearest other place; 1 where all images stand at one or two."""
+def estimate_step(places: np.ndarray) -> float:
+    """Estimate the usual step: the median distance to the second nearest other place, 1 with fewer than 3 places."""
     distinct = np.unique(places, axis=0)
     if len(distinct) < 3:
         return 1.0
@@ -136,7 +136,7 @@ def usual_step(places: np.ndarray) -> float:
 
 def _nearest(places: np.ndarray, farthest: float) -> tuple[np.ndarray, np.ndarray]:
     """The images nearest to each, itself first, of equals the smaller index; -1 and inf where there are no more."""
-    count = min(MOST_NEIGHBOURS, len(places))
+    count = min(_MAX_NEIGHBORS, len(places))
     to = np.full((len(places), count), -1)
     distance = np.full((len(places), count), np.inf)
     tree = cKDTree(places)
@@ -153,11 +153,11 @@ def _nearest(places: np.ndarray, farthest: float) -> tuple[np.ndarray, np.ndarra
     return to, distance
 
 
-def metres(latitudes: np.ndarray, longitudes: np.ndarray) -> np.ndarray:
-    """Degrees as a plane `m 2` about their middle: true to a metre over a town."""
+def project_to_meters(latitudes: np.ndarray, longitudes: np.ndarray) -> np.ndarray:
+    """Project degrees to a plane `m 2` about their middle, true to a meter over a town."""
     middle = np.radians(latitudes.mean())
     east = np.radians(longitudes - longitudes.mean()) * np.cos(middle)
-    return EARTH * np.stack([east, np.radians(latitudes - latitudes.mean())], axis=1)
+    return EARTH_RADIUS * np.stack([east, np.radians(latitudes - latitudes.mean())], axis=1)
 
 
 def _enough(images: int) -> int:

@@ -16,18 +16,20 @@ import numpy as np
 from tfa.errors import BadSpec
 from tfa.method.score_calibration import usual_scores
 
-SIZE = 256  # rows that are kept: of the last so many photos
-FEWEST = 32  # rows from which a bias is learnt: with fewer, photos of a drive in a row share their places
-WIDE = 5_000  # images from which the bias is learnt anew with every eighth photo only: it costs a pass over all rows
-SELDOM = 8
+WINDOW_ROWS = 256  # rows that are kept: of the last so many photos
+MIN_ROWS = 32  # rows from which a bias is learnt: with fewer, photos of a drive in a row share their places
+WIDE_MAP = (
+    5_000  # images from which the bias is learnt anew with every eighth photo only: it costs a pass over all rows
+)
+WIDE_MAP_INTERVAL = 8
 
 
 class ScoreWindow:
     """Score rows of the last photos, and the bias of each image that follows."""
 
-    def __init__(self, size: int = SIZE) -> None:
-        if size < FEWEST:
-            raise BadSpec(f"size={size} is out of range: at least {FEWEST} rows are kept")
+    def __init__(self, size: int = WINDOW_ROWS) -> None:
+        if size < MIN_ROWS:
+            raise BadSpec(f"size={size} is out of range: at least {MIN_ROWS} rows are kept")
         self.size = int(size)
         self.clear()
 
@@ -69,9 +71,9 @@ class ScoreWindow:
 
     def bias(self) -> np.ndarray | None:
         """What is to be added to the score of each image `m`; None before there are enough rows."""
-        if len(self) < FEWEST:
+        if len(self) < MIN_ROWS:
             return None
-        every = SELDOM if len(self._ids) > WIDE else 1
+        every = WIDE_MAP_INTERVAL if len(self._ids) > WIDE_MAP else 1
         if self._bias is None or self.seen - self._learnt_at >= every:
             self._bias, self._learnt_at = self._learnt(), self.seen
         return self._bias
@@ -85,7 +87,7 @@ class ScoreWindow:
         whole = known.all(axis=0)
         if whole.any():
             usual[whole] = usual_scores(self.rows[:, whole] / sigma)
-        for column in np.flatnonzero(~whole & (known.sum(axis=0) >= FEWEST)):
+        for column in np.flatnonzero(~whole & (known.sum(axis=0) >= MIN_ROWS)):
             usual[column] = usual_scores(self.rows[known[:, column], column][:, None] / sigma)[0]
         learnt = np.isfinite(usual)
         mean = float(usual[learnt].mean()) if learnt.any() else 0.0
@@ -98,7 +100,7 @@ class ScoreWindow:
         return {"ids": self._ids, "rows": self.rows.copy()}
 
     @classmethod
-    def from_tensors(cls, tensors: Mapping[str, np.ndarray], seen: int, size: int = SIZE) -> ScoreWindow:
+    def from_tensors(cls, tensors: Mapping[str, np.ndarray], seen: int, size: int = WINDOW_ROWS) -> ScoreWindow:
         """The inverse; `seen` photos filled it."""
         window = cls(size)
         ids, rows = np.array(tensors["ids"]), np.array(tensors["rows"], np.float32)

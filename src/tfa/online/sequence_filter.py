@@ -36,8 +36,8 @@ PLENTY, PER_ROOT, MOST_OFF = 1.3, 3.0, 1.0  # √M below which x is lowered, by 
 class SequenceSpec(Spec):
     """How a camera moves and errs; all numbers are ours."""
 
-    getting_lost: float = described(0.02, "ε: probability that a frame leaves the map", low=1e-9, high=0.5)
-    being_found: float = described(0.1, "ρ: probability that a lost camera comes back with a frame", low=1e-9, high=1.0)
+    p_lost: float = described(0.02, "ε: probability that a frame leaves the map", low=1e-9, high=0.5)
+    p_recover: float = described(0.1, "ρ: probability that a lost camera comes back with a frame", low=1e-9, high=1.0)
     new_pace: float = described(0.02, "η: probability that the pace is drawn anew with a frame", low=1e-9, high=1.0)
     trust: float = described(0.3, "κ: how much a verified frame counts beside the one before it", low=1e-3, high=1.0)
     trust_unverified: float = described(0.5, "κ of a frame that was not verified", low=1e-3, high=1.0)
@@ -79,15 +79,15 @@ class SequenceFilter:
 
     def reset(self) -> None:
         """Before the first frame the camera may be anywhere, or outside the map, as after a frame of being lost."""
-        found, states = self.spec.being_found, (self.motion.paces, self.motion.images)
+        found, states = self.spec.p_recover, (self.motion.paces, self.motion.images)
         self._believed = np.full(states, found / math.prod(states))  # v m
         self._lost, self._first = 1 - found, True
 
     def update(self, scores: np.ndarray, ranked: Verified | None = None) -> Belief:
-        """With the scores `m` of the next frame, and its best images, verified, if they were (a table of one row)."""
+        """Update with the scores `m` of the next frame and, if verified, its best images (a table of one row)."""
         verified = ranked is not None and bool((ranked.matches != UNVERIFIED).any())
-        seen = observation(scores, ranked if verified else None)
-        logs = log_likelihood(seen, self.spec.trust if verified else self.spec.trust_unverified)
+        seen = observe_frame(scores, ranked if verified else None)
+        logs = compute_log_likelihood(seen, self.spec.trust if verified else self.spec.trust_unverified)
         believed, lost = self._predicted()
         top = max(float(logs.max()), 0.0)  # of the largest factor, so that none overflows
         believed, lost = believed * np.exp(logs - top), lost * math.exp(-top)
@@ -99,7 +99,7 @@ class SequenceFilter:
         return self._believe(*self._predicted())
 
     def belief(self) -> Belief:
-        """After the last frame."""
+        """Return the belief after the last frame."""
         places = self._believed.sum(axis=0)
         return Belief(places, self._lost, self.motion.around(places).clip(max=1.0))
 
@@ -126,8 +126,8 @@ class SequenceFilter:
         spec, states = self.spec, self._believed.size
         anywhere = self._believed.sum(axis=0)
         paced = (1 - spec.new_pace) * self._believed + spec.new_pace / self.motion.paces * anywhere
-        believed = (1 - spec.getting_lost) * self.motion.moved(paced) + self._lost * spec.being_found / states
-        lost = spec.getting_lost * float(anywhere.sum()) + (1 - spec.being_found) * self._lost
+        believed = (1 - spec.p_lost) * self.motion.moved(paced) + self._lost * spec.p_recover / states
+        lost = spec.p_lost * float(anywhere.sum()) + (1 - spec.p_recover) * self._lost
         return believed, lost
 
     def _believe(self, believed: np.ndarray, lost: float) -> Belief:
@@ -135,8 +135,8 @@ class SequenceFilter:
         return self.belief()
 
 
-def observation(scores: np.ndarray, ranked: Verified | None = None) -> np.ndarray:
-    """x of every image `m`; where all scores are equal, which is no evidence, nan."""
+def observe_frame(scores: np.ndarray, ranked: Verified | None = None) -> np.ndarray:
+    """Compute x of every image `m`; where all scores are equal, which is no evidence, nan."""
     row = np.asarray(scores, np.float64)[None]
     mean, spread = mean_and_spread(row)
     if not np.isfinite(spread[0]) or spread[0] <= EPSILON:
@@ -150,7 +150,7 @@ def observation(scores: np.ndarray, ranked: Verified | None = None) -> np.ndarra
     return seen
 
 
-def log_likelihood(seen: np.ndarray, trust: float) -> np.ndarray:
-    """log L of every image `m` from its x; of a frame that is no evidence, 0."""
+def compute_log_likelihood(seen: np.ndarray, trust: float) -> np.ndarray:
+    """Compute log L of every image `m` from its x; of a frame that is no evidence, 0."""
     height = math.sqrt(2 * math.log(len(seen)))
     return np.nan_to_num(trust * (height * seen - height**2 / 2))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tfa.base.config import CalibrationSpec
 from tfa.base.shell import command
-from tfa.maps.place_map import UNSEEN_LIMIT
+from tfa.maps.place_map import REFIT_SHARE
 
 REPEATED = 0.05  # share of images that repeat another from which removing them is advised
 LISTED = 12  # ids written out
@@ -49,10 +49,10 @@ def advice_of(
 
 def _refit(facts: Mapping[str, Any], name: str) -> list[Advice]:
     reasons = []
-    if facts["unseen_share"] > UNSEEN_LIMIT:
+    if facts["unseen_share"] > REFIT_SHARE:
         reasons.append(f"{facts['unseen_share']:.0%} of the images were not seen when the head was fitted")
     whole = facts["images"] + facts["removed_images"]
-    if facts["removed_images"] > UNSEEN_LIMIT * max(whole, 1):
+    if facts["removed_images"] > REFIT_SHARE * max(whole, 1):
         reasons.append(f"{facts['removed_images']} of {whole} images were removed, but still shape the head")
     return [Advice("refit", f"Refit: {' and '.join(reasons)}. Run: {command('tfa', 'refit', name)}")] if reasons else []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tfa.maps import ImageRecord, PlaceMap
-from tfa.maps.confirmed import Confirmed, iso
+from tfa.maps.confirmed import Confirmed, format_time
 from tfa.maps.engine_map import SampleMap
 
 DAYS = 90  # without a confirmation after which a photo counts as aged
@@ -37,7 +37,7 @@ def ageing_of(place_map: PlaceMap | SampleMap, days: float = DAYS, now: float | 
     confirmed = sum(one is not None for one in latest)
     return {
         "days": days,
-        "since": iso(min(kept.since.values())),
+        "since": format_time(min(kept.since.values())),
         "confirmed": confirmed,
         "never": never,
         "old": old,
@@ -49,4 +49,4 @@ def ageing_of(place_map: PlaceMap | SampleMap, days: float = DAYS, now: float | 
 
 def _aged(record: ImageRecord, since: int | None, last: int | None) -> dict[str, Any]:
     named = {"id": record.id, "image": Path(record.path).name, "path": record.path}
-    return {**named, "since": iso(since), "last_confirmed": iso(last)}
+    return {**named, "since": format_time(since), "last_confirmed": format_time(last)}

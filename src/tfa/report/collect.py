@@ -9,7 +9,7 @@ from typing import Any
 from tfa.base.sentences import rules
 from tfa.maps import Answer, ImageRecord, PlaceMap
 from tfa.maps.engine_map import SampleMap
-from tfa.maps.expected_recall import Answers, in_words
+from tfa.maps.expected_recall import AnswerList, format_expected_recall
 from tfa.maps.records import ExpectedRecall
 from tfa.report.advice import Advice, advice_of
 from tfa.report.ageing import DAYS, ageing_of
@@ -32,7 +32,7 @@ LEAST = 6  # photos shown that are recognised least, or least like any other
 
 def report_of(
     place_map: PlaceMap | SampleMap,
-    asked: Answers[Answer] | None = None,
+    asked: AnswerList[Answer] | None = None,
     called: str | None = None,
     aged_days: float = DAYS,
 ) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def heads_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [*([] if first is None else [first]), plain, *calibrated.values()]
 
 
-def recall_facts(info: Mapping[str, Any], answers: Answers[Answer] | None) -> list[dict[str, Any]]:
+def recall_facts(info: Mapping[str, Any], answers: AnswerList[Answer] | None) -> list[dict[str, Any]]:
     """How many photos will be recognised, like those of each calibration and like those that were answered."""
     known: list[tuple[str, str | None, ExpectedRecall]] = []
     for one in info["calibrations"]:
@@ -92,12 +92,12 @@ def recall_facts(info: Mapping[str, Any], answers: Answers[Answer] | None) -> li
     if asked is not None:
         known.append((f"the {asked.photos:,} photos that were asked", None, asked))
     return [
-        {"photos_like": like, "calibration": name, **one.to_dict(), "in_words": in_words(one)}
+        {"photos_like": like, "calibration": name, **one.to_dict(), "in_words": format_expected_recall(one)}
         for like, name, one in known
     ]
 
 
-def _least_recognised(answers: Answers[Answer] | None) -> list[dict[str, Any]]:
+def _least_recognised(answers: AnswerList[Answer] | None) -> list[dict[str, Any]]:
     """Photos that were asked and have the least confident answers, each with its best hit."""
     answered = [one for one in answers or [] if one.hits]
     return [
@@ -106,7 +106,7 @@ def _least_recognised(answers: Answers[Answer] | None) -> list[dict[str, Any]]:
     ]
 
 
-def _notice(answers: Answers[Answer] | None) -> list[Advice]:
+def _notice(answers: AnswerList[Answer] | None) -> list[Advice]:
     notice = None if answers is None else answers.notice
     return [] if notice is None else [Advice("calibrate for these photos", notice[0].upper() + notice[1:])]
 

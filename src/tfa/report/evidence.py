@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tfa.maps.decided import decided, is_judged
-from tfa.maps.margins import name_of_judged
-from tfa.maps.query import AskableMap
+from tfa.maps.decided import is_judged, list_decisions
+from tfa.maps.margins import name_judged_head
+from tfa.maps.query import ReadOnlyMap
 from tfa.maps.state import DATABASE
 from tfa.method.query_sides import QuerySide, ResidualSide
 from tfa.method.scorer import Scorer, ScoreTerm
@@ -18,7 +18,7 @@ from tfa.report.similarity import similarity_of
 MOST_EIGENVALUES = 200
 
 
-def evidence_of(place_map: AskableMap) -> dict[str, Any]:
+def evidence_of(place_map: ReadOnlyMap) -> dict[str, Any]:
     """Candidates, decisions and reasons of the head that answers; its spectrum; a sample of pairs.
 
     The spectrum is null where the chosen head needs none, and so are similarities of a map of fewer than two photos.
@@ -31,7 +31,7 @@ def evidence_of(place_map: AskableMap) -> dict[str, Any]:
     ]
     return {
         "calibration": None if head.name == DATABASE else head.name,
-        "decided": decided(vars(head)),
+        "decided": list_decisions(vars(head)),
         "candidates": candidates,
         "decisions": made,
         "reasons": head.evidence["reasons"],
@@ -43,7 +43,7 @@ def evidence_of(place_map: AskableMap) -> dict[str, Any]:
 def _chosen(made: Mapping[str, Any]) -> set[str]:
     """Names of the candidates that were chosen."""
     if is_judged(made):
-        return {name_of_judged(made)}
+        return {name_judged_head(made)}
     if "route" in made:  # by target photos carriers alone compete
         return {made["carrier"]}
     plain = {f"{made['assignment']}/{made['carrier']}"}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.method.evidence.support import NOBODY
+from tfa.method.evidence.rows import NO_ANSWER
 from tfa.method.scorer import Scorer
 from tfa.report.similarity import image_level
 
@@ -26,7 +26,7 @@ class Resemblance:
 
     queries: np.ndarray  # p: the images that were queries
     images: int
-    first: np.ndarray  # p NEIGHBOURS: their best others, NOBODY where there are fewer
+    first: np.ndarray  # p NEIGHBOURS: their best others, NO_ANSWER where there are fewer
     best: np.ndarray  # p: cosine with the most similar other image
     alike: np.ndarray  # pairs of near duplicates `j 2`, the first image below the other, in order
 
@@ -59,7 +59,7 @@ def resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_QUERIES) -> 
         scores[hidden], cosines[hidden] = -np.inf, -np.inf
         order = np.argsort(-scores, axis=1, kind="stable")[:, : first.shape[1]]
         hides = np.isneginf(np.take_along_axis(scores, order, axis=1))  # fewer others than places
-        first[low : low + BLOCK] = np.where(hides, NOBODY, order)
+        first[low : low + BLOCK] = np.where(hides, NO_ANSWER, order)
         best[low : low + BLOCK] = cosines.max(axis=1)
     pairs = np.sort(np.concatenate(alike), axis=1)
     return Resemblance(queries, count, first, best, np.unique(pairs[pairs[:, 0] < pairs[:, 1]], axis=0))
@@ -81,7 +81,7 @@ def near_duplicates(found: Resemblance) -> list[list[int]]:
 
 def answers(found: Resemblance) -> np.ndarray:
     """How often each image `m` is among the first answers of another."""
-    return np.bincount(found.first[found.first != NOBODY], minlength=found.images)
+    return np.bincount(found.first[found.first != NO_ANSWER], minlength=found.images)
 
 
 def hubs_of(found: Resemblance) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from tfa.base.files import write_text
 from tfa.errors import BadImage
-from tfa.maps.decided import is_judged, reason_and_margin
+from tfa.maps.decided import format_reason, is_judged
 from tfa.photos.images import as_rgb
 from tfa.report.collect import heads_of
 from tfa.report.html import TEMPLATES, Decision, embedded, render
@@ -51,7 +51,7 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
 
 
 def _decisions(rows: Sequence[Mapping[str, Any]]) -> list[Decision]:
-    return [Decision(row["name"], row["choice"], reason_and_margin(row)) for row in rows]
+    return [Decision(row["name"], row["choice"], format_reason(row)) for row in rows]
 
 
 def _plots(evidence: Mapping[str, Any]) -> Iterator[tuple[Markup, str]]:

@@ -9,8 +9,8 @@ from typing import Any
 from tfa.base.progress import Progress, as_progress
 from tfa.maps import ImageRecord, PlaceMap
 from tfa.maps.confirmed import Confirmed
-from tfa.maps.expected_recall import expected_recall, in_words
-from tfa.maps.lookup import lost_photos, tokens_of
+from tfa.maps.expected_recall import estimate_recall, format_expected_recall
+from tfa.maps.lookup import find_lost_photos, load_tokens
 from tfa.maps.records import ExpectedRecall
 from tfa.photos.as_files import Photos
 from tfa.report.ageing import DAYS, ageing_of
@@ -47,8 +47,8 @@ class Loss:
 
     @property
     def in_words(self) -> str:
-        now = "" if self.before is None else f", before {in_words(self.before)}"
-        return f"like {self.photos_like}: {in_words(self.after)}{now}"
+        now = "" if self.before is None else f", before {format_expected_recall(self.before)}"
+        return f"like {self.photos_like}: {format_expected_recall(self.after)}{now}"
 
 
 def going_of(place_map: PlaceMap, days: float | None = DAYS, now: float | None = None) -> list[Going]:
@@ -83,7 +83,7 @@ def losses_of(
     if not going:
         return [], []
     without = _without(place_map, records)
-    lost = set(lost_photos(place_map, records))
+    lost = set(find_lost_photos(place_map, records))
     there = [record for record in records if record.path not in lost]
     losses, notes = [], []
     if lost:
@@ -114,8 +114,8 @@ def _asked(place_map: PlaceMap, records: Sequence[ImageRecord], progress: Progre
     with progress.task("asking what stays", len(records), "photos") as task:
         for start in range(0, len(records), AT_ONCE):
             some = records[start : start + AT_ONCE]
-            for hits in place_map.query_tokens(tokens_of(place_map, some), 1):
+            for hits in place_map.query_tokens(load_tokens(place_map, some), 1):
                 confidence.append(hits[0].confidence if hits else 0.0)
                 sure.append(bool(hits) and hits[0].sure)
             task.advance(len(some))
-    return expected_recall(confidence, sure, verified=place_map.state.chosen().verifies)
+    return estimate_recall(confidence, sure, verified=place_map.state.chosen().verifies)

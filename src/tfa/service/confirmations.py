@@ -14,7 +14,7 @@ from logging import getLogger
 
 from tfa.errors import TfaError
 from tfa.maps import PlaceMap
-from tfa.maps.confirmed import Confirmed, key_of
+from tfa.maps.confirmed import Confirmed, make_image_key
 from tfa.maps.records import Hit, ImageRecord
 from tfa.service.keeping import Troubles
 
@@ -42,7 +42,7 @@ class Confirmations:
 
     def publish(self, place_map: PlaceMap) -> None:
         """From now on the images are those of this map."""
-        keys = {record.id: key_of(record) for record in place_map.images}
+        keys = {record.id: make_image_key(record) for record in place_map.images}
         with self._lock:
             self._keys, self._kept = keys, self._kept.watched(place_map.images, int(time.time()))
 

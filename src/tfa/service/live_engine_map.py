@@ -14,11 +14,11 @@ from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, TfaError
 from tfa.maps import CalibrationReport, EditReport
-from tfa.maps.asking import Asking
+from tfa.maps.base_map import BaseMap
 from tfa.maps.engine_map import EngineMap
-from tfa.maps.query import AskableMap
+from tfa.maps.query import ReadOnlyMap
 from tfa.maps.records import ImageRecord
-from tfa.maps.verification import Question
+from tfa.maps.verification import QueryParams
 from tfa.photos.find_positions import own_position
 from tfa.service.edits import NewPhoto, encoded_photos
 from tfa.service.metrics import Metrics
@@ -44,7 +44,7 @@ class LiveEngineMap(Served):
         super().__init__(engine_map.name, encoder, settings, metrics)
 
     @property
-    def asked(self) -> Asking:
+    def asked(self) -> BaseMap:
         if self.map.view.header.encoder["fingerprint"] != self._model:
             raise BadMap(f"{self.name} was built again with another encoder; start the service again")
         return self.map
@@ -72,7 +72,7 @@ class LiveEngineMap(Served):
     def prepare(self) -> None:
         self.map.prepare()
 
-    def check(self, question: Question) -> None:
+    def check(self, question: QueryParams) -> None:
         if question.candidates is not None:
             VerifySpec(candidates=question.candidates)  # refuses what is out of range; the rest is asked of the engine
 
@@ -108,7 +108,7 @@ class LiveEngineMap(Served):
     def _key(self, digest: str) -> str:
         return f"{self.name}/{FOLDER}/{digest}"
 
-    def judged_on(self) -> tuple[object, AskableMap]:
+    def judged_on(self) -> tuple[object, ReadOnlyMap]:
         return self.map.view.content, self.map.sample()
 
     def why(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:

@@ -18,13 +18,13 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadMap
 from tfa.explain.why import why as explain
 from tfa.maps import CalibrationReport, EditReport, PlaceMap
-from tfa.maps.folder.header import HEADER, read_header
+from tfa.maps.folder.header import HEADER_FILE, read_map_header
 from tfa.maps.folder.writer import MAX_SEGMENTS
-from tfa.maps.query import AskableMap
+from tfa.maps.query import ReadOnlyMap
 from tfa.maps.records import Hit, ImageRecord
 from tfa.maps.state import MapState
-from tfa.maps.state_changes import same_files_first, with_arrays_of
-from tfa.maps.verification import Question
+from tfa.maps.state_changes import reuse_prepared_arrays, share_first_files
+from tfa.maps.verification import QueryParams
 from tfa.service.confirmations import Confirmations
 from tfa.service.edits import NewPhoto, add_photos
 from tfa.service.metrics import Metrics
@@ -93,7 +93,7 @@ class LiveMap(Served):
     def path_name(self) -> str:
         return self.path.name
 
-    def check(self, question: Question) -> None:
+    def check(self, question: QueryParams) -> None:
         self.current.check(question)
 
     def no_sessions(self) -> Refused:
@@ -122,7 +122,7 @@ class LiveMap(Served):
     def photo(self, record: ImageRecord) -> bytes:
         return file_of(record, self.path)
 
-    def judged_on(self) -> tuple[object, AskableMap]:
+    def judged_on(self) -> tuple[object, ReadOnlyMap]:
         return self.current, self.current
 
     def why(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class LiveMap(Served):
             if header == self._header:
                 return
             try:
-                digest, working = read_header(self.path)["digest"], self._working
+                digest, working = read_map_header(self.path)["digest"], self._working
                 if working is not None and digest == working.state.digest:
                     return  # our own edit, which is published in a moment
                 fresh = None if digest == self.current.state.digest else self._read()
@@ -162,7 +162,7 @@ class LiveMap(Served):
     def _header_file(self) -> tuple[int, ...]:
         """What tells one header from the next without reading it: each is a new file."""
         try:
-            about = os.stat(self.path / HEADER)
+            about = os.stat(self.path / HEADER_FILE)
         except (FileNotFoundError, NotADirectoryError):
             sentence = "is not there any more: it was moved or removed while it was served"
             remedy = "put it back, or start the service with another map"
@@ -236,7 +236,7 @@ class LiveMap(Served):
 
     def _latest(self) -> PlaceMap:
         """A map to edit: as queries see it, or as another process has left it on disk since."""
-        if read_header(self.path)["digest"] != self.current.state.digest:
+        if read_map_header(self.path)["digest"] != self.current.state.digest:
             return self._reloaded()
         return self._opened(self.current.state, self.current.notes)
 
@@ -248,7 +248,7 @@ class LiveMap(Served):
     def _read(self) -> PlaceMap:
         """The map on disk; rows that `current` has packed for queries are taken from there."""
         state, current = PlaceMap.load(self.path, encoder=self.encoder).state, self.current.state
-        return self._opened(with_arrays_of(state, current) if same_files_first(state, current) else state, ())
+        return self._opened(reuse_prepared_arrays(state, current) if share_first_files(state, current) else state, ())
 
     def _check_encoder(self, fresh: PlaceMap) -> None:
         if fresh.state.encoder["fingerprint"] != self.encoder.model:
@@ -262,7 +262,7 @@ class LiveMap(Served):
         fresh = self._reloaded()
         if fresh.state.digest != edited.state.digest:  # another process was faster; the next edit reads it
             return edited
-        return self._opened(with_arrays_of(fresh.state, edited.state), edited.notes)
+        return self._opened(reuse_prepared_arrays(fresh.state, edited.state), edited.notes)
 
     def close(self) -> None:
         super().close()

@@ -187,10 +187,12 @@ class QueryAnswer(BaseModel):
     sure: bool = Field(description="Of the best hit, too.")
     verified: bool = Field(description="Was the best hit verified by its patches?")
     place: PlaceModel | None = Field(description="null where no hits are given, or the verified images disagree.")
-    no_place: str | None = Field(description="Why there is no place.")
+    place_missing: str | None = Field(description="Why there is no place.")
     calibration: str | None = Field(description="The calibration that answered.")
     session: str | None = Field(description="The camera that was named.")
-    adapted_by: int = Field(description="Photos of the session that taught before this one; 0 without a session.")
+    adaptation_photos: int = Field(
+        description="Photos of the session that taught before this one; 0 without a session."
+    )
     lost: float | None = Field(description="Probability that a frame shows no place of the map; null: no sequence.")
     seconds: float = Field(description="From the decoded photo to its hits, waiting included.")
 

@@ -17,9 +17,9 @@ from PIL import Image
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import TfaError
-from tfa.maps.asking import Asking
+from tfa.maps.base_map import BaseMap
 from tfa.maps.records import Hit, Hits
-from tfa.maps.verification import Question
+from tfa.maps.verification import QueryParams
 from tfa.service.metrics import Metrics
 from tfa.service.problems import Refused, busy
 from tfa.service.recent import RecentQueries
@@ -38,7 +38,7 @@ class QueryResult:
     confidence: float  # of the best
     head: str
     seconds: float  # from the decoded photo, waiting included
-    adapted_by: int = 0  # photos of its session that taught before it
+    adaptation_photos: int = 0  # photos of its session that taught before it
     lost: float | None = None  # of a frame of a drive
 
 
@@ -47,7 +47,7 @@ class WaitingQuery:
     """A photo that waits: for hits, or without a question for its tokens."""
 
     image: Image.Image
-    question: Question | None
+    question: QueryParams | None
     session: SessionKey | None = None  # the camera it is of, if that has a name
     sequence: bool = False  # is it a frame of that camera's drive?
     future: Future[Any] = field(default_factory=Future)
@@ -63,7 +63,7 @@ class QueryQueue:
     def __init__(
         self,
         name: str,
-        current: Callable[[], Asking],
+        current: Callable[[], BaseMap],
         encoder: Encoder,
         settings: ServiceSettings,
         metrics: Metrics,
@@ -96,7 +96,7 @@ class QueryQueue:
         return "failed" if now - self._failed < FAILED_SECONDS else "ready"
 
     def hits(
-        self, image: Image.Image, question: Question, session: SessionKey | None = None, sequence: bool = False
+        self, image: Image.Image, question: QueryParams, session: SessionKey | None = None, sequence: bool = False
     ) -> Future[QueryResult]:
         """The answer to a photo; those of one session are answered in the order of these calls."""
         return self._submit(WaitingQuery(image, question, session, sequence))
@@ -196,7 +196,7 @@ class QueryQueue:
                     self._answer([query])
             return
         current = self._current()
-        groups: dict[Question, list[int]] = {}
+        groups: dict[QueryParams, list[int]] = {}
         for row, query in enumerate(batch):
             if query.question is None:
                 query.future.set_result(tokens.select([row]))
@@ -210,17 +210,19 @@ class QueryQueue:
             with self._settled(group):
                 self._answer_group(current, tokens.select(rows), group, kind)
 
-    def _answer_in_session(self, query: WaitingQuery, session: SessionKey, question: Question, tokens: Tokens) -> None:
+    def _answer_in_session(
+        self, query: WaitingQuery, session: SessionKey, question: QueryParams, tokens: Tokens
+    ) -> None:
         if self._sessions is None:
             raise no_sessions()
         answer, head = self._sessions.answer(session, tokens, question, query.sequence)
         self._metrics.session_photos.labels(self.name).inc()
         seconds = time.perf_counter() - query.since
-        told = QueryResult(answer.as_hits, answer.confidence, head, seconds, answer.adapted_by, answer.lost)
+        told = QueryResult(answer.as_hits, answer.confidence, head, seconds, answer.adaptation_photos, answer.lost)
         query.future.set_result(told)
         self._confirm(answer.hits)
 
-    def _answer_group(self, current: Asking, tokens: Tokens, group: Sequence[WaitingQuery], kind: Question) -> None:
+    def _answer_group(self, current: BaseMap, tokens: Tokens, group: Sequence[WaitingQuery], kind: QueryParams) -> None:
         """Queries of one kind, which differ in k alone: the best k are the first k of the best of any larger k."""
         wanted = [query.question.k for query in group if query.question is not None]
         head = current.state.chosen(kind.calibration).name

@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfa.base.tokens import Tokens
-from tfa.maps.asking import answer_of
-from tfa.maps.expected_recall import in_words, recall_of_answers
-from tfa.maps.likeness import KEPT, Likeness
-from tfa.maps.query import Asking
+from tfa.maps.base_map import build_answer
+from tfa.maps.expected_recall import estimate_answer_recall, format_expected_recall
+from tfa.maps.query import BaseMap
 from tfa.maps.records import Answer, Hits
+from tfa.maps.shift import WINDOW_PHOTOS, DomainShiftMonitor
 from tfa.maps.state import MapState
-from tfa.maps.verification import Question
+from tfa.maps.verification import QueryParams
 
 HEADS = 8  # whose queries are kept: those that were queried last
 
 
 @dataclass
 class _Recent:
-    likeness: Likeness
-    answers: deque[Answer] = field(default_factory=lambda: deque(maxlen=KEPT))
+    shift_monitor: DomainShiftMonitor
+    answers: deque[Answer] = field(default_factory=lambda: deque(maxlen=WINDOW_PHOTOS))
 
 
 class RecentQueries:
@@ -33,28 +33,28 @@ class RecentQueries:
         self._heads: dict[str, _Recent] = {}  # by what a head is known by; the one queried last is the last
         self._lock = threading.Lock()
 
-    def hits(self, current: Asking, tokens: Tokens, question: Question) -> list[Hits]:
+    def hits(self, current: BaseMap, tokens: Tokens, question: QueryParams) -> list[Hits]:
         """The hits of some photos, which are looked at."""
         head = current.state.chosen(question.calibration)
         key = current.state.head_digest(head.name)
         with self._lock:
-            recent = self._heads.pop(key, None) or _Recent(Likeness.of(head))
+            recent = self._heads.pop(key, None) or _Recent(DomainShiftMonitor.for_head(head))
             self._heads[key] = recent
             while len(self._heads) > HEADS:
                 del self._heads[next(iter(self._heads))]
-            answers = current.hits(tokens, question, recent.likeness)
-            recent.answers.extend(answer_of("", Hits(hits[:1])) for hits in answers if hits)
+            answers = current.hits(tokens, question, recent.shift_monitor)
+            recent.answers.extend(build_answer("", Hits(hits[:1])) for hits in answers if hits)
         return answers
 
     def summary(self, state: MapState) -> dict[str, Any]:
         """What the last queries of the active head say, in JSON."""
         with self._lock:
             recent = self._heads.get(state.head_digest(state.active))
-            expected = None if recent is None else recall_of_answers(recent.answers)
-            notice = None if recent is None else recent.likeness.notice(self._name)
+            expected = None if recent is None else estimate_answer_recall(recent.answers)
+            notice = None if recent is None else recent.shift_monitor.warning(self._name)
         return {
             "photos": 0 if expected is None else expected.photos,
             "expected_recall": None if expected is None else expected.to_dict(),
-            "in_words": None if expected is None else in_words(expected),
+            "in_words": None if expected is None else format_expected_recall(expected),
             "notice": notice,
         }

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.maps import CalibrationReport, EditReport
-from tfa.maps.asking import Asking
-from tfa.maps.query import AskableMap
+from tfa.maps.base_map import BaseMap
+from tfa.maps.query import ReadOnlyMap
 from tfa.maps.records import Hit, ImageRecord
-from tfa.maps.verification import Question
+from tfa.maps.verification import QueryParams
 from tfa.service.edits import NewPhoto
 from tfa.service.metrics import Metrics
 from tfa.service.problems import Refused, busy
@@ -49,7 +49,7 @@ class Served(ABC):
 
     @property
     @abstractmethod
-    def asked(self) -> Asking:
+    def asked(self) -> BaseMap:
         """The map as it is now."""
 
     @property
@@ -76,7 +76,7 @@ class Served(ABC):
         """See what another process has done to it; refused if it is gone."""
 
     @abstractmethod
-    def check(self, question: Question) -> None:
+    def check(self, question: QueryParams) -> None:
         """Refuse what is known at once to be impossible, before a photo is decoded."""
 
     @abstractmethod
@@ -104,7 +104,7 @@ class Served(ABC):
         """The file an image was made of; refused if it is not there any more."""
 
     @abstractmethod
-    def judged_on(self) -> tuple[object, AskableMap]:
+    def judged_on(self) -> tuple[object, ReadOnlyMap]:
         """The map that decisions were judged on, and something that is another after an edit."""
 
     @abstractmethod

@@ -26,9 +26,9 @@ from tfa.maps import PlaceMap
 from tfa.maps.records import FrameAnswer
 from tfa.maps.state import DATABASE
 from tfa.maps.tracker import Tracker
-from tfa.maps.verification import Question
+from tfa.maps.verification import QueryParams
 from tfa.online.adaptation import Adaptation
-from tfa.online.score_window import SIZE
+from tfa.online.score_window import WINDOW_ROWS
 from tfa.service.keeping import Troubles
 
 NOBODY = ""  # who queries without a token
@@ -109,19 +109,19 @@ class MapSessions:
     @property
     def most(self) -> int:
         """How many are kept of each owner, however large the map is."""
-        rows = SIZE * 4 * max(len(self._map), 1)  # bytes: float32 scores of the last photos with every image
+        rows = WINDOW_ROWS * 4 * max(len(self._map), 1)  # bytes: float32 scores of the last photos with every image
         return max(1, min(self._most, MOST_BYTES // rows // len(self._owners)))
 
     # --- queries ---------------------------------------------------------------------------------------------------
 
-    def answer(self, key: SessionKey, tokens: Tokens, question: Question, sequence: bool) -> tuple[FrameAnswer, str]:
+    def answer(self, key: SessionKey, tokens: Tokens, question: QueryParams, sequence: bool) -> tuple[FrameAnswer, str]:
         """The answer to the next photo of a session, and the head that gave it.
 
         One thread calls this, in the order the service took the photos in. A photo teaches after it was answered.
         """
         with self._lock:
             session = self._session(key, question)
-            session.tracker.turn_to(self._map, question, sequence=sequence)
+            session.tracker.rebind(self._map, question, sequence=sequence)
             answer = session.tracker.answer("", tokens)
             session.last_used = time.time()
             self._sessions[key] = session
@@ -135,7 +135,7 @@ class MapSessions:
             self._keeper.submit(self._keep)
         return answer, session.tracker.calibration
 
-    def _session(self, key: SessionKey, question: Question) -> Session:
+    def _session(self, key: SessionKey, question: QueryParams) -> Session:
         """The one of that key; a new one if there is none, or if it was answered by another head before."""
         head = self._map.state.chosen(question.calibration).name
         known = self._sessions.get(key)
@@ -173,7 +173,7 @@ class MapSessions:
             if not found:
                 return None
             session = found[-1]
-            return {**session.summary(), "notice": session.tracker.likeness.notice(self._folder.name)}
+            return {**session.summary(), "notice": session.tracker.shift_monitor.warning(self._folder.name)}
 
     def reset(self, name: str | None = None) -> list[str]:
         """Forget the sessions of that name (None: all), whoever made them, also on disk; the names of those gone."""
@@ -222,7 +222,7 @@ class MapSessions:
             if session is None:
                 return
             tracker = session.tracker  # a session that is not used keeps no older map in memory
-            tracker.turn_to(self._map, tracker.question, sequence=tracker.sequence and len(self._map) > 1)
+            tracker.rebind(self._map, tracker.params, sequence=tracker.sequence and len(self._map) > 1)
             seen = session.seen
             if seen == session.saved:
                 return
@@ -253,7 +253,7 @@ class MapSessions:
         key = SessionKey(str(about.get("owner", NOBODY)), name)
         if key.owner not in self._owners:
             raise BadFile("it is of a token that this service does not have")
-        tracker = Tracker(self._map, Question(calibration=calibration), sequence=False, adaptation=adaptation)
+        tracker = Tracker(self._map, QueryParams(calibration=calibration), sequence=False, adaptation=adaptation)
         return Session(key, tracker, about["head"], used, adaptation.seen, adaptation.seen)
 
     def close(self) -> None:

@@ -23,14 +23,14 @@ from tfa.base.progress import Progress, SilentProgress
 from tfa.base.threads import in_threads
 from tfa.base.tokens import Tokens
 from tfa.method.branch import ScoreBlock
-from tfa.method.evidence.rows import NOBODY
+from tfa.method.evidence.rows import NO_ANSWER
 from tfa.method.evidence.support import Mask
 from tfa.method.head import Head, final_scores, shifted
 from tfa.method.pseudo_queries import global_similarities, median_spread, pseudo_facts
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.search.ties import top_k
 
-CANDIDATES = 20  # whose evidence is compared with that of as many images after them
+COMPARED_CANDIDATES = 20  # whose evidence is compared with that of as many images after them
 CONSTRUCTION = 0  # whose ranking is looked at
 PairEvidence = Callable[[int, np.ndarray], np.ndarray]  # (photo, database images `c`) → evidence `c`
 
@@ -72,25 +72,25 @@ class VerificationEvidence:
         }
 
 
-def shortlist(scores: np.ndarray, masked: tuple[np.ndarray, np.ndarray] | None, depth: int) -> np.ndarray:
-    """The best images `p c` of each row of scores `p m`; NOBODY where a row has fewer that it may answer.
+def shortlist_images(scores: np.ndarray, masked: tuple[np.ndarray, np.ndarray] | None, depth: int) -> np.ndarray:
+    """List the best images `p c` of each row of scores `p m`; NO_ANSWER where a row has fewer that it may answer.
 
     `masked` are the (row, column) pairs that may not be answered; their scores are overwritten.
     """
     if masked is not None:
         scores[masked] = -np.inf
     ranked, best = top_k(scores, depth)
-    return np.where(np.isneginf(best), NOBODY, ranked)
+    return np.where(np.isneginf(best), NO_ANSWER, ranked)
 
 
-def judge(
+def judge_admission(
     ranked: np.ndarray, evidence: PairEvidence, kind: str, progress: Progress | None = None
 ) -> VerificationEvidence:
-    """Does evidence favour what the head ranks first? `ranked` are images `p c`, best first.
+    """Decide whether evidence favours what the head ranks first. `ranked` are images `p c`, best first.
 
     `evidence` is called from several threads.
     """
-    most_of = lambda row: _most(ranked[row][ranked[row] != NOBODY], row, evidence)  # noqa: E731
+    most_of = lambda row: _most(ranked[row][ranked[row] != NO_ANSWER], row, evidence)  # noqa: E731
     with (progress or SilentProgress()).task("verification", len(ranked), "photos") as task:
         found = in_threads(most_of, range(len(ranked)), task=task)
     most = np.array([one for one in found if one is not None])
@@ -112,35 +112,37 @@ def _most(images: np.ndarray, row: int, evidence: PairEvidence) -> tuple[float, 
     return float(found[:half].max()), float(found[half:].max())
 
 
-def judge_on_database(
+def judge_admission_on_database(
     head: Head | SecondOrderHead,
-    among: PairEvidence,
+    evidence_between: PairEvidence,
     spec: VerifySpec,
     backend: Backend,
     progress: Progress | None = None,
 ) -> VerificationEvidence:
-    """The decision from the database alone; `among` is the evidence of a database image, by its index, with others."""
+    """Decide from the database alone; `evidence_between` compares a database image, by its index, with others."""
     pseudo = head.fitted.spaces[0].pseudo if isinstance(head, SecondOrderHead) else head.split.pseudo
-    chosen = evenly_spaced(len(pseudo), spec.max_pseudo)
+    chosen = space_evenly(len(pseudo), spec.max_pseudo)
     ranked = _pseudo_shortlist(head, chosen, backend)
-    return judge(ranked, lambda row, images: among(int(pseudo[chosen[row]]), images), "pseudo queries", progress)
+    return judge_admission(
+        ranked, lambda row, images: evidence_between(int(pseudo[chosen[row]]), images), "pseudo queries", progress
+    )
 
 
-def judge_on_target(
+def judge_admission_on_target(
     head: Head | SecondOrderHead, target: Tokens, evidence: PairEvidence, progress: Progress | None = None
 ) -> VerificationEvidence:
-    """The decision from calibration photos; `evidence` is that of a photo with images of the database."""
-    ranked = shortlist(head.scores(target, CONSTRUCTION), None, 2 * CANDIDATES)
-    return judge(ranked, evidence, "calibration photos", progress)
+    """Decide from calibration photos; `evidence` is that of a photo with images of the database."""
+    ranked = shortlist_images(head.scores(target, CONSTRUCTION), None, 2 * COMPARED_CANDIDATES)
+    return judge_admission(ranked, evidence, "calibration photos", progress)
 
 
-def evenly_spaced(count: int, most: int) -> np.ndarray:
-    """At most `most` of the numbers 0 to count − 1, the first and the last among them."""
+def space_evenly(count: int, most: int) -> np.ndarray:
+    """Choose at most `most` of the numbers 0 to count − 1, evenly spaced, with the first and the last."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
 
 
-def remembering(evidence: PairEvidence) -> PairEvidence:
-    """The same function, which computes a pair once."""
+def cache_evidence(evidence: PairEvidence) -> PairEvidence:
+    """Return the same function with a cache, so that each pair is computed once."""
     known: dict[tuple[int, int], float] = {}
 
     def remembered(row: int, images: np.ndarray) -> np.ndarray:
@@ -153,7 +155,7 @@ def remembering(evidence: PairEvidence) -> PairEvidence:
 
 
 def _pseudo_shortlist(head: Head | SecondOrderHead, chosen: np.ndarray, backend: Backend) -> np.ndarray:
-    """Of the pseudo queries `chosen` under the decided head, itself and its duplicates hidden."""
+    """Shortlist images for the pseudo queries `chosen` under the decided head, each with its duplicates hidden."""
     if isinstance(head, SecondOrderHead):
         return _shortlist_of(*head.pseudo_scores(CONSTRUCTION), chosen)
     found = _shortlist_of(*_residual_scores(head, backend), chosen)
@@ -166,7 +168,7 @@ def _shortlist_of(block: ScoreBlock, mask: Mask, chosen: np.ndarray) -> np.ndarr
     lists = []
     for run in np.split(chosen, np.flatnonzero(np.diff(chosen) != 1) + 1):  # rows next to each other in one product
         start, stop = int(run[0]), int(run[-1]) + 1
-        lists.append(shortlist(block(start, stop), mask.within(start, stop), 2 * CANDIDATES))
+        lists.append(shortlist_images(block(start, stop), mask.within(start, stop), 2 * COMPARED_CANDIDATES))
     return np.concatenate(lists)
 
 

@@ -18,11 +18,11 @@ from tfa.base.half import widened
 from tfa.base.threads import in_threads
 from tfa.verification import two_bits
 
-BLOCK = 2048  # patches whose products are added up at a time
-LEVELS = 127  # of int8
-SMALL = 120  # numbers of two bits: 30 bytes a patch, 15,870 for 23 × 23 of them
-DEVIATION_PATCHES = 20_000  # patches that deviations are measured on
-RANK_FLOOR = 1e-9  # directions with a smaller share of the largest variance are rounding
+_BLOCK = 2048  # patches whose products are added up at a time
+_LEVELS = 127  # of int8
+SMALL_DIMENSIONS = 120  # numbers of two bits: 30 bytes a patch, 15,870 for 23 × 23 of them
+_DEVIATION_PATCHES = 20_000  # patches that deviations are measured on
+_RANK_FLOOR = 1e-9  # directions with a smaller share of the largest variance are rounding
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Compaction:
 
     @property
     def bytes_per_patch(self) -> int:
-        return self.dimensions if self.deviations is None else two_bits.bytes_of(self.dimensions)
+        return self.dimensions if self.deviations is None else two_bits.count_bytes(self.dimensions)
 
     @property
     def dtype(self) -> type[np.int8 | np.uint8]:
-        """Of what is kept."""
+        """The type of packed patches."""
         return np.int8 if self.deviations is None else np.uint8
 
     def compact(self, patches: np.ndarray) -> np.ndarray:
@@ -53,34 +53,34 @@ class Compaction:
         norm = np.sqrt(np.einsum("...d,...d->...", rows, rows))[..., None]
         return l2(rows @ self.projection / np.where(norm > 0, norm, 1) - self.mean @ self.projection)
 
-    def kept(self, rows: np.ndarray) -> np.ndarray:
-        """Unit rows `… n r` → what is kept of them, in bytes: `restored` makes unit rows of it."""
-        return quantised(rows) if self.deviations is None else two_bits.packed(rows, self.deviations)
+    def pack(self, rows: np.ndarray) -> np.ndarray:
+        """Pack unit rows `… n r` into the bytes that are stored; `unpack` is the inverse."""
+        return quantize_rows(rows) if self.deviations is None else two_bits.pack_rows(rows, self.deviations)
 
-    def restored(self, kept: np.ndarray) -> np.ndarray:
-        """What was kept → unit rows `… n r` in float32."""
+    def unpack(self, codes: np.ndarray) -> np.ndarray:
+        """Unpack stored bytes to unit rows `… n r` in float32."""
         if self._table is None:
-            return restored(kept)
-        return _unit(two_bits.unpacked(kept, self._table, self.dimensions))
+            return restore_rows(codes)
+        return _unit(two_bits.unpack_rows(codes, self._table, self.dimensions))
 
     @cached_property
     def _table(self) -> np.ndarray | None:
-        return None if self.deviations is None else two_bits.table(self.deviations)
+        return None if self.deviations is None else two_bits.build_table(self.deviations)
 
 
 def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
-    """From unit patches `t d` of the map."""
+    """Fit a compaction to unit patches `t d` of the map."""
     mean = patches.mean(axis=0, dtype=np.float64)
 
     def squares(start: int) -> np.ndarray:
-        centred = patches[start : start + BLOCK] - mean
+        centred = patches[start : start + _BLOCK] - mean
         return centred.T @ centred  # numpy makes it a symmetric rank-k update
 
     # Block by block: in float64 all patches at once are several times their size.
-    covariance = reduce(np.add, in_threads(squares, range(0, len(patches), BLOCK))) / len(patches)
+    covariance = reduce(np.add, in_threads(squares, range(0, len(patches), _BLOCK))) / len(patches)
     variance, directions = np.linalg.eigh(covariance)
     variance, directions = variance[::-1], directions[:, ::-1]
-    kept = variance[:dimensions] > RANK_FLOOR * max(float(variance[0]), 0.0)
+    kept = variance[:dimensions] > _RANK_FLOOR * max(float(variance[0]), 0.0)
     kept[0] = True  # patches that are all alike have no direction; one keeps the shapes
     variance, directions = variance[:dimensions][kept], directions[:, :dimensions][:, kept]
     scale = np.where(variance > 0, variance, 1.0) ** -0.25
@@ -88,24 +88,24 @@ def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
     return Compaction(mean.astype(np.float32), np.ascontiguousarray(directions * scale, np.float32))
 
 
-def numbers_kept(patches: str, dimensions: int) -> int:
-    """Of a patch, at most: small patches have fewer than full ones."""
-    return dimensions if patches == "full" else min(dimensions, SMALL)
+def count_dimensions(patches: str, dimensions: int) -> int:
+    """Return the most dimensions of a patch; small patches have fewer than full ones."""
+    return dimensions if patches == "full" else min(dimensions, SMALL_DIMENSIONS)
 
 
-def in_two_bits(compaction: Compaction, patches: np.ndarray) -> Compaction:
-    """The same compaction, which keeps two bits of each number, by deviations over unit patches `t d` of the map."""
-    spread = patches[:: -(-len(patches) // DEVIATION_PATCHES)]
-    return replace(compaction, deviations=two_bits.deviations(compaction.compact(spread)))
+def use_two_bits(compaction: Compaction, patches: np.ndarray) -> Compaction:
+    """Make the compaction keep two bits of each number, by deviations over unit patches `t d` of the map."""
+    spread = patches[:: -(-len(patches) // _DEVIATION_PATCHES)]
+    return replace(compaction, deviations=two_bits.measure_deviations(compaction.compact(spread)))
 
 
-def quantised(rows: np.ndarray) -> np.ndarray:
-    """Unit rows `… r` as int8, each scaled by its own largest entry: `restored` makes it unit again."""
+def quantize_rows(rows: np.ndarray) -> np.ndarray:
+    """Quantize unit rows `… r` to int8, each scaled by its largest entry; `restore_rows` is the inverse."""
     largest = np.abs(rows).max(axis=-1, keepdims=True)
-    return np.rint(rows * (LEVELS / np.where(largest > 0, largest, 1.0))).astype(np.int8)
+    return np.rint(rows * (_LEVELS / np.where(largest > 0, largest, 1.0))).astype(np.int8)
 
 
-def restored(levels: np.ndarray) -> np.ndarray:
+def restore_rows(levels: np.ndarray) -> np.ndarray:
     return _unit(levels.astype(np.float32))
 
 

@@ -44,8 +44,8 @@ from tfa.method.second_order import SECOND_ORDER
 from tfa.method.second_order_head import FittedSpaces, carrier_spread
 from tfa.method.second_order_space import MAX_PSEUDO, SecondOrderSpace
 from tfa.method.vocabulary import Vocabulary, fit_vocabularies, sample_patches
-from tfa.verification.admission import PairEvidence, evenly_spaced, remembering
-from tfa.verification.judge import roots_of_evidence
+from tfa.verification.admission import PairEvidence, cache_evidence, space_evenly
+from tfa.verification.judge import compute_evidence_roots
 from tfa.verification.patch_store import CompactTokens
 
 SCORE_FROM = 8  # target photos from which scores are calibrated: with fewer, centring alone does better
@@ -65,7 +65,7 @@ class ResidualChallengers:
     def fit(
         cls, tokens: Tokens, spec: HeadSpec, backend: Backend, dtype: str, progress: Progress
     ) -> ResidualChallengers:
-        spill, split = Spill(), DatabaseSplit.of(len(tokens), pseudo_limited(spec))
+        spill, split = Spill(), DatabaseSplit.of(len(tokens), limit_pseudo_queries(spec))
         patches = sample_patches(tokens, spec.max_patches, dtype)
         [vocabulary] = fit_vocabularies(patches, spec.words, backend, seeds=(0,), progress=progress)
         del patches
@@ -91,8 +91,8 @@ class ResidualChallengers:
         return found
 
 
-def pseudo_limited(spec: HeadSpec) -> HeadSpec:
-    """As many pseudo queries as second-order spaces have."""
+def limit_pseudo_queries(spec: HeadSpec) -> HeadSpec:
+    """Limit pseudo queries to as many as second-order spaces have."""
     return replace(spec, max_pseudo=min(spec.max_pseudo, MAX_PSEUDO))
 
 
@@ -108,12 +108,10 @@ class Competition:
     target: bool  # are they target photos?
 
 
-def database_competition(
-    fitted: FittedSpaces, challengers: ResidualChallengers | None, backend: Backend
-) -> Competition:
+def compete_on_database(fitted: FittedSpaces, challengers: ResidualChallengers | None, backend: Backend) -> Competition:
     """Second-order carriers and residual heads, by what pseudo queries are answered."""
     space = fitted.spaces[0]
-    chosen = evenly_spaced(len(space.pseudo), MOST_PHOTOS)
+    chosen = space_evenly(len(space.pseudo), MOST_PHOTOS)
     heads = {head.name: head for head in map(fitted.decisions, DATABASE_CARRIERS)}
     answers = {
         name: pseudo_tops(space.pseudo_scores(head.kernel(SECOND_ORDER, 0)), space.mask, len(space.pseudo), len(space))[
@@ -127,7 +125,7 @@ def database_competition(
     return Competition(heads, answers, fitted.decisions(INCUMBENT), space.pseudo[chosen], photos, False)
 
 
-def target_competition(
+def compete_on_target(
     fitted: FittedSpaces,
     space: SecondOrderSpace,
     view: SideView,
@@ -138,7 +136,7 @@ def target_competition(
     The incumbent calibrates all that some candidate does.
     """
     heads, answers = {}, {}
-    photos = evenly_spaced(len(view.descriptors), MOST_PHOTOS)
+    photos = space_evenly(len(view.descriptors), MOST_PHOTOS)
     for carrier in TARGET_CARRIERS:
         kernel = fitted.decisions(carrier).kernel(SECOND_ORDER, 0)
         rows = partial(target_scores, space, view, kernel)
@@ -150,51 +148,53 @@ def target_competition(
             heads[head.name] = head
             answers[head.name] = cross_fitted_answers(space, view, head, kernel, sigma)[photos]
     return Competition(
-        heads, answers, incumbent_for(fitted, calibrations), photos, f"{len(photos)} target photos", True
+        heads, answers, choose_incumbent(fitted, calibrations), photos, f"{len(photos)} target photos", True
     )
 
 
-def incumbent_for(fitted: FittedSpaces, calibrations: Sequence[tuple[bool, bool]]) -> JudgedDecisions:
+def choose_incumbent(fitted: FittedSpaces, calibrations: Sequence[tuple[bool, bool]]) -> JudgedDecisions:
     """The incumbent with target photos: it calibrates all that one of the candidates does."""
     centring, score = (any(learnt) for learnt in zip(*calibrations, strict=True))
     return fitted.decisions(TARGET_INCUMBENT, centring=centring, score=score)
 
 
-def judge_on_database(
+def select_on_database(
     fitted: FittedSpaces,
     challengers: ResidualChallengers | None,
     compact: CompactTokens | None,
     backend: Backend,
     progress: Progress | None = None,
 ) -> Judged:
-    """The decision from the database alone. Without compact tokens there is nothing to judge by: the incumbent."""
+    """Select a head from the database alone. Without compact tokens there is nothing to judge by: the incumbent."""
     if compact is None:
         incumbent = fitted.decisions(INCUMBENT)
-        return incumbent, not_judged(fitted, incumbent)
-    return decide(fitted, database_competition(fitted, challengers, backend), compact.among, progress)
+        return incumbent, make_unjudged_evidence(fitted, incumbent)
+    return select_by_evidence(
+        fitted, compete_on_database(fitted, challengers, backend), compact.evidence_between, progress
+    )
 
 
-def judge_on_target(
+def select_on_target(
     fitted: FittedSpaces,
     target: Tokens,
     evidence: PairEvidence | None,
     score: bool | None = None,
     progress: Progress | None = None,
 ) -> Judged:
-    """The decision from target photos; `evidence` compares one of them, by its number, with database images.
+    """Select a head from target photos; `evidence` compares one of them, by its number, with database images.
 
     `score` says whether scores are calibrated; None leaves it to the judge. Without evidence, or with few photos, it
     is the incumbent.
     """
     allowed = [one for one in CALIBRATIONS if score in (None, one[1])]
     if evidence is None:
-        incumbent = incumbent_for(fitted, allowed)
-        return incumbent, not_judged(fitted, incumbent)
+        incumbent = choose_incumbent(fitted, allowed)
+        return incumbent, make_unjudged_evidence(fitted, incumbent)
     view = fitted.spaces[0].side.describe(target, True, fitted.dtype)
-    return decide_for_target(fitted, fitted.spaces[0], view, evidence, progress, allowed)
+    return select_on_described_target(fitted, fitted.spaces[0], view, evidence, progress, allowed)
 
 
-def decide_for_target(
+def select_on_described_target(
     fitted: FittedSpaces,
     space: SecondOrderSpace,
     view: SideView,
@@ -202,28 +202,32 @@ def decide_for_target(
     progress: Progress | None = None,
     calibrations: Sequence[tuple[bool, bool]] = CALIBRATIONS,
 ) -> Judged:
-    """The decision from target photos that `space` describes; of few photos the incumbent, calibrated by them."""
+    """Select a head from target photos that `space` describes; of few photos the incumbent, calibrated by them."""
     count = len(view.descriptors)
-    allowed = calibrations_by(count, calibrations)
+    allowed = filter_calibrations(count, calibrations)
     if count < TARGET_FROM:
-        head = incumbent_for(fitted, allowed)
-        return head, not_judged(fitted, head, f"{count} photos are few to judge by, {TARGET_FROM} are enough")
-    return decide(fitted, target_competition(fitted, space, view, allowed), evidence, progress)
+        head = choose_incumbent(fitted, allowed)
+        return head, make_unjudged_evidence(
+            fitted, head, f"{count} photos are few to judge by, {TARGET_FROM} are enough"
+        )
+    return select_by_evidence(fitted, compete_on_target(fitted, space, view, allowed), evidence, progress)
 
 
-def calibrations_by(
+def filter_calibrations(
     photos: int, calibrations: Sequence[tuple[bool, bool]] = CALIBRATIONS
 ) -> Sequence[tuple[bool, bool]]:
-    """Those that so many target photos are enough for; all, if the caller wants no other."""
+    """Keep the calibrations that so many target photos suffice for; all of them if none would remain."""
     return [one for one in calibrations if not one[1] or photos >= SCORE_FROM] or calibrations
 
 
-def decide(
+def select_by_evidence(
     fitted: FittedSpaces, competition: Competition, evidence: PairEvidence, progress: Progress | None = None
 ) -> Judged:
-    """The winner; `evidence` compares one of the competition's photos, by its number there, with database images."""
+    """Select the winner; `evidence` compares a photo of the competition, by its number there, with database images."""
     of_photo = lambda row, images: evidence(int(competition.photos[row]), images)  # noqa: E731
-    roots = roots_of_evidence(competition.answers, remembering(of_photo), progress, own=competition.target)
+    roots = compute_evidence_roots(
+        competition.answers, cache_evidence(of_photo), progress, subtract_usual=competition.target
+    )
     incumbent, photos = competition.incumbent.name, competition.kind
     winner, judgements = judged(roots, incumbent, TARGET_MARGIN if competition.target else DATABASE_MARGIN)
     words = {"judge": reason_of(competition.heads[winner], judgements, incumbent, photos)}
@@ -232,14 +236,14 @@ def decide(
     return competition.heads[winner], seen
 
 
-def not_judged(
+def make_unjudged_evidence(
     fitted: FittedSpaces, head: JudgedDecisions, why: str = "how the patches lie is not known"
 ) -> JudgedEvidence:
-    """The evidence of a head that was chosen without a judge."""
+    """Make the evidence of a head that was chosen without a judge."""
     words = {"judge": f"{in_words(head)}: not judged, {why}"}
     return JudgedEvidence(0, "", head.name, {}, {SECOND_ORDER: fitted.strengths}, words)
 
 
-def compact_for(tokens: Tokens, spec: VerifySpec) -> CompactTokens | None:
-    """Compact tokens of the database, if its patches lie on a grid."""
+def fit_compact_tokens(tokens: Tokens, spec: VerifySpec) -> CompactTokens | None:
+    """Fit compact tokens of the database, if its patches lie on a grid."""
     return None if tokens.grid is None else CompactTokens.fit(tokens, spec)

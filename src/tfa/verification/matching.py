@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 WINDOW = 2  # displacements to each side of the strongest that are consistent with it
-UNITS = 2**20  # of a vote
+_UNITS = 2**20  # of a vote
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,10 @@ class Matches:
 Nearest = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
-def nearest(similarities: np.ndarray) -> Nearest:
-    """Of each row of `n m` its best column (of equals the first), how similar it is, how similar the second best;
-    of each column how similar its best row is.
+def find_nearest(similarities: np.ndarray) -> Nearest:
+    """Find the best column of each row of `n m` (of equals the first), its similarity and that of the second best.
 
-    `similarities` is overwritten.
+    The last array is the similarity of each column's best row. `similarities` is overwritten.
     """
     every = np.arange(len(similarities))
     best = similarities.argmax(axis=1)
@@ -57,8 +56,8 @@ def nearest(similarities: np.ndarray) -> Nearest:
     return best, highest, similarities.max(axis=1), columns
 
 
-def mutual(best: np.ndarray, highest: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """From `nearest` of several candidates, `c n`, `c n` and `c m`: (candidate, row) of each match, in their order.
+def find_mutual(best: np.ndarray, highest: np.ndarray, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Find the (candidate, row) of each mutual match from `find_nearest` of candidates, `c n`, `c n` and `c m`.
 
     A row is matched if nothing in its best column is higher; of several rows as high, the first.
     """
@@ -70,23 +69,25 @@ def mutual(best: np.ndarray, highest: np.ndarray, columns: np.ndarray) -> tuple[
     return candidate[kept], row[kept]
 
 
-def displacements(
+def compute_displacements(
     ours: np.ndarray, theirs: np.ndarray, grid: tuple[int, int], other: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and columns, in cells, by which each match moves from one patch grid to the other."""
+    """Compute the rows and columns, in cells, by which each match moves from one patch grid to the other."""
     (y, x), (v, u) = np.divmod(ours, grid[1]), np.divmod(theirs, other[1])
     return v - y, u - x
 
 
-def strongest_windows(
+def find_strongest_windows(
     candidate: np.ndarray,
     moved: tuple[np.ndarray, np.ndarray],
     votes: np.ndarray,
     reach: tuple[int, int],
     count: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each of `count` candidates the displacement in the middle of the window with the most votes; of equals the
-    first. A vote has a candidate and a move, down and right, of `reach` at most."""
+    """Find the middle of the window of displacements with the most votes, for each of `count` candidates.
+
+    Of equals it is the first. A vote has a candidate and a move, down and right, of `reach` at most.
+    """
     height, width = 2 * reach[0] + 1, 2 * reach[1] + 1
     # Zeros all around, so that a window at the edge is as large as any; one more in front for differences of sums.
     rows, columns = height + 2 * WINDOW + 1, width + 2 * WINDOW + 1
@@ -100,8 +101,10 @@ def strongest_windows(
     return at // width - reach[0], at % width - reach[1]
 
 
-def matches(query: np.ndarray, candidates: np.ndarray, grid: tuple[int, int], other: tuple[int, int]) -> list[Matches]:
-    """Compact patches `n r` of a photo and `c m r` of others → its matches with each of them."""
+def find_matches(
+    query: np.ndarray, candidates: np.ndarray, grid: tuple[int, int], other: tuple[int, int]
+) -> list[Matches]:
+    """Match compact patches `n r` of a photo with `c m r` of others; one result for each of them."""
     count = len(candidates)
     if not count:
         return []
@@ -109,21 +112,23 @@ def matches(query: np.ndarray, candidates: np.ndarray, grid: tuple[int, int], ot
     found = []
     for candidate in candidates:  # one at a time: its similarities stay in the cache
         np.matmul(query, candidate.T, out=similarities)
-        found.append(nearest(similarities))
+        found.append(find_nearest(similarities))
     best, highest, second, columns = map(np.stack, zip(*found, strict=True))
-    candidate, ours = mutual(best, highest, columns)
+    candidate, ours = find_mutual(best, highest, columns)
     theirs = best[candidate, ours]
     # In units of 2⁻²⁰ votes add up to the same number in any order: what is equal stays equal.
-    distinct = np.rint((highest - second)[candidate, ours].astype(np.float64) * UNITS) / UNITS
-    down, right = displacements(ours, theirs, grid, other)
+    distinct = np.rint((highest - second)[candidate, ours].astype(np.float64) * _UNITS) / _UNITS
+    down, right = compute_displacements(ours, theirs, grid, other)
     reach = (max(grid[0], other[0]) - 1, max(grid[1], other[1]) - 1)
-    middle = strongest_windows(candidate, (down, right), distinct, reach, count)
+    middle = find_strongest_windows(candidate, (down, right), distinct, reach, count)
     alike = (np.abs(down - middle[0][candidate]) <= WINDOW) & (np.abs(right - middle[1][candidate]) <= WINDOW)
     ends = np.searchsorted(candidate, np.arange(count + 1))
     parts = [slice(start, stop) for start, stop in pairwise(ends)]
     return [Matches(ours[part], theirs[part], distinct[part], alike[part]) for part in parts]
 
 
-def evidence(query: np.ndarray, candidates: np.ndarray, grid: tuple[int, int], other: tuple[int, int]) -> np.ndarray:
-    """M of each candidate: compact patches `n r` against `c m r` → `c`."""
-    return np.array([found.evidence for found in matches(query, candidates, grid, other)], np.float64)
+def measure_evidence(
+    query: np.ndarray, candidates: np.ndarray, grid: tuple[int, int], other: tuple[int, int]
+) -> np.ndarray:
+    """Measure M of each candidate: compact patches `n r` against `c m r` → `c`."""
+    return np.array([found.evidence for found in find_matches(query, candidates, grid, other)], np.float64)

@@ -18,13 +18,13 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method.vocabulary import sample_patches
 from tfa.search.gallery import rows_between, take_rows
-from tfa.verification.admission import PairEvidence, remembering
-from tfa.verification.compaction import Compaction, fit_compaction, in_two_bits, numbers_kept
-from tfa.verification.matching import Matches, evidence, matches
+from tfa.verification.admission import PairEvidence, cache_evidence
+from tfa.verification.compaction import Compaction, count_dimensions, fit_compaction, use_two_bits
+from tfa.verification.matching import Matches, find_matches, measure_evidence
 from tfa.verification.reranking import Compared
 
-Tensors = Mapping[str, np.ndarray]
-Grid = tuple[int, int]
+_Tensors = Mapping[str, np.ndarray]
+PatchGrid = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class CompactTokens:
     """The patches of a map's images, projected and rounded."""
 
     compaction: Compaction
-    grid: Grid  # rows, columns of patches
+    grid: PatchGrid  # rows, columns of patches
     chunks: tuple[np.ndarray, ...]  # `rows n r` int8, or small `rows n g` uint8: a map grows by chunks
     spec: VerifySpec
 
@@ -40,18 +40,18 @@ class CompactTokens:
     def fit(cls, tokens: Tokens, spec: VerifySpec | None = None) -> CompactTokens:
         """Fitted on a sample of the images' own patches (ours)."""
         spec = spec or VerifySpec()
-        return cls.of(tokens, compaction_for(sample_patches(tokens, spec.max_patches), spec), spec)
+        return cls.of(tokens, fit_spec_compaction(sample_patches(tokens, spec.max_patches), spec), spec)
 
     @classmethod
     def of(cls, tokens: Tokens, compaction: Compaction, spec: VerifySpec | None = None) -> CompactTokens:
-        """Of images whose patches all lie on one known grid."""
+        """Compact images whose patches all lie on one known grid."""
         if tokens.grid is None:
-            raise BadTokens(f"{why_not(tokens)}; give it: Tokens(patches, grid=(rows, columns))")
+            raise BadTokens(f"{explain_missing_grid(tokens)}; give it: Tokens(patches, grid=(rows, columns))")
         empty = cls(compaction, tokens.grid, (), spec or VerifySpec())
         return empty.grown(tokens)
 
     def grown(self, tokens: Tokens) -> CompactTokens:
-        """With one more chunk of images."""
+        """Add one more chunk of images."""
         rows, columns = self.grid
         if tokens.grid not in (None, self.grid) or (tokens.counts != rows * columns).any():
             raise BadTokens(
@@ -63,7 +63,7 @@ class CompactTokens:
         chunk = Spill().empty(shape, self.compaction.dtype)
 
         def written(index: int) -> None:
-            chunk[index] = self.compaction.kept(self.compaction.compact(tokens.load(index, index + 1)))[0]
+            chunk[index] = self.compaction.pack(self.compaction.compact(tokens.load(index, index + 1)))[0]
 
         in_threads(written, range(len(tokens)))
         return replace(self, chunks=(*self.chunks, chunk))
@@ -77,35 +77,35 @@ class CompactTokens:
 
     def rows(self, indices: np.ndarray | Sequence[int]) -> np.ndarray:
         """Unit patches `c n r` of some images, float32; no other row is touched."""
-        return self.compaction.restored(take_rows(self.chunks, indices, self.compaction.dtype))
+        return self.compaction.unpack(take_rows(self.chunks, indices, self.compaction.dtype))
 
     def query(self, tokens: Tokens) -> np.ndarray:
         """Unit patches `q n r` of photos to compare, not rounded."""
         patches = tokens.load(0, len(tokens))
         return self.compaction.compact(patches)
 
-    def grid_of(self, tokens: Tokens) -> Grid | None:
+    def resolve_grid(self, tokens: Tokens) -> PatchGrid | None:
         """How the patches of photos to compare lie: as they say, else as the map's if there are as many."""
         if tokens.grid is None and (tokens.counts == self.grid[0] * self.grid[1]).all():
             return self.grid
         return tokens.grid
 
-    def evidence(self, query: np.ndarray, grid: Grid, indices: np.ndarray) -> np.ndarray:
+    def evidence(self, query: np.ndarray, grid: PatchGrid, indices: np.ndarray) -> np.ndarray:
         """Evidence `c` of a photo's compact patches `n r` with some images."""
-        return evidence(query, self.rows(indices), grid, self.grid)
+        return measure_evidence(query, self.rows(indices), grid, self.grid)
 
-    def among(self, image: int, others: np.ndarray) -> np.ndarray:
-        """Evidence `c` of an image with others of the map."""
+    def evidence_between(self, image: int, others: np.ndarray) -> np.ndarray:
+        """Measure the evidence `c` of an image with others of the map."""
         return self.evidence(self.rows([image])[0], self.grid, others)
 
-    def matches(self, query: np.ndarray, grid: Grid, indices: np.ndarray) -> list[Matches]:
+    def matches(self, query: np.ndarray, grid: PatchGrid, indices: np.ndarray) -> list[Matches]:
         """The same, match by match."""
-        return matches(query, self.rows(indices), grid, self.grid)
+        return find_matches(query, self.rows(indices), grid, self.grid)
 
-    def matches_of_each(
-        self, queries: Sequence[np.ndarray], grid: Grid, indices: Sequence[np.ndarray], threads: int | None = None
+    def match_each(
+        self, queries: Sequence[np.ndarray], grid: PatchGrid, indices: Sequence[np.ndarray], threads: int | None = None
     ) -> list[list[Matches]]:
-        """Of several photos, each with images of its own. Threads take a photo each.
+        """Match several photos, each with other images. Threads take a photo each.
 
         A single photo is compared by products that are shared among threads: switching between the two ways costs
         more than it saves, because the library's own threads keep waiting for work.
@@ -134,7 +134,7 @@ class CompactTokens:
         return {"patches": rows}
 
     @classmethod
-    def from_tensors(cls, entry: dict[str, Any], head: Tensors, galleries: Sequence[Tensors]) -> CompactTokens:
+    def from_tensors(cls, entry: dict[str, Any], head: _Tensors, galleries: Sequence[_Tensors]) -> CompactTokens:
         spec, grid = VerifySpec.from_dict(entry["spec"]), (int(entry["grid"][0]), int(entry["grid"][1]))
         deviations = head["deviations"] if spec.patches == "small" else None
         compaction = Compaction(head["mean"], head["projection"], deviations)
@@ -147,20 +147,20 @@ class CompactTokens:
         return cls(compaction, grid, chunks, spec)
 
 
-def compaction_for(patches: np.ndarray, spec: VerifySpec) -> Compaction:
-    """Of the kind that is wanted, fitted on unit patches `t d` of the map."""
-    full = fit_compaction(patches, numbers_kept(spec.patches, spec.dimensions))
-    return full if spec.patches == "full" else in_two_bits(full, patches)
+def fit_spec_compaction(patches: np.ndarray, spec: VerifySpec) -> Compaction:
+    """Fit a compaction of the kind that `spec` names on unit patches `t d` of the map."""
+    full = fit_compaction(patches, count_dimensions(spec.patches, spec.dimensions))
+    return full if spec.patches == "full" else use_two_bits(full, patches)
 
 
-def photo_evidence(compact: CompactTokens | None, photos: Tokens) -> PairEvidence | None:
-    """Evidence of photos, by their number, with images of the map, each pair computed once; None if it cannot be."""
-    grid = None if compact is None else compact.grid_of(photos)
+def prepare_photo_evidence(compact: CompactTokens | None, photos: Tokens) -> PairEvidence | None:
+    """Prepare the evidence of photos, by number, with map images, each pair computed once; None without a grid."""
+    grid = None if compact is None else compact.resolve_grid(photos)
     if compact is None or grid is None:
         return None
     # One photo at a time, so that its bits do not depend on its batch.
     patches = in_threads(lambda row: compact.query(photos.select([row]))[0], range(len(photos)))
-    return remembering(lambda row, images: compact.evidence(patches[row], grid, images))
+    return cache_evidence(lambda row, images: compact.evidence(patches[row], grid, images))
 
 
 class ComparesPhotos(Protocol):
@@ -170,10 +170,10 @@ class ComparesPhotos(Protocol):
         """Unit patches `q n r` of photos."""
         ...
 
-    def matches_of_each(
-        self, queries: Sequence[np.ndarray], grid: Grid, indices: Sequence[np.ndarray]
+    def match_each(
+        self, queries: Sequence[np.ndarray], grid: PatchGrid, indices: Sequence[np.ndarray]
     ) -> list[list[Matches]]:
-        """Of several photos, each with images of its own."""
+        """Match several photos, each with other images."""
         ...
 
 
@@ -183,7 +183,7 @@ class PhotoPairs:
     `grid` is that of the photos; `stored_rows` `m` says where the images that have a score stand in the store.
     """
 
-    def __init__(self, store: ComparesPhotos, photos: Tokens, grid: Grid, stored_rows: np.ndarray) -> None:
+    def __init__(self, store: ComparesPhotos, photos: Tokens, grid: PatchGrid, stored_rows: np.ndarray) -> None:
         self.store, self.photos, self.grid, self.stored_rows = store, photos, grid, stored_rows
         self._last: dict[int, np.ndarray] = {}  # of the last photos: they are compared in rounds
 
@@ -191,7 +191,7 @@ class PhotoPairs:
         known = self._last  # another thread may replace it
         self._last = last = {row: known[row] if row in known else self.patches(row) for row in rows}
         patches = [last[row] for row in rows]
-        found = self.store.matches_of_each(patches, self.grid, [self.stored_rows[own] for own in images])
+        found = self.store.match_each(patches, self.grid, [self.stored_rows[own] for own in images])
         return [
             Compared(np.array([m.evidence for m in one], np.float64), np.array([m.count for m in one], np.int64))
             for one in found
@@ -202,8 +202,8 @@ class PhotoPairs:
         return self.store.query(self.photos.select([row]))[0]
 
 
-def why_not(tokens: Tokens) -> str | None:
-    """Why the arrangement of patches cannot be compared; None if it can."""
+def explain_missing_grid(tokens: Tokens) -> str | None:
+    """Explain why the arrangement of patches cannot be compared; None if it can."""
     if tokens.grid is not None:
         return None
     if len(np.unique(tokens.counts)) > 1:

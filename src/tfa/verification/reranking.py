@@ -25,33 +25,33 @@ from tfa.method.evidence.rows import standardised
 from tfa.search.ties import top_k
 
 WEIGHT = 4.0  # of √M beside a z-score
-FIRST, FURTHER, MOST = 10, 5, 100  # candidates of a photo, where they are as many as pay
+AUTO_START, AUTO_STEP, AUTO_MAX = 10, 5, 100  # adaptive number of verified candidates
 CHANCE = 0.625  # of √M: by so much it seldom is above the median where a candidate shows another place
-AT_ONCE = 64  # queries that are compared at a time
+_QUERIES_PER_ROUND = 64  # queries that are compared at a time
 UNVERIFIED = -1  # the matches of an image that was no candidate
 
 
-def most_candidates(candidates: Candidates) -> int:
-    """How many images have to be ranked so that all candidates are among them."""
-    return MOST if candidates == AUTO else candidates
+def count_candidates(candidates: Candidates) -> int:
+    """Return how many images must be ranked so that all candidates are among them."""
+    return AUTO_MAX if candidates == AUTO else candidates
 
 
-def fused(standardised: np.ndarray, evidence: np.ndarray) -> np.ndarray:
-    """The candidates' z-scores in the query's row `… c` and their evidence `… c`, in one number each."""
+def combine_scores(standardised: np.ndarray, evidence: np.ndarray) -> np.ndarray:
+    """Combine the candidates' z-scores in the query's row `… c` and their evidence `… c`."""
     return standardised + WEIGHT * np.sqrt(evidence)
 
 
-def enough(standardised: np.ndarray, evidence: np.ndarray, following: np.ndarray) -> np.ndarray:
-    """Is none of the images after the candidates likely to win? For queries `q`.
+def is_settled(standardised: np.ndarray, evidence: np.ndarray, following: np.ndarray) -> np.ndarray:
+    """Tell for queries `q` whether none of the images after the candidates is likely to win.
 
-    Of the candidates, their z-scores `q c` and evidence `q c`; `following` `q` are the z-scores of the next images.
+    The candidates have z-scores `q c` and evidence `q c`; `following` `q` are the z-scores of the next images.
     """
     chance = np.median(np.sqrt(evidence), axis=1) + CHANCE
-    return fused(standardised, evidence).max(axis=1) > following + WEIGHT * chance
+    return combine_scores(standardised, evidence).max(axis=1) > following + WEIGHT * chance
 
 
-def leads(evidence: np.ndarray) -> np.ndarray:
-    """How far each of the candidates `… c` stands out from them by evidence: √M − √(median M)."""
+def compute_leads(evidence: np.ndarray) -> np.ndarray:
+    """Compute how far each of the candidates `… c` stands out from them by evidence: √M − √(median M)."""
     return np.sqrt(evidence) - np.sqrt(np.median(evidence, axis=-1, keepdims=True))
 
 
@@ -94,7 +94,7 @@ def rerank(
     Exactly so many are candidates: an image that ties with the last of them but has a larger index is not. Without a
     comparison the order is that of the scores.
     """
-    ranked, _ = top_k(scores, max(k, most_candidates(candidates) if comparison is not None else 0))
+    ranked, _ = top_k(scores, max(k, count_candidates(candidates) if comparison is not None else 0))
     return reorder(ranked, standardised(scores, ranked), k, candidates, comparison, progress)
 
 
@@ -108,54 +108,56 @@ def reorder(
 ) -> Verified:
     """`rerank` of images that an engine has ranked already: their columns `q c` and z-scores `q c`, best first.
 
-    They are at least as many as k and as `most_candidates`, or all that there are.
+    They are at least as many as k and as `count_candidates`, or all that there are.
     """
     evidence, lead = np.zeros((2, *ranked.shape))
     matches = np.full(ranked.shape, UNVERIFIED, np.int64)
-    found = Verified(ranked.copy(), standardised.copy(), standardised.copy(), evidence, lead, matches)
-    ends = rounds(candidates, ranked.shape[1])
+    result = Verified(ranked.copy(), standardised.copy(), standardised.copy(), evidence, lead, matches)
+    ends = plan_rounds(candidates, ranked.shape[1])
     if comparison is not None and ends:
         with (progress or SilentProgress()).task("verification", len(ranked), "photos") as task:
-            for start in range(0, len(ranked), AT_ONCE):
-                rows = np.arange(start, min(start + AT_ONCE, len(ranked)))
-                for row, count in zip(rows.tolist(), _compare(found, rows, ends, comparison), strict=True):
-                    _reorder_row(found, row, count)
+            for start in range(0, len(ranked), _QUERIES_PER_ROUND):
+                rows = np.arange(start, min(start + _QUERIES_PER_ROUND, len(ranked)))
+                for row, count in zip(rows.tolist(), _compare(result, rows, ends, comparison), strict=True):
+                    _reorder_row(result, row, count)
                 task.advance(len(rows))
-    return Verified(*(getattr(found, field.name)[:, :k] for field in fields(Verified)))
+    return Verified(*(getattr(result, field.name)[:, :k] for field in fields(Verified)))
 
 
-def rounds(candidates: Candidates, ranked: int) -> list[int]:
-    """How many of the ranked images are verified after each round."""
-    most = min(most_candidates(candidates), ranked)
-    earlier = range(FIRST, most, FURTHER) if candidates == AUTO else ()
+def plan_rounds(candidates: Candidates, ranked: int) -> list[int]:
+    """Return how many of the ranked images are verified after each round."""
+    most = min(count_candidates(candidates), ranked)
+    earlier = range(AUTO_START, most, AUTO_STEP) if candidates == AUTO else ()
     return [*earlier, most] if most else []
 
 
-def _compare(found: Verified, rows: np.ndarray, ends: Sequence[int], comparison: Comparison) -> list[int]:
-    """Write evidence and matches of the candidates of some rows, in the head's order, into the tables of `found`.
+def _compare(result: Verified, rows: np.ndarray, ends: Sequence[int], comparison: Comparison) -> list[int]:
+    """Write evidence and matches of the candidates of some rows, in the head's order, into the tables of `result`.
 
     `rows` follow each other. Returns how many candidates each has; all that go on are compared together.
     """
     first, counts, done = rows[0], np.zeros(len(rows), np.int64), 0
     for end in ends:
-        images = [found.indices[row, done:end] for row in rows]
+        images = [result.indices[row, done:end] for row in rows]
         for row, compared in zip(rows, comparison.with_queries(rows.tolist(), images), strict=True):
-            found.evidence[row, done:end], found.matches[row, done:end] = compared
+            result.evidence[row, done:end], result.matches[row, done:end] = compared
         counts[rows - first], done = end, end
         if end < ends[-1]:
-            stop = enough(found.standardised[rows, :end], found.evidence[rows, :end], found.standardised[rows, end])
+            stop = is_settled(
+                result.standardised[rows, :end], result.evidence[rows, :end], result.standardised[rows, end]
+            )
             rows = rows[~stop]
         if not len(rows):
             break
     return counts.tolist()
 
 
-def _reorder_row(found: Verified, row: int, count: int) -> None:
+def _reorder_row(result: Verified, row: int, count: int) -> None:
     """Bring the candidates of a query, the first `count`, from the head's order into the verified one."""
-    z, evidence = found.standardised[row, :count], found.evidence[row, :count]
-    standing = fused(z, evidence)
+    z, evidence = result.standardised[row, :count], result.evidence[row, :count]
+    standing = combine_scores(z, evidence)
     order = np.argsort(-standing, kind="stable")  # of equals the head's first
-    found.ordering[row, :count], found.lead[row, :count] = standing, leads(evidence)
+    result.ordering[row, :count], result.lead[row, :count] = standing, compute_leads(evidence)
     for field in fields(Verified):
-        table = getattr(found, field.name)
+        table = getattr(result, field.name)
         table[row, :count] = table[row, :count][order]

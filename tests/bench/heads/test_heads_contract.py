@@ -19,7 +19,7 @@ from tfa.bench.heads.peers import anyloc, pooled, ria, tfvpr
 from tfa.errors import BadTokens
 from tfa.search.gallery import QUERY_BLOCK
 from tfa.search.ties import top_k
-from tfa.verification.reranking import rounds
+from tfa.verification.reranking import plan_rounds
 
 pytestmark = pytest.mark.slow
 
@@ -154,7 +154,7 @@ def test_a_duplicate_image_comes_next_and_ties_exactly(card):
             first, second = list(row).index(3), list(row).index(len(database) - 1)
             # Where the first is the last candidate, its duplicate stays where the head put it: after all candidates.
             assert second == first + 1 or (
-                card.name in VERIFIED and first < second in rounds(VerifySpec().candidates, len(database))
+                card.name in VERIFIED and first < second in plan_rounds(VerifySpec().candidates, len(database))
             )
 
 

@@ -17,7 +17,7 @@ from tfa.bench.heads.own_heads import fitted_tfa
 from tfa.bench.heads.spectral import CONTROLS, under_control
 from tfa.bench.rank import answered, answers_of_split, score_sample
 from tfa.method.described_queries import DescribedQueries
-from tfa.online.score_window import FEWEST
+from tfa.online.score_window import MIN_ROWS
 
 GRID = (5, 8)
 SPEC = HeadSpec(words=8)
@@ -72,8 +72,8 @@ def test_the_first_photo_is_answered_as_the_head_alone_would(shared):
 def test_descriptors_that_are_compared_as_they_are_learn_the_bias_alone(shared):
     original = under_control(fitted_tfa(Photos(DATABASE), shared), "soft", CONTROLS["original"])
     plain, adapted = original.scores(QUERIES, 1), OnlineHead(original).scores(PHOTOS, "1")
-    np.testing.assert_array_equal(adapted[:FEWEST], plain[:FEWEST])
-    assert not np.array_equal(adapted[FEWEST:], plain[FEWEST:])
+    np.testing.assert_array_equal(adapted[:MIN_ROWS], plain[:MIN_ROWS])
+    assert not np.array_equal(adapted[MIN_ROWS:], plain[MIN_ROWS:])
 
 
 def test_a_stream_that_is_shifted_is_recognised_better_than_photo_by_photo():

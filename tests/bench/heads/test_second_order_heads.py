@@ -22,7 +22,7 @@ from tfa.method.controllers.decisions import JudgedDecisions
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.head import Head
 from tfa.verification.judged_head import Competition
-from tfa.verification.patch_store import CompactTokens, photo_evidence
+from tfa.verification.patch_store import CompactTokens, prepare_photo_evidence
 
 DATABASE, QUERIES = town(places=66)
 TARGET = np.arange(64)  # as many as the judge asks for
@@ -65,7 +65,7 @@ def test_judged_heads_are_the_pipelines(shared, calibrated):
     assert_same_head(fit("judged", shared), judged)
     base = pipeline.fit_second_order(DATABASE, spec=SPEC)
     target = QUERIES.select(TARGET)
-    expected = pipeline.calibrate_judged(base, target, photo_evidence(CompactTokens.fit(DATABASE), target))
+    expected = pipeline.calibrate_judged(base, target, prepare_photo_evidence(CompactTokens.fit(DATABASE), target))
     assert_same_head(calibrated[""], expected)
     assert calibrated[""].saw == "target"
 
@@ -183,8 +183,8 @@ def test_pairs_that_one_split_compared_are_not_compared_again(monkeypatch, share
     head = fit("judged-c64", shared)
     first = head.calibrate(photos.select(TARGET))
     compared: list[int] = []
-    real = CompactTokens.matches_of_each
-    monkeypatch.setattr(CompactTokens, "matches_of_each", lambda *given: compared.append(len(given[1])) or real(*given))
+    real = CompactTokens.match_each
+    monkeypatch.setattr(CompactTokens, "match_each", lambda *given: compared.append(len(given[1])) or real(*given))
     again = head.calibrate(photos.select(TARGET[::-1].copy()))
     assert again.decisions["candidates"].keys() == first.decisions["candidates"].keys()
     head.calibrate(photos.select(TARGET))

@@ -17,7 +17,7 @@ from tfa.bench.heads.verified import VerifiedHead, lifted, verified
 from tfa.bench.studies.patch_pairs import PatchPairs
 from tfa.bench.tables.table_specs import _kind
 from tfa.errors import BadSpec, BadTokens
-from tfa.maps.own_scores import OwnScores
+from tfa.maps.database_scores import DatabaseScores
 from tfa.method.described_queries import DescribedQueries
 from tfa.search.ties import top_k
 from tfa.verification import compaction, matching, reranking
@@ -50,11 +50,11 @@ def plain_order(row: np.ndarray, query: np.ndarray, database: list[np.ndarray]) 
     ranked = sorted(range(len(row)), key=lambda i: (-row[i], i))
     score, roots = {}, []
     for image in ranked:
-        votes = matching.evidence(query, database[image][None], DATABASE.grid, DATABASE.grid)
+        votes = matching.measure_evidence(query, database[image][None], DATABASE.grid, DATABASE.grid)
         z = (row[image] - row.mean()) / (row.std() + 1e-12)
         if len(roots) in (10, 15, 20, 25) and max(score.values()) > z + 4 * (np.median(roots) + 0.625):
             break
-        score[image] = reranking.fused(np.array([z]), votes)[0]
+        score[image] = reranking.combine_scores(np.array([z]), votes)[0]
         roots.append(np.sqrt(votes[0]))
     return sorted(score, key=lambda i: (-score[i], i)) + ranked[len(score) :]
 
@@ -64,8 +64,8 @@ def test_the_ranking_is_the_fused_one_and_then_the_old_one(always):
     ranked = top_k(always.scores(Photos(QUERIES), "1"), len(DATABASE))[0]
     compact = always.pairs.store.compaction.compact
     queries = [compact(QUERIES.patches[i]) for i in range(len(QUERIES))]
-    levels = [compaction.quantised(compact(DATABASE.patches[i])) for i in range(len(DATABASE))]
-    database = [compaction.restored(level) for level in levels]
+    levels = [compaction.quantize_rows(compact(DATABASE.patches[i])) for i in range(len(DATABASE))]
+    database = [compaction.restore_rows(level) for level in levels]
     for row, query, order in zip(base, queries, ranked, strict=True):
         assert order.tolist() == plain_order(row, query, database)
 
@@ -78,7 +78,7 @@ def test_patches_that_lie_alike_overcome_patches_in_disorder(always):
 
 def own_scores(database):
     """What map images score with each other, which confidence needs."""
-    return OwnScores(pipeline.fit(database).scorer(0))
+    return DatabaseScores(pipeline.fit(database).scorer(0))
 
 
 def test_of_duplicates_the_first_is_ahead_also_where_it_alone_is_a_candidate():
@@ -116,13 +116,13 @@ def test_rows_do_not_depend_on_each_other(always):
 
 def test_what_is_remembered_is_what_is_found_anew_and_no_pair_is_matched_twice(always, monkeypatch):
     fresh = always.scores(Photos(QUERIES), "0")
-    matched, real = [], CompactTokens.matches_of_each
+    matched, real = [], CompactTokens.match_each
 
     def watched(self, queries, grid, images, threads=None):
         matched.extend(map(len, images))
         return real(self, queries, grid, images, threads)
 
-    monkeypatch.setattr(CompactTokens, "matches_of_each", watched)
+    monkeypatch.setattr(CompactTokens, "match_each", watched)
     photos = Photos(DescribedQueries(QUERIES))
     np.testing.assert_array_equal(always.scores(photos.select([3, 1]), "0"), fresh[[3, 1]])
     np.testing.assert_array_equal(always.scores(photos, "0"), fresh)

@@ -17,7 +17,7 @@ from tfa.bench.studies.patch_pairs import PatchPairs
 from tfa.maps import PlaceMap
 from tfa.method.described_queries import DescribedQueries
 from tfa.photos.token_cache import TokenCache
-from tfa.verification.reranking import rounds
+from tfa.verification.reranking import plan_rounds
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +63,6 @@ def test_a_verified_head_and_a_map_give_the_same_order_matches_and_confidence(en
     compared = bench.pairs.of(photos.tokens)
     for row, answer in enumerate(answers):
         verified = [hit for hit in answer if hit.matches is not None]
-        assert len(verified) in rounds(candidates, IMAGES)
+        assert len(verified) in plan_rounds(candidates, IMAGES)
         images = np.array([hit.id for hit in verified])
         assert [hit.matches for hit in verified] == compared.with_queries([row], [images])[0].matches.tolist()

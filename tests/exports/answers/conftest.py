@@ -40,10 +40,10 @@ def answers_in(folder: Path, position: Position) -> list[Answer]:
     return [
         Answer(str(folder / "a.jpg"), hits, 0.97, **sure),
         Answer(
-            str(folder / ODD), [Hit(5, "map/5.png", 0.5, 0.4, position)], 0.4, no_place="no answer was verified"
+            str(folder / ODD), [Hit(5, "map/5.png", 0.5, 0.4, position)], 0.4, place_missing="no answer was verified"
         ),
         Answer(str(folder / "c.jpg"), [], 0.0, "c.jpg cannot be opened"),
-        FrameAnswer(str(folder / "d.webp"), [], 0.2, lost=0.75, no_place="the camera is lost"),
+        FrameAnswer(str(folder / "d.webp"), [], 0.2, lost=0.75, place_missing="the camera is lost"),
         Answer(str(folder / "e.jpg"), hits, 0.97, **sure),
     ]  # fmt: skip
 

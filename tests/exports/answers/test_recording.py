@@ -81,9 +81,9 @@ def test_others_read_what_was_answered(answers, tmp_path, read):
 
 
 def told_recall(answers):
-    from tfa.maps.expected_recall import recall_of_answers
+    from tfa.maps.expected_recall import estimate_answer_recall
 
-    expected = recall_of_answers(answers)
+    expected = estimate_answer_recall(answers)
     return expected.share, expected.low, expected.high
 
 

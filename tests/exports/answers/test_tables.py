@@ -52,7 +52,7 @@ def test_gdal_reads_geojson(answers, tmp_path):
     assert np.isnat(columns["time"][1])
     numbers = {"score": 1.5, "matches": 12, "radius": 12.5, "image_alt": 34.5, "image_heading": 120.0}
     assert {name: columns[name][0] for name in numbers} == numbers
-    assert (columns["lost"][3], columns["no_place"][3]) == (0.75, "the camera is lost")
+    assert (columns["lost"][3], columns["place_missing"][3]) == (0.75, "the camera is lost")
     assert columns["error"][2] == "c.jpg cannot be opened"
     written = json.loads((tmp_path / "a.geojson").read_text("utf-8"))
     assert "crs" not in written  # RFC 7946 knows one

@@ -80,7 +80,7 @@ def test_a_full_disk_refuses_edits_and_loses_none(serve, town, monkeypatch, camp
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(town / "photos"))
 
-    places = ((edits, "store"), (live_map, "read_header"), (base_files.os, "fsync"))
+    places = ((edits, "store"), (live_map, "read_map_header"), (base_files.os, "fsync"))
     for number in range(times):
         for module, name in places:
             with monkeypatch.context() as patch:

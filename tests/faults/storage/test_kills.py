@@ -17,7 +17,7 @@ from tests.fakes import FakeEncoder
 from tests.faults.storage.disk_operations import count_of
 from tests.faults.storage.edits import EDITS, facts_of, prepared, run_killed
 from tfa.maps import PlaceMap
-from tfa.maps.folder.litter import OURS
+from tfa.maps.folder.cleanup import MAP_FILE_NAME
 
 pytestmark = pytest.mark.kill
 KILLED = -signal.SIGKILL
@@ -48,7 +48,7 @@ def check(world: Any, path: Path, before: Any, after: Any) -> None:
     assert gone not in [record.id for record in again.images]
     assert not [file.name for file in path.iterdir() if file.name.startswith(".")]
     named = {entry["name"] for entry in again.state.files}
-    left = [file.name for file in path.iterdir() if OURS.match(file.name) and file.name not in named]
+    left = [file.name for file in path.iterdir() if MAP_FILE_NAME.match(file.name) and file.name not in named]
     assert len(left) <= 2 * len(named)  # at most the files of the revision before stay, for its readers
 
 

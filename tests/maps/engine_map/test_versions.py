@@ -19,7 +19,7 @@ from tfa.maps.engine_map import EngineMap, claim, from_place_map
 from tfa.maps.engine_map.claim import Builder, claimed
 from tfa.maps.engine_map.documents import claim_key, header_key
 from tfa.maps.engine_map.publish import Publisher
-from tfa.maps.query import AskableMap
+from tfa.maps.query import ReadOnlyMap
 
 
 def built(small, tmp_path):
@@ -180,7 +180,7 @@ def test_a_judged_residual_head_gives_way_to_the_best_second_order_one(tmp_path,
     if judged.state.head.in_space:  # as if the judge had chosen residuals
         other = replace(judged.state.database, stored=paper.state.head)
         decisions = {**other.decisions, "representation": "hard"}
-        judged = AskableMap(replace(judged.state, heads=(replace(other, decisions=decisions),)), encoder=FakeEncoder())
+        judged = ReadOnlyMap(replace(judged.state, heads=(replace(other, decisions=decisions),)), encoder=FakeEncoder())
     town = EngineMap.build_from(judged, url, dims=64)
     assert town.state.head.in_space
     assert any("the judge chose hard residuals" in note for note in town.info()["notes"])

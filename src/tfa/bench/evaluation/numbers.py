@@ -14,7 +14,7 @@ from tfa.bench.evaluation.metres import Metres, metres_of
 from tfa.bench.metrics.measures import Curve, precision_recall
 from tfa.bench.metrics.resampling import Interval, Paired, interval, paired_difference
 from tfa.bench.records import PROBABILITY
-from tfa.maps.expected_recall import expected_recall
+from tfa.maps.expected_recall import estimate_recall
 from tfa.maps.records import ExpectedRecall
 
 KS = (1, 5, 10, 20)
@@ -139,7 +139,7 @@ def numbers_of(judgement: Judgement, run: Run, ks: Sequence[int] = KS) -> RunNum
     first = np.array([answer.first_right or np.inf for answer in answers])
     sure = np.array([answer.sure for answer in answers], bool)
     verified = 2 * sum(answer.verified for answer in answers) >= len(answers)
-    expected = expected_recall(confidence, sure, verified=verified) if run.kind == PROBABILITY else None
+    expected = estimate_recall(confidence, sure, verified=verified) if run.kind == PROBABILITY else None
     return RunNumbers(
         len(answers),
         {k: int((first <= k).sum()) for k in ks if k <= run.depth},

@@ -23,7 +23,7 @@ from tfa.bench.evaluation.judgement import (
 from tfa.bench.evaluation.truth import QueryTruth, nearest_true
 from tfa.bench.records import PROBABILITY
 from tfa.maps.place_map import PlaceMap
-from tfa.maps.records import Hit, Hits, of_best
+from tfa.maps.records import Hit, Hits, describe_best_hit
 from tfa.maps.state import DATABASE
 from tfa.photos.positions import Position
 from tfa.verification.matching import Matches
@@ -73,7 +73,7 @@ def evaluate_map(
     known = [number for number in truth.known if not skip_unanswerable or len(_rows(truth, number))]
     if not known:
         raise BadEvaluation("no query has a true place in the map; without --skip-unanswerable they count as missed")
-    encoded = place_map.encoded([photos[number] for number in known], True, progress)
+    encoded = place_map.encode_photos([photos[number] for number in known], True, progress)
     bad = {path for path, _ in encoded.skipped}
     asked = [number for number in known if photos[number] not in bad]
     queries = _queries(photos, truth, asked, nearest_true(truth, place_map.images))
@@ -129,7 +129,7 @@ class _Judge:
             JudgedHit(hit.image, hit.id in self.right[at], hit.confidence, hit.matches, metres, lines.get(hit.id, ()))
             for hit, metres in zip(hits, away, strict=True)
         ]
-        best = of_best(hits)
+        best = describe_best_hit(hits)
         return JudgedAnswer(tuple(judged), hits[0].confidence if hits else None, **best, place=self._place(at, hits))
 
     def _place(self, at: int, hits: Hits) -> JudgedPlace | None:

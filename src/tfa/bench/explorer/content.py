@@ -12,7 +12,7 @@ from tfa.bench.evaluation.judgement import JudgedAnswer, JudgedHit, Judgement, R
 from tfa.bench.evaluation.numbers import numbers_of
 from tfa.bench.evaluation.summary import short_names
 from tfa.bench.records import PROBABILITY
-from tfa.maps.confidence import SURE
+from tfa.maps.confidence import SURE_CONFIDENCE
 from tfa.photos.positions import Position
 
 GLOBE, PLANE, ORDER = "globe", "plane", "order"
@@ -84,7 +84,7 @@ def _hit(hit: JudgedHit, row_of: Mapping[str, int]) -> list[Any]:
 def _threshold(run: Run) -> float:
     """Where the page begins: what is called sure of probabilities, else the median confidence."""
     if run.kind == PROBABILITY:
-        return SURE
+        return SURE_CONFIDENCE
     known = [answer.confidence for answer in run.given if answer.confidence is not None]
     return float(np.median(known)) if known else 0.0
 

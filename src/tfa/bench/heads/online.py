@@ -25,12 +25,12 @@ from tfa.bench.heads.verified import VerifiedHead, verified, verified_card
 from tfa.bench.protocols import ONLINE, ONLINE_SHUFFLED
 from tfa.bench.provenance import METHOD
 from tfa.bench.studies.patch_pairs import PatchPairs
-from tfa.maps.own_scores import OwnScores
+from tfa.maps.database_scores import DatabaseScores
 from tfa.method.controllers.judged import TARGET_INCUMBENT
 from tfa.method.head import Head
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.vocabulary import CONSTRUCTIONS
-from tfa.online.adapted_scorer import described_photos
+from tfa.online.adapted_scorer import describe_photos
 from tfa.online.follow import follow_scores
 from tfa.online.motion import OrderMotion
 from tfa.online.sequence_filter import SequenceSpec
@@ -65,8 +65,8 @@ class OnlineHead:
 
     def _adapted(self, queries: Photos, replica: str) -> Iterator[Answered]:
         scorer = self.head.scorer(int(replica))
-        own = OwnScores(scorer)
-        frames = follow_scores(scorer, described_photos(scorer, queries.tokens))
+        own = DatabaseScores(scorer)
+        frames = follow_scores(scorer, describe_photos(scorer, queries.tokens))
         for start in range(0, len(queries), AT_ONCE):
             some = queries.select(slice(start, start + AT_ONCE))
             rows = np.stack([next(frames).scores for _ in range(len(some))])
@@ -80,7 +80,7 @@ class OnlineHead:
         scorer, pairs, tokens = self.head.scorer(int(replica)), self.pairs, queries.tokens
         frames = follow_scores(
             scorer,
-            described_photos(scorer, tokens),
+            describe_photos(scorer, tokens),
             None if pairs is None else pairs.of(tokens),
             candidates=0 if pairs is None else pairs.spec.candidates,
             motion=OrderMotion(len(self.head), SequenceSpec().reach),

@@ -38,12 +38,12 @@ from tfa.verification.judged_head import (
     Competition,
     Judged,
     ResidualChallengers,
-    calibrations_by,
-    database_competition,
-    decide,
-    decide_for_target,
-    not_judged,
-    target_competition,
+    compete_on_database,
+    compete_on_target,
+    filter_calibrations,
+    make_unjudged_evidence,
+    select_by_evidence,
+    select_on_described_target,
 )
 
 DTYPE = "float32"
@@ -59,13 +59,13 @@ Choose = Callable[[FittedSpaces, Competition, PairEvidence | None], Judged]
 def by_evidence(fitted: FittedSpaces, competition: Competition, evidence: PairEvidence | None) -> Judged:
     """The judge; without patches that it could compare, the incumbent."""
     if evidence is None:
-        return competition.incumbent, not_judged(fitted, competition.incumbent)
-    return decide(fitted, competition, evidence)
+        return competition.incumbent, make_unjudged_evidence(fitted, competition.incumbent)
+    return select_by_evidence(fitted, competition, evidence)
 
 
 def by_rank(fitted: FittedSpaces, competition: Competition, evidence: PairEvidence | None) -> Judged:
     """The incumbent, always."""
-    return competition.incumbent, not_judged(fitted, competition.incumbent, "it is the incumbent")
+    return competition.incumbent, make_unjudged_evidence(fitted, competition.incumbent, "it is the incumbent")
 
 
 def by_support(fitted: FittedSpaces, competition: Competition, evidence: PairEvidence | None) -> Judged:
@@ -113,7 +113,7 @@ def fitted_second_order(database: Photos, shared: Shared, carrier: str) -> Secon
     """Of one carrier, and nothing judged."""
     fitted = fitted_spaces(database, shared)
     decisions = fitted.decisions(carrier)
-    evidence = not_judged(fitted, decisions, "the carrier was given")
+    evidence = make_unjudged_evidence(fitted, decisions, "the carrier was given")
     return shared.once(f"second-{carrier}", lambda: assemble_second_order(fitted, decisions, evidence))
 
 
@@ -132,7 +132,7 @@ def competition_on_database(database: Photos, shared: Shared) -> Competition:
     """Every head that the map's own photos judge."""
     fitted, challengers = fitted_spaces(database, shared), fitted_challengers(database, shared)
     backend = backend_for(shared.device)
-    return shared.once("competition", lambda: database_competition(fitted, challengers, backend))
+    return shared.once("competition", lambda: compete_on_database(fitted, challengers, backend))
 
 
 def fitted_judged(database: Photos, shared: Shared, rule: str = "") -> SecondOrderHead | Head:
@@ -140,8 +140,8 @@ def fitted_judged(database: Photos, shared: Shared, rule: str = "") -> SecondOrd
 
     def make() -> SecondOrderHead | Head:
         fitted, pairs = fitted_spaces(database, shared), patch_pairs(database, shared)
-        among = None if pairs is None else pairs.among
-        decisions, evidence = RULES[rule].choose(fitted, competition_on_database(database, shared), among)
+        evidence_between = None if pairs is None else pairs.evidence_between
+        decisions, evidence = RULES[rule].choose(fitted, competition_on_database(database, shared), evidence_between)
         if decisions.representation == SECOND_ORDER:
             return assemble_second_order(fitted, decisions, evidence)
         return assemble(fitted_tfa(database, shared), decisions, evidence, backend_for(shared.device))
@@ -162,9 +162,9 @@ def calibration_by(rule: Rule, pairs: PatchPairs | None) -> Calibrate:
             compared = pairs.of(target)
             evidence = lambda row, images: compared.with_queries([row], [images])[0].evidence  # noqa: E731
         if rule.choose is by_evidence and evidence is not None:
-            decided = decide_for_target(fitted, space, view, evidence, calibrations=rule.calibrations)
+            decided = select_on_described_target(fitted, space, view, evidence, calibrations=rule.calibrations)
         else:
-            competition = target_competition(fitted, space, view, calibrations_by(len(target), rule.calibrations))
+            competition = compete_on_target(fitted, space, view, filter_calibrations(len(target), rule.calibrations))
             decided = rule.choose(fitted, competition, evidence)
         return assemble_second_order(fitted, *decided, target)
 

@@ -22,23 +22,23 @@ from tfa.bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
 from tfa.bench.heads.own_heads import OURS, RetrieverHead, patch_pairs, retriever_card
 from tfa.bench.heads.second_order import second_order_card
 from tfa.bench.studies.patch_pairs import PatchPairs, known_grid
-from tfa.maps.confidence import FIRST, confidence_of
-from tfa.maps.own_scores import OwnScores
+from tfa.maps.confidence import ALTERNATIVES, compute_confidence
+from tfa.maps.database_scores import DatabaseScores
 from tfa.method.evidence.rows import EPSILON
 from tfa.method.head import ENSEMBLE, Head
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.verification import matching
 from tfa.verification.admission import (
-    CANDIDATES,
+    COMPARED_CANDIDATES,
     CONSTRUCTION,
     VerificationEvidence,
-    evenly_spaced,
-    judge,
-    judge_on_database,
-    judge_on_target,
-    shortlist,
+    judge_admission,
+    judge_admission_on_database,
+    judge_admission_on_target,
+    shortlist_images,
+    space_evenly,
 )
-from tfa.verification.reranking import UNVERIFIED, Comparison, Verified, most_candidates, rerank
+from tfa.verification.reranking import UNVERIFIED, Comparison, Verified, count_candidates, rerank
 
 _NAME = re.compile(r"(.+)-v(-always)?")
 
@@ -91,7 +91,7 @@ class VerifiedHead:
         scores = self.base.scores(queries, replica)
         if not self.used or not len(queries):
             return scores, None
-        own = OwnScores(self.base.retriever.scorer(ENSEMBLE if replica == ENSEMBLE else int(replica)))
+        own = DatabaseScores(self.base.retriever.scorer(ENSEMBLE if replica == ENSEMBLE else int(replica)))
         return verified(scores, self.pairs.of(queries.tokens), self.pairs.spec.candidates, own)
 
     def calibrate(self, target: Photos) -> Fitted:
@@ -102,15 +102,15 @@ class VerifiedHead:
 
 
 def verified(
-    scores: np.ndarray, comparison: Comparison, candidates: Candidates, own: OwnScores
+    scores: np.ndarray, comparison: Comparison, candidates: Candidates, own: DatabaseScores
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores `q m` whose order is that of `rerank`, and the confidence `q` of the best, as maps have them.
 
     A row of equal scores stays as it is: it ranks nothing.
     """
-    ranked = rerank(scores, max(most_candidates(candidates), FIRST), candidates, comparison)
+    ranked = rerank(scores, max(count_candidates(candidates), ALTERNATIVES), candidates, comparison)
     equal = scores.max(axis=1) == scores.min(axis=1)
-    return reordered(scores, ranked), np.where(equal, 0.0, confidence_of(ranked, own, 1)[0][:, 0])
+    return reordered(scores, ranked), np.where(equal, 0.0, compute_confidence(ranked, own, 1)[0][:, 0])
 
 
 def reordered(scores: np.ndarray, ranked: Verified) -> np.ndarray:
@@ -128,7 +128,7 @@ def judged_on_database(
     """Is verification admitted by the database's own images?"""
     spec = pairs.spec
     if isinstance(base.retriever, (Head, SecondOrderHead)):
-        return judge_on_database(base.retriever, pairs.among, spec, backend_for("cpu"), progress)
+        return judge_admission_on_database(base.retriever, pairs.evidence_between, spec, backend_for("cpu"), progress)
     # A dual head keeps no pseudo scores.
     duplicates = base.retriever.scorer(CONSTRUCTION).duplicates
     scores_of = lambda photos: base.retriever.scores(photos, CONSTRUCTION)  # noqa: E731
@@ -143,11 +143,13 @@ def judged_by_hiding(
     progress: Progress | None = None,
 ) -> VerificationEvidence:
     """The same of any head: images are scored as queries, each with itself and its duplicates hidden."""
-    chosen = evenly_spaced(len(database), pairs.spec.max_pseudo)
+    chosen = space_evenly(len(database), pairs.spec.max_pseudo)
     first = np.arange(len(database)) if duplicates is None else duplicates
     row, column = np.nonzero(first[chosen][:, None] == first[None, :])
-    ranked = shortlist(scores_of(database.select(chosen)), (row, column), 2 * CANDIDATES)
-    return judge(ranked, lambda row, images: pairs.among(int(chosen[row]), images), "pseudo queries", progress)
+    ranked = shortlist_images(scores_of(database.select(chosen)), (row, column), 2 * COMPARED_CANDIDATES)
+    return judge_admission(
+        ranked, lambda row, images: pairs.evidence_between(int(chosen[row]), images), "pseudo queries", progress
+    )
 
 
 def judged_on_target(base: RetrieverHead, target: Tokens, pairs: PatchPairs) -> VerificationEvidence:
@@ -155,7 +157,7 @@ def judged_on_target(base: RetrieverHead, target: Tokens, pairs: PatchPairs) -> 
     retriever: Any = base.retriever  # single or dual: both have scores
     compared = pairs.of(target)
     evidence = lambda row, images: compared.with_queries([row], [images])[0].evidence  # noqa: E731
-    return judge_on_target(retriever, target, evidence)
+    return judge_admission_on_target(retriever, target, evidence)
 
 
 def verified_card(name: str) -> HeadCard | None:

@@ -18,7 +18,7 @@ from tfa.bench.heads.vectors import VectorHead
 from tfa.bench.heads.verified import judged_by_hiding, reordered
 from tfa.bench.studies.patch_pairs import PatchPairs, known_grid
 from tfa.verification.admission import VerificationEvidence
-from tfa.verification.reranking import most_candidates, rerank
+from tfa.verification.reranking import count_candidates, rerank
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class VerifiedVectors:
         if not self.admission.admitted or not len(queries):
             return scores
         candidates = self.pairs.spec.candidates
-        ranked = rerank(scores, most_candidates(candidates), candidates, self.pairs.of(queries.tokens))
+        ranked = rerank(scores, count_candidates(candidates), candidates, self.pairs.of(queries.tokens))
         return reordered(scores, ranked)
 
 

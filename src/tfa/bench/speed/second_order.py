@@ -23,12 +23,12 @@ from tfa.bench.speed.measure import Measured, measure, measure_in_turn, same_thr
 from tfa.bench.speed.result_line import Bar, Line, compared
 from tfa.errors import BadSpec
 from tfa.maps.stored_space import StoredSpaces
-from tfa.maps.verification import judge_calibration
+from tfa.maps.verification import decide_calibration_admission
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.second_order_head import FittedSpaces
 from tfa.method.vocabulary import sample_patches
 from tfa.pipeline import calibrate_judged, fit, fit_judged, fit_second_order
-from tfa.verification.patch_store import CompactTokens, photo_evidence
+from tfa.verification.patch_store import CompactTokens, prepare_photo_evidence
 
 PAPER, SECOND, JUDGED = "the paper's head", "second-order head", "judged head, with all challengers"
 WORDS, RESIDUALS = "AnyLoc, k-means", "AnyLoc, residuals in one array"
@@ -187,8 +187,8 @@ def _calibration(tokens: Tokens, photos: Tokens, fitted: FittedSpaces, repeats: 
     spaces = StoredSpaces.of(fitted, 0, STORAGE)
 
     def calibrated() -> None:
-        described, evidence = DescribedQueries(photos), photo_evidence(compact, photos)
+        described, evidence = DescribedQueries(photos), prepare_photo_evidence(compact, photos)
         head = calibrate_judged(spaces.fitted(len(tokens), fitted.spec, None), described, evidence)
-        judge_calibration(head, described, evidence)
+        decide_calibration_admission(head, described, evidence)
 
     return measure(calibrated, repeats)

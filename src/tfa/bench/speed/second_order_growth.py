@@ -30,7 +30,7 @@ from tfa.method.scorer import Scorer
 from tfa.method.second_order import DIRECTIONS, descriptor_width
 from tfa.method.second_order_head import spread_of
 from tfa.method.second_order_space import SecondOrderSpace, fit_space
-from tfa.verification.judged_head import pseudo_limited
+from tfa.verification.judged_head import limit_pseudo_queries
 
 LINEAR = Bar(1.0)  # of an exponent
 CARRIER = "tempered"
@@ -114,7 +114,7 @@ def made_descriptors(images: int, width: int, spill: Spill) -> np.ndarray:
 def head_of(descriptors: np.ndarray, directions: np.ndarray) -> tuple[SecondOrderSpace, Scorer]:
     """One construction from its descriptors on: PCA, coordinates, spreads, rows of the head."""
     spec, spill = HeadSpec(), Spill()
-    split = DatabaseSplit.of(len(descriptors), pseudo_limited(spec))
+    split = DatabaseSplit.of(len(descriptors), limit_pseudo_queries(spec))
     space = fit_space(descriptors, directions, split, spec.max_rank, backend_for("cpu"), spill)
     original, partial, tempered = (
         spread_of(space.pseudo_scores([KernelTerm(1.0, gamma)]), space) for gamma in (None, 0.5, TEMPERED)

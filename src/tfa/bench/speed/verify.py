@@ -96,7 +96,7 @@ def run_verify_benchmark(
 
     def verify(some: Sequence[np.ndarray]) -> None:
         compact = [known.compaction.compact(photo)[0] for photo in some]
-        known.matches_of_each(compact, grid, [rows] * len(some), threads)
+        known.match_each(compact, grid, [rows] * len(some), threads)
 
     def multiply(some: Sequence[np.ndarray]) -> None:
         for photo in some:

@@ -17,12 +17,12 @@ from tfa.bench.run import Bench
 from tfa.bench.studies.confidence_fit import fit_constants
 from tfa.bench.studies.confidence_samples import WAYS, Looks, Sample, Samples, collect
 from tfa.errors import BadSpec
-from tfa.maps.confidence import PLAIN, VERIFIED, Constants
-from tfa.maps.expected_recall import expected_recall
+from tfa.maps.confidence import UNVERIFIED_CONSTANTS, VERIFIED_CONSTANTS, Constants
+from tfa.maps.expected_recall import estimate_recall
 from tfa.method.described_queries import DescribedQueries
 
 STRANGERS = 64  # photos of each of the two datasets given next, asked of a map that does not know them
-IN_USE = {True: VERIFIED, False: PLAIN}
+IN_USE = {True: VERIFIED_CONSTANTS, False: UNVERIFIED_CONSTANTS}
 KINDS = {"verified": True, "unverified": False}
 COLUMNS = (
     "dataset", "way", "true R@1", "expected", "difference", "interval", "holds it", "sure", "of sure right",
@@ -127,7 +127,7 @@ def left_out(name: str, way: str, verified: bool, own: Sample, foreign: Sample |
     """What these constants say of a dataset asked in one way; of several rounds the mean."""
     confidence = own.features.confidence(constants, constants)
     sure = own.features.sure(confidence)
-    rounds = [expected_recall(confidence[k], sure[k], verified=verified) for k in _rounds(own)]
+    rounds = [estimate_recall(confidence[k], sure[k], verified=verified) for k in _rounds(own)]
     known = [one for one in rounds if one is not None]
     outside = None if foreign is None else foreign.features.confidence(constants, constants)
     return LeftOut(

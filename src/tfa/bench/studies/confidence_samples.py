@@ -19,20 +19,20 @@ from tfa.base.config import AUTO, HeadSpec
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.bench.studies.patch_pairs import PatchPairs
-from tfa.maps.confidence import FIRST, Features, features_of
-from tfa.maps.likeness import Likeness
-from tfa.maps.own_scores import OwnScores
+from tfa.maps.confidence import ALTERNATIVES, Features, compute_features
+from tfa.maps.database_scores import DatabaseScores
+from tfa.maps.shift import DomainShiftMonitor
 from tfa.method.controllers.judged import INCUMBENT, TARGET_INCUMBENT
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.scorer import Scorer
 from tfa.method.second_order_head import FittedSpaces, SecondOrderHead, assemble_second_order, fit_spaces
 from tfa.method.vocabulary import CONSTRUCTIONS
-from tfa.online.adapted_scorer import DescribedPhoto, described_photos
+from tfa.online.adapted_scorer import DescribedPhoto, describe_photos
 from tfa.online.follow import follow_scores
 from tfa.search.engine import QueryVectors
-from tfa.verification.admission import judge_on_database, judge_on_target
-from tfa.verification.judged_head import not_judged
-from tfa.verification.reranking import Comparison, Verified, most_candidates, rerank
+from tfa.verification.admission import judge_admission_on_database, judge_admission_on_target
+from tfa.verification.judged_head import make_unjudged_evidence
+from tfa.verification.reranking import Comparison, Verified, count_candidates, rerank
 
 WAYS = ("alone", "online", "c64")
 BUDGET = 64
@@ -103,12 +103,12 @@ def collect(
     others = [_Photos(one, pairs.of(one), None) for one in map(DescribedQueries, strangers)]
     spaces = fit_spaces(database, spec, backend, "float32", progress)
     alone, adapting = (
-        assemble_second_order(spaces, made, not_judged(spaces, made))
+        assemble_second_order(spaces, made, make_unjudged_evidence(spaces, made))
         for made in (spaces.decisions(INCUMBENT), spaces.decisions(TARGET_INCUMBENT))
     )
     own: dict[tuple[str, bool], list[Sample]] = {}
     foreign: dict[tuple[str, bool], list[Sample]] = {}
-    usual = judge_on_database(alone, pairs.among, pairs.spec, backend, progress).usual_evidence
+    usual = judge_admission_on_database(alone, pairs.evidence_between, pairs.spec, backend, progress).usual_evidence
     looks = {"alone": looked(alone.scorer(0), photos, usual)}
     looks |= {f"outside {number}": looked(alone.scorer(0), one, usual) for number, one in enumerate(others, 1)}
     with progress.task("confidence", 2 * len(CONSTRUCTIONS), "constructions") as task:
@@ -135,14 +135,14 @@ def collect(
 
 def _calibrated(spaces: FittedSpaces, target: Tokens) -> SecondOrderHead:
     made = spaces.decisions(TARGET_INCUMBENT, centring=True, score=True)
-    return assemble_second_order(spaces, made, not_judged(spaces, made), target)
+    return assemble_second_order(spaces, made, make_unjudged_evidence(spaces, made), target)
 
 
 def _usual_of_target(head: SecondOrderHead, photos: _Photos, target: np.ndarray) -> float | None:
     def evidence(row: int, images: np.ndarray) -> np.ndarray:
         return photos.comparison.with_queries([int(target[row])], [images])[0].evidence
 
-    return judge_on_target(head, photos.tokens.select(target), evidence).usual_evidence
+    return judge_admission_on_target(head, photos.tokens.select(target), evidence).usual_evidence
 
 
 def _splits(queries: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -164,11 +164,11 @@ def _add(
     counted: np.ndarray | None = None,
 ) -> None:
     """The answers by these scores `q m`, verified and not; only `counted` photos count."""
-    own = OwnScores(scorer)
+    own = DatabaseScores(scorer)
     rows = np.arange(len(scores)) if counted is None else counted
     for verified in (True, False):
         found = _found(scores, photos.comparison if verified else None)
-        features = features_of(found, own, 1)
+        features = compute_features(found, own, 1)
         best = Features(*(getattr(features, field.name)[rows, 0] for field in fields(Features)))
         positives = photos.positives
         right = [positives is not None and found.indices[row, 0] in positives[row] for row in rows.tolist()]
@@ -177,9 +177,9 @@ def _add(
 
 def _found(scores: np.ndarray, comparison: Comparison | None) -> Verified:
     return (
-        rerank(scores, FIRST)
+        rerank(scores, ALTERNATIVES)
         if comparison is None
-        else rerank(scores, max(FIRST, most_candidates(AUTO)), AUTO, comparison)
+        else rerank(scores, max(ALTERNATIVES, count_candidates(AUTO)), AUTO, comparison)
     )
 
 
@@ -193,10 +193,10 @@ def _add_streams(
     known: np.ndarray,
 ) -> None:
     """The queries one after the other; and with a photo from outside the map after every third."""
-    described = list(described_photos(scorer, photos.tokens))
+    described = list(describe_photos(scorer, photos.tokens))
     _add(own, "online", scorer, _stream(scorer, described), photos, number, known)
     for one in others:
-        strange = list(described_photos(scorer, one.tokens))[: len(described) // EVERY]
+        strange = list(describe_photos(scorer, one.tokens))[: len(described) // EVERY]
         mixed, places = list[DescribedPhoto](), list[int]()
         for row, photo in enumerate(described):
             mixed.append(photo)
@@ -219,15 +219,15 @@ def looked(scorer: Scorer, photos: _Photos, usual: float | None, *, centred: boo
     common, evidence, noticed = [], [], []
     for start in range(0, max(count - IN_A_ROW, 0) + 1, IN_A_ROW // 2):
         part = slice(start, start + IN_A_ROW)
-        likeness = Likeness(usual, centred=centred)
+        shift_monitor = DomainShiftMonitor(usual, centred=centred)
         some = Verified(*(getattr(found, field.name)[part] for field in fields(Verified)))
-        likeness.look(
+        shift_monitor.observe(
             scorer,
             [QueryVectors(tuple(term[part] for term in vectors.terms), vectors.weights)],
             some,
             np.arange(scores.shape[1]),
         )
-        common.append(likeness.common)
-        evidence.append(likeness.evidence)
-        noticed.append(likeness.notice() is not None)
+        common.append(shift_monitor.common)
+        evidence.append(shift_monitor.evidence)
+        noticed.append(shift_monitor.warning() is not None)
     return Looks(common, evidence, noticed)

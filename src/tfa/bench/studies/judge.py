@@ -29,7 +29,7 @@ from tfa.method.head import replica_scorer
 from tfa.method.scorer import Scorer
 from tfa.method.second_order import SECOND_ORDER
 from tfa.method.second_order_head import calibrated_scorer
-from tfa.verification.judged_head import Competition, Judged, decide, target_competition
+from tfa.verification.judged_head import Competition, Judged, compete_on_target, select_by_evidence
 
 BUDGET = 64  # queries that judge
 
@@ -122,7 +122,7 @@ def _by_database(bench: Bench, shared: Shared, progress: Progress) -> JudgeTable
             return fitted.spaces[0].scorer(kernel, DTYPE, Spill())
         return replica_scorer([(1.0, challengers.branches[head.representation], kernel)], shared.spec, DTYPE, Spill())
 
-    decided = decide(fitted, competition, pairs.among, progress)
+    decided = select_by_evidence(fitted, competition, pairs.evidence_between, progress)
     return _table(competition, decided, scorer, bench, np.arange(len(bench.queries)), progress)
 
 
@@ -132,7 +132,7 @@ def _by_target(bench: Bench, shared: Shared, progress: Progress) -> JudgeTable:
     [fold] = budget(BUDGET, splits=1).splits(len(bench.queries))[0].folds
     target, space = bench.queries.select(fold.calibration).tokens, fitted.spaces[0]
     compared = pairs.of(target)
-    competition = target_competition(fitted, space, space.side.describe(target, True, fitted.dtype))
+    competition = compete_on_target(fitted, space, space.side.describe(target, True, fitted.dtype))
 
     def scorer(head: JudgedDecisions) -> Scorer:
         kernel = head.kernel(SECOND_ORDER, 0)
@@ -140,7 +140,7 @@ def _by_target(bench: Bench, shared: Shared, progress: Progress) -> JudgeTable:
         return calibrated_scorer(plain, head, target, kernel, space)
 
     evidence = lambda row, images: compared.with_queries([row], [images])[0].evidence  # noqa: E731
-    decided = decide(fitted, competition, evidence, progress)
+    decided = select_by_evidence(fitted, competition, evidence, progress)
     return _table(competition, decided, scorer, bench, fold.evaluated, progress)
 
 

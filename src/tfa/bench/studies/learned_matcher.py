@@ -37,7 +37,7 @@ from tfa.method.evidence.rows import standardised
 from tfa.photos.cache_room import mark_used
 from tfa.search.ties import top_k
 from tfa.verification.patch_store import CompactTokens, PhotoPairs
-from tfa.verification.reranking import Compared, fused
+from tfa.verification.reranking import Compared, combine_scores
 
 OURS, OURS_ALONE, LEARNED = "patches", "patches-alone", "learned"
 TITLES = {
@@ -156,7 +156,7 @@ def best_of(scores: np.ndarray, candidates: np.ndarray, evidence: np.ndarray, in
     if scores.max() == scores.min():
         return dict.fromkeys(TITLES, -1)
     z = standardised(scores[None], candidates[None])[0]
-    orders = {NOTHING: z, OURS: fused(z, evidence), OURS_ALONE: evidence, LEARNED: inliers}
+    orders = {NOTHING: z, OURS: combine_scores(z, evidence), OURS_ALONE: evidence, LEARNED: inliers}
     return {way: int(candidates[order.argmax()]) for way, order in orders.items()}  # of equals the head's first
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tfa.errors import MissingExtra
 from tfa.verification import matching
-from tfa.verification.matching import displacements, matches, mutual, nearest
+from tfa.verification.matching import compute_displacements, find_matches, find_mutual, find_nearest
 
 Measure = Callable[["Pair"], float]
 TOLERANCE = 2.0  # cells by which a match may miss a transformation and still agree with it
@@ -37,8 +37,8 @@ class Pair:
 
     @cached_property
     def mutual(self) -> tuple[np.ndarray, np.ndarray]:
-        best, highest, _, columns = (found[None] for found in nearest(self.similarities.copy()))
-        _, ours = mutual(best, highest, columns)
+        best, highest, _, columns = (found[None] for found in find_nearest(self.similarities.copy()))
+        _, ours = find_mutual(best, highest, columns)
         return ours, best[0, ours]
 
     @cached_property
@@ -68,7 +68,7 @@ class Pair:
 
 def as_built(pair: Pair) -> float:
     """The evidence of `tfa.verification`."""
-    return matches(pair.query, pair.candidate[None], pair.grid, pair.other)[0].evidence
+    return find_matches(pair.query, pair.candidate[None], pair.grid, pair.other)[0].evidence
 
 
 def without_geometry(pair: Pair) -> float:
@@ -101,7 +101,7 @@ def voted(
 ) -> float:
     """The largest sum of votes in a window of 2·half + 1 displacements a side; `half` as built if not given."""
     half = matching.WINDOW if half is None else half
-    down, right = displacements(ours, theirs, pair.grid, pair.other)
+    down, right = compute_displacements(ours, theirs, pair.grid, pair.other)
     height, width = 2 * pair.reach[0] + 1, 2 * pair.reach[1] + 1
     at = (down + pair.reach[0]) * width + right + pair.reach[1]
     votes = np.bincount(at, weights, minlength=height * width).reshape(height, width)

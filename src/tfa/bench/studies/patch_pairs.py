@@ -13,7 +13,7 @@ from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method.described_queries import DescribedQueries
-from tfa.verification.admission import remembering
+from tfa.verification.admission import cache_evidence
 from tfa.verification.patch_store import CompactTokens, PhotoPairs
 from tfa.verification.reranking import Compared, Comparison
 
@@ -24,7 +24,7 @@ class PatchPairs:
     def __init__(self, database: Tokens, spec: VerifySpec | None = None) -> None:
         known_grid(database)
         self.store = CompactTokens.fit(database, spec)
-        self.among = remembering(self.store.among)
+        self.evidence_between = cache_evidence(self.store.evidence_between)
         self._known: dict[Tokens, ComparedQueries] = {}  # by the set that queries are taken from
 
     @property

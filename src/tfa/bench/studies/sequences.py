@@ -20,8 +20,8 @@ from tfa.bench.studies.streams import EventStudy, events, measured
 from tfa.errors import BadSpec
 from tfa.method.scorer import Scorer
 from tfa.method.vocabulary import CONSTRUCTIONS
-from tfa.online.adapted_scorer import AdaptedScorer, DescribedPhoto, described_photos
-from tfa.online.follow import Frame, follow_scores
+from tfa.online.adapted_scorer import AdaptedScorer, DescribedPhoto, describe_photos
+from tfa.online.follow import StreamFrame, follow_scores
 from tfa.online.motion import OrderMotion
 from tfa.online.sequence_filter import Belief, SequenceSpec
 from tfa.pipeline import fit_second_order
@@ -64,7 +64,7 @@ class Pool:
     photos: Sequence[DescribedPhoto]
     comparisons: tuple[tuple[int, Comparison], ...]  # how many photos each is of
 
-    def followed(self, numbers: np.ndarray) -> list[Frame]:
+    def followed(self, numbers: np.ndarray) -> list[StreamFrame]:
         """The tracker on photos of these numbers, in this order."""
         motion = OrderMotion(len(self.scorer.bias), SequenceSpec().reach)
         chosen = [self.photos[number] for number in numbers]
@@ -109,10 +109,10 @@ def study_drive(
     first: Pool | None = None
     for s in tracked(CONSTRUCTIONS, len(CONSTRUCTIONS), f"{truth.name}: replaying", bars, "constructions"):
         scorer = head.scorer(s)
-        pool = Pool(scorer, [photo for one in sets for photo in described_photos(scorer, one)], compared)
+        pool = Pool(scorer, [photo for one in sets for photo in describe_photos(scorer, one)], compared)
         first = first or pool
         drives.append(study_whole(pool, truth.positives))
-        own = list(described_photos(scorer, bench.database.tokens.select(slice(0, BEFORE))))
+        own = list(describe_photos(scorer, bench.database.tokens.select(slice(0, BEFORE))))
         changes.append(study_change(pool, own, truth.positives))
     assert first is not None
     return DriveStudy(
@@ -188,7 +188,7 @@ def study_change(pool: Pool, before: Sequence[DescribedPhoto], positives: Positi
     return {name: _means(shares) for name, shares in found.items()}
 
 
-def believed(frames: Sequence[Frame]) -> list[Belief]:
+def believed(frames: Sequence[StreamFrame]) -> list[Belief]:
     return [frame.belief for frame in frames if frame.belief is not None]
 
 

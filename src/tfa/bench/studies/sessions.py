@@ -131,7 +131,7 @@ def _asked(
 
 def _overlap(part: MergedPart, dataset: Dataset, frame: Mapping[str, int]) -> Overlap:
     right = sum(frame[one.shows] in dataset.positives[frame[one.image]] for one in part.shared)
-    return Overlap(part.asked or 0, len(part.shared), int(right))
+    return Overlap(part.compared or 0, len(part.shared), int(right))
 
 
 # --- in Markdown ---

@@ -27,10 +27,10 @@ from tfa.errors import BadSpec
 from tfa.method.evidence.rows import standardised
 from tfa.method.vocabulary import sample_patches
 from tfa.search.ties import top_k
-from tfa.verification.admission import evenly_spaced
-from tfa.verification.compaction import Compaction, fit_compaction, in_two_bits, numbers_kept
+from tfa.verification.admission import space_evenly
+from tfa.verification.compaction import Compaction, count_dimensions, fit_compaction, use_two_bits
 from tfa.verification.patch_store import CompactTokens
-from tfa.verification.reranking import enough, most_candidates, rounds
+from tfa.verification.reranking import count_candidates, is_settled, plan_rounds
 
 HALVES = ("tuning", "confirmation")
 IMAGES_KEPT = 256  # compact patches of so many images and dimensions, in memory
@@ -138,7 +138,7 @@ def thinned(split: Split, most: int | None) -> Split:
     if most is None:
         return split
     share = -(-most // len(split.folds))
-    folds = [replace(fold, evaluated=fold.evaluated[evenly_spaced(len(fold.evaluated), share)]) for fold in split.folds]
+    folds = [replace(fold, evaluated=fold.evaluated[space_evenly(len(fold.evaluated), share)]) for fold in split.folds]
     return replace(split, folds=tuple(folds))
 
 
@@ -158,9 +158,9 @@ def answers(
     """
     if scores.max() == scores.min():
         return dict.fromkeys(variants, Answer(-1, 0))
-    ranked, _ = top_k(scores[None], max(most_candidates(variant.candidates) for variant in variants.values()))
+    ranked, _ = top_k(scores[None], max(count_candidates(variant.candidates) for variant in variants.values()))
     standing = standardised(scores[None], ranked)[0]
-    chosen = {name: ranked[0, : most_candidates(variant.candidates)] for name, variant in variants.items()}
+    chosen = {name: ranked[0, : count_candidates(variant.candidates)] for name, variant in variants.items()}
     fixed = {name: images for name, images in chosen.items() if variants[name].candidates != AUTO}
     known = _measured(fixed, pair, variants)
 
@@ -184,10 +184,10 @@ def answers(
 
 def _verified(standing: np.ndarray, candidates: Candidates, first: Callable[[int], np.ndarray]) -> np.ndarray:
     """Evidence of as many of the images `c` as are verified, by their z-scores; `first(end)` is that of the first."""
-    ends = rounds(candidates, len(standing))
+    ends = plan_rounds(candidates, len(standing))
     for end in ends[:-1]:
         evidence = first(end)
-        if enough(standing[None, :end], evidence[None], standing[end : end + 1])[0]:
+        if is_settled(standing[None, :end], evidence[None], standing[end : end + 1])[0]:
             return evidence
     return first(ends[-1])
 
@@ -220,8 +220,8 @@ class _Patches:
 
         def compaction(kept: Kept) -> Compaction:
             # Directions are sorted by variance, so the first of them are what a smaller fit would have kept.
-            full = replace(widest, projection=widest.projection[:, : numbers_kept(kept.patches, kept.dimensions)])
-            return full if kept.patches == "full" else in_two_bits(full, sample)
+            full = replace(widest, projection=widest.projection[:, : count_dimensions(kept.patches, kept.dimensions)])
+            return full if kept.patches == "full" else use_two_bits(full, sample)
 
         self._compactions = {kept: compaction(kept) for kept in dict.fromkeys(kinds)}
         # Of one query after the other, and of the images that several queries have as candidates.

@@ -22,7 +22,7 @@ from tfa.bench.studies.match_geometries import (
     without_geometry,
 )
 from tfa.errors import BadSpec
-from tfa.verification.reranking import fused
+from tfa.verification.reranking import combine_scores
 
 Fuse = Callable[[np.ndarray, np.ndarray], np.ndarray]  # z-scores `c` and evidence `c` → what orders them
 DEFAULT = VerifySpec()
@@ -58,7 +58,7 @@ class Variant:
     factor: str
     title: str
     measure: Measure | None = as_built  # None: the head's own order
-    fuse: Fuse = fused
+    fuse: Fuse = combine_scores
     kept: Kept = AS_BUILT
     candidates: Candidates = FEW
 

@@ -17,7 +17,7 @@ COLUMNS = (
     "query", "time", "image", "score", "confidence", "sure", "verified", "matches", "lost",
     "lat", "lon", "x", "y", "radius",
     "image_lat", "image_lon", "image_x", "image_y", "image_alt", "image_heading",
-    "no_place", "error",
+    "place_missing", "error",
 )  # fmt: skip
 
 
@@ -31,7 +31,7 @@ def record_of(answer: Answer, time_ns: int | None, degrees: Mapping[Position, Po
         "sure": answer.sure,
         "verified": answer.verified,
         "lost": getattr(answer, "lost", None),
-        "no_place": answer.no_place,
+        "place_missing": answer.place_missing,
         "error": None if answer.error is None else printable(answer.error),
     }
     if best is not None:

@@ -14,7 +14,7 @@ from tfa.exports.answers.asked import SECOND, Asked, degrees_of, spaced
 from tfa.exports.answers.record import sure_place
 from tfa.exports.answers.ros_messages import Messages, diagnostic_values, needs_extra
 from tfa.maps import Answer
-from tfa.maps.expected_recall import recall_of_answers
+from tfa.maps.expected_recall import estimate_answer_recall
 from tfa.photos.as_files import photo_file
 from tfa.photos.given import Photo
 from tfa.photos.images import as_rgb
@@ -72,7 +72,7 @@ def _messages(messages: Messages, answers: Sequence[Answer], asked: Asked) -> It
     """Time, topic and message, photo by photo."""
     assert asked.times is not None
     known = [time if time is not None and 0 <= time < LAST_SECOND * SECOND else None for time in asked.times]
-    degrees, recall = degrees_of(answers, asked.utm), recall_of_answers(answers)
+    degrees, recall = degrees_of(answers, asked.utm), estimate_answer_recall(answers)
     for answer, photo, time, own in zip(answers, _photos(answers, asked), spaced(known), known, strict=True):
         if photo is not None and answer.error is None:
             yield time, IMAGE, messages.image(time, *_compressed(photo))

@@ -163,7 +163,7 @@ def diagnostic_values(
         "verified": answer.verified,
         "lost": getattr(answer, "lost", None),
         "radius": None if answer.place is None else answer.place.radius,
-        "no_place": answer.no_place,
+        "place_missing": answer.place_missing,
         "milliseconds": milliseconds,
         "time": "known" if timed else "assumed",
     }

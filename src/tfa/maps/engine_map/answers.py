@@ -17,20 +17,20 @@ import numpy as np
 from tfa.base.config import Candidates
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap
-from tfa.maps.confidence import FIRST, confidence_of
+from tfa.maps.confidence import ALTERNATIVES, compute_confidence
 from tfa.maps.engine_map.candidates import CandidateScores, Found, KnownScores, fetched, query_of
 from tfa.maps.engine_map.versions import Version, View
-from tfa.maps.fused_place import REACH, place_of
-from tfa.maps.hits import hit_of
-from tfa.maps.likeness import Likeness
+from tfa.maps.fused_place import REACH, locate_photo
+from tfa.maps.hits import make_hit
 from tfa.maps.records import Hits
+from tfa.maps.shift import DomainShiftMonitor
 from tfa.method.evidence.rows import z_scores
 from tfa.search.engine import QueryVectors, checked_k
 from tfa.search.exact import DAMAGED
 from tfa.search.store import NOBODY, Where
 from tfa.search.ties import top_k
 from tfa.verification.patch_store import PhotoPairs
-from tfa.verification.reranking import most_candidates, reorder
+from tfa.verification.reranking import count_candidates, reorder
 
 AT_ONCE = 16  # photos searched at a time: the rows of all their candidates are in memory together
 RESCORED = 100  # images that are scored again at least
@@ -47,23 +47,33 @@ class Asked:
     @property
     def width(self) -> int:
         """Images that are ranked: to be verified, or to be compared with for confidence."""
-        return max(self.k, most_candidates(self.candidates), FIRST)
+        return max(self.k, count_candidates(self.candidates), ALTERNATIVES)
 
 
 def hits_of(
-    view: View, version: Version, tokens: Tokens, asked: Asked, known: KnownScores, likeness: Likeness | None = None
+    view: View,
+    version: Version,
+    tokens: Tokens,
+    asked: Asked,
+    known: KnownScores,
+    shift_monitor: DomainShiftMonitor | None = None,
 ) -> list[Hits]:
     """The k best images for each photo; none where nobody passes the filter."""
     checked_k(asked.k)
     hits: list[Hits] = []
     for start in range(0, len(tokens), AT_ONCE):
         block = tokens.select(slice(start, min(start + AT_ONCE, len(tokens))))
-        hits += _block(view, version, block, asked, known, likeness)
+        hits += _block(view, version, block, asked, known, shift_monitor)
     return hits
 
 
 def _block(
-    view: View, version: Version, tokens: Tokens, asked: Asked, known: KnownScores, likeness: Likeness | None
+    view: View,
+    version: Version,
+    tokens: Tokens,
+    asked: Asked,
+    known: KnownScores,
+    shift_monitor: DomainShiftMonitor | None,
 ) -> list[Hits]:
     scorer = version.head.stored.scorer
     try:
@@ -89,7 +99,7 @@ def _block(
         z = z_scores(best.astype(np.float64), mean[rows, None] + version.reduction.mean_bias, spread[rows, None])
         photos = QueryVectors(tuple(term[rows] for term in vectors.terms), vectors.weights)
         ranked = _Ranked(tokens.select(rows), photos, found, columns, best, z)
-        answered = _verified(view, ranked, asked, CandidateScores(version, found, known), likeness)
+        answered = _verified(view, ranked, asked, CandidateScores(version, found, known), shift_monitor)
         for row, own in zip(rows.tolist(), answered, strict=True):
             hits[row] = own
     return hits
@@ -107,16 +117,18 @@ class _Ranked:
     standardised: np.ndarray
 
 
-def _verified(view: View, ranked: _Ranked, asked: Asked, own: CandidateScores, likeness: Likeness | None) -> list[Hits]:
+def _verified(
+    view: View, ranked: _Ranked, asked: Asked, own: CandidateScores, shift_monitor: DomainShiftMonitor | None
+) -> list[Hits]:
     """The hits, verified, with their confidence."""
     found, tokens = ranked.found, ranked.tokens
     patches = view.patches if asked.candidates else None
-    grid = None if patches is None else patches.grid_of(tokens)
+    grid = None if patches is None else patches.resolve_grid(tokens)
     pairs = None if patches is None or grid is None else PhotoPairs(patches, tokens, grid, found.ids)
     verified = reorder(ranked.columns, ranked.standardised, asked.width, asked.candidates, pairs)
-    if likeness is not None:
-        likeness.look(found.scorer, [ranked.photos], verified, np.arange(len(found)), found.ids)
-    confidence, sure = confidence_of(verified, own, asked.k)
+    if shift_monitor is not None:
+        shift_monitor.observe(found.scorer, [ranked.photos], verified, np.arange(len(found)), found.ids)
+    confidence, sure = compute_confidence(verified, own, asked.k)
     if not np.isfinite(confidence).all():
         raise BadMap(DAMAGED)
     hits = []
@@ -124,6 +136,8 @@ def _verified(view: View, ranked: _Ranked, asked: Asked, own: CandidateScores, l
         score = dict(zip(ranked.columns[row].tolist(), ranked.scores[row].tolist(), strict=True))
         first = verified.indices[row, : asked.k].tolist()
         told = zip(first, confidence[row].tolist(), verified.matches[row].tolist(), sure[row].tolist(), strict=False)
-        own_hits = (hit_of(found.records[i], score[i], trust, matches, is_sure) for i, trust, matches, is_sure in told)
-        hits.append(Hits(own_hits, place_of(verified, row, found.records, REACH)))
+        own_hits = (
+            make_hit(found.records[i], score[i], trust, matches, is_sure) for i, trust, matches, is_sure in told
+        )
+        hits.append(Hits(own_hits, locate_photo(verified, row, found.records, REACH)))
     return hits

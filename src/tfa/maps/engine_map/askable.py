@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Self
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import BadSpec, EngineConflict
-from tfa.maps.asking import Asking
+from tfa.maps.base_map import BaseMap
 from tfa.maps.engine_map.answers import Asked, hits_of
 from tfa.maps.engine_map.candidates import KnownScores, record_of
 from tfa.maps.engine_map.header import EngineHeader
@@ -17,18 +17,18 @@ from tfa.maps.engine_map.publish import AT_ONCE
 from tfa.maps.engine_map.sample_map import SampleMap
 from tfa.maps.engine_map.summary import facts_of_engine
 from tfa.maps.engine_map.versions import Version, Versions, View
-from tfa.maps.likeness import Likeness
 from tfa.maps.records import Hits, ImageRecord
+from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.state import MapState
-from tfa.maps.summary import in_short
-from tfa.maps.verification import Question, candidates_wanted
+from tfa.maps.summary import summarize_map
+from tfa.maps.verification import QueryParams, resolve_candidates
 from tfa.search.store import Store
 from tfa.search.stores import parsed, public
 
 UNSEEN_LIMIT = 0.2  # share of images not seen at fitting from which building again is advised
 
 
-class AskableEngineMap(Asking):
+class AskableEngineMap(BaseMap):
     """A map whose images live in a vector engine, as it is now: the header is looked at twice a second at most."""
 
     def __init__(
@@ -82,7 +82,7 @@ class AskableEngineMap(Asking):
     def __repr__(self) -> str:
         """As it was last looked at: a debugger that shows it does not ask the engine."""
         last = self._versions.last
-        return in_short(type(self).__name__, self.called, last.header.count, last.state)
+        return summarize_map(type(self).__name__, self.called, last.header.count, last.state)
 
     def prepare(self) -> None:
         """There is nothing to pack: reads what is needed to answer."""
@@ -90,22 +90,26 @@ class AskableEngineMap(Asking):
 
     # --- ask -----------------------------------------------------------------------------------------------------
 
-    def check(self, question: Question) -> None:
+    def check(self, question: QueryParams) -> None:
         view = self.view
         view.chosen(question.calibration)
-        candidates_wanted(question, view.state, view.patches)
+        resolve_candidates(question, view.state, compact=view.patches)
 
-    def hits(self, tokens: Tokens, question: Question, likeness: Likeness | None = None) -> list[Hits]:
+    def hits(
+        self, tokens: Tokens, question: QueryParams, shift_monitor: DomainShiftMonitor | None = None
+    ) -> list[Hits]:
         try:
-            return self._hits(self.view, tokens, question, likeness)
+            return self._hits(self.view, tokens, question, shift_monitor)
         except EngineConflict:  # the version was dropped while it was asked: twice replaced within half a second
-            return self._hits(self._versions.now(fresh=True), tokens, question, likeness)
+            return self._hits(self._versions.now(fresh=True), tokens, question, shift_monitor)
 
-    def _hits(self, view: View, tokens: Tokens, question: Question, likeness: Likeness | None) -> list[Hits]:
+    def _hits(
+        self, view: View, tokens: Tokens, question: QueryParams, shift_monitor: DomainShiftMonitor | None
+    ) -> list[Hits]:
         version = view.chosen(question.calibration)
-        candidates = candidates_wanted(question, view.state, view.patches, tokens)
+        candidates = resolve_candidates(question, view.state, tokens, view.patches)
         asked = Asked(question.k, candidates, question.where)
-        return hits_of(view, version, tokens, asked, self._scores_of(view, version), likeness)
+        return hits_of(view, version, tokens, asked, self._scores_of(view, version), shift_monitor)
 
     def _scores_of(self, view: View, version: Version) -> KnownScores:
         """What is remembered of a collection as it is."""

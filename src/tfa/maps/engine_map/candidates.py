@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfa.errors import BadMap, BadPositions
+from tfa.maps.database_scores import _NEAREST
 from tfa.maps.engine_map.rows import SpaceRows, ranks_of
 from tfa.maps.engine_map.versions import Version
-from tfa.maps.own_scores import NEAREST
 from tfa.maps.records import ImageRecord
 from tfa.method.scorer import Scorer
 from tfa.photos.positions import Position
@@ -111,7 +111,7 @@ class CandidateScores:
         version, scorer, records = self.version, self.found.scorer, self.found.records
         vectors = scorer.image_vectors(images)
         queries = query_of(version, vectors)
-        nearest, _ = version.collection.nearest(queries.astype(np.float32), NEAREST)
+        nearest, _ = version.collection.nearest(queries.astype(np.float32), _NEAREST)
         beside = fetched(version, nearest[nearest != NOBODY])
         scores = beside.scorer.rows.scores(vectors) - beside.scorer.bias
         own = np.array([products(scorer, one, scorer, one)[0, 0] for one in images[:, None]])

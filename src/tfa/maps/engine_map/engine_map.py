@@ -12,7 +12,7 @@ from tfa.base.config import CalibrationSpec
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap
-from tfa.maps.calibrate import calibrated_head
+from tfa.maps.calibrate import calibrate_head
 from tfa.maps.engine_map.answers import Asked, hits_of
 from tfa.maps.engine_map.askable import AskableEngineMap
 from tfa.maps.engine_map.calibrate import (
@@ -29,13 +29,13 @@ from tfa.maps.engine_map.from_place_map import DIMS, publish
 from tfa.maps.engine_map.publish import AT_ONCE, Publisher
 from tfa.maps.engine_map.sample_map import SampleMap
 from tfa.maps.engine_map.versions import Version, View
-from tfa.maps.expected_recall import expected_recall
-from tfa.maps.lookup import find_records, unique_files
-from tfa.maps.query import AskableMap
+from tfa.maps.expected_recall import estimate_recall
+from tfa.maps.lookup import drop_repeated_files, find_image_records
+from tfa.maps.query import ReadOnlyMap
 from tfa.maps.records import CalibrationReport, EditReport, ImageRecord
 from tfa.maps.state import DATABASE
-from tfa.maps.state_changes import records_of
-from tfa.maps.verification import Question, candidates_wanted
+from tfa.maps.state_changes import make_records
+from tfa.maps.verification import QueryParams, resolve_candidates
 from tfa.photos.as_files import Photos
 from tfa.photos.find_positions import Positions, find_positions
 from tfa.photos.images import find_images, nameable
@@ -55,7 +55,7 @@ class EngineMap(AskableEngineMap):
     @classmethod
     def build_from(
         cls,
-        place_map: AskableMap,
+        place_map: ReadOnlyMap,
         url: str,
         *,
         dims: int = DIMS,
@@ -89,10 +89,10 @@ class EngineMap(AskableEngineMap):
         added: doing it again adds the others.
         """
         skip_bad = self.options.skip_bad if skip_bad is None else skip_bad
-        paths = unique_files(find_images(photos))
+        paths = drop_repeated_files(find_images(photos))
         fresh, unnamed = nameable(paths, skip_bad=skip_bad)
         places, more = find_positions(fresh, None, positions)
-        encoded = self.encoded(fresh, skip_bad, progress)
+        encoded = self.encode_photos(fresh, skip_bad, progress)
         encoded = replace(encoded, skipped=[*unnamed, *encoded.skipped])
         where = dict(zip(fresh, places, strict=True))
         known = self.held(encoded.digests)
@@ -110,7 +110,7 @@ class EngineMap(AskableEngineMap):
         self, encoded: EncodedImages, places: Mapping[Path, Position | None], session: str | None = None
     ) -> EditReport:
         """Add photos that were encoded elsewhere, by the map's encoder, and that the map does not hold."""
-        records = records_of(encoded, places, first_id=0, fitted=False)
+        records = make_records(encoded, places, first_id=0, fitted=False)
         return self.add_records(encoded.tokens, records, session, encoded.skipped)
 
     def add_records(
@@ -143,7 +143,7 @@ class EngineMap(AskableEngineMap):
         names = {Path(one).name for one in photos if not isinstance(one, int)}
         if names:
             known |= {one.id: one for one in self.records() if os.path.basename(one.path) in names}
-        return find_records(list(known.values()), photos)
+        return find_image_records(list(known.values()), photos)
 
     # --- calibrate -----------------------------------------------------------------------------------------------
 
@@ -163,10 +163,10 @@ class EngineMap(AskableEngineMap):
             view = quiet_view(self._versions, publisher)
             apart = SampleMap(view, encoder=self.encoder)
             apart.options, apart.cache = self.options, self.cache
-            made = calibrated_head(apart, photos, name, budget, score, skip_bad, progress, self.held)
+            made = calibrate_head(apart, photos, name, budget, score, skip_bad, progress, self.held)
             state = replace(view.state, revision=publisher.next_version() - 1).with_calibration(made.head)
             version, _ = write_version(publisher, view, state, progress)
-            made = made.expecting(self._recall(replace(view, state=state), version, made.photos))
+            made = made.add_expected_recall(self._recall(replace(view, state=state), version, made.photos))
             state = replace(view.state, revision=publisher.version - 1).with_calibration(made.head)
             publish_version(publisher, view, state, version)
         self._versions.now(fresh=True)
@@ -174,10 +174,10 @@ class EngineMap(AskableEngineMap):
 
     def _recall(self, view: View, version: Version, photos: Tokens) -> Any:
         """What the calibrated map expects of photos like these, from its answers to them."""
-        candidates = candidates_wanted(Question(), view.state, view.patches, photos)
+        candidates = resolve_candidates(QueryParams(), view.state, photos, view.patches)
         answers = hits_of(view, version, photos, Asked(1, candidates), KnownScores())
         best = [hits[0] for hits in answers if hits]
-        return expected_recall([hit.confidence for hit in best], [hit.sure for hit in best], verified=bool(candidates))
+        return estimate_recall([hit.confidence for hit in best], [hit.sure for hit in best], verified=bool(candidates))
 
     def activate(self, name: str | None, progress: bool | Progress | None = None) -> str | None:
         """Let the calibration of that name answer; None lets the database-only head answer.

@@ -17,10 +17,10 @@ from tfa.maps.engine_map.patches import begin_patches, seal_patches, write_patch
 from tfa.maps.engine_map.publish import AT_ONCE, Publisher, VersionFacts
 from tfa.maps.engine_map.rows import SpaceRows, fit_reduction_of
 from tfa.maps.engine_map.skeleton import SAMPLE, write_skeleton
-from tfa.maps.query import AskableMap
+from tfa.maps.query import ReadOnlyMap
 from tfa.maps.state import DATABASE, MapState, NamedHead
-from tfa.maps.state_changes import duplicates_of
-from tfa.maps.verification import judge_head
+from tfa.maps.state_changes import find_duplicate_images
+from tfa.maps.verification import decide_admission
 from tfa.method.controllers.decisions import JudgedEvidence
 from tfa.method.controllers.judged import DATABASE_CARRIERS, INCUMBENT
 from tfa.method.second_order import SECOND_ORDER
@@ -31,7 +31,7 @@ DIMS = 1024  # numbers of a reduced vector, unless another is wanted
 
 
 def publish(
-    place_map: AskableMap,
+    place_map: ReadOnlyMap,
     publisher: Publisher,
     *,
     dims: int = DIMS,
@@ -123,7 +123,7 @@ def _best_second_order(state: MapState) -> tuple[NamedHead, str]:
     """Of the second-order heads that were judged the best, for a map whose judge chose another."""
     assert state.spaces is not None
     fitted_records = [record for record in state.images if record.fitted]
-    spec, same = HeadSpec.from_dict(state.spec), duplicates_of(fitted_records)
+    spec, same = HeadSpec.from_dict(state.spec), find_duplicate_images(fitted_records)
     fitted = state.spaces.fitted(len(fitted_records), spec, same)
     known = state.database.evidence["candidates"]
     judged = [one for one in DATABASE_CARRIERS if fitted.decisions(one).name in known]
@@ -131,7 +131,7 @@ def _best_second_order(state: MapState) -> tuple[NamedHead, str]:
     carrier = max(judged, key=lambda one: value[one]) if judged else INCUMBENT
     evidence = JudgedEvidence.from_dict(state.database.evidence)
     head = assemble_second_order(fitted, fitted.decisions(carrier), evidence)
-    verification = judge_head(head, state.compact)
+    verification = decide_admission(head, state.compact)
     named = NamedHead.of(
         DATABASE, head, state.database.replica, state.head.storage, verification=verification, spaces=state.spaces
     )

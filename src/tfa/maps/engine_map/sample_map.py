@@ -8,10 +8,10 @@ from typing import Any
 
 from tfa.encoders import Encoder
 from tfa.maps.engine_map.versions import View
-from tfa.maps.query import AskableMap
+from tfa.maps.query import ReadOnlyMap
 
 
-class SampleMap(AskableMap):
+class SampleMap(ReadOnlyMap):
     """The sampled images that still answer, with their patches; what is said of the map is said of all images."""
 
     def __init__(self, view: View, facts: Mapping[str, Any] | None = None, encoder: Encoder | None = None) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from tfa.errors import BadMap
 from tfa.maps.engine_map.documents import needed
 from tfa.maps.folder import reader, writer
-from tfa.maps.folder.header import HEADER
+from tfa.maps.folder.header import HEADER_FILE
 from tfa.maps.state import MapState, NamedHead
 from tfa.search.store import Store
 
@@ -41,17 +41,17 @@ def write_skeleton(folder: Path, state: MapState) -> None:
 def put_skeleton(store: Store, prefix: str, folder: Path) -> None:
     """Every file of a map's folder as a document, the header last."""
     names = sorted(path.name for path in folder.iterdir() if path.is_file())
-    if HEADER not in names:
-        raise BadMap(f"{folder} is not a map: it has no {HEADER}", folder)
-    for name in sorted(names, key=lambda name: name == HEADER):
+    if HEADER_FILE not in names:
+        raise BadMap(f"{folder} is not a map: it has no {HEADER_FILE}", folder)
+    for name in sorted(names, key=lambda name: name == HEADER_FILE):
         store.put(f"{prefix}{name}", (folder / name).read_bytes())
 
 
 def read_skeleton(store: Store, prefix: str) -> MapState:
     """The skeleton in a state; its arrays lie in a temporary file that goes with them."""
     keys = store.keys(prefix)
-    if f"{prefix}{HEADER}" not in keys:
-        raise BadMap(f"{prefix}{HEADER} is missing in the engine: the map is not whole; build it again")
+    if f"{prefix}{HEADER_FILE}" not in keys:
+        raise BadMap(f"{prefix}{HEADER_FILE} is missing in the engine: the map is not whole; build it again")
     with tempfile.TemporaryDirectory(prefix="tfa-skeleton-", ignore_cleanup_errors=True) as place:
         folder = Path(place) / "skeleton.tfa"
         folder.mkdir()
@@ -59,7 +59,7 @@ def read_skeleton(store: Store, prefix: str) -> MapState:
             name = key.removeprefix(prefix)
             if Path(name).name == name:
                 (folder / name).write_bytes(needed(store, key))
-        return reader.read(folder)  # mapped files outlive their names
+        return reader.read_map(folder)  # mapped files outlive their names
 
 
 def second_order_only(heads: Sequence[NamedHead]) -> list[NamedHead]:

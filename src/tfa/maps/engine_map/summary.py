@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfa.maps.engine_map.versions import View
-from tfa.maps.summary import facts_of
+from tfa.maps.summary import describe_map
 
 
 def facts_of_engine(view: View, name: str, url: str) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def facts_of_engine(view: View, name: str, url: str) -> dict[str, Any]:
         verification = {**size, **kept, **(view.state.database.verification or {})}
     before = header.before
     return {
-        **facts_of(view.state, [], None),
+        **describe_map(view.state, [], None),
         "name": name,
         "path": url,
         "revision": header.revision,

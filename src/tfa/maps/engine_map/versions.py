@@ -18,7 +18,7 @@ from tfa.maps.engine_map.header import EngineHeader, read_header
 from tfa.maps.engine_map.patches import read_patches
 from tfa.maps.engine_map.skeleton import read_skeleton
 from tfa.maps.state import MapState, NamedHead
-from tfa.maps.state_changes import with_duplicates
+from tfa.maps.state_changes import tie_duplicates
 from tfa.search.reduction import Moments, Reduction
 from tfa.search.store import Collection, Store
 from tfa.verification.patch_source import SourcedTokens
@@ -139,7 +139,7 @@ class Versions:
         return found
 
     def _skeleton(self, header: EngineHeader) -> MapState:
-        state = with_duplicates(read_skeleton(self.store, header.skeleton_folder))
+        state = tie_duplicates(read_skeleton(self.store, header.skeleton_folder))
         for head in state.heads:
             head.stored.scorer.prepare()
         return state

@@ -72,6 +72,6 @@ def _check_head(head: NamedHead, images: int, channels: int) -> None:
             _same(f"width of {where}", term.gallery.width, side.width if term.gamma is None else len(side.eigenvalues))
 
 
-def _same(what: str, found: Any, wanted: Any) -> None:
-    if found != wanted:
-        raise BadShape(f"{what}: {found}, must be {wanted}")
+def _same(what: str, actual: Any, expected: Any) -> None:
+    if actual != expected:
+        raise BadShape(f"{what}: {actual}, must be {expected}")

@@ -10,11 +10,11 @@ from tfa.base.json_shape import BadShape
 from tfa.base.reading import read_json
 from tfa.base.shell import command
 from tfa.errors import BadMap
-from tfa.maps.folder.schema import REDUCED_VERSION, VERSION, check_header
+from tfa.maps.folder.schema import FORMAT_VERSION, REDUCED_VERSION, check_header
 from tfa.maps.state import MapState
 
-HEADER = "map.json"
-FORMAT = "tfa-place-map"
+HEADER_FILE = "map.json"
+MAP_FORMAT = "tfa-place-map"
 AS_THEY_ARE = (
     "revision",
     "encoder",
@@ -25,53 +25,60 @@ AS_THEY_ARE = (
 )  # fields of a state that the header holds so
 
 
-def version_of(state: MapState) -> int:
+def choose_format_version(state: MapState) -> int:
     """The format version that a map is written in."""
-    return VERSION if state.head.reduced is None else REDUCED_VERSION
+    return FORMAT_VERSION if state.head.reduced is None else REDUCED_VERSION
 
 
 def is_map(path: Path) -> bool:
-    return (path / HEADER).is_file()
+    return (path / HEADER_FILE).is_file()
 
 
 def _again(folder: Path) -> str:
     return "build it again: " + command("tfa", "build", "PHOTOS", "--out", folder, "--force")
 
 
-def read_header(folder: Path) -> dict[str, Any]:
+def read_map_header(folder: Path) -> dict[str, Any]:
     """The header of a map, whole and of a version this release reads, with its digest."""
     if not folder.exists():
         raise BadMap(
             f"there is no map at {folder}; build one with: {command('tfa', 'build', 'PHOTOS', '--out', folder)}", folder
         )
     if not is_map(folder):
-        raise BadMap(f"{folder} is not a map: it has no {HEADER}", folder)
-    _refuse_link(folder / HEADER)
+        raise BadMap(f"{folder} is not a map: it has no {HEADER_FILE}", folder)
+    _refuse_link(folder / HEADER_FILE)
     try:
-        header = read_json(folder / HEADER)
+        header = read_json(folder / HEADER_FILE)
         kind, version = header["format"], header["format_version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadMap(f"{folder / HEADER} is not a readable header ({error}); build the map again", folder) from None
-    if kind != FORMAT:
+        raise BadMap(
+            f"{folder / HEADER_FILE} is not a readable header ({error}); build the map again", folder
+        ) from None
+    if kind != MAP_FORMAT:
         again = _again(folder)
-        raise BadMap(f"{folder} has the format {kind!r}, which no release reads (maps are {FORMAT!r}); {again}", folder)
-    if version not in (VERSION, REDUCED_VERSION):
-        older = isinstance(version, int) and version < VERSION
+        raise BadMap(
+            f"{folder} has the format {kind!r}, which no release reads (maps are {MAP_FORMAT!r}); {again}", folder
+        )
+    if version not in (FORMAT_VERSION, REDUCED_VERSION):
+        older = isinstance(version, int) and version < FORMAT_VERSION
         remedy = _again(folder) if older else "use a newer tfa-vpr"
         raise BadMap(
-            f"{folder} has format version {version}, this release reads {VERSION} and {REDUCED_VERSION}; {remedy}",
+            f"{folder} has format version {version}, this release reads {FORMAT_VERSION} and "
+            f"{REDUCED_VERSION}; {remedy}",
             folder,
         )
     try:
-        sound = header.get("digest") == digest_of(header)
+        sound = header.get("digest") == compute_digest(header)
     except (ValueError, RecursionError):  # not even JSON that we would write
         sound = False
     if not sound:
-        raise BadMap(f"{folder / HEADER} was edited or damaged: its digest does not match; build the map again", folder)
+        raise BadMap(
+            f"{folder / HEADER_FILE} was edited or damaged: its digest does not match; build the map again", folder
+        )
     try:
         check_header(header)
     except BadShape as error:
-        raise BadMap(f"{folder / HEADER} makes no sense: {error}; build the map again", folder) from None
+        raise BadMap(f"{folder / HEADER_FILE} makes no sense: {error}; build the map again", folder) from None
     return header
 
 
@@ -81,7 +88,7 @@ def _refuse_link(file: Path) -> None:
         raise BadMap(f"{file} is a link that leads out of the map; put the file itself there", file.parent)
 
 
-def digest_of(header: dict[str, Any]) -> str:
+def compute_digest(header: dict[str, Any]) -> str:
     """What a state of a map is known by; a revision's number comes again where a map is removed and built anew."""
     return sha256_of_json({key: value for key, value in header.items() if key != "digest"})
 

@@ -11,30 +11,30 @@ from tfa.base.files import BadFile, map_tensors
 from tfa.base.reading import read_json
 from tfa.errors import BadMap, BadPositions
 from tfa.maps.folder.consistency import check_records, check_state
-from tfa.maps.folder.header import AS_THEY_ARE, check_file, read_header
-from tfa.maps.folder.photo_paths import full_path, photo_root
+from tfa.maps.folder.header import AS_THEY_ARE, check_file, read_map_header
+from tfa.maps.folder.photo_paths import resolve_path, resolve_photo_root
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState, NamedHead
 from tfa.maps.stored_head import StoredHead
 from tfa.maps.stored_space import StoredSpaces
 from tfa.verification.patch_store import CompactTokens
 
-ATTEMPTS = 20  # headers read while other processes edit the map
+_ATTEMPTS = 20  # headers read while other processes edit the map
 
 
-def read(folder: Path, *, checksum: bool = False) -> MapState:
+def read_map(folder: Path, *, checksum: bool = False) -> MapState:
     """A map with its arrays memory-mapped. `checksum` compares every file with its sha256.
 
     What is missing may have been replaced by an edit since the header was read. If the header has changed, the map
     is read again.
     """
-    header = read_header(folder)
-    for attempt in range(ATTEMPTS):
+    header = read_map_header(folder)
+    for attempt in range(_ATTEMPTS):
         try:
             return _read(folder, header, checksum)
         except (BadMap, OSError):
-            again = read_header(folder)
-            if again == header or attempt == ATTEMPTS - 1:
+            again = read_map_header(folder)
+            if again == header or attempt == _ATTEMPTS - 1:
                 raise
             header = again
     raise AssertionError
@@ -52,9 +52,9 @@ def _read(folder: Path, header: dict[str, Any], checksum: bool) -> MapState:
             stored = StoredHead.from_tensors(entry["layout"], own, rows, spaces)
             heads.append(NamedHead.from_dict(entry, stored))
         here = str(folder.resolve())
-        root = photo_root(header["photos"], here)
+        root = resolve_photo_root(header["photos"], here)
         images = [
-            ImageRecord.from_dict({**record, "path": full_path(record["path"], root, here)})
+            ImageRecord.from_dict({**record, "path": resolve_path(record["path"], root, here)})
             for record in _read_records(folder, header)
         ]
         state = MapState(

@@ -35,19 +35,19 @@ from tfa.method.scorer import GLOBAL
 from tfa.method.second_order import SECOND_ORDER
 from tfa.search.reduction import LEAST_DIMS
 
-VERSION = 2
+FORMAT_VERSION = 2
 REDUCED_VERSION = 3  # of a map with reduced rows, which readers of version 2 do not know; all else is the same
-OF_HEADS, OF_SEGMENTS = ("head", "gallery"), ("images", "coordinates", "tokens")
-ROLES = (*OF_HEADS, "images", "vocabularies", "space", "coordinates", "compaction", "tokens")
-HEX = r"[0-9a-f]{64}"
-SHARE, COUNT, ANY = number(0, 1), integer(0, 10**9), number()
-STORAGE, CARRIER, ASSIGNMENT = one_of(*STORAGES), one_of(*CARRIERS), one_of(HARD, SOFT)
-THREE = listed(ANY, 3, 3)
-GRID = listed(integer(1, 10**5), 2, 2)
-REASONS = named(text())
+_OF_HEADS, _OF_SEGMENTS = ("head", "gallery"), ("images", "coordinates", "tokens")
+_ROLES = (*_OF_HEADS, "images", "vocabularies", "space", "coordinates", "compaction", "tokens")
+_HEX = r"[0-9a-f]{64}"
+_SHARE, _COUNT, _ANY = number(0, 1), integer(0, 10**9), number()
+_STORAGE, _CARRIER, _ASSIGNMENT = one_of(*STORAGES), one_of(*CARRIERS), one_of(HARD, SOFT)
+_THREE = listed(_ANY, 3, 3)
+_GRID = listed(integer(1, 10**5), 2, 2)
+_REASONS = named(text())
 
 
-def spec(kind: type[Spec]) -> Check:
+def _check_spec(kind: type[Spec]) -> Check:
     def check(value: Any, where: str) -> None:
         if type(value) is not dict:
             raise refuse(value, where, "an object")
@@ -59,7 +59,7 @@ def spec(kind: type[Spec]) -> Check:
     return check
 
 
-def by_field(choices: dict[str, Check], otherwise: Check) -> Check:
+def _check_by_field(choices: dict[str, Check], otherwise: Check) -> Check:
     """The check of the first field that is there."""
 
     def check(value: Any, where: str) -> None:
@@ -74,93 +74,98 @@ def _gamma(value: Any, where: str) -> None:
         raise refuse(value, where, f"null, {MEAN!r} or a number of 0.0 to 1.0")
 
 
-TERM = fields(
+_TERM = fields(
     {"weight": number(0), "side": integer(GLOBAL, 5), "gamma": _gamma, "member": integer(0, 2),
      "shares_anchors": boolean, "same_as": maybe(integer())}
 )  # fmt: skip
 
 
-STRENGTHS = fields({"rho": THREE, "alpha": THREE, "participation": THREE, "displacement": THREE, "c": ANY, "beta": ANY})
-SIGMAS = {"sigma_original": THREE, "sigma_partial": THREE, "sigma_tempered": THREE}
-PLAIN = {"admit_cls": boolean, "sigma_local": THREE, "sigma_cls": THREE, "carrier": CARRIER}
-DECISIONS = by_field(
+_STRENGTHS = fields(
+    {"rho": _THREE, "alpha": _THREE, "participation": _THREE, "displacement": _THREE, "c": _ANY, "beta": _ANY}
+)
+_SIGMAS = {"sigma_original": _THREE, "sigma_partial": _THREE, "sigma_tempered": _THREE}
+_PLAIN = {"admit_cls": boolean, "sigma_local": _THREE, "sigma_cls": _THREE, "carrier": _CARRIER}
+_DECISIONS = _check_by_field(
     {
         "representation": fields(
-            {"representation": one_of(SECOND_ORDER, HARD, SOFT), "carrier": CARRIER, "centring": boolean,
-             "score_calibrated": boolean, "c": SHARE, "beta": SHARE},
-            {name: either(THREE, listed(ANY, 0, 0)) for name in SIGMAS},
+            {"representation": one_of(SECOND_ORDER, HARD, SOFT), "carrier": _CARRIER, "centring": boolean,
+             "score_calibrated": boolean, "c": _SHARE, "beta": _SHARE},
+            {name: either(_THREE, listed(_ANY, 0, 0)) for name in _SIGMAS},
         ),
         "route": fields(
-            {**PLAIN, "route": one_of(HARD, SOFT, "mixture"), "soft_weight": SHARE, "local_weight": SHARE,
-             "strengths": named(fields({"c": SHARE, "beta": SHARE}), f"{HARD}|{SOFT}"), "score_calibrated": boolean}
+            {**_PLAIN, "route": one_of(HARD, SOFT, "mixture"), "soft_weight": _SHARE, "local_weight": _SHARE,
+             "strengths": named(fields({"c": _SHARE, "beta": _SHARE}), f"{HARD}|{SOFT}"), "score_calibrated": boolean}
         ),
     },
-    fields({**PLAIN, "assignment": ASSIGNMENT, "c": SHARE, "beta": SHARE}),
+    fields({**_PLAIN, "assignment": _ASSIGNMENT, "c": _SHARE, "beta": _SHARE}),
 )  # fmt: skip
-JUDGEMENT = fields({"value": ANY, "error": ANY, "difference": ANY, "difference_error": ANY})
-EVIDENCE = by_field(
+_JUDGEMENT = fields({"value": _ANY, "error": _ANY, "difference": _ANY, "difference_error": _ANY})
+_EVIDENCE = _check_by_field(
     {
         "kind": fields(
-            {"photos": COUNT, "kind": text(), "incumbent": text(), "candidates": named(JUDGEMENT),
-             "strengths": named(STRENGTHS), "reasons": REASONS},
+            {"photos": _COUNT, "kind": text(), "incumbent": text(), "candidates": named(_JUDGEMENT),
+             "strengths": named(_STRENGTHS), "reasons": _REASONS},
             None, anything,
         ),
-        "target_images": fields({"reasons": REASONS, "candidates": named(named(either(ANY, THREE)))}, None, anything),
+        "target_images": fields(
+            {"reasons": _REASONS, "candidates": named(named(either(_ANY, _THREE)))}, None, anything
+        ),
     },
     fields(
-        {"pseudo_queries": COUNT, "assignments": named(STRENGTHS, f"{HARD}|{SOFT}"), "reasons": REASONS,
-         "candidates": named(fields({"support": ANY, "agreement": THREE}, None, anything))},
+        {"pseudo_queries": _COUNT, "assignments": named(_STRENGTHS, f"{HARD}|{SOFT}"), "reasons": _REASONS,
+         "candidates": named(fields({"support": _ANY, "agreement": _THREE}, None, anything))},
         None, anything,
     ),
 )  # fmt: skip
-CALIBRATION = fields(
-    {"given": COUNT, "used": COUNT, "budget": integer(), "score": boolean, "digests": listed(text(HEX)),
+_CALIBRATION = fields(
+    {"given": _COUNT, "used": _COUNT, "budget": integer(), "score": boolean, "digests": listed(text(_HEX)),
      "revision": integer(1)},
-    {"expected_recall": fields({"share": SHARE, "low": SHARE, "high": SHARE, "sure": SHARE, "photos": COUNT})},
+    {"expected_recall": fields({"share": _SHARE, "low": _SHARE, "high": _SHARE, "sure": _SHARE, "photos": _COUNT})},
     anything,
 )  # fmt: skip
-JUDGED = fields(
-    {"admitted": boolean, "favours_candidates": ANY, "needed": ANY, "photos": COUNT, "reason": text()},
-    {"usual_evidence": maybe(ANY)}, anything,
+_JUDGED = fields(
+    {"admitted": boolean, "favours_candidates": _ANY, "needed": _ANY, "photos": _COUNT, "reason": text()},
+    {"usual_evidence": maybe(_ANY)}, anything,
 )  # fmt: skip
-SIDE = by_field(
+_SIDE = _check_by_field(
     {"space": fields({"assignment": one_of(SECOND_ORDER), "space": integer(0, 2)})},
     fields(
-        {"assignment": ASSIGNMENT, "temperature": number(1e-9),
-         "geometry": maybe(fields({"grand_mean": ANY, "participation": number(0)}))}
+        {"assignment": _ASSIGNMENT, "temperature": number(1e-9),
+         "geometry": maybe(fields({"grand_mean": _ANY, "participation": number(0)}))}
     ),
 )  # fmt: skip
-LAYOUT = fields(
-    {"storage": STORAGE, "sides": listed(SIDE, 1, 6), "terms": listed(TERM, 1, 99)},
-    {"reduction": fields({"dims": integer(LEAST_DIMS, 10**6), "mean_bias": ANY})},
+_LAYOUT = fields(
+    {"storage": _STORAGE, "sides": listed(_SIDE, 1, 6), "terms": listed(_TERM, 1, 99)},
+    {"reduction": fields({"dims": integer(LEAST_DIMS, 10**6), "mean_bias": _ANY})},
 )
-HEAD = fields(
+_HEAD = fields(
     {"name": text(r"[A-Za-z0-9_-]+"), "saw": one_of("database", "target"), "replica": one_of(0, ENSEMBLE),
-     "calibration": maybe(CALIBRATION), "verification": maybe(JUDGED), "decisions": DECISIONS, "evidence": EVIDENCE,
-     "layout": LAYOUT}
+     "calibration": maybe(_CALIBRATION), "verification": maybe(_JUDGED), "decisions": _DECISIONS, "evidence": _EVIDENCE,
+     "layout": _LAYOUT}
 )  # fmt: skip
-FILE = fields(
-    {"name": text(r"[A-Za-z0-9_-]+\.(safetensors|json)"), "role": one_of(*ROLES), "head": maybe(text()),
-     "bytes": integer(), "sha256": text(HEX)}
+_FILE = fields(
+    {"name": text(r"[A-Za-z0-9_-]+\.(safetensors|json)"), "role": one_of(*_ROLES), "head": maybe(text()),
+     "bytes": integer(), "sha256": text(_HEX)}
 )  # fmt: skip
-ENCODER = fields(
+_ENCODER = fields(
     {"id": text(), "fingerprint": text(), "channels": integer(1, 10**6), "global_channels": maybe(integer(1, 10**6)),
-     "grid": GRID, "weights": maybe(text())}
+     "grid": _GRID, "weights": maybe(text())}
 )  # fmt: skip
-SPACE = fields({"storage": STORAGE, "count": integer(1, 3), "strengths": STRENGTHS, **SIGMAS})
-HEADER_FIELDS = fields(
+_SPACE = fields({"storage": _STORAGE, "count": integer(1, 3), "strengths": _STRENGTHS, **_SIGMAS})
+_HEADER_FIELDS = fields(
     {"format": text(), "format_version": integer(), "tfa_version": text(), "revision": integer(1, 10**15),
-     "photos": fields({"root": maybe(text()), "from_map": maybe(text())}), "encoder": ENCODER, "spec": spec(HeadSpec),
-     "head_kind": one_of(*HEADS), "space": maybe(SPACE),
-     "verification": maybe(fields({"spec": spec(VerifySpec), "grid": GRID})), "heads": listed(HEAD, 1),
+     "photos": fields({"root": maybe(text()), "from_map": maybe(text())}), "encoder": _ENCODER,
+     "spec": _check_spec(HeadSpec),
+     "head_kind": one_of(*HEADS), "space": maybe(_SPACE),
+     "verification": maybe(fields({"spec": _check_spec(VerifySpec), "grid": _GRID})), "heads": listed(_HEAD, 1),
      "active": text(), "segments": listed(integer(1, 10**9), 1), "removed": listed(integer()),
-     "next_id": integer(0, 10**15), "files": listed(FILE, 1), "digest": text(HEX)}
+     "next_id": integer(0, 10**15), "files": listed(_FILE, 1), "digest": text(_HEX)}
 )  # fmt: skip
 
 
 def check_header(header: Any) -> None:
     """Every field by itself, then what fields say of each other. Raises BadShape."""
-    HEADER_FIELDS(header, "the header")
+    _HEADER_FIELDS(header, "the header")
     names = [head["name"] for head in header["heads"]]
     if names[0] != DATABASE or len(set(names)) != len(names) or header["active"] not in names:
         raise BadShape(f"heads {names}, active {header['active']!r}")

@@ -19,9 +19,23 @@ from tfa.base.files import Written, make_folder, saying_what_ran_out, write_json
 from tfa.base.held import OwnFolder
 from tfa.base.open_folder import OpenFolder
 from tfa.errors import BadMap
-from tfa.maps.folder.header import AS_THEY_ARE, FORMAT, HEADER, digest_of, is_map, read_header, version_of
-from tfa.maps.folder.litter import files_before, last_revision, remove_beside, remove_others, remove_unborn
-from tfa.maps.folder.photo_paths import photo_facts, stored_path
+from tfa.maps.folder.cleanup import (
+    find_last_revision,
+    list_current_files,
+    remove_beside,
+    remove_failed_edit,
+    remove_others,
+)
+from tfa.maps.folder.header import (
+    AS_THEY_ARE,
+    HEADER_FILE,
+    MAP_FORMAT,
+    choose_format_version,
+    compute_digest,
+    is_map,
+    read_map_header,
+)
+from tfa.maps.folder.photo_paths import describe_photo_folder, shorten_path
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState
 from tfa.version import __version__
@@ -43,8 +57,8 @@ def write_new(path: Path, state: MapState, *, overwrite: bool) -> MapState:
     if path.exists() and not is_map(path):
         raise BadMap(f"{path} exists and is not a map; it is not overwritten", path)
     if path.exists():
-        with editing(path) as held:
-            return write_all(held, replace(state, revision=last_revision(held) + 1))
+        with hold_for_edit(path) as held:
+            return write_all(held, replace(state, revision=find_last_revision(held) + 1))
     with saying_what_ran_out(path):
         make_folder(path.parent)
         remove_beside(path)
@@ -76,7 +90,7 @@ def _rename_folder(folder: Path, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def editing(path: Path, digest: str | None = None) -> Iterator[OpenFolder]:
+def hold_for_edit(path: Path, digest: str | None = None) -> Iterator[OpenFolder]:
     """Hold the map for an edit of the state with that `digest`; None takes whatever is there.
 
     Whoever holds or has changed the map already is not overwritten. What an edit wrote that then fails is deleted.
@@ -84,7 +98,7 @@ def editing(path: Path, digest: str | None = None) -> Iterator[OpenFolder]:
     """
     with saying_what_ran_out(path), _opened(path) as folder:
         _lock(folder)
-        if digest is not None and read_header(path)["digest"] != digest:
+        if digest is not None and read_map_header(path)["digest"] != digest:
             raise BadMap(f"{path} was changed by another process since it was loaded; load it again", path)
         try:
             _check_there(folder)  # and therefore was, when its header was read
@@ -129,14 +143,14 @@ def _check_there(folder: OpenFolder) -> None:
 
 def _remove_failed(folder: OpenFolder) -> None:
     with contextlib.suppress(BadMap, OSError):
-        revision = int(read_header(folder.path)["revision"])
+        revision = int(read_map_header(folder.path)["revision"])
         _check_there(folder)
-        remove_unborn(folder, revision)
+        remove_failed_edit(folder, revision)
 
 
-def numbered(folder: OpenFolder, state: MapState) -> MapState:
+def number_revision(folder: OpenFolder, state: MapState) -> MapState:
     """The state with a revision beyond everything on disk; that of its own unless an edit was given up."""
-    return replace(state, revision=max(state.revision, last_revision(folder) + 1))
+    return replace(state, revision=max(state.revision, find_last_revision(folder) + 1))
 
 
 def write_all(folder: OpenFolder, state: MapState) -> MapState:
@@ -195,7 +209,7 @@ def _segment(folder: OpenFolder, state: MapState, first_row: int) -> list[dict[s
 
 def _record(image: ImageRecord, root: str | None, here: str) -> dict[str, Any]:
     """An image in the list; one that belongs to no session says nothing of it."""
-    kept = {**image.to_dict(), "path": stored_path(image.path, root, here)}
+    kept = {**image.to_dict(), "path": shorten_path(image.path, root, here)}
     return {name: value for name, value in kept.items() if name != "session" or value is not None}
 
 
@@ -205,7 +219,7 @@ def _tensors(
     """Write a file of tensors, of the head of that name or of none; its entry in the header."""
     name = "" if head in (None, DATABASE) else f"{head}{suffix}-"
     path = folder.path / f"{role}-{name}r{state.revision:06d}.safetensors"
-    return _entry(path, write_tensors(path, tensors, {"format": FORMAT, "role": role}, folder), role, head)
+    return _entry(path, write_tensors(path, tensors, {"format": MAP_FORMAT, "role": role}, folder), role, head)
 
 
 def _entry(path: Path, written: Written, role: str, head: str | None) -> dict[str, Any]:
@@ -217,13 +231,13 @@ def commit(folder: OpenFolder, state: MapState) -> MapState:
 
     A reader that has the header before still finds its files.
     """
-    kept = {HEADER, *files_before(folder), *(entry["name"] for entry in state.files)}
+    kept = {HEADER_FILE, *list_current_files(folder), *(entry["name"] for entry in state.files)}
     header = {
-        "format": FORMAT,
-        "format_version": version_of(state),
+        "format": MAP_FORMAT,
+        "format_version": choose_format_version(state),
         "tfa_version": __version__,
         **{key: getattr(state, key) for key in AS_THEY_ARE},
-        "photos": photo_facts(state.photo_root, str(folder.path.resolve())),
+        "photos": describe_photo_folder(state.photo_root, str(folder.path.resolve())),
         "space": None if state.spaces is None else state.spaces.to_dict(),
         "verification": None if state.compact is None else state.compact.to_dict(),
         "heads": [head.to_dict() for head in state.heads],
@@ -231,7 +245,7 @@ def commit(folder: OpenFolder, state: MapState) -> MapState:
         "removed": sorted(state.removed),
         "files": list(state.files),
     }
-    digest = digest_of(header)
-    write_json(folder.path / HEADER, {**header, "digest": digest}, folder)
+    digest = compute_digest(header)
+    write_json(folder.path / HEADER_FILE, {**header, "digest": digest}, folder)
     remove_others(folder, kept)
     return replace(state, digest=digest)

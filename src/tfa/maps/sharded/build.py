@@ -43,7 +43,7 @@ from tfa.maps.sharded.sum_passes import AddUpDescriptors, AddUpVectors, added_mo
 from tfa.maps.sharded.work_folder import WorkFolder
 from tfa.maps.sharded.work_items import Done, Group, named
 from tfa.maps.state import DATABASE, MapState
-from tfa.maps.state_changes import encoder_facts
+from tfa.maps.state_changes import describe_encoder
 from tfa.method.principal_axes import principal_axes
 from tfa.method.second_order_space import MAX_RANK
 from tfa.search.reduction import Moments
@@ -161,7 +161,7 @@ class _Build:
         known = self.folder.read("fit")
         if known is not None:
             try:
-                state = reader.read(path, checksum=True)
+                state = reader.read_map(path, checksum=True)
                 self.notes += known.facts["notes"]
                 return state
             except (BadMap, OSError):
@@ -171,7 +171,7 @@ class _Build:
         if len(payload) < 2:
             raise NoImages(f"a map needs at least 2 photos, of the sample {len(payload)} can be read")
         tokens = sample_tokens(results, self.encoder.grid)
-        facts = encoder_facts(self.encoder, self.encoding.options.weights)
+        facts = describe_encoder(self.encoder, self.encoding.options.weights)
         records = records_from(payload, range(len(payload)))
         state, notes = fit_sample(
             tokens, records, facts, self.map_spec, self.spec, self.encoding.options.device, self.runner.progress

@@ -17,8 +17,8 @@ from tfa.maps.folder import reader
 from tfa.maps.sharded.photo_list import Shard
 from tfa.maps.sharded.work_folder import Result, WorkFolder
 from tfa.maps.sharded.work_items import Done, KeptPass, named
-from tfa.maps.stored_rows import INTEGERS, stored_rows
-from tfa.maps.stored_space import halves_of
+from tfa.maps.stored_rows import INTEGERS, round_rows
+from tfa.maps.stored_space import half_whiten_coordinates
 from tfa.method.principal_axes import PrincipalAxes
 from tfa.method.scorer import Scorer
 from tfa.search.quantised_rows import QuantisedRows
@@ -37,8 +37,8 @@ class Project(KeptPass[Shard]):
         payload = described.facts["payload"]
         tensors: dict[str, np.ndarray] = {}
         if payload:
-            halves, lengths = halves_of(axes.coordinates(described["descriptors"]), axes.eigenvalues)
-            rows = stored_rows(halves.astype(np.float32), INTEGERS, wide=False)
+            halves, lengths = half_whiten_coordinates(axes.coordinates(described["descriptors"]), axes.eigenvalues)
+            rows = round_rows(halves.astype(np.float32), INTEGERS, wide=False)
             assert isinstance(rows, QuantisedRows)
             tensors = row_tensors(SpaceRows((rows,), (lengths,)))
         return tensors, {"payload": payload}
@@ -69,7 +69,7 @@ def rows_of_shard(kept: Result) -> SpaceRows:
 @lru_cache(maxsize=1)
 def head_of(folder: WorkFolder, skeleton: str) -> Scorer:
     """The head that answers, from the skeleton in the work folder."""
-    return reader.read(folder.path / skeleton).chosen().stored.scorer
+    return reader.read_map(folder.path / skeleton).chosen().stored.scorer
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps.engine_map.from_place_map import second_order_state
 from tfa.maps.fit_map import fit_map
-from tfa.maps.folder.photo_paths import common_folder
+from tfa.maps.folder.photo_paths import find_common_folder
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState
-from tfa.maps.state_changes import new_state
+from tfa.maps.state_changes import make_state
 from tfa.maps.stored_head import StoredHead
 from tfa.maps.stored_space import SIGMAS, StoredSpaces
 from tfa.method.branch import DatabaseSplit
@@ -28,7 +28,7 @@ from tfa.method.principal_axes import PrincipalAxes
 from tfa.method.second_order_head import FittedSpaces, assemble_second_order, measured
 from tfa.method.second_order_space import sample_space
 from tfa.photos.positions import Position
-from tfa.verification.judged_head import not_judged, pseudo_limited
+from tfa.verification.judged_head import limit_pseudo_queries, make_unjudged_evidence
 
 FACTS = ("rho", "participation", "displacement")
 
@@ -64,7 +64,7 @@ def fit_sample(
 ) -> tuple[MapState, list[str]]:
     """The map of the sample, always with a second-order head, and notes for the user."""
     fitted = fit_map(tokens, map_spec, spec, device, progress)
-    state, more = second_order_state(new_state(fitted, map_spec, records, encoder))
+    state, more = second_order_state(make_state(fitted, map_spec, records, encoder))
     return state, [*fitted.notes, *more]
 
 
@@ -78,15 +78,15 @@ def in_space_of_all(
     """
     assert state.spaces is not None
     spec, [old] = HeadSpec.from_dict(state.spec), state.spaces.spaces
-    split = DatabaseSplit.of(len(descriptors), pseudo_limited(spec))
+    split = DatabaseSplit.of(len(descriptors), limit_pseudo_queries(spec))
     space = sample_space(axes, descriptors, old.side.patch_directions, split, backend_for(device), Spill())
     fitted = _with_others(measured(spec, (space,), "float32"), state.spaces)
     decisions = fitted.decisions(state.database.decisions["carrier"])
-    head = assemble_second_order(fitted, decisions, not_judged(fitted, decisions))
+    head = assemble_second_order(fitted, decisions, make_unjudged_evidence(fitted, decisions))
     spaces = StoredSpaces.of(fitted, 0, state.head.storage)
     stored = StoredHead.of(head, 0, state.head.storage, spaces)
     named = replace(state.database, stored=stored, decisions=decisions.to_dict())
-    root = common_folder([record.path for record in records])
+    root = find_common_folder([record.path for record in records])
     return replace(state, heads=(named,), spaces=spaces, images=records, next_id=next_id, photo_root=root, compact=None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfa.method.evidence.rows import EPSILON, NOBODY
+from tfa.method.evidence.rows import EPSILON, NO_ANSWER
 
 RESAMPLES = 1000  # ours: the paper does not state how many
 
@@ -15,7 +15,7 @@ def information(tops: np.ndarray, images: int) -> np.ndarray:
     p(j|q) is the share of constructions that answer j; p(j) its mean over queries. A retriever that always
     answers the same has p(j|q) = p(j) and no information, however well its constructions agree.
     """
-    tops = tops[:, (tops != NOBODY).all(axis=0)]  # a query with no answer counts in no statistic
+    tops = tops[:, (tops != NO_ANSWER).all(axis=0)]  # a query with no answer counts in no statistic
     constructions, queries = tops.shape
     scale = np.log(min(queries, images)) if min(queries, images) > 1 else 0.0
     if scale == 0.0:
@@ -51,7 +51,7 @@ def interval(values: np.ndarray) -> tuple[float, float]:
 
 def extreme_support(tops: np.ndarray, images: int) -> float:
     """H = √( (O/M) / (p_max · M) ) of pooled top-1 answers: punishes unused gallery and a dominant hub alike."""
-    pooled = tops[tops != NOBODY]
+    pooled = tops[tops != NO_ANSWER]
     most = min(tops.shape[1], images)
     if not len(pooled):
         return 0.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-NOBODY = -1  # the top-1 of a pseudo query all of whose gallery is masked
+NO_ANSWER = -1  # the top-1 of a pseudo query all of whose gallery is masked
 EPSILON = 1e-12
 Masked = tuple[np.ndarray, np.ndarray]  # (row, column) of entries that may not be answered
 
@@ -41,7 +41,7 @@ def standardised(scores: np.ndarray, ranked: np.ndarray) -> np.ndarray:
 class RowFacts:
     """What is kept of a block of score rows `p m`: everything the controllers need of it."""
 
-    top: np.ndarray  # index of the best unmasked image; ties to the smaller index; NOBODY if all are masked
+    top: np.ndarray  # index of the best unmasked image; ties to the smaller index; NO_ANSWER if all are masked
     spread: np.ndarray  # population standard deviation over unmasked images
     peak: np.ndarray  # z-score of the best
 
@@ -56,13 +56,13 @@ def row_facts(scores: np.ndarray, masked: Masked | None = None) -> RowFacts:
     answers = _unmasked(scores, masked) > 0
     top = scores.argmax(axis=1)
     best = np.where(answers, scores[np.arange(len(scores)), top], mean)
-    return RowFacts(np.where(answers, top, NOBODY), spread, z_scores(best, mean, spread))
+    return RowFacts(np.where(answers, top, NO_ANSWER), spread, z_scores(best, mean, spread))
 
 
 def row_tops(scores: np.ndarray, masked: Masked) -> np.ndarray:
     """The top-1 of each row as `row_facts` gives it, and nothing else. `scores` is overwritten."""
     scores[masked] = -np.inf
-    return np.where(_unmasked(scores, masked) > 0, scores.argmax(axis=1), NOBODY)
+    return np.where(_unmasked(scores, masked) > 0, scores.argmax(axis=1), NO_ANSWER)
 
 
 def _unmasked(scores: np.ndarray, masked: Masked | None) -> np.ndarray:

@@ -12,7 +12,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from tfa.method.evidence.rows import NOBODY
+from tfa.method.evidence.rows import NO_ANSWER
 
 PAIRS = ((0, 1), (0, 2), (1, 2))
 SAME = 1 - 5e-13  # cosine from which two float64 descriptors count as one
@@ -57,7 +57,7 @@ def support(tops: np.ndarray) -> float:
 
 def supports(tops: np.ndarray) -> tuple[int, ...]:
     """The number of distinct top-1 images under each construction."""
-    return tuple(len(np.unique(row[row != NOBODY])) for row in tops)
+    return tuple(len(np.unique(row[row != NO_ANSWER])) for row in tops)
 
 
 def agreement(tops: np.ndarray) -> tuple[float, float, float]:
@@ -66,7 +66,7 @@ def agreement(tops: np.ndarray) -> tuple[float, float, float]:
 
 
 def _agreement(one: np.ndarray, other: np.ndarray) -> float:
-    counted = (one != NOBODY) & (other != NOBODY)
+    counted = (one != NO_ANSWER) & (other != NO_ANSWER)
     return float((one == other)[counted].mean()) if counted.any() else 0.0
 
 

@@ -59,7 +59,7 @@ function showAnswer(answer) {
   hits = answer.hits;
   const head = answer.calibration ? `calibrated to ${answer.calibration}` : "not calibrated";
   const best = `confidence ${number(answer.confidence, 2)}`;
-  const adapted = answer.session ? `, adapted by ${count(answer.adapted_by, "photo")} of ${answer.session}` : "";
+  const adapted = answer.session ? `, adapted by ${count(answer.adaptation_photos, "photo")} of ${answer.session}` : "";
   const isLost = typeof answer.lost === "number" && answer.lost > answer.confidence;
   const none = isLost
     ? `Lost${adapted}: that this frame shows no place of the map has probability ${number(answer.lost, 2)}. Give it the next frame.`

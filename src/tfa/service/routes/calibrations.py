@@ -15,8 +15,8 @@ from tfa.base.config import CalibrationSpec
 from tfa.base.progress import Progress
 from tfa.maps import CalibrationReport
 from tfa.maps.calibrate import check_request
-from tfa.maps.expected_recall import in_words
-from tfa.maps.summary import differences
+from tfa.maps.expected_recall import format_expected_recall
+from tfa.maps.summary import list_differences
 from tfa.service.audit import asker_of
 from tfa.service.auth import editing, reading
 from tfa.service.bodies import body_schema, read_photos
@@ -119,8 +119,8 @@ def _reported(
     return {
         **dataclasses.asdict(report),
         "skipped": skipped,
-        "in_words": None if report.expected_recall is None else in_words(report.expected_recall),
-        "differences": differences(before, report.decisions),
+        "in_words": None if report.expected_recall is None else format_expected_recall(report.expected_recall),
+        "differences": list_differences(before, report.decisions),
         "revision": revision,
     }
 

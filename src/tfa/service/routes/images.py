@@ -11,7 +11,7 @@ from fastapi import Query, Request
 from fastapi.responses import Response
 
 from tfa.errors import BadPositions
-from tfa.maps.confirmed import iso
+from tfa.maps.confirmed import format_time
 from tfa.photos.positions import Position
 from tfa.service.auth import editing, reading
 from tfa.service.bodies import body_schema, read_photos
@@ -42,7 +42,7 @@ async def list_images(
                 **record.to_dict(),
                 "image": Path(record.path).name,
                 "image_url": image_url(live, record.id),
-                "last_confirmed": iso(live.last_confirmed(record)),
+                "last_confirmed": format_time(live.last_confirmed(record)),
             }
             for record in shown
         ],

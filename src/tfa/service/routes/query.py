@@ -10,9 +10,9 @@ from fastapi import Request
 
 from tfa.base.config import ONLY_SURE
 from tfa.errors import TfaError
-from tfa.maps.records import Answer, of_all
+from tfa.maps.records import Answer, describe_hits
 from tfa.maps.state import DATABASE
-from tfa.maps.verification import Question
+from tfa.maps.verification import QueryParams
 from tfa.search.store import Region, Where
 from tfa.service.auth import reading, refusals, who
 from tfa.service.bodies import body_schema, read_photo, read_photos
@@ -60,14 +60,14 @@ async def query_batch(request: Request, service: Running, live: Chosen) -> dict[
     return {"answers": answers}
 
 
-Asked = tuple[Question, SessionKey | None, bool]  # of the next photo: a question, its camera, is it of a drive?
+Asked = tuple[QueryParams, SessionKey | None, bool]  # of the next photo: a question, its camera, is it of a drive?
 
 
 def _asked(request: Request, live: Served, fields: QueryFields) -> Asked:
     """What the request wants to know; the impossible is refused before a photo is decoded."""
     region = None if fields.region is None else Region(*fields.region)
     where = Where(tuple(fields.sessions), region) if fields.sessions or region is not None else None
-    question = Question(fields.k, fields.calibration, fields.verify, fields.candidates, where)
+    question = QueryParams(fields.k, fields.calibration, fields.verify, fields.candidates, where)
     live.check(question)
     if fields.session is None:
         return question, None, False
@@ -85,8 +85,8 @@ async def _start(service: Service, live: Served, upload: Upload, asked: Asked) -
 
 async def _answer(live: Served, query: Future[QueryResult], fields: QueryFields) -> dict[str, Any]:
     result = await answer_of(query)
-    told = Answer("", result.hits, result.confidence, None, **of_all(result.hits))
-    told = told.unless_doubtful(ONLY_SURE if fields.sure else fields.min_confidence)
+    told = Answer("", result.hits, result.confidence, None, **describe_hits(result.hits))
+    told = told.withhold_below(ONLY_SURE if fields.sure else fields.min_confidence)
     return {
         "hits": [  # a path may have been written on another system: this kind knows both separators
             {**hit.to_dict(), "image": PureWindowsPath(hit.image).name, "image_url": image_url(live, hit.id)}
@@ -96,10 +96,10 @@ async def _answer(live: Served, query: Future[QueryResult], fields: QueryFields)
         "sure": told.sure,
         "verified": told.verified,
         "place": None if told.place is None else told.place.to_dict(),
-        "no_place": told.no_place,
+        "place_missing": told.place_missing,
         "calibration": None if result.head == DATABASE else result.head,
         "session": fields.session,
-        "adapted_by": result.adapted_by,
+        "adaptation_photos": result.adaptation_photos,
         "lost": result.lost,
         "seconds": result.seconds,
     }

@@ -12,13 +12,13 @@ from tfa.method.scorer import Scorer
 from tfa.search.engine import Engine
 from tfa.search.exact import ExactEngine
 
-NEAREST = 16  # images searched for the one that is most like an image, beside its copies
-AT_ONCE = 64  # images searched at a time
-SAMPLED = 1000  # images whose scores stand for all, where an engine does not know their mean
+_NEAREST = 16  # images searched for the one that is most like an image, beside its copies
+_IMAGES_PER_SEARCH = 64  # images searched at a time
+_SAMPLED_IMAGES = 1000  # images whose scores stand for all, where an engine does not know their mean
 
 
-class OwnScores:
-    """Scores between images `m`, which stand in `rows` of the gallery. What was looked at once is remembered."""
+class DatabaseScores:
+    """Scores between images `m`, which stand in `rows` of the gallery. Results are cached."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class OwnScores:
         self._first = self.rows if scorer.duplicates is None else scorer.duplicates[self.rows]
         self._ids = np.arange(len(self.rows)) if ids is None else ids
         self._engine = engine or ExactEngine(scorer.rows, self._ids, self.rows)
-        self._known = np.full((2, len(self.rows)), np.nan)
+        self._mean_best = np.full((2, len(self.rows)), np.nan)
 
     def between(self, images: np.ndarray, others: np.ndarray) -> np.ndarray:
         """S(a, c) `a c`, float64."""
@@ -43,27 +43,27 @@ class OwnScores:
 
         The maximum is over the NEAREST images that the engine finds: where scores have a bias, those of most score.
         """
-        unknown = np.unique(images[np.isnan(self._known[0, images])])
-        for start in range(0, len(unknown), AT_ONCE):
-            self._look(unknown[start : start + AT_ONCE])
-        mean, best = self._known[:, images]
+        unknown = np.unique(images[np.isnan(self._mean_best[0, images])])
+        for start in range(0, len(unknown), _IMAGES_PER_SEARCH):
+            self._look(unknown[start : start + _IMAGES_PER_SEARCH])
+        mean, best = self._mean_best[:, images]
         return mean, best
 
     def _look(self, images: np.ndarray) -> None:
         scorer, first, count = self.scorer, self._first[images], len(self.rows)
-        found = self._engine.search(scorer.image_vectors(first), NEAREST)
+        found = self._engine.search(scorer.image_vectors(first), _NEAREST)
         columns = np.searchsorted(self._ids, found.ids)
         bias, other = scorer.bias[self._first], self._first[columns] != first[:, None]
         own = np.array([self._products(one, one)[0, 0] for one in first[:, None]])
         scores = np.where(other, found.scores - bias[columns], -np.inf)
         if found.mean is None:
-            sample = np.unique(np.linspace(0, count - 1, min(count, SAMPLED)).astype(np.int64))
+            sample = np.unique(np.linspace(0, count - 1, min(count, _SAMPLED_IMAGES)).astype(np.int64))
             mean = self._products(first, self._first[sample]).mean(axis=1)
         else:
             mean = found.mean - bias.mean()
         # Itself is taken out of the mean. If all that was found are copies, it is as like itself as anything else.
-        self._known[0, images] = (mean * count - own) / max(count - 1, 1)
-        self._known[1, images] = np.where(other.any(axis=1), scores.max(axis=1), own)
+        self._mean_best[0, images] = (mean * count - own) / max(count - 1, 1)
+        self._mean_best[1, images] = np.where(other.any(axis=1), scores.max(axis=1), own)
 
     def _products(self, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
         vectors, galleries = self.scorer.image_vectors(rows), self.scorer.rows

@@ -15,48 +15,48 @@ from pathlib import Path
 
 from tfa.base.held import tidy
 from tfa.base.open_folder import OpenFolder
-from tfa.maps.folder.header import HEADER
+from tfa.maps.folder.header import HEADER_FILE
 
-OURS = re.compile(
+MAP_FILE_NAME = re.compile(
     r"\.?((head|gallery|images|tokens|compaction|vocabularies|space|coordinates)-([A-Za-z0-9_-]+-)?r(?P<revision>\d+)"
     r"|map\.json)\."
 )  # names of files we may delete
 
 
-def last_revision(folder: OpenFolder) -> int:
+def find_last_revision(folder: OpenFolder) -> int:
     """The highest revision of the header and of any file, so that no number comes twice.
 
     From names and from a header that may be damaged, so that a damaged map can be overwritten too.
     """
-    named = [OURS.match(name) for name in folder.names()]
+    named = [MAP_FILE_NAME.match(name) for name in folder.names()]
     numbers = [int(one["revision"]) for one in named if one and one["revision"]]
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        numbers.append(int(json.loads(folder.read(HEADER))["revision"]))
+        numbers.append(int(json.loads(folder.read(HEADER_FILE))["revision"]))
     return max(numbers, default=0)
 
 
-def files_before(folder: OpenFolder) -> list[str]:
+def list_current_files(folder: OpenFolder) -> list[str]:
     """The files of the header that is about to be replaced; none if there is none, or a damaged one."""
     try:
-        return [str(entry["name"]) for entry in json.loads(folder.read(HEADER))["files"]]
+        return [str(entry["name"]) for entry in json.loads(folder.read(HEADER_FILE))["files"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return []
 
 
-def remove_others(folder: OpenFolder, kept: Collection[str]) -> None:
+def remove_others(folder: OpenFolder, keep: Collection[str]) -> None:
     """Delete older revisions, and what a killed writer left. The edit is done: what cannot be deleted now stays."""
     with contextlib.suppress(OSError):
         for name in folder.names():
-            if name not in kept and OURS.match(name):
+            if name not in keep and MAP_FILE_NAME.match(name):
                 with contextlib.suppress(OSError):
                     folder.remove(name)
 
 
-def remove_unborn(folder: OpenFolder, revision: int) -> None:
+def remove_failed_edit(folder: OpenFolder, revision: int) -> None:
     """Delete what an edit wrote that then failed: files beyond the header's `revision`, and temporary ones."""
     with contextlib.suppress(OSError):
         for name in folder.names():
-            named = OURS.match(name)
+            named = MAP_FILE_NAME.match(name)
             if named and (name.startswith(".") or int(named["revision"] or 0) > revision):
                 with contextlib.suppress(OSError):
                     folder.remove(name)
@@ -64,4 +64,8 @@ def remove_unborn(folder: OpenFolder, revision: int) -> None:
 
 def remove_beside(path: Path) -> None:
     """Delete folders beside the map `path` that a save was writing when it was killed."""
-    tidy(path.parent, f".{escape(path.name)}.*", lambda name: name == HEADER or OURS.match(name) is not None)
+    tidy(
+        path.parent,
+        f".{escape(path.name)}.*",
+        lambda name: name == HEADER_FILE or MAP_FILE_NAME.match(name) is not None,
+    )

@@ -1,4 +1,4 @@
-"""Asking a map of any kind: photos or tokens in, answers out. Which images are found, and how, its kind knows."""
+"""The base of every map: encodes photos and turns hits into answers; its subclasses find the hits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder, load_encoder
 from tfa.errors import BadImage, BadSpec, BadWeights
-from tfa.maps.expected_recall import Answers
-from tfa.maps.likeness import Likeness
-from tfa.maps.records import Answer, Fused, Hits, of_all
+from tfa.maps.expected_recall import AnswerList
+from tfa.maps.records import Answer, Fused, Hits, describe_hits
+from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.state import MapState
-from tfa.maps.verification import Question
+from tfa.maps.verification import QueryParams
 from tfa.photos.as_files import Photos, listed
 from tfa.photos.check import check_photos
 from tfa.photos.given import Photo, name_of
@@ -25,11 +25,11 @@ from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import encode
 from tfa.search.store import Where
 
-QUERY_BATCH = 8  # photos encoded at a time
+_QUERY_BATCH = 8  # photos encoded at a time
 
 
-class Asking(ABC):
-    """A map with its encoder: what asking it has in common, whatever holds its images."""
+class BaseMap(ABC):
+    """Encodes photos and answers queries; a subclass holds the images and finds the hits."""
 
     state: MapState  # heads and encoder; what else it holds depends on the kind of map
 
@@ -51,12 +51,12 @@ class Asking(ABC):
         """Images that answer."""
 
     @abstractmethod
-    def check(self, question: Question) -> None:
+    def check(self, params: QueryParams) -> None:
         """Refuse what cannot be answered, before photos are read."""
 
     @abstractmethod
-    def hits(self, tokens: Tokens, question: Question, likeness: Likeness | None = None) -> list[Hits]:
-        """The hits of each photo, verified where the question wants it; `likeness` looks at the photos."""
+    def hits(self, tokens: Tokens, params: QueryParams, shift_monitor: DomainShiftMonitor | None = None) -> list[Hits]:
+        """Find the hits of each photo, verified as `params` says; `shift_monitor` observes the photos."""
 
     @property
     def calibrations(self) -> list[str]:
@@ -70,17 +70,17 @@ class Asking(ABC):
     @property
     def encoder(self) -> Encoder:
         """The map's encoder, loaded when first needed and checked to be the one the map was built with."""
-        wanted = self.state.encoder
+        expected = self.state.encoder
         if self._encoder is None:
-            given = self.options
+            options = self.options
             self._encoder = load_encoder(
-                wanted["id"], weights=given.weights or wanted["weights"], device=given.device, threads=given.threads,
-                fast=given.fast, progress=self._progress, model=wanted["fingerprint"],
+                expected["id"], weights=options.weights or expected["weights"], device=options.device,
+                threads=options.threads, fast=options.fast, progress=self._progress, model=expected["fingerprint"],
             )  # fmt: skip
         # One model, in whatever arithmetic: what was mapped in float32 may be queried by a robot in integers.
-        if self._encoder.model != wanted["fingerprint"]:
+        if self._encoder.model != expected["fingerprint"]:
             other, self._encoder = self._encoder, None
-            raise BadWeights(_another_encoder(wanted, other))
+            raise BadWeights(_explain_other_encoder(expected, other))
         return self._encoder
 
     def query(
@@ -96,14 +96,14 @@ class Asking(ABC):
     ) -> Hits:
         """The k most likely places of a photo: a path, its bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
 
-        There are none if the best is below `min_confidence`; "sure" asks for sure answers. `calibration` names the
+        There are none if the best is below `min_confidence`; "sure" admits sure answers only. `calibration` names the
         one to use; None is the map's active one, "none" the database-only head. `verify` says whether the best
         `candidates` are verified by their patches; None is as was admitted. `where` says which images may answer, by
         session and region; None lets all answer. `hits.place` is where they say together that it was taken.
         """
-        question, least = Question(k, calibration, verify, candidates, where), checked_share(min_confidence)
-        [answer] = self._answers([photo], question, strict=True)
-        return answer.unless_doubtful(least).as_hits
+        params, least = QueryParams(k, calibration, verify, candidates, where), check_min_confidence(min_confidence)
+        [answer] = self._answers([photo], params, strict=True)
+        return answer.withhold_below(least).as_hits
 
     def query_many(
         self,
@@ -116,19 +116,19 @@ class Asking(ABC):
         verify: bool | None = None,
         candidates: Candidates | None = None,
         where: Where | None = None,
-    ) -> Answers[Answer]:
+    ) -> AnswerList[Answer]:
         """Answers for many photos or a folder of them, and what they say together (`Answers`).
 
         One that cannot be read gets an answer that says so.
         """
-        answers, question = Answers[Answer](), Question(k, calibration, verify, candidates, where)
-        likeness = Likeness.of(self.state.chosen(calibration))
-        several, min_confidence = listed(photos), checked_share(min_confidence)
+        answers, params = AnswerList[Answer](), QueryParams(k, calibration, verify, candidates, where)
+        shift_monitor = DomainShiftMonitor.for_head(self.state.chosen(calibration))
+        several, min_confidence = listed(photos), check_min_confidence(min_confidence)
         with as_progress(progress).task("querying", len(several), "photos") as task:
-            for answer in self._answers(several, question, strict=False, likeness=likeness):
-                answers.append(answer.unless_doubtful(min_confidence))
+            for answer in self._answers(several, params, strict=False, shift_monitor=shift_monitor):
+                answers.append(answer.withhold_below(min_confidence))
                 task.advance()
-        answers.notice = likeness.notice(self.called)
+        answers.notice = shift_monitor.warning(self.called)
         return answers
 
     def query_tokens(
@@ -145,32 +145,32 @@ class Asking(ABC):
 
         Where it was admitted, photos are verified if the grid of their patches is known or is the map's.
         """
-        return self.hits(tokens, Question(k, calibration, verify, candidates, where))
+        return self.hits(tokens, QueryParams(k, calibration, verify, candidates, where))
 
     def _answers(
         self,
         photos: Sequence[Photo],
-        question: Question,
+        params: QueryParams,
         strict: bool,
-        likeness: Likeness | None = None,
+        shift_monitor: DomainShiftMonitor | None = None,
     ) -> Iterator[Answer]:
-        self.check(question)  # what cannot be answered is refused before photos are read
-        for named, tokens in self.encoded_batches(photos, strict):
-            hits_of_readable = iter([] if tokens is None else self.hits(tokens, question, likeness))
+        self.check(params)  # what cannot be answered is refused before photos are read
+        for named, tokens in self.encode_batches(photos, strict):
+            hits_of_readable = iter([] if tokens is None else self.hits(tokens, params, shift_monitor))
             for name, error in named:
-                yield answer_of(name, next(hits_of_readable) if error is None else Hits(fused=Fused(None)), error)
+                yield build_answer(name, next(hits_of_readable) if error is None else Hits(fused=Fused(None)), error)
 
-    def encoded_batches(
+    def encode_batches(
         self, photos: Sequence[Photo], strict: bool = False
     ) -> Iterator[tuple[list[tuple[str, str | None]], Tokens | None]]:
         """Photos a few at a time: the name of each with why it cannot be read, and the tokens of those that can.
 
         One that cannot be read is an error if `strict`. The encoder is loaded when the first one could be read.
         """
-        for start in range(0, len(photos), QUERY_BATCH):
+        for start in range(0, len(photos), _QUERY_BATCH):
             images: list[Any] = []
             named: list[tuple[str, str | None]] = []
-            for photo in photos[start : start + QUERY_BATCH]:
+            for photo in photos[start : start + _QUERY_BATCH]:
                 try:
                     images.append(as_rgb(photo))
                     named.append((name_of(photo), None))
@@ -180,7 +180,7 @@ class Asking(ABC):
                     named.append((name_of(photo), str(error)))
             yield named, Tokens(*self.encoder.encode(images), grid=self.encoder.grid) if images else None
 
-    def encoded(
+    def encode_photos(
         self, paths: Sequence[Path], skip_bad: bool | None, progress: bool | Progress | None = None
     ) -> EncodedImages:
         """Photos to take into the map or to calibrate it with; `skip_bad` is that of the map's options if None."""
@@ -190,11 +190,12 @@ class Asking(ABC):
         return encode(paths, self.encoder, cache=self.cache, skip_bad=skip_bad, batch_size=size, progress=progress)
 
 
-def _another_encoder(wanted: Mapping[str, Any], other: Encoder) -> str:
+def _explain_other_encoder(expected: Mapping[str, Any], other: Encoder) -> str:
     built = (
-        f"this map was built with {wanted['id']} (fingerprint {wanted['fingerprint'][:12]}…), but {other.id} was loaded"
+        f"this map was built with {expected['id']} (fingerprint {expected['fingerprint'][:12]}…), "
+        f"but {other.id} was loaded"
     )
-    name = getattr(other, "names", {}).get(wanted["fingerprint"])
+    name = getattr(other, "names", {}).get(expected["fingerprint"])
     if name is None:
         return f"{built} with other weights or preprocessing; give the map's own weights with --weights"
     return (
@@ -203,12 +204,12 @@ def _another_encoder(wanted: Mapping[str, Any], other: Encoder) -> str:
     )
 
 
-def answer_of(name: str, hits: Hits, error: str | None = None) -> Answer:
-    """The answer of a photo's hits."""
-    return Answer(name, hits, hits[0].confidence if hits else 0.0, error, **of_all(hits))
+def build_answer(name: str, hits: Hits, error: str | None = None) -> Answer:
+    """Build the answer to a photo from its hits."""
+    return Answer(name, hits, hits[0].confidence if hits else 0.0, error, **describe_hits(hits))
 
 
-def checked_share(min_confidence: LeastConfidence) -> LeastConfidence:
+def check_min_confidence(min_confidence: LeastConfidence) -> LeastConfidence:
     if min_confidence == ONLY_SURE or (not isinstance(min_confidence, str) and 0 <= min_confidence <= 1):
         return min_confidence
     raise BadSpec(f"min_confidence={min_confidence!r} is not allowed: must be between 0 and 1, or {ONLY_SURE!r}")

@@ -26,48 +26,49 @@ from tfa.method.scorer import GLOBAL, Scorer
 from tfa.search.engine import QueryVectors
 from tfa.verification.reranking import UNVERIFIED, Verified
 
-KEPT = 256  # photos: the last ones
-FEWEST, FEWEST_CENTRED = 16, 64
-UNLIKE, FEWEST_PAIRS = 0.05, 8
-COMMON, EVIDENCE = 0.25, 0.5
+WINDOW_PHOTOS = 256  # photos: the last ones
+MIN_PHOTOS, MIN_PHOTOS_CENTERED = 16, 64
+_MAX_ANSWER_SIMILARITY, _MIN_PAIRS = 0.05, 8
+COMMON_LIMIT, _EVIDENCE_LIMIT = 0.25, 0.5
 
 
-class Likeness:
-    """Of the last photos that one head answered."""
+class DomainShiftMonitor:
+    """Detects photos that are unlike those a head was made for, from the last photos it answered."""
 
     def __init__(self, usual_evidence: float | None = None, *, centred: bool = False) -> None:
         """`usual_evidence` of usual photos, None if not known; `centred` on other photos than the map's?"""
-        self._usual, self._fewest = usual_evidence, FEWEST_CENTRED if centred else FEWEST
-        self._photos: deque[tuple[np.ndarray, np.ndarray, int]] = deque(maxlen=KEPT)  # φ, φ of the answer, the answer
-        self._evidence: deque[float] = deque(maxlen=KEPT)
+        self._usual, self._fewest = usual_evidence, MIN_PHOTOS_CENTERED if centred else MIN_PHOTOS
+        # φ of the photo, φ of its answer, the answer
+        self._photos: deque[tuple[np.ndarray, np.ndarray, int]] = deque(maxlen=WINDOW_PHOTOS)
+        self._evidence: deque[float] = deque(maxlen=WINDOW_PHOTOS)
 
     @classmethod
-    def of(cls, head: NamedHead) -> Likeness:
-        """For photos that a head of a map answers."""
+    def for_head(cls, head: NamedHead) -> DomainShiftMonitor:
+        """Make the monitor of photos that a head of a map answers."""
         usual = (head.verification or {}).get("usual_evidence")
         return cls(usual, centred=any(side.shift is not None for side in head.stored.scorer.sides))
 
-    def look(
+    def observe(
         self,
         scorer: Scorer,
         photos: Sequence[QueryVectors],
-        found: Verified,
+        ranked: Verified,
         rows: np.ndarray,
         ids: np.ndarray | None = None,
     ) -> None:
-        """At photos that the scorer answered; images `found` stand in `rows` of the gallery.
+        """Take in photos that the scorer answered; images `ranked` stand in `rows` of the gallery.
 
         `ids` are what the images are known by, where rows of a gallery are others the next time.
         """
-        first = rows[found.indices[:, 0]]
-        known_by = first if ids is None else ids[found.indices[:, 0]]
-        coordinates = [half_whitened(scorer, some) for some in photos]
-        theirs = half_whitened(scorer, scorer.image_vectors(first))
+        first = rows[ranked.indices[:, 0]]
+        known_by = first if ids is None else ids[ranked.indices[:, 0]]
+        coordinates = [half_whiten(scorer, some) for some in photos]
+        theirs = half_whiten(scorer, scorer.image_vectors(first))
         if theirs is not None:
             ours = np.concatenate([some for some in coordinates if some is not None])
             self._photos.extend(zip(ours, theirs, known_by.tolist(), strict=True))
-        compared = (found.matches != UNVERIFIED).any(axis=1)
-        self._evidence.extend(np.sqrt(found.evidence[compared].max(axis=1, initial=0.0)).tolist())
+        compared = (ranked.matches != UNVERIFIED).any(axis=1)
+        self._evidence.extend(np.sqrt(ranked.evidence[compared].max(axis=1, initial=0.0)).tolist())
 
     @property
     def common(self) -> float | None:
@@ -75,8 +76,8 @@ class Likeness:
         if len(self._photos) < self._fewest:
             return None
         ours, theirs, answers = (np.array(column) for column in zip(*self._photos, strict=True))
-        pairs = np.triu(answers[:, None] != answers, 1) & (theirs @ theirs.T <= UNLIKE)
-        return float((ours @ ours.T)[pairs].mean()) if pairs.sum() >= FEWEST_PAIRS else None
+        pairs = np.triu(answers[:, None] != answers, 1) & (theirs @ theirs.T <= _MAX_ANSWER_SIMILARITY)
+        return float((ours @ ours.T)[pairs].mean()) if pairs.sum() >= _MIN_PAIRS else None
 
     @property
     def evidence(self) -> float | None:
@@ -85,12 +86,12 @@ class Likeness:
             return None
         return float(np.median(self._evidence)) / self._usual
 
-    def notice(self, name: str = "MAP") -> str | None:
-        """A sentence with advice if the photos are unlike what the head was made for; `name` is that of the map."""
+    def warning(self, name: str = "MAP") -> str | None:
+        """Return a sentence with advice if the photos are unlike those the head was made for; `name` is the map."""
         common, evidence, reasons = self.common, self.evidence, []
-        if common is not None and common >= COMMON:
-            reasons.append(f"photos of unlike places have {common:.2f} in common, {COMMON} or more is a shift")
-        if evidence is not None and evidence < EVIDENCE:
+        if common is not None and common >= COMMON_LIMIT:
+            reasons.append(f"photos of unlike places have {common:.2f} in common, {COMMON_LIMIT} or more is a shift")
+        if evidence is not None and evidence < _EVIDENCE_LIMIT:
             reasons.append(f"they share {evidence:.0%} of the usual evidence with the map")
         if not reasons:
             return None
@@ -100,7 +101,7 @@ class Likeness:
         )
 
 
-def half_whitened(scorer: Scorer, vectors: QueryVectors) -> np.ndarray | None:
+def half_whiten(scorer: Scorer, vectors: QueryVectors) -> np.ndarray | None:
     """φ of γ = ½, `q r` float32, from what a second-order scorer compares (its first side); None of other scorers."""
     for term, features in zip(scorer.terms, vectors.terms, strict=True):
         side = None if term.side == GLOBAL else scorer.sides[term.side]
