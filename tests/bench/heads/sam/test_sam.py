@@ -211,13 +211,13 @@ def test_prompts_and_drawings_are_those_of_transformers(tiny):
     assert (logits[0] - logits[1]).abs().max() > 1e-3  # masks differ
 
 
-def test_masks_are_enlarged_to_the_padded_square_and_the_image_in_it():
+def test_masks_are_enlarged_to_the_padded_image_and_the_image_in_it():
     ramp = torch.arange(16.0).expand(1, 16, 16)  # along x
-    enlarged = enlarge(ramp, 64, (32, 48), (16, 12))
+    enlarged = enlarge(ramp, 16, (32, 48), (16, 12))
     # Pixel x of the image lies at 2x + 1 of the square's edges, which is (2x + 1) / 4 − 1/2 of the logits.
     assert enlarged.shape == (1, 12, 16)
     np.testing.assert_allclose(enlarged[0, 5, 1:], (2 * np.arange(1, 16) + 1) / 4 - 0.5, atol=1e-5)
-    np.testing.assert_allclose(enlarge(ramp.mT, 64, (32, 48), (16, 12))[0, 1:, 3], np.arange(1, 12) + 0.0, atol=1e-5)
+    np.testing.assert_allclose(enlarge(ramp.mT, 16, (32, 48), (16, 12))[0, 1:, 3], np.arange(1, 12) + 0.0, atol=1e-5)
 
 
 def test_stability_compares_two_thresholds():

@@ -111,14 +111,17 @@ class SamSegmenter:
         masks = [np.zeros((0, image.height, image.width), dtype=bool)]
         ious = [np.zeros(0, np.float32)]
         embedded = self._sam.vision_encoder(torch.from_numpy(pixels)[None].to(self.device))[0]
+        patch = self.side // embedded.shape[3]
+        # The rest is padding. Enlarging interpolates towards the next cell, so one more than the image covers is drawn.
+        columns, rows = (-(-length // patch) + 1 for length in inside)
         points = torch.from_numpy(grid_points(prompting.points_per_side, inside)).to(self.device)
         for some in points.split(_POINTS_AT_ONCE):
             iou, tokens, images = prompt(self._sam, embedded, some)
             confident = iou > prompting.least_iou
             if not confident.any():
                 continue
-            logits = draw(self._sam, tokens, images, confident)
-            large = enlarge(logits, self.side, inside, image.size).cpu().numpy()
+            logits = draw(self._sam, tokens, images[..., :rows, :columns], confident)
+            large = enlarge(logits, patch, inside, image.size).cpu().numpy()
             stable = stability(large, prompting.stability_offset) >= prompting.least_stability
             masks.append(large[stable] > 0)
             ious.append(iou[confident].cpu().numpy()[stable])
@@ -164,13 +167,14 @@ def draw(sam: Any, tokens: Tensor, images: Tensor, chosen: Tensor) -> Tensor:
     return logits[chosen[rows]]
 
 
-def enlarge(logits: Tensor, side: int, inside: tuple[int, int], size: tuple[int, int]) -> Tensor:
-    """Resize logits `s h w` as published: to the padded square, cut to the image in it, to the image's size.
+def enlarge(logits: Tensor, patch: int, inside: tuple[int, int], size: tuple[int, int]) -> Tensor:
+    """Resize logits `s h w`, four a cell, as published: to input pixels, cut to the image in them, to the image's size.
 
-    `inside` and `size` are (width, height).
+    `inside` and `size` are (width, height); cells have `patch` input pixels a side.
     """
-    square = interpolate(logits[:, None], (side, side), mode="bilinear", align_corners=False)
-    image = square[..., : inside[1], : inside[0]]
+    pixels = tuple(length * patch // 4 for length in logits.shape[1:])
+    padded = interpolate(logits[:, None], pixels, mode="bilinear", align_corners=False)
+    image = padded[..., : inside[1], : inside[0]]
     return interpolate(image, size[::-1], mode="bilinear", align_corners=False)[:, 0]
 
 
