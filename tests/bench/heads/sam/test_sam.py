@@ -18,12 +18,12 @@ from tests.fakes import random_image
 from tfa.bench.heads.peers.sam import (
     MaskSettings,
     boxes_of,
-    draw,
+    draw_masks,
     enlarge,
     grid_points,
     load_sam,
-    prepare,
-    prompt,
+    prepare_square,
+    prompt_points,
     read_sam,
     sized_config,
     stability,
@@ -186,7 +186,7 @@ def test_an_unknown_size_and_a_missing_file_say_what_is_allowed(tmp_path):
 
 def test_the_image_is_scaled_normalised_and_padded():
     colour = (10, 20, 30)
-    pixels, inside = prepare(Image.new("RGB", (40, 20), colour), 64)
+    pixels, inside = prepare_square(Image.new("RGB", (40, 20), colour), 64)
     assert inside == (64, 32)
     mean, std = np.array([123.675, 116.28, 103.53]), np.array([58.395, 57.12, 57.375])  # ImageNet's
     assert np.allclose(pixels[:, 31, 63], (np.array(colour) - mean) / std)
@@ -203,10 +203,10 @@ def test_prompts_and_drawings_are_those_of_transformers(tiny):
     image = torch.randn(1, 16, 8, 8, generator=torch.Generator().manual_seed(1))
     points = torch.rand(5, 2, generator=torch.Generator().manual_seed(2)) * 32
     expected = sam(image_embeddings=image, input_points=points[None, :, None], multimask_output=True)
-    iou, tokens, images = prompt(sam, image, points)
+    iou, tokens, images = prompt_points(sam, image, points)
     torch.testing.assert_close(iou, expected.iou_scores[0], atol=1e-6, rtol=1e-5)
     chosen = torch.tensor([[1, 1, 1], [0, 0, 0], [0, 1, 0], [1, 0, 1], [0, 0, 1]], dtype=torch.bool)
-    logits = draw(sam, tokens, images, chosen)
+    logits = draw_masks(sam, tokens, images, chosen)
     torch.testing.assert_close(logits, expected.pred_masks[0][chosen], atol=1e-5, rtol=1e-4)
     assert (logits[0] - logits[1]).abs().max() > 1e-3  # masks differ
 

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from tests.bench.heads.trained import layouts
 from tests.bench.heads.trained.tiny import LAYOUTS, random_weights, tensors_of, unwrapped
-from tfa.bench.heads.trained.checkpoints import build_model, load_model, read_checkpoint
+from tfa.bench.heads.trained.checkpoints import build_trained_model, load_model, read_checkpoint
 from tfa.bench.heads.trained.systems import SYSTEMS, published_file
 from tfa.errors import BadWeights, WeightsMissing
 
@@ -172,7 +172,7 @@ def without(layout: layouts.Layout, part: str) -> dict[str, torch.Tensor]:
 )
 def test_a_published_model_that_lacks_its_last_block_is_not_taken_for_a_shorter_one(head, layout, part, missing):
     with pytest.raises(BadWeights) as caught:
-        build_model(SYSTEMS[head], unwrapped(without(layout, part)), Path("cut.pth"))
+        build_trained_model(SYSTEMS[head], unwrapped(without(layout, part)), Path("cut.pth"))
     assert missing in str(caught.value)
 
 

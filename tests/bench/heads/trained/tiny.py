@@ -10,7 +10,7 @@ import torch
 
 from tests.bench.heads.trained import layouts
 from tests.bench.heads.trained.layouts import Layout
-from tfa.bench.heads.trained.checkpoints import build_model
+from tfa.bench.heads.trained.checkpoints import build_trained_model
 from tfa.bench.heads.trained.models import ImageModel
 from tfa.bench.heads.trained.systems import SYSTEMS
 
@@ -63,7 +63,7 @@ def unwrapped(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def model_of(name: str, tensors: dict[str, torch.Tensor] | None = None) -> ImageModel:
-    return build_model(SYSTEMS[name], unwrapped(tensors or tensors_of(name)), Path("tiny.pth"))
+    return build_trained_model(SYSTEMS[name], unwrapped(tensors or tensors_of(name)), Path("tiny.pth"))
 
 
 def arrays(tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:

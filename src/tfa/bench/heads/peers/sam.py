@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 from transformers import SamConfig, SamModel
 
-from tfa.bench.heads.peers.segments import reduced
+from tfa.bench.heads.peers.segments import reduce_image
 from tfa.bench.heads.peers.tiny_vit import TinyViT, TinyViTSizes
 from tfa.bench.heads.trained.checkpoints import check_finite, read_checkpoint
 from tfa.encoders.weights import as_float32
@@ -31,7 +31,7 @@ from tfa.photos.images import resize
 _T = TypeVar("_T")
 
 _MEAN, _STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
-_POINTS_AT_ONCE = 4  # The decoder holds about 30 MB for each; more points per batch are slower on a CPU.
+_POINTS_AT_ONCE = 4  # Each has a 4 MB image of its own in the decoder; batches of 8 were slower on a CPU.
 
 # Width, blocks, attention heads and the blocks with global attention of each published size.
 SAM_SIZES = {
@@ -106,8 +106,8 @@ class SamSegmenter:
     def segment(self, image: Image.Image) -> np.ndarray:
         """Return boolean masks `s h w` at the reduced resolution, most confident first; there may be none."""
         prompting = self.prompting
-        image = reduced(image, prompting.longest)
-        pixels, inside = prepare(image, self.side)
+        image = reduce_image(image, prompting.longest)
+        pixels, inside = prepare_square(image, self.side)
         masks = [np.zeros((0, image.height, image.width), dtype=bool)]
         ious = [np.zeros(0, np.float32)]
         embedded = self._sam.vision_encoder(torch.from_numpy(pixels)[None].to(self.device))[0]
@@ -116,11 +116,11 @@ class SamSegmenter:
         columns, rows = (-(-length // patch) + 1 for length in inside)
         points = torch.from_numpy(grid_points(prompting.points_per_side, inside)).to(self.device)
         for some in points.split(_POINTS_AT_ONCE):
-            iou, tokens, images = prompt(self._sam, embedded, some)
+            iou, tokens, images = prompt_points(self._sam, embedded, some)
             confident = iou > prompting.least_iou
             if not confident.any():
                 continue
-            logits = draw(self._sam, tokens, images[..., :rows, :columns], confident)
+            logits = draw_masks(self._sam, tokens, images[..., :rows, :columns], confident)
             large = enlarge(logits, patch, inside, image.size).cpu().numpy()
             stable = stability(large, prompting.stability_offset) >= prompting.least_stability
             masks.append(large[stable] > 0)
@@ -129,8 +129,8 @@ class SamSegmenter:
         return candidates[suppress(boxes_of(candidates), np.concatenate(ious), prompting.most_overlap)]
 
 
-def prompt(sam: Any, embedded: Tensor, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Run the mask decoder up to its masks, which cost as much again and which most points do not need.
+def prompt_points(sam: Any, embedded: Tensor, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Run the mask decoder up to its masks, so that only confident ones are drawn.
 
     Args:
         embedded: the image from the vision encoder, `1 c h w`.
@@ -156,8 +156,8 @@ def prompt(sam: Any, embedded: Tensor, points: Tensor) -> tuple[Tensor, Tensor, 
     return iou, tokens[:, 0, 2 : 1 + decoder.num_mask_tokens], images
 
 
-def draw(sam: Any, tokens: Tensor, images: Tensor, chosen: Tensor) -> Tensor:
-    """Draw the masks that `chosen` (`p 3`, boolean) selects from the outputs of `prompt`: logits `s 4h 4w`."""
+def draw_masks(sam: Any, tokens: Tensor, images: Tensor, chosen: Tensor) -> Tensor:
+    """Draw the masks that `chosen` (`p 3`, boolean) selects from the outputs of `prompt_points`: logits `s 4h 4w`."""
     decoder, rows = sam.mask_decoder, chosen.any(dim=1)
     upscaled = decoder.activation(decoder.upscale_layer_norm(decoder.upscale_conv1(images[rows])))
     upscaled = decoder.activation(decoder.upscale_conv2(upscaled))
@@ -200,7 +200,7 @@ def read_mobile_sam(
     return SamSegmenter("MobileSAM", *loaded, prompting, device)
 
 
-def prepare(image: Image.Image, side: int) -> tuple[np.ndarray, tuple[int, int]]:
+def prepare_square(image: Image.Image, side: int) -> tuple[np.ndarray, tuple[int, int]]:
     """float32 `3 side side`, the image in its upper left corner, and its (width, height) there."""
     scale = side / max(image.size)
     inside = (max(int(image.width * scale + 0.5), 1), max(int(image.height * scale + 0.5), 1))

@@ -24,7 +24,7 @@ from tfa.photos.images import resize
 
 _CACHE_REVISION = 1  # changes with how masks are made from equal settings
 ORDER = 3  # steps in the graph of masks that a super-segment reaches
-INSTALL = "install with pip install 'tfa-vpr[bench]'"
+_INSTALL = "install with pip install 'tfa-vpr[bench]'"
 
 
 class Segmenter(Protocol):
@@ -65,8 +65,8 @@ class Superpixels:
         try:
             from skimage.segmentation import slic
         except ImportError:
-            raise MissingExtra(f"superpixels need scikit-image; {INSTALL}") from None
-        pixels = np.asarray(reduced(image, self.longest))
+            raise MissingExtra(f"superpixels need scikit-image; {_INSTALL}") from None
+        pixels = np.asarray(reduce_image(image, self.longest))
         labels = slic(
             pixels,
             n_segments=self.segments,
@@ -120,7 +120,7 @@ def _read_masks(path: Path) -> np.ndarray | None:
         return None
 
 
-def reduced(image: Image.Image, longest: int) -> Image.Image:
+def reduce_image(image: Image.Image, longest: int) -> Image.Image:
     """The image with its longest side at most `longest` pixels, in its own proportions."""
     scale = longest / max(image.size)
     if scale >= 1:
@@ -179,7 +179,7 @@ def _adjacency(points: np.ndarray) -> np.ndarray:
     try:
         from scipy.spatial import Delaunay, QhullError
     except ImportError:
-        raise MissingExtra(f"neighbouring segments need scipy; {INSTALL}") from None
+        raise MissingExtra(f"neighbouring segments need scipy; {_INSTALL}") from None
     adjacent = np.eye(len(points), dtype=bool)
     try:
         corners = Delaunay(points).simplices

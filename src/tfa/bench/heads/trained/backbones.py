@@ -17,7 +17,7 @@ from transformers.models.dinov2.modeling_dinov2 import Dinov2Embeddings
 from tfa.encoders.positions import resampled_positions
 
 Shapes = Mapping[str, tuple[int, ...]]  # of a checkpoint's tensors by their published names
-Rules = tuple[tuple[str, str], ...]  # pattern in a module's name, its published replacement
+NameRules = tuple[tuple[str, str], ...]  # pattern in a module's name, its published replacement
 
 PATCH = 14
 HEAD_WIDTH = 64  # of every published transformer, so the number of heads follows from the width
@@ -36,7 +36,7 @@ _RESNET_STAGES = (4, 5, 6, 7)  # children of a published network; 2 and 3 are th
 _CONVNEXT_BASE = (3, 3, 27, 3), (128, 256, 512, 1024)  # depths and widths
 
 # Rows of the published qkv are all queries, all keys, all values: three weights here have one published name.
-DINOV2_NAMES: Rules = (
+DINOV2_NAMES: NameRules = (
     (r"^backbone\.embeddings\.position_embeddings$", "backbone.pos_embed"),
     (r"^backbone\.embeddings\.patch_embeddings\.projection\.", "backbone.patch_embed.proj."),
     (r"^backbone\.embeddings\.", "backbone."),
@@ -46,7 +46,7 @@ DINOV2_NAMES: Rules = (
     (r"\.attention\.o_proj\.", ".attn.proj."),
     (r"\.layer_scale([12])\.lambda1$", r".ls\1.gamma"),
 )
-RESNET_NAMES: Rules = (
+RESNET_NAMES: NameRules = (
     (r"^backbone\.embedder\.embedder\.convolution\.", "backbone.0."),
     (r"^backbone\.embedder\.embedder\.normalization\.", "backbone.1."),
     *((rf"^backbone\.encoder\.stages\.{i}\.layers\.", f"backbone.{child}.") for i, child in enumerate(_RESNET_STAGES)),
@@ -55,7 +55,7 @@ RESNET_NAMES: Rules = (
     (r"\.shortcut\.convolution\.", ".downsample.0."),
     (r"\.shortcut\.normalization\.", ".downsample.1."),
 )
-CONVNEXT_NAMES: Rules = (
+CONVNEXT_NAMES: NameRules = (
     (r"^model\.layernorm\.", "model.head.norm."),
     (r"^model\.embeddings\.patch_embeddings\.", "model.stem.0."),
     (r"^model\.embeddings\.layernorm\.", "model.stem.1."),
@@ -69,7 +69,7 @@ CONVNEXT_NAMES: Rules = (
 )
 
 
-def to_published_name(name: str, rules: Rules) -> str:
+def to_published_name(name: str, rules: NameRules) -> str:
     """Rename a module's weight to its published name, by every rule in turn."""
     for pattern, replacement in rules:
         name = re.sub(pattern, replacement, name)

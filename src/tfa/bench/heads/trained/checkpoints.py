@@ -50,10 +50,10 @@ def load_model(system: TrainedSystem, path: Path) -> tuple[ImageModel, str]:
         raise WeightsMissing(
             f"there is no checkpoint {path} of {system.title}; its authors publish it: {system.published}", path
         )
-    return build_model(system, read_checkpoint(path), path), sha256_of_file(path)
+    return build_trained_model(system, read_checkpoint(path), path), sha256_of_file(path)
 
 
-def build_model(system: TrainedSystem, content: Mapping[str, Tensor], path: Path) -> ImageModel:
+def build_trained_model(system: TrainedSystem, content: Mapping[str, Tensor], path: Path) -> ImageModel:
     """Build the model of a checkpoint's tensors, if each of them is there and fits."""
     architecture = get_architecture(system)
     names = {_replace_prefix(name, architecture): name for name in content}  # published names → those of the file

@@ -23,7 +23,7 @@ from tfa.bench.heads.trained.backbones import (
     DINOV2_NAMES,
     PATCH,
     RESNET_NAMES,
-    Rules,
+    NameRules,
     Shapes,
     count_numbers,
     make_convnext,
@@ -56,7 +56,7 @@ class Architecture:
 
     resizing: Resizing
     build: Callable[[Shapes], ImageModel]  # makes an empty model in the sizes of these shapes
-    names: Rules  # module names → published names
+    names: NameRules  # module names → published names
     prefixes: Mapping[str, str] = field(default_factory=dict)  # prefix in some files → published prefix
     may_have: tuple[str, ...] = ()  # further names in files, without use
 
