@@ -22,11 +22,18 @@ from tests.bench.heads.trained.layouts import Layout, parameters
 from tests.fakes import random_image
 from tfa.bench.heads.catalogue import NEED_FILES, Supplied, head_card
 from tfa.bench.heads.peers import mobile_sam, segvlad
-from tfa.bench.heads.peers.mask_cache import KeptMasks
 from tfa.bench.heads.peers.mobile_sam import get_mobile_sam
-from tfa.bench.heads.peers.sam import MaskSettings, SamSegmenter, read_mobile_sam, read_sam
-from tfa.bench.heads.peers.sam_names import TIED, to_transformers_names
-from tfa.bench.heads.peers.sam_weights import SIZES, sized_config
+from tfa.bench.heads.peers.sam import (
+    SAM_SIZES,
+    TIED_NAMES,
+    MaskSettings,
+    SamSegmenter,
+    read_mobile_sam,
+    read_sam,
+    sized_config,
+    to_transformers_names,
+)
+from tfa.bench.heads.peers.segments import CachedMasks
 from tfa.bench.heads.peers.tiny_vit import TinyViT
 from tfa.errors import BadWeights, WeightsMissing
 
@@ -60,7 +67,7 @@ def test_it_has_the_tensors_of_the_published_file():
 
 @pytest.mark.parametrize(("size", "learned"), [("vit-b", 93_735_472), ("vit-l", 312_342_832), ("vit-h", 641_090_608)])
 def test_sam_has_the_tensors_of_its_published_files(size, learned):
-    layout = layouts.sam(*SIZES[size])
+    layout = layouts.sam(*SAM_SIZES[size])
     assert parameters(layout) == learned + 2 * 128  # the places' random matrix is in the file, and not learned
     with torch.device("meta"):
         sam = SamModel(sized_config(size))
@@ -68,7 +75,11 @@ def test_sam_has_the_tensors_of_its_published_files(size, learned):
 
 
 def test_names_of_transformers_stay_and_the_tied_tensor_has_both():
-    assert to_transformers_names({TIED[0]: 1, "vision_encoder.x": 2}) == {TIED[0]: 1, TIED[1]: 1, "vision_encoder.x": 2}
+    assert to_transformers_names({TIED_NAMES[0]: 1, "vision_encoder.x": 2}) == {
+        TIED_NAMES[0]: 1,
+        TIED_NAMES[1]: 1,
+        "vision_encoder.x": 2,
+    }
 
 
 def test_a_file_becomes_masks(file):
@@ -201,29 +212,29 @@ class Counting:
 
 def test_masks_are_kept_by_the_content_of_the_photo(tmp_path):
     counting = Counting()
-    kept = KeptMasks(counting, tmp_path)
+    kept = CachedMasks(counting, tmp_path)
     first = kept.segment(random_image(1, (13, 7)))
-    again = KeptMasks(counting, tmp_path).segment(random_image(1, (13, 7)))
+    again = CachedMasks(counting, tmp_path).segment(random_image(1, (13, 7)))
     assert np.array_equal(first, again)
     assert again.dtype == bool
     assert counting.calls == 1
     kept.segment(random_image(2, (13, 7)))
     assert counting.calls == 2
     other = Counting(setting=2)
-    KeptMasks(other, tmp_path).segment(random_image(1, (13, 7)))
+    CachedMasks(other, tmp_path).segment(random_image(1, (13, 7)))
     assert other.calls == 1
 
 
 def test_that_there_is_no_mask_is_kept_too(tmp_path):
     counting = Counting(masks=0)
     for _ in range(2):
-        assert KeptMasks(counting, tmp_path).segment(random_image(1, (13, 7))).shape == (0, 7, 13)
+        assert CachedMasks(counting, tmp_path).segment(random_image(1, (13, 7))).shape == (0, 7, 13)
     assert counting.calls == 1
 
 
 def test_damaged_masks_are_made_again(tmp_path):
     counting = Counting()
-    kept = KeptMasks(counting, tmp_path)
+    kept = CachedMasks(counting, tmp_path)
     masks = kept.segment(random_image(1))
     (path,) = kept.folder.iterdir()
     path.write_bytes(path.read_bytes()[:-3])

@@ -12,7 +12,7 @@ from torch.nn.functional import interpolate
 
 from tests.bench.heads.sam import tiny
 from tests.fakes import random_image
-from tfa.bench.heads.peers.sam import MaskSettings, SamSegmenter, prepare, read_mobile_sam
+from tfa.bench.heads.peers.sam import MaskSettings, SamSegmenter, prepare_square, read_mobile_sam
 
 Candidate = tuple[float, np.ndarray]  # predicted IoU, logits at the size of the halved photo
 ROUNDING = 1e-2  # of logits, in parts of the offset that their stability is asked at
@@ -28,7 +28,7 @@ def segmenter(tmp_path_factory) -> SamSegmenter:
 @torch.inference_mode()
 def candidates(sam: torch.nn.Module, picture: Image.Image, a_side: int) -> list[Candidate]:
     """All three masks of every point, by transformers' own modules and the published two enlargements."""
-    pixels, (width, height) = prepare(picture, tiny.SIDE)
+    pixels, (width, height) = prepare_square(picture, tiny.SIDE)
     embedded = sam.vision_encoder(torch.from_numpy(pixels)[None])[0]
     found = []
     for row in range(a_side):

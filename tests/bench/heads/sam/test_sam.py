@@ -10,22 +10,22 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from torch.nn.functional import interpolate
 from transformers import SamConfig, SamModel
 
 from tests.bench.heads.sam import layouts
 from tests.bench.heads.trained.tiny import random_weights
 from tests.fakes import random_image
-from tfa.bench.heads.peers import mask_drawing, sam_weights
-from tfa.bench.heads.peers.mask_drawing import Enlarging
 from tfa.bench.heads.peers.sam import (
-    MEAN,
-    STD,
     MaskSettings,
     boxes_of,
+    draw_masks,
+    enlarge,
     grid_points,
-    prepare,
+    load_sam,
+    prepare_square,
+    prompt_points,
     read_sam,
+    sized_config,
     stability,
     suppress,
 )
@@ -94,7 +94,7 @@ def test_a_model_that_is_sure_of_nothing_gives_no_mask(tiny):
 def test_batches_of_points_do_not_change_the_masks(tiny, monkeypatch):
     image = random_image(2)
     masks = read_sam(tiny, prompting=EASY).segment(image)
-    monkeypatch.setattr("tfa.bench.heads.peers.sam.POINTS_AT_ONCE", 2)
+    monkeypatch.setattr("tfa.bench.heads.peers.sam._POINTS_AT_ONCE", 2)
     assert np.array_equal(masks, read_sam(tiny, prompting=EASY).segment(image))
 
 
@@ -108,7 +108,7 @@ def test_the_published_numbers_are_the_defaults(tiny):
 
 def test_a_file_and_a_folder_of_one_model_are_the_same(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("tfa.bench.heads.peers.sam.sized_config", lambda model: tiny_config())
-    state = sam_weights.build(tiny_config(), tiny, "tiny")[0].state_dict()
+    state = load_sam(tiny_config(), tiny, "tiny")[0].state_dict()
     save_file({key: tensor.clone() for key, tensor in state.items()}, tmp_path / "sam.safetensors")
     torch.save({"model": state}, tmp_path / "sam.pth")
     digests = {read_sam(path).sha256 for path in (tiny, tmp_path / "sam.safetensors", tmp_path / "sam.pth")}
@@ -118,7 +118,7 @@ def test_a_file_and_a_folder_of_one_model_are_the_same(tiny, tmp_path, monkeypat
 def published_config() -> SamConfig:
     """A SAM whose image encoder is small; the rest has its published sizes."""
     vision = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 64, "window_size": 3}
-    config = sam_weights.sized_config("vit-b")
+    config = sized_config("vit-b")
     return SamConfig(
         vision_config={**vision, "global_attn_indexes": [1]},
         prompt_encoder_config={"image_size": 64},
@@ -186,9 +186,10 @@ def test_an_unknown_size_and_a_missing_file_say_what_is_allowed(tmp_path):
 
 def test_the_image_is_scaled_normalised_and_padded():
     colour = (10, 20, 30)
-    pixels, inside = prepare(Image.new("RGB", (40, 20), colour), 64)
+    pixels, inside = prepare_square(Image.new("RGB", (40, 20), colour), 64)
     assert inside == (64, 32)
-    assert np.allclose(pixels[:, 31, 63], (np.array(colour) - MEAN) / STD)
+    mean, std = np.array([123.675, 116.28, 103.53]), np.array([58.395, 57.12, 57.375])  # ImageNet's
+    assert np.allclose(pixels[:, 31, 63], (np.array(colour) - mean) / std)
     assert (pixels[:, 32:] == 0).all()
 
 
@@ -196,22 +197,27 @@ def test_points_are_the_middles_of_a_grid():
     assert grid_points(2, (8, 4)).tolist() == [[2, 1], [6, 1], [2, 3], [6, 3]]
 
 
-@pytest.mark.parametrize(("side", "inside", "size"), [(64, (37, 64), (20, 30)), (64, (64, 48), (100, 75))])
-def test_masks_are_enlarged_as_published_without_the_square_in_between(side, inside, size, monkeypatch):
-    monkeypatch.setattr(mask_drawing, "PIXELS_AT_ONCE", 7)
-    logits = torch.randn(2, 16, 16, generator=torch.Generator().manual_seed(0))
-    square = interpolate(logits[:, None], (side, side), mode="bilinear", align_corners=False)
-    wanted = interpolate(square[..., : inside[0], : inside[1]], size, mode="bilinear", align_corners=False)[:, 0]
-    down, across = (Enlarging(16, side, *lengths) for lengths in zip(inside, size, strict=True))
-    assert torch.allclose(down.lines(across.columns(logits)), wanted, atol=1e-5)
-    needed = -(-inside[0] * 16 // side)  # what lies below is padding
-    assert down.read == needed
-    assert torch.equal(down.lines(logits), down.lines(logits[:, :needed]))
+@torch.inference_mode()
+def test_prompts_and_drawings_are_those_of_transformers(tiny):
+    sam, _ = load_sam(tiny_config(), tiny, "tiny")
+    image = torch.randn(1, 16, 8, 8, generator=torch.Generator().manual_seed(1))
+    points = torch.rand(5, 2, generator=torch.Generator().manual_seed(2)) * 32
+    expected = sam(image_embeddings=image, input_points=points[None, :, None], multimask_output=True)
+    iou, tokens, images = prompt_points(sam, image, points)
+    torch.testing.assert_close(iou, expected.iou_scores[0], atol=1e-6, rtol=1e-5)
+    chosen = torch.tensor([[1, 1, 1], [0, 0, 0], [0, 1, 0], [1, 0, 1], [0, 0, 1]], dtype=torch.bool)
+    logits = draw_masks(sam, tokens, images, chosen)
+    torch.testing.assert_close(logits, expected.pred_masks[0][chosen], atol=1e-5, rtol=1e-4)
+    assert (logits[0] - logits[1]).abs().max() > 1e-3  # masks differ
 
 
-def test_a_photo_of_few_pixels_needs_the_rows_to_its_end():
-    # Three rows of pixels, the last at 5/6 of 8 rows of cells: those between count, though most logits are not read.
-    assert -(-Enlarging(32, 32, 32, 3).read // 4) == 7
+def test_masks_are_enlarged_to_the_padded_image_and_the_image_in_it():
+    ramp = torch.arange(16.0).expand(1, 16, 16)  # along x
+    enlarged = enlarge(ramp, 16, (32, 48), (16, 12))
+    # Pixel x of the image lies at 2x + 1 of the square's edges, which is (2x + 1) / 4 − 1/2 of the logits.
+    assert enlarged.shape == (1, 12, 16)
+    np.testing.assert_allclose(enlarged[0, 5, 1:], (2 * np.arange(1, 16) + 1) / 4 - 0.5, atol=1e-5)
+    np.testing.assert_allclose(enlarge(ramp.mT, 16, (32, 48), (16, 12))[0, 1:, 3], np.arange(1, 12) + 0.0, atol=1e-5)
 
 
 def test_stability_compares_two_thresholds():

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 from tests.bench.heads.trained import layouts
 from tests.bench.heads.trained.tiny import LAYOUTS, random_weights, tensors_of, unwrapped
-from tfa.bench.heads.trained.checkpoints import build_model, load_model, read_checkpoint
+from tfa.bench.heads.trained.checkpoints import build_trained_model, load_model, read_checkpoint
 from tfa.bench.heads.trained.systems import SYSTEMS, published_file
 from tfa.errors import BadWeights, WeightsMissing
 
@@ -46,7 +46,12 @@ def refusal(path: Path, head: str = "salad") -> str:
 def test_every_container_gives_the_same_model(form, tmp_path):
     model, sha256 = load_model(SYSTEMS["salad"], saved(tmp_path, FORMS[form]))
     assert torch.equal(model.aggregator.dust_bin, PLAIN["aggregator.dust_bin"])
-    assert torch.equal(model.backbone.blocks[1].ls2.gamma, PLAIN["backbone.model.blocks.1.ls2.gamma"])
+    block = model.backbone.encoder.layer[1]
+    assert torch.equal(block.layer_scale2.lambda1, PLAIN["backbone.model.blocks.1.ls2.gamma"])
+    queries, keys, values = PLAIN["backbone.model.blocks.1.attn.qkv.weight"].chunk(3)
+    assert torch.equal(block.attention.q_proj.weight, queries)
+    assert torch.equal(block.attention.k_proj.weight, keys)
+    assert torch.equal(block.attention.v_proj.weight, values)
     assert len(sha256) == 64
     assert not model.training
 
@@ -69,7 +74,7 @@ def test_both_releases_of_megaloc_load(tmp_path):
 def test_half_precision_is_widened_and_counters_may_be_absent(tmp_path):
     tensors = {name: tensor.half() for name, tensor in tensors_of("cosplace").items() if "num_batches" not in name}
     model, _ = load_model(SYSTEMS["cosplace"], saved(tmp_path, tensors))
-    assert model.backbone[0].weight.dtype == torch.float32
+    assert model.backbone.embedder.embedder.convolution.weight.dtype == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -167,7 +172,7 @@ def without(layout: layouts.Layout, part: str) -> dict[str, torch.Tensor]:
 )
 def test_a_published_model_that_lacks_its_last_block_is_not_taken_for_a_shorter_one(head, layout, part, missing):
     with pytest.raises(BadWeights) as caught:
-        build_model(SYSTEMS[head], unwrapped(without(layout, part)), Path("cut.pth"))
+        build_trained_model(SYSTEMS[head], unwrapped(without(layout, part)), Path("cut.pth"))
     assert missing in str(caught.value)
 
 

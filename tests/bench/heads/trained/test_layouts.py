@@ -9,32 +9,32 @@ import torch
 
 from tests.bench.heads.trained import layouts
 from tests.bench.heads.trained.layouts import LARGE, Layout, parameters
-from tfa.bench.heads.trained import boq, cosplace, megaloc, salad, sample4geo, selavpr
-from tfa.bench.heads.trained.checkpoints import architecture_of
-from tfa.bench.heads.trained.image_model import Architecture
+from tfa.bench.heads.trained import models
+from tfa.bench.heads.trained.checkpoints import get_architecture, list_weights
+from tfa.bench.heads.trained.models import Architecture, ImageModel
 from tfa.bench.heads.trained.systems import SYSTEMS
 
 # System, its layout, tensors in the file, learned numbers, output.
 PUBLISHED = {
-    "salad": (salad.ARCHITECTURE, layouts.salad(), 188, 87_991_489, 8448),
-    "megaloc": (megaloc.ARCHITECTURE, layouts.megaloc(), 189, 228_639_553, 8448),
-    "megaloc, first release": (megaloc.ARCHITECTURE, layouts.megaloc(old=True), 190, 228_640_321, 8448),
-    "boq": (boq.ARCHITECTURE, layouts.boq(), 231, 95_206_560, 12288),
-    "selavpr++-b": (selavpr.BASE, layouts.selavpr(two=False), 648, 97_899_201, 2048),
-    "selavpr++-b, two stages": (selavpr.BASE, layouts.selavpr(two=True), 1121, 108_036_738, 2048),
-    "selavpr++-l": (selavpr.LARGE, layouts.selavpr(two=False, **LARGE), 972, 331_295_745, 4096),
-    "selavpr++-l, two stages": (selavpr.LARGE, layouts.selavpr(two=True, **LARGE), 1601, 354_549_250, 4096),
-    "sample4geo": (sample4geo.ARCHITECTURE, layouts.sample4geo(), 343, 87_566_465, 1024),  # logit_scale is one
+    "salad": (models.SALAD, layouts.salad(), 188, 87_991_489, 8448),
+    "megaloc": (models.MEGALOC, layouts.megaloc(), 189, 228_639_553, 8448),
+    "megaloc, first release": (models.MEGALOC, layouts.megaloc(old=True), 190, 228_640_321, 8448),
+    "boq": (models.BOQ, layouts.boq(), 231, 95_206_560, 12288),
+    "selavpr++-b": (models.SELAVPR_BASE, layouts.selavpr(two=False), 648, 97_899_201, 2048),
+    "selavpr++-b, two stages": (models.SELAVPR_BASE, layouts.selavpr(two=True), 1121, 108_036_738, 2048),
+    "selavpr++-l": (models.SELAVPR_LARGE, layouts.selavpr(two=False, **LARGE), 972, 331_295_745, 4096),
+    "selavpr++-l, two stages": (models.SELAVPR_LARGE, layouts.selavpr(two=True, **LARGE), 1601, 354_549_250, 4096),
+    "sample4geo": (models.SAMPLE4GEO, layouts.sample4geo(), 343, 87_566_465, 1024),  # logit_scale is one
     # torchvision's own counts of ResNet-18 and -50 without their classifier, then p and the linear layer.
     "cosplace, ResNet-18": (
-        cosplace.ARCHITECTURE,
+        models.COSPLACE,
         layouts.cosplace(three=False, depths=(2, 2, 2, 2), output=512),
         120 + 3,
         11_176_512 + 1 + 512 * 513,
         512,
     ),
     "cosplace, ResNet-50": (
-        cosplace.ARCHITECTURE,
+        models.COSPLACE,
         layouts.cosplace(three=True, depths=(3, 4, 6, 3), output=2048),
         318 + 3,
         23_508_032 + 1 + 2048 * 2049,
@@ -43,11 +43,11 @@ PUBLISHED = {
 }
 
 
-def in_our_names(layout: Layout, architecture: Architecture) -> Layout:
+def without_prefixes(layout: Layout, architecture: Architecture) -> Layout:
     found = {}
     for name, shape in layout.items():
         name = name.removeprefix("module.")
-        for before, after in architecture.renamed.items():
+        for before, after in architecture.prefixes.items():
             if name.startswith(before):
                 name = after + name.removeprefix(before)
         if name not in architecture.may_have:
@@ -55,15 +55,19 @@ def in_our_names(layout: Layout, architecture: Architecture) -> Layout:
     return found
 
 
+def weights(model: ImageModel, architecture: Architecture) -> Layout:
+    return {name: weight.shape for name, weight in list_weights(model, architecture).items()}
+
+
 @pytest.mark.parametrize("which", PUBLISHED)
 def test_a_model_has_the_tensors_of_the_published_checkpoint(which):
     architecture, layout, tensors, learned, output = PUBLISHED[which]
     assert len(layout) == tensors
     assert parameters(layout) == learned
-    wanted = in_our_names(layout, architecture)
+    wanted = without_prefixes(layout, architecture)
     with torch.device("meta"):
         model = architecture.build(wanted)
-    assert {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()} == wanted
+    assert weights(model, architecture) == wanted
     assert model.output == output
     assert model.code == (512 if "two stages" in which else None)
 
@@ -71,16 +75,16 @@ def test_a_model_has_the_tensors_of_the_published_checkpoint(which):
 @pytest.mark.parametrize("which", ["salad", "megaloc", "boq", "selavpr++-b", "selavpr++-l", "sample4geo"])
 def test_without_a_checkpoint_sizes_are_the_published_ones(which):
     architecture, layout, *_ = PUBLISHED[which]
-    wanted = in_our_names(layout, architecture)
+    wanted = without_prefixes(layout, architecture)
     wanted.pop("backbone.mask_token", None)
     with torch.device("meta"):
         model = architecture.build({})
-    assert {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()} == wanted
+    assert weights(model, architecture) == wanted
 
 
 def test_every_system_has_an_architecture_and_says_where_it_is_published():
     for name, system in SYSTEMS.items():
-        assert isinstance(architecture_of(system), Architecture)
+        assert isinstance(get_architecture(system), Architecture)
         assert system.name == name
         assert system.files
         assert system.published

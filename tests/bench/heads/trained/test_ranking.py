@@ -14,7 +14,7 @@ from tfa.base.config import EncoderOptions
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.heads.trained import ranking
-from tfa.bench.heads.trained.image_encoder import ImageEncoder, from_halves, in_halves
+from tfa.bench.heads.trained.image_encoder import ImageEncoder, join_halves, split_halves
 from tfa.bench.heads.trained.ranking import fit_vectors, trained_card
 from tfa.bench.heads.trained.systems import SYSTEMS
 from tfa.bench.rank import ranked
@@ -36,8 +36,8 @@ def unit_rows(count: int, width: int, seed: int) -> np.ndarray:
 
 def test_two_halves_keep_a_descriptor_to_float32():
     rows = unit_rows(5, 8448, 0)
-    tokens = Tokens(in_halves(rows), grid=(2, 1))
-    np.testing.assert_allclose(from_halves(tokens), rows, atol=1e-8, rtol=1e-6)
+    tokens = Tokens(split_halves(rows), grid=(2, 1))
+    np.testing.assert_allclose(join_halves(tokens), rows, atol=1e-8, rtol=1e-6)
     assert np.abs(rows.astype(np.float16).astype(np.float32) - rows).max() > 1e-6  # one half would not
 
 
@@ -49,9 +49,9 @@ def test_a_system_is_an_encoder_for_photos_of_both_orientations(name, tmp_path):
     halves, codes = encoder.encode(images)
     assert halves.shape == (3, 2, encoder.channels)
     assert (codes is None) == (encoder.global_channels is None)
-    together = from_halves(Tokens(halves))
+    together = join_halves(Tokens(halves))
     np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-6)
-    alone = [from_halves(Tokens(encoder.encode([encoder.prepare(image)])[0])) for image in images]
+    alone = [join_halves(Tokens(encoder.encode([encoder.prepare(image)])[0])) for image in images]
     np.testing.assert_allclose(together, np.concatenate(alone), atol=1e-5)
 
 
@@ -72,7 +72,7 @@ def test_the_cache_keeps_descriptors_by_content_and_checkpoint(tmp_path):
 
 
 def photos(vectors: np.ndarray, codes: np.ndarray | None) -> Photos:
-    return Photos(Tokens(in_halves(vectors), codes, grid=(2, 1)))
+    return Photos(Tokens(split_halves(vectors), codes, grid=(2, 1)))
 
 
 def test_one_stage_is_the_cosine():
@@ -159,7 +159,7 @@ def test_antialiasing_is_a_switch_of_the_systems_that_leave_it_open(tmp_path):
     encoders = [card.own_encoder(EncoderOptions()) for card in cards if card.own_encoder is not None]
     assert encoders[0].fingerprint != encoders[1].fingerprint
     large = random_image(0, (700, 500))
-    plain, smooth = (from_halves(Tokens(one.encode([large])[0])) for one in encoders)
+    plain, smooth = (join_halves(Tokens(one.encode([large])[0])) for one in encoders)
     assert np.abs(plain - smooth).max() > 1e-5
     other = checkpoint(tmp_path, "sample4geo")  # published without
     assert not trained_card(SYSTEMS["sample4geo"], other, antialias=True).settings["preprocessing"]["antialias"]

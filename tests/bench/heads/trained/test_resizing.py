@@ -11,10 +11,11 @@ from PIL import Image
 
 from tests.bench.heads.trained.plain_layers import cubic
 from tests.fakes import random_image
-from tfa.bench.heads.trained.checkpoints import architecture_of
-from tfa.bench.heads.trained.resizing import MEAN, STD, Resizing, batches_of_equal_size
+from tfa.bench.heads.trained.checkpoints import get_architecture
+from tfa.bench.heads.trained.resizing import Resizing, group_by_size
 from tfa.bench.heads.trained.systems import SYSTEMS
 
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's
 PUBLISHED = {
     "salad": (322, "pil", "bilinear", True),
     "cliquemining": (322, "pil", "bilinear", True),
@@ -30,7 +31,7 @@ PUBLISHED = {
 
 def test_every_system_reads_photos_as_published():
     for name, system in SYSTEMS.items():
-        own = architecture_of(system).resizing
+        own = get_architecture(system).resizing
         assert (own.size, own.kind, own.kernel, own.antialias) == PUBLISHED[name]
 
 
@@ -84,11 +85,11 @@ def test_cubic_overshoot_survives():
 def test_rounded_pixels_are_whole_levels_without_antialiasing():
     image = random_image(2, (50, 31))
     resizing = Resizing(size=20, kind="rounded", antialias=False)
-    levels = np.asarray(resizing.prepared(image), np.float64).transpose(2, 0, 1)
+    levels = np.asarray(resizing.prepare(image), np.float64).transpose(2, 0, 1)
     exact = plainly(image, 20, "bilinear", False)
     assert np.abs(levels - exact).max() <= 0.5 + 1e-3
     np.testing.assert_allclose(resizing.pixels(image).numpy(), normalised(levels), atol=1e-6)
-    np.testing.assert_array_equal(resizing.pixels(resizing.prepared(image)), resizing.pixels(image))
+    np.testing.assert_array_equal(resizing.pixels(resizing.prepare(image)), resizing.pixels(image))
 
 
 def test_pillow_resizes_where_the_system_did():
@@ -104,4 +105,4 @@ def test_a_photo_at_its_own_size_keeps_it():
 
 def test_pictures_of_one_size_are_one_batch():
     sizes = [(3, 2, 4), (3, 4, 2), (3, 2, 4)]
-    assert batches_of_equal_size([torch.zeros(size) for size in sizes]) == [[0, 2], [1]]
+    assert group_by_size([torch.zeros(size) for size in sizes]) == [[0, 2], [1]]

@@ -10,8 +10,8 @@ import torch
 
 from tests.bench.heads.trained import layouts
 from tests.bench.heads.trained.layouts import Layout
-from tfa.bench.heads.trained.checkpoints import build_model
-from tfa.bench.heads.trained.image_model import ImageModel
+from tfa.bench.heads.trained.checkpoints import build_trained_model
+from tfa.bench.heads.trained.models import ImageModel
 from tfa.bench.heads.trained.systems import SYSTEMS
 
 BACKBONE = {"D": 128, "L": 2, "P": 17}
@@ -62,11 +62,8 @@ def unwrapped(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
 
 
-def model_of(name: str, tensors: dict[str, torch.Tensor] | None = None, size: int = 42) -> ImageModel:
-    """The system's model for photos of `size` pixels."""
-    model = build_model(SYSTEMS[name], unwrapped(tensors or tensors_of(name)), Path("tiny.pth"))
-    model.ready(size)
-    return model
+def model_of(name: str, tensors: dict[str, torch.Tensor] | None = None) -> ImageModel:
+    return build_trained_model(SYSTEMS[name], unwrapped(tensors or tensors_of(name)), Path("tiny.pth"))
 
 
 def arrays(tensors: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:

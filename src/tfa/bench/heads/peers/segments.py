@@ -8,18 +8,23 @@ Masks come from a `Segmenter`. The published head uses SAM (`sam.py`); `Superpix
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image
 
-from tfa.errors import MissingExtra
+from tfa.base.files import cache_folder, map_tensors, sha256_of_json, write_tensors
+from tfa.errors import MissingExtra, TfaError
+from tfa.photos.cache_room import mark_used
 from tfa.photos.images import resize
 
+_CACHE_REVISION = 1  # changes with how masks are made from equal settings
 ORDER = 3  # steps in the graph of masks that a super-segment reaches
-INSTALL = "install with pip install 'tfa-vpr[bench]'"
+_INSTALL = "install with pip install 'tfa-vpr[bench]'"
 
 
 class Segmenter(Protocol):
@@ -60,8 +65,8 @@ class Superpixels:
         try:
             from skimage.segmentation import slic
         except ImportError:
-            raise MissingExtra(f"superpixels need scikit-image; {INSTALL}") from None
-        pixels = np.asarray(reduced(image, self.longest))
+            raise MissingExtra(f"superpixels need scikit-image; {_INSTALL}") from None
+        pixels = np.asarray(reduce_image(image, self.longest))
         labels = slic(
             pixels,
             n_segments=self.segments,
@@ -74,7 +79,48 @@ class Superpixels:
         return labels[None] == np.unique(labels)[:, None, None]
 
 
-def reduced(image: Image.Image, longest: int) -> Image.Image:
+class CachedMasks:
+    """A segmenter with a cache: one file per photo, by the photo's content and the segmenter's settings."""
+
+    def __init__(self, segmenter: Segmenter, folder: Path | None = None) -> None:
+        self.segmenter = segmenter
+        identity = sha256_of_json({"revision": _CACHE_REVISION, **segmenter.settings})
+        self.folder = (cache_folder() / "masks" if folder is None else folder) / identity[:32]
+
+    @property
+    def name(self) -> str:
+        return self.segmenter.name
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return self.segmenter.settings
+
+    def segment(self, image: Image.Image) -> np.ndarray:
+        content = hashlib.sha256(f"{image.mode} {image.size}\n".encode() + image.tobytes()).hexdigest()
+        path = self.folder / f"{content}.safetensors"
+        cached = _read_masks(path)
+        if cached is not None:
+            mark_used([path])
+            return cached
+        masks = self.segmenter.segment(image)
+        count, height, width = masks.shape  # there may be none
+        bits = np.packbits(masks.reshape(count, height * width), axis=1)
+        write_tensors(path, {"bits": bits, "size": np.array([height, width], np.int64)})
+        return masks
+
+
+def _read_masks(path: Path) -> np.ndarray | None:
+    """Read the masks of a file; None if there is none or it is damaged, so that they are made again."""
+    try:
+        arrays, _ = map_tensors(path)
+        height, width = (int(length) for length in arrays["size"])
+        flat = np.unpackbits(arrays["bits"], axis=1, count=height * width).astype(bool)
+        return flat.reshape(len(flat), height, width)
+    except (TfaError, OSError, KeyError, ValueError):
+        return None
+
+
+def reduce_image(image: Image.Image, longest: int) -> Image.Image:
     """The image with its longest side at most `longest` pixels, in its own proportions."""
     scale = longest / max(image.size)
     if scale >= 1:
@@ -133,7 +179,7 @@ def _adjacency(points: np.ndarray) -> np.ndarray:
     try:
         from scipy.spatial import Delaunay, QhullError
     except ImportError:
-        raise MissingExtra(f"neighbouring segments need scipy; {INSTALL}") from None
+        raise MissingExtra(f"neighbouring segments need scipy; {_INSTALL}") from None
     adjacent = np.eye(len(points), dtype=bool)
     try:
         corners = Delaunay(points).simplices

@@ -29,8 +29,7 @@ from tfa.base.backend import backend_for, l2
 from tfa.base.progress import Progress, tracked
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import HeadCard, Photos, Shared
-from tfa.bench.heads.peers.mask_cache import KeptMasks
-from tfa.bench.heads.peers.segments import ORDER, Segmenter, Superpixels, super_segments
+from tfa.bench.heads.peers.segments import ORDER, CachedMasks, Segmenter, Superpixels, super_segments
 from tfa.bench.heads.whitening import Whitening, fit_whitening
 from tfa.errors import BadTokens, ChannelMismatch
 from tfa.method.residuals import normalise_blocks
@@ -241,7 +240,7 @@ def segvlad_with_sam(weights: Path, model: str = "vit-h", points: int = POINTS) 
 
     segmenter = read_sam(weights, model, prompting=MaskSettings(points_per_side=points))
     fewer, note = _fewer(points)
-    return _card("segvlad", f"SegVLAD-PreT{fewer and f' ({fewer})'}", OURS + note, KeptMasks(segmenter))
+    return _card("segvlad", f"SegVLAD-PreT{fewer and f' ({fewer})'}", OURS + note, CachedMasks(segmenter))
 
 
 def segvlad_with_mobile_sam(points: int = POINTS) -> HeadCard:
@@ -256,7 +255,7 @@ def segvlad_with_mobile_sam(points: int = POINTS) -> HeadCard:
     fewer, note = _fewer(points)
     title = f"SegVLAD-PreT (MobileSAM{fewer and f', {fewer}'})"
     note = f"MobileSAM's masks in place of SAM ViT-H's{note}; {OURS}"
-    return _card("segvlad-mobilesam", title, note, KeptMasks(segmenter))
+    return _card("segvlad-mobilesam", title, note, CachedMasks(segmenter))
 
 
 def _fewer(points: int) -> tuple[str, str]:

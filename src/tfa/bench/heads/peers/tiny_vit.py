@@ -133,12 +133,12 @@ class WindowBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """`b d h w` → the same."""
         rows = x.permute(0, 2, 3, 1)
-        rows = rows + joined(self.attn(cut(rows, self.side)), self.side, rows.shape)
+        rows = rows + join_windows(self.attn(cut_windows(rows, self.side)), self.side, rows.shape)
         rows = self.local_conv(rows.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         return (rows + self.mlp(rows)).permute(0, 3, 1, 2)
 
 
-def cut(x: Tensor, side: int) -> Tensor:
+def cut_windows(x: Tensor, side: int) -> Tensor:
     """`b h w d` → windows `b·windows side² d`, row by row. Zeros fill the last ones up, and are attended to."""
     below, right = -x.shape[1] % side, -x.shape[2] % side
     x = pad(x, (0, 0, 0, right, 0, below))
@@ -147,8 +147,8 @@ def cut(x: Tensor, side: int) -> Tensor:
     return x.transpose(2, 3).reshape(-1, side * side, channels)
 
 
-def joined(windows: Tensor, side: int, shape: torch.Size) -> Tensor:
-    """The inverse of `cut`: windows → `b h w d` of this shape, without what filled it up."""
+def join_windows(windows: Tensor, side: int, shape: torch.Size) -> Tensor:
+    """The inverse of `cut_windows`: windows → `b h w d` of this shape, without what filled it up."""
     batch, height, width, channels = shape
     down, across = -(-height // side), -(-width // side)
     x = windows.view(batch, down, across, side, side, channels).transpose(2, 3)

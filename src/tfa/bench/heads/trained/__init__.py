@@ -1,5 +1,5 @@
-"""Trained reference systems, from their published checkpoints: image → one unit vector.
+"""Trained reference systems from their published checkpoints: a photo becomes one unit vector.
 
-In: photos and a checkpoint file of the user's. Out: descriptors under an encoder of the system's own, and a head that
-ranks them. May see: labels, in training elsewhere; so they stand beside the training-free heads and are not ranked.
+Input: photos and a checkpoint file of the user. Output: descriptors of the system's own encoder, and a head that ranks
+them. Data used: labels, in training elsewhere; tables show these systems as references and do not rank them.
 """

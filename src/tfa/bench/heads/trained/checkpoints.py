@@ -1,11 +1,11 @@
-"""From a checkpoint file to a model with its weights: nothing in the file is executed, every name and shape counts."""
+"""Load checkpoint files into models: nothing in a file is executed, and every name and shape is checked."""
 
 from __future__ import annotations
 
 import json
 import shlex
 from collections.abc import Collection, Mapping
-from importlib import import_module
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,46 +13,53 @@ import torch
 from torch import Tensor
 
 from tfa.base.files import sha256_of_file
-from tfa.bench.heads.trained.image_model import Architecture, ImageModel, Shapes
-from tfa.bench.heads.trained.systems import TrainedSystem, recognised
+from tfa.bench.heads.trained import models
+from tfa.bench.heads.trained.backbones import to_published_name
+from tfa.bench.heads.trained.models import Architecture, ImageModel
+from tfa.bench.heads.trained.systems import TrainedSystem, recognize
 from tfa.encoders.weights import read_safetensors, read_torch
 from tfa.errors import BadWeights, WeightsMissing
 
-NESTS = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights
-WRAPPER = "module."  # what training on several devices puts before every name
-SAVED = (b"PK\x03\x04", b"\x80")  # how files of torch.save begin: an archive, or a pickle of old releases
-LISTED = 20  # names of each kind in an error
+_NESTS = ("state_dict", "model_state_dict", "model")  # where training scripts put the weights
+_WRAPPER = "module."  # prefix of every name after training on several devices
+_SAVED = (b"PK\x03\x04", b"\x80")  # how files of torch.save begin: an archive, or a pickle of old releases
+_LISTED = 20  # names of each kind in an error
+_COUNTER = "num_batches_tracked"  # a batch norm's, which no answer depends on and files may lack
 _CONVERTED = "plain.pth"
 _CONVERTING = (  # without a single quote, in which a shell puts it
     'import sys, torch; c = torch.load(sys.argv[1], map_location="cpu", weights_only=False); '
-    f"c = next((c[k] for k in {json.dumps(NESTS)} if isinstance(c, dict) and k in c), c); "
+    f"c = next((c[k] for k in {json.dumps(_NESTS)} if isinstance(c, dict) and k in c), c); "
     'c = c.state_dict() if hasattr(c, "state_dict") else c; '
     f'torch.save({{k: v for k, v in c.items() if isinstance(v, torch.Tensor)}}, "{_CONVERTED}")'
 )
 
 
-def architecture_of(system: TrainedSystem) -> Architecture:
-    module, _, name = system.architecture.partition(":")
-    found: Architecture = getattr(import_module(f"tfa.bench.heads.trained.{module}"), name)
-    return found
+def get_architecture(system: TrainedSystem) -> Architecture:
+    """Look up the architecture that a system names."""
+    architecture: Architecture = getattr(models, system.architecture)
+    return architecture
 
 
 def load_model(system: TrainedSystem, path: Path) -> tuple[ImageModel, str]:
-    """The system with the weights of a file, in eval mode on the CPU, and the sha256 of the file."""
+    """Load a system's checkpoint.
+
+    Returns:
+        The model in eval mode on the CPU, and the sha256 of the file.
+    """
     if not path.is_file():
         raise WeightsMissing(
             f"there is no checkpoint {path} of {system.title}; its authors publish it: {system.published}", path
         )
-    return build_model(system, read_checkpoint(path), path), sha256_of_file(path)
+    return build_trained_model(system, read_checkpoint(path), path), sha256_of_file(path)
 
 
-def build_model(system: TrainedSystem, given: Mapping[str, Tensor], path: Path) -> ImageModel:
-    """An empty model of the sizes that the tensors have, and these in it, if each of them is there and fits."""
-    architecture = architecture_of(system)
-    names = {_renamed(name, architecture): name for name in given}
-    if len(names) < len(given):
+def build_trained_model(system: TrainedSystem, content: Mapping[str, Tensor], path: Path) -> ImageModel:
+    """Build the model of a checkpoint's tensors, if each of them is there and fits."""
+    architecture = get_architecture(system)
+    names = {_replace_prefix(name, architecture): name for name in content}  # published names → those of the file
+    if len(names) < len(content):
         raise BadWeights(f"{path} holds tensors of its backbone under two names; get it again", path)
-    tensors = {name: given[before] for name, before in names.items()}
+    tensors = {name: content[in_file] for name, in_file in names.items()}
     _check_system(system, tensors, path)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     empty = next((name for name, shape in shapes.items() if 0 in shape), None)
@@ -63,35 +70,63 @@ def build_model(system: TrainedSystem, given: Mapping[str, Tensor], path: Path) 
             model = architecture.build(shapes)
     except (ValueError, RuntimeError, OverflowError, ZeroDivisionError) as error:
         raise BadWeights(f"{path} is no checkpoint of {system.title}: it has {error}", path) from None
-    wanted = model.state_dict()
-    for name, unset in wanted.items():
-        if name not in tensors and name.endswith(architecture.may_lack):
-            tensors[name] = torch.zeros(unset.shape, dtype=unset.dtype)
+    expected = list_weights(model, architecture)
+    for name in expected:
+        if name not in tensors and name.endswith(_COUNTER):
+            tensors[name] = torch.zeros((), dtype=torch.int64)
     tensors = {name: tensor for name, tensor in tensors.items() if name not in architecture.may_have}
-    problems = _problems({name: tuple(t.shape) for name, t in tensors.items()}, wanted, architecture, set(given))
+    problems = _list_problems(tensors, expected, architecture, set(content))
     if problems:
         raise BadWeights(
             f"{path} is no whole checkpoint of {system.title}; get it from its authors: {system.published}",
             path,
             more=problems,
         )
-    tensors = {name: tensor.to(wanted[name].dtype) for name, tensor in tensors.items()}
+    tensors = {name: tensor.to(expected[name].dtype) for name, tensor in tensors.items()}
     check_finite(tensors, path)
     _check_signs(tensors, names, path)
-    model.load_state_dict(tensors, strict=True, assign=True)
-    model.eval().requires_grad_(False)
-    model.ready(architecture.resizing.size)
-    return model
+    state = {part: value for name in expected for part, value in expected[name].split(tensors[name]).items()}
+    model.load_state_dict(state, strict=True, assign=True)
+    return model.eval().requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class PublishedWeight:
+    """A tensor of a checkpoint, and the weights of our modules that are its parts, one row block after the other."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    parts: tuple[str, ...]
+
+    def split(self, tensor: Tensor) -> dict[str, Tensor]:
+        """Cut the tensor into the weights."""
+        blocks = tensor.chunk(len(self.parts)) if len(self.parts) > 1 else (tensor,)
+        return dict(zip(self.parts, blocks, strict=True))
+
+
+def list_weights(model: ImageModel, architecture: Architecture) -> dict[str, PublishedWeight]:
+    """List the tensors that a checkpoint of this model must have, by their published names."""
+    state = model.state_dict()
+    parts: dict[str, tuple[str, ...]] = {}
+    for name in state:
+        published = to_published_name(name, architecture.names)
+        parts[published] = (*parts.get(published, ()), name)
+    weights = {}
+    for published, names in parts.items():
+        first = state[names[0]]
+        shape = tuple(first.shape) if len(names) == 1 else (len(names) * len(first), *first.shape[1:])
+        weights[published] = PublishedWeight(shape, first.dtype, names)
+    return weights
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name: plain, nested or wrapped, safetensors or what torch.save wrote."""
+    """Read the tensors of a file by name: plain, nested or wrapped, from safetensors or torch.save."""
     if path.suffix == ".safetensors":
         content: Any = read_safetensors(path, BadWeights)
     else:
         _check_beginning(path)
-        content = read_torch(path, BadWeights, "It can be converted:", more=how_to_convert(path))
-    for key in NESTS:
+        content = read_torch(path, BadWeights, "It can be converted:", more=_explain_conversion(path))
+    for key in _NESTS:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
             break
@@ -100,13 +135,13 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
         raise BadWeights(f"{path} holds {kind}; a checkpoint holds tensors by name (a state_dict)", path)
     for name, value in content.items():
         _check_entry(name, value, path)
-    if all(name.startswith(WRAPPER) for name in content):
-        return {name.removeprefix(WRAPPER): value for name, value in content.items()}
+    if all(name.startswith(_WRAPPER) for name in content):
+        return {name.removeprefix(_WRAPPER): value for name, value in content.items()}
     return dict(content)
 
 
-def how_to_convert(path: Path) -> list[str]:
-    """What a user does with a file that holds more than tensors."""
+def _explain_conversion(path: Path) -> list[str]:
+    """Explain how to convert a file that holds more than tensors."""
     command = shlex.join(["python", "-c", _CONVERTING, str(path)])
     return [
         f"if you trust where it comes from, convert it once, which does execute it, and give {_CONVERTED}:",
@@ -115,12 +150,12 @@ def how_to_convert(path: Path) -> list[str]:
 
 
 def _check_beginning(path: Path) -> None:
-    """Refuse at once what torch.save never wrote, such as the page of a download that failed."""
+    """Refuse files that torch.save never wrote, such as the page of a failed download."""
     with open(path, "rb") as file:
         first = file.read(4)
     if not first:
         raise BadWeights(f"{path} is no checkpoint: the file is empty; get it again", path)
-    if not first.startswith(SAVED):
+    if not first.startswith(_SAVED):
         raise BadWeights(
             f"{path} is no checkpoint: it begins with {first!r}, which torch.save does not write; get it again "
             "(safetensors must be called so)",
@@ -143,8 +178,8 @@ def _check_entry(name: Any, value: Any, path: Path) -> None:
         raise BadWeights(f"{path}: the tensor {name[:80]!r} stands for more numbers than the file holds", path)
 
 
-def _renamed(name: str, architecture: Architecture) -> str:
-    for before, after in architecture.renamed.items():
+def _replace_prefix(name: str, architecture: Architecture) -> str:
+    for before, after in architecture.prefixes.items():
         if name.startswith(before):
             return after + name.removeprefix(before)
     return name
@@ -154,45 +189,49 @@ def _check_system(system: TrainedSystem, tensors: Mapping[str, Tensor], path: Pa
     """Refuse the file of another system by that system's name."""
     patches = tensors.get("backbone.patch_embed.proj.weight")
     width = len(patches) if patches is not None and patches.ndim else 0
-    found = recognised(tensors, width, path)
-    if isinstance(found, str):
-        raise BadWeights(f"{path} looks like a checkpoint of {found}, which no head reads", path)
-    if found is None or found.name == system.name:
+    other = recognize(tensors, width, path)
+    if isinstance(other, str):
+        raise BadWeights(f"{path} looks like a checkpoint of {other}, which no head reads", path)
+    if other is None or other.name == system.name:
         return  # the missing names will say what is wrong
-    same_layout = found.marks == system.marks
+    same_layout = other.marks == system.marks
     # One layout: without a word in the file's name, or another width, it is what the user says it is.
-    if same_layout and (system.is_told_by(width, path) or not found.is_told_by(width, path)):
+    if same_layout and (system.matches(width, path) or not other.matches(width, path)):
         return
     raise BadWeights(
-        f"{path} looks like {found.title}'s checkpoint{', by its name' if found.called and same_layout else ''}; "
-        f"use --heads {found.name} --checkpoint {found.name}={path}",
+        f"{path} looks like {other.title}'s checkpoint{', by its name' if other.called and same_layout else ''}; "
+        f"use --heads {other.name} --checkpoint {other.name}={path}",
         path,
     )
 
 
-def _problems(
-    shapes: Shapes, wanted: Mapping[str, Tensor], architecture: Architecture, given: Collection[str]
+def _list_problems(
+    tensors: Mapping[str, Tensor],
+    expected: Mapping[str, PublishedWeight],
+    architecture: Architecture,
+    in_file: Collection[str],
 ) -> list[str]:
-    """What is missing, extra or of another shape, a line each, in the names of the file."""
-    used = {
+    """List missing, extra and misshapen tensors, a line for each kind, in the names of the file."""
+    prefixes = {
         after: before
-        for before, after in architecture.renamed.items()
-        if any(name.startswith(before) for name in given)
+        for before, after in architecture.prefixes.items()
+        if any(name.startswith(before) for name in in_file)
     }
 
-    def in_file(name: str) -> str:
-        prefix = next((after for after in used if name.startswith(after)), "")
-        return (used[prefix] + name.removeprefix(prefix) if prefix else name)[:120]
+    def rename(name: str) -> str:
+        prefix = next((after for after in prefixes if name.startswith(after)), "")
+        return (prefixes[prefix] + name.removeprefix(prefix) if prefix else name)[:120]
 
-    other = [name for name in wanted if name in shapes and shapes[name] != tuple(wanted[name].shape)]
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    misshapen = [name for name, weight in expected.items() if name in shapes and shapes[name] != weight.shape]
     kinds = {
-        "missing": [in_file(name) for name in wanted if name not in shapes],
-        "extra": [in_file(name) for name in shapes if name not in wanted],
-        "of another shape": [f"{in_file(name)} {shapes[name]} for {tuple(wanted[name].shape)}" for name in other],
+        "missing": [rename(name) for name in expected if name not in shapes],
+        "extra": [rename(name) for name in shapes if name not in expected],
+        "of another shape": [f"{rename(name)} {shapes[name]} for {expected[name].shape}" for name in misshapen],
     }
     return [
-        f"{len(names):,} {kind}: {', '.join(names[:LISTED])}"
-        + (f" and {len(names) - LISTED:,} more" if len(names) > LISTED else "")
+        f"{len(names):,} {kind}: {', '.join(names[:_LISTED])}"
+        + (f" and {len(names) - _LISTED:,} more" if len(names) > _LISTED else "")
         for kind, names in kinds.items()
         if names
     ]

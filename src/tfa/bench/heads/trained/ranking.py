@@ -19,7 +19,7 @@ from tfa.search.gallery import inner
 from tfa.search.ties import top_k
 
 RERANKED = 100  # images nearest in bits, whose order the vectors decide
-STEP = 1e-6  # of the score for a bit, below the last image that is reranked
+_STEP = 1e-6  # of the score for a bit, below the last image that is reranked
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,18 @@ class TwoStageHead:
         chosen = top_k(near, RERANKED)[0]
         cosines = np.take_along_axis(self.vectors.scores(queries, replica).astype(np.float64), chosen, axis=1)
         differing = (self.codes.shape[1] - near) / 2
-        scores = cosines.min(axis=1, keepdims=True) - STEP * (1 + differing)
+        scores = cosines.min(axis=1, keepdims=True) - _STEP * (1 + differing)
         np.put_along_axis(scores, chosen, cosines, axis=1)
         return scores
 
 
 def fit_vectors(database: Photos, shared: Shared) -> Fitted:
-    """Nothing is fitted: the database's descriptors are its gallery."""
-    from tfa.bench.heads.trained.image_encoder import ImageEncoder, from_halves
+    """Make a head of the database's descriptors; nothing is fitted."""
+    from tfa.bench.heads.trained.image_encoder import ImageEncoder, join_halves
 
     if database.tokens.grid != ImageEncoder.grid:
         raise BadTokens("a trained system describes photos itself and takes no tokens of another encoder")
-    vectors = VectorHead.of(database, {ONLY: from_halves}, LABELS, shared.progress)
+    vectors = VectorHead.of(database, {ONLY: join_halves}, LABELS, shared.progress)
     if database.tokens.cls is None:
         return vectors
     return TwoStageHead(vectors, _codes(database))
@@ -64,7 +64,7 @@ def _codes(photos: Photos) -> np.ndarray:
 
 
 def trained_card(system: TrainedSystem, checkpoint: Path, *, antialias: bool = False) -> HeadCard:
-    """The head of a checkpoint, which is read and checked here, so that a wrong file is reported before any work.
+    """Make the head of a checkpoint, which is read here so that a wrong file is reported before any work.
 
     It is read again when its turn comes: the weights of several systems need not be in memory together.
     """
@@ -87,12 +87,12 @@ def trained_card(system: TrainedSystem, checkpoint: Path, *, antialias: bool = F
         stages=("trained",),
         note=f"trained with labels, weights of {checkpoint.name}{form}",
         needs_files=True,
-        own_encoder=partial(_opened, system, checkpoint, antialias, checked.sha256),
+        own_encoder=partial(_open, system, checkpoint, antialias, checked.sha256),
     )
 
 
-def _opened(system: TrainedSystem, checkpoint: Path, antialias: bool, sha256: str, options: EncoderOptions) -> Encoder:
-    """The encoder on the device of the options, with as many threads; the other options are of other encoders."""
+def _open(system: TrainedSystem, checkpoint: Path, antialias: bool, sha256: str, options: EncoderOptions) -> Encoder:
+    """Open the encoder with the options' device and threads; the other options are for other encoders."""
     import torch
 
     from tfa.bench.heads.trained.image_encoder import ImageEncoder

@@ -1,4 +1,4 @@
-"""Every trained system by name: what its file is called, what marks it, who published it. Nothing heavy is imported."""
+"""Catalogue of trained systems: file names, marks in their checkpoints, where they are published. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ CHECKPOINTS = "TFA_CHECKPOINTS"  # a folder that is searched for files under the
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedSystem:
-    """A system of another paper, whose weights its user brings."""
+    """A system of another paper, whose weights the user provides."""
 
     name: str  # of the head
     title: str
-    architecture: str  # module of this room, and the name in it
-    files: tuple[str, ...]  # what its authors call them, the preferred first
+    architecture: str  # name in `models`, which imports torch
+    files: tuple[str, ...]  # names that its authors published, the preferred first
     marks: tuple[str, ...]  # tensors that together no other system has
     published: str  # where, in words
     licence: str
-    width: int = 0  # of the backbone, where two systems differ in nothing else
-    called: str = ""  # part of its file's name, where two systems differ in nothing at all
-    may_antialias: bool = False  # is it not on record whether its photos were resized with antialiasing?
+    width: int = 0  # of the backbone, if two systems differ in nothing else
+    called: str = ""  # part of its file's name, if two systems have the same tensors
+    may_antialias: bool = False  # not on record whether its photos were resized with antialiasing
 
-    def is_told_by(self, width: int, file: Path) -> bool:
-        """Is it this one among systems of one layout?"""
+    def matches(self, width: int, file: Path) -> bool:
+        """Tell this system from others of the same layout, by the backbone's width or the file's name."""
         return width == self.width != 0 or (self.called != "" and self.called in file.name.lower())
 
 
@@ -40,7 +40,7 @@ _ALL = (
     TrainedSystem(
         name="salad",
         title="SALAD",
-        architecture="salad:ARCHITECTURE",
+        architecture="SALAD",
         files=("dino_salad.ckpt",),
         marks=("aggregator.dust_bin",),
         published="release v1.0.0 of serizba/salad on GitHub",
@@ -50,7 +50,7 @@ _ALL = (
     TrainedSystem(
         name="cliquemining",
         title="CliqueMining",
-        architecture="salad:ARCHITECTURE",
+        architecture="SALAD",
         files=("cliquemining.ckpt",),
         marks=("aggregator.dust_bin",),
         published="a Google Drive file that gmberton/VPR-methods-evaluation on GitHub names",
@@ -60,7 +60,7 @@ _ALL = (
     TrainedSystem(
         name="megaloc",
         title="MegaLoc",
-        architecture="megaloc:ARCHITECTURE",
+        architecture="MEGALOC",
         files=("megaloc.safetensors", "megaloc.torch"),
         marks=("aggregator.agg.dust_bin", "aggregator.linear.weight"),
         published="Hugging Face gberton/MegaLoc (model.safetensors), or release v1.0 of gmberton/MegaLoc on GitHub",
@@ -69,7 +69,7 @@ _ALL = (
     TrainedSystem(
         name="boq",
         title="BoQ",
-        architecture="boq:ARCHITECTURE",
+        architecture="BOQ",
         files=("dinov2_12288.pth",),
         marks=("aggregator.boqs.0.queries",),
         published="release v1.0 of amaralibey/Bag-of-Queries on GitHub",
@@ -78,7 +78,7 @@ _ALL = (
     TrainedSystem(
         name="selavpr++-b",
         title="SelaVPR++-B",
-        architecture="selavpr:BASE",
+        architecture="SELAVPR_BASE",
         files=("SelaVPRplusplus_base.pth", "SelaVPRplusplus_base_rerank.pth"),
         marks=(_SELAVPR,),
         published=_SELAVPR_PUBLISHED,
@@ -89,7 +89,7 @@ _ALL = (
     TrainedSystem(
         name="selavpr++-l",
         title="SelaVPR++-L",
-        architecture="selavpr:LARGE",
+        architecture="SELAVPR_LARGE",
         files=("SelaVPRplusplus_large_rerank.pth", "SelaVPRplusplus_large.pth"),
         marks=(_SELAVPR,),
         published=_SELAVPR_PUBLISHED,
@@ -100,7 +100,7 @@ _ALL = (
     TrainedSystem(
         name="sample4geo",
         title="Sample4Geo",
-        architecture="sample4geo:ARCHITECTURE",
+        architecture="SAMPLE4GEO",
         files=("weights_e1_0.9515.pth",),
         marks=("model.stem.0.weight",),
         published="a Google Drive folder that the README of Skyy93/Sample4Geo on GitHub links, one file a dataset",
@@ -109,7 +109,7 @@ _ALL = (
     TrainedSystem(
         name="cosplace",
         title="CosPlace",
-        architecture="cosplace:ARCHITECTURE",
+        architecture="COSPLACE",
         files=("ResNet50_2048_cosplace.pth", "ResNet18_512_cosplace.pth"),
         marks=_GEM,
         published="release v1.0 of gmberton/CosPlace on GitHub",
@@ -119,7 +119,7 @@ _ALL = (
     TrainedSystem(
         name="eigenplaces",
         title="EigenPlaces",
-        architecture="cosplace:ARCHITECTURE",
+        architecture="COSPLACE",
         files=("ResNet50_2048_eigenplaces.pth", "ResNet18_512_eigenplaces.pth"),
         marks=_GEM,
         published="release v1.0 of gmberton/EigenPlaces on GitHub",
@@ -129,8 +129,8 @@ _ALL = (
 )
 SYSTEMS: Mapping[str, TrainedSystem] = {system.name: system for system in _ALL}
 
-# What users may well try, and no head here reads.
-_STRANGERS = {
+# Systems that users may try and that no head here reads.
+_UNSUPPORTED = {
     "CricaVPR": "backbone.blocks.0.adapter.D_fc1.weight",
     "MixVPR": "aggregator.mix.0.mix.0.weight",
     "SelaVPR++'s hashing branch alone": "backbone.adapters_hashing.0.D_fc1.weight",
@@ -138,23 +138,23 @@ _STRANGERS = {
 _BACKBONE = ("pos_embed", "embeddings.position_embeddings")
 
 
-def recognised(names: Iterable[str], width: int, file: Path) -> TrainedSystem | str | None:
-    """The system a checkpoint's tensors mark, the name of one that no head reads, or nothing.
+def recognize(names: Iterable[str], width: int, file: Path) -> TrainedSystem | str | None:
+    """Recognize a checkpoint by its tensors: a system, the title of one that no head reads, or None.
 
-    Where two systems have one layout, the backbone's width tells them apart, or else the name of the file.
+    Systems of one layout differ by the backbone's width, or else by the name of the file.
     """
-    there = set(names)
-    able = [system for system in _ALL if there.issuperset(system.marks)]
-    if able:
-        return next((system for system in able if system.is_told_by(width, file)), able[0])
-    for title, mark in _STRANGERS.items():
-        if mark in there:
+    present = set(names)
+    candidates = [system for system in _ALL if present.issuperset(system.marks)]
+    if candidates:
+        return next((system for system in candidates if system.matches(width, file)), candidates[0])
+    for title, mark in _UNSUPPORTED.items():
+        if mark in present:
             return title
-    return "a backbone without a head" if there & set(_BACKBONE) else None
+    return "a backbone without a head" if present & set(_BACKBONE) else None
 
 
 def published_file(system: TrainedSystem) -> Path | None:
-    """The system's file in the folder that `$TFA_CHECKPOINTS` names, if it is there under a published name."""
+    """Find the system's file by its published names in the folder of `$TFA_CHECKPOINTS`."""
     folder = os.environ.get(CHECKPOINTS)
-    found = (Path(folder, name) for name in system.files) if folder else ()
-    return next((path for path in found if path.is_file()), None)
+    paths = (Path(folder, name) for name in system.files) if folder else ()
+    return next((path for path in paths if path.is_file()), None)
