@@ -9,7 +9,8 @@ import numpy as np
 from PIL import Image
 
 from tfa.bench.protocols import NO_CALIBRATION, Plan
-from tfa.bench.records import Z_SCORE, Record, ScoreSample, Truth, record_path
+from tfa.bench.record_files import record_path
+from tfa.bench.records import Z_SCORE, Record, ScoreSample, Truth
 
 ENCODER = "fake-s8@32"
 QUERIES, IMAGES, DEPTH = 12, 14, 5
@@ -64,7 +65,7 @@ def write_record(
         dataset={"name": truth.name, "title": truth.title, "database": IMAGES, "queries": QUERIES,
                  "fingerprint": truth.fingerprint},
         encoder={"id": encoder, "fingerprint": "f", "grid": [4, 4]},
-        head={"name": head, "title": f"Head <{head}>", "sees": "database", "note": "", "settings": {}},
+        head={"name": head, "title": f"Head <{head}>", "data_used": "database", "note": "", "settings": {}},
         plan=plan.to_dict(),
         algorithm={},
         versions={},

@@ -3,7 +3,8 @@
 import numpy as np
 
 from tfa.bench.heads.contract import HeadCard
-from tfa.bench.records import Record, Truth, find_records
+from tfa.bench.record_files import find_records
+from tfa.bench.records import Record, Truth
 
 PLACES, EXTRA = 10, 2
 
@@ -45,4 +46,4 @@ def rigged(plan, log=None, name="rigged"):
 
 def only_record(results):
     [path] = find_records(results)
-    return Record.read(path), Truth.read(path.parent.parent)
+    return Record.read(path), Truth.read(path.dataset_folder)

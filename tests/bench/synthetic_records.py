@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from tfa.bench.protocols import NO_CALIBRATION, budget
-from tfa.bench.records import Z_SCORE, Record, ScoreSample, Truth, record_path
+from tfa.bench.record_files import RecordPath, record_path
+from tfa.bench.records import Z_SCORE, Record, ScoreSample, Truth
 
 NOTHING = 65535  # of rankings held as uint16
 OTHERS = 5  # images from here on fill rankings; positives come before them
@@ -38,8 +39,8 @@ def synthetic_truth(
     )
 
 
-def named(name: str, sees: str = "database") -> dict[str, Any]:
-    return {"name": name, "title": name.upper(), "sees": sees, "note": "hard words", "settings": {"words": 4}}
+def named(name: str, data_used: str = "database") -> dict[str, Any]:
+    return {"name": name, "title": name.upper(), "data_used": data_used, "note": "hard words", "settings": {"words": 4}}
 
 
 def synthetic_record(
@@ -92,8 +93,8 @@ def synthetic_record(
     return Record(**{**values, **given})
 
 
-def written(results: Path, truth: Truth, *records: Record) -> list[Path]:
-    """Write a dataset and records of it; the files of the records."""
+def written(results: Path, truth: Truth, *records: Record) -> list[RecordPath]:
+    """Write a dataset and records of it; the places of the records."""
     truth.write(results / truth.name)
     paths = [record_path(results, truth.name, record.encoder["id"], record.name) for record in records]
     for record, path in zip(records, paths, strict=True):

@@ -11,7 +11,6 @@ import pytest
 
 from tests.bench.judged_queries import made_judgement
 from tests.bench.synthetic_records import NOTHING, named, synthetic_record, synthetic_truth, written
-from tfa.bench.array_json import BadRecord
 from tfa.bench.datasets.files import BadDataset
 from tfa.bench.evaluation.distances import points_of
 from tfa.bench.evaluation.judgement import BadEvaluation
@@ -22,6 +21,7 @@ from tfa.bench.evaluation.saved import set_beside, to_dict
 from tfa.bench.evaluation.summary import short_names
 from tfa.bench.evaluation.truth import QueryTruth, nearest_true, read_truth
 from tfa.bench.metrics.scored import score
+from tfa.bench.record_files import BadRecord
 from tfa.errors import BadPositions, BadSpec
 from tfa.maps.records import ImageRecord
 from tfa.photos.positions import Position

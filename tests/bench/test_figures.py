@@ -7,13 +7,13 @@ import pytest
 from PIL import ImageColor
 
 from tests.bench.figure_records import EVIDENCE, synthetic_truth, write_photos, write_record, write_town
-from tfa.bench.array_json import BadRecord
 from tfa.bench.figures.curves import calibration_curves
 from tfa.bench.figures.evidence_plot import evidence_of
 from tfa.bench.figures.grids import HEADER, choose, draw_grid, spread_out
 from tfa.bench.figures.matrices import positives_in, standardised
 from tfa.bench.figures.record_groups import find_studies
 from tfa.bench.protocols import FULL_QUERY, budget, cross_fit
+from tfa.bench.record_files import BadRecord
 from tfa.errors import BadSpec
 from tfa.explain.draw_montage import EDGE, FRAMES, GAP, GREY, LINE, TILE
 

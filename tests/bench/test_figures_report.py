@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from tests.bench.figure_records import synthetic_truth, write_photos, write_record, write_town
-from tfa.bench.array_json import BadRecord
 from tfa.bench.figures.record_groups import find_studies
 from tfa.bench.figures.report import write_figures
 from tfa.bench.protocols import FULL_QUERY, budget
+from tfa.bench.record_files import BadRecord
 from tfa.errors import BadSpec, MissingExtra
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tfa.bench.metrics.scored import score
-from tfa.bench.records import Record, find_records, truth_of
+from tfa.bench.record_files import find_records
+from tfa.bench.records import Record, truth_of
 from tfa.bench.tables.page import PRECISION_DEPTH, results_page
 
 pytestmark = pytest.mark.slow

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from tests.bench.rigged import PLACES, Rigged, numbers_of, only_record, rigged
 from tfa.bench import provenance
-from tfa.bench.array_json import read_packed
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos
 from tfa.bench.metrics.scored import score
 from tfa.bench.protocols import NO_CALIBRATION, budget
 from tfa.bench.provenance import revisions
 from tfa.bench.rank import in_few_bits
-from tfa.bench.records import PROBABILITY, Z_SCORE, Record, find_records
+from tfa.bench.record_files import decode_npz, find_records
+from tfa.bench.records import PROBABILITY, Z_SCORE, Record
 from tfa.bench.run import run_heads
 from tfa.errors import BadSpec
 
@@ -35,10 +35,10 @@ def test_two_runs_give_identical_records_but_for_timings(bench, tmp_path):
     contents = []
     for folder in ("one", "two"):
         run_heads(bench, cards, tmp_path / folder)
-        values = [read_packed(path) for path in find_records(tmp_path / folder)]
-        assert len(values) == len(cards)
-        assert all(value.pop("timings") for value in values)
-        contents.append(values)
+        read = [decode_npz(path.read_bytes()) for path in find_records(tmp_path / folder)]
+        assert len(read) == len(cards)
+        assert all(facts.pop("timings") for facts, _ in read)
+        contents.append([(facts, {name: array.tobytes() for name, array in arrays.items()}) for facts, arrays in read])
     assert contents[0] == contents[1]
 
 
@@ -111,8 +111,8 @@ def test_a_record_names_what_its_confidences_are(bench, tmp_path):
 
     sure = dataclasses.replace(rigged(NO_CALIBRATION, name="sure"), fit=lambda database, shared: Sure(len(database)))
     run_heads(bench, [rigged(NO_CALIBRATION), sure], tmp_path / "results")
-    kinds = {path.name: Record.read(path).confidence_kinds for path in find_records(tmp_path / "results")}
-    assert kinds == {"rigged.json.xz": (Z_SCORE,), "sure.json.xz": (PROBABILITY,)}
+    kinds = {path.head: Record.read(path).confidence_kinds for path in find_records(tmp_path / "results")}
+    assert kinds == {"rigged": (Z_SCORE,), "sure": (PROBABILITY,)}
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=0), min_size=1, max_size=30))
@@ -160,7 +160,7 @@ def test_an_interrupted_run_continues_where_it_stopped(bench, tmp_path):
     stopping = dataclasses.replace(card, fit=lambda database, shared: Stops(len(database)))
     with pytest.raises(KeyboardInterrupt):
         run_heads(bench, [rigged(NO_CALIBRATION, name="first"), stopping], tmp_path / "results")
-    assert [path.name for path in find_records(tmp_path / "results")] == ["first.json.xz"]
+    assert [path.head for path in find_records(tmp_path / "results")] == ["first"]
     calibrated = []
 
     class Counting(Rigged):
@@ -175,7 +175,8 @@ def test_an_interrupted_run_continues_where_it_stopped(bench, tmp_path):
     drawn = [np.random.default_rng(split).permutation(PLACES)[:3].tolist() for split in range(4)]
     assert calibrated == [drawn[0], drawn[2], drawn[3]]
     run_heads(bench, [card], tmp_path / "whole")
-    resumed, whole = (Record.read(next(iter((tmp_path / f).rglob("rigged.json.xz")))) for f in ("results", "whole"))
+    resumed, whole = (Record.read(find_records(tmp_path / folder)[-1]) for folder in ("results", "whole"))
+    assert resumed.name == whole.name == "rigged"
     assert resumed.identity == whole.identity
     assert not list((tmp_path / "results").rglob(".*"))
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tests.bench.synthetic_records import NOTHING, named, ranking, synthetic_record, synthetic_truth, written
-from tfa.bench.array_json import BadRecord
 from tfa.bench.metrics.scored import paired, score, score_folder
+from tfa.bench.record_files import BadRecord, record_path
 from tfa.bench.records import TRUTH_FILE
 from tfa.bench.tables.table import read_scored
 from tfa.errors import BadSpec
@@ -213,7 +213,7 @@ def test_datasets_heads_and_an_encoder_can_be_chosen(tmp_path: Path):
     [one] = score_folder(tmp_path, ks=[1], datasets=["town"], heads=["vlad"], encoder="org/big@56")
     assert (one.dataset, one.encoder, one.head) == ("town", "org/big@56", "vlad")
     assert len(score_folder(tmp_path / "town", ks=[1], heads=["vlad", "tfa"])) == 3
-    assert len(score_folder(tmp_path / "town" / "tiny@28" / "tfa.json.xz", ks=[1])) == 1
+    assert len(score_folder(tmp_path / "town" / "tiny@28" / "records.zip", ks=[1])) == 2
 
 
 def test_a_name_without_a_record_is_an_error(tmp_path: Path):
@@ -233,9 +233,14 @@ def test_a_folder_without_records_is_an_error(tmp_path: Path):
 
 def test_a_torn_file_among_the_records_is_an_error(tmp_path: Path):
     synthetic_results(tmp_path)
-    (tmp_path / "town" / "tiny@28" / "torn.json.xz").write_text('{"format": "tfa-rec')
+    torn = record_path(tmp_path, "town", "tiny@28", "torn")
+    torn.write_bytes(b"PK\3\4")
     for heads in (None, ["tfa"]):
-        with pytest.raises(BadRecord, match=r"torn\.json\.xz"):
+        with pytest.raises(BadRecord, match=r"records\.zip/torn\.npz"):
+            score_folder(tmp_path, ks=[1], heads=heads)
+    torn.archive.write_bytes(torn.archive.read_bytes()[:-30])
+    for heads in (None, ["tfa"]):
+        with pytest.raises(BadRecord, match=r"records\.zip cannot be read"):
             score_folder(tmp_path, ks=[1], heads=heads)
 
 

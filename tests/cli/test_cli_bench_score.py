@@ -27,7 +27,7 @@ def results(tmp_path: Path) -> Path:
     good = synthetic_record(truth, [[[RIGHT]], [[RIGHT]], [[WRONG]], [[WRONG]]], head=named("tfa"))
     split = [[[RIGHT], [RIGHT]], [[RIGHT], [WRONG]], [[RIGHT], [WRONG]], [[WRONG], [WRONG]]]
     drawn = synthetic_record(
-        truth, split, head=named("tfa-c64", sees="target"), evaluated=[[0, 1, 2], [0, 1, 3]],
+        truth, split, head=named("tfa-c64", data_used="target"), evaluated=[[0, 1, 2], [0, 1, 3]],
     )  # fmt: skip
     bad = synthetic_record(truth, [[[WRONG]]] * 4)
     written(tmp_path, truth, good, drawn, bad)

@@ -11,6 +11,7 @@ import torch
 from tests.bench.heads.trained.tiny import tensors_of
 from tests.cli.conftest import write_drive
 from tfa.bench.provenance import ALGORITHM
+from tfa.bench.record_files import record_path
 from tfa.bench.records import Record
 
 PLACES = 6
@@ -33,8 +34,8 @@ def test_a_checkpoint_becomes_a_record_and_a_row(run, fake_encoder, town, salad,
     done = run("bench", "run", *args, "--checkpoint", f"salad={salad}")
     assert done.exit_code == 0, done.output
     assert "town: salad written" in done.stdout
-    record = Record.read(results / "town" / "salad@322" / "salad.json.xz")
-    assert record.head["sees"] == "labels"
+    record = Record.read(record_path(results, "town", "salad@322", "salad"))
+    assert record.head["data_used"] == "labels"
     assert record.head["settings"]["checkpoint"] == "dino_salad.ckpt"
     assert record.head["settings"]["sha256"] == hashlib.sha256(salad.read_bytes()).hexdigest()
     assert record.algorithm == {"trained": ALGORITHM["trained"]}

@@ -17,7 +17,8 @@ from tfa.base.config import MapSpec
 from tfa.base.entry_points import load_plugin, plugin_names
 from tfa.bench.datasets.load import layout_names, layout_of
 from tfa.bench.heads.catalogue import head_card, names
-from tfa.bench.records import Record, find_records
+from tfa.bench.record_files import find_records
+from tfa.bench.records import Record
 from tfa.cli.app import app
 from tfa.encoders import Encoder, load_encoder
 from tfa.encoders.brought import brought_encoders

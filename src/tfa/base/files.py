@@ -18,7 +18,7 @@ import numpy as np
 
 from tfa.base.held import hold
 from tfa.base.open_folder import OpenFolder
-from tfa.base.reading import parse_json
+from tfa.base.reading import parse_json, read_json
 from tfa.errors import TfaError, from_os_error
 
 _HEADER_BYTES = 100_000_000  # of a safetensors file; the format allows no more
@@ -102,6 +102,32 @@ def write_json(path: Path, value: Any, folder: OpenFolder | None = None) -> Writ
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     # A file name that is not UTF-8 has lone surrogates, which only an escape can carry: \\udcff is that of JSON too.
     return _write_parts(path, [text.encode("utf-8", "backslashreplace")], folder)
+
+
+def require_json(path: Path, error: type[TfaError], hint: str = "") -> Any:
+    """Read a JSON file; `error` says that it is missing (and `hint` what to do) or cannot be read."""
+    try:
+        return read_json(path)
+    except FileNotFoundError:
+        raise error(f"{path} does not exist{hint}") from None
+    except (OSError, ValueError) as problem:
+        raise error(f"{path} cannot be read: {problem}") from None
+
+
+def require_format(path: Path, name: str, version: int, error: type[TfaError], hint: str = "") -> dict[str, Any]:
+    """Read a JSON file whose object states its format and version."""
+    return check_format(require_json(path, error, hint), path, name, version, error, hint)
+
+
+def check_format(
+    values: Any, path: object, name: str, version: int, error: type[TfaError], hint: str = ""
+) -> dict[str, Any]:
+    """Return the values of a file if they are an object that states this format and version."""
+    if not isinstance(values, dict) or values.get("format") != name:
+        raise error(f"{path} is not a {name} file{hint}")
+    if values.get("version") != version:
+        raise error(f"{path} is of version {values.get('version')}; this release reads version {version}: run again")
+    return values
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,46 +1,41 @@
-"""Finished splits of an unfinished head, kept beside where its record will be."""
+"""Finished splits of an unfinished head, stored beside the archive that its record will be in."""
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-from pathlib import Path
 from typing import Any
 
-from tfa.base.files import sha256_of_json, write_json
-from tfa.base.reading import read_json
-from tfa.bench.array_json import BadRecord, pack, unpack
+from tfa.base.files import sha256_of_json, write_atomically
+from tfa.base.reading import read_bounded
 from tfa.bench.rank import Answers
-from tfa.bench.records import SUFFIX, packed_fold, unpacked_fold
+from tfa.bench.record_files import CONTENT_BYTES, RecordPath, decode_npz, encode_npz
+from tfa.bench.records import check_array, fold_from_dict, fold_to_dict
 
 
 class FinishedSplits:
-    """`.tfa-c64.splits/3.json` beside `tfa-c64.json.xz`; splits made of other inputs are not used."""
+    """`.tfa-c64.splits/3.npz` beside the archive of `tfa-c64.npz`; splits made of other inputs are not used."""
 
-    def __init__(self, record: Path, inputs: dict[str, Any]) -> None:
-        self.folder = record.parent / f".{record.name.removesuffix(SUFFIX)}.splits"
+    def __init__(self, record: RecordPath, inputs: dict[str, Any]) -> None:
+        self.folder = record.archive.parent / f".{record.head}.splits"
         self.inputs = sha256_of_json(inputs)
 
     def write(self, split: int, answers: Answers) -> None:
-        content = {
-            "inputs": self.inputs,
-            "replicas": list(answers.replicas),
-            "folds": [packed_fold(fold) for fold in answers.folds],
-            "rankings": pack(answers.rankings),
-            "confidence": pack(answers.confidence),
-        }
-        write_json(self.folder / f"{split}.json", content)
+        folds = [fold_to_dict(fold) for fold in answers.folds]
+        facts = {"inputs": self.inputs, "replicas": list(answers.replicas), "folds": folds}
+        content = encode_npz(facts, {"rankings": answers.rankings, "confidence": answers.confidence})
+        write_atomically(self.folder / f"{split}.npz", lambda temporary: temporary.write_bytes(content))
 
     def read(self, split: int) -> Answers | None:
-        """None where the split is not finished, or its file is damaged: it is then made again."""
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, BadRecord):
-            content = read_json(self.folder / f"{split}.json")
-            if content["inputs"] == self.inputs:
+        """Return None if the split is not finished or its file is damaged; the split is then run again."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            facts, arrays = decode_npz(read_bounded(self.folder / f"{split}.npz", CONTENT_BYTES))
+            if facts["inputs"] == self.inputs:
                 return Answers(
-                    tuple(content["replicas"]),
-                    tuple(unpacked_fold(fold) for fold in content["folds"]),
-                    unpack(content["rankings"]),
-                    unpack(content["confidence"]),
+                    tuple(facts["replicas"]),
+                    tuple(fold_from_dict(fold) for fold in facts["folds"]),
+                    check_array(arrays["rankings"], "u", 3),
+                    check_array(arrays["confidence"], "f", 2),
                 )
         return None
 

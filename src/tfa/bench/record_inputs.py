@@ -13,7 +13,8 @@ from tfa.bench.datasets.load import Dataset
 from tfa.bench.heads.contract import HeadCard
 from tfa.bench.protocols import Plan
 from tfa.bench.provenance import revisions
-from tfa.bench.records import Record, Truth, record_path
+from tfa.bench.record_files import RecordPath, record_path
+from tfa.bench.records import Record, Truth
 from tfa.encoders.protocol import Encoder
 from tfa.errors import BadSpec
 
@@ -88,7 +89,7 @@ def inputs_of(bench: Identified, card: HeadCard, plan: Plan, depth: int) -> dict
         "head": {
             "name": card.name,
             "title": card.title,
-            "sees": card.sees,
+            "data_used": card.sees,
             "note": card.note,
             "settings": dict(card.settings),
             "spec": bench.spec.to_dict(),
@@ -109,7 +110,7 @@ def _differing(known: Record, inputs: dict[str, Any]) -> list[str]:
     return [key for key, value in inputs.items() if value != made_of.get(key)]
 
 
-def is_outdated(known: Record, inputs: dict[str, Any], path: Path) -> bool:
+def is_outdated(known: Record, inputs: dict[str, Any], path: RecordPath) -> bool:
     """Was it made of these inputs by another revision of the algorithm? Of other inputs is an error."""
     differs = _differing(known, inputs)
     outdated = "algorithm" in differs
@@ -117,10 +118,11 @@ def is_outdated(known: Record, inputs: dict[str, Any], path: Path) -> bool:
     accepted = {"algorithm", "depth"} if outdated or known.depth >= inputs["depth"] else set()
     other = [key for key in differs if key not in accepted]
     if known.encoder["id"] != inputs["encoder"]["id"]:
-        own = record_path(path.parents[2], known.dataset["name"], known.encoder["id"], known.name).parent
+        name, results = known.encoder["id"], path.dataset_folder.parent
+        right = record_path(results, known.dataset["name"], name, known.name).archive.parent
         raise BadSpec(
-            f"{path} is of the encoder {known.encoder['id']}, not of {inputs['encoder']['id']}: positions are "
-            f"resampled by another rule since; move {path.parent} to {own}, or give --encoder {known.encoder['id']}"
+            f"{path} is of the encoder {name}, not of {inputs['encoder']['id']}: positions are "
+            f"resampled by another rule since; move {path.archive.parent} to {right}, or give --encoder {name}"
         )
     if other:
         raise BadSpec(

@@ -1,7 +1,7 @@
-"""Records: what a head answered to every query of a dataset, kept so that anyone can score it again.
+"""Records: what a head answered to every query of a dataset, stored so that anyone can score it again.
 
-    results/sped/dataset.json                            names, positives, conditions
-    results/sped/dinov2-s14-focus@322/tfa-c64.json.xz    rankings of one head under one encoder
+    results/sped/dataset.json                         names, positives, conditions
+    results/sped/dinov2-s14-focus@322/records.zip     rankings of all heads under one encoder, see `record_files`
 
 A record holds rankings, not recalls: the first loop writes it, the second scores it without a model. It is
 written once and never changed; only a new revision of the algorithm replaces it. All of it but `timings` follows
@@ -10,22 +10,21 @@ from its inputs, whose digest it carries.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from tfa.base.files import sha256_of_json, write_json
-from tfa.bench.array_json import BadRecord, array_digest, pack, read_form, unpack, write_packed
-from tfa.bench.ranking_codes import pack_rankings, smallest, unpack_rankings
+from tfa.base.files import check_format, require_format, sha256_of_json, write_json
+from tfa.bench.record_files import BadRecord, RecordPath, decode_npz, encode_npz
 from tfa.encoders.fingerprint import under_todays_name
 
 FORMAT, VERSION = "tfa-record", 1
-SUFFIX = ".json.xz"
 Z_SCORE, PROBABILITY = "z-score", "probability"  # kinds of confidence
-LABELS = "labels"  # what a trained system saw, elsewhere
+LABELS = "labels"  # data used by a trained system, elsewhere
 TRUTH_FORMAT = "tfa-dataset"
 TRUTH_FILE = "dataset.json"
 
@@ -65,7 +64,7 @@ class Truth:
     @classmethod
     def read(cls, folder: Path) -> Self:
         path = folder / TRUTH_FILE
-        values = read_form(path, TRUTH_FORMAT, VERSION, BadRecord)
+        values = require_format(path, TRUTH_FORMAT, VERSION, BadRecord)
         try:
             truth = cls(
                 values["name"],
@@ -108,14 +107,13 @@ class ScoreSample:
     def scores(self) -> np.ndarray:
         return self.low + (self.high - self.low) / 255 * self.steps.astype(np.float64)
 
-    def to_dict(self, written: Callable[[np.ndarray], Any]) -> dict[str, Any]:
-        lists = {"queries": list(self.queries), "database": list(self.database)}
-        return {**lists, "low": self.low, "high": self.high, "steps": written(self.steps)}
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the steps."""
+        return {"queries": list(self.queries), "database": list(self.database), "low": self.low, "high": self.high}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        queries, database = tuple(values["queries"]), tuple(values["database"])
-        return cls(queries, database, values["low"], values["high"], unpack(values["steps"]))
+    def from_dict(cls, values: Mapping[str, Any], steps: np.ndarray) -> Self:
+        return cls(tuple(values["queries"]), tuple(values["database"]), values["low"], values["high"], steps)
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,7 @@ class Record:
 
     dataset: Mapping[str, Any]  # name, title, database, queries (counts), fingerprint of its Truth
     encoder: Mapping[str, Any]  # id (the name it has today), fingerprint, grid
-    head: Mapping[str, Any]  # name, title, sees, note, settings
+    head: Mapping[str, Any]  # name, title, data_used, note, settings
     plan: Mapping[str, Any]  # Plan.to_dict()
     algorithm: Mapping[str, int]  # stage → revision; {} of records made before revisions were recorded
     versions: Mapping[str, str]
@@ -172,13 +170,11 @@ class Record:
     @property
     def identity(self) -> str:
         """Digest of everything but timings, versions and hardware: two runs of the same inputs share it."""
-        # Of the arrays themselves: how they are compressed may differ from one machine to the next.
-        content = self._content(array_digest)
-        return sha256_of_json({k: v for k, v in content.items() if k not in ("versions", "hardware")})
+        facts = {key: value for key, value in self._facts().items() if key not in ("versions", "hardware")}
+        # Digests of the arrays themselves: how they are compressed may differ from one machine to the next.
+        return sha256_of_json({**facts, "arrays": {name: _digest(array) for name, array in self._arrays().items()}})
 
-    def _content(
-        self, written: Callable[[np.ndarray], Any], rankings: Callable[[np.ndarray], Any] = array_digest
-    ) -> dict[str, Any]:
+    def _facts(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -191,21 +187,24 @@ class Record:
             "hardware": dict(self.hardware),
             "replicas": list(self.replicas),
             "seeds": list(self.seeds),
-            "folds": [[packed_fold(fold, written) for fold in folds] for folds in self.folds],
-            "rankings": rankings(self.rankings),
-            "confidence": written(self.confidence),
-            "sample": self.sample.to_dict(written),
+            "folds": [[fold_to_dict(fold) for fold in folds] for folds in self.folds],
+            "sample": self.sample.to_dict(),
         }
 
-    def write(self, path: Path, *, replace: bool = False) -> None:
-        if path.exists() and not replace:
-            raise BadRecord(f"{path} exists; records are never overwritten: remove it, or write to another folder")
-        content = self._content(pack, pack_rankings)
-        write_packed(path, {**content, "identity": self.identity, "timings": dict(self.timings)})
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {"rankings": self.rankings, "confidence": self.confidence, "sample": self.sample.steps}
+
+    def write(self, path: RecordPath, *, replace: bool = False) -> None:
+        facts = {**self._facts(), "identity": self.identity, "timings": dict(self.timings)}
+        path.write_bytes(encode_npz(facts, self._arrays()), replace=replace)
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        values = read_form(path, FORMAT, VERSION, BadRecord, packed=True)
+    def read(cls, path: RecordPath) -> Self:
+        try:
+            values, arrays = decode_npz(path.read_bytes())
+        except ValueError as error:
+            raise BadRecord(f"{path} cannot be read: {error}") from None
+        check_format(values, path, FORMAT, VERSION, BadRecord)
         try:
             record = cls(
                 dataset=values["dataset"],
@@ -217,52 +216,54 @@ class Record:
                 hardware=values["hardware"],
                 replicas=tuple(values["replicas"]),
                 seeds=tuple(values["seeds"]),
-                folds=tuple(tuple(unpacked_fold(fold) for fold in folds) for folds in values["folds"]),
-                rankings=unpack_rankings(values["rankings"]),
-                confidence=unpack(values["confidence"]),
-                sample=ScoreSample.from_dict(values["sample"]),
+                folds=tuple(tuple(fold_from_dict(fold) for fold in folds) for folds in values["folds"]),
+                rankings=check_array(arrays["rankings"], "u", 4),
+                confidence=check_array(arrays["confidence"], "f", 3),
+                sample=ScoreSample.from_dict(values["sample"], check_array(arrays["sample"], "u", 2)),
                 timings=values["timings"],
             )
             whole = record.identity == values.get("identity")
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise BadRecord(f"{path} is damaged: {type(error).__name__} {error}; restore it or run again") from None
-        except BadRecord as error:
-            raise BadRecord(f"{path}: {error}; restore it or run again") from None
         if not whole:
             raise BadRecord(f"{path} was edited: its content does not match its identity; restore it or run again")
         return replace(record, encoder=under_todays_name(record.encoder))
 
 
-def record_path(results: Path, dataset: str, encoder: str, head: str) -> Path:
-    return results / dataset / encoder.replace("/", "_") / f"{head}{SUFFIX}"
+def truth_of(path: RecordPath) -> Truth:
+    """Read the Truth a record belongs to: `dataset.json` of its dataset's folder."""
+    return Truth.read(path.dataset_folder)
 
 
-def find_records(results: Path) -> list[Path]:
-    """Record files below a results folder (or one record, or one dataset's folder), in order."""
-    if results.is_file():
-        return [results]
-    if not results.is_dir():
-        raise BadRecord(f"{results} does not exist; write records with tfa bench run --out {results}")
-    # Names that start with a dot are unfinished: splits of a head that is not complete, files being written.
-    files = results.rglob(f"*{SUFFIX}")
-    return sorted(path for path in files if not any(p.startswith(".") for p in path.relative_to(results).parts))
-
-
-def truth_of(record_file: Path) -> Truth:
-    """The Truth a record file belongs to: `dataset.json` one folder up."""
-    return Truth.read(record_file.parent.parent)
-
-
-def packed_fold(fold: Mapping[str, Any], written: Callable[[np.ndarray], Any] = pack) -> dict[str, Any]:
-    lists = {key: np.asarray(fold[key], np.uint32) for key in ("calibration", "evaluated")}
-    packed = {key: written(own.astype(smallest(own))) for key, own in lists.items()}
+def fold_to_dict(fold: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a fold of a record as JSON values."""
+    lists = {key: np.asarray(fold[key]).tolist() for key in ("calibration", "evaluated")}
     plain = {key: fold[key] for key in ("condition", "confidence")}
-    return {**packed, **plain, "decisions": dict(fold["decisions"])}
+    return {**lists, **plain, "decisions": dict(fold["decisions"])}
 
 
-def unpacked_fold(fold: Mapping[str, Any]) -> dict[str, Any]:
-    lists = {key: unpack(fold[key]).astype(np.int64) for key in ("calibration", "evaluated")}
-    return {**lists, **{key: fold[key] for key in ("condition", "confidence", "decisions")}}
+def fold_from_dict(values: Mapping[str, Any]) -> dict[str, Any]:
+    lists = {key: _indices(values[key]) for key in ("calibration", "evaluated")}
+    return {**lists, **{key: values[key] for key in ("condition", "confidence", "decisions")}}
+
+
+def check_array(array: np.ndarray, kind: str, dimensions: int) -> np.ndarray:
+    """Return an array that a file holds if it is of the kind (`u`: unsigned integers) and dimensions it must have."""
+    if array.dtype.kind != kind or array.ndim != dimensions:
+        raise ValueError(f"an array is of type {array.dtype} and has {array.ndim} dimensions, not {dimensions}")
+    return array
+
+
+def _indices(numbers: Sequence[int]) -> np.ndarray:
+    if not isinstance(numbers, list) or not all(type(number) is int and number >= 0 for number in numbers):
+        raise ValueError("queries of a fold must be a list of their numbers")
+    return np.array(numbers, np.int64)
+
+
+def _digest(array: np.ndarray) -> list[Any]:
+    """Return what an identity includes of an array: its type, shape and content."""
+    array = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
+    return [array.dtype.str, list(array.shape), hashlib.sha256(array.tobytes()).hexdigest()]
 
 
 def _numbers(text: str) -> np.ndarray:

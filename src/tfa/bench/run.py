@@ -25,8 +25,9 @@ from tfa.bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Sha
 from tfa.bench.protocols import Split
 from tfa.bench.provenance import hardware, versions
 from tfa.bench.rank import answers_of_split, score_sample
+from tfa.bench.record_files import RecordPath, record_path
 from tfa.bench.record_inputs import inputs_of, is_outdated, plan_of, spec_of
-from tfa.bench.records import TRUTH_FILE, Record, Truth, record_path
+from tfa.bench.records import TRUTH_FILE, Record, Truth
 from tfa.encoders.protocol import Encoder
 from tfa.errors import BadSpec
 from tfa.method.described_queries import DescribedQueries
@@ -43,7 +44,7 @@ class Ran:
     head: str
     encoder: str
     outcome: str  # "written" | "kept" | "renewed" | "same" | "skipped"
-    path: Path | None = None
+    path: RecordPath | None = None
     reason: str = ""
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from tests.bench.judged_queries import made_judgement
-from tests.bench.synthetic_records import ranking, synthetic_record, synthetic_truth
-from tests.faults.files.targets import COMPRESSED_JSON, PLAIN_JSON, Target, files_below
+from tests.bench.synthetic_records import named, ranking, synthetic_record, synthetic_truth
+from tests.bench.zip_members import read_member, replace_member
+from tests.faults.files.targets import PLAIN_JSON, Layer, Target, files_below
 from tfa.base.files import write_json
 from tfa.bench.evaluation.numbers import numbers_of
 from tfa.bench.evaluation.of_map import MapEvaluation
@@ -18,9 +19,18 @@ from tfa.bench.evaluation.summary import table_of
 from tfa.bench.evaluation.truth import QueryTruth
 from tfa.bench.explorer.content import page_content
 from tfa.bench.explorer.page import embedded_json
-from tfa.bench.records import Record, Truth, find_records, record_path
+from tfa.bench.record_files import find_records, record_path
+from tfa.bench.records import Record, Truth
 from tfa.encoders.released_words import load_vocabulary
 from tfa.photos.find_positions import find_positions
+
+
+def _with_facts(facts: bytes, archive: bytes) -> bytes:
+    record = replace_member(read_member(archive, "vlad.npz"), "facts.json", facts)
+    return replace_member(archive, "vlad.npz", record)
+
+
+RECORD_FACTS = Layer(lambda data: read_member(read_member(data, "vlad.npz"), "facts.json"), _with_facts)
 
 
 def positions(name: str, folder: Path) -> Target:
@@ -42,15 +52,15 @@ def records(name: str, folder: Path) -> Target:
     truth.write(folder / "town")
     for head in ("vlad", "gem"):
         ranked = [[[ranking([query, query + 1])] * 2] * 3 for query in range(4)]
-        record = synthetic_record(truth, ranked)
+        record = synthetic_record(truth, ranked, head=named(head))
         record.write(record_path(folder, "town", "tiny@28", head))
-    files = files_below(folder, "town/*/*.json.xz")
+    files = files_below(folder, "town/*/*.zip")
 
     def read(folder: Path, victim: str, changed: bool) -> None:
         for path in find_records(folder):
             Record.read(path)
 
-    return Target(name, files, read, dict.fromkeys(files, COMPRESSED_JSON))
+    return Target(name, files, read, dict.fromkeys(files, RECORD_FACTS))
 
 
 def truth(name: str, folder: Path) -> Target:

@@ -7,7 +7,6 @@ not import torch.
 from __future__ import annotations
 
 import json
-import lzma
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -91,7 +90,6 @@ def files_below(folder: Path, *patterns: str) -> dict[str, bytes]:
 
 PLAIN_JSON = Layer(lambda data: data, lambda inner, data: inner)
 PADDED_JSON = Layer(lambda data: data, lambda inner, data: inner.ljust(len(data)))
-COMPRESSED_JSON = Layer(lzma.decompress, lambda inner, data: lzma.compress(inner, preset=0))
 
 
 def _header(data: bytes) -> bytes:

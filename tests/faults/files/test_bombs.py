@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import lzma
+import io
 import pickle
 import resource
 import signal
 import struct
+import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,16 +20,16 @@ import torch
 
 from tests.bench.datasets.trees import with_npy_header
 from tests.bench.synthetic_records import ranking, synthetic_record, synthetic_truth
+from tests.bench.zip_members import read_member, replace_member
 from tests.encoders.tiny import TINY
 from tests.faults.conftest import Campaign
 from tfa.base.files import BadFile, map_tensors
-from tfa.bench import array_json
-from tfa.bench.array_json import BadRecord, pack, read_packed
 from tfa.bench.datasets.files import BadDataset
 from tfa.bench.datasets.layouts.gt_npy import read_positives as read_pairs
 from tfa.bench.datasets.layouts.safe_pickle import load_object_array
 from tfa.bench.datasets.layouts.text_tables import read_table
 from tfa.bench.datasets.matching import read_positives
+from tfa.bench.record_files import BadRecord, RecordPath
 from tfa.bench.records import Record, Truth
 from tfa.encoders.released_words import load_vocabulary
 from tfa.encoders.weights import resolve_weights
@@ -72,8 +72,7 @@ def text(content: str | bytes) -> Write:
 
 def npy(shape: str, kind: str = "<f8", data: bytes = b"") -> Write:
     """A .npy file with any header, in Python's words."""
-    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}}}\n".encode()
-    return text(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data)
+    return text(npy_bytes(shape, kind, data))
 
 
 def tensors(header: bytes, length: int | None = None) -> Write:
@@ -103,22 +102,57 @@ def endless(path: Path) -> None:
     torch.save(state, path)
 
 
-def record(change: Callable[[dict[str, Any]], object]) -> Write:
+def record(change: Callable[[bytes], bytes], method: int = zipfile.ZIP_STORED) -> Write:
+    """An archive of records, in which the npz file of one was changed."""
+
     def write(path: Path) -> None:
         truth = synthetic_truth([[0], [1]])
-        synthetic_record(truth, [[[ranking([0])]], [[ranking([1])]]]).write(path)
-        values = read_packed(path)
-        change(values)
-        path.write_bytes(lzma.compress(json.dumps(values).encode()))
+        synthetic_record(truth, [[[ranking([0])]], [[ranking([1])]]]).write(RecordPath(path, "vlad"))
+        content = path.read_bytes()
+        path.write_bytes(replace_member(content, "vlad.npz", change(read_member(content, "vlad.npz")), method))
 
     return write
 
 
-def deep_rankings(values: dict[str, Any]) -> None:
-    depth = 2_000_000
-    one, codes = np.zeros(1, np.uint8), np.zeros((depth, 1), np.uint8)
-    values["rankings"] |= {"shape": [1, 1, 1, depth], "asked": pack(np.packbits([True])), "codes": pack(codes)}
-    values["rankings"] |= {"counts": pack(one + 1), "orders": pack(one)}
+def read_record(path: Path) -> Record:
+    return Record.read(RecordPath(path, "vlad"))
+
+
+def member(name: str, content: bytes, method: int = zipfile.ZIP_LZMA) -> Callable[[bytes], bytes]:
+    return lambda npz: replace_member(npz, name, content, method)
+
+
+def patched(name: str, patch: Callable[[bytearray, zipfile.ZipInfo], None]) -> Callable[[bytes], bytes]:
+    """Change bytes of an npz file, by the directory entry of one of its members."""
+
+    def change(npz: bytes) -> bytes:
+        content = bytearray(npz)
+        with zipfile.ZipFile(io.BytesIO(npz)) as archive:
+            patch(content, archive.getinfo(name))
+        return bytes(content)
+
+    return change
+
+
+def claim_size(size: int) -> Callable[[bytearray, zipfile.ZipInfo], None]:
+    """Another uncompressed size in the directory of a zip file."""
+
+    def patch(content: bytearray, info: zipfile.ZipInfo) -> None:
+        entry = content.index(b"PK\1\2")
+        while content[entry + 46 : entry + 46 + len(info.filename)] != info.filename.encode():
+            entry = content.index(b"PK\1\2", entry + 1)
+        struct.pack_into("<I", content, entry + 24, size)
+
+    return patch
+
+
+def claim_dictionary(content: bytearray, info: zipfile.ZipInfo) -> None:
+    struct.pack_into("<I", content, info.header_offset + 30 + len(info.filename) + 5, 0xFFFF_FFFF)
+
+
+def npy_bytes(shape: str, kind: str, data: bytes = b"") -> bytes:
+    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
 
 
 CASES: dict[str, tuple[str, Write, Read, type[TfaError], str]] = {
@@ -126,21 +160,34 @@ CASES: dict[str, tuple[str, Write, Read, type[TfaError], str]] = {
     "nested truth": ("dataset.json", text("[" * DEEP), lambda p: Truth.read(p.parent), BadRecord, "nested too deep"),
     "infinite number": ("p.json", text('{"q": [1e999]}'), read_positives, BadDataset, "too large a number"),
     "record of nests": (
-        "r.json.xz", lambda p: p.write_bytes(lzma.compress(b"[" * DEEP)), Record.read, BadRecord, "nested too deep",
+        "records.zip", record(member("facts.json", b"[" * DEEP)), read_record, BadRecord, "nested too deep",
     ),
-    "array larger than its shape": (
-        "r.json.xz", record(lambda v: v["confidence"].update(pack(np.zeros(100_000)) | {"shape": [2, 1, 1]})),
-        Record.read, BadRecord, "more than 16 bytes",
+    "array larger than its size": (
+        "records.zip", record(patched("confidence.npy", claim_size(16))), read_record, BadRecord, "CRC|not a whole",
     ),
     "array of a shape that lies": (
-        "r.json.xz", record(lambda v: v["confidence"].update(shape=[10**6, 10**6])),
-        Record.read, BadRecord, "that are read",
+        "records.zip", record(member("confidence.npy", npy_bytes("(1000000, 1000000, 1)", "<f4"))),
+        read_record, BadRecord, "0 follow",
     ),
     "many large arrays": (
-        "r.json.xz", record(lambda v: v.update(folds=[[v["confidence"] | {"shape": [10**7]}] * 9])),
-        Record.read, BadRecord, "its arrays take",
+        "records.zip", record(patched("rankings.npy", claim_size(4_000_000_000))),
+        read_record, BadRecord, "its members take",
     ),
-    "rankings too deep to unpack": ("r.json.xz", record(deep_rankings), Record.read, BadRecord, "codes of shape"),
+    "array that needs gigabytes to expand": (
+        "records.zip", record(patched("rankings.npy", claim_dictionary)), read_record, BadRecord, "to decompress",
+    ),
+    "array of texts": (
+        "records.zip", record(member("rankings.npy", npy_bytes("(1,)", "<U1", bytes(4)))),
+        read_record, BadRecord, "allowed are",
+    ),
+    "array compressed otherwise": (
+        "records.zip", record(member("rankings.npy", bytes(5_000_000), zipfile.ZIP_BZIP2)),
+        read_record, BadRecord, "not compressed with LZMA",
+    ),
+    "archive compressed": (
+        "records.zip", record(lambda npz: npz + bytes(5_000_000), zipfile.ZIP_DEFLATED),
+        read_record, BadRecord, "must be stored",
+    ),
     "words of a shape that lies": ("w.npy", npy("(1000000, 1000000)"), load_vocabulary, BadSpec, "0 follow"),
     "words without content": ("w.npy", npy("(1000000000000, 0)"), load_vocabulary, BadSpec, "rows without content"),
     "header of gigabytes": (
@@ -241,13 +288,17 @@ def test_one_error_within_bounds(name: str, tmp_path: Path, campaign: Campaign) 
         ("w.pt", load_vocabulary),
         ("g.npy", load_object_array),
         ("w.npy", load_vocabulary),
+        ("records.zip", read_record),
     ],
-    ids=["weights", "words", "truth", "words in npy"],
+    ids=["weights", "words", "truth", "words in npy", "records"],
 )
 def test_what_a_pickle_would_run_is_not_run(file: str, read: Read, tmp_path: Path, campaign: Campaign) -> None:
     mark, path = tmp_path / "executed", tmp_path / file
+    objects = with_npy_header(pickle.dumps(Trap(mark)), (1,))
     if path.suffix == ".npy":
-        path.write_bytes(with_npy_header(pickle.dumps(Trap(mark)), (1,)))
+        path.write_bytes(objects)
+    elif path.suffix == ".zip":
+        record(member("rankings.npy", objects))(path)
     else:
         torch.save({"model": Trap(mark)}, path)
     with within_bounds(), pytest.raises(TfaError, match=file):
@@ -258,12 +309,21 @@ def test_what_a_pickle_would_run_is_not_run(file: str, read: Read, tmp_path: Pat
     campaign.count("files that would run a program", 1)
 
 
-def test_a_compressed_record_is_not_expanded_beyond_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(array_json, "JSON_BYTES", 100_000)
-    path = tmp_path / "r.json.xz"
-    path.write_bytes(lzma.compress(b" " * 30_000_000, preset=0))
-    with pytest.raises(BadRecord, match=r"r\.json\.xz.*more than 100,000 bytes"):
-        Record.read(path)
+def test_a_compressed_record_is_not_expanded_beyond_its_size(tmp_path: Path) -> None:
+    change = patched("rankings.npy", claim_size(100_000))
+    record(lambda npz: change(member("rankings.npy", bytes(200_000_000))(npz)))(tmp_path / "records.zip")
+    tracemalloc.start()
+    with pytest.raises(BadRecord, match=r"records\.zip"):
+        read_record(tmp_path / "records.zip")
+    assert tracemalloc.get_traced_memory()[1] < 100_000_000
+    tracemalloc.stop()
+
+
+def test_an_archive_larger_than_its_bound_is_not_read(tmp_path: Path) -> None:
+    with open(tmp_path / "records.zip", "wb") as file:
+        file.truncate(10**12)
+    with within_bounds(), pytest.raises(BadRecord, match=r"records\.zip.*larger than the 500,000,000 bytes"):
+        read_record(tmp_path / "records.zip")
 
 
 def test_a_file_larger_than_its_bound_is_not_read(tmp_path: Path) -> None:

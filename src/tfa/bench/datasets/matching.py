@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.bench.array_json import read_json
+from tfa.base.files import require_json
 from tfa.bench.datasets.files import BadDataset
 from tfa.bench.datasets.layouts.earth import earth_points
 from tfa.bench.datasets.layouts.indexed import checked_indices
@@ -74,7 +74,7 @@ def listed_positives(
 
 
 def read_positives(file: Path) -> dict[str, list[str]]:
-    values = read_json(file, BadDataset, "; it lists the database images of each query as JSON")
+    values = require_json(file, BadDataset, "; it lists the database images of each query as JSON")
     if not isinstance(values, dict) or not all(
         isinstance(names, list) and all(isinstance(name, str) for name in names) for names in values.values()
     ):

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.bench.array_json import BadRecord
 from tfa.bench.datasets.load import POSITIONS
 from tfa.bench.evaluation.distances import kinds_of, lengths, points_of
 from tfa.bench.evaluation.judgement import JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
 from tfa.bench.metrics.estimates import Scored
 from tfa.bench.metrics.measures import matches
 from tfa.bench.metrics.scored import KS, check_revisions, score
-from tfa.bench.records import SUFFIX, Record, Truth, find_records, truth_of
+from tfa.bench.record_files import BadRecord, find_records
+from tfa.bench.records import Record, Truth, truth_of
 from tfa.errors import BadSpec
 from tfa.photos.find_positions import find_positions
 from tfa.photos.positions import Position
@@ -77,13 +77,11 @@ def _read(places: Sequence[Path], heads: Collection[str]) -> list[tuple[Record, 
     if not paths:
         raise BadRecord(f"{places[0]} holds no records; write some with tfa bench run --out {places[0]}")
     if heads:
-        there = {path: path.name.removesuffix(SUFFIX) for path in paths}
+        there = {path.head for path in paths}
         for name in heads:
-            if name not in there.values():
-                raise BadRecord(
-                    f"there is no record of head {name!r}; there are {', '.join(sorted(set(there.values())))}"
-                )
-        paths = [path for head in heads for path in paths if there[path] == head]
+            if name not in there:
+                raise BadRecord(f"there is no record of head {name!r}; there are {', '.join(sorted(there))}")
+        paths = [path for head in heads for path in paths if path.head == head]
     if len(paths) > MOST_HEADS:
         raise BadSpec(
             f"{len(paths)} records are too many for one page, at most {MOST_HEADS} are shown; choose with --head NAME, "
@@ -143,5 +141,5 @@ def _run(name: str, record: Record, truth: Truth, split: int, where: Sequence[Po
         answers[query] = JudgedAnswer(tuple(hits), None if np.isnan(confidence) else confidence)
     # Probabilities only where all folds have them: z-scores among them would be called more than sure.
     kind = record.confidence_kinds[0] if len(record.confidence_kinds) == 1 else "z-score or probability"
-    sees = record.head["sees"]
-    return Run(name, f"{record.head['title']} ({sees})", kind, record.depth, tuple(answers))
+    title = f"{record.head['title']} ({record.head['data_used']})"
+    return Run(name, title, kind, record.depth, tuple(answers))

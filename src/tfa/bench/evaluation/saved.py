@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tfa.base.files import require_format
 from tfa.base.json_shape import anything, boolean, fields, integer, listed, maybe, named, number, one_of, text
-from tfa.bench.array_json import read_form
 from tfa.bench.evaluation.judgement import BadEvaluation, JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
 from tfa.bench.evaluation.numbers import change_of, numbers_of
 from tfa.bench.evaluation.of_map import MapEvaluation
@@ -101,7 +101,7 @@ def _answer_dict(answer: JudgedAnswer | None, images: Mapping[str, Position | No
 
 def set_beside(evaluation: MapEvaluation, file: Path) -> Judgement:
     """The judgement with the runs of a saved evaluation after its own, on the queries that both have."""
-    values = read_form(file, FORMAT, VERSION, BadEvaluation, "; write it with tfa evaluate --out FILE.json")
+    values = require_format(file, FORMAT, VERSION, BadEvaluation, "; write it with tfa evaluate --out FILE.json")
     judgement = evaluation.judgement
     try:
         EVALUATION(values, "it")

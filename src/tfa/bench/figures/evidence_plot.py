@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tfa.bench.array_json import BadRecord
 from tfa.bench.figures.plotting import BELOW, COLOURS, INK, dress, new_figure, save
+from tfa.bench.record_files import BadRecord
 from tfa.bench.records import Record
 
 CARRIER_MARKS = {"original": "o", "partial": "s", "adaptive": "^", "adaptive+cls": "D"}

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from tfa.bench.array_json import BadRecord
 from tfa.bench.metrics.estimates import Scored
 from tfa.bench.metrics.scored import KS, score
-from tfa.bench.records import Record, Truth, find_records, truth_of
+from tfa.bench.record_files import BadRecord, RecordPath, find_records
+from tfa.bench.records import Record, Truth, truth_of
 from tfa.errors import BadSpec
 
 REFERENCE = "tfa"
@@ -67,9 +67,9 @@ class BestAnswers:
 def find_studies(results: Path, datasets: Collection[str] | None = None, encoder: str | None = None) -> list[Study]:
     """All studies below a results folder, in order of dataset and encoder; names that are not there are errors."""
     truths: dict[Path, Truth] = {}
-    groups: dict[tuple[str, str], dict[str, tuple[Record, Path]]] = {}
+    groups: dict[tuple[str, str], dict[str, tuple[Record, RecordPath]]] = {}
     for path in find_records(results):
-        record, folder = Record.read(path), path.parent.parent
+        record, folder = Record.read(path), path.dataset_folder
         if folder not in truths:
             truths[folder] = truth_of(path)
         heads = groups.setdefault((truths[folder].name, str(record.encoder["id"])), {})
@@ -89,10 +89,10 @@ def find_studies(results: Path, datasets: Collection[str] | None = None, encoder
     return studies
 
 
-def _study(heads: Mapping[str, tuple[Record, Path]], truths: Mapping[Path, Truth]) -> Study:
+def _study(heads: Mapping[str, tuple[Record, RecordPath]], truths: Mapping[Path, Truth]) -> Study:
     records = {name: record for name, (record, _) in sorted(heads.items(), key=_counting)}
     first = next(iter(heads.values()))
-    truth = truths[first[1].parent.parent]
+    truth = truths[first[1].dataset_folder]
     # score refuses a record that was judged by other positives than these.
     scored = {name: score(record, truth, ks=[k for k in KS if k <= record.depth]) for name, record in records.items()}
     return Study(truth, str(first[0].encoder["id"]), records, scored)

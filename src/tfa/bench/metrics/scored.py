@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from tfa.bench.array_json import BadRecord, read_packed
 from tfa.bench.metrics.estimates import UNANSWERABLE, Acceptance, Estimate, Scored
 from tfa.bench.metrics.measures import (
     average_precision,
@@ -24,7 +23,8 @@ from tfa.bench.metrics.measures import (
 )
 from tfa.bench.metrics.resampling import Paired, interval, paired_difference
 from tfa.bench.provenance import mixed_revisions
-from tfa.bench.records import Record, Truth, find_records, truth_of
+from tfa.bench.record_files import BadRecord, RecordPath, decode_facts, find_records
+from tfa.bench.records import Record, Truth, truth_of
 from tfa.encoders.fingerprint import under_todays_name
 from tfa.errors import BadSpec
 
@@ -135,7 +135,7 @@ def score_folder(
     truths: dict[Path, Truth] = {}
     scored = []
     for path in paths:
-        folder = path.parent.parent
+        folder = path.dataset_folder
         record = Record.read(path)
         if folder not in truths:
             truths[folder] = truth_of(path)
@@ -200,7 +200,7 @@ def _described(record: Record) -> dict[str, Any]:
         "encoder": record.encoder["id"],
         "head": record.name,
         "title": record.head["title"],
-        "sees": record.head["sees"],
+        "sees": record.head["data_used"],
         "note": record.head.get("note") or "",
         "plan": record.plan["name"],
         "seeds": record.seeds,
@@ -263,8 +263,8 @@ def _check_truth(record: Record, truth: Truth) -> str:
     return fingerprint
 
 
-def _chosen(paths: Sequence[Path], wanted: Mapping[str, Collection[str]]) -> list[Path]:
-    """Files whose record is of the datasets, heads and encoders named; a name without a record is an error."""
+def _chosen(paths: Sequence[RecordPath], wanted: Mapping[str, Collection[str]]) -> list[RecordPath]:
+    """Records of the datasets, heads and encoders named; a name without a record is an error."""
     names = {path: _names(path) for path in paths}
     for kind, given in wanted.items():
         there = sorted({of[kind] for of in names.values()})
@@ -280,14 +280,14 @@ def _chosen(paths: Sequence[Path], wanted: Mapping[str, Collection[str]]) -> lis
     return chosen
 
 
-def _names(path: Path) -> dict[str, str]:
-    """Dataset, encoder and head of a record file, without unpacking its arrays."""
+def _names(path: RecordPath) -> dict[str, str]:
+    """Read dataset, encoder and head of a record without its arrays."""
     try:
-        values = read_packed(path)
+        values = decode_facts(path.read_bytes())
         return {
             "dataset": values["dataset"]["name"],
             "encoder": under_todays_name(values["encoder"])["id"],
             "head": values["head"]["name"],
         }
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         raise BadRecord(f"{path} is not a whole record; remove it or run its head again") from None

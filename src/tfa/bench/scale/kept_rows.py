@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tfa.base.files import BadFile, write_json
-from tfa.bench.array_json import read_form
+from tfa.base.files import BadFile, require_format, write_json
 from tfa.bench.speed.measure import library_versions, machine, thread_count
 
 FORMAT, VERSION = "tfa-scale", 1
@@ -22,7 +21,7 @@ class KeptRows:
         self._file, self._again, self._fresh = file, again, set[tuple[str, str]]()
         self.rows: dict[tuple[str, str], dict[str, Any]] = {}
         if file is not None and file.exists():
-            known = read_form(file, FORMAT, VERSION, BadFile, f"; write it with tfa bench scale --out {file}")
+            known = require_format(file, FORMAT, VERSION, BadFile, f"; write it with tfa bench scale --out {file}")
             self.rows = {(row["part"], row["name"]): row for row in known["rows"]}
 
     def has(self, part: str, name: str) -> bool:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfa.base.files import BadFile
-from tfa.bench.array_json import read_form
+from tfa.base.files import BadFile, require_format
 from tfa.bench.speed.result_line import COLUMNS, Line, cells, format_bytes
 from tfa.bench.speed.suite import FORMAT, SUITE, VERSION
 
@@ -23,7 +22,8 @@ def read_results(paths: Sequence[Path]) -> list[dict[str, Any]]:
         listed = ", ".join(map(str, paths))
         raise BadFile(f"{listed}: there is no JSON file; write one with tfa bench speed --out {paths[0]}/speed.json")
     return [
-        read_form(file, FORMAT, VERSION, BadFile, f"; write it with tfa bench speed --out {file}") for file in files
+        require_format(file, FORMAT, VERSION, BadFile, f"; write it with tfa bench speed --out {file}")
+        for file in files
     ]
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from tfa.bench.datasets.card import cards
 from tfa.bench.metrics.scored import KS, check_revisions, score
-from tfa.bench.records import LABELS, Record, Truth, find_records, truth_of
+from tfa.bench.record_files import find_records
+from tfa.bench.records import LABELS, Record, Truth, truth_of
 from tfa.bench.tables.paper_figures import Figure, row_named
 from tfa.errors import TfaError
 
@@ -87,9 +88,9 @@ def read_scored(results: Path, *, encoder: str | None = None, precision_depth: i
     made: list[Scored] = []
     encoders: set[str] = set()
     for path in find_records(results):
-        record, folder = Record.read(path), path.parent.parent
+        record, folder = Record.read(path), path.dataset_folder
         encoders.add(record.encoder["id"])
-        if encoder not in (None, record.encoder["id"]) and record.head["sees"] != LABELS:
+        if encoder not in (None, record.encoder["id"]) and record.head["data_used"] != LABELS:
             continue
         if folder not in truths:
             truths[folder] = truth_of(path)

@@ -65,7 +65,7 @@ VERBS: Mapping[Callable[..., Any], str] = {
     """,
     explore.explore: """
         tfa bench explore --records results/sped --head tfa --head judged --photos data/sped --out failures.html
-        tfa bench explore --records old/tfa.json.xz --records new/tfa.json.xz --out changed.html
+        tfa bench explore --records old/sped --records new/sped --head tfa --out changed.html
     """,
     verification.verification: """
         tfa bench verification --dataset sped=data/sped --dataset pitts30k=data/pitts30k

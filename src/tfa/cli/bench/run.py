@@ -191,13 +191,14 @@ def _report_run(ran: Ran) -> None:
 
 def _report(done: list[Ran], out: Path, *, json: bool) -> None:
     from tfa.bench.metrics.scored import KS, score_folder
+    from tfa.bench.records import Record
     from tfa.cli.bench.score import show_scores
 
     finished = [ran for ran in done if ran.outcome != "skipped"]
     scored = []
     for dataset, encoder in dict.fromkeys((ran.dataset, ran.encoder) for ran in finished):
         made = [ran for ran in finished if (ran.dataset, ran.encoder) == (dataset, encoder)]
-        depth = min(_depth(ran.path) for ran in made if ran.path is not None)
+        depth = min(Record.read(ran.path).depth for ran in made if ran.path is not None)
         ks = [k for k in KS if k <= depth] or [1]
         own = score_folder(
             out, datasets=[dataset], heads=list(dict.fromkeys(ran.head for ran in made)), encoder=encoder, ks=ks
@@ -219,12 +220,6 @@ def _report(done: list[Ran], out: Path, *, json: bool) -> None:
     if scored:
         show_scores(scored)
     say(f"{counted(len(finished), 'record')} in {out}")
-
-
-def _depth(path: Path) -> int:
-    from tfa.bench.records import Record
-
-    return Record.read(path).depth
 
 
 def heads(json: options.AsJson = False) -> None:

@@ -32,7 +32,7 @@ def score(
     results: Annotated[
         Path,
         typer.Argument(
-            metavar="RESULTS", help="A folder of records, as written by [bold]tfa bench run[/bold]; or one."
+            metavar="RESULTS", help="A folder of records, as written by [bold]tfa bench run[/bold]; or one archive."
         ),
     ],
     dataset: Annotated[
