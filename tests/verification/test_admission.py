@@ -9,7 +9,7 @@ import tfa
 from tests.worlds import seen_again, world
 from tfa.base.backend import backend_for
 from tfa.base.config import HeadSpec, VerifySpec
-from tfa.method.evidence.rows import NOBODY
+from tfa.method.evidence.rows import NO_ANSWER
 from tfa.method.head import final_scores
 from tfa.verification.admission import evenly_spaced, judge, judge_on_database, judge_on_target, shortlist
 
@@ -27,7 +27,7 @@ def votes(table):
 def test_a_shortlist_by_hand():
     scores = np.array([[9.0, 1.0, 3.0, 2.0], [5.0, 5.0, 5.0, 5.0]])
     found = shortlist(scores, (np.array([0, 1, 1, 1, 1]), np.array([0, 0, 1, 2, 3])), 4)
-    assert found.tolist() == [[2, 3, 1, NOBODY], [NOBODY] * 4]
+    assert found.tolist() == [[2, 3, 1, NO_ANSWER], [NO_ANSWER] * 4]
     assert shortlist(np.array([[9.0, 1.0, 3.0]]), None, 2).tolist() == [[0, 2]]
 
 
@@ -49,7 +49,7 @@ def test_the_first_half_of_a_ranking_is_compared_with_the_second():
     assert favoured({(0, 8): 2, (0, 3): 1}) == 1
     assert favoured({(0, 8): 1, (0, 3): 1}) == 0  # as much is not more
     assert favoured({(0, 6): 1}, deep[:, :5]) == 1  # of five the third is in the first half
-    assert favoured({(0, 6): 1}, np.array([[8, 7, 6, NOBODY, NOBODY, NOBODY]])) == 0  # of three it is not
+    assert favoured({(0, 6): 1}, np.array([[8, 7, 6, NO_ANSWER, NO_ANSWER, NO_ANSWER]])) == 0  # of three it is not
 
 
 @pytest.mark.parametrize(("favoured", "photos", "admitted"), [
@@ -89,11 +89,11 @@ def test_evidence_that_is_noise_is_seldom_admitted():
 
 
 def test_photos_that_cannot_be_compared_do_not_count():
-    nothing = judge(np.full((3, 2), NOBODY), votes({}), "photos")
+    nothing = judge(np.full((3, 2), NO_ANSWER), votes({}), "photos")
     assert (nothing.favours_candidates, nothing.photos, nothing.admitted) == (0, 0, False)
     assert nothing.usual_evidence is None
     assert "none of the photos can be compared" in nothing.reason
-    one = judge(np.array([[4, NOBODY], [4, 5]]), votes({(1, 4): 1}), "photos")
+    one = judge(np.array([[4, NO_ANSWER], [4, 5]]), votes({(1, 4): 1}), "photos")
     assert (one.favours_candidates, one.photos) == (1, 1)
 
 

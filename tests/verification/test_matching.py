@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfa.base.backend import l2
+from tfa.base.backend import l2_normalize
 from tfa.verification import compaction, matching
 from tfa.verification.compaction import Compaction, fit_compaction, quantised, restored
 from tfa.verification.matching import (
@@ -21,7 +21,7 @@ GRID = (8, 9)
 
 
 def unit(*shape, seed=0):
-    return l2(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+    return l2_normalize(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
 # --- compaction --------------------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ def unit(*shape, seed=0):
 
 def test_compaction_keeps_the_largest_directions_and_whitens_them_partly():
     rng = np.random.default_rng(0)
-    patches = l2(rng.normal(size=(4000, 6)) * np.array([5, 4, 3, 0.1, 0.1, 0.1]))
+    patches = l2_normalize(rng.normal(size=(4000, 6)) * np.array([5, 4, 3, 0.1, 0.1, 0.1]))
     compaction = fit_compaction(patches, 3)
     assert compaction.dimensions == 3
     projected = (patches - patches.mean(axis=0)) @ compaction.projection
@@ -42,9 +42,9 @@ def test_compaction_keeps_the_largest_directions_and_whitens_them_partly():
 
 
 def test_compaction_has_no_more_directions_than_the_patches():
-    flat = l2(np.random.default_rng(0).normal(size=(50, 2)) @ np.random.default_rng(1).normal(size=(2, 7)))
+    flat = l2_normalize(np.random.default_rng(0).normal(size=(50, 2)) @ np.random.default_rng(1).normal(size=(2, 7)))
     assert fit_compaction(flat, 128).dimensions == 2
-    alike = np.tile(l2(np.ones((1, 5))), (9, 1))
+    alike = np.tile(l2_normalize(np.ones((1, 5))), (9, 1))
     compaction = fit_compaction(alike, 4)
     assert compaction.dimensions == 1
     assert np.isfinite(compaction.compact(alike)).all()

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base import reading
 from tfa.base.files import write_atomically
 from tfa.base.reading import JSON_BYTES, parse_json, read_bounded
+from tfa.base.reading import read_json as read_plain_json
 from tfa.errors import TfaError
 
 TYPES = ("|b1", "<u1", "<u2", "<u4", "<i8", "<f2", "<f4", "<f8")
@@ -112,7 +112,7 @@ def write_packed(path: Path, content: dict[str, Any]) -> None:
 def read_json(path: Path, error: type[TfaError], hint: str = "", *, packed: bool = False) -> Any:
     """The JSON of a file; `error` says that it is missing (and `hint` what to do) or cannot be read."""
     try:
-        return read_packed(path) if packed else reading.read_json(path)
+        return read_packed(path) if packed else read_plain_json(path)
     except FileNotFoundError:
         raise error(f"{path} does not exist{hint}") from None
     except (OSError, ValueError) as problem:

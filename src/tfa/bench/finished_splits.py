@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from tfa.base.files import sha256_of_json, write_json
+from tfa.base.files import hash_json, write_json
 from tfa.base.reading import read_json
 from tfa.bench.array_json import BadRecord, pack, unpack
 from tfa.bench.rank import Answers
@@ -19,7 +19,7 @@ class FinishedSplits:
 
     def __init__(self, record: Path, inputs: dict[str, Any]) -> None:
         self.folder = record.parent / f".{record.name.removesuffix(SUFFIX)}.splits"
-        self.inputs = sha256_of_json(inputs)
+        self.inputs = hash_json(inputs)
 
     def write(self, split: int, answers: Answers) -> None:
         content = {

@@ -17,10 +17,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from tfa.base.files import sha256_of_json, write_json
+from tfa.base.files import hash_json, write_json
 from tfa.bench.array_json import BadRecord, array_digest, pack, read_form, unpack, write_packed
 from tfa.bench.ranking_codes import pack_rankings, smallest, unpack_rankings
-from tfa.encoders.fingerprint import under_todays_name
+from tfa.encoders.fingerprint import use_current_name
 
 FORMAT, VERSION = "tfa-record", 1
 SUFFIX = ".json.xz"
@@ -44,7 +44,7 @@ class Truth:
 
     @property
     def fingerprint(self) -> str:
-        return sha256_of_json(self._content())
+        return hash_json(self._content())
 
     def _content(self) -> dict[str, Any]:
         return {
@@ -174,7 +174,7 @@ class Record:
         """Digest of everything but timings, versions and hardware: two runs of the same inputs share it."""
         # Of the arrays themselves: how they are compressed may differ from one machine to the next.
         content = self._content(array_digest)
-        return sha256_of_json({k: v for k, v in content.items() if k not in ("versions", "hardware")})
+        return hash_json({k: v for k, v in content.items() if k not in ("versions", "hardware")})
 
     def _content(
         self, written: Callable[[np.ndarray], Any], rankings: Callable[[np.ndarray], Any] = array_digest
@@ -230,7 +230,7 @@ class Record:
             raise BadRecord(f"{path}: {error}; restore it or run again") from None
         if not whole:
             raise BadRecord(f"{path} was edited: its content does not match its identity; restore it or run again")
-        return replace(record, encoder=under_todays_name(record.encoder))
+        return replace(record, encoder=use_current_name(record.encoder))
 
 
 def record_path(results: Path, dataset: str, encoder: str, head: str) -> Path:

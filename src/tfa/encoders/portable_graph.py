@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from tfa.base.onnx_graph import Graph
-from tfa.encoders.int8.graph import OPSET, VitNodes
+from tfa.encoders.int8.graph import ENCODER_OPSET, VitNodes
 from tfa.encoders.vit import VitEncoder
 
-__all__ = ["OPSET", "portable_tokens"]
+__all__ = ["ENCODER_OPSET", "portable_tokens"]
 
 
 def portable_tokens(out: Graph, encoder: VitEncoder, images: str, *, integers: bool) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from tfa.base.config import ONLY_SURE, LeastConfidence
+from tfa.base.config import ONLY_SURE, MinConfidence
 from tfa.photos.positions import Position
 
 NOTHING_FOUND = "nothing was found"
@@ -131,7 +131,7 @@ class Answer:
         """The hits with the place."""
         return Hits(self.hits, Fused(self.place, self.no_place))
 
-    def unless_doubtful(self, least: LeastConfidence) -> Self:
+    def unless_doubtful(self, least: MinConfidence) -> Self:
         """Without hits if it is less confident than that, or not sure where nothing else is wanted."""
         enough = self.sure if least == ONLY_SURE else self.confidence >= float(least)
         return self if enough else replace(self, hits=[], place=None, no_place=self.no_place or TOO_DOUBTFUL)

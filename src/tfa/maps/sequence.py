@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfa.base.config import LeastConfidence
+from tfa.base.config import MinConfidence
 from tfa.base.progress import Progress, as_progress
 from tfa.maps.asking import checked_share
 from tfa.maps.expected_recall import Answers
 from tfa.maps.query import AskableMap
 from tfa.maps.records import FrameAnswer
-from tfa.photos.as_files import Photos, listed
+from tfa.photos.as_files import PhotosLike, list_photos
 
 
 def query_sequence(
     place_map: AskableMap,
-    frames: Photos,
-    min_confidence: LeastConfidence = 0.0,
+    frames: PhotosLike,
+    min_confidence: MinConfidence = 0.0,
     progress: bool | Progress | None = None,
     **how: Any,
 ) -> Answers[FrameAnswer]:
@@ -27,7 +27,7 @@ def query_sequence(
     so, and the tracker goes on.
     """
     checked_share(min_confidence)
-    tracker, answers, photos = place_map.follow(**how), Answers[FrameAnswer](), listed(frames)
+    tracker, answers, photos = place_map.follow(**how), Answers[FrameAnswer](), list_photos(frames)
     with as_progress(progress).task("following", len(photos), "frames") as task:
         for answer in tracker.steps(photos):
             answers.append(answer.unless_doubtful(min_confidence))

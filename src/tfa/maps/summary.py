@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfa.encoders.fingerprint import under_todays_name
+from tfa.encoders.fingerprint import use_current_name
 from tfa.maps.decided import decided, is_judged, representation_of
 from tfa.maps.folder.header import version_of
 from tfa.maps.records import ImageRecord
@@ -46,7 +46,7 @@ def facts_of(state: MapState, images: Sequence[ImageRecord], path: Path | None) 
         "format_version": version_of(state),
         "revision": state.revision,
         "photo_root": state.photo_root,
-        "encoder": under_todays_name(state.encoder),
+        "encoder": use_current_name(state.encoder),
         "images": len(images),
         "fitted_images": sum(record.fitted for record in state.images),
         "removed_images": len(state.removed),

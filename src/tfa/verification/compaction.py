@@ -13,10 +13,16 @@ from functools import cached_property, reduce
 
 import numpy as np
 
-from tfa.base.backend import l2
-from tfa.base.half import widened
-from tfa.base.threads import in_threads
-from tfa.verification import two_bits
+from tfa.base.backend import l2_normalize
+from tfa.base.half import to_float32
+from tfa.base.threads import map_in_threads
+from tfa.verification.two_bits import (
+    build_level_table,
+    count_packed_bytes,
+    measure_deviations,
+    pack_levels,
+    unpack_levels,
+)
 
 BLOCK = 2048  # patches whose products are added up at a time
 LEVELS = 127  # of int8
@@ -39,7 +45,7 @@ class Compaction:
 
     @property
     def bytes_per_patch(self) -> int:
-        return self.dimensions if self.deviations is None else two_bits.bytes_of(self.dimensions)
+        return self.dimensions if self.deviations is None else count_packed_bytes(self.dimensions)
 
     @property
     def dtype(self) -> type[np.int8 | np.uint8]:
@@ -49,23 +55,23 @@ class Compaction:
     def compact(self, patches: np.ndarray) -> np.ndarray:
         """Patches `… n d` → unit rows `… n r` in float32."""
         # ⟨L2(p) − μ, u⟩ = ⟨p, u⟩/‖p‖ − ⟨μ, u⟩: the small side of the product is scaled, not the large one.
-        rows = widened(patches)
+        rows = to_float32(patches)
         norm = np.sqrt(np.einsum("...d,...d->...", rows, rows))[..., None]
-        return l2(rows @ self.projection / np.where(norm > 0, norm, 1) - self.mean @ self.projection)
+        return l2_normalize(rows @ self.projection / np.where(norm > 0, norm, 1) - self.mean @ self.projection)
 
     def kept(self, rows: np.ndarray) -> np.ndarray:
         """Unit rows `… n r` → what is kept of them, in bytes: `restored` makes unit rows of it."""
-        return quantised(rows) if self.deviations is None else two_bits.packed(rows, self.deviations)
+        return quantised(rows) if self.deviations is None else pack_levels(rows, self.deviations)
 
     def restored(self, kept: np.ndarray) -> np.ndarray:
         """What was kept → unit rows `… n r` in float32."""
         if self._table is None:
             return restored(kept)
-        return _unit(two_bits.unpacked(kept, self._table, self.dimensions))
+        return _unit(unpack_levels(kept, self._table, self.dimensions))
 
     @cached_property
     def _table(self) -> np.ndarray | None:
-        return None if self.deviations is None else two_bits.table(self.deviations)
+        return None if self.deviations is None else build_level_table(self.deviations)
 
 
 def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
@@ -77,7 +83,7 @@ def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
         return centred.T @ centred  # numpy makes it a symmetric rank-k update
 
     # Block by block: in float64 all patches at once are several times their size.
-    covariance = reduce(np.add, in_threads(squares, range(0, len(patches), BLOCK))) / len(patches)
+    covariance = reduce(np.add, map_in_threads(squares, range(0, len(patches), BLOCK))) / len(patches)
     variance, directions = np.linalg.eigh(covariance)
     variance, directions = variance[::-1], directions[:, ::-1]
     kept = variance[:dimensions] > RANK_FLOOR * max(float(variance[0]), 0.0)
@@ -96,7 +102,7 @@ def numbers_kept(patches: str, dimensions: int) -> int:
 def in_two_bits(compaction: Compaction, patches: np.ndarray) -> Compaction:
     """The same compaction, which keeps two bits of each number, by deviations over unit patches `t d` of the map."""
     spread = patches[:: -(-len(patches) // DEVIATION_PATCHES)]
-    return replace(compaction, deviations=two_bits.deviations(compaction.compact(spread)))
+    return replace(compaction, deviations=measure_deviations(compaction.compact(spread)))
 
 
 def quantised(rows: np.ndarray) -> np.ndarray:

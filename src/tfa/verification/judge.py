@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from tfa.base.progress import Progress, SilentProgress
-from tfa.base.threads import in_threads
-from tfa.method.evidence.rows import NOBODY
+from tfa.base.threads import map_in_threads
+from tfa.method.evidence.rows import NO_ANSWER
 from tfa.verification.admission import PairEvidence, evenly_spaced
 
 OTHERS = 8  # other photos that an answer is compared with, to see what of its evidence is its photo's own
@@ -32,7 +32,7 @@ def roots_of_evidence(
 
     def compare(photo: int) -> None:
         images = np.unique(table[:, photo])
-        images = images[images != NOBODY]
+        images = images[images != NO_ANSWER]
         known = dict(zip(images.tolist(), np.sqrt(evidence(photo, images)).tolist(), strict=True))
         if own:
             for image in known:
@@ -40,15 +40,15 @@ def roots_of_evidence(
         roots[:, photo] = [known.get(int(image), np.nan) for image in table[:, photo]]
 
     with (progress or SilentProgress()).task("judging", photos, "photos") as task:
-        in_threads(compare, range(photos), task=task)
+        map_in_threads(compare, range(photos), task=task)
     return dict(zip(answers, roots, strict=True))
 
 
 def _with_others(table: np.ndarray, evidence: PairEvidence) -> dict[int, dict[int, float]]:
     """√M of every image that is answered with evenly spaced photos: one more than needed, as one may be its own."""
-    images = np.unique(table[table != NOBODY])
+    images = np.unique(table[table != NO_ANSWER])
     photos = evenly_spaced(table.shape[1], OTHERS + 1).tolist()
-    compared = dict(zip(photos, in_threads(lambda photo: np.sqrt(evidence(photo, images)), photos), strict=True))
+    compared = dict(zip(photos, map_in_threads(lambda photo: np.sqrt(evidence(photo, images)), photos), strict=True))
     return {int(image): {p: float(roots[i]) for p, roots in compared.items()} for i, image in enumerate(images)}
 
 

@@ -25,7 +25,7 @@ from tfa.bench.metrics.measures import (
 from tfa.bench.metrics.resampling import Paired, interval, paired_difference
 from tfa.bench.provenance import mixed_revisions
 from tfa.bench.records import Record, Truth, find_records, truth_of
-from tfa.encoders.fingerprint import under_todays_name
+from tfa.encoders.fingerprint import use_current_name
 from tfa.errors import BadSpec
 
 __all__ = [
@@ -286,7 +286,7 @@ def _names(path: Path) -> dict[str, str]:
         values = read_packed(path)
         return {
             "dataset": values["dataset"]["name"],
-            "encoder": under_todays_name(values["encoder"])["id"],
+            "encoder": use_current_name(values["encoder"])["id"],
             "head": values["head"]["name"],
         }
     except (OSError, ValueError, KeyError, TypeError):

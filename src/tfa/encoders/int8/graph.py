@@ -14,12 +14,12 @@ import torch
 
 from tfa.base.onnx_graph import CONTRIBUTED, Graph
 from tfa.encoders.encoder_name import EncoderId
-from tfa.encoders.int8.kept_graph import PIXELS
-from tfa.encoders.int8.quantise import balance, quantised
+from tfa.encoders.int8.graph_file import PIXELS
+from tfa.encoders.int8.quantise import balance, quantize_weights
 from tfa.encoders.weight_names import block_name
 
 _SMALLEST = np.array(1e-6, np.float32)  # of a token's largest activation: a token of zeros must not be divided by zero
-OPSET = 20  # the first with Gelu in it
+ENCODER_OPSET = 20  # the first with Gelu in it
 
 Affine = tuple[np.ndarray, np.ndarray]  # weights `out in` and bias `out`
 
@@ -29,7 +29,7 @@ def int8_graph(identity: EncoderId, model: Any, *, integers: bool = True) -> byt
 
     Without `integers` every product is float32: the same graph, to be compared with torch.
     """
-    out = Graph(OPSET)
+    out = Graph(ENCODER_OPSET)
     pixels = out.input(PIXELS, [1, 3, identity.height, identity.width])
     tokens = VitNodes(out, identity, model, integers=integers).tokens(pixels)
     patches = identity.grid[0] * identity.grid[1]
@@ -159,10 +159,10 @@ class VitNodes:
         if not self._integers:
             return out.add("Add", out.add("MatMul", x, out.constant(weight.T)), out.constant(bias))
         if not by_token:
-            return self._product(x, *quantised(weight), bias)
+            return self._product(x, *quantize_weights(weight), bias)
         largest = out.add("ReduceMax", out.add("Abs", x), out.constant(np.array([2])), keepdims=1)
         largest = out.add("Max", largest, out.constant(_SMALLEST))
-        y = self._product(out.add("Div", x, largest), *quantised(weight))
+        y = self._product(out.add("Div", x, largest), *quantize_weights(weight))
         return out.add("Add", out.add("Mul", y, largest), out.constant(bias))
 
     def _product(self, x: str, weight: np.ndarray, scales: np.ndarray, bias: np.ndarray | None = None) -> str:

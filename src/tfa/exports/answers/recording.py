@@ -15,9 +15,9 @@ from tfa.exports.answers.record import sure_place
 from tfa.exports.answers.ros_messages import Messages, diagnostic_values, needs_extra
 from tfa.maps import Answer
 from tfa.maps.expected_recall import recall_of_answers
-from tfa.photos.as_files import photo_file
-from tfa.photos.given import Photo
+from tfa.photos.as_files import read_photo_file
 from tfa.photos.images import as_rgb
+from tfa.photos.photo_source import Photo
 from tfa.version import __version__
 
 IMAGE, MATCHES, POSE, FIX = "/tfa/image/compressed", "/tfa/matches", "/tfa/pose", "/tfa/fix"
@@ -99,7 +99,7 @@ def _photos(answers: Sequence[Answer], asked: Asked) -> Iterable[Photo | None]:
 
 def _compressed(photo: Photo) -> tuple[str, bytes]:
     """Format and content: the file itself if it is JPEG or PNG, else the picture as JPEG."""
-    content = photo_file(photo)[1]
+    content = read_photo_file(photo)[1]
     for kind, start in STARTS.items():
         if content.startswith(start):
             return kind, content

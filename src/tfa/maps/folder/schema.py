@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tfa.base.config import HEADS, STORAGES, HeadSpec, Spec, VerifySpec
+from tfa.base.config import HEAD_KINDS, STORAGES, HeadSpec, Spec, VerifySpec
 from tfa.base.json_shape import (
     BadShape,
     Check,
@@ -17,18 +17,18 @@ from tfa.base.json_shape import (
     boolean,
     either,
     fields,
+    finite_number,
     integer,
-    listed,
+    list_of,
+    mapping_of,
     maybe,
-    named,
-    number,
     one_of,
     refuse,
     text,
 )
 from tfa.errors import BadSpec
 from tfa.maps.state import DATABASE
-from tfa.method.carriers import CARRIERS, MEAN
+from tfa.method.carriers import CARRIER_KERNELS, MEAN
 from tfa.method.head import ENSEMBLE
 from tfa.method.residuals import HARD, SOFT
 from tfa.method.scorer import GLOBAL
@@ -40,11 +40,11 @@ REDUCED_VERSION = 3  # of a map with reduced rows, which readers of version 2 do
 OF_HEADS, OF_SEGMENTS = ("head", "gallery"), ("images", "coordinates", "tokens")
 ROLES = (*OF_HEADS, "images", "vocabularies", "space", "coordinates", "compaction", "tokens")
 HEX = r"[0-9a-f]{64}"
-SHARE, COUNT, ANY = number(0, 1), integer(0, 10**9), number()
-STORAGE, CARRIER, ASSIGNMENT = one_of(*STORAGES), one_of(*CARRIERS), one_of(HARD, SOFT)
-THREE = listed(ANY, 3, 3)
-GRID = listed(integer(1, 10**5), 2, 2)
-REASONS = named(text())
+SHARE, COUNT, ANY = finite_number(0, 1), integer(0, 10**9), finite_number()
+STORAGE, CARRIER, ASSIGNMENT = one_of(*STORAGES), one_of(*CARRIER_KERNELS), one_of(HARD, SOFT)
+THREE = list_of(ANY, 3, 3)
+GRID = list_of(integer(1, 10**5), 2, 2)
+REASONS = mapping_of(text())
 
 
 def spec(kind: type[Spec]) -> Check:
@@ -75,7 +75,7 @@ def _gamma(value: Any, where: str) -> None:
 
 
 TERM = fields(
-    {"weight": number(0), "side": integer(GLOBAL, 5), "gamma": _gamma, "member": integer(0, 2),
+    {"weight": finite_number(0), "side": integer(GLOBAL, 5), "gamma": _gamma, "member": integer(0, 2),
      "shares_anchors": boolean, "same_as": maybe(integer())}
 )  # fmt: skip
 
@@ -88,11 +88,12 @@ DECISIONS = by_field(
         "representation": fields(
             {"representation": one_of(SECOND_ORDER, HARD, SOFT), "carrier": CARRIER, "centring": boolean,
              "score_calibrated": boolean, "c": SHARE, "beta": SHARE},
-            {name: either(THREE, listed(ANY, 0, 0)) for name in SIGMAS},
+            {name: either(THREE, list_of(ANY, 0, 0)) for name in SIGMAS},
         ),
         "route": fields(
             {**PLAIN, "route": one_of(HARD, SOFT, "mixture"), "soft_weight": SHARE, "local_weight": SHARE,
-             "strengths": named(fields({"c": SHARE, "beta": SHARE}), f"{HARD}|{SOFT}"), "score_calibrated": boolean}
+             "strengths": mapping_of(fields({"c": SHARE, "beta": SHARE}), f"{HARD}|{SOFT}"),
+             "score_calibrated": boolean}
         ),
     },
     fields({**PLAIN, "assignment": ASSIGNMENT, "c": SHARE, "beta": SHARE}),
@@ -101,20 +102,22 @@ JUDGEMENT = fields({"value": ANY, "error": ANY, "difference": ANY, "difference_e
 EVIDENCE = by_field(
     {
         "kind": fields(
-            {"photos": COUNT, "kind": text(), "incumbent": text(), "candidates": named(JUDGEMENT),
-             "strengths": named(STRENGTHS), "reasons": REASONS},
+            {"photos": COUNT, "kind": text(), "incumbent": text(), "candidates": mapping_of(JUDGEMENT),
+             "strengths": mapping_of(STRENGTHS), "reasons": REASONS},
             None, anything,
         ),
-        "target_images": fields({"reasons": REASONS, "candidates": named(named(either(ANY, THREE)))}, None, anything),
+        "target_images": fields(
+            {"reasons": REASONS, "candidates": mapping_of(mapping_of(either(ANY, THREE)))}, None, anything
+        ),
     },
     fields(
-        {"pseudo_queries": COUNT, "assignments": named(STRENGTHS, f"{HARD}|{SOFT}"), "reasons": REASONS,
-         "candidates": named(fields({"support": ANY, "agreement": THREE}, None, anything))},
+        {"pseudo_queries": COUNT, "assignments": mapping_of(STRENGTHS, f"{HARD}|{SOFT}"), "reasons": REASONS,
+         "candidates": mapping_of(fields({"support": ANY, "agreement": THREE}, None, anything))},
         None, anything,
     ),
 )  # fmt: skip
 CALIBRATION = fields(
-    {"given": COUNT, "used": COUNT, "budget": integer(), "score": boolean, "digests": listed(text(HEX)),
+    {"given": COUNT, "used": COUNT, "budget": integer(), "score": boolean, "digests": list_of(text(HEX)),
      "revision": integer(1)},
     {"expected_recall": fields({"share": SHARE, "low": SHARE, "high": SHARE, "sure": SHARE, "photos": COUNT})},
     anything,
@@ -126,12 +129,12 @@ JUDGED = fields(
 SIDE = by_field(
     {"space": fields({"assignment": one_of(SECOND_ORDER), "space": integer(0, 2)})},
     fields(
-        {"assignment": ASSIGNMENT, "temperature": number(1e-9),
-         "geometry": maybe(fields({"grand_mean": ANY, "participation": number(0)}))}
+        {"assignment": ASSIGNMENT, "temperature": finite_number(1e-9),
+         "geometry": maybe(fields({"grand_mean": ANY, "participation": finite_number(0)}))}
     ),
 )  # fmt: skip
 LAYOUT = fields(
-    {"storage": STORAGE, "sides": listed(SIDE, 1, 6), "terms": listed(TERM, 1, 99)},
+    {"storage": STORAGE, "sides": list_of(SIDE, 1, 6), "terms": list_of(TERM, 1, 99)},
     {"reduction": fields({"dims": integer(LEAST_DIMS, 10**6), "mean_bias": ANY})},
 )
 HEAD = fields(
@@ -151,10 +154,10 @@ SPACE = fields({"storage": STORAGE, "count": integer(1, 3), "strengths": STRENGT
 HEADER_FIELDS = fields(
     {"format": text(), "format_version": integer(), "tfa_version": text(), "revision": integer(1, 10**15),
      "photos": fields({"root": maybe(text()), "from_map": maybe(text())}), "encoder": ENCODER, "spec": spec(HeadSpec),
-     "head_kind": one_of(*HEADS), "space": maybe(SPACE),
-     "verification": maybe(fields({"spec": spec(VerifySpec), "grid": GRID})), "heads": listed(HEAD, 1),
-     "active": text(), "segments": listed(integer(1, 10**9), 1), "removed": listed(integer()),
-     "next_id": integer(0, 10**15), "files": listed(FILE, 1), "digest": text(HEX)}
+     "head_kind": one_of(*HEAD_KINDS), "space": maybe(SPACE),
+     "verification": maybe(fields({"spec": spec(VerifySpec), "grid": GRID})), "heads": list_of(HEAD, 1),
+     "active": text(), "segments": list_of(integer(1, 10**9), 1), "removed": list_of(integer()),
+     "next_id": integer(0, 10**15), "files": list_of(FILE, 1), "digest": text(HEX)}
 )  # fmt: skip
 
 

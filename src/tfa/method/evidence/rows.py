@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-NOBODY = -1  # the top-1 of a pseudo query all of whose gallery is masked
-EPSILON = 1e-12
+NO_ANSWER = -1  # the top-1 of a pseudo query all of whose gallery is masked
+ROW_EPSILON = 1e-12
 Masked = tuple[np.ndarray, np.ndarray]  # (row, column) of entries that may not be answered
 
 
@@ -27,10 +27,10 @@ def mean_and_spread(scores: np.ndarray, masked: Masked | None = None) -> tuple[n
 
 def z_scores(values: np.ndarray, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
     """How many standard deviations values lie above the mean of their row; 0 in a row of equal scores."""
-    return (values - mean) / (spread + EPSILON)
+    return (values - mean) / (spread + ROW_EPSILON)
 
 
-def standardised(scores: np.ndarray, ranked: np.ndarray) -> np.ndarray:
+def standardize_ranked(scores: np.ndarray, ranked: np.ndarray) -> np.ndarray:
     """z-scores `q k` of the images `ranked` in their rows of scores `q m`, in float64."""
     scores = np.ascontiguousarray(scores, np.float64)  # sums must not depend on how the rows lie in memory
     mean, spread = mean_and_spread(scores)
@@ -56,13 +56,13 @@ def row_facts(scores: np.ndarray, masked: Masked | None = None) -> RowFacts:
     answers = _unmasked(scores, masked) > 0
     top = scores.argmax(axis=1)
     best = np.where(answers, scores[np.arange(len(scores)), top], mean)
-    return RowFacts(np.where(answers, top, NOBODY), spread, z_scores(best, mean, spread))
+    return RowFacts(np.where(answers, top, NO_ANSWER), spread, z_scores(best, mean, spread))
 
 
 def row_tops(scores: np.ndarray, masked: Masked) -> np.ndarray:
     """The top-1 of each row as `row_facts` gives it, and nothing else. `scores` is overwritten."""
     scores[masked] = -np.inf
-    return np.where(_unmasked(scores, masked) > 0, scores.argmax(axis=1), NOBODY)
+    return np.where(_unmasked(scores, masked) > 0, scores.argmax(axis=1), NO_ANSWER)
 
 
 def _unmasked(scores: np.ndarray, masked: Masked | None) -> np.ndarray:

@@ -9,7 +9,7 @@ import transformers
 
 from tests.bench.heads.trained.tiny import model_of, tensors_of
 from tfa.encoders.catalogue import Card
-from tfa.encoders.vit import build_model
+from tfa.encoders.vit import build_vit
 from tfa.encoders.weight_names import to_module_names
 
 GRID = 4  # of the small tables of positions: at their own grid, no rule of resampling has a say
@@ -36,7 +36,7 @@ def test_the_vision_transformer_is_dinov2():
     )  # fmt: skip
     prefix = "backbone.model."
     plain = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
-    theirs = build_model(card, 2, to_module_names(plain, card))
+    theirs = build_vit(card, 2, to_module_names(plain, card))
     pixels = torch.randn(2, 3, 14 * GRID, 14 * GRID, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         wanted = theirs(pixels).last_hidden_state

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tfa.base.files import cache_folder, map_tensors, sha256_of_json, write_tensors
+from tfa.base.files import cache_folder, hash_json, map_tensors, write_tensors
 from tfa.bench.heads.peers.segments import Segmenter
 from tfa.errors import TfaError
 from tfa.photos.cache_room import mark_used
@@ -23,7 +23,7 @@ class KeptMasks:
 
     def __init__(self, segmenter: Segmenter, folder: Path | None = None) -> None:
         self.segmenter = segmenter
-        identity = sha256_of_json({"revision": REVISION, **segmenter.settings})
+        identity = hash_json({"revision": REVISION, **segmenter.settings})
         self.folder = (cache_folder() / "masks" if folder is None else folder) / identity[:32]
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfa.base.files import sha256_of_file
+from tfa.base.files import hash_file
 from tfa.bench.heads.trained.image_model import Architecture, ImageModel, Shapes
 from tfa.bench.heads.trained.systems import TrainedSystem, recognised
 from tfa.encoders.weights import read_safetensors, read_torch
@@ -43,7 +43,7 @@ def load_model(system: TrainedSystem, path: Path) -> tuple[ImageModel, str]:
         raise WeightsMissing(
             f"there is no checkpoint {path} of {system.title}; its authors publish it: {system.published}", path
         )
-    return build_model(system, read_checkpoint(path), path), sha256_of_file(path)
+    return build_model(system, read_checkpoint(path), path), hash_file(path)
 
 
 def build_model(system: TrainedSystem, given: Mapping[str, Tensor], path: Path) -> ImageModel:

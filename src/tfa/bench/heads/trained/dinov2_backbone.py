@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tfa.encoders.positions import resampled_positions
+from tfa.encoders.positions import resample_positions
 
 PATCH = 14
 HEAD_WIDTH = 64  # of every published size, so the number of heads follows from the width
@@ -50,7 +50,7 @@ class VisionTransformer(nn.Module):
 
     def resample_positions(self, grid: int) -> None:
         """Fit the position table to square inputs of `grid × grid` patches. Call it once the weights are in."""
-        self.positions = resampled_positions(self.pos_embed.detach(), (grid, grid))
+        self.positions = resample_positions(self.pos_embed.detach(), (grid, grid))
 
     def embed(self, pixels: Tensor) -> Tensor:
         """Patches and CLS with their positions: the state before the first block."""
