@@ -244,7 +244,7 @@ def calibrate_judged(
 
 
 def fit_dual(tokens: Tokens, source: str | Path | Any | None = None, **settings: Any) -> dual_vocabulary.DualHead:
-    """`method.dual_vocabulary.fit_dual` with a source vocabulary from a file or an array (words, channels)."""
+    """`method.dual_vocabulary.fit_dual_head` with a source vocabulary from a file or an array (words, channels)."""
     origin = str(source) if isinstance(source, (str, Path)) else "the source vocabulary"
     if isinstance(source, (str, Path)):
         source = load_vocabulary(source)

@@ -168,7 +168,7 @@ def test_of_a_large_folder_little_more_than_the_budget_is_read(place_map, tmp_pa
         photo(tmp_path / "many" / f"{number:03d}.png", number + 50, light=0.7)
     if skip_bad:
         (tmp_path / "many" / "000.png").write_bytes(b"broken")
-    hashed, opened = watched(monkeypatch, "sha256_of_file"), watched(monkeypatch, "as_rgb")
+    hashed, opened = watched(monkeypatch, "hash_file"), watched(monkeypatch, "as_rgb")
     report = place_map.calibrate(tmp_path / "many", budget=8, skip_bad=skip_bad)
     assert (report.used, report.given) == (8, 200)
     assert len(hashed) <= 10

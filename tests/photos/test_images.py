@@ -16,7 +16,7 @@ from tests.awkward_photos import KINDS, awkward_photo, forms_of
 from tests.fakes import random_image
 from tfa.errors import BadImage, BadSpec, NoImages
 from tfa.photos import images
-from tfa.photos.as_files import list_photos, photo_paths, read_photo_file
+from tfa.photos.as_files import expand_photos, photo_paths, read_photo_file
 from tfa.photos.images import as_rgb, find_images, image_extensions, to_array
 from tfa.photos.photo_source import ALLOWED_PHOTOS
 
@@ -197,9 +197,12 @@ def test_a_map_takes_files_where_it_names_them_and_photos_in_memory_elsewhere(tm
         with pytest.raises(BadSpec, match=r"got .*save it as a file and give its path"):
             find_images(given)  # type: ignore[arg-type]
     assert (
-        list_photos(tmp_path) == list_photos([tmp_path]) == list_photos(tmp_path / "one.png") == [tmp_path / "one.png"]
+        expand_photos(tmp_path)
+        == expand_photos([tmp_path])
+        == expand_photos(tmp_path / "one.png")
+        == [tmp_path / "one.png"]
     )
-    assert list_photos(content) == [content]
+    assert expand_photos(content) == [content]
     with photo_paths([tmp_path, content, PIXELS]) as paths:
         assert paths[0] == tmp_path / "one.png"
         assert paths[1].read_bytes() == content

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from tfa.base.printable import make_printable
 
-_T = TypeVar("T")
+_T = TypeVar("_T")
 QUIET_SECONDS = 2.0
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
 

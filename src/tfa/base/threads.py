@@ -13,8 +13,8 @@ from threadpoolctl import ThreadpoolController
 
 from tfa.base.progress import Task
 
-_T = TypeVar("T")
-_R = TypeVar("R")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 def map_in_threads(

@@ -18,7 +18,7 @@ from tfa.client.connection import Connection, ServiceError
 from tfa.client.followed_session import FollowedSession
 from tfa.client.forms import answer_of, batches, fields_of, hits_of, least_fields, skipped_of, where_fields
 from tfa.errors import TfaError
-from tfa.photos.as_files import PhotosLike, list_photos, read_photo_file
+from tfa.photos.as_files import PhotosLike, expand_photos, read_photo_file
 from tfa.photos.photo_source import Photo, name_photo
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Client(Connection):
             **least_fields(min_confidence),
         )  # fmt: skip
         answers: Answers[Answer] = Answers()
-        several = list_photos(photos)
+        several = expand_photos(photos)
         with as_progress(progress).task("querying", len(several), "photos") as task:
             for some in batches(several):
                 files = [one for one in some if not isinstance(one, TfaError)]
@@ -169,7 +169,7 @@ class Client(Connection):
 
         fields = {} if positions is None else {"positions": json.dumps(list(positions))}
         fields |= {} if session is None else {"session": session}
-        reply = self._post("/v1/images", "images", [read_photo_file(photo) for photo in list_photos(photos)], fields)
+        reply = self._post("/v1/images", "images", [read_photo_file(photo) for photo in expand_photos(photos)], fields)
         return EditReport(reply["added"], [], skipped_of(reply), reply["notes"])
 
     def remove(self, ids: Sequence[int]) -> EditReport:
@@ -196,7 +196,7 @@ class Client(Connection):
         from tfa.maps import CalibrationReport
         from tfa.maps.records import ExpectedRecall
 
-        files = [read_photo_file(photo) for photo in list_photos(photos)]
+        files = [read_photo_file(photo) for photo in expand_photos(photos)]
         job = self._post("/v1/calibrations", "images", files, fields_of(name=name, score=score))["job"]
         result = self._finished(job, as_progress(progress))
         kept = {key: result[key] for key in ("name", "used", "given", "notes", "decisions", "reasons")}

@@ -87,12 +87,12 @@ def _fast_encoder(
             return FastEncoder(named, package.weights, graph, threads)
 
     from tfa.encoders.int8.graph import int8_graph
-    from tfa.encoders.vit import load_model
+    from tfa.encoders.vit import load_vit
     from tfa.encoders.weights import resolve_weights
 
     found = resolve_weights(identity.card, weights, progress=progress)
     named = _as_remembered(identity, found.sha256, model)
-    encoder = FastEncoder(named, found.sha256, int8_graph(named, load_model(named, found.tensors)), threads)
+    encoder = FastEncoder(named, found.sha256, int8_graph(named, load_vit(named, found.tensors)), threads)
     if package is not None and found.sha256 == package.weights:
         write_graph(encoder.fingerprint, encoder.graph)
     return encoder

@@ -94,13 +94,13 @@ def check_numbers(path: Path, digest: str, expected: str) -> None:
 
 def convert_weights(content: bytes, card: Card, member: str) -> dict[str, np.ndarray]:
     """The backbone's tensors under the names of transformers' modules, checked to be all of them."""
-    read = _read_onnx if member.endswith(".onnx") else read_checkpoint
+    read = _read_onnx if member.endswith(".onnx") else read_torch_bytes
     named = to_module_names(read(content, member), card)
     check_weights({name: tuple(array.shape) for name, array in named.items()}, card, member)
     return {name: np.ascontiguousarray(array) for name, array in named.items()}
 
 
-def read_checkpoint(content: bytes, member: str) -> dict[str, Any]:
+def read_torch_bytes(content: bytes, member: str) -> dict[str, Any]:
     """The tensors of a file of torch.save, of which nothing is executed."""
     from tfa.encoders.weights import read_weights  # needs torch, which listing the encoders does not
 

@@ -32,7 +32,7 @@ class VitEncoder(DinoEncoder):
 
     def __init__(self, identity: EncoderId, weights: LoadedWeights, device: str = "cpu") -> None:
         super().__init__(identity, weights.sha256, check_device(device))
-        self._model = load_model(identity, weights.tensors).to(self.device)
+        self._model = load_vit(identity, weights.tensors).to(self.device)
         self._source = self._model.get_submodule(_module_name(identity))
 
     def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
@@ -65,7 +65,7 @@ def check_device(device: str) -> str:
     return device
 
 
-def load_model(identity: EncoderId, tensors: dict[str, Tensor]) -> Any:
+def load_vit(identity: EncoderId, tensors: dict[str, Tensor]) -> Any:
     """The blocks that `identity` needs, its positions resampled by the rule of its name."""
     model = build_vit(identity.card, identity.layer + 1, tensors)
     if identity.published_rule:

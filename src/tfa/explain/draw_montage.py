@@ -27,7 +27,7 @@ PAPER, INK, FAINT, GREY = "#ffffff", "#1c2126", "#5a636c", "#c9ced3"
 TILE = (240, 180)
 GAP, EDGE, FRAME = 12, 18, 4
 TITLE, _CAPTION = 15, 13  # letter heights, pixels
-LINE = 17
+MONTAGE_LINE = 17
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def compose(answers: Sequence[MontageRow]) -> Image.Image:
     """The montage as a picture."""
     most = max(len(row.tiles) for row in answers)
     captions = [max([1, *(len(tile.caption_lines) for tile in row.tiles)]) for row in answers]
-    heights = [LINE + 8 + TILE[1] + 6 + LINE * n for n in captions]
+    heights = [MONTAGE_LINE + 8 + TILE[1] + 6 + MONTAGE_LINE * n for n in captions]
     # The query stands a little apart from its hits.
     width = 2 * EDGE + TILE[0] + (GAP + most * (TILE[0] + GAP) if most else 0)
     sheet = Image.new("RGB", (width, 2 * EDGE + sum(heights) + 2 * GAP * (len(answers) - 1)), PAPER)
@@ -92,14 +92,14 @@ def compose(answers: Sequence[MontageRow]) -> Image.Image:
 def _draw_row(sheet: Image.Image, pen: ImageDraw.ImageDraw, row: MontageRow, top: int, width: int) -> None:
     title = elide(row.title, width - 2 * EDGE, TITLE)
     pen.text((EDGE, top), title, font=font(TITLE), fill=INK)
-    top += LINE + 8
+    top += MONTAGE_LINE + 8
     _paste(sheet, pen, row.query, (EDGE, top), "#3a6ea5")
     pen.text((EDGE, top + TILE[1] + 5), elide(row.query.name, TILE[0], _CAPTION), font=font(_CAPTION), fill=INK)
     left = EDGE + TILE[0] + 2 * GAP
     for tile in row.tiles:
         _paste(sheet, pen, tile.image, (left, top), FRAMES[tile.mark])
         for number, line in enumerate(tile.caption_lines):
-            at = (left, top + TILE[1] + 5 + number * LINE)
+            at = (left, top + TILE[1] + 5 + number * MONTAGE_LINE)
             pen.text(at, elide(line, TILE[0], _CAPTION), font=font(_CAPTION), fill=FAINT if number else INK)
         left += TILE[0] + GAP
 
@@ -117,7 +117,7 @@ def _paste(sheet: Image.Image, pen: ImageDraw.ImageDraw, path: Path | None, at: 
     name = "no photo" if path is None else path.name
     words = [elide(name, inner[0] - 12, _CAPTION)] + (["cannot be read"] if path is not None else [])
     for number, text in enumerate(words):
-        centre = (x + TILE[0] / 2, y + TILE[1] / 2 + (number - (len(words) - 1) / 2) * LINE)
+        centre = (x + TILE[0] / 2, y + TILE[1] / 2 + (number - (len(words) - 1) / 2) * MONTAGE_LINE)
         pen.text(centre, text, font=font(_CAPTION), fill=INK, anchor="mm")
 
 

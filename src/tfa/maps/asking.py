@@ -17,7 +17,7 @@ from tfa.maps.likeness import Likeness
 from tfa.maps.records import Answer, Fused, Hits, of_all
 from tfa.maps.state import MapState
 from tfa.maps.verification import Question
-from tfa.photos.as_files import PhotosLike, list_photos
+from tfa.photos.as_files import PhotosLike, expand_photos
 from tfa.photos.check import check_photos
 from tfa.photos.images import as_rgb
 from tfa.photos.photo_source import Photo, name_photo
@@ -123,7 +123,7 @@ class Asking(ABC):
         """
         answers, question = Answers[Answer](), Question(k, calibration, verify, candidates, where)
         likeness = Likeness.of(self.state.chosen(calibration))
-        several, min_confidence = list_photos(photos), checked_share(min_confidence)
+        several, min_confidence = expand_photos(photos), checked_share(min_confidence)
         with as_progress(progress).task("querying", len(several), "photos") as task:
             for answer in self._answers(several, question, strict=False, likeness=likeness):
                 answers.append(answer.unless_doubtful(min_confidence))

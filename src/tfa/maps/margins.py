@@ -137,7 +137,7 @@ class _Pairs:
         return every(self.wider(one, other), self.agrees(one, other))
 
     def carrier(self, chosen: str, original: str, partial: str, adaptive: str) -> Condition | None:
-        """The rule of `controllers.rules.choose_carrier`."""
+        """The rule of `controllers.rules.pick_carrier`."""
         if not self.known(original, partial, adaptive):
             return None
         plain = every(~self.wider(partial, original), ~self.agrees(partial, original))

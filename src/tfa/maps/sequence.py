@@ -10,7 +10,7 @@ from tfa.maps.asking import checked_share
 from tfa.maps.expected_recall import Answers
 from tfa.maps.query import AskableMap
 from tfa.maps.records import FrameAnswer
-from tfa.photos.as_files import PhotosLike, list_photos
+from tfa.photos.as_files import PhotosLike, expand_photos
 
 
 def query_sequence(
@@ -27,7 +27,7 @@ def query_sequence(
     so, and the tracker goes on.
     """
     checked_share(min_confidence)
-    tracker, answers, photos = place_map.follow(**how), Answers[FrameAnswer](), list_photos(frames)
+    tracker, answers, photos = place_map.follow(**how), Answers[FrameAnswer](), expand_photos(frames)
     with as_progress(progress).task("following", len(photos), "frames") as task:
         for answer in tracker.steps(photos):
             answers.append(answer.unless_doubtful(min_confidence))

@@ -94,7 +94,7 @@ class MapState:
     # s k d: words; of a paper's map those of all constructions, which a calibration starts from, of a judged one those
     # of the residual heads that competed, of a second-order one none
     vocabularies: np.ndarray | None = None
-    head_kind: str = "paper"  # one of `base.config.HEADS`
+    head_kind: str = "paper"  # one of `base.config.HEAD_KINDS`
     spaces: StoredSpaces | None = None  # second-order coordinates of every gallery row, where heads are made of them
     active: str = DATABASE  # which head answers when none is named
     removed: frozenset[int] = frozenset()

@@ -50,7 +50,7 @@ def new_state(fitted: FittedMap, map_spec: MapSpec, records: list[ImageRecord], 
 
 
 def kind_of(head: AnyHead, map_spec: MapSpec) -> str:
-    """Which of `base.config.HEADS` a map of this head has."""
+    """Which of `base.config.HEAD_KINDS` a map of this head has."""
     if isinstance(head, SecondOrderHead):
         return "second-order" if map_spec.head == "second-order" else "judged"
     return "judged" if isinstance(head.decisions, JudgedDecisions) else "paper"

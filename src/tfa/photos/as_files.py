@@ -41,7 +41,7 @@ def read_photo_file(photo: Photo) -> PhotoFile:
         raise BadImage(f"{name} cannot be read: {reason}; {A_FILE}", name) from None
 
 
-def list_photos(photos: PhotosLike) -> list[Photo]:
+def expand_photos(photos: PhotosLike) -> list[Photo]:
     """Several photos one by one: a photo is a list of one, a folder is the photos in it."""
     one_alone = isinstance(photos, (str, os.PathLike, bytes, Image.Image, np.ndarray)) or hasattr(photos, "read")
     several: list[Any] = [photos] if one_alone or not isinstance(photos, Iterable) else list(photos)
@@ -55,7 +55,7 @@ def list_photos(photos: PhotosLike) -> list[Photo]:
 @contextmanager
 def photo_paths(photos: PhotosLike) -> Iterator[list[Path]]:
     """Their paths; of photos in memory those of files that are there as long as the context is."""
-    given = list_photos(photos)
+    given = expand_photos(photos)
     for one in given:
         check_kind(one)
     if all(isinstance(one, (str, os.PathLike)) for one in given):

