@@ -41,7 +41,7 @@ def _advancing(results: Iterable[_R], task: Task | None) -> Iterator[_R]:
 
 
 def count_cores() -> int:
-    """Of this process: a container may have fewer than the machine."""
+    """Count the cores of this process; a container may have fewer than the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

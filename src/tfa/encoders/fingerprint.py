@@ -20,7 +20,7 @@ _PUBLISHED = "bicubic by the factor (g + 0.1)/side"  # how positions are resampl
 
 
 def fingerprint_encoder(identity: EncoderId, weights_sha256: str) -> str:
-    """Of tokens in float32."""
+    """Fingerprint an encoder's float32 tokens."""
     card = identity.card
     rule = {"positions": _PUBLISHED} if identity.published_rule else {}
     return hash_json(
@@ -46,7 +46,7 @@ def fingerprint_encoder(identity: EncoderId, weights_sha256: str) -> str:
 
 
 def fast_fingerprint(model: str) -> str:
-    """Of the tokens in integers of a model, given by its fingerprint in float32."""
+    """Fingerprint a model's int8 tokens from the fingerprint of its float32 tokens."""
     return hash_json({"version": _FAST_VERSION, "arithmetic": "int8", "model": model})
 
 

@@ -6,11 +6,15 @@ for all activations of a product, so such a graph takes one image at a time.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from tfa.base.onnx_graph import Graph
 from tfa.encoders.int8.graph import ENCODER_OPSET, VitNodes
-from tfa.encoders.vit import VitEncoder
+
+if TYPE_CHECKING:
+    from tfa.encoders.vit import VitEncoder
 
 __all__ = ["ENCODER_OPSET", "portable_tokens"]
 

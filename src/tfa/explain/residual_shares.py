@@ -36,7 +36,10 @@ class ResidualPieces:
 
     @classmethod
     def of(cls, patches: np.ndarray, side: ResidualSide, dtype: str) -> ResidualPieces:
-        """Of patches `n d`. Weights are computed in the scorer's dtype, so that ties fall as they do there."""
+        """Split the descriptor of patches `n d`.
+
+        Weights are computed in the scorer's dtype, so that ties fall as they do there.
+        """
         unit = l2_normalize(np.asarray(patches, dtype))[None]
         centers = np.asarray(side.centers, dtype)
         similarities = unit @ centers.T

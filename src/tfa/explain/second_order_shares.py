@@ -43,7 +43,7 @@ class SecondOrderSpread:
 
     @classmethod
     def of(cls, patches: np.ndarray, side: SecondOrderSide, dtype: str) -> SecondOrderSpread:
-        """Of patches `n d`; unit patches are of the scorer's dtype, as there."""
+        """Spread the descriptor over patches `n d`; unit patches are of the scorer's dtype, as there."""
         unit = l2_normalize(np.asarray(patches, dtype)).astype(np.float64)
         projected = (unit - unit.mean(axis=0)) @ np.asarray(side.patch_directions, np.float64).T
         values, vectors = np.linalg.eigh(covariance(projected))

@@ -84,7 +84,7 @@ def term_features(
 
 
 def _bytes(side: QuerySide) -> int:
-    """Of the constants of a side; integers are written as the float32 they stand for."""
+    """Count the bytes of a side's constants; integers are written as the float32 they stand for."""
     held: list[OwnRows]
     if not isinstance(side, ResidualSide):
         held = [side.patch_directions, side.axes]

@@ -35,7 +35,7 @@ class UnitVectors:
 
     @property
     def place_numbers(self) -> int:
-        """Of EᵀΨ': they come first, and two photos are compared by them alone."""
+        """Count the numbers of EᵀΨ': they come first, and two photos are compared by them alone."""
         return int((~self.shared).sum()) if self.axes is None else len(self.axes)
 
     @property

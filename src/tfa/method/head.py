@@ -81,7 +81,7 @@ class FittedDatabase:
 
     @property
     def dtype(self) -> str:
-        """Of descriptors and scores."""
+        """Return the dtype of descriptors and scores."""
         return str(next(iter(self.branches.values())).described.descriptors.dtype)
 
     def check(self, tokens: Tokens) -> None:

@@ -28,7 +28,7 @@ ASINH = tuple((-1) ** j * factorial(2 * j) / (4**j * factorial(j) ** 2 * (2 * j 
 
 
 def lowest_eigenvalue(size: int) -> float:
-    """Of C / ‖C‖_F at least, C `m m` of unit patches and the ridge."""
+    """Bound the eigenvalues of C / ‖C‖_F from below, C `m m` being that of unit patches and the ridge."""
     return COVARIANCE_RIDGE / (2 + size * COVARIANCE_RIDGE)
 
 

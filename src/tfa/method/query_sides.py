@@ -64,7 +64,7 @@ class ResidualSide:
 
     @property
     def width(self) -> int:
-        """Of a descriptor."""
+        """Return the number of values in a descriptor."""
         return int(self.centers.size)
 
     @property
@@ -157,7 +157,7 @@ class SecondOrderSide:
 
     @property
     def width(self) -> int:
-        """Of a descriptor."""
+        """Return the number of values in a descriptor."""
         return len(self.mean)
 
     @cached_property

@@ -75,7 +75,7 @@ class Shelf:
 
 
 def list_digests(folder: Path) -> set[str]:
-    """Of the images on a shelf, of whatever encoder."""
+    """List the digests of all images on a shelf, whatever their encoder."""
     found: set[str] = set()
     for path in folder.glob("*.safetensors"):
         with contextlib.suppress(TfaError, OSError, ValueError, AttributeError):  # a damaged file has none

@@ -32,7 +32,7 @@ class Resemblance:
 
 
 def measure_resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_QUERIES) -> Resemblance:
-    """Of the gallery rows `alive`. Cosines are of the compiled vectors less their mean over the map:
+    """Compare the gallery rows `alive`. Cosines are of the compiled vectors less their mean over the map:
 
         ⟨Ψ − Ψ̄, Ψ' − Ψ̄⟩ / ‖Ψ − Ψ̄‖ ‖Ψ' − Ψ̄‖,   ⟨Ψ − Ψ̄, Ψ' − Ψ̄⟩ = ⟨Ψ, Ψ'⟩ − ⟨Ψ, Ψ̄⟩ − ⟨Ψ', Ψ̄⟩ + ‖Ψ̄‖²
 

@@ -153,7 +153,7 @@ def remembering(evidence: PairEvidence) -> PairEvidence:
 
 
 def _pseudo_shortlist(head: Head | SecondOrderHead, chosen: np.ndarray, backend: Backend) -> np.ndarray:
-    """Of the pseudo queries `chosen` under the decided head, itself and its duplicates hidden."""
+    """Score the pseudo queries `chosen` under the decided head, itself and its duplicates hidden."""
     if isinstance(head, SecondOrderHead):
         return _shortlist_of(*head.pseudo_scores(CONSTRUCTION), chosen)
     found = _shortlist_of(*_residual_scores(head, backend), chosen)

@@ -49,7 +49,7 @@ class Compaction:
 
     @property
     def dtype(self) -> type[np.int8 | np.uint8]:
-        """Of what is kept."""
+        """Return the dtype of stored patches."""
         return np.int8 if self.deviations is None else np.uint8
 
     def compact(self, patches: np.ndarray) -> np.ndarray:
@@ -95,7 +95,7 @@ def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
 
 
 def numbers_kept(patches: str, dimensions: int) -> int:
-    """Of a patch, at most: small patches have fewer than full ones."""
+    """Return how many numbers of a patch are stored at most: small patches have fewer than full ones."""
     return dimensions if patches == "full" else min(dimensions, SMALL)
 
 

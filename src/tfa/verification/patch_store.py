@@ -44,7 +44,7 @@ class CompactTokens:
 
     @classmethod
     def of(cls, tokens: Tokens, compaction: Compaction, spec: VerifySpec | None = None) -> CompactTokens:
-        """Of images whose patches all lie on one known grid."""
+        """Compact images whose patches all lie on one known grid."""
         if tokens.grid is None:
             raise BadTokens(f"{why_not(tokens)}; give it: Tokens(patches, grid=(rows, columns))")
         empty = cls(compaction, tokens.grid, (), spec or VerifySpec())
@@ -105,7 +105,7 @@ class CompactTokens:
     def matches_of_each(
         self, queries: Sequence[np.ndarray], grid: Grid, indices: Sequence[np.ndarray], threads: int | None = None
     ) -> list[list[Matches]]:
-        """Of several photos, each with images of its own. Threads take a photo each.
+        """Match several photos, each with its own images. Threads take a photo each.
 
         A single photo is compared by products that are shared among threads: switching between the two ways costs
         more than it saves, because the library's own threads keep waiting for work.
@@ -148,7 +148,7 @@ class CompactTokens:
 
 
 def compaction_for(patches: np.ndarray, spec: VerifySpec) -> Compaction:
-    """Of the kind that is wanted, fitted on unit patches `t d` of the map."""
+    """Fit the compaction that the spec names on unit patches `t d` of the map."""
     full = fit_compaction(patches, numbers_kept(spec.patches, spec.dimensions))
     return full if spec.patches == "full" else in_two_bits(full, patches)
 
@@ -173,7 +173,7 @@ class ComparesPhotos(Protocol):
     def matches_of_each(
         self, queries: Sequence[np.ndarray], grid: Grid, indices: Sequence[np.ndarray]
     ) -> list[list[Matches]]:
-        """Of several photos, each with images of its own."""
+        """Measure several photos, each against its own images."""
         ...
 
 

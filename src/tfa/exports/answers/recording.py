@@ -20,12 +20,12 @@ from tfa.photos.images import as_rgb
 from tfa.photos.photo_source import Photo
 from tfa.version import __version__
 
-IMAGE, MATCHES, POSE, FIX = "/tfa/image/compressed", "/tfa/matches", "/tfa/pose", "/tfa/fix"
+IMAGE, MATCHES_TOPIC, POSE, FIX = "/tfa/image/compressed", "/tfa/matches", "/tfa/pose", "/tfa/fix"
 DIAGNOSTICS = "/tfa/diagnostics"
 # Type names as rosbags has them; in the file they are pkg/msg/Name too.
 TOPICS = {
     IMAGE: "sensor_msgs/msg/CompressedImage",
-    MATCHES: "tfa_msgs/msg/Matches",
+    MATCHES_TOPIC: "tfa_msgs/msg/Matches",
     POSE: "geometry_msgs/msg/PoseWithCovarianceStamped",
     FIX: "sensor_msgs/msg/NavSatFix",
     DIAGNOSTICS: "diagnostic_msgs/msg/DiagnosticArray",
@@ -76,7 +76,7 @@ def _messages(messages: Messages, answers: Sequence[Answer], asked: Asked) -> It
     for answer, photo, time, own in zip(answers, _photos(answers, asked), spaced(known), known, strict=True):
         if photo is not None and answer.error is None:
             yield time, IMAGE, messages.image(time, *_compressed(photo))
-        yield time, MATCHES, messages.matches(time, answer, degrees, asked.map_name, asked.calibration)
+        yield time, MATCHES_TOPIC, messages.matches(time, answer, degrees, asked.map_name, asked.calibration)
         place = sure_place(answer)
         if place is not None:
             best, on_globe = answer.hits[0].position, degrees.get(place.position)
