@@ -232,7 +232,7 @@ class Lloyd:
         return np.take(self.x, rows, axis=0, out=room[: len(rows)], mode="clip")
 
     def _mean_squared_distance(self, s: int) -> float:
-        """Return the mean over patches of the squared distance to their words: Σ‖x‖² − 2 Σ ⟨S_k, c_k⟩ + Σ n_k ‖c_k‖²."""
+        """Return the mean squared distance of patches to their words: Σ‖x‖² − 2 Σ ⟨S_k, c_k⟩ + Σ n_k ‖c_k‖², over n."""
         centers = self.centers[s]
         within = self.counts[s] @ (centers * centers).sum(axis=1) - 2 * (self.sums[s] * centers).sum()
         return max(float(self.squared.sum() + within), 0.0) / len(self.squared)  # rounding may give −1e-12
