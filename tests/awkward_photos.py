@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tfa.photos.given import Photo
 from tfa.photos.images import as_rgb
+from tfa.photos.photo_source import Photo
 
 KINDS = ("turned", "deep", "clear")
 

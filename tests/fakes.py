@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
-from tfa.base.files import sha256_of_json
+from tfa.base.files import hash_json
 from tfa.photos.images import resize
 
 
@@ -16,7 +16,7 @@ class FakeEncoder:
 
     def __init__(self, *, global_token: bool = True, fail_after: int | None = None, salt: str = "") -> None:
         self.id = "fake@28"
-        self.fingerprint = self.model = sha256_of_json(["fake", global_token, salt])
+        self.fingerprint = self.model = hash_json(["fake", global_token, salt])
         self.channels = 12
         self.global_channels: int | None = 6 if global_token else None
         self.grid = (4, 4)

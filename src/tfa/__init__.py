@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tfa.method.head import Head as Head
     from tfa.method.second_order_head import SecondOrderHead as SecondOrderHead
     from tfa.photos.find_positions import PositionSources as PositionSources
-    from tfa.photos.given import Photo as Photo
+    from tfa.photos.photo_source import Photo as Photo
     from tfa.photos.positions import Position as Position
     from tfa.photos.recordings.extract_frames import FrameSpec as FrameSpec
     from tfa.photos.recordings.extract_frames import extract_frames as extract_frames
@@ -59,7 +59,7 @@ _HOMES = {
     "tfa.method.head": ("Head",),
     "tfa.method.second_order_head": ("SecondOrderHead",),
     "tfa.photos.find_positions": ("PositionSources",),
-    "tfa.photos.given": ("Photo",),
+    "tfa.photos.photo_source": ("Photo",),
     "tfa.photos.positions": ("Position",),
     "tfa.photos.recordings.extract_frames": ("FrameSpec", "extract_frames"),
     "tfa.pipeline": ("calibrate", "encode", "fit", "fit_dual", "fit_judged", "fit_second_order"),

@@ -18,25 +18,25 @@ import numpy as np
 
 from tfa.base.backend import Backend, backend_for, to_numpy
 from tfa.base.config import CalibrationSpec, HeadSpec, VerifySpec
-from tfa.base.progress import Progress, SilentProgress, as_progress, tracked
+from tfa.base.progress import Progress, SilentProgress, as_progress, track_progress
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
 from tfa.encoders.protocol import Encoder
-from tfa.encoders.released_words import checked_words, load_vocabulary
+from tfa.encoders.released_words import check_words, load_vocabulary
 from tfa.errors import BadSpec, BadTokens, FewPhotos
 from tfa.method import dual_vocabulary
 from tfa.method.branch import DatabaseSplit, fit_branch
-from tfa.method.carriers import CARRIERS
-from tfa.method.controllers.database import decide
-from tfa.method.controllers.reasons import of_score
-from tfa.method.controllers.target import decide_for_target
+from tfa.method.carriers import CARRIER_KERNELS
+from tfa.method.controllers.database import decide_from_database
+from tfa.method.controllers.reasons import explain_score_calibration
+from tfa.method.controllers.target import decide_from_target
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.described_tokens import DescribedTokens
 from tfa.method.head import FittedDatabase, Head, assemble
-from tfa.method.residuals import ASSIGNMENTS, SOFT, Described, describe
+from tfa.method.residuals import ASSIGNMENT_KINDS, SOFT, Described, describe_residuals
 from tfa.method.second_order import SECOND_ORDER
 from tfa.method.second_order_head import FittedSpaces, SecondOrderHead, assemble_second_order, fit_spaces
-from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, given_vocabularies, sample_patches
+from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, sample_patches, wrap_vocabularies
 from tfa.photos.images import find_images
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.verification.admission import PairEvidence
@@ -95,13 +95,13 @@ def fit_database(
         vocabularies = fit_vocabularies(patches, spec.words, backend, progress=progress)
         del patches
     else:
-        vocabularies = given_vocabularies(centers, tokens.channels)
+        vocabularies = wrap_vocabularies(centers, tokens.channels)
         spec = dataclasses.replace(spec, words=len(vocabularies[0].centers))
 
     # Descriptors: both assignments under all three vocabularies, in one pass over the tokens.
     words = [vocabulary.centers for vocabulary in vocabularies]
-    described = describe(
-        tokens, words, ASSIGNMENTS, spec.temperature, backend, dtype=dtype, spill=spill, progress=progress
+    described = describe_residuals(
+        tokens, words, ASSIGNMENT_KINDS, spec.temperature, backend, dtype=dtype, spill=spill, progress=progress
     )
     return fit_spectra(described, vocabularies, spec, tokens.cls, backend, spill, progress)
 
@@ -117,17 +117,17 @@ def fit_spectra(
 ) -> FittedDatabase:
     """Geometry: Gram matrix and spectrum of each assignment and construction, one at a time."""
     split = DatabaseSplit.of(len(described[SOFT, 0].descriptors), spec)
-    keys = [(assignment, construction) for assignment in ASSIGNMENTS for construction in CONSTRUCTIONS]
+    keys = [(assignment, construction) for assignment in ASSIGNMENT_KINDS for construction in CONSTRUCTIONS]
     branches = {
         (a, s): fit_branch(a, s, vocabularies[s].centers, described[a, s], split, spec, backend, spill)
-        for a, s in tracked(keys, len(keys), "spectra", progress or SilentProgress())
+        for a, s in track_progress(keys, len(keys), "spectra", progress or SilentProgress())
     }
     return FittedDatabase(spec, tuple(vocabularies), branches, cls)
 
 
 def decide_head(database: FittedDatabase, backend: Backend, progress: Progress | None = None) -> Head:
     """The second half of `fit`: evidence and decisions, then the head they make."""
-    decisions, evidence = decide(database.branches, database.cls, backend, progress)
+    decisions, evidence = decide_from_database(database.branches, database.cls, backend, progress)
     return assemble(database, decisions, evidence, backend)
 
 
@@ -149,11 +149,13 @@ def calibrate(
     backend, progress = backend_for(device), as_progress(progress)
     head.check(target)
     words = [vocabulary.centers for vocabulary in head.vocabularies]
-    described = describe(target, words, ASSIGNMENTS, head.spec.temperature, backend, dtype=head.dtype)
-    decisions, evidence = decide_for_target(head.branches, described, head.cls, target.cls, backend, progress)
+    described = describe_residuals(target, words, ASSIGNMENT_KINDS, head.spec.temperature, backend, dtype=head.dtype)
+    decisions, evidence = decide_from_target(head.branches, described, head.cls, target.cls, backend, progress)
     if score:
         decisions = dataclasses.replace(decisions, score_calibrated=True)
-        evidence = dataclasses.replace(evidence, reasons={**evidence.reasons, "score": of_score(len(target))})
+        evidence = dataclasses.replace(
+            evidence, reasons={**evidence.reasons, "score": explain_score_calibration(len(target))}
+        )
     return assemble(head, decisions, evidence, backend, score_target=target if score else None, saw="target")
 
 
@@ -167,8 +169,8 @@ def fit_second_order(
     progress: bool | Progress | None = None,
 ) -> SecondOrderHead:
     """Database tokens → a second-order head of that carrier (ours, beyond the paper); nothing is judged."""
-    if carrier not in CARRIERS:
-        raise BadSpec(f"carrier={carrier!r} is unknown; use one of {', '.join(CARRIERS)}")
+    if carrier not in CARRIER_KERNELS:
+        raise BadSpec(f"carrier={carrier!r} is unknown; use one of {', '.join(CARRIER_KERNELS)}")
     _check(tokens, dtype)
     fitted = fit_spaces(tokens, spec or HeadSpec(), backend_for(device), dtype, as_progress(progress))
     decisions = fitted.decisions(carrier)
@@ -242,18 +244,18 @@ def calibrate_judged(
 
 
 def fit_dual(tokens: Tokens, source: str | Path | Any | None = None, **settings: Any) -> dual_vocabulary.DualHead:
-    """`method.dual_vocabulary.fit_dual` with a source vocabulary from a file or an array (words, channels)."""
+    """`method.dual_vocabulary.fit_dual_head` with a source vocabulary from a file or an array (words, channels)."""
     origin = str(source) if isinstance(source, (str, Path)) else "the source vocabulary"
     if isinstance(source, (str, Path)):
         source = load_vocabulary(source)
     elif source is not None:
-        source = checked_words(to_numpy(source), origin)
+        source = check_words(to_numpy(source), origin)
     if source is not None and isinstance(tokens, Tokens) and source.shape[1] != tokens.channels:
         raise BadSpec(
             f"{origin} has words of {source.shape[1]} channels, the tokens have {tokens.channels}; "
             "use the vocabulary of the encoder the tokens come from"
         )
-    return dual_vocabulary.fit_dual(tokens, source, **settings)
+    return dual_vocabulary.fit_dual_head(tokens, source, **settings)
 
 
 def recognize(photos: Path, queries: Path, encoder: Encoder, k: int = 5) -> list[tuple[Path, list[Path]]]:

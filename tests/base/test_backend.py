@@ -7,7 +7,7 @@ import threading
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from tfa.base.threads import in_threads
+from tfa.base.threads import map_in_threads
 
 PATIENCE = 30  # seconds: a slow machine is no failure
 
@@ -35,8 +35,8 @@ def set_elsewhere(count: int | None) -> None:
 
 @pytest.mark.parametrize("threads", [1, 3, None])
 def test_results_keep_the_order_of_the_items(two_threads, threads):
-    assert in_threads(lambda item: item * item, range(5), threads) == [0, 1, 4, 9, 16]
-    assert in_threads(lambda item: item, [], threads) == []
+    assert map_in_threads(lambda item: item * item, range(5), threads) == [0, 1, 4, 9, 16]
+    assert map_in_threads(lambda item: item, [], threads) == []
     assert blas_threads() == two_threads
 
 
@@ -49,7 +49,7 @@ def test_overlapping_calls_leave_the_thread_count_as_it_was(two_threads, first_o
         inside[number].set()
         assert leave[number].wait(PATIENCE)
 
-    callers = [threading.Thread(target=in_threads, args=(stay, [number])) for number in (0, 1)]
+    callers = [threading.Thread(target=map_in_threads, args=(stay, [number])) for number in (0, 1)]
     for caller, entered in zip(callers, inside, strict=True):  # one after the other
         caller.start()
         assert entered.wait(PATIENCE)
@@ -63,8 +63,8 @@ def test_overlapping_calls_leave_the_thread_count_as_it_was(two_threads, first_o
 
 
 def test_nested_and_failing_calls_leave_it_too(two_threads):
-    assert in_threads(lambda item: sum(in_threads(lambda other: item * other, [1, 2])), [3, 4]) == [9, 12]
+    assert map_in_threads(lambda item: sum(map_in_threads(lambda other: item * other, [1, 2])), [3, 4]) == [9, 12]
     assert blas_threads() == two_threads
     with pytest.raises(ZeroDivisionError):
-        in_threads(lambda item: 1 // item, [1, 0])
+        map_in_threads(lambda item: 1 // item, [1, 0])
     assert blas_threads() == two_threads

@@ -57,10 +57,14 @@ def test_help_and_the_service_say_it_too(monkeypatch):
 def test_numbers_are_those_of_the_code():
     for number in (confidence.SURE_CONFIDENCE, confidence.SURE_LEAD):
         assert f"at least {number:g}" in sentences.SURE
-    assert f"cosine of {neighbours.NEAR:g} or more" in sentences.NEAR_DUPLICATE
+    assert f"cosine of {neighbours.NEAR_COSINE:g} or more" in sentences.NEAR_DUPLICATE
     for margin in (judged.DATABASE_MARGIN, judged.TARGET_MARGIN):
         assert f"more than {margin:g}" in sentences.JUDGE
-    assert (neighbours.HUB, neighbours.NEIGHBOURS, neighbours.OUTLYING) == (4, 5, 3)  # four, five and three in words
+    assert (neighbours.HUB_RATIO, neighbours.NEIGHBOR_COUNT, neighbours.OUTLYING) == (
+        4,
+        5,
+        3,
+    )  # four, five and three in words
 
 
 def test_no_example_takes_a_half_for_a_threshold():

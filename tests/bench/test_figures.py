@@ -15,7 +15,7 @@ from tfa.bench.figures.record_groups import find_studies
 from tfa.bench.protocols import FULL_QUERY, budget, cross_fit
 from tfa.bench.record_files import BadRecord
 from tfa.errors import BadSpec
-from tfa.explain.draw_montage import EDGE, FRAMES, GAP, GREY, LINE, TILE
+from tfa.explain.draw_montage import EDGE, FRAMES, GAP, GREY, MONTAGE_LINE, TILE
 
 GREEN, RED, EMPTY = (ImageColor.getrgb(colour) for colour in (FRAMES["good"], FRAMES["bad"], GREY))
 PHOTO = (120, 120, 120)
@@ -28,8 +28,8 @@ def town(tmp_path):
 
 def corner(row: int, column: int) -> tuple[int, int]:
     """Top left pixel of an answer's frame; rows have two lines of captions."""
-    height = LINE + 8 + TILE[1] + 6 + 2 * LINE + 2 * GAP
-    return EDGE + TILE[0] + 2 * GAP + column * (TILE[0] + GAP), HEADER + EDGE + LINE + 8 + row * height
+    height = MONTAGE_LINE + 8 + TILE[1] + 6 + 2 * MONTAGE_LINE + 2 * GAP
+    return EDGE + TILE[0] + 2 * GAP + column * (TILE[0] + GAP), HEADER + EDGE + MONTAGE_LINE + 8 + row * height
 
 
 def test_successes_and_failures_are_the_right_queries(town):

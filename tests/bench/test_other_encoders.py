@@ -16,13 +16,13 @@ from tfa.bench.records import Record
 from tfa.bench.run import run_heads
 from tfa.bench.tables.other_encoders import HOLDS, REVERSED, WITHIN_CHANCE, findings, other_encoders
 from tfa.encoders import CATALOGUE, parse_encoder
-from tfa.encoders.fingerprint import fingerprint
+from tfa.encoders.fingerprint import fingerprint_encoder
 from tfa.errors import BadSpec
 
 DEFAULT, OLDER = "dinov2-s14-focus@322", "dinov2-s14-focus@322/hf"
 PACKAGE = CATALOGUE["dinov2-s14-focus"].package
 assert PACKAGE is not None
-FINGERPRINTS = {name: fingerprint(parse_encoder(name), PACKAGE.weights) for name in (DEFAULT, OLDER)}
+FINGERPRINTS = {name: fingerprint_encoder(parse_encoder(name), PACKAGE.weights) for name in (DEFAULT, OLDER)}
 QUERIES = 40
 TRUTH = synthetic_truth([[0]] * QUERIES)
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from tfa.base.backend import l2
+from tfa.base.backend import l2_normalize
 from tfa.bench.heads.peers.anyloc import vlad
 from tfa.bench.speed import peer_builds, peers
 from tfa.bench.speed.fit import synthetic_tokens
@@ -77,8 +77,8 @@ def test_one_image_is_refused():
 
 def test_anylocs_residuals_are_those_of_our_head():
     torch = pytest.importorskip("torch")
-    images = [l2(RNG.normal(size=(20, 8)).astype(np.float32)) for _ in range(3)]
-    centers = (0.6 * l2(RNG.normal(size=(5, 8)))).astype(np.float32)
+    images = [l2_normalize(RNG.normal(size=(20, 8)).astype(np.float32)) for _ in range(3)]
+    centers = (0.6 * l2_normalize(RNG.normal(size=(5, 8)))).astype(np.float32)
     centers[4] = [-9, 0, 0, 0, 0, 0, 0, 0]  # not a unit vector, and few choose it
     images.append(images[0][:7])
     expected = [vlad(image, centers) for image in images]
@@ -90,14 +90,14 @@ def test_anylocs_residuals_are_those_of_our_head():
 def test_anylocs_words_repeat_and_leave_torchs_generator_alone(capsys):
     kmeans = pytest.importorskip("fast_pytorch_kmeans")
     torch = pytest.importorskip("torch")
-    patches = l2(RNG.normal(size=(200, 8)).astype(np.float32))
+    patches = l2_normalize(RNG.normal(size=(200, 8)).astype(np.float32))
     before = torch.random.get_rng_state()
     first, iterations = peer_builds.anyloc_words(kmeans, patches, 4)
     again, _ = peer_builds.anyloc_words(kmeans, patches, 4)
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(first, again)
     assert 1 <= iterations <= 100
-    labels = (patches @ l2(first.numpy()).T).argmax(axis=1)
+    labels = (patches @ l2_normalize(first.numpy()).T).argmax(axis=1)
     means = np.stack([patches[labels == word].mean(axis=0) for word in range(4)])
     np.testing.assert_allclose(first.numpy(), means, atol=0.05)  # it stops when centres move by less than 1e-4
     assert capsys.readouterr().out == ""
@@ -105,13 +105,13 @@ def test_anylocs_words_repeat_and_leave_torchs_generator_alone(capsys):
 
 def test_faiss_words_are_unit_and_of_all_patches():
     faiss = pytest.importorskip("faiss")
-    patches = l2(RNG.normal(size=(300, 8)).astype(np.float32))
+    patches = l2_normalize(RNG.normal(size=(300, 8)).astype(np.float32))
     words = peer_builds.faiss_words(faiss, patches, 4)
     np.testing.assert_allclose(np.linalg.norm(words, axis=1), 1, atol=1e-5)
 
 
 def test_both_searches_give_the_exhaustive_answer():
-    descriptors = l2(RNG.normal(size=(40, 12)).astype(np.float32))
+    descriptors = l2_normalize(RNG.normal(size=(40, 12)).astype(np.float32))
     expected = np.argsort(-(descriptors @ descriptors.T), axis=1)[:, :10]
     np.testing.assert_array_equal(peers.own_search(descriptors)(descriptors), expected)
     np.testing.assert_array_equal(peers.own_search(descriptors)(descriptors[:1]), expected[:1])

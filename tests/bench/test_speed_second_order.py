@@ -23,7 +23,7 @@ from tfa.bench.speed.synthetic_maps import second_order_head, synthetic_spaces
 from tfa.bench.speed.synthetic_states import synthetic_state
 from tfa.errors import BadSpec
 from tfa.maps.place_map import PlaceMap
-from tfa.method.carriers import CARRIERS
+from tfa.method.carriers import CARRIER_KERNELS
 
 TINY = {"images": 20, "grid": (4, 4), "channels": 6, "target": 16, "words": 4}
 
@@ -106,7 +106,7 @@ def test_made_descriptors_are_unit_rows_and_spilled():
     assert [term.gamma for term in scorer.terms] == [None, "mean", 0.625]
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("carrier", CARRIER_KERNELS)
 @pytest.mark.parametrize("storage", ["int7", "float16"])
 def test_made_up_second_order_maps_answer(carrier, storage, tmp_path):
     spaces = synthetic_spaces(40, 16, storage)

@@ -8,7 +8,7 @@ import numpy as np
 from tfa.base.backend import backend_for
 from tfa.base.progress import SilentProgress
 from tfa.bench.speed import vocabulary as benchmark
-from tfa.method.kmeans import Threads
+from tfa.method.kmeans import ProductThreads
 from tfa.method.vocabulary import fit_vocabularies
 
 SMALL = {"patches": 300, "channels": 6, "words": 4}
@@ -47,7 +47,7 @@ def test_every_iteration_has_its_bare_product(monkeypatch):
 def test_the_bare_product_has_every_patch(monkeypatch):
     rows, real = [], np.matmul
     monkeypatch.setattr(benchmark.np, "matmul", lambda a, b, out: rows.append(len(a)) or real(a, b, out=out))
-    with Threads(2) as threads:
+    with ProductThreads(2) as threads:
         benchmark._product(np.ones((2500, 3), np.float32), np.ones((6, 3), np.float32), threads)
     assert sum(rows) == 2500
 

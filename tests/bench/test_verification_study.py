@@ -10,7 +10,7 @@ import pytest
 from tests.bench.fields import GRID, SHARED, SHIFT, town
 from tests.fakes import FakeEncoder
 from tests.online.test_sequence_filter import KnownEvidence
-from tfa.base.backend import l2
+from tfa.base.backend import l2_normalize
 from tfa.base.config import HeadSpec
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos, Shared
@@ -32,7 +32,7 @@ DATABASE, QUERIES = town(PLACES)
 
 
 def unit(tokens, image):
-    return l2(np.asarray(tokens.patches[image], np.float32))
+    return l2_normalize(np.asarray(tokens.patches[image], np.float32))
 
 
 def pair_of(query, image):
@@ -134,9 +134,9 @@ def test_a_turned_photo_is_explained_by_a_transformation_and_not_by_a_shift(meas
 
 @pytest.mark.parametrize("measure", dict.fromkeys(v.measure for v in VARIANTS.values() if v.measure is not None))
 def test_a_single_patch_and_patches_all_alike_are_measured_without_complaint(measure):
-    one = l2(np.ones((1, 3), np.float32))
+    one = l2_normalize(np.ones((1, 3), np.float32))
     assert measure(Pair(one, one, (1, 1), (1, 1))) <= 1.001
-    alike = l2(np.ones((6, 3), np.float32))
+    alike = l2_normalize(np.ones((6, 3), np.float32))
     assert 0 <= measure(Pair(alike, alike, (2, 3), (2, 3))) <= 6.001
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from tfa.base.sentences import rules
+from tfa.base.sentences import list_rules
 
 GRID = (8, 10)  # rows, columns of patches
 HOSTILE = '<img src=x onerror="document.title=1">.jpg'  # a name that must stay text
@@ -64,7 +64,8 @@ class StubMap:
         return {
             "name": self.name, "revision": self.revision, "images": len(self.photos), "encoder": {"id": "fake@28"},
             "calibrations": self.calibrations, "active_calibration": self.active, "positions": True,
-            "decisions": BEFORE, "reasons": REASONS, "editable": self.editable, "rules": rules(), "decided": DECIDED,
+            "decisions": BEFORE, "reasons": REASONS, "editable": self.editable, "rules": list_rules(),
+            "decided": DECIDED,
             "calibration_details": [
                 {"name": n, "decisions": AFTER, "decided": DECIDED_AFTER} for n in self.calibrations
             ],
@@ -136,7 +137,7 @@ class StubMap:
         return {
             "headline": "30 photos, 1 near-duplicate group, expected recall 91 %, calibrate for night", "heads": heads,
             "what_answers": {"calibration": self.active, "verified": True, "in_words": "answers come from a stub"},
-            "advice": ["Calibrate: tfa calibrate town.tfa PHOTOS"], "recall": [], "lonely": [], "rules": rules(),
+            "advice": ["Calibrate: tfa calibrate town.tfa PHOTOS"], "recall": [], "lonely": [], "rules": list_rules(),
             "evidence": self.evidence(),
             "duplicates": [{"images": [self.record(1), self.record(2)]}],
             "hubs": [{**self.record(3), "returned_by": 44}], "least_alike": [{**self.record(5), "cosine": 0.2}],

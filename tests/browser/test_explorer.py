@@ -22,7 +22,7 @@ from tests.browser.test_access import CONTRASTS, UNNAMED
 from tfa.bench.evaluation.judgement import JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
 from tfa.bench.explorer.page import UPLOT, write_explorer
 from tfa.photos.positions import Position
-from tfa.report.html import Table, TableRow
+from tfa.report.html import ReportTable, TableRow
 
 QUERIES, IMAGES = 25, 30
 LEVELS = "rows => rows.map(row => JSON.parse(document.getElementById('content').textContent).runs[0].answers[row][0])"
@@ -205,7 +205,7 @@ def lined_page(folder: Path) -> Path:
     files = {"m": folder / "database/0.png", "q<i>": folder / "queries/0.png"}
     place = Position(lat=52.0, lon=13.001)
     judgement = Judgement("t", "near", {"m": place}, (asked,), (run,), files)
-    write_explorer(folder / "p.html", judgement, Table([TableRow("own", {"R@1": (0.0, None)}, {})]), ["one"])
+    write_explorer(folder / "p.html", judgement, ReportTable([TableRow("own", {"R@1": (0.0, None)}, {})]), ["one"])
     return folder / "p.html"
 
 

@@ -14,7 +14,7 @@ from tests.fakes import FakeEncoder, random_image
 from tfa.base.config import HeadSpec, MapSpec
 from tfa.cli.show_answers import write_montage
 from tfa.errors import BadCalibration, BadSpec
-from tfa.explain.matches import Explanation, explain, view_in_words
+from tfa.explain.matches import Explanation, describe_view, explain_match
 from tfa.maps import Hit, PlaceMap
 from tfa.verification.matching import Matches, find_matches
 
@@ -38,29 +38,29 @@ def answer_of(town: PlaceMap, rank: int = 1) -> Hit:
 def test_the_answer_is_told_with_its_matches(run, town):
     result = run("explain", "town.tfa", "near.png")
     assert result.exit_code == 0, result.stderr
-    hit, found = answer_of(town), explain(town, "near.png")
+    hit, found = answer_of(town), explain_match(town, "near.png")
     lines = [line.strip() for line in result.stdout.splitlines()]
     assert lines[0] == "near.png"
     assert lines[1] == f"answer 1: {hit.image}, id {hit.id}"
     assert lines[2] == f"score {hit.score:.4f}, confidence {hit.confidence:.2f}"
     assert lines[3] == f"{found.consistent} of {found.mutual} mutual matches move alike"
-    assert lines[4] == view_in_words(found.displacement)
+    assert lines[4] == describe_view(found.displacement)
     assert lines[5] == f"verification is {found.reason}"
     assert len(lines) == 6
 
 
 def test_a_photo_of_the_map_is_found_in_itself(town):
-    found = explain(town, "near.png")
+    found = explain_match(town, "near.png")
     assert Path(found.hit.image).name == "3.png"
     assert found.displacement == (0, 0)
-    assert view_in_words(found.displacement) == "the query looks the same way"
+    assert describe_view(found.displacement) == "the query looks the same way"
     assert (found.matches.ours == found.matches.theirs).mean() > 0.5
 
 
 @pytest.mark.parametrize("rank", [1, 2, 8])
 def test_json_tells_all_of_it(run, town, rank):
     told = json.loads(run("explain", "town.tfa", "near.png", "--rank", rank, "--json").stdout)
-    found = explain(town, "near.png", rank=rank)
+    found = explain_match(town, "near.png", rank=rank)
     assert told == found.to_dict()
     assert told["answer"] == answer_of(town, rank).to_dict()
     compact = town.state.compact
@@ -105,7 +105,7 @@ def test_an_added_photo_and_a_removed_one_keep_rows_apart(town):
     random_image(50).save("later.png")
     town.remove(["photos/0.png"])
     town.add("later.png")
-    found = explain(town, Image.open("later.png"))
+    found = explain_match(town, Image.open("later.png"))
     assert Path(found.hit.image).name == "later.png"
     assert found.displacement == (0, 0)
 
@@ -143,9 +143,9 @@ def test_what_cannot_be_explained_is_an_error(run, town):
     assert run("explain", "town.tfa", "near.png", "-o", "why.txt").exit_code == 2
     assert run("explain", "town.tfa", "near.png", "-o", "near.png/why.png").exit_code == 1
     with pytest.raises(BadSpec, match="rank=0"):
-        explain(town, "near.png", rank=0)
+        explain_match(town, "near.png", rank=0)
     with pytest.raises(BadCalibration, match="'night'"):
-        explain(town, "near.png", calibration="night")
+        explain_match(town, "near.png", calibration="night")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_what_cannot_be_explained_is_an_error(run, town):
     ],
 )
 def test_the_displacement_in_words(displacement, words):
-    assert view_in_words(displacement) == words
+    assert describe_view(displacement) == words
 
 
 def test_the_displacement_is_that_of_most_matches_that_move_alike():
@@ -187,7 +187,7 @@ def test_a_verified_hit_counts_the_matches_that_are_explained(town):
     counts = {hit.image: hit.matches for hit in town.query("near.png", k=8, verify=True)}
     assert len(counts) == 8
     for rank in range(1, 9):
-        found = explain(town, "near.png", rank=rank)
+        found = explain_match(town, "near.png", rank=rank)
         assert counts[found.hit.image] == found.consistent
 
 
@@ -200,7 +200,7 @@ def test_the_picture_shows_what_patches_contributed(run, town):
     from tfa.explain.draw_matches import draw_matches
 
     assert run("explain", "town.tfa", "near.png", "-o", "why.png").exit_code == 0
-    found = explain(town, "near.png")
+    found = explain_match(town, "near.png")
     plain = draw_matches(Path("near.png"), Path(found.hit.image), found.matches, (4, 4), (4, 4))
     with Image.open("why.png") as picture:
         assert picture.height > plain.height + 100

@@ -13,7 +13,7 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC
 from tfa.base.config import EncoderOptions, MapSpec
-from tfa.base.printable import printable, printable_lines
+from tfa.base.printable import make_lines_printable, make_printable
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
 
@@ -68,7 +68,7 @@ def clean(text: str) -> bool:
         ["bench", "check", "own", "asked"],
         ["--debug", "info", f"absent {NAME}"],
     ],
-    ids=lambda words: " ".join(printable(word)[:24] for word in words[:2]),
+    ids=lambda words: " ".join(make_printable(word)[:24] for word in words[:2]),
 )
 def test_no_verb_prints_an_escape_code(run, hostile, words):
     result = run(*words)
@@ -85,8 +85,8 @@ def test_a_line_break_in_a_name_is_written_out(run, hostile):
     assert len([line for line in refused.splitlines() if line.startswith("error:")]) == 1  # of the one broken photo
     [answer] = json.loads(run("query", "odd.tfa", f"asked/{NAME}", "--json").stdout)["answers"]
     assert Path(answer["query"]).name == NAME  # JSON has names as they are
-    assert printable("a\tb\nc\rd") == r"a\tb\nc\rd"
-    assert printable_lines("a\x1b\nb\r") == "a\\x1b\nb\\r"
+    assert make_printable("a\tb\nc\rd") == r"a\tb\nc\rd"
+    assert make_lines_printable("a\x1b\nb\r") == "a\\x1b\nb\\r"
 
 
 def test_a_map_of_such_names_is_written_and_read_again(run, hostile):

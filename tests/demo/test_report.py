@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tfa.demo.report import MatchPicture, write_report
+from tfa.demo.report import MatchPicture, write_demo_report
 from tfa.errors import TfaError
 from tfa.report.html import Decision, TableRow
 
@@ -48,7 +48,7 @@ def read(path: Path) -> Reader:
 @pytest.fixture
 def report(tmp_path: Path) -> Path:
     Image.new("RGB", (40, 30), "#336699").save(tmp_path / "montage.png")
-    write_report(
+    write_demo_report(
         tmp_path / "report.html",
         title="A <town> & its map",
         recalls=[
@@ -100,16 +100,16 @@ def test_numbers_and_the_best_of_each_column(report: Path) -> None:
 
 
 def test_parts_may_be_absent(tmp_path: Path) -> None:
-    write_report(tmp_path / "r.html", title="t", recalls=[], decisions=[], montage=None)
+    write_demo_report(tmp_path / "r.html", title="t", recalls=[], decisions=[], montage=None)
     assert [tag for tag, _ in read(tmp_path / "r.html").tags if tag in ("table", "dl", "img")] == []
 
 
 def test_a_montage_that_cannot_be_embedded_is_refused(tmp_path: Path) -> None:
     parts = {"title": "t", "recalls": [], "decisions": []}
     with pytest.raises(TfaError, match=r"gone\.png is missing; draw it"):
-        write_report(tmp_path / "r.html", montage=tmp_path / "gone.png", **parts)
+        write_demo_report(tmp_path / "r.html", montage=tmp_path / "gone.png", **parts)
     with pytest.raises(TfaError, match="must end in"):
-        write_report(tmp_path / "r.html", montage=tmp_path / "a.svg", **parts)
+        write_demo_report(tmp_path / "r.html", montage=tmp_path / "a.svg", **parts)
     assert not (tmp_path / "r.html").exists()
 
 
@@ -120,7 +120,7 @@ def test_matching_patches_are_shown_with_their_words(tmp_path: Path) -> None:
         MatchPicture(tmp_path / "a.png", 'A "wrong" answer', "another place"),
     ]
     parts = {"title": "t", "recalls": [], "decisions": [], "montage": None}
-    write_report(tmp_path / "r.html", matches=drawn, **parts)
+    write_demo_report(tmp_path / "r.html", matches=drawn, **parts)
     reader = read(tmp_path / "r.html")
     pictures = [attrs for tag, attrs in reader.tags if tag == "img"]
     assert [picture["alt"] for picture in pictures] == ["The surest right answer", 'A "wrong" answer']
@@ -128,12 +128,12 @@ def test_matching_patches_are_shown_with_their_words(tmp_path: Path) -> None:
     text = " ".join(reader.text)
     assert "Matching patches" in text
     assert "37 of 112 <mutual> matches" in text
-    write_report(tmp_path / "r.html", **parts)
+    write_demo_report(tmp_path / "r.html", **parts)
     assert "Matching patches" not in (tmp_path / "r.html").read_text("utf-8")
 
 
 def test_matches_without_their_picture_are_refused(tmp_path: Path) -> None:
     parts = {"title": "t", "recalls": [], "decisions": [], "montage": None}
     with pytest.raises(TfaError, match=r"gone\.png is missing; draw it"):
-        write_report(tmp_path / "r.html", matches=[MatchPicture(tmp_path / "gone.png", "a", "b")], **parts)
+        write_demo_report(tmp_path / "r.html", matches=[MatchPicture(tmp_path / "gone.png", "a", "b")], **parts)
     assert not (tmp_path / "r.html").exists()

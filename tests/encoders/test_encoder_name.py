@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tfa.encoders import CATALOGUE, EncoderId, find_card, parse_encoder
+from tfa.encoders import CATALOGUE, EncoderId, find_encoder_card, parse_encoder
 from tfa.encoders.catalogue import FACETS
 from tfa.encoders.encoder_name import MAX_SIDE
 from tfa.errors import UnknownEncoder
@@ -27,9 +27,9 @@ def test_cards_are_what_their_names_say() -> None:
         assert card.size % card.patch == 0
         assert card.width % card.heads == 0
         assert (card.hub is None) == (card.package is not None)
-    assert find_card("dinov2-g14").mlp_width == 4096
-    assert find_card("dinov2-s14-focus").default_layer == 7
-    assert find_card("dinov3-l16").prefix == 5
+    assert find_encoder_card("dinov2-g14").mlp_width == 4096
+    assert find_encoder_card("dinov2-s14-focus").default_layer == 7
+    assert find_encoder_card("dinov3-l16").prefix == 5
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from tests.fakes import random_image
 from tfa.base.onnx_graph import CONTRIBUTED, Graph
 from tfa.encoders import load_encoder, parse_encoder
 from tfa.encoders.int8.graph import PIXELS, int8_graph
-from tfa.encoders.int8.quantise import LARGEST_PAIR, balance, quantised
+from tfa.encoders.int8.quantise import LARGEST_PAIR, balance, quantize_weights
 from tfa.errors import BadSpec, MissingExtra
 from tfa.photos.images import to_array
 from tfa.photos.token_cache import TokenCache
@@ -152,7 +152,7 @@ def test_only_what_is_read_is_in_the_graph(weights) -> None:
 
 def test_rounding_by_hand() -> None:
     weight = np.array([[0.6, -0.67, 0.0, 0.3], [0.0, 0.0, 0.0, 0.0], [-12.6, 0.1, 0.16, 6.2]], np.float32)
-    rounded, scales = quantised(weight)
+    rounded, scales = quantize_weights(weight)
     np.testing.assert_allclose(scales, [0.01, 1.0, 0.1], rtol=1e-6)
     np.testing.assert_array_equal(rounded, [[60, -67, 0, 30], [0, 0, 0, 0], [-126, 1, 2, 62]])
 
@@ -163,7 +163,7 @@ def test_no_processor_saturates(channels: int) -> None:
     rng = np.random.default_rng(channels)
     weight = rng.standard_normal((48, channels)).astype(np.float32) ** 3  # heavy tails
     weight[:8] = np.abs(weight[:8]) + 10  # every pair near its bound, all of one sign
-    rounded, _ = quantised(weight)
+    rounded, _ = quantize_weights(weight)
     wide = np.pad(np.abs(rounded.astype(np.int64)), ((0, 0), (0, channels % 2)))
     pairs = wide.reshape(48, -1, 2).sum(axis=2)
     assert pairs.max() <= LARGEST_PAIR

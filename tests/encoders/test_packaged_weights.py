@@ -18,7 +18,7 @@ import torch
 from tests.encoders.tiny import TINY, random_weights, renamed
 from tfa.base.files import map_tensors
 from tfa.encoders.catalogue import CATALOGUE, Card
-from tfa.encoders.packaged_weights import convert, get_packaged_weights, packaged_path
+from tfa.encoders.packaged_weights import convert_weights, get_packaged_weights, packaged_path
 from tfa.errors import BadWeights, WeightsMissing
 
 FOCUS = CATALOGUE["dinov2-s14-focus"].package
@@ -76,25 +76,25 @@ def test_a_cut_anywhere_is_noticed() -> None:
     content = exported(TINY["tiny-v2"], tiny_weights())
     for end in np.linspace(0, len(content) - 1, 50).astype(int):
         with pytest.raises(BadWeights):
-            convert(content[:end], TINY["tiny-v2"], FOCUS.member)
+            convert_weights(content[:end], TINY["tiny-v2"], FOCUS.member)
 
 
 @pytest.mark.parametrize("content", [b"\xff" * 40, b"\x3a\x05", b"PK\x03\x04 an archive"])
 def test_what_is_no_model_is_refused(content: bytes) -> None:
     with pytest.raises(BadWeights, match="damaged or not an ONNX model"):
-        convert(content, TINY["tiny-v2"], FOCUS.member)
+        convert_weights(content, TINY["tiny-v2"], FOCUS.member)
 
 
 @pytest.mark.parametrize("raw", [b"", bytes(12)])
 def test_a_tensor_that_does_not_fill_its_shape_is_refused(raw: bytes) -> None:
     short = onnx.TensorProto(name="backbone.w", dims=[4], data_type=onnx.TensorProto.FLOAT, raw_data=raw)
     with pytest.raises(BadWeights, match="damaged or not an ONNX model"):
-        convert(model(short), TINY["tiny-v2"], FOCUS.member)
+        convert_weights(model(short), TINY["tiny-v2"], FOCUS.member)
 
 
 def test_conversion_restores_names_and_transposes() -> None:
     weights = tiny_weights()
-    found = convert(exported(TINY["tiny-v2"], weights), TINY["tiny-v2"], FOCUS.member)
+    found = convert_weights(exported(TINY["tiny-v2"], weights), TINY["tiny-v2"], FOCUS.member)
     assert found.keys() == weights.keys()
     for name, array in weights.items():
         np.testing.assert_array_equal(found[name], array)
@@ -104,7 +104,7 @@ def test_a_tensor_that_is_not_there_is_named() -> None:
     weights = tiny_weights()
     del weights["encoder.layer.1.mlp.fc2.weight"]
     with pytest.raises(BadWeights, match=r"encoder\.layer\.1\.mlp\.fc2\.weight"):
-        convert(exported(TINY["tiny-v2"], weights), TINY["tiny-v2"], FOCUS.member)
+        convert_weights(exported(TINY["tiny-v2"], weights), TINY["tiny-v2"], FOCUS.member)
 
 
 class Pip:

@@ -14,9 +14,9 @@ from tests.encoders.tiny import TINY, random_weights
 from tests.fakes import random_image
 from tfa.encoders import EncoderId, load_encoder, parse_encoder
 from tfa.encoders.catalogue import CATALOGUE
-from tfa.encoders.fingerprint import fast_fingerprint, fingerprint, under_todays_name
-from tfa.encoders.int8.encoder import onnxruntime
-from tfa.encoders.positions import resampled_positions
+from tfa.encoders.fingerprint import fast_fingerprint, fingerprint_encoder, use_current_name
+from tfa.encoders.int8.encoder import import_onnxruntime
+from tfa.encoders.positions import resample_positions
 from tfa.errors import UnknownEncoder
 
 WEIGHTS = CATALOGUE["dinov2-s14-focus"].package.weights
@@ -32,7 +32,7 @@ def weights(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("side", "grid"), [(4, (3, 3)), (37, (23, 23)), (37, (34, 46)), (3, (5, 2))])
 def test_the_table_is_resampled_by_the_published_rule(side: int, grid: tuple[int, int]) -> None:
     table = np.random.default_rng(1).standard_normal((1, 1 + side * side, 2)).astype(np.float32)
-    found = resampled_positions(torch.from_numpy(table), grid)[0].numpy()
+    found = resample_positions(torch.from_numpy(table), grid)[0].numpy()
     # Torch keeps the places it samples at in float32, which costs 1e-6 of the table's 37 rows.
     np.testing.assert_allclose(found, plain_positions(table, grid), atol=3e-5)
     assert np.abs(found - plain_positions(table, grid, offset=0)).max() > 1e-3  # the other rule is another
@@ -40,7 +40,7 @@ def test_the_table_is_resampled_by_the_published_rule(side: int, grid: tuple[int
 
 def test_a_table_of_the_grid_is_left_alone() -> None:
     table = torch.randn(1, 10, 4)
-    assert resampled_positions(table, (3, 3)) is table
+    assert resample_positions(table, (3, 3)) is table
 
 
 @pytest.mark.parametrize("size", ["", "@56x70", "@42"])
@@ -58,7 +58,7 @@ def test_a_black_picture_shows_which_table_is_added(size: str, ending: str, offs
 
 
 def test_integers_take_the_same_table(weights: Path) -> None:
-    onnxruntime()
+    import_onnxruntime()
     images = [random_image(seed) for seed in range(2)]
     plain, other = (load_encoder(name, weights=weights).encode(images)[0] for name in ("tiny-v2", "tiny-v2/hf"))
     fast = [load_encoder(name, weights=weights, fast=True).encode(images)[0] for name in ("tiny-v2", "tiny-v2/hf")]
@@ -97,7 +97,7 @@ def test_misspelt_rules_are_refused(text: str) -> None:
 
 
 def of(name: str) -> str:
-    return fingerprint(parse_encoder(name), WEIGHTS)
+    return fingerprint_encoder(parse_encoder(name), WEIGHTS)
 
 
 def test_what_was_made_before_keeps_its_fingerprint_under_the_longer_name() -> None:
@@ -106,14 +106,14 @@ def test_what_was_made_before_keeps_its_fingerprint_under_the_longer_name() -> N
     assert of("dinov2-s14-focus@518") == of("dinov2-s14-focus@518/hf")
     for model in (of("dinov2-s14-focus/hf"), fast_fingerprint(of("dinov2-s14-focus/hf"))):
         record = {"id": "dinov2-s14-focus@322", "fingerprint": model, "grid": [23, 23]}
-        assert under_todays_name(record) == {**record, "id": "dinov2-s14-focus@322/hf"}
+        assert use_current_name(record) == {**record, "id": "dinov2-s14-focus@322/hf"}
     for record in (
         {"id": "dinov2-s14-focus@322", "fingerprint": of("dinov2-s14-focus")},
         {"id": "dinov2-s14-focus@322", "fingerprint": "of other weights"},
         {"id": "dinov2-b14@322", "fingerprint": of("dinov2-s14-focus/hf")},
         {"id": "somebody's own", "fingerprint": "its own"},
     ):
-        assert under_todays_name(record) == record
+        assert use_current_name(record) == record
 
 
 def test_a_map_made_before_is_loaded_as_hf(weights: Path) -> None:

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from tests.encoders.tiny import NAMINGS, TINY, random_weights, renamed
 from tfa.encoders import CATALOGUE, load_encoder
 from tfa.encoders import weights as weights_module
-from tfa.encoders.vit import build_model
+from tfa.encoders.vit import build_vit
 from tfa.encoders.weight_names import expected_shapes
 from tfa.encoders.weights import resolve_weights
 from tfa.errors import BadWeights, WeightsMissing
@@ -40,7 +40,7 @@ def test_expected_names_are_those_of_transformers(name: str) -> None:
     card = dataclasses.replace(CATALOGUE[name], depth=2)  # shapes do not depend on the depth
     with torch.device("meta"):
         weights = {key: torch.empty(shape) for key, shape in expected_shapes(card).items()}
-    model = build_model(card, 2, weights)
+    model = build_vit(card, 2, weights)
     shapes = {key: tuple(value.shape) for key, value in model.state_dict().items() if "mask_token" not in key}
     assert shapes == expected_shapes(card)
 

@@ -9,7 +9,16 @@ import pytest
 from PIL import Image, ImageColor
 
 from tfa.errors import TfaError
-from tfa.explain.draw_matches import CAPTION, EDGE, GAP, WIDTH, caption_of, cell_centres, draw_matches, ramp
+from tfa.explain.draw_matches import (
+    MATCH_CAPTION,
+    MATCH_EDGE,
+    MATCH_GAP,
+    MATCH_WIDTH,
+    cell_centres,
+    draw_matches,
+    format_caption,
+    ramp,
+)
 from tfa.explain.draw_montage import GREY
 from tfa.verification.matching import Matches, find_matches
 
@@ -28,11 +37,12 @@ def matches_of(*rows: tuple[int, int, bool]) -> Matches:
 def places(picture: Image.Image) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Corner and size of the two photos, read off their pixels."""
     pixels = np.asarray(picture).astype(int)
-    inside = np.flatnonzero((pixels[EDGE + 1] < 250).any(axis=1))
+    inside = np.flatnonzero((pixels[MATCH_EDGE + 1] < 250).any(axis=1))
     cut = int(np.flatnonzero(np.diff(inside) > 1)[0])
-    height = int(np.flatnonzero((pixels[EDGE:, inside[0]] > 250).all(axis=1))[0])
+    height = int(np.flatnonzero((pixels[MATCH_EDGE:, inside[0]] > 250).all(axis=1))[0])
     return [
-        ((int(part[0]), EDGE), (int(part[-1] - part[0] + 1), height)) for part in (inside[: cut + 1], inside[cut + 1 :])
+        ((int(part[0]), MATCH_EDGE), (int(part[-1] - part[0] + 1), height))
+        for part in (inside[: cut + 1], inside[cut + 1 :])
     ]
 
 
@@ -66,11 +76,11 @@ def test_a_line_joins_the_middles_of_two_cells(
 def test_photos_are_equally_high_and_keep_their_shapes() -> None:
     picture = draw_matches(photo((800, 400)), photo((300, 300), GREEN), matches_of(), (4, 4), (4, 4))
     (first, size), (second, room) = places(picture)
-    assert picture.width == WIDTH
+    assert picture.width == MATCH_WIDTH
     assert size[1] == room[1]
     assert size[0] / size[1] == pytest.approx(2, abs=0.01)
     assert room[0] / room[1] == pytest.approx(1, abs=0.01)
-    assert second[0] - first[0] - size[0] == GAP
+    assert second[0] - first[0] - size[0] == MATCH_GAP
 
 
 def test_cells_cover_the_whole_photo() -> None:
@@ -95,20 +105,22 @@ def test_colours_tell_the_row_of_the_query() -> None:
     luminance = colours @ [0.2126, 0.7152, 0.0722]
     assert (np.diff(luminance) < 0).all()
     assert np.abs(np.diff(colours, axis=0)).sum(axis=1).min() > 2
-    assert draw_matches(photo(), photo(), matches_of((0, 0, True)), (1, 1), (1, 1)).size[0] == WIDTH  # a single row
+    assert (
+        draw_matches(photo(), photo(), matches_of((0, 0, True)), (1, 1), (1, 1)).size[0] == MATCH_WIDTH
+    )  # a single row
 
 
 def test_the_caption_counts() -> None:
-    assert caption_of(matches_of((0, 0, True), (1, 1, True), (2, 9, False))) == "2 of 3 mutual matches move alike"
+    assert format_caption(matches_of((0, 0, True), (1, 1, True), (2, 9, False))) == "2 of 3 mutual matches move alike"
     made = find_matches(np.eye(16, dtype=np.float32), np.eye(16, dtype=np.float32)[None], (4, 4), (4, 4))[0]
-    assert caption_of(made) == f"{made.count} of 16 mutual matches move alike"
+    assert format_caption(made) == f"{made.count} of 16 mutual matches move alike"
     picture = draw_matches(photo(), photo(), made, (4, 4), (4, 4))
-    words = np.asarray(picture.convert("L"))[-EDGE - CAPTION :]
+    words = np.asarray(picture.convert("L"))[-MATCH_EDGE - MATCH_CAPTION :]
     assert (words < 90).sum() > 300
 
 
 def test_no_match_at_all_is_still_a_picture() -> None:
-    assert caption_of(matches_of()) == "no mutual match"
+    assert format_caption(matches_of()) == "no mutual match"
     picture = draw_matches(photo(), photo(), matches_of(), (4, 4), (4, 4))
     (corner, size), _ = places(picture)
     inside = np.asarray(picture)[corner[1] : corner[1] + size[1], corner[0] : corner[0] + size[0]]
@@ -165,7 +177,7 @@ def test_linearised_contributions_are_drawn_against_an_even_share():
         np.asarray(draw_matches(photo(), photo(), matches_of(), (2, 2), (2, 2), None, *how))
         for how in ((heats, True), (even, False), (heats, False))
     )
-    above = slice(0, drawn.shape[0] - 2 * CAPTION)  # the captions differ
+    above = slice(0, drawn.shape[0] - 2 * MATCH_CAPTION)  # the captions differ
     assert np.array_equal(drawn[above], expected[above])
     assert not np.array_equal(drawn[above], plain[above])
     assert not np.array_equal(drawn, expected)

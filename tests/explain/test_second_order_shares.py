@@ -8,10 +8,10 @@ import pytest
 from tests.worlds import seen_again, world
 from tfa.base.tokens import Tokens
 from tfa.explain.attribution import attribute
-from tfa.explain.second_order_shares import Spread, log_differences
+from tfa.explain.second_order_shares import SecondOrderSpread, log_differences
 from tfa.explain.why import term_name
 from tfa.method.carriers import MEAN
-from tfa.method.second_order import RIDGE, half_vector
+from tfa.method.second_order import COVARIANCE_RIDGE, half_vector
 from tfa.pipeline import fit_second_order
 
 CARRIERS = ["original", "partial", "adaptive", "blend", "full"]
@@ -59,7 +59,7 @@ def weighted_score(scorer, patches, weights, row):
     unit = unit - weights @ unit / weights.sum()
     projected = unit @ side.patch_directions.T
     scale = len(patches) / weights.sum() / (len(patches) - 1)
-    covariance = scale * (projected.T * weights) @ projected + RIDGE * np.eye(projected.shape[1])
+    covariance = scale * (projected.T * weights) @ projected + COVARIANCE_RIDGE * np.eye(projected.shape[1])
     values, vectors = np.linalg.eigh(covariance)
     descriptor = half_vector((vectors * np.log(values)) @ vectors.T)
     coordinates = side.axes @ (descriptor / np.linalg.norm(descriptor) - side.mean) - side.shift
@@ -92,10 +92,10 @@ def test_a_patch_has_more_than_another_by_what_its_weight_changes(carrier):
 
 
 def test_derivatives_of_the_logarithm_are_safe_for_equal_and_nearly_equal_eigenvalues():
-    values = np.array([RIDGE, RIDGE, RIDGE * (1 + 1e-13), 0.5])
+    values = np.array([COVARIANCE_RIDGE, COVARIANCE_RIDGE, COVARIANCE_RIDGE * (1 + 1e-13), 0.5])
     found = log_differences(values)
-    np.testing.assert_allclose(found[:3, :3], 1 / RIDGE, rtol=1e-9)
-    np.testing.assert_allclose(found[3, 0], np.log(0.5 / RIDGE) / (0.5 - RIDGE), rtol=1e-12)
+    np.testing.assert_allclose(found[:3, :3], 1 / COVARIANCE_RIDGE, rtol=1e-9)
+    np.testing.assert_allclose(found[3, 0], np.log(0.5 / COVARIANCE_RIDGE) / (0.5 - COVARIANCE_RIDGE), rtol=1e-12)
     np.testing.assert_allclose(found, found.T, rtol=1e-12)
 
 
@@ -106,7 +106,7 @@ def test_photos_without_spread_share_evenly(patches):
     shares = found.patches("query")
     np.testing.assert_allclose(shares, found.local / len(patches), rtol=1e-6)
     assert np.isfinite(found.patches("image")).all()
-    assert not Spread.of(patches, scorer.sides[0], "float32").projected.any()
+    assert not SecondOrderSpread.of(patches, scorer.sides[0], "float32").projected.any()
 
 
 def test_terms_are_named():

@@ -13,8 +13,8 @@ from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, BadTokens, UnknownImage
 from tfa.explain.attribution import attribute
-from tfa.explain.residual_shares import Pieces
-from tfa.explain.why import why
+from tfa.explain.residual_shares import ResidualPieces
+from tfa.explain.why import explain_score
 from tfa.maps import PlaceMap
 from tfa.method.head import assemble
 from tfa.method.scorer import GLOBAL
@@ -116,7 +116,7 @@ def test_patches_that_equal_their_word_carry_nothing(fitted):
     scorer = head_of(fitted, "original", "hard").scorer(0)
     side = scorer.sides[0]
     unit_centers = side.centers / np.linalg.norm(side.centers, axis=1, keepdims=True)
-    pieces = Pieces.of(unit_centers[:3], dataclasses.replace(side, centers=unit_centers), "float32")
+    pieces = ResidualPieces.of(unit_centers[:3], dataclasses.replace(side, centers=unit_centers), "float32")
     assert not pieces.scale.any()
     assert not pieces.table(np.ones(side.centers.shape)).any()
     np.testing.assert_allclose(pieces.share.sum(axis=0), 1)
@@ -148,7 +148,7 @@ def asked(path):
 def test_a_map_tells_why(town):
     photo = Path(town.images[3].path)
     for record in town.images:
-        told = why(town, asked(photo), record.id)
+        told = explain_score(town, asked(photo), record.id)
         hit = next(hit for hit in town.query(photo, k=99) if hit.id == record.id)
         assert told["score"] == pytest.approx(hit.score, rel=1e-4, abs=1e-5)
         parts = {part["name"]: part["contribution"] for part in told["terms"]}
@@ -162,34 +162,34 @@ def test_a_map_tells_why(town):
         assert sum(word["contribution"] for word in words) == pytest.approx(local, rel=1e-6)
         assert sorted(p for word in words for p in word["query_patches"]) == list(range(16))
         assert [abs(w["contribution"]) for w in words] == sorted((abs(w["contribution"]) for w in words), reverse=True)
-    same = why(town, asked(photo), 3)
+    same = explain_score(town, asked(photo), 3)
     assert same["matches"]
     assert all(match[:2] == match[2:] for match in same["matches"])
-    assert why(town, asked(photo), town.images[-1].id)["score"] == same["score"]  # the twin
+    assert explain_score(town, asked(photo), town.images[-1].id)["score"] == same["score"]  # the twin
 
 
 def test_an_added_image_is_explained_and_a_removed_one_is_not(town, tmp_path):
     random_image(50).save(tmp_path / "later.png")
     [fresh] = town.add(tmp_path / "later.png").added
-    told = why(town, asked(tmp_path / "later.png"), fresh)
+    told = explain_score(town, asked(tmp_path / "later.png"), fresh)
     assert told["score"] == pytest.approx(town.query(tmp_path / "later.png", k=1)[0].score, rel=1e-4)
     town.remove([fresh])
     with pytest.raises(UnknownImage, match=f"no image {fresh}"):
-        why(town, asked(tmp_path / "later.png"), fresh)
+        explain_score(town, asked(tmp_path / "later.png"), fresh)
     with pytest.raises(UnknownImage, match="no image 99"):
-        why(town, asked(tmp_path / "later.png"), 99)
+        explain_score(town, asked(tmp_path / "later.png"), 99)
 
 
 def test_a_photo_that_is_gone_is_a_clear_error(town, tmp_path):
     tokens = asked(town.images[0].path)
     Path(town.images[0].path).unlink()
-    assert why(town, tokens, 0)["score"] > 0  # the cache still has it
+    assert explain_score(town, tokens, 0)["score"] > 0  # the cache still has it
     town.cache = TokenCache(tmp_path / "another")
     with pytest.raises(BadMap, match=r"0\.png.*restore them, or explain another image"):
-        why(town, tokens, 0)
-    assert why(town, tokens, 1)["grid"] == [4, 4]  # encoded again from its file
+        explain_score(town, tokens, 0)
+    assert explain_score(town, tokens, 1)["grid"] == [4, 4]  # encoded again from its file
 
 
 def test_one_photo_is_explained_at_a_time(town):
     with pytest.raises(BadTokens, match="2 were given"):
-        why(town, Tokens(np.ones((2, 16, 12)), np.ones((2, 6))), 0)
+        explain_score(town, Tokens(np.ones((2, 16, 12)), np.ones((2, 6))), 0)

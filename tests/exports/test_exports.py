@@ -12,13 +12,13 @@ from tests.exports.conftest import scores_of
 from tests.fakes import random_image
 from tfa.base.tokens import Tokens
 from tfa.errors import MissingExtra, NoImages, TfaError
-from tfa.explain.why import why
-from tfa.exports import compiled_map, retrieval_pairs, write_faiss, write_npz, write_onnx_head, write_pairs
-from tfa.exports.hloc_pairs import common_folder, relative_name
+from tfa.explain.why import explain_score
+from tfa.exports import compile_map, rank_pairs, write_faiss, write_npz, write_onnx_head, write_pairs
+from tfa.exports.hloc_pairs import find_common_folder, relative_name
 from tfa.maps import Answer, Hit
 from tfa.method.scorer import Compiled
-from tfa.report.collect import report_of
-from tfa.report.evidence import evidence_of
+from tfa.report.collect import collect_report
+from tfa.report.evidence import collect_evidence
 
 KINDS = [(c, a) for c in ("original", "partial", "adaptive") for a in ("hard", "soft")]
 
@@ -42,7 +42,7 @@ def asked(model, tokens):
 @pytest.mark.parametrize("admit", [True, False])
 def test_the_graph_and_the_arrays_give_the_scores_of_the_map(map_of, queries, tmp_path, carrier, assignment, admit):
     town = map_of(carrier, assignment, admit)
-    compiled = compiled_map(town)
+    compiled = compile_map(town)
     write_npz(tmp_path / "town.npz", compiled)
     write_onnx_head(tmp_path / "head.onnx", compiled)
     expected = scores_of(town, queries)
@@ -64,7 +64,7 @@ def test_an_ensemble_an_addition_and_a_removal_are_exported(map_of, queries, tmp
     random_image(70).save(tmp_path / "later.png")
     town.add(tmp_path / "later.png")
     town.remove([2])
-    compiled = compiled_map(town)
+    compiled = compile_map(town)
     write_onnx_head(tmp_path / "head.onnx", compiled)
     scores = asked(session(tmp_path / "head.onnx"), queries) @ compiled.vectors.T + compiled.bias
     rounding = 2e-4 if storage == "int7" else 1e-7  # a map of integers rounds its queries, the graph does not
@@ -78,7 +78,7 @@ def test_an_ensemble_an_addition_and_a_removal_are_exported(map_of, queries, tmp
 
 def test_the_graph_takes_other_numbers_of_patches_and_empty_words(map_of, tmp_path):
     town = map_of("adaptive", "hard", admit=False)
-    write_onnx_head(tmp_path / "head.onnx", compiled_map(town))
+    write_onnx_head(tmp_path / "head.onnx", compile_map(town))
     model, scorer = session(tmp_path / "head.onnx"), town.state.head.scorer
     unit = scorer.sides[0].centers[:1] / np.linalg.norm(scorer.sides[0].centers[0])
     for patches in (
@@ -97,7 +97,7 @@ def test_a_calibrated_map_is_exported_with_its_bias(map_of, queries, tmp_path):
         random_image(200 + number).save(tmp_path / f"{number}.png")
     town.calibrate(sorted(tmp_path.glob("*.png")), name="night", score=True)
     for name in ("night", "none"):
-        compiled = compiled_map(town, name)
+        compiled = compile_map(town, name)
         scores = Compiled(compiled.scorer, compiled.vectors, compiled.bias).query(queries) @ compiled.vectors.T
         np.testing.assert_allclose(scores + compiled.bias, scores_of(town, queries, name), atol=1e-4)
         assert compiled.bias.any() == (name == "night")
@@ -108,7 +108,7 @@ def test_an_index_file_answers_as_the_map(map_of, queries, tmp_path):
     faiss = pytest.importorskip("faiss")
     town = map_of("partial", "soft")
     town.remove([0])
-    compiled = compiled_map(town)
+    compiled = compile_map(town)
     compiled = dataclasses.replace(compiled, bias=np.linspace(0, 0.5, len(compiled.ids), dtype=np.float32))
     write_faiss(tmp_path / "town.faiss", compiled)
     index = faiss.read_index(str(tmp_path / "town.faiss"))
@@ -126,21 +126,21 @@ def test_an_index_file_answers_as_the_map(map_of, queries, tmp_path):
 def test_a_missing_package_says_how_to_get_it(map_of, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(MissingExtra, match=r"pip install 'tfa-vpr\[export\]'"):
-        write_faiss(tmp_path / "out", compiled_map(map_of()))
+        write_faiss(tmp_path / "out", compile_map(map_of()))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_graph_too_large_for_its_format_is_refused(map_of, tmp_path, monkeypatch):
-    monkeypatch.setattr("tfa.exports.onnx_query_side.LARGEST", 100)
+    monkeypatch.setattr("tfa.exports.onnx_query_side.MAX_ONNX_BYTES", 100)
     with pytest.raises(TfaError, match="--format npz"):
-        write_onnx_head(tmp_path / "head.onnx", compiled_map(map_of()))
+        write_onnx_head(tmp_path / "head.onnx", compile_map(map_of()))
 
 
 def test_an_empty_map_is_not_exported(map_of):
     town = map_of()
     town.remove([record.id for record in town.images])
     with pytest.raises(NoImages, match="no images left"):
-        compiled_map(town)
+        compile_map(town)
 
 
 # --- pairs -------------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ def test_an_empty_map_is_not_exported(map_of):
 def test_pairs_name_photos_below_their_folders(tmp_path):
     hits = [Hit(0, str(tmp_path / "map" / "a" / "1.jpg"), 0.9, 0.5), Hit(1, str(tmp_path / "q" / "x.jpg"), 0.8, 0.5)]
     answers = [Answer(str(tmp_path / "q" / "x.jpg"), hits, 0.5), Answer(str(tmp_path / "q" / "bad.jpg"), [], 0.0, "no")]
-    pairs = retrieval_pairs(answers, tmp_path / "q", tmp_path)
+    pairs = rank_pairs(answers, tmp_path / "q", tmp_path)
     assert pairs == [("x.jpg", "map/a/1.jpg")]  # not with itself
     write_pairs(tmp_path / "new" / "pairs.txt", [*pairs, ("x.jpg", "b.jpg")])
     assert (tmp_path / "new" / "pairs.txt").read_text() == "x.jpg map/a/1.jpg\nx.jpg b.jpg\n"
@@ -160,8 +160,8 @@ def test_names_that_pairs_cannot_hold_are_refused(tmp_path):
         relative_name(tmp_path / "a.jpg", tmp_path / "other")
     with pytest.raises(TfaError, match="white space"):
         relative_name(tmp_path / "a b.jpg", tmp_path)
-    assert common_folder([tmp_path / "a" / "1.jpg", tmp_path / "a" / "b" / "2.jpg"]) == (tmp_path / "a").resolve()
-    assert common_folder([tmp_path / "a" / "1.jpg"]) == (tmp_path / "a").resolve()
+    assert find_common_folder([tmp_path / "a" / "1.jpg", tmp_path / "a" / "b" / "2.jpg"]) == (tmp_path / "a").resolve()
+    assert find_common_folder([tmp_path / "a" / "1.jpg"]) == (tmp_path / "a").resolve()
 
 
 @pytest.mark.slow
@@ -169,13 +169,13 @@ def test_names_that_pairs_cannot_hold_are_refused(tmp_path):
 def test_a_map_of_integers_is_explained_and_reported_like_one_of_floats(map_of, queries, carrier):
     whole, integers = (map_of(carrier, "soft", admit=False, storage=storage) for storage in ("float32", "int7"))
     one = Tokens(queries.patches[:1], queries.cls[:1], grid=(4, 4))
-    told, expected = why(integers, one, 3), why(whole, one, 3)
+    told, expected = explain_score(integers, one, 3), explain_score(whole, one, 3)
     assert told["score"] == pytest.approx(expected["score"], abs=2e-2)
     local = sum(part["contribution"] for part in told["terms"] if "words" in part["name"])
     for name in ("query_heat", "image_heat"):
         assert np.sum(told[name]) == pytest.approx(local, rel=1e-6)
         np.testing.assert_allclose(told[name], expected[name], atol=2e-2)
-    similar, exact = (evidence_of(place_map)["similarity"] for place_map in (integers, whole))
+    similar, exact = (collect_evidence(place_map)["similarity"] for place_map in (integers, whole))
     for name in ("original", "final"):
         np.testing.assert_allclose(similar[name], exact[name], atol=3e-2)
-    assert report_of(integers)["duplicates"] == report_of(whole)["duplicates"]
+    assert collect_report(integers)["duplicates"] == collect_report(whole)["duplicates"]

@@ -22,7 +22,7 @@ from tfa.base.tokens import Tokens
 from tfa.encoders import load_encoder
 from tfa.encoders.catalogue import CATALOGUE
 from tfa.errors import BadSpec, TfaError
-from tfa.exports import compiled_map, write_onnx_place
+from tfa.exports import compile_map, write_onnx_place
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
 
@@ -81,7 +81,7 @@ def test_the_products_of_vectors_and_rows_are_the_scores_of_the_map(town_of, tmp
     queries = Tokens(*town.encoder.encode(QUERIES))
     pixels = pixels_of(town)
     for calibration in ("none", "night"):
-        rows = write_onnx_place(tmp_path / "place.onnx", town, compiled_map(town, calibration))
+        rows = write_onnx_place(tmp_path / "place.onnx", town, compile_map(town, calibration))
         model = session(tmp_path / "place.onnx")
         vectors, descriptors = model.run(["vector", "descriptor"], {"images": pixels})
         expected = scores_of(town, queries, calibration)
@@ -94,13 +94,13 @@ def test_the_products_of_vectors_and_rows_are_the_scores_of_the_map(town_of, tmp
             assert np.array_equal(held["vectors"], rows.vectors)
             assert held["ids"].tolist() == [record.id for record in town.images]
             assert not held["bias"].any()
-    assert compiled_map(town, "night").bias.any()
+    assert compile_map(town, "night").bias.any()
 
 
 def test_the_file_needs_no_runtimes_own_operators(town_of, tmp_path):
     town = town_of("tiny-v3@128", "partial")
     for fast in (False, True):
-        write_onnx_place(tmp_path / "place.onnx", town, compiled_map(town), fast=fast)
+        write_onnx_place(tmp_path / "place.onnx", town, compile_map(town), fast=fast)
         model = onnx.load(tmp_path / "place.onnx")
         onnx.checker.check_model(model, full_check=True)  # types and shapes of every node
         assert [opset.domain for opset in model.opset_import] == [""]
@@ -114,7 +114,7 @@ def test_the_file_needs_no_runtimes_own_operators(town_of, tmp_path):
 
 def test_in_integers_the_scores_are_near_those_of_float32(town_of, tmp_path):
     town = town_of("tiny-v2@112", "partial")
-    rows = write_onnx_place(tmp_path / "place.onnx", town, compiled_map(town), fast=True)
+    rows = write_onnx_place(tmp_path / "place.onnx", town, compile_map(town), fast=True)
     model = session(tmp_path / "place.onnx")
     vectors = np.concatenate([model.run(["vector"], {"images": one[None]})[0] for one in pixels_of(town)])
     expected = scores_of(town, Tokens(*town.encoder.encode(QUERIES)))
@@ -128,7 +128,7 @@ def test_fewer_numbers_are_the_best_so_many_directions(town_of, tmp_path):
     expected = scores_of(town, Tokens(*town.encoder.encode(QUERIES)), "none")
     errors = []
     for dims in (5, 8, 32):  # the last are more than twelve photos have
-        rows = write_onnx_place(tmp_path / "place.onnx", town, compiled_map(town, "none"), dims=dims)
+        rows = write_onnx_place(tmp_path / "place.onnx", town, compile_map(town, "none"), dims=dims)
         vectors, descriptors = session(tmp_path / "place.onnx").run(None, {"images": pixels_of(town)})
         assert vectors.shape == (len(QUERIES), dims)
         assert descriptors.shape == (len(QUERIES), dims - 3)
@@ -137,7 +137,7 @@ def test_fewer_numbers_are_the_best_so_many_directions(town_of, tmp_path):
     assert errors[0] > errors[1] > errors[2]
     assert errors[2] < 1e-4
     with pytest.raises(BadSpec, match="at least 4"):
-        write_onnx_place(tmp_path / "other.onnx", town, compiled_map(town, "none"), dims=3)
+        write_onnx_place(tmp_path / "other.onnx", town, compile_map(town, "none"), dims=3)
     assert not (tmp_path / "other.onnx").exists()
 
 
@@ -145,7 +145,7 @@ def test_fewer_numbers_are_the_best_so_many_directions(town_of, tmp_path):
 def exported(town_of, tmp_path, monkeypatch):
     """A folder with place.onnx, place.npz and the third photo of the map."""
     town = town_of("tiny-v2@112", "partial")
-    write_onnx_place(tmp_path / "place.onnx", town, compiled_map(town, "none"))
+    write_onnx_place(tmp_path / "place.onnx", town, compile_map(town, "none"))
     random_image(2, (64, 48)).save(tmp_path / "photo.jpg", quality=98)
     monkeypatch.chdir(tmp_path)
     return town
@@ -198,5 +198,5 @@ def test_rtabmap_gets_descriptors(exported, monkeypatch):
 
 def test_an_encoder_that_is_no_graph_is_refused(map_of, tmp_path):
     with pytest.raises(TfaError, match=r"fake@28 of this map.*--format onnx-head"):
-        write_onnx_place(tmp_path / "place.onnx", map_of(), compiled_map(map_of()))
+        write_onnx_place(tmp_path / "place.onnx", map_of(), compile_map(map_of()))
     assert not list(tmp_path.iterdir())

@@ -14,8 +14,8 @@ from PIL import Image
 
 from tests.exports.conftest import scores_of
 from tfa.errors import MissingExtra, TfaError
-from tfa.exports import compiled_map, query_vectors, write_hloc_features
-from tfa.exports.hloc_pairs import PhotoPair, named_pairs, roots_without_collisions
+from tfa.exports import compile_map, query_vectors, write_hloc_features
+from tfa.exports.hloc_pairs import PhotoPair, name_pairs, roots_without_collisions
 from tfa.exports.pair_files import read_views, write_kapture_pairs, write_match_list, write_view_pairs
 
 
@@ -28,7 +28,7 @@ def test_names_that_would_stand_for_two_photos_are_below_one_folder(tmp_path):
     *roots, note = roots_without_collisions(queries, images, tmp_path / "q", tmp_path / "m")
     assert roots == [tmp_path, tmp_path]
     assert "1.jpg names a query and another photo" in note
-    assert named_pairs([pair(tmp_path, "q/1.jpg", "m/1.jpg")], *roots) == [("q/1.jpg", "m/1.jpg")]
+    assert name_pairs([pair(tmp_path, "q/1.jpg", "m/1.jpg")], *roots) == [("q/1.jpg", "m/1.jpg")]
     apart = roots_without_collisions(queries[1:], images, tmp_path / "q", tmp_path / "m")
     assert apart == (tmp_path / "q", tmp_path / "m", None)
     same = roots_without_collisions(images, images, tmp_path / "m", tmp_path / "m")  # the map asked about itself
@@ -90,7 +90,7 @@ def test_colmap_matches_exactly_the_listed_pairs(tmp_path):
 
 def test_hloc_ranks_by_the_descriptors_as_the_map_does(map_of, queries, tmp_path, monkeypatch):
     town = map_of()
-    compiled = compiled_map(town)
+    compiled = compile_map(town)
     photos = [Path(image) for image in compiled.images]
     root = Path(town.state.photo_root)
     monkeypatch.setitem(sys.modules, "h5py", None)

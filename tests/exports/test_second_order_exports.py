@@ -12,14 +12,14 @@ from tfa.base.config import HeadSpec
 from tfa.base.onnx_graph import Graph
 from tfa.base.tokens import Tokens
 from tfa.exports import write_faiss, write_npz, write_onnx_head
-from tfa.exports.onnx_query_side import OPSET, head_model
+from tfa.exports.onnx_query_side import HEAD_OPSET, head_model
 from tfa.exports.onnx_second_order import matrix_log
 from tfa.exports.vectors import CompiledMap
-from tfa.method.carriers import CARRIERS
+from tfa.method.carriers import CARRIER_KERNELS
 from tfa.method.head import assemble
 from tfa.method.matrix_logarithm import steps_of_root
 from tfa.method.scorer import Compiled
-from tfa.method.second_order import RIDGE
+from tfa.method.second_order import COVARIANCE_RIDGE
 from tfa.pipeline import fit, fit_second_order
 
 
@@ -36,7 +36,7 @@ def compiled_of(head, replica=0, shifted=False) -> CompiledMap:
 
 
 @pytest.mark.parametrize("shifted", [False, True])
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("carrier", CARRIER_KERNELS)
 def test_vectors_an_index_and_the_graph_give_the_scores_of_the_head(tmp_path, carrier, shifted):
     compiled, queries = compiled_of(fit_second_order(world(), carrier), shifted=shifted), seen_again(world())
     expected = compiled.scorer.scores(queries)
@@ -102,11 +102,11 @@ def test_a_centred_residual_head_is_exported_with_its_shift(tmp_path):
 
 def logarithms(matrices):
     runtime = pytest.importorskip("onnxruntime")
-    graph = Graph(OPSET)
+    graph = Graph(HEAD_OPSET)
     size = matrices.shape[-1]
     wide = graph.cast(graph.input("matrices", ["photos", size, size]), np.float64)
     # The graph's inputs are float32: what they lose of the ridge is given back.
-    wide = graph.add("Add", wide, graph.constant(RIDGE * np.eye(size)))
+    wide = graph.add("Add", wide, graph.constant(COVARIANCE_RIDGE * np.eye(size)))
     graph.output(graph.cast(matrix_log(graph, wide, size), np.float32), "logarithms", ["photos", size, size])
     model = runtime.InferenceSession(graph.model("logarithm"), providers=["CPUExecutionProvider"])
     [found] = model.run(None, {"matrices": matrices})
@@ -124,10 +124,10 @@ def test_logarithms_by_products_are_those_of_the_eigenvalues(size):
         matrices.append((matrix + matrix.T) / 2)
     for found, matrix in zip(logarithms(np.stack(matrices)), matrices, strict=True):
         # Not `spectral_map`, which clips: in float32 a matrix of one direction has eigenvalues a little below 0.
-        values, vectors = np.linalg.eigh(matrix.astype(np.float64) + RIDGE * np.eye(size))
+        values, vectors = np.linalg.eigh(matrix.astype(np.float64) + COVARIANCE_RIDGE * np.eye(size))
         np.testing.assert_allclose(found, (vectors * np.log(values)) @ vectors.T, atol=2e-6)
 
 
 def test_the_steps_of_a_root_are_known_beforehand():
     assert steps_of_root(1.0) == 1
-    assert steps_of_root(0.5) < steps_of_root(1e-3) < steps_of_root(RIDGE / 2) < 30
+    assert steps_of_root(0.5) < steps_of_root(1e-3) < steps_of_root(COVARIANCE_RIDGE / 2) < 30

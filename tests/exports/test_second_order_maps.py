@@ -8,11 +8,11 @@ from tests.exports.test_exports import asked, session
 from tests.fakes import FakeEncoder, random_image
 from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
 from tfa.base.tokens import Tokens
-from tfa.explain.why import why
-from tfa.exports import compiled_map, write_onnx_head
+from tfa.explain.why import explain_score
+from tfa.exports import compile_map, write_onnx_head
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
-from tfa.report.collect import report_of
+from tfa.report.collect import collect_report
 from tfa.report.page import write_report
 
 # What rounding costs a score at most, as a share of the largest.
@@ -48,7 +48,7 @@ def calibrated(town, tmp_path):
 def test_vectors_and_the_graph_give_the_scores_of_the_map(town, queries, tmp_path, calibration):
     if calibration:
         calibrated(town, tmp_path)
-    compiled, expected = compiled_map(town, calibration), scores_of(town, queries, calibration)
+    compiled, expected = compile_map(town, calibration), scores_of(town, queries, calibration)
     close = CLOSE[town.info()["storage"]] * float(np.abs(expected).max())
     ours = np.asarray(compiled.scorer.query_vectors(queries)) @ compiled.vectors.T + compiled.bias
     np.testing.assert_allclose(ours, expected, atol=close)
@@ -65,7 +65,7 @@ def test_a_map_tells_why(town, queries, tmp_path, calibration):
     expected = scores_of(town, one, calibration)[0]
     close = CLOSE[town.info()["storage"]] * float(np.abs(expected).max())
     for column, record in enumerate(town.images):
-        told = why(town, one, record.id, calibration)
+        told = explain_score(town, one, record.id, calibration)
         assert told["score"] == pytest.approx(float(expected[column]), abs=max(close, 1e-4))
         assert sum(term["contribution"] for term in told["terms"]) == pytest.approx(told["score"])
         assert told["words"] == []
@@ -78,7 +78,7 @@ def test_a_map_tells_why(town, queries, tmp_path, calibration):
 
 
 def test_a_report_is_written(town, tmp_path):
-    report = report_of(town)
+    report = collect_report(town)
     evidence = report["evidence"]
     assert evidence["spectrum"]["gamma"] == (0.5 if town.info()["decisions"]["carrier"] == "partial" else 0.625)
     assert len(evidence["similarity"]["original"]) == len(evidence["similarity"]["final"])

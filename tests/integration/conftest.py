@@ -6,7 +6,7 @@ import pytest
 from tfa.base.files import write_tensors
 from tfa.demo.countryside import outside_photos
 from tfa.demo.town import render_town
-from tfa.encoders import find_card
+from tfa.encoders import find_encoder_card
 from tfa.encoders.weight_names import expected_shapes
 
 
@@ -27,7 +27,7 @@ def random_weights(tmp_path_factory):
     """What the command line is given in place of a download: a real architecture that has learnt nothing."""
     rng = np.random.default_rng(0)
     tensors = {}
-    for name, shape in expected_shapes(find_card("dinov2-s14")).items():
+    for name, shape in expected_shapes(find_encoder_card("dinov2-s14")).items():
         scale = 1.0 if name.endswith(("norm1.weight", "norm2.weight", "lambda1", "norm.weight")) else 0.03
         tensors[name] = (scale * (1 if scale == 1.0 else rng.normal(size=shape)) * np.ones(shape)).astype(np.float32)
     path = tmp_path_factory.mktemp("weights") / "random-vit-s.safetensors"

@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.fakes import random_image
 from tfa.encoders import CATALOGUE, load_encoder, parse_encoder
-from tfa.encoders.fingerprint import fingerprint
+from tfa.encoders.fingerprint import fingerprint_encoder
 from tfa.errors import WeightsMissing
 
 pytestmark = pytest.mark.encoder
@@ -24,7 +24,7 @@ def test_the_file_is_the_one_that_is_known(card):
         encoder = load_encoder(f"{card.name}@112")
     except WeightsMissing as error:
         pytest.skip(f"no weights to be had: {error}")
-    assert encoder.fingerprint == fingerprint(parse_encoder(encoder.id), card.package.weights)
+    assert encoder.fingerprint == fingerprint_encoder(parse_encoder(encoder.id), card.package.weights)
     one, other = random_image(0), random_image(1)
     nearly = one.resize((one.width // 2, one.height // 2))
     patches, whole = encoder.encode([one, nearly, other])

@@ -21,7 +21,7 @@ from tfa.bench.record_files import find_records
 from tfa.bench.records import Record
 from tfa.cli.app import app
 from tfa.encoders import Encoder, load_encoder
-from tfa.encoders.brought import brought_encoders
+from tfa.encoders.plugins import list_plugin_encoders
 from tfa.errors import BadPlugin, BadSpec, UnknownEncoder
 from tfa.maps import PlaceMap
 
@@ -136,7 +136,7 @@ def test_a_map_is_searched_by_an_engine_from_outside(plugin, pairs, tmp_path):
 
 def test_what_is_not_installed_is_unknown(tmp_path):
     assert plugin_names("tfa.heads") == []
-    assert brought_encoders() == {}
+    assert list_plugin_encoders() == {}
     with pytest.raises(UnknownEncoder, match="example-colours"):
         load_encoder("example-colours")
     with pytest.raises(BadSpec, match="there is no head 'example-mean'"):

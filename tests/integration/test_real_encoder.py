@@ -15,10 +15,10 @@ from tfa.bench.heads.contract import Photos
 from tfa.bench.heads.own_heads import RetrieverHead
 from tfa.bench.heads.spectral import CONTROLS, under_control
 from tfa.bench.rank import mean_recall
-from tfa.demo.run import SHOWN, run_demo
+from tfa.demo.run import SHOWN_QUERIES, run_demo
 from tfa.encoders import DEFAULT_ENCODER, load_encoder
 from tfa.errors import WeightsMissing
-from tfa.exports import compiled_map, query_vectors, write_onnx_place
+from tfa.exports import compile_map, query_vectors, write_onnx_place
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 
@@ -50,7 +50,7 @@ def test_the_demo_writes_what_it_says(demo):
         assert name in text
     kept = json.loads((demo.out / "result.json").read_text())["recall"]
     assert kept["judged map"]["R@1"] == demo.recalls["judged map"][0]
-    assert set(demo.recalls) == set(SHOWN)
+    assert set(demo.recalls) == set(SHOWN_QUERIES)
     for values in demo.recalls.values():
         assert 0 <= values[0] <= values[1] <= 1
     assert demo.recalls["judged map"][1] >= 0.5  # far above the chance of 5 in 24
@@ -106,7 +106,7 @@ def test_a_reference_is_found_by_its_path(demo, encoder):
 def test_one_file_of_a_real_encoder_is_small_and_says_what_the_map_says(demo, encoder, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     town = PlaceMap.load(demo.out / "town.tfa", encoder=encoder)
-    compiled = compiled_map(town)
+    compiled = compile_map(town)
     rows = write_onnx_place(tmp_path / "place.onnx", town, compiled)
     assert (tmp_path / "place.onnx").stat().st_size < 200e6
     photo = next((demo.out / "town" / "queries").glob("*.jpg"))

@@ -88,7 +88,7 @@ def scores(place_map, photos, calibration=None):
 
 def mixture_with_cls(monkeypatch):
     """Whatever the evidence says, mix both assignments and admit the global token."""
-    decide = pipeline.decide_for_target
+    decide = pipeline.decide_from_target
 
     def forced(*given):
         decisions, evidence = decide(*given)
@@ -96,7 +96,7 @@ def mixture_with_cls(monkeypatch):
         choices = {"route": "mixture", "soft_weight": 0.6, "strengths": strengths, "carrier": "adaptive"}
         return dataclasses.replace(decisions, admit_cls=True, local_weight=0.75, **choices), evidence
 
-    monkeypatch.setattr(pipeline, "decide_for_target", forced)
+    monkeypatch.setattr(pipeline, "decide_from_target", forced)
 
 
 KILLED = """

@@ -11,7 +11,7 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, hits, killed_before_the_header, mixture_with_cls, photo, reopened, scores
 from tfa import pipeline
 from tfa.base.config import MapSpec
-from tfa.base.files import sha256_of_json
+from tfa.base.files import hash_json
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
@@ -114,7 +114,7 @@ def test_a_calibration_starts_from_the_words_of_the_map(saved, town, camera, cac
         raise AssertionError("a calibration fits no vocabulary and takes no decision of the database-only head")
 
     monkeypatch.setattr(pipeline, "fit_vocabularies", refused)
-    monkeypatch.setattr(pipeline, "decide", refused)
+    monkeypatch.setattr(pipeline, "decide_from_database", refused)
     editor = reopened(saved, cache)
     assert editor.calibrate(camera).notes == []
     monkeypatch.undo()
@@ -202,7 +202,7 @@ def test_a_header_whose_heads_do_not_fit_is_refused(saved):
     header = json.loads((saved / "map.json").read_text())
     header.pop("digest")
     header["active"] = "night"
-    (saved / "map.json").write_text(json.dumps({**header, "digest": sha256_of_json(header)}))
+    (saved / "map.json").write_text(json.dumps({**header, "digest": hash_json(header)}))
     with pytest.raises(BadMap, match="active 'night'"):
         PlaceMap.load(saved)
 

@@ -10,7 +10,7 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, hits, mixture_with_cls, photo, reopened, scores
 from tfa import pipeline
 from tfa.base.config import MapSpec
-from tfa.base.files import sha256_of_file
+from tfa.base.files import hash_file
 from tfa.base.tokens import Tokens
 from tfa.errors import BadCalibration, BadImage, BadMap, BadSpec, NoImages
 from tfa.maps import PlaceMap, calibrate
@@ -140,7 +140,7 @@ def test_of_more_than_the_budget_a_fixed_sample_is_taken(place_map, camera):
     assert any("20 photos are more than the budget: 9 were drawn" in note for note in report.notes)
     drawn = sorted(np.random.default_rng(0).permutation(20)[:9])
     facts = place_map.info()["calibrations"][0]["calibration"]
-    assert facts["digests"] == [sha256_of_file(sorted(camera.iterdir())[i]) for i in drawn]
+    assert facts["digests"] == [hash_file(sorted(camera.iterdir())[i]) for i in drawn]
     assert {key: facts[key] for key in ("given", "used", "budget", "score", "revision")} == {
         "given": 20, "used": 9, "budget": 9, "score": False, "revision": 2,
     }  # fmt: skip
@@ -168,7 +168,7 @@ def test_of_a_large_folder_little_more_than_the_budget_is_read(place_map, tmp_pa
         photo(tmp_path / "many" / f"{number:03d}.png", number + 50, light=0.7)
     if skip_bad:
         (tmp_path / "many" / "000.png").write_bytes(b"broken")
-    hashed, opened = watched(monkeypatch, "sha256_of_file"), watched(monkeypatch, "as_rgb")
+    hashed, opened = watched(monkeypatch, "hash_file"), watched(monkeypatch, "as_rgb")
     report = place_map.calibrate(tmp_path / "many", budget=8, skip_bad=skip_bad)
     assert (report.used, report.offered) == (8, 200)
     assert len(hashed) <= 10

@@ -13,7 +13,7 @@ from tfa.maps.confidence import ALTERNATIVES
 from tfa.maps.expected_recall import AnswerList, estimate_recall, format_expected_recall
 from tfa.maps.records import Answer, ExpectedRecall, FrameAnswer
 from tfa.maps.shift import COMMON_LIMIT, MIN_PHOTOS, MIN_PHOTOS_CENTERED, WINDOW_PHOTOS, DomainShiftMonitor, half_whiten
-from tfa.method.query_sides import shaped
+from tfa.method.query_sides import shape_coordinates
 from tfa.verification.reranking import UNVERIFIED, rerank
 
 # --- expected recall -----------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def test_half_whitened_coordinates_come_from_whatever_a_head_compares(carrier):
     scorer = pipeline.fit_second_order(DATABASE, carrier=carrier, dtype="float64").scorer(0)
     photos = seen_again(DATABASE)
     side = scorer.sides[0]
-    expected = shaped(side.describe(photos, True, "float64").coordinates, side.eigenvalues, 0.5)
+    expected = shape_coordinates(side.describe(photos, True, "float64").coordinates, side.eigenvalues, 0.5)
     np.testing.assert_allclose(half_whiten(scorer, scorer.query_vectors(photos)), expected, atol=1e-5)
     own = half_whiten(scorer, scorer.image_vectors(np.arange(60)))
     np.testing.assert_allclose(own, half_whiten(scorer, scorer.query_vectors(DATABASE)), atol=1e-4)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes import FakeEncoder, random_image
 from tfa.base.config import EncoderOptions, HeadSpec
-from tfa.base.files import sha256_of_json
+from tfa.base.files import hash_json
 from tfa.errors import BadWeights
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import TokenCache
@@ -19,7 +19,7 @@ class OtherArithmetic(FakeEncoder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fingerprint = sha256_of_json("other arithmetic")
+        self.fingerprint = hash_json("other arithmetic")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tfa.base.config import MapSpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
-from tfa.method.carriers import CARRIERS
+from tfa.method.carriers import CARRIER_KERNELS
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import EncodedImages
 from tfa.search.scaled_rows import ScaledRows
@@ -64,7 +64,7 @@ def test_other_kinds_of_heads(town, cache):
 
 
 @pytest.mark.parametrize("storage", ["float32", "float16", "int7"])
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("carrier", CARRIER_KERNELS)
 def test_scores_are_those_of_the_head(town, cache, camera, tmp_path, carrier, storage):
     photos = sorted(camera.iterdir())
     head = tfa.fit_second_order(tfa.encode(town, FakeEncoder()).tokens, carrier, spec=SPEC)

@@ -14,7 +14,7 @@ from tests.maps.conftest import SPEC, photo, reopened
 from tfa.base.config import EncoderOptions, MapSpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadImage, BadSpec, BadWeights, ChannelMismatch, NoImages
-from tfa.explain.matches import explain
+from tfa.explain.matches import explain_match
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 
@@ -66,7 +66,7 @@ def test_what_is_no_photo_is_refused(place_map):
     for wrong in (np.zeros((8, 8, 3)), np.zeros((8, 8, 4), np.uint8), None):
         for ask in (
             place_map.query, place_map.query_many, place_map.follow().step, place_map.calibrate,
-            partial(explain, place_map),
+            partial(explain_match, place_map),
         ):  # fmt: skip
             with pytest.raises(BadSpec, match=r"a photo must be .*, got "):
                 ask(wrong)

@@ -8,11 +8,11 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
 from tfa.base.config import EncoderOptions, MapSpec
-from tfa.base.files import map_tensors, sha256_of_json
+from tfa.base.files import hash_json, map_tensors
 from tfa.errors import BadMap, BadSpec
-from tfa.exports.vectors import compiled_map
+from tfa.exports.vectors import compile_map
 from tfa.maps import PlaceMap
-from tfa.report.collect import report_of
+from tfa.report.collect import collect_report
 from tfa.search.quantised_rows import QuantisedRows
 from tfa.search.reduced import ReducedEngine
 
@@ -204,10 +204,10 @@ def test_a_query_reads_no_more_full_rows_than_it_scores_again(town, cache, camer
 
 def test_the_report_works_and_exports_are_of_all_numbers(reduced, town, cache):
     plain = built(town, cache, None)
-    facts, others = report_of(reduced), report_of(plain)
+    facts, others = collect_report(reduced), collect_report(plain)
     assert facts["map"]["reduction"]["dims"] == DIMS
     assert (facts["hubs"], facts["duplicates"]) == (others["hubs"], others["duplicates"])
-    np.testing.assert_array_equal(compiled_map(reduced).vectors, compiled_map(plain).vectors)
+    np.testing.assert_array_equal(compile_map(reduced).vectors, compile_map(plain).vectors)
 
 
 def test_what_the_files_hold_without_a_reduction_is_all_they_hold_with_one(reduced, town, cache, tmp_path):
@@ -249,7 +249,7 @@ def test_a_number_that_makes_no_sense_is_refused(dims):
 def changed_header(folder, change):
     header = json.loads((folder / "map.json").read_text())
     change(header)
-    header["digest"] = sha256_of_json({key: value for key, value in header.items() if key != "digest"})
+    header["digest"] = hash_json({key: value for key, value in header.items() if key != "digest"})
     (folder / "map.json").write_text(json.dumps(header))
 
 

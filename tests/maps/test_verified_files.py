@@ -11,7 +11,7 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import SPEC, photo, reopened
 from tests.test_docs import page
 from tfa.base.config import MapSpec
-from tfa.base.files import read_tensor_header, sha256_of_json
+from tfa.base.files import hash_json, read_tensor_header
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.maps.folder import writer
@@ -86,7 +86,7 @@ def rewrite(path, change):
     header = json.loads((path / "map.json").read_text())
     header.pop("digest")
     change(header)
-    (path / "map.json").write_text(json.dumps({**header, "digest": sha256_of_json(header)}))
+    (path / "map.json").write_text(json.dumps({**header, "digest": hash_json(header)}))
 
 
 def test_compact_tokens_that_do_not_fit_the_map_are_refused(saved, tmp_path, cache):

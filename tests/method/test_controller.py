@@ -4,7 +4,7 @@ import pytest
 
 from tfa.method.controllers import reasons
 from tfa.method.controllers.decisions import Decisions
-from tfa.method.controllers.rules import choose_assignment, choose_carrier
+from tfa.method.controllers.rules import pick_assignment, pick_carrier
 from tfa.method.evidence.support import Candidate
 
 EVEN = (0.5, 0.5, 0.5)
@@ -27,8 +27,8 @@ def rule(support, agreement=EVEN):
     ],
 )
 def test_assignment(hard, soft, chosen):
-    assert choose_assignment(hard, soft) == chosen
-    assert reasons.of_assignment(hard, soft).startswith(chosen)
+    assert pick_assignment(hard, soft) == chosen
+    assert reasons.explain_assignment(hard, soft).startswith(chosen)
 
 
 @pytest.mark.parametrize(
@@ -45,17 +45,17 @@ def test_assignment(hard, soft, chosen):
     ],
 )
 def test_carrier(original, partial, adaptive, chosen, because):
-    assert choose_carrier(original, partial, adaptive) == chosen
-    words = reasons.of_carrier(chosen, original, partial, adaptive)
+    assert pick_carrier(original, partial, adaptive) == chosen
+    words = reasons.explain_carrier(chosen, original, partial, adaptive)
     assert words.startswith(chosen)
     assert because in words
 
 
 def test_global_token_reasons():
-    assert "used: " in reasons.of_global_token(True, rule(12), rule(10))
-    assert "must cover more" in reasons.of_global_token(True, rule(10), rule(10))
-    assert "agree less" in reasons.of_global_token(True, rule(12, LESS), rule(10))
-    assert "do not vary" in reasons.of_global_token(True, None, rule(10))
+    assert "used: " in reasons.explain_global_token(True, rule(12), rule(10))
+    assert "must cover more" in reasons.explain_global_token(True, rule(10), rule(10))
+    assert "agree less" in reasons.explain_global_token(True, rule(12, LESS), rule(10))
+    assert "do not vary" in reasons.explain_global_token(True, None, rule(10))
 
 
 def test_decisions_survive_json():

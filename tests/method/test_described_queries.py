@@ -9,7 +9,7 @@ from tests.worlds import world
 from tfa.base.backend import backend_for
 from tfa.method import described_queries
 from tfa.method.described_queries import DescribedQueries
-from tfa.method.residuals import ASSIGNMENTS, describe
+from tfa.method.residuals import ASSIGNMENT_KINDS, describe_residuals
 from tfa.method.second_order import describe_second_order
 
 CPU = backend_for("cpu")
@@ -19,13 +19,13 @@ CENTERS = [np.random.default_rng(seed).normal(size=(4, 6)).astype(np.float32) fo
 @pytest.fixture
 def computed(monkeypatch):
     """How many images were described, in each call."""
-    images, real = [], describe
+    images, real = [], describe_residuals
 
     def watched(tokens, *given, **options):
         images.append(len(tokens))
         return real(tokens, *given, **options)
 
-    monkeypatch.setattr(described_queries, "describe", watched)
+    monkeypatch.setattr(described_queries, "describe_residuals", watched)
     return images
 
 
@@ -33,23 +33,23 @@ def test_selections_have_the_bits_of_a_fresh_pass_and_are_computed_once(computed
     tokens = world(images=9)
     queries = DescribedQueries(tokens)
     for rows in ([3, 1], slice(2, 7), [8, 8, 0]):
-        found = describe(queries.select(rows), CENTERS, ASSIGNMENTS, 0.01, CPU)
-        fresh = describe(tokens.select(rows), CENTERS, ASSIGNMENTS, 0.01, CPU)
+        found = describe_residuals(queries.select(rows), CENTERS, ASSIGNMENT_KINDS, 0.01, CPU)
+        fresh = describe_residuals(tokens.select(rows), CENTERS, ASSIGNMENT_KINDS, 0.01, CPU)
         assert found.keys() == fresh.keys()
         for key, one in fresh.items():
             np.testing.assert_array_equal(found[key].descriptors, one.descriptors)
             np.testing.assert_array_equal(found[key].mass, one.mass)
-    assert computed == [9] * len(CENTERS) * len(ASSIGNMENTS)
-    describe(queries.select([4]).select([0]), CENTERS[:1], ("hard",), 0.01, CPU)
-    assert len(computed) == len(CENTERS) * len(ASSIGNMENTS)
+    assert computed == [9] * len(CENTERS) * len(ASSIGNMENT_KINDS)
+    describe_residuals(queries.select([4]).select([0]), CENTERS[:1], ("hard",), 0.01, CPU)
+    assert len(computed) == len(CENTERS) * len(ASSIGNMENT_KINDS)
 
 
 def test_what_shapes_a_descriptor_is_computed_anew(computed):
     queries = DescribedQueries(world(images=3))
-    describe(queries, CENTERS[:1], ("soft",), 0.01, CPU)
-    describe(queries, CENTERS[:1], ("soft",), 0.02, CPU)
-    describe(queries, CENTERS[:1], ("soft",), 0.01, CPU, dtype="float64")
-    describe(queries, CENTERS[:1], ("soft",), 0.01, backend_for("torch"))
+    describe_residuals(queries, CENTERS[:1], ("soft",), 0.01, CPU)
+    describe_residuals(queries, CENTERS[:1], ("soft",), 0.02, CPU)
+    describe_residuals(queries, CENTERS[:1], ("soft",), 0.01, CPU, dtype="float64")
+    describe_residuals(queries, CENTERS[:1], ("soft",), 0.01, backend_for("torch"))
     assert computed == [3] * 4
 
 

@@ -13,7 +13,7 @@ from tfa.base.config import HeadSpec
 from tfa.base.tokens import Tokens
 from tfa.encoders.released_words import load_vocabulary
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
-from tfa.method.score_calibration import bias_of_rows
+from tfa.method.score_calibration import compute_row_bias
 from tfa.pipeline import fit, fit_dual
 from tfa.reference import database as reference
 
@@ -116,7 +116,7 @@ def test_images_that_join_a_robust_head_get_the_bias_of_each_branch():
     for replica in (1, "ensemble"):
         scorer = head.scorer(replica)
         rows = [part.gallery.chunks[0][4:9] for part in scorer.terms]
-        np.testing.assert_allclose(bias_of_rows(scorer, rows), scorer.bias[4:9], atol=1e-9)
+        np.testing.assert_allclose(compute_row_bias(scorer, rows), scorer.bias[4:9], atol=1e-9)
 
 
 def test_calibration_replaces_an_earlier_one_and_leaves_the_head_alone():

@@ -5,14 +5,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfa.method.evidence.rows import NO_ANSWER, row_facts, row_tops, standardised
-from tfa.method.evidence.support import SAME, Candidate, Mask, agreement, correlation, dispersion_penalised, support
+from tfa.method.evidence.rows import NO_ANSWER, row_facts, row_tops, standardize_ranked
+from tfa.method.evidence.support import (
+    SAME_COSINE,
+    Candidate,
+    Mask,
+    correlate,
+    measure_agreement,
+    measure_support,
+    penalize_dispersion,
+)
 
 
 def test_support_and_agreement_of_four_pseudo_queries():
     tops = np.array([[1, 0, 3, 2], [1, 0, 0, 0], [1, 2, 3, 2]])
-    assert support(tops) == pytest.approx((4 + 2 + 3) / 3)
-    assert agreement(tops) == (0.5, 0.75, 0.25)
+    assert measure_support(tops) == pytest.approx((4 + 2 + 3) / 3)
+    assert measure_agreement(tops) == (0.5, 0.75, 0.25)
 
 
 def test_a_collapsed_retriever_agrees_perfectly_and_is_not_admitted():
@@ -33,9 +41,9 @@ def test_beats_needs_more_support_and_one_pair_that_does_not_lose():
 
 def test_a_pseudo_query_with_everything_masked_counts_nowhere():
     tops = np.array([[0, NO_ANSWER, 2], [0, 1, 2], [0, NO_ANSWER, 1]])
-    assert support(tops) == pytest.approx((2 + 3 + 2) / 3)
-    assert agreement(tops) == (1.0, 0.5, 0.5)
-    assert agreement(np.full((3, 2), NO_ANSWER)) == (0, 0, 0)
+    assert measure_support(tops) == pytest.approx((2 + 3 + 2) / 3)
+    assert measure_agreement(tops) == (1.0, 0.5, 0.5)
+    assert measure_agreement(np.full((3, 2), NO_ANSWER)) == (0, 0, 0)
 
 
 def test_row_facts_by_hand():
@@ -68,12 +76,12 @@ def test_row_facts_equal_the_plain_statistics(seed):
 def test_z_scores_are_those_of_the_facts_however_a_batch_lies_in_memory():
     scores = np.random.default_rng(0).normal(size=(5, 1000)).astype(np.float32)
     ranked = np.argsort(-scores, axis=1)[:, :7]
-    found = standardised(scores, ranked)
-    np.testing.assert_array_equal(standardised(np.asfortranarray(scores), ranked), found)
+    found = standardize_ranked(scores, ranked)
+    np.testing.assert_array_equal(standardize_ranked(np.asfortranarray(scores), ranked), found)
     np.testing.assert_array_equal(found[:, 0], row_facts(scores.astype(np.float64)).peak)
     for row, own, z in zip(scores.astype(np.float64), ranked, found, strict=True):  # a row alone, to the last bit
         np.testing.assert_array_equal(z, (row[own] - row.mean()) / (row.std() + 1e-12))
-    assert not standardised(np.ones((1, 3)), np.array([[2]])).any()
+    assert not standardize_ranked(np.ones((1, 3)), np.array([[2]])).any()
 
 
 def test_duplicates_are_masked_by_cosine_and_zero_descriptors_only_by_themselves():
@@ -100,7 +108,7 @@ def test_duplicates_are_those_of_the_plain_comparison(seed):
     v[rng.integers(12, size=4)] = v[rng.integers(12, size=4)] * rng.choice([1.0, 3.0, 1 + 1e-7], 4)[:, None]
     norms, images = np.linalg.norm(v, axis=1), np.sort(rng.permutation(12)[:7])
     products = v[images] @ v.T
-    same = products >= SAME * norms[images][:, None] * norms
+    same = products >= SAME_COSINE * norms[images][:, None] * norms
     same &= (norms[images] > 0)[:, None] & (norms > 0)
     same[np.arange(7), images] = True
     mask = Mask.of_duplicates(products, images, norms, first_row=20)
@@ -133,16 +141,16 @@ def test_mask_blocks_and_union():
 
 def test_correlation_and_where_it_is_undefined():
     x = np.array([1.0, 2, 4])
-    assert correlation(x, 3 * x + 1) == pytest.approx(1)
-    assert correlation(x, -x) == pytest.approx(-1)
-    assert correlation(x, np.ones(3)) == 0
-    assert correlation(np.array([1.0]), np.array([2.0])) == 0
-    assert correlation(np.array([]), np.array([])) == 0
+    assert correlate(x, 3 * x + 1) == pytest.approx(1)
+    assert correlate(x, -x) == pytest.approx(-1)
+    assert correlate(x, np.ones(3)) == 0
+    assert correlate(np.array([1.0]), np.array([2.0])) == 0
+    assert correlate(np.array([]), np.array([])) == 0
 
 
 def test_dispersion_penalised_by_hand():
-    assert dispersion_penalised([0.5, 0.5, 0.5]) == 0.5
+    assert penalize_dispersion([0.5, 0.5, 0.5]) == 0.5
     # median 0.5, MAD 0.1: 0.5 − 1.959964·0.1/(0.674490·1.732051)
-    assert dispersion_penalised([0.4, 0.5, 0.7]) == pytest.approx(0.5 - 0.1677696, abs=1e-6)
-    assert dispersion_penalised([2, 2, 2]) == 1
-    assert dispersion_penalised([0, 0.5, 1]) == 0
+    assert penalize_dispersion([0.4, 0.5, 0.7]) == pytest.approx(0.5 - 0.1677696, abs=1e-6)
+    assert penalize_dispersion([2, 2, 2]) == 1
+    assert penalize_dispersion([0, 0.5, 1]) == 0

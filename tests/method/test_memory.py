@@ -35,9 +35,9 @@ def test_peak_memory_of_a_fit_is_bounded(monkeypatch):
 @pytest.mark.slow
 def test_memory_of_a_sampled_fit_does_not_grow_with_the_map(monkeypatch):
     monkeypatch.setattr(Spill.__init__, "__defaults__", (1 << 14,))
-    for module, name in ((geometry, "IMAGE_BLOCK"), (pseudo_scores, "GALLERY_BLOCK"), (branches, "ROW_BLOCK")):
+    for module, name in ((geometry, "IMAGE_BLOCK"), (pseudo_scores, "_GALLERY_BLOCK"), (branches, "_ROW_BLOCK")):
         monkeypatch.setattr(module, name, 32)  # as small beside these maps as they are beside large ones
-    monkeypatch.setattr(branches, "BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(branches, "_BLOCK_BYTES", 1 << 16)
     spec = HeadSpec(words=8, max_pca=100, pca_sample=60, max_pseudo=60, max_patches=400)
     rng = np.random.default_rng(0)
     peaks = {}

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from tests.worlds import world
-from tfa.base.backend import backend_for, l2
+from tfa.base.backend import backend_for, l2_normalize
 from tfa.base.config import HeadSpec
 from tfa.base.spill import Spill
 from tfa.method import pseudo_queries as pseudo_scores
 from tfa.method.branch import DatabaseSplit, fit_branch
-from tfa.method.carriers import CARRIERS, PAPER_CARRIERS, carrier_terms
+from tfa.method.carriers import CARRIER_KERNELS, PAPER_CARRIERS, carrier_terms
 from tfa.method.pseudo_queries import (
     every_cosine,
     every_score,
     global_similarities,
     pseudo_facts,
     pseudo_tops,
-    wanted_scores,
+    score_pseudo_queries,
 )
-from tfa.method.residuals import describe
+from tfa.method.residuals import describe_residuals
 from tfa.pipeline import fit
 from tfa.reference import database as reference
 from tfa.search.ties import find_duplicates
@@ -37,20 +37,22 @@ SPECS = {
 def branch_of(spec, assignment="hard", images=30, device="cpu", tokens=None):
     tokens = tokens or world(images, noise=0.4)
     centers = reference.l2(np.random.default_rng(0).normal(size=(spec.words, 6)))
-    described = describe(tokens, [centers], [assignment], 0.01, backend_for("cpu"), dtype="float64")[assignment, 0]
+    described = describe_residuals(tokens, [centers], [assignment], 0.01, backend_for("cpu"), dtype="float64")[
+        assignment, 0
+    ]
     split = DatabaseSplit.of(len(tokens), spec)
     return fit_branch(assignment, 0, centers, described, split, spec, backend_for(device), Spill())
 
 
 @pytest.mark.parametrize("device", ["cpu", "torch"])
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("carrier", CARRIER_KERNELS)
 @pytest.mark.parametrize("case", SPECS)
 def test_all_rows_at_once_are_the_rows_one_by_one(case, carrier, device, monkeypatch):
-    monkeypatch.setattr(pseudo_scores, "GALLERY_BLOCK", 7)
+    monkeypatch.setattr(pseudo_scores, "_GALLERY_BLOCK", 7)
     backend = backend_for(device)
     branch, terms = branch_of(SPECS[case], device=device), carrier_terms(carrier, 0.6, 0.4)
     count = len(branch.split.pseudo)
-    expected = np.concatenate([wanted_scores(branch, terms, backend)(i, i + 1) for i in range(count)])
+    expected = np.concatenate([score_pseudo_queries(branch, terms, backend)(i, i + 1) for i in range(count)])
     block = every_score(branch, terms, backend)
     np.testing.assert_allclose(block(0, count), expected, atol=1e-12)
     np.testing.assert_array_equal(block(3, 9), block(0, count)[3:9])
@@ -79,10 +81,10 @@ def test_images_without_any_difference_have_no_spectral_score():
 
 @pytest.mark.parametrize("case", SPECS)
 def test_cosines_of_global_tokens(case, monkeypatch):
-    monkeypatch.setattr(pseudo_scores, "GALLERY_BLOCK", 7)
+    monkeypatch.setattr(pseudo_scores, "_GALLERY_BLOCK", 7)
     cls, split = world(30).cls, DatabaseSplit.of(30, SPECS[case])
     count = len(split.pseudo)
-    expected = l2(cls)[split.pseudo] @ l2(cls).T
+    expected = l2_normalize(cls)[split.pseudo] @ l2_normalize(cls).T
     np.testing.assert_allclose(every_cosine(cls, split)(0, count), expected, atol=1e-14)
     np.testing.assert_allclose(global_similarities(cls, split.pseudo)(0, count), expected, atol=1e-14)
 

@@ -11,14 +11,16 @@ from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method import residuals
-from tfa.method.residuals import ASSIGNMENTS, describe, describe_batch, hard_weights, soft_weights
+from tfa.method.residuals import ASSIGNMENT_KINDS, describe_batch, describe_residuals, hard_weights, soft_weights
 from tfa.reference import database as reference
 
 CPU = backend_for("cpu")
 
 
 def described(tokens, centers, assignment, dtype="float64", device="cpu", temperature=0.01):
-    return describe(tokens, [centers], [assignment], temperature, backend_for(device), dtype=dtype)[assignment, 0]
+    return describe_residuals(tokens, [centers], [assignment], temperature, backend_for(device), dtype=dtype)[
+        assignment, 0
+    ]
 
 
 def unit_centers(words=8, channels=6, seed=20_000):  # no seed of a test below: words must not be patches
@@ -27,7 +29,7 @@ def unit_centers(words=8, channels=6, seed=20_000):  # no seed of a test below: 
 
 @pytest.mark.parametrize("device", ["cpu", "torch"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 2e-5)])
-@pytest.mark.parametrize("assignment", ASSIGNMENTS)
+@pytest.mark.parametrize("assignment", ASSIGNMENT_KINDS)
 def test_equals_the_plain_formula(assignment, dtype, tolerance, device):
     tokens, centers = world(noise=0.5), unit_centers()
     fast = described(tokens, centers, assignment, dtype, device)
@@ -81,7 +83,7 @@ def test_images_of_different_patch_counts_equal_one_by_one():
 def test_order_of_patches_and_their_length_do_not_matter(seed, scale):
     rng = np.random.default_rng(seed)
     patches = rng.normal(size=(11, 6))
-    for assignment in ASSIGNMENTS:
+    for assignment in ASSIGNMENT_KINDS:
         one = described(Tokens(patches[None]), unit_centers(), assignment)
         other = described(Tokens(scale * patches[rng.permutation(11)][None]), unit_centers(), assignment)
         np.testing.assert_allclose(one.descriptors, other.descriptors, atol=1e-9)
@@ -102,8 +104,8 @@ def test_weights():
 def test_all_six_in_one_pass_equal_each_alone(patches, words):
     tokens = Tokens(np.random.default_rng(5).normal(size=(4, patches, 6)))
     centers = [unit_centers(words, seed=s) for s in range(3)]
-    together = describe(tokens, centers, ASSIGNMENTS, 0.01, CPU)
-    assert set(together) == {(a, s) for a in ASSIGNMENTS for s in range(3)}
+    together = describe_residuals(tokens, centers, ASSIGNMENT_KINDS, 0.01, CPU)
+    assert set(together) == {(a, s) for a in ASSIGNMENT_KINDS for s in range(3)}
     for (assignment, s), one in together.items():
         alone = described(tokens, centers[s], assignment, "float32")
         np.testing.assert_array_equal(one.descriptors, alone.descriptors)
@@ -116,8 +118,8 @@ def test_image_by_image_equals_the_formulas_for_batches(dtype, tolerance):
         np.random.default_rng(1).normal(size=(5, 33, 6)).astype(dtype),
         [unit_centers(seed=s) for s in (1, 2)],
     )
-    fast = describe(Tokens(patches), centers, ("soft", "hard"), 0.01, CPU, dtype=dtype)
-    plain = describe_batch(patches, [center.astype(dtype) for center in centers], ASSIGNMENTS, 0.01)
+    fast = describe_residuals(Tokens(patches), centers, ("soft", "hard"), 0.01, CPU, dtype=dtype)
+    plain = describe_batch(patches, [center.astype(dtype) for center in centers], ASSIGNMENT_KINDS, 0.01)
     for key, (descriptors, norms) in plain.items():
         np.testing.assert_allclose(fast[key].descriptors, descriptors, atol=tolerance)
         np.testing.assert_allclose(fast[key].mass, norms, atol=40 * tolerance, rtol=tolerance)
@@ -125,7 +127,7 @@ def test_image_by_image_equals_the_formulas_for_batches(dtype, tolerance):
 
 def test_half_tokens_give_what_the_same_numbers_give_in_float32_every_time():
     halves = np.random.default_rng(2).normal(size=(3, 20, 6)).astype(np.float16)
-    for assignment in ASSIGNMENTS:
+    for assignment in ASSIGNMENT_KINDS:
         half, again = (described(Tokens(halves), unit_centers(), assignment, "float32") for _ in range(2))
         wide = described(Tokens(halves.astype(np.float32)), unit_centers(), assignment, "float32")
         np.testing.assert_array_equal(half.descriptors, wide.descriptors)
@@ -135,8 +137,8 @@ def test_half_tokens_give_what_the_same_numbers_give_in_float32_every_time():
 
 def test_descriptors_in_a_mapped_file_equal_those_in_memory():
     tokens, centers = world(noise=0.5), [unit_centers(seed=s) for s in range(3)]
-    memory = describe(tokens, centers, ASSIGNMENTS, 0.01, CPU, spill=Spill(1 << 30))
-    mapped = describe(tokens, centers, ASSIGNMENTS, 0.01, CPU, spill=Spill(0))
+    memory = describe_residuals(tokens, centers, ASSIGNMENT_KINDS, 0.01, CPU, spill=Spill(1 << 30))
+    mapped = describe_residuals(tokens, centers, ASSIGNMENT_KINDS, 0.01, CPU, spill=Spill(0))
     for key, one in memory.items():
         assert isinstance(mapped[key].descriptors, np.memmap)
         np.testing.assert_array_equal(one.descriptors, mapped[key].descriptors)
@@ -154,9 +156,9 @@ def test_a_value_that_is_not_finite_names_its_image(value):
 def test_descriptors_do_not_depend_on_the_number_of_cores(monkeypatch, cores):
     tokens = Tokens(np.random.default_rng(6).normal(size=(19, 60, 24)))
     centers = [np.ascontiguousarray(np.random.default_rng(s).normal(size=(8, 24))) for s in range(3)]
-    here = describe(tokens, centers, ASSIGNMENTS, 0.01, CPU)
-    monkeypatch.setattr(residuals, "usable_cores", lambda: cores)
-    for key, one in describe(tokens, centers, ASSIGNMENTS, 0.01, CPU).items():
+    here = describe_residuals(tokens, centers, ASSIGNMENT_KINDS, 0.01, CPU)
+    monkeypatch.setattr(residuals, "count_cores", lambda: cores)
+    for key, one in describe_residuals(tokens, centers, ASSIGNMENT_KINDS, 0.01, CPU).items():
         np.testing.assert_array_equal(one.descriptors, here[key].descriptors)
         np.testing.assert_array_equal(one.mass, here[key].mass)
 

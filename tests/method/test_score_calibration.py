@@ -5,8 +5,8 @@ import pytest
 
 from tests.worlds import seen_again, world
 from tfa.base.config import HeadSpec
-from tfa.method.score_calibration import bias_of_rows, calibrated, usual_scores
-from tfa.method.scorer import joined
+from tfa.method.score_calibration import calibrate_scorer, compute_row_bias, usual_scores
+from tfa.method.scorer import join_scorers
 from tfa.pipeline import fit
 
 
@@ -48,8 +48,8 @@ def test_calibrated_scores_are_the_formula_and_compile(ensemble):
     database, target, queries = world(20), seen_again(world(20), 3), seen_again(world(20), 4)
     head = fit(database, HeadSpec(words=6), dtype="float64")
     sigma = [1.5, 2.0, 0.7]
-    members = [calibrated(head.scorer(s), sigma[s], target) for s in range(3)]
-    scorer = joined(members) if ensemble else members[0]
+    members = [calibrate_scorer(head.scorer(s), sigma[s], target) for s in range(3)]
+    scorer = join_scorers(members) if ensemble else members[0]
     expected = sum(
         head.scores(queries, s) / sigma[s] - usual_scores(head.scores(target, s) / sigma[s])
         for s in (range(3) if ensemble else [0])
@@ -59,4 +59,4 @@ def test_calibrated_scores_are_the_formula_and_compile(ensemble):
     np.testing.assert_allclose(compiled.query(queries) @ compiled.database.T + compiled.bias, expected, atol=1e-9)
     # An image of the database, added again, gets the bias it has.
     rows = [part.gallery.chunks[0][4:9] for part in scorer.terms]
-    np.testing.assert_allclose(bias_of_rows(scorer, rows), scorer.bias[4:9], atol=1e-9)
+    np.testing.assert_allclose(compute_row_bias(scorer, rows), scorer.bias[4:9], atol=1e-9)

@@ -14,15 +14,15 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method import second_order
 from tfa.method.second_order import (
-    RIDGE,
+    COVARIANCE_RIDGE,
+    choose_images,
     covariance,
     describe_second_order,
     descriptor_width,
+    find_leading_directions,
     fit_directions,
     from_half_vector,
     half_vector,
-    images_of_construction,
-    leading_directions,
     spectral_map,
 )
 from tfa.reference import second_order as reference
@@ -48,7 +48,7 @@ def ragged(counts=(9, 4, 1, 9, 30, 2, 17, 9, 12), channels=6, seed=0):
 @pytest.mark.parametrize("max_patches", [ALL, 60])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])
 def test_directions_equal_the_plain_formula(dtype, tolerance, max_patches, monkeypatch):
-    monkeypatch.setattr(second_order, "BLOCK", 20)  # several blocks of each pattern
+    monkeypatch.setattr(second_order, "_BLOCK", 20)  # several blocks of each pattern
     tokens = ragged()
     fitted = fit_directions(tokens, max_patches, dtype=dtype)
     assert len(fitted) == 3
@@ -60,16 +60,16 @@ def test_directions_equal_the_plain_formula(dtype, tolerance, max_patches, monke
 
 def test_constructions_use_halves_by_hand():
     for s in range(3):
-        half = images_of_construction(9, s)
+        half = choose_images(9, s)
         assert half.tolist() == sorted(np.random.default_rng(s).permutation(9).tolist()[:5])
-        assert images_of_construction(7, s).tolist() == list(range(7))
-        assert len(images_of_construction(8, s)) == 4
+        assert choose_images(7, s).tolist() == list(range(7))
+        assert len(choose_images(8, s)) == 4
     # Nine images, each with a direction of its own: a construction finds those of its five images.
     patches = np.zeros((9, 2, 9))
     for image in range(9):
         patches[image, :, image] = 1, -1
     for s, directions in enumerate(fit_directions(Tokens(patches), ALL)):
-        used = directions[:5][:, images_of_construction(9, s)]
+        used = directions[:5][:, choose_images(9, s)]
         np.testing.assert_allclose(used @ used.T, np.eye(5), atol=1e-6)
 
 
@@ -89,9 +89,9 @@ def test_directions_are_orthonormal_and_their_largest_entry_is_positive():
 def test_sign_rule_and_order_by_hand():
     # Largest eigenvalue 5 along (3, 4)/5, then 1 along (4, −3)/5.
     u, v = np.array([0.6, 0.8]), np.array([0.8, -0.6])
-    found = leading_directions(5 * np.outer(u, u) + np.outer(v, v))
+    found = find_leading_directions(5 * np.outer(u, u) + np.outer(v, v))
     np.testing.assert_allclose(found, [u, v], atol=1e-12)
-    np.testing.assert_allclose(leading_directions(5 * np.outer(u, u) + np.outer(v, v), 1), [u], atol=1e-12)
+    np.testing.assert_allclose(find_leading_directions(5 * np.outer(u, u) + np.outer(v, v), 1), [u], atol=1e-12)
 
 
 @pytest.mark.parametrize("max_patches", [1, 2])
@@ -101,11 +101,11 @@ def test_a_construction_without_a_drawn_patch_still_has_directions(max_patches):
 
 
 def test_directions_do_not_depend_on_the_number_of_cores(monkeypatch):
-    monkeypatch.setattr(second_order, "BLOCK", 20)
+    monkeypatch.setattr(second_order, "_BLOCK", 20)
     tokens, found = ragged(), []
     for cores in (1, 3):
-        monkeypatch.setattr(threads, "usable_cores", lambda cores=cores: cores)
-        monkeypatch.setattr(second_order, "usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(threads, "count_cores", lambda cores=cores: cores)
+        monkeypatch.setattr(second_order, "count_cores", lambda cores=cores: cores)
         found.append(fit_directions(tokens, ALL))
     np.testing.assert_array_equal(found[0], found[1])
 
@@ -128,7 +128,7 @@ def test_descriptors_equal_the_plain_formula(tokens, dtype, tolerance):
 def test_hand_computed_two_patches():
     # Unit patches e1, e2: minus their mean ±(1, −1)/2, so C = ½ [[1, −1], [−1, 1]] + ε I with eigenvalues 1 + ε and ε.
     found = described(Tokens(np.array([[[5.0, 0], [0, 0.2]]])), np.eye(2))[0]
-    large, small = math.log(1 + RIDGE), math.log(RIDGE)
+    large, small = math.log(1 + COVARIANCE_RIDGE), math.log(COVARIANCE_RIDGE)
     matrix = np.array([[large + small, small - large], [small - large, large + small]]) / 2
     expected = np.array([matrix[0, 0], math.sqrt(2) * matrix[0, 1], matrix[1, 1]])
     np.testing.assert_allclose(found, expected / np.linalg.norm(matrix), atol=1e-12)
@@ -164,7 +164,7 @@ def test_bits_depend_neither_on_neighbours_nor_on_cores_nor_on_other_constructio
         for s in range(3):
             np.testing.assert_array_equal(together[s][image], alone[s][0])
     np.testing.assert_array_equal(described(tokens, directions[1], "float32"), together[1])
-    monkeypatch.setattr(threads, "usable_cores", lambda: 1)
+    monkeypatch.setattr(threads, "count_cores", lambda: 1)
     np.testing.assert_array_equal(describe_second_order(tokens, directions), together)
 
 
@@ -226,8 +226,8 @@ def test_no_images():
 
 def test_covariance_is_of_patches_and_a_single_patch_has_none():
     centred = world().patches[0] - world().patches[0].mean(axis=0)
-    np.testing.assert_allclose(covariance(centred), np.cov(centred.T) + RIDGE * np.eye(6), atol=1e-12)
-    np.testing.assert_allclose(covariance(np.zeros((1, 3))), RIDGE * np.eye(3))
+    np.testing.assert_allclose(covariance(centred), np.cov(centred.T) + COVARIANCE_RIDGE * np.eye(6), atol=1e-12)
+    np.testing.assert_allclose(covariance(np.zeros((1, 3))), COVARIANCE_RIDGE * np.eye(3))
 
 
 def test_maps_of_known_matrices():

@@ -11,7 +11,7 @@ from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
 from tfa.method.branch import DatabaseSplit
-from tfa.method.carriers import CARRIERS
+from tfa.method.carriers import CARRIER_KERNELS
 from tfa.method.second_order import descriptor_width
 from tfa.method.second_order_head import assemble_second_order
 from tfa.method.second_order_space import _by_covariance, _dual
@@ -31,7 +31,7 @@ def plain_parts(tokens, construction):
 
 
 @pytest.mark.parametrize("channels", [WIDE, NARROW])
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("carrier", CARRIER_KERNELS)
 def test_scores_equal_the_plain_formulas(carrier, channels):
     database = world(channels=channels)
     queries = seen_again(database).select(range(7))
@@ -49,7 +49,7 @@ def test_scores_equal_the_plain_formulas(carrier, channels):
         )
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("carrier", CARRIER_KERNELS)
 def test_float32_is_near_float64(carrier):
     database = world(channels=WIDE)
     queries = seen_again(database)
@@ -106,7 +106,7 @@ def test_duplicates_tie_to_the_last_bit():
     assert 3 in space.mask.columns[space.mask.rows == len(patches)]  # its duplicate may not be its answer
 
 
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize("carrier", CARRIER_KERNELS)
 @pytest.mark.parametrize(
     "tokens",
     [

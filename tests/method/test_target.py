@@ -13,7 +13,7 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch, FewPhotos
 from tfa.method.controllers.decisions import TargetDecisions
 from tfa.method.evidence.relation import Subsamples
-from tfa.method.residuals import ASSIGNMENTS, describe
+from tfa.method.residuals import ASSIGNMENT_KINDS, describe_residuals
 from tfa.pipeline import calibrate, fit
 from tfa.reference import database as reference
 from tfa.reference import target as reference_target
@@ -190,10 +190,10 @@ def test_pseudo_scores_of_the_whole_descriptors_are_computed_once(monkeypatch):
         return original(kernel)
 
     monkeypatch.setattr(target_kernels.BranchKernel, "pseudo_block", counting)
-    described_target = describe(
+    described_target = describe_residuals(
         seen_again(world(24)).select(range(12)),
         [v.centers for v in head.vocabularies],
-        ASSIGNMENTS,
+        ASSIGNMENT_KINDS,
         SPEC.temperature,
         backend_for("cpu"),
     )
@@ -201,7 +201,7 @@ def test_pseudo_scores_of_the_whole_descriptors_are_computed_once(monkeypatch):
         key: target_kernels.TargetBranch.of(head.branches[key], described_target[key], backend_for("cpu"))
         for key in head.branches
     }
-    every = controller.counted_pseudo(head.branches)
+    every = controller.select_counted(head.branches)
     controller.judge_route(targets, Subsamples.draw(12, int(every.sum())), every, backend_for("cpu"))
     assert len(counted) == 6  # two assignments under three constructions
 

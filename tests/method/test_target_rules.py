@@ -7,10 +7,10 @@ import pytest
 
 from tfa.method.controllers import reasons
 from tfa.method.controllers.decisions import BranchQuality, GlobalEvidence, RouteEvidence
-from tfa.method.controllers.rules import admits, choose_route
+from tfa.method.controllers.rules import admit_target_token, pick_route
 from tfa.method.controllers.target import local_share, mixture_weight
-from tfa.method.evidence.information import extreme_support, information
-from tfa.method.evidence.relation import View, relation_terms
+from tfa.method.evidence.information import extreme_support, measure_information
+from tfa.method.evidence.relation import RelationView, relation_terms
 from tfa.reference import database as reference
 
 
@@ -31,8 +31,8 @@ def route_of(a, g, capacity=(-1, 1), m_A=0.0, m_G=0.0):
     ],
 )
 def test_route(evidence, route, because):
-    assert choose_route(evidence) == route
-    assert because in reasons.of_route(route, 0.5, evidence)
+    assert pick_route(evidence) == route
+    assert because in reasons.explain_route(route, 0.5, evidence)
 
 
 def test_mixture_weight():
@@ -60,23 +60,23 @@ def token_of(q_local, q_cls, r_T, r_C=0.5, r_J=0.5, corr=(0.1, -0.1, -0.1)):
     ],
 )
 def test_admission(token, admitted, because):
-    assert admits(token) == admitted
-    assert because in reasons.of_target_token(token, admitted, True)
+    assert admit_target_token(token) == admitted
+    assert because in reasons.explain_target_token(token, admitted, True)
 
 
 def test_shares_and_other_reasons():
     assert local_share(0.6, 0.2) == pytest.approx(0.75)
     assert local_share(0, 0) == 0.5
-    assert "no global token" in reasons.of_target_token(None, False, True)
-    assert "do not vary" in reasons.of_target_token(token_of(1, 1, 1), False, False)
+    assert "no global token" in reasons.explain_target_token(None, False, True)
+    assert "do not vary" in reasons.explain_target_token(token_of(1, 1, 1), False, False)
 
 
 # --- invariants of the statistics --------------------------------------------------------------------------------
 
 
 def test_a_collapsed_retriever_has_no_information():
-    np.testing.assert_allclose(information(np.full((3, 10), 4), 20), 0, atol=1e-9)
-    perfect = information(np.tile(np.arange(10), (3, 1)), 20)
+    np.testing.assert_allclose(measure_information(np.full((3, 10), 4), 20), 0, atol=1e-9)
+    perfect = measure_information(np.tile(np.arange(10), (3, 1)), 20)
     np.testing.assert_allclose(perfect, 1, atol=1e-9)
 
 
@@ -84,7 +84,9 @@ def test_relation_of_a_retriever_that_answers_itself_is_perfect():
     rng = np.random.default_rng(0)
     x = reference.l2(rng.normal(size=(12, 5)))
     gram = x @ x.T
-    terms = relation_terms(View(gram, gram, gram), np.stack([rng.choice(12, 8, replace=False) for _ in range(5)]))
+    terms = relation_terms(
+        RelationView(gram, gram, gram), np.stack([rng.choice(12, 8, replace=False) for _ in range(5)])
+    )
     for values in (terms.alignment, terms.reciprocal_rank, terms.mutual, terms.rank_preservation):
         np.testing.assert_allclose(values, 1, atol=1e-9)
 
@@ -92,7 +94,7 @@ def test_relation_of_a_retriever_that_answers_itself_is_perfect():
 def test_relation_of_a_collapsed_retriever_is_nothing():
     x = reference.l2(np.random.default_rng(0).normal(size=(12, 5)))
     gram = x @ x.T
-    collapsed = View(gram, np.full((12, 12), gram[3, 3]), np.repeat(gram[:, 3:4], 12, axis=1))
+    collapsed = RelationView(gram, np.full((12, 12), gram[3, 3]), np.repeat(gram[:, 3:4], 12, axis=1))
     terms = relation_terms(collapsed, np.arange(12)[None, :])
     assert (terms.alignment[0], terms.rank_preservation[0]) == (0, 0)
     assert terms.mutual[0] == pytest.approx(1 / 12)

@@ -9,8 +9,8 @@ from tests.worlds import world
 from tfa.base.backend import backend_for, to_numpy
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
-from tfa.method.kmeans import Lloyd, Start, Threads, squared_norms
-from tfa.method.vocabulary import fit_vocabularies, given_vocabularies, sample_patches, unit_patches
+from tfa.method.kmeans import Lloyd, ProductThreads, Start, squared_norms
+from tfa.method.vocabulary import fit_vocabularies, sample_patches, unit_patches, wrap_vocabularies
 from tfa.reference import database as reference
 
 CPU = backend_for("cpu")
@@ -87,13 +87,13 @@ def test_sample_loads_one_image_at_a_time():
 
 def test_supplied_centers_are_used_as_given_and_checked():
     centers = [np.full((4, 2), s + 0.5) for s in range(3)]
-    assert [v.centers[0, 0] for v in given_vocabularies(centers, 2)] == [0.5, 1.5, 2.5]
+    assert [v.centers[0, 0] for v in wrap_vocabularies(centers, 2)] == [0.5, 1.5, 2.5]
     with pytest.raises(BadSpec, match="three arrays"):
-        given_vocabularies(centers[:2], 2)
+        wrap_vocabularies(centers[:2], 2)
     with pytest.raises(BadSpec, match="2 channels, the tokens 5"):
-        given_vocabularies(centers, 5)
+        wrap_vocabularies(centers, 5)
     with pytest.raises(BadSpec, match="non-finite"):
-        given_vocabularies([*centers[:2], np.full((4, 2), np.nan)], 2)
+        wrap_vocabularies([*centers[:2], np.full((4, 2), np.nan)], 2)
 
 
 def test_no_patches_is_an_error():
@@ -105,7 +105,7 @@ def test_no_patches_is_an_error():
 def test_the_start_knows_the_nearest_of_its_words(device):
     patches = sample_patches(world(noise=0.5), 10_000, "float64")
     x, squared = backend_for(device).put(patches), (patches**2).sum(axis=1)
-    with Threads(2) as threads:
+    with ProductThreads(2) as threads:
         start = Start(x, 7, (0, 1), squared, threads)
         words = to_numpy(start.draw())
     for s in range(2):
@@ -118,7 +118,7 @@ def test_the_start_knows_the_nearest_of_its_words(device):
 def test_any_number_of_threads_gives_the_same_bits(monkeypatch):
     monkeypatch.setattr("tfa.method.kmeans.ROWS", 16)
     patches = sample_patches(world(noise=0.6), 10_000)
-    with Threads(2) as two, Threads(1) as one, Threads(5) as five:
+    with ProductThreads(2) as two, ProductThreads(1) as one, ProductThreads(5) as five:
         first, *others = (run_to_the_end(patches, 8, threads) for threads in (two, two, one, five))
     for other in others:
         np.testing.assert_array_equal(first.centers, other.centers)
@@ -137,7 +137,7 @@ def test_more_rows_than_a_block_are_all_assigned_and_summed(monkeypatch):
 def test_where_no_patch_changes_its_word_running_on_changes_nothing(monkeypatch):
     monkeypatch.setattr("tfa.method.kmeans.STOP_DECREASE", -1.0)  # only standing still stops
     patches = sample_patches(world(noise=0.3), 10_000)
-    with Threads() as threads:
+    with ProductThreads() as threads:
         lloyd = run_to_the_end(patches, 6, threads)
         centers, labels, distortion = lloyd.centers.copy(), lloyd.labels.copy(), list(lloyd.distortion)
         lloyd.active = [0, 1, 2]
@@ -149,7 +149,7 @@ def test_where_no_patch_changes_its_word_running_on_changes_nothing(monkeypatch)
 
 def test_sums_do_not_drift_and_tell_the_distortion():
     patches = sample_patches(world(noise=0.9), 10_000)
-    with Threads() as threads:
+    with ProductThreads() as threads:
         lloyd = run_to_the_end(patches, 12, threads)
     for s in range(3):
         assert lloyd.iterations[s] > 3
@@ -189,7 +189,7 @@ def test_unit_patches_of_any_dtype(dtype):
 
 def test_squared_norms_are_float64():
     patches = np.random.default_rng(0).normal(size=(2500, 3)).astype(np.float32)
-    with Threads() as threads:
+    with ProductThreads() as threads:
         norms = squared_norms(patches, threads)
     assert norms.dtype == np.float64
     np.testing.assert_allclose(norms, (patches.astype(np.float64) ** 2).sum(axis=1), rtol=1e-6)

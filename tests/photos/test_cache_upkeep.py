@@ -13,7 +13,15 @@ from tfa.bench.scale.made_up_places import MadeUpPlaces
 from tfa.cli.app import app
 from tfa.errors import BadSpec
 from tfa.maps.sharded.work_folder import WorkFolder
-from tfa.photos.cache_upkeep import BenchmarkFacts, BuildFacts, benchmark, clear, prune, shelves, unfinished_builds
+from tfa.photos.cache_upkeep import (
+    BenchmarkFacts,
+    BuildFacts,
+    clear_cache,
+    list_shelves,
+    measure_benchmark,
+    measure_unfinished_builds,
+    prune_cache,
+)
 from tfa.photos.token_cache import TokenCache
 
 
@@ -34,24 +42,24 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_what_the_cache_holds_of_each_encoder(cache):
-    first, second = shelves(cache)
+    first, second = list_shelves(cache)
     assert (first.encoder, first.files, first.images) == ("fake@28", 2, 4)
     assert (second.files, second.images) == (1, 1)
     assert first.bytes > second.bytes > 0
     assert first.fingerprint == FakeEncoder().fingerprint[:32]
     next(cache.folder.rglob("*.safetensors")).write_bytes(b"damaged")
-    assert sum(facts.files for facts in shelves(cache)) == 3
+    assert sum(facts.files for facts in list_shelves(cache)) == 3
 
 
 def test_old_tokens_go_first(cache):
-    assert prune(older_than=30, cache=cache).files == 0
-    assert prune(older_than=5, cache=cache).files == 1
-    assert sum(facts.images for facts in shelves(cache)) == 2
+    assert prune_cache(older_than=30, cache=cache).files == 0
+    assert prune_cache(older_than=5, cache=cache).files == 1
+    assert sum(facts.images for facts in list_shelves(cache)) == 2
     newest = max(cache.folder.rglob("*.safetensors"), key=lambda file: file.stat().st_mtime)
-    assert prune(max_bytes=newest.stat().st_size, cache=cache).files == 1
+    assert prune_cache(max_bytes=newest.stat().st_size, cache=cache).files == 1
     assert list(cache.folder.rglob("*.safetensors")) == [newest]
-    assert prune(max_bytes=0, cache=cache).bytes > 0
-    assert shelves(cache) == []
+    assert prune_cache(max_bytes=0, cache=cache).bytes > 0
+    assert list_shelves(cache) == []
 
 
 def age(folder, days):
@@ -64,16 +72,16 @@ def test_what_was_used_longest_ago_makes_room_by_itself(cache, tmp_path, monkeyp
     monkeypatch.setenv("TFA_CACHE_LIMIT", "0.000001")  # a kilobyte
     files = [tmp_path / f"{seed}.png" for seed in range(3)]
     cache.encode(files, FakeEncoder())  # used, not written: nothing is deleted
-    assert sum(facts.files for facts in shelves(cache)) == 3
+    assert sum(facts.files for facts in list_shelves(cache)) == 3
     random_image(9).save(tmp_path / "9.png")
     cache.encode([tmp_path / "9.png"], FakeEncoder())
-    kept = shelves(cache)
+    kept = list_shelves(cache)
     assert [(facts.encoder, facts.images) for facts in kept] == [("fake@28", 4)]  # three used now, one written now
     age(cache.folder, 2)
     monkeypatch.setenv("TFA_CACHE_LIMIT", "none")
     random_image(10).save(tmp_path / "10.png")
     cache.encode([tmp_path / "10.png"], FakeEncoder())
-    assert sum(facts.images for facts in shelves(cache)) == 5
+    assert sum(facts.images for facts in list_shelves(cache)) == 5
 
 
 @pytest.mark.parametrize("given", ["many", "-1", "nan", "inf"])
@@ -86,12 +94,12 @@ def test_a_limit_that_makes_no_sense_is_refused_before_any_work(cache, monkeypat
 def test_pruning_without_a_bound_is_refused(cache):
     for given in ({}, {"older_than": -1.0}, {"max_bytes": -1}):
         with pytest.raises(BadSpec, match="at least one of them"):
-            prune(**given, cache=cache)
+            prune_cache(**given, cache=cache)
 
 
 def test_a_cleared_cache_is_filled_again(cache, tmp_path):
-    assert clear(cache).files == 3
-    assert shelves(cache) == []
+    assert clear_cache(cache).files == 3
+    assert list_shelves(cache) == []
     encoder = FakeEncoder()
     cache.encode([tmp_path / "0.png"], encoder)
     assert encoder.encoded == 1
@@ -112,16 +120,16 @@ def kept(cache):
 
 def test_masks_and_matches_of_the_benchmark_are_listed_pruned_and_cleared(cache, kept):
     mask, match, own = kept
-    assert benchmark() == [BenchmarkFacts("masks", 1, 1000), BenchmarkFacts("matches", 1, 1000)]
-    assert clear(cache).files == 3  # of a cache that is given, tokens alone
+    assert measure_benchmark() == [BenchmarkFacts("masks", 1, 1000), BenchmarkFacts("matches", 1, 1000)]
+    assert clear_cache(cache).files == 3  # of a cache that is given, tokens alone
     os.utime(match, (time.time() - 10 * 86_400,) * 2)
-    assert prune(older_than=5).to_dict() == {"files": 1, "bytes": 1000}
-    assert benchmark() == [BenchmarkFacts("masks", 1, 1000)]
+    assert prune_cache(older_than=5).to_dict() == {"files": 1, "bytes": 1000}
+    assert measure_benchmark() == [BenchmarkFacts("masks", 1, 1000)]
     shown = CliRunner().invoke(app, ["cache"]).stdout
     assert "masks of the benchmark: 1 file, 1.0 kB" in shown
     assert "matches of the benchmark" not in shown
-    assert clear().to_dict() == {"files": 1, "bytes": 1000}
-    assert (benchmark(), mask.exists(), own.exists()) == ([], False, True)
+    assert clear_cache().to_dict() == {"files": 1, "bytes": 1000}
+    assert (measure_benchmark(), mask.exists(), own.exists()) == ([], False, True)
 
 
 def test_made_up_vectors_and_unfinished_builds_are_listed_and_cleared(cache):
@@ -132,25 +140,25 @@ def test_made_up_vectors_and_unfinished_builds_are_listed_and_cleared(cache):
     build.write("sample-0", {"rows": np.zeros(2)})
     own = folder / "bench-scale" / "mine.txt"
     own.write_text("a user's own")
-    assert benchmark() == [BenchmarkFacts("vectors", 1, 160)]
+    assert measure_benchmark() == [BenchmarkFacts("vectors", 1, 160)]
     (build.path / "sample.tfa").mkdir()
     (build.path / "sample.tfa" / "map.json").write_text("{}")
     size = (build.path / "sample-0.safetensors").stat().st_size + 2
-    assert unfinished_builds() == BuildFacts(1, 2, size)
+    assert measure_unfinished_builds() == BuildFacts(1, 2, size)
     shown = CliRunner().invoke(app, ["cache"]).stdout
     assert "vectors of the benchmark: 1 file, 160 bytes" in shown
     assert "1 unfinished build: 2 files" in shown
-    clear(cache)
-    prune(max_bytes=160)
-    prune(older_than=1)
+    clear_cache(cache)
+    prune_cache(max_bytes=160)
+    prune_cache(older_than=1)
     assert build.read("sample-0") is not None  # not left for long
     left = WorkFolder.default("6b" * 32)
     left.write("sample-0", {"rows": np.zeros(2)})
     os.utime(left.path / "sample-0.safetensors", (time.time() - 10 * 86_400,) * 2)
-    assert prune(older_than=5).files == 1
+    assert prune_cache(older_than=5).files == 1
     assert not left.path.exists()
-    assert clear().to_dict() == {"files": 3, "bytes": 160 + size}
-    assert (benchmark(), unfinished_builds(), own.exists()) == ([], BuildFacts(0, 0, 0), True)
+    assert clear_cache().to_dict() == {"files": 3, "bytes": 160 + size}
+    assert (measure_benchmark(), measure_unfinished_builds(), own.exists()) == ([], BuildFacts(0, 0, 0), True)
     assert not build.path.exists()
 
 

@@ -9,7 +9,7 @@ from tfa.base.config import EncoderOptions
 from tfa.base.progress import SilentProgress
 from tfa.errors import BadImage
 from tfa.maps import PlaceMap, place_map
-from tfa.photos.check import NAMED, check_photos
+from tfa.photos.check import MAX_LISTED_PHOTOS, check_photos
 from tfa.photos.images import as_rgb, check_whole
 from tfa.photos.token_cache import TokenCache
 
@@ -68,8 +68,8 @@ def test_a_photo_whose_tokens_are_there_is_not_decoded_again(photos, monkeypatch
 
 
 def test_a_list_of_broken_photos_ends(tmp_path):
-    files = [tmp_path / f"{number}.jpg" for number in range(NAMED + 5)]
+    files = [tmp_path / f"{number}.jpg" for number in range(MAX_LISTED_PHOTOS + 5)]
     with pytest.raises(BadImage, match="25 of 25 photos cannot be used") as told:
         check_photos(files, (), SilentProgress())
     assert told.value.lines[-1] == "… and 5 more"
-    assert len(told.value.lines) == NAMED + 2
+    assert len(told.value.lines) == MAX_LISTED_PHOTOS + 2

@@ -16,9 +16,9 @@ from tests.awkward_photos import KINDS, awkward_photo, forms_of
 from tests.fakes import random_image
 from tfa.errors import BadImage, BadSpec, NoImages
 from tfa.photos import images
-from tfa.photos.as_files import listed, photo_file, photo_paths
-from tfa.photos.given import ALLOWED
+from tfa.photos.as_files import expand_photos, photo_paths, read_photo_file
 from tfa.photos.images import as_rgb, find_images, image_extensions, to_array
+from tfa.photos.photo_source import ALLOWED_PHOTOS
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -166,11 +166,11 @@ PIXELS = np.zeros((4, 6, 3), np.uint8)
     ],
 )
 def test_what_is_no_photo_is_refused_with_advice(given: object, named: str, advice: str) -> None:
-    for take in (as_rgb, photo_file):
+    for take in (as_rgb, read_photo_file):
         with pytest.raises(BadSpec) as refused:
             take(given)  # type: ignore[operator]
         allowed, _, told = str(refused.value).partition(", got ")
-        assert allowed == f"a photo must be {ALLOWED}"
+        assert allowed == f"a photo must be {ALLOWED_PHOTOS}"
         assert told.startswith(named)
         assert advice in told
 
@@ -185,7 +185,7 @@ def test_what_is_no_photo_is_refused_with_advice(given: object, named: str, advi
     ],
 )
 def test_text_that_is_no_file_and_no_bytes_at_all_are_refused(given: str | bytes, message: str) -> None:
-    for take in (as_rgb, photo_file):
+    for take in (as_rgb, read_photo_file):
         with pytest.raises(BadImage, match=message):
             take(given)  # type: ignore[operator]
 
@@ -196,8 +196,13 @@ def test_a_map_takes_files_where_it_names_them_and_photos_in_memory_elsewhere(tm
     for given in (PIXELS, content, [PIXELS], 3):
         with pytest.raises(BadSpec, match=r"got .*save it as a file and give its path"):
             find_images(given)  # type: ignore[arg-type]
-    assert listed(tmp_path) == listed([tmp_path]) == listed(tmp_path / "one.png") == [tmp_path / "one.png"]
-    assert listed(content) == [content]
+    assert (
+        expand_photos(tmp_path)
+        == expand_photos([tmp_path])
+        == expand_photos(tmp_path / "one.png")
+        == [tmp_path / "one.png"]
+    )
+    assert expand_photos(content) == [content]
     with photo_paths([tmp_path, content, PIXELS]) as paths:
         assert paths[0] == tmp_path / "one.png"
         assert paths[1].read_bytes() == content

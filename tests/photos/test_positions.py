@@ -14,7 +14,7 @@ from PIL.TiffImagePlugin import IFDRational
 
 from tfa.errors import BadPositions
 from tfa.photos.find_positions import find_positions
-from tfa.photos.metadata import position_in_photo
+from tfa.photos.metadata import read_embedded_position
 from tfa.photos.positions import Position, position_from_name, read_positions_csv
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -159,7 +159,7 @@ def test_exif_written_by_pillow_comes_back(lat, lon, references):
     exif, file = Image.Exif(), io.BytesIO()
     exif.get_ifd(0x8825).update(gps)
     Image.new("RGB", (2, 2)).save(file, "JPEG", exif=exif)
-    found = position_in_photo(file.getvalue())
+    found = read_embedded_position(file.getvalue())
     if not any(lat + lon):
         assert found is None  # what cameras write without a fix
         return
@@ -183,26 +183,26 @@ def test_exif_written_by_pillow_comes_back(lat, lon, references):
     ],
 )
 def test_incomplete_or_impossible_gps_is_no_position(tmp_path, gps):
-    assert position_in_photo(photo(tmp_path / "a.jpg", gps)) is None
+    assert read_embedded_position(photo(tmp_path / "a.jpg", gps)) is None
 
 
 def test_lower_case_references_and_whole_degrees_are_read(tmp_path):
     path = photo(tmp_path / "a.jpg", {1: "s", 2: (IFDRational(33, 2),), 3: "w", 4: (IFDRational(70), IFDRational(30))})
-    assert position_in_photo(path) == Position(lat=-16.5, lon=-70.5)
+    assert read_embedded_position(path) == Position(lat=-16.5, lon=-70.5)
 
 
 def test_broken_files_have_no_position(tmp_path):
     whole = photo(tmp_path / "a.jpg", {1: "N", 2: angle(52), 3: "E", 4: angle(13)}).read_bytes()
-    assert position_in_photo(tmp_path / "a.jpg") == Position(lat=52.0, lon=13.0)
-    assert position_in_photo(tmp_path / "absent.jpg") is None
-    assert position_in_photo(written(tmp_path / "text.jpg", "no image")) is None
+    assert read_embedded_position(tmp_path / "a.jpg") == Position(lat=52.0, lon=13.0)
+    assert read_embedded_position(tmp_path / "absent.jpg") is None
+    assert read_embedded_position(written(tmp_path / "text.jpg", "no image")) is None
     for cut in range(0, len(whole), 7):  # wherever the file ends, nothing is raised
         (tmp_path / "cut.jpg").write_bytes(whole[:cut])
-        position_in_photo(tmp_path / "cut.jpg")
+        read_embedded_position(tmp_path / "cut.jpg")
     start = whole.index(b"Exif")
     for index in range(start, start + 160):  # whatever byte of the EXIF block is wrong, nothing is raised
         (tmp_path / "bad.jpg").write_bytes(whole[:index] + bytes([whole[index] ^ 0xFF]) + whole[index + 1 :])
-        position_in_photo(tmp_path / "bad.jpg")
+        read_embedded_position(tmp_path / "bad.jpg")
 
 
 # --- which one wins ---

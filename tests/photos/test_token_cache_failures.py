@@ -139,7 +139,7 @@ def test_nothing_left_to_encode_is_an_error(photos: list[Path]) -> None:
 def test_an_image_that_changes_while_being_read_is_not_kept(
     photos: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tfa.photos.token_cache, "sha256_of_file", lambda path: "0" * 64)
+    monkeypatch.setattr(tfa.photos.token_cache, "hash_file", lambda path: "0" * 64)
     with pytest.raises(BadImage, match="changed while it was being read"):
         TokenCache().encode(photos[:1], FakeEncoder())
 

@@ -13,7 +13,7 @@ import pytest
 from tests.photos.test_where_taken import HERE, dji, packet, photo
 from tfa.errors import MissingExtra
 from tfa.photos.find_positions import PositionSources, find_positions
-from tfa.photos.metadata import position_in_photo
+from tfa.photos.metadata import read_embedded_position
 from tfa.photos.orthophoto import cut_tiles
 from tfa.photos.positions import Position
 from tfa.photos.utm import to_degrees, to_metres
@@ -51,10 +51,10 @@ def test_gdal_reads_the_same_of_a_photo(tmp_path):
         for element in ElementTree.fromstring(xmp).iter()
         for name, value in element.attrib.items()
     }
-    found = position_in_photo(path)
+    found = read_embedded_position(path)
     assert found.pair == (drone["GpsLatitude"], drone["GpsLongitude"])
     assert (found.alt, found.heading) == (drone["AbsoluteAltitude"], drone["GimbalYawDegree"] % 360)
-    plain = position_in_photo(photo(tmp_path / "b.jpg", gps={**HERE, 17: 225.0}))
+    plain = read_embedded_position(photo(tmp_path / "b.jpg", gps={**HERE, 17: 225.0}))
     angles = [
         sum(float(part) / 60**power for power, part in enumerate(re.findall(r"[\d.]+", exif[f"EXIF_GPS{name}"])))
         for name in ("Latitude", "Longitude", "ImgDirection")

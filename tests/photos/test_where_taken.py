@@ -13,7 +13,7 @@ from tfa.base.reading import parse_xml
 from tfa.errors import BadPositions
 from tfa.photos.find_positions import PositionSources, find_positions
 from tfa.photos.gpx import read_gpx
-from tfa.photos.metadata import position_in_photo, time_of_photo
+from tfa.photos.metadata import read_embedded_position, read_photo_time
 from tfa.photos.positions import Position, read_positions_csv
 from tfa.photos.utm import to_degrees, to_metres, utm_code
 
@@ -50,15 +50,17 @@ def test_the_xmp_of_a_drone_comes_before_exif_as_attributes_and_as_elements(tmp_
                 "GimbalYawDegree": "-90.0", "FlightYawDegree": "+12"}  # fmt: skip
     elements = "".join(f"<drone-dji:{name}>{value}</drone-dji:{name}>" for name, value in said.items())
     for number, xmp in enumerate((packet(dji(**said)), packet(elements=elements))):
-        found = position_in_photo(photo(tmp_path / f"{number}.jpg", xmp=xmp, gps=HERE))
+        found = read_embedded_position(photo(tmp_path / f"{number}.jpg", xmp=xmp, gps=HERE))
         assert found == Position(lat=22.5, lon=-113.25, alt=80.5, heading=270.0)
 
 
 def test_exif_fills_what_xmp_leaves_out_and_says_height_and_direction(tmp_path):
     gps = {**HERE, 5: b"\1", 6: IFDRational(7, 2), 16: "T", 17: IFDRational(450, 2)}
-    assert position_in_photo(photo(tmp_path / "a.jpg", gps=gps)) == Position(lat=52.5, lon=13.25, alt=-3.5, heading=225)
+    assert read_embedded_position(photo(tmp_path / "a.jpg", gps=gps)) == Position(
+        lat=52.5, lon=13.25, alt=-3.5, heading=225
+    )
     yaw = packet(dji(FlightYawDegree="10", GpsLatitude="0.000000", GpsLongitude="0.0"))
-    found = position_in_photo(photo(tmp_path / "b.jpg", xmp=yaw, gps=gps))
+    found = read_embedded_position(photo(tmp_path / "b.jpg", xmp=yaw, gps=gps))
     assert found == Position(lat=52.5, lon=13.25, alt=-3.5, heading=10.0)
 
 
@@ -74,7 +76,7 @@ def test_an_all_zero_block_and_hostile_xmp_are_no_position(tmp_path):
         ]
     ):  # fmt: skip
         path = tmp_path / f"{number}.png"  # where a packet may be long
-        assert position_in_photo(photo(path, xmp=xmp, gps=nowhere)) is None, number
+        assert read_embedded_position(photo(path, xmp=xmp, gps=nowhere)) is None, number
     with pytest.raises(ValueError, match="nested too deep"):
         parse_xml(b"<a>" * 101 + b"</a>" * 101)
 
@@ -145,7 +147,7 @@ def test_a_track_that_says_nothing_of_the_photos_is_an_error_that_says_why(tmp_p
         find_positions([path], None, PositionSources(gpx=gpx))
     with pytest.raises(BadPositions, match="none of 1 says when it was taken"):
         find_positions([photo(tmp_path / "b.jpg", taken="0000:00:00 00:00:00")], None, PositionSources(gpx=gpx))
-    assert time_of_photo(tmp_path / "absent.jpg") is None
+    assert read_photo_time(tmp_path / "absent.jpg") is None
 
 
 @pytest.mark.parametrize(

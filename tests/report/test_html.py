@@ -9,7 +9,7 @@ from jinja2 import UndefinedError
 from PIL import Image
 
 from tfa.errors import TfaError
-from tfa.report.html import Decision, Table, embedded, render
+from tfa.report.html import Decision, ReportTable, embed_photo, render_template
 
 REPORTS = {"tfa.report": "map.html", "tfa.bench.figures": "figures.html", "tfa.demo": "demo.html"}
 SHARED = {"base.html", "macros.html", "style.css"}
@@ -32,24 +32,24 @@ def test_a_page_escapes_its_texts_and_misses_no_value(tmp_path):
         '{% extends "base.html" %}{% import "macros.html" as macros %}'
         "{% block body %}{{ macros.decisions(decisions) }}{% endblock %}"
     )
-    page = render(template, title="<b>", intro=["a & b"], decisions=[Decision("<i>", '"', "</dd>")])
+    page = render_template(template, title="<b>", intro=["a & b"], decisions=[Decision("<i>", '"', "</dd>")])
     assert "<title>&lt;b&gt;</title>" in page
     assert "<p>a &amp; b</p>" in page
     assert "<dt>&lt;i&gt;: <b>&#34;</b></dt><dd>&lt;/dd&gt;</dd>" in page
     assert "prefers-color-scheme: dark" in page
     with pytest.raises(UndefinedError):
-        render(template, title="t", intro=[])
+        render_template(template, title="t", intro=[])
 
 
 def test_pictures_are_embedded_as_files_or_as_jpeg(tmp_path):
     Image.new("RGBA", (4, 3), "#336699").save(tmp_path / "a.png")
-    assert embedded(tmp_path / "a.png").startswith("data:image/png;base64,iVBOR")
+    assert embed_photo(tmp_path / "a.png").startswith("data:image/png;base64,iVBOR")
     with Image.open(tmp_path / "a.png") as picture:
-        assert embedded(picture).startswith("data:image/jpeg;base64,/9j/")
+        assert embed_photo(picture).startswith("data:image/jpeg;base64,/9j/")
     for name, message in (("b.png", "is missing"), ("c.svg", "must end in")):
         with pytest.raises(TfaError, match=message):
-            embedded(Path(tmp_path / name))
+            embed_photo(Path(tmp_path / name))
 
 
 def test_a_table_without_rows_has_no_columns():
-    assert Table([]).columns == []
+    assert ReportTable([]).columns == []

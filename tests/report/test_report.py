@@ -17,14 +17,14 @@ from tfa.base.config import HeadSpec
 from tfa.base.sentences import EXPECTED_RECALL, HUB, LEAST_RECOGNISED, NEAR_DUPLICATE, SURE, VERIFICATION, WITHIN_NOISE
 from tfa.maps import PlaceMap
 from tfa.pipeline import fit
-from tfa.report.advice import advice_of
-from tfa.report.collect import heads_of, report_of
-from tfa.report.evidence import evidence_of, spectrum_of
-from tfa.report.headline import headline_of
-from tfa.report.neighbours import Resemblance, hubs_of, lonely_of, near_duplicates, resemblance
+from tfa.report.advice import give_advice
+from tfa.report.collect import collect_report, list_heads
+from tfa.report.evidence import collect_evidence, describe_spectrum
+from tfa.report.headline import write_headline
+from tfa.report.neighbours import Resemblance, find_hubs, find_lonely, group_near_duplicates, measure_resemblance
 from tfa.report.page import write_report
 from tfa.report.plots import Axis, bars, curves, scatter
-from tfa.report.similarity import similarity_of
+from tfa.report.similarity import sample_similarity
 
 
 def made(first, best=None, alike=(), images=None) -> Resemblance:
@@ -40,7 +40,7 @@ def made(first, best=None, alike=(), images=None) -> Resemblance:
 def test_resemblance_is_that_of_the_compiled_vectors(seed):
     scorer = fit(world(30, seed=seed), HeadSpec(words=6)).scorer(0)
     alive = np.delete(np.arange(30), [4, 9])
-    found = resemblance(scorer, alive)
+    found = measure_resemblance(scorer, alive)
     psi = scorer.compile().database[alive].astype(float)
     centred = psi - psi.mean(axis=0)
     unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
@@ -55,12 +55,12 @@ def test_resemblance_is_that_of_the_compiled_vectors(seed):
 
 def test_copies_of_a_photo_hide_each_other_and_are_near_duplicates(town):
     scorer = town.state.head.scorer
-    found = resemblance(scorer, town.rows)
+    found = measure_resemblance(scorer, town.rows)
     names = [Path(record.path).stem for record in town.images]
     one, copy = names.index("05"), names.index("05copy")
     assert copy not in found.first[one]
     assert one not in found.first[copy]
-    groups = [[names[i] for i in group] for group in near_duplicates(found)]
+    groups = [[names[i] for i in group] for group in group_near_duplicates(found)]
     assert ["03", "03a", "03b"] in groups
     assert ["05", "05copy"] in groups
     assert len(groups) == 2
@@ -68,7 +68,7 @@ def test_copies_of_a_photo_hide_each_other_and_are_near_duplicates(town):
 
 def test_a_large_map_asks_evenly_spaced_images():
     scorer = fit(world(30), HeadSpec(words=6)).scorer(0)
-    found = resemblance(scorer, np.arange(30), most=7)
+    found = measure_resemblance(scorer, np.arange(30), most=7)
     assert found.queries.tolist() == [0, 5, 10, 14, 19, 24, 29]
     assert found.first.shape == (7, 5)
 
@@ -78,40 +78,40 @@ def test_images_that_are_all_alike_have_no_cosine():
 
     one = world(1)
     tokens = Tokens(np.repeat(np.asarray(one.patches), 4, axis=0), np.repeat(one.cls, 4, axis=0))
-    found = resemblance(fit(tokens, HeadSpec(words=4)).scorer(0), np.arange(4))
-    assert near_duplicates(found) == [[0, 1, 2, 3]]
+    found = measure_resemblance(fit(tokens, HeadSpec(words=4)).scorer(0), np.arange(4))
+    assert group_near_duplicates(found) == [[0, 1, 2, 3]]
     assert (found.first == -1).all()
-    assert lonely_of(found) == []
-    assert hubs_of(found) == []
+    assert find_lonely(found) == []
+    assert find_hubs(found) == []
 
 
 def test_groups_are_led_and_do_not_chain():
     chain = [(0, 1), (1, 2), (2, 3)]
-    assert near_duplicates(made([[0]] * 5, alike=chain)) == [[0, 1], [2, 3]]
-    assert near_duplicates(made([[0]] * 5)) == []
+    assert group_near_duplicates(made([[0]] * 5, alike=chain)) == [[0, 1], [2, 3]]
+    assert group_near_duplicates(made([[0]] * 5)) == []
 
 
 def test_a_hub_is_returned_far_more_often_than_is_usual():
     first = [[9, (i + 1) % 40, (i + 2) % 40, (i + 3) % 40, (i + 4) % 40] for i in range(40)]
-    assert [image for image, _ in hubs_of(made(first))] == [9]
-    assert hubs_of(made(first))[0][1] == 44
-    assert hubs_of(made([[1], [0]])) == []
+    assert [image for image, _ in find_hubs(made(first))] == [9]
+    assert find_hubs(made(first))[0][1] == 44
+    assert find_hubs(made([[1], [0]])) == []
 
 
 def test_a_lonely_image_is_unlike_all_and_nobodys_answer():
     first = [[(i + 1) % 19] for i in range(20)]  # nobody returns image 19
     best = np.r_[np.linspace(0.8, 0.9, 19), 0.2]
-    assert lonely_of(made(first, best)) == [(19, pytest.approx(0.2))]
-    assert lonely_of(made([[19]] * 20, best)) == []
-    assert lonely_of(made(np.zeros((0, 5), int), [])) == []
+    assert find_lonely(made(first, best)) == [(19, pytest.approx(0.2))]
+    assert find_lonely(made([[19]] * 20, best)) == []
+    assert find_lonely(made(np.zeros((0, 5), int), [])) == []
 
 
 # --- evidence ----------------------------------------------------------------------------------------------------
 
 
 def test_the_evidence_of_a_map_survives_the_disk(town):
-    told = evidence_of(town)
-    again = evidence_of(PlaceMap.load(town.path))
+    told = collect_evidence(town)
+    again = collect_evidence(PlaceMap.load(town.path))
     assert json.loads(json.dumps(told)) == json.loads(json.dumps(again))
     chosen = {one["name"] for one in told["candidates"] if one["chosen"]}
     made_ = told["decisions"]
@@ -131,20 +131,20 @@ def test_the_spectrum_is_null_where_the_head_has_none(carrier):
     decisions = dataclasses.replace(fitted.decisions, carrier=carrier, c=0.5, beta=0.4)
     head = assemble(fitted, decisions, fitted.evidence, backend_for("cpu"))
     scorer = head.scorer(0)
-    spectrum = spectrum_of(scorer)
+    spectrum = describe_spectrum(scorer)
     assert (spectrum is None) == (carrier == "original")
     if spectrum is not None:
         assert spectrum["gamma"] == 0.5
         assert spectrum["eigenvalues"] == sorted(spectrum["eigenvalues"], reverse=True)
     alive = np.arange(len(tokens))
-    pairs = similarity_of(scorer, alive, most=40)
+    pairs = sample_similarity(scorer, alive, most=40)
     psi = scorer.compile().database
     near = np.linspace(0, 22, 20).round().astype(int)  # half of the pairs: an image and the next
     expected = (psi[near] * psi[near + 1]).sum(axis=1)
     np.testing.assert_allclose(pairs["final"][:20], expected, atol=1e-5)
     if carrier == "original" and not decisions.admit_cls:
         assert pairs["final"] == pytest.approx(pairs["original"], abs=1e-5)
-    assert similarity_of(scorer, alive[:1]) is None
+    assert sample_similarity(scorer, alive[:1]) is None
 
 
 # --- advice ------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ WELL = {
 
 
 def told(facts, *rest):
-    return [one.sentence for one in advice_of(facts, *rest)]
+    return [one.sentence for one in give_advice(facts, *rest)]
 
 
 def test_a_map_that_is_well_gets_no_advice():
@@ -184,12 +184,12 @@ def test_every_trouble_is_told_with_its_command():
 def test_a_headline_says_how_many_how_well_and_what_to_do():
     facts = {**WELL, "answers": {"calibration": "night"}}
     recall = [{"calibration": "night", "share": 0.905}, {"calibration": "day", "share": 0.5}]
-    assert headline_of(facts, [1, 2, 3], recall, []) == "100 photos, 3 near-duplicate groups, expected recall 90 %"
+    assert write_headline(facts, [1, 2, 3], recall, []) == "100 photos, 3 near-duplicate groups, expected recall 90 %"
     few = {**facts, "images": 1, "calibrations": [{**WELL["calibrations"][0], "calibration": {"used": 8}}]}
-    said = headline_of(few, [], [*recall, {"calibration": None, "share": 0.2}], advice_of(few, [], [], []))
+    said = write_headline(few, [], [*recall, {"calibration": None, "share": 0.2}], give_advice(few, [], [], []))
     assert said == "1 photo, no near duplicates, expected recall 20 %, calibrate for night with more photos"
     facts["answers"]["calibration"] = None
-    assert "expected recall not known" in headline_of(facts, [1], recall, [])
+    assert "expected recall not known" in write_headline(facts, [1], recall, [])
 
 
 # --- page --------------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Checker(HTMLParser):
 
 
 def test_the_page_is_one_file_that_needs_no_other(town, tmp_path):
-    report = report_of(town)
+    report = collect_report(town)
     json.dumps(report, allow_nan=False)
     write_report(tmp_path / "report.html", report)
     text = (tmp_path / "report.html").read_text("utf-8")
@@ -246,8 +246,8 @@ def test_what_answers_stands_first_and_the_least_recognised_beside_their_hits(to
     for place in range(8):
         photo(camera / f"{place}.png", place, 90 + place, 0.3)
     calibrated.calibrate(camera, "night")
-    report = report_of(calibrated, calibrated.query_many(camera, k=1))
-    assert [head["title"] for head in heads_of(report["map"])] == ["Calibration night", "Without a calibration"]
+    report = collect_report(calibrated, calibrated.query_many(camera, k=1))
+    assert [head["title"] for head in list_heads(report["map"])] == ["Calibration night", "Without a calibration"]
     assert report["evidence"]["calibration"] == "night"
     assert report["evidence"]["decided"] == report["map"]["calibrations"][0]["decided"]
     assert sum(one["chosen"] for one in report["evidence"]["candidates"]) == 1
@@ -263,7 +263,7 @@ def test_what_answers_stands_first_and_the_least_recognised_beside_their_hits(to
 
 
 def test_names_are_escaped_and_missing_photos_are_named(town, tmp_path):
-    report = report_of(town)
+    report = collect_report(town)
     evil = {"id": 1, "image": "<script>.png", "path": str(tmp_path / "absent.png"), "returned_by": 9}
     report = {**report, "hubs": [evil], "lonely": [], "duplicates": [], "advice": []}
     write_report(tmp_path / "report.html", report)

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.service.conftest import add, ask, picture
-from tfa.photos.untrusted import TooManyPixels, decoded
+from tfa.photos.untrusted import TooManyPixels, decode_untrusted
 from tfa.service.middleware import BodyLimit
 from tfa.service.problems import Refused
 from tfa.service.settings import ServiceSettings
@@ -37,7 +37,7 @@ def test_pixels_are_counted_before_they_are_decoded(serve, monkeypatch, size):
     answer = ask(serve(max_pixels=1_000_000), bomb(*size))
     monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("it was decoded"))
     with pytest.raises(TooManyPixels, match="1,000,000 allowed"):
-        decoded(bomb(*size), "bomb.png", 1_000_000)
+        decode_untrusted(bomb(*size), "bomb.png", 1_000_000)
     assert answer.status_code == 413
     assert "too many pixels" in answer.json()["error"]
     assert "1,000,000 allowed" in answer.json()["error"]

@@ -8,7 +8,7 @@ from tfa import pipeline
 from tfa.base.tokens import Tokens
 from tfa.errors import FewPhotos
 from tfa.method.controllers.decisions import JudgedDecisions
-from tfa.method.controllers.judged import cross_fitted_answers, in_words, judged, reason_of
+from tfa.method.controllers.judged import choose_judged, cross_fitted_answers, describe_judged, explain_judgment
 from tfa.method.evidence.rows import NO_ANSWER
 from tfa.reference import second_order as reference
 from tfa.verification.judge import OTHERS, compute_evidence_roots
@@ -28,23 +28,23 @@ def test_the_incumbent_stays_unless_a_challenger_is_clearly_ahead():
     noise -= noise.mean()
     error = noise.std(ddof=1) / np.sqrt(50)
     roots = {"a": incumbent, "b": incumbent + noise + 1.9 * error}
-    winner, seen = judged(roots, "a", margin=2.0)
+    winner, seen = choose_judged(roots, "a", margin=2.0)
     assert winner == "a"
     assert seen["b"].difference == pytest.approx(1.9 * error)
     assert seen["b"].difference_error == pytest.approx(error)
-    assert judged({**roots, "c": incumbent + noise + 2.1 * error}, "a", margin=2.0)[0] == "c"
+    assert choose_judged({**roots, "c": incumbent + noise + 2.1 * error}, "a", margin=2.0)[0] == "c"
     # at one standard error the rule is the plain one
-    assert judged(roots, "a", margin=1.0)[0] == "b"
+    assert choose_judged(roots, "a", margin=1.0)[0] == "b"
     assert reference.judged_winner(list(roots.values())) == 1
 
 
 def test_of_equal_challengers_the_earlier_wins_and_missing_answers_do_not_count():
     incumbent = np.array([1.0, 1.2, np.nan, 1.1])
     better = np.array([2.0, 2.2, 9.0, 2.1])
-    winner, seen = judged({"a": incumbent, "b": better, "c": better.copy()}, "a", margin=1.0)
+    winner, seen = choose_judged({"a": incumbent, "b": better, "c": better.copy()}, "a", margin=1.0)
     assert winner == "b"
     assert seen["b"].value == pytest.approx(2.1)  # the third photo counts for none
-    nothing, seen = judged({"a": np.full(3, np.nan), "b": np.ones(3)}, "a", margin=1.0)
+    nothing, seen = choose_judged({"a": np.full(3, np.nan), "b": np.ones(3)}, "a", margin=1.0)
     assert (nothing, seen["b"].value) == ("a", 0.0)
 
 
@@ -98,11 +98,11 @@ def test_cross_fitted_answers_learn_from_the_other_half():
 
 def test_the_reason_says_it_in_words():
     head = JudgedDecisions(representation="second_order", carrier="partial", centring=True)
-    assert in_words(head) == "second-order, partial whitening, centred on the target photos"
+    assert describe_judged(head) == "second-order, partial whitening, centred on the target photos"
     other = JudgedDecisions(representation="soft", carrier="original")
-    assert in_words(other) == "soft residuals, no whitening"
-    _, seen = judged({head.name: np.array([1.0, 3.0]), other.name: np.array([1.0, 1.0])}, head.name, 1.0)
-    words = reason_of(head, seen, head.name, "2 photos")
+    assert describe_judged(other) == "soft residuals, no whitening"
+    _, seen = choose_judged({head.name: np.array([1.0, 3.0]), other.name: np.array([1.0, 1.0])}, head.name, 1.0)
+    words = explain_judgment(head, seen, head.name, "2 photos")
     assert words.endswith("its first answers share 2.00 ± 1.00 of evidence with 2 photos, the next best 1.00")
 
 
@@ -119,8 +119,10 @@ def test_a_judged_head_names_every_candidate():
 
 
 def test_a_residual_challenger_that_wins_is_fitted_whole(monkeypatch):
-    monkeypatch.setattr("tfa.verification.judged_head.judged", lambda roots, *_: ("soft/partial", dict.fromkeys(roots)))
-    monkeypatch.setattr("tfa.verification.judged_head.reason_of", lambda *_: "because")
+    monkeypatch.setattr(
+        "tfa.verification.judged_head.choose_judged", lambda roots, *_: ("soft/partial", dict.fromkeys(roots))
+    )
+    monkeypatch.setattr("tfa.verification.judged_head.explain_judgment", lambda *_: "because")
     database = on_grid(world(12))
     head = pipeline.fit_judged(database)
     assert (head.decisions.representation, head.decisions.carrier) == ("soft", "partial")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfa.base.backend import l2
+from tfa.base.backend import l2_normalize
 from tfa.verification import compaction, matching
 from tfa.verification.compaction import Compaction, fit_compaction, quantize_rows, restore_rows
 from tfa.verification.matching import (
@@ -21,7 +21,7 @@ GRID = (8, 9)
 
 
 def unit(*shape, seed=0):
-    return l2(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+    return l2_normalize(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
 # --- compaction --------------------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ def unit(*shape, seed=0):
 
 def test_compaction_keeps_the_largest_directions_and_whitens_them_partly():
     rng = np.random.default_rng(0)
-    patches = l2(rng.normal(size=(4000, 6)) * np.array([5, 4, 3, 0.1, 0.1, 0.1]))
+    patches = l2_normalize(rng.normal(size=(4000, 6)) * np.array([5, 4, 3, 0.1, 0.1, 0.1]))
     compaction = fit_compaction(patches, 3)
     assert compaction.dimensions == 3
     projected = (patches - patches.mean(axis=0)) @ compaction.projection
@@ -42,9 +42,9 @@ def test_compaction_keeps_the_largest_directions_and_whitens_them_partly():
 
 
 def test_compaction_has_no_more_directions_than_the_patches():
-    flat = l2(np.random.default_rng(0).normal(size=(50, 2)) @ np.random.default_rng(1).normal(size=(2, 7)))
+    flat = l2_normalize(np.random.default_rng(0).normal(size=(50, 2)) @ np.random.default_rng(1).normal(size=(2, 7)))
     assert fit_compaction(flat, 128).dimensions == 2
-    alike = np.tile(l2(np.ones((1, 5))), (9, 1))
+    alike = np.tile(l2_normalize(np.ones((1, 5))), (9, 1))
     compaction = fit_compaction(alike, 4)
     assert compaction.dimensions == 1
     assert np.isfinite(compaction.compact(alike)).all()
@@ -54,9 +54,11 @@ def test_rounding_moves_an_entry_by_less_than_a_level():
     rows = unit(40, 128)
     levels = quantize_rows(rows)
     assert levels.dtype == np.int8
-    assert (np.abs(levels).max(axis=1) == compaction._LEVELS).all()
+    assert (np.abs(levels).max(axis=1) == compaction._INT8_LEVELS).all()
     largest = np.abs(rows).max(axis=1, keepdims=True)
-    assert (np.abs(levels * (largest / compaction._LEVELS) - rows) <= 0.501 * largest / compaction._LEVELS).all()
+    assert (
+        np.abs(levels * (largest / compaction._INT8_LEVELS) - rows) <= 0.501 * largest / compaction._INT8_LEVELS
+    ).all()
     np.testing.assert_allclose(np.linalg.norm(restore_rows(levels), axis=1), 1, atol=1e-6)
     assert ((restore_rows(levels) * rows).sum(axis=1) > 0.9995).all()
     assert not restore_rows(quantize_rows(np.zeros((1, 3)))).any()  # a patch without direction has none afterwards

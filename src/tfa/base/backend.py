@@ -58,7 +58,7 @@ def to_numpy(array: Array) -> np.ndarray:
     return array.detach().cpu().numpy() if hasattr(array, "detach") else np.asarray(array)
 
 
-def l2(x: Array) -> Array:
+def l2_normalize(x: Array) -> Array:
     """Unit vectors along the last axis; L2(0) = 0."""
     xp = array_namespace(x)
     norm = xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True))

@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from tfa.errors import BadSpec
 
 
-def described(
+def option(
     default: Any,
     help: str,
     *,
@@ -71,13 +71,13 @@ class Spec:
 class HeadSpec(Spec):
     """What a head is fitted with. The defaults are the method's, with our declared choices."""
 
-    words: int = described(64, "visual words K of each vocabulary", low=1)
-    temperature: float = described(0.01, "softmax temperature τ of the soft assignment", low=1e-6)
-    max_patches: int = described(300_000, "database patches the vocabularies are fitted on", low=1)
-    max_rank: int = described(4096, "principal directions kept at most", low=1)
-    max_pca: int = described(10_000, "largest database whose PCA uses every image", low=2)
-    pca_sample: int = described(5000, "images the PCA is fitted on above max_pca", low=2)
-    max_pseudo: int = described(5000, "database images used as pseudo queries at most", low=2)
+    words: int = option(64, "visual words K of each vocabulary", low=1)
+    temperature: float = option(0.01, "softmax temperature τ of the soft assignment", low=1e-6)
+    max_patches: int = option(300_000, "database patches the vocabularies are fitted on", low=1)
+    max_rank: int = option(4096, "principal directions kept at most", low=1)
+    max_pca: int = option(10_000, "largest database whose PCA uses every image", low=2)
+    pca_sample: int = option(5000, "images the PCA is fitted on above max_pca", low=2)
+    max_pseudo: int = option(5000, "database images used as pseudo queries at most", low=2)
 
     @classmethod
     def paper(cls) -> HeadSpec:
@@ -89,66 +89,66 @@ class HeadSpec(Spec):
 class CalibrationSpec(Spec):
     """How many photos a calibration is made of."""
 
-    budget: int = described(64, "photos to use at most; of more, so many are drawn", low=2)
-    fewest: int = described(2, "photos below which a calibration is refused", low=2)
-    few: int = described(8, "photos below which a calibration decides little, and says so", low=2)
-    score_from: int = described(16, "photos from which scores are calibrated too, unless the caller decides", low=2)
+    budget: int = option(64, "photos to use at most; of more, so many are drawn", low=2)
+    fewest: int = option(2, "photos below which a calibration is refused", low=2)
+    few: int = option(8, "photos below which a calibration decides little, and says so", low=2)
+    score_from: int = option(16, "photos from which scores are calibrated too, unless the caller decides", low=2)
 
 
 AUTO: Literal["auto"] = "auto"
 Candidates = int | Literal["auto"]
 ONLY_SURE: Literal["sure"] = "sure"
-LeastConfidence = float | Literal["sure"]  # below which no hit is given; "sure" asks for sure answers alone
-PATCHES = ("full", "small")
+MinConfidence = float | Literal["sure"]  # below which no hit is given; "sure" asks for sure answers alone
+_PATCHES = ("full", "small")
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifySpec(Spec):
     """How a map is verified (ours, beyond the paper)."""
 
-    candidates: Candidates = described(  # noqa: RUF009  # a field, as the others are
+    candidates: Candidates = option(  # noqa: RUF009  # a field, as the others are
         AUTO,
         "images of the head's ranking that are verified: a number, or auto, as many as pay: 10 to 100 for each photo",
         low=1, choices=(AUTO,), kinds=(int, str),
     )  # fmt: skip
-    patches: str = described(
+    patches: str = option(
         "full",
         "full: a byte for each number kept of a patch, 67,712 bytes for 23 × 23 patches; small: two bits for each of "
         "at most 120 numbers, 15,870 bytes",
-        choices=PATCHES,
+        choices=_PATCHES,
     )
-    dimensions: int = described(128, "numbers kept of a patch at most", low=1)
-    max_patches: int = described(100_000, "database patches the compaction is fitted on", low=1)
-    max_pseudo: int = described(256, "pseudo queries that decide whether verification is used", low=1)
+    dimensions: int = option(128, "numbers kept of a patch at most", low=1)
+    max_patches: int = option(100_000, "database patches the compaction is fitted on", low=1)
+    max_pseudo: int = option(256, "pseudo queries that decide whether verification is used", low=1)
 
 
 STORAGES = ("float16", "float32", "int7")
-HEADS = ("judged", "second-order", "paper")
+HEAD_KINDS = ("judged", "second-order", "paper")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MapSpec(Spec):
     """Which head a map has, and what it keeps of it and of its photos."""
 
-    head: str = described(
+    head: str = option(
         "judged",
         "judged: of several heads the one whose answers bear most evidence; second-order: one of these, of the given "
         "carrier (both ours); paper: the paper's",
-        choices=HEADS,
+        choices=HEAD_KINDS,
     )
-    carrier: str = described(
+    carrier: str = option(
         "partial",
         "of a second-order head: original, partial, adaptive, blend, tempered or full",
         choices=("original", "partial", "adaptive", "blend", "tempered", "full"),
     )
-    storage: str = described(
+    storage: str = option(
         "int7", "float16, float32, or int7: a quarter of float32 and the fastest to query (ours)", choices=STORAGES
     )
-    ensemble: bool = described(False, "keep all three replicas: three times the size, steadier answers")
-    verify: bool | VerifySpec = described(  # noqa: RUF009  # a field, as the others are
+    ensemble: bool = option(False, "keep all three replicas: three times the size, steadier answers")
+    verify: bool | VerifySpec = option(  # noqa: RUF009  # a field, as the others are
         True, "keep what verifying answers needs, and decide whether it is used (ours)", kinds=(bool, VerifySpec)
     )
-    dims: int | None = described(
+    dims: int | None = option(
         None,
         "numbers of an image that are searched, a byte each; the best 100 are scored again with all of them (ours). "
         "None: all numbers are searched",

@@ -1,10 +1,10 @@
-"""What other distributions bring: objects by name, under the entry points `tfa.encoders`, `tfa.engines`, `tfa.heads`
+"""Plugins of other distributions: objects by name, under the entry points `tfa.encoders`, `tfa.engines`, `tfa.heads`
 and `tfa.layouts`.
 
     [project.entry-points."tfa.heads"]
     brightness = "my_package.heads:BRIGHTNESS"
 
-Names are known without an import; an object is imported when it is used.
+Listing names imports nothing; an object is imported when it is used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from tfa.errors import BadPlugin
 
-GROUPS = ("tfa.encoders", "tfa.engines", "tfa.heads", "tfa.layouts")
+_GROUPS = ("tfa.encoders", "tfa.engines", "tfa.heads", "tfa.layouts")
 
 
 def plugin_names(group: str, taken: Collection[str] = ()) -> list[str]:
@@ -32,28 +32,28 @@ def load_plugin(group: str, name: str, taken: Collection[str] = ()) -> Any | Non
         return entry.load()
     except Exception as error:  # whatever another package raises while it is imported
         raise BadPlugin(
-            f"{name!r} of {group} cannot be loaded from {source_of(entry)} ({entry.value}): "
+            f"{name!r} of {group} cannot be loaded from {_describe_source(entry)} ({entry.value}): "
             f"{type(error).__name__}: {error}; update or uninstall that distribution"
         ) from error
 
 
 def plugin_source(group: str, name: str) -> str:
     """The distribution that brings a name, and its version."""
-    return source_of(_plugins(group, ())[name])
+    return _describe_source(_plugins(group, ())[name])
 
 
-def source_of(entry: EntryPoint) -> str:
+def _describe_source(entry: EntryPoint) -> str:
     return "an unnamed distribution" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
 
 
 def _plugins(group: str, taken: Collection[str]) -> dict[str, EntryPoint]:
-    assert group in GROUPS, f"{group} is not a group of this package"
-    known: dict[str, EntryPoint] = {}
+    assert group in _GROUPS, f"{group} is not a group of this package"
+    plugins: dict[str, EntryPoint] = {}
     for entry in entry_points(group=group):
-        other = source_of(known[entry.name]) if entry.name in known else "this package" if entry.name in taken else None
+        other = "this package" if entry.name in taken else None
+        other = _describe_source(plugins[entry.name]) if entry.name in plugins else other
         if other is not None:
-            raise BadPlugin(
-                f"{source_of(entry)} and {other} both bring {entry.name!r} to {group}; uninstall one or rename it"
-            )
-        known[entry.name] = entry
-    return known
+            source = _describe_source(entry)
+            raise BadPlugin(f"{source} and {other} both bring {entry.name!r} to {group}; uninstall one or rename it")
+        plugins[entry.name] = entry
+    return plugins

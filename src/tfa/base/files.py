@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tfa.base.held import hold
+from tfa.base.locks import hold
 from tfa.base.open_folder import OpenFolder
 from tfa.base.reading import parse_json, read_json
 from tfa.errors import TfaError, from_os_error
@@ -35,7 +35,7 @@ class BadFile(TfaError):
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenFile:
     """What a file consists of."""
 
     bytes: int
@@ -44,12 +44,12 @@ class Written:
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` on a temporary neighbour of `path`, sync it, and rename it into place."""
-    _replaced(path, None, lambda temporary, _: write(temporary))
+    _replace(path, None, lambda temporary, _: write(temporary))
 
 
-def _replaced(path: Path, folder: OpenFolder | None, write: Callable[[Path, int], _Result]) -> _Result:
+def _replace(path: Path, folder: OpenFolder | None, write: Callable[[Path, int], _Result]) -> _Result:
     """The same in a folder that is open already, or else in that of `path`; `write` is given the open file too."""
-    with saying_what_ran_out(path), contextlib.ExitStack() as stack:
+    with explain_disk_errors(path), contextlib.ExitStack() as stack:
         if folder is None:
             make_folder(path.parent)
             folder = stack.enter_context(OpenFolder(path.parent))
@@ -72,7 +72,7 @@ def _replaced(path: Path, folder: OpenFolder | None, write: Callable[[Path, int]
 
 
 @contextlib.contextmanager
-def saying_what_ran_out(path: Path) -> Iterator[None]:
+def explain_disk_errors(path: Path) -> Iterator[None]:
     """A full disk, no memory or no open files while `path` is written are errors of ours, which name it."""
     try:
         yield
@@ -97,7 +97,7 @@ def sync_folder(folder: Path) -> None:
         opened.sync()
 
 
-def write_json(path: Path, value: Any, folder: OpenFolder | None = None) -> Written:
+def write_json(path: Path, value: Any, folder: OpenFolder | None = None) -> WrittenFile:
     """Write JSON atomically; with `folder`, into that one, which `path` named when it was opened."""
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     # A file name that is not UTF-8 has lone surrogates, which only an escape can carry: \\udcff is that of JSON too.
@@ -139,7 +139,7 @@ def write_tensors(
     tensors: Mapping[str, np.ndarray],
     metadata: Mapping[str, str] | None = None,
     folder: OpenFolder | None = None,
-) -> Written:
+) -> WrittenFile:
     """Write a safetensors file as `write_json` writes, tensor by tensor, in the order of the safetensors library.
 
     The library itself copies every tensor first, and says of a full disk that it could not serialise.
@@ -161,17 +161,17 @@ def write_tensors(
     return _write_parts(path, chain([first], parts), folder)
 
 
-def _write_parts(path: Path, parts: Iterable[bytes | memoryview], folder: OpenFolder | None = None) -> Written:
-    def write(_: Path, handle: int) -> Written:
+def _write_parts(path: Path, parts: Iterable[bytes | memoryview], folder: OpenFolder | None = None) -> WrittenFile:
+    def write(_: Path, handle: int) -> WrittenFile:
         size, digest = 0, hashlib.sha256()
         with open(handle, "wb", closefd=False) as file:
             for part in parts:
                 file.write(part)
                 digest.update(part)
                 size += memoryview(part).nbytes
-        return Written(size, digest.hexdigest())
+        return WrittenFile(size, digest.hexdigest())
 
-    return _replaced(path, folder, write)
+    return _replace(path, folder, write)
 
 
 def read_tensor_header(path: Path) -> tuple[dict[str, Any], dict[str, str], int]:
@@ -229,12 +229,12 @@ def map_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     return arrays, metadata
 
 
-def sha256_of_file(path: Path) -> str:
+def hash_file(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def sha256_of_json(value: Any) -> str:
+def hash_json(value: Any) -> str:
     """Digest of a JSON value that does not depend on key order or white space."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()  # of any name a file can have

@@ -6,7 +6,7 @@ import numpy as np
 
 # What float16 calls infinite or not a number comes out of `widen` as this or more.
 NOT_FINITE = 2.0**16
-BLOCK = 1 << 17  # numbers: three passes over so many stay in the cache
+_BLOCK = 1 << 17  # numbers: three passes over so many stay in the cache
 
 
 def widen(numbers: np.ndarray, out: np.ndarray) -> None:
@@ -19,7 +19,7 @@ def widen(numbers: np.ndarray, out: np.ndarray) -> None:
         np.copyto(out, numbers, casting="same_kind")
         return
     halves, bits = numbers.view(np.int16), out.view(np.int32)
-    step = max(1, BLOCK // max(1, halves[:1].size))
+    step = max(1, _BLOCK // max(1, halves[:1].size))
     for low in range(0, len(halves), step):
         block = bits[low : low + step]
         np.left_shift(halves[low : low + step], 13, out=block, dtype=np.int32)
@@ -28,7 +28,7 @@ def widen(numbers: np.ndarray, out: np.ndarray) -> None:
         np.multiply(wide, np.float32(2.0**112), out=wide)
 
 
-def widened(numbers: np.ndarray) -> np.ndarray:
+def to_float32(numbers: np.ndarray) -> np.ndarray:
     """`numbers` in float32: as they are if they are that already, else a copy."""
     if numbers.dtype == np.float32:
         return numbers

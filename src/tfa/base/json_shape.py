@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Check = Callable[[Any, str], None]  # a value, and where it stands
-LARGEST = 2**63 - 1
-SHOWN = 60  # characters of a value that an error repeats
+_LARGEST = 2**63 - 1
+_SHOWN = 60  # characters of a value that an error repeats
 
 
 class BadShape(ValueError):
@@ -18,19 +18,19 @@ class BadShape(ValueError):
 
 def refuse(value: Any, where: str, allowed: str) -> BadShape:
     shown = repr(value)
-    shown = shown if len(shown) <= SHOWN else shown[:SHOWN] + "…"
+    shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "…"
     return BadShape(f"{where} is {shown}, must be {allowed}")
 
 
-def integer(low: int = 0, high: int = LARGEST) -> Check:
+def integer(low: int = 0, high: int = _LARGEST) -> Check:
     def check(value: Any, where: str) -> None:
         if type(value) is not int or not low <= value <= high:
-            raise refuse(value, where, f"a whole number of {low} to {high}" if high < LARGEST else f"{low} or more")
+            raise refuse(value, where, f"a whole number of {low} to {high}" if high < _LARGEST else f"{low} or more")
 
     return check
 
 
-def number(low: float = -1e18, high: float = 1e18) -> Check:
+def finite_number(low: float = -1e18, high: float = 1e18) -> Check:
     """A finite number; without limits of its own one that can be squared."""
 
     def check(value: Any, where: str) -> None:
@@ -83,7 +83,7 @@ def either(*checks: Check) -> Check:
     return check
 
 
-def listed(check: Check, low: int = 0, high: int | None = None) -> Check:
+def list_of(check: Check, low: int = 0, high: int | None = None) -> Check:
     def checked(value: Any, where: str) -> None:
         if type(value) is not list or len(value) < low or (high is not None and len(value) > high):
             most = "or more" if high is None else f"to {high}"
@@ -94,7 +94,7 @@ def listed(check: Check, low: int = 0, high: int | None = None) -> Check:
     return checked
 
 
-def named(check: Check, names: str | None = None) -> Check:
+def mapping_of(check: Check, names: str | None = None) -> Check:
     """An object whose fields may have any name, or names like `names`."""
 
     def checked(value: Any, where: str) -> None:
@@ -108,21 +108,21 @@ def named(check: Check, names: str | None = None) -> Check:
 
 
 def fields(
-    wanted: Mapping[str, Check], optional: Mapping[str, Check] | None = None, others: Check | None = None
+    required: Mapping[str, Check], optional: Mapping[str, Check] | None = None, others: Check | None = None
 ) -> Check:
     """An object with these fields and no others, unless `others` says what they may hold."""
-    known = {**wanted, **(optional or {})}
+    allowed = {**required, **(optional or {})}
 
     def checked(value: Any, where: str) -> None:
         if type(value) is not dict:
             raise refuse(value, where, "an object")
-        for name in wanted:
+        for name in required:
             if name not in value:
                 raise BadShape(f"{where} has no {name}")
         for name, one in value.items():
-            check = known.get(name, others)
+            check = allowed.get(name, others)
             if check is None:
-                raise refuse(name, f"a field of {where}", " or ".join(known))
+                raise refuse(name, f"a field of {where}", " or ".join(allowed))
             check(one, f"{where}.{name}")
 
     return checked
@@ -131,8 +131,8 @@ def fields(
 def anything(value: Any, where: str) -> None:
     """Numbers that are finite, texts, and what is made of them."""
     if isinstance(value, dict):
-        named(anything)(value, where)
+        mapping_of(anything)(value, where)
     elif isinstance(value, list):
-        listed(anything)(value, where)
+        list_of(anything)(value, where)
     else:
-        either(number(), text(), maybe(boolean))(value, where)
+        either(finite_number(), text(), maybe(boolean))(value, where)

@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
-from tfa.base.printable import printable
+from tfa.base.printable import make_printable
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 QUIET_SECONDS = 2.0
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
 
@@ -50,10 +50,10 @@ class RichProgress:
         from rich.console import Console
 
         if Console(stderr=True).is_terminal:
-            with _bar(printable(label), total, unit) as task:
+            with _bar(make_printable(label), total, unit) as task:
                 yield task
         else:
-            with _lines(printable(label), total, unit) as task:
+            with _lines(make_printable(label), total, unit) as task:
                 yield task
 
 
@@ -141,7 +141,7 @@ def as_progress(progress: bool | Progress | None) -> Progress:
     return progress or SilentProgress()
 
 
-def tracked(items: Iterable[T], total: int, label: str, progress: Progress, unit: str = "") -> Iterator[T]:
+def track_progress(items: Iterable[_T], total: int, label: str, progress: Progress, unit: str = "") -> Iterator[_T]:
     """Iterate, advancing `progress` after each item."""
     with progress.task(label, total, unit) as task:
         for item in items:

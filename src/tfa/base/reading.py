@@ -20,7 +20,7 @@ from xml.parsers import expat
 import numpy as np
 
 JSON_BYTES = 128_000_000  # as parsed objects at most some twenty times as much
-TEXT_BYTES = 256_000_000
+_TEXT_BYTES = 256_000_000
 LINE_BYTES = 1_000_000
 ARRAY_BYTES = 1_000_000_000
 EMPTY_ROWS = 1_000_000
@@ -33,7 +33,7 @@ _NPY_READERS = {
 }
 
 
-def read_bounded(path: Path, limit: int = TEXT_BYTES) -> bytes:
+def read_bounded(path: Path, limit: int = _TEXT_BYTES) -> bytes:
     """The bytes of a file that has no more than `limit`; also of a pipe or a device, whose size says nothing."""
     with open(path, "rb") as file:
         known = os.fstat(file.fileno()).st_size
@@ -43,7 +43,7 @@ def read_bounded(path: Path, limit: int = TEXT_BYTES) -> bytes:
     return content
 
 
-def read_text(path: Path, limit: int = TEXT_BYTES) -> str:
+def read_text(path: Path, limit: int = _TEXT_BYTES) -> str:
     """Text in UTF-8, with or without a byte-order mark, in lines of a sane length; no NUL, which no text file has."""
     content = read_bounded(path, limit)
     for number, line in enumerate(content.splitlines(), 1):
@@ -115,16 +115,16 @@ def parse_xml(content: bytes) -> Element:
 def read_npy(path: Path, limit: int = ARRAY_BYTES) -> np.ndarray:
     """The array of a `.npy` file of numbers or text. Objects, which are pickles, are refused."""
     with open(path, "rb") as file:
-        shape, fortran, dtype, left = npy_header(file, os.fstat(file.fileno()).st_size)
+        shape, fortran, dtype, left = parse_npy_header(file, os.fstat(file.fileno()).st_size)
         if left > limit:
             raise ValueError(f"it is larger than the {limit:,} bytes that are read")
         if dtype.hasobject:
             raise ValueError("it holds pickled objects, which are not loaded")
         content = file.read(left)
-    return npy_array(content, shape, fortran, dtype)
+    return parse_npy(content, shape, fortran, dtype)
 
 
-def npy_array(content: bytes, shape: tuple[int, ...], fortran: bool, dtype: np.dtype[Any]) -> np.ndarray:
+def parse_npy(content: bytes, shape: tuple[int, ...], fortran: bool, dtype: np.dtype[Any]) -> np.ndarray:
     """The array whose data these bytes are: exactly as many as its shape needs."""
     needed = math.prod(shape) * dtype.itemsize
     if needed != len(content):
@@ -144,7 +144,7 @@ def with_letters(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def npy_header(stream: BinaryIO | io.BytesIO, size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+def parse_npy_header(stream: BinaryIO | io.BytesIO, size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     """Shape, order and type of a `.npy` file of `size` bytes, and how many bytes follow; the stream stands there."""
     try:
         version = np.lib.format.read_magic(stream)

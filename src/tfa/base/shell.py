@@ -6,6 +6,6 @@ import os
 import shlex
 
 
-def command(*words: str | os.PathLike[str] | int) -> str:
+def format_command(*words: str | os.PathLike[str] | int) -> str:
     """`tfa query 'my town.tfa' PHOTO` of its words."""
     return shlex.join(os.fspath(word) if isinstance(word, (str, os.PathLike)) else str(word) for word in words)

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.held import OwnFolder, tidy
+from tfa.base.locks import LockedFolder, tidy
 from tfa.errors import DiskFull, TfaError, from_os_error
 
-PREFIX, SUFFIX = "tfa-spill-", ".bin"
+SPILL_PREFIX, _SUFFIX = "tfa-spill-", ".bin"
 _NO_RESERVING = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)  # what a file system answers that cannot
 
 
@@ -43,8 +43,8 @@ class Spill:
         return mapped
 
     def _new_folder(self, parent: Path) -> Path:
-        tidy(parent, f"{PREFIX}*", lambda name: name.endswith(SUFFIX))
-        folder = OwnFolder(parent, PREFIX)
+        tidy(parent, f"{SPILL_PREFIX}*", lambda name: name.endswith(_SUFFIX))
+        folder = LockedFolder(parent, SPILL_PREFIX)
         weakref.finalize(self, folder.remove)
         return folder.path
 
@@ -58,7 +58,7 @@ class Spill:
 
 def _reserved(folder: Path, size: int) -> Path:
     """A new file that has its room on the disk: a page of a mapped file that finds none later ends the process."""
-    with tempfile.NamedTemporaryFile(dir=folder, suffix=SUFFIX, delete=False) as file:
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=_SUFFIX, delete=False) as file:
         try:
             _reserve(file.fileno(), size, folder)
         except BaseException:

@@ -13,19 +13,19 @@ from threadpoolctl import ThreadpoolController
 
 from tfa.base.progress import Task
 
-T = TypeVar("T")
-R = TypeVar("R")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
-def in_threads(
-    call: Callable[[T], R], items: Sequence[T], threads: int | None = None, task: Task | None = None
-) -> list[R]:
+def map_in_threads(
+    call: Callable[[_T], _R], items: Sequence[_T], threads: int | None = None, task: Task | None = None
+) -> list[_R]:
     """`call` of each item, several at once, each with matrix products of one thread; `task` advances by each.
 
     Products split among threads wait for each other, and what stands between them has one thread. The bits of a
     result do not depend on how many items there are.
     """
-    count = min(len(items), threads or usable_cores())
+    count = min(len(items), threads or count_cores())
     with ONE_THREAD_PRODUCTS:
         if count < 2:
             return list(_advancing(map(call, items), task))
@@ -33,15 +33,15 @@ def in_threads(
             return list(_advancing(pool.map(call, items), task))
 
 
-def _advancing(results: Iterable[R], task: Task | None) -> Iterator[R]:
+def _advancing(results: Iterable[_R], task: Task | None) -> Iterator[_R]:
     for result in results:
         if task is not None:
             task.advance()
         yield result
 
 
-def usable_cores() -> int:
-    """Of this process: a container may have fewer than the machine."""
+def count_cores() -> int:
+    """Count the cores of this process; a container may have fewer than the machine."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 from typing import Any
 
-from tfa.base.files import sha256_of_json, write_atomically
+from tfa.base.files import hash_json, write_atomically
 from tfa.base.reading import read_bounded
 from tfa.bench.rank import Answers
 from tfa.bench.record_files import CONTENT_BYTES, RecordPath, decode_npz, encode_npz
@@ -18,7 +18,7 @@ class FinishedSplits:
 
     def __init__(self, record: RecordPath, inputs: dict[str, Any]) -> None:
         self.folder = record.archive.parent / f".{record.head}.splits"
-        self.inputs = sha256_of_json(inputs)
+        self.inputs = hash_json(inputs)
 
     def write(self, split: int, answers: Answers) -> None:
         folds = [fold_to_dict(fold) for fold in answers.folds]

@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.files import make_folder, saying_what_ran_out, write_atomically
-from tfa.base.held import lock_folder
-from tfa.base.reading import npy_array, npy_header, parse_json
+from tfa.base.files import explain_disk_errors, make_folder, write_atomically
+from tfa.base.locks import lock_folder
+from tfa.base.reading import parse_json, parse_npy, parse_npy_header
 from tfa.errors import TfaError
 
 ARCHIVE = "records.zip"
@@ -80,7 +80,7 @@ class RecordPath:
 
         The new archive replaces the old one in one step. Processes that write to one archive wait for each other.
         """
-        with saying_what_ran_out(self.archive):
+        with explain_disk_errors(self.archive):
             make_folder(self.archive.parent)
         with lock_folder(self.archive.parent):
             members = _read_members(self.archive) if self.archive.exists() else {}
@@ -216,7 +216,7 @@ def _decode_facts(archive: zipfile.ZipFile, content: bytes) -> dict[str, Any]:
 
 
 def _decode_array(content: bytes) -> np.ndarray:
-    shape, fortran, dtype, left = npy_header(io.BytesIO(content), len(content))
+    shape, fortran, dtype, left = parse_npy_header(io.BytesIO(content), len(content))
     if dtype.str not in _TYPES:
         raise ValueError(f"an array in it is of type {dtype.str!r}; allowed are {', '.join(_TYPES)}")
-    return npy_array(content[len(content) - left :], shape, fortran, dtype)
+    return parse_npy(content[len(content) - left :], shape, fortran, dtype)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tfa.base.config import HeadSpec
-from tfa.base.files import sha256_of_file, sha256_of_json
+from tfa.base.files import hash_file, hash_json
 from tfa.bench.datasets.load import Dataset
 from tfa.bench.heads.contract import HeadCard
 from tfa.bench.protocols import Plan
@@ -47,8 +47,8 @@ class Unencoded:
 
 def identify(dataset: Dataset, encoder: Encoder) -> Unencoded:
     """Read the files of a dataset, for their digests."""
-    digests = [[sha256_of_file(path) for path in paths] for paths in (dataset.database, dataset.queries)]
-    return Unencoded(dataset, dataset.truth(), encoder, sha256_of_json(digests), spec_of(dataset))
+    digests = [[hash_file(path) for path in paths] for paths in (dataset.database, dataset.queries)]
+    return Unencoded(dataset, dataset.truth(), encoder, hash_json(digests), spec_of(dataset))
 
 
 def spec_of(dataset: Dataset) -> HeadSpec:

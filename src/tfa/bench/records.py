@@ -18,9 +18,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from tfa.base.files import check_format, require_format, sha256_of_json, write_json
+from tfa.base.files import check_format, hash_json, require_format, write_json
 from tfa.bench.record_files import BadRecord, RecordPath, decode_npz, encode_npz
-from tfa.encoders.fingerprint import under_todays_name
+from tfa.encoders.fingerprint import use_current_name
 
 FORMAT, VERSION = "tfa-record", 1
 Z_SCORE, PROBABILITY = "z-score", "probability"  # kinds of confidence
@@ -43,7 +43,7 @@ class Truth:
 
     @property
     def fingerprint(self) -> str:
-        return sha256_of_json(self._content())
+        return hash_json(self._content())
 
     def _content(self) -> dict[str, Any]:
         return {
@@ -172,7 +172,7 @@ class Record:
         """Digest of everything but timings, versions and hardware: two runs of the same inputs share it."""
         facts = {key: value for key, value in self._facts().items() if key not in ("versions", "hardware")}
         # Digests of the arrays themselves: how they are compressed may differ from one machine to the next.
-        return sha256_of_json({**facts, "arrays": {name: _digest(array) for name, array in self._arrays().items()}})
+        return hash_json({**facts, "arrays": {name: _digest(array) for name, array in self._arrays().items()}})
 
     def _facts(self) -> dict[str, Any]:
         return {
@@ -227,7 +227,7 @@ class Record:
             raise BadRecord(f"{path} is damaged: {type(error).__name__} {error}; restore it or run again") from None
         if not whole:
             raise BadRecord(f"{path} was edited: its content does not match its identity; restore it or run again")
-        return replace(record, encoder=under_todays_name(record.encoder))
+        return replace(record, encoder=use_current_name(record.encoder))
 
 
 def truth_of(path: RecordPath) -> Truth:

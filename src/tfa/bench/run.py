@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from tfa.base.config import HeadSpec
-from tfa.base.files import sha256_of_json
-from tfa.base.progress import Progress, as_progress, tracked
+from tfa.base.files import hash_json
+from tfa.base.progress import Progress, as_progress, track_progress
 from tfa.bench.datasets.load import Dataset
 from tfa.bench.finished_splits import FinishedSplits
 from tfa.bench.heads.contract import Calibratable, Fitted, HeadCard, Photos, Shared
@@ -74,7 +74,7 @@ def prepare(
         encoder,
         Photos(database.tokens, tuple(database.paths)),
         Photos(DescribedQueries(queries.tokens), tuple(queries.paths)),
-        sha256_of_json([database.digests, queries.digests]),
+        hash_json([database.digests, queries.digests]),
         spec_of(dataset),
     )
 
@@ -169,7 +169,9 @@ def make_record(
     several = len(splits) > 1
     # One bar at a time: of the splits where there are several, else of the queries.
     of_queries = None if several else progress
-    for number, split in enumerate(tracked(splits, len(splits), card.name, progress, "splits") if several else splits):
+    for number, split in enumerate(
+        track_progress(splits, len(splits), card.name, progress, "splits") if several else splits
+    ):
         answers = finished.read(number) if several else None
         if answers is None or number == 0:  # the first split also gives the piece of the score matrix
             with clock.of("calibrate"):

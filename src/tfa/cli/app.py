@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 from typer.core import TyperGroup
 
-from tfa.base.printable import printable, printable_lines
+from tfa.base.printable import make_lines_printable, make_printable
 from tfa.cli import add_remove_refit as edit
 from tfa.cli import (
     bench,
@@ -86,7 +86,7 @@ def _made_printable(error: Exception) -> None:
     """A usage error quotes arguments, and with `tfa query town.tfa *` these are names of files."""
     message = getattr(error, "message", None)
     if isinstance(message, str):
-        error.message = printable(message)  # type: ignore[attr-defined]
+        error.message = make_printable(message)  # type: ignore[attr-defined]
 
 
 def _traced(error: Exception) -> str:
@@ -94,8 +94,8 @@ def _traced(error: Exception) -> str:
     text = traceback.format_exc()
     for one in _chain(error):
         lines = one.lines if isinstance(one, TfaError) else (str(one),)
-        text = text.replace(str(one) or "\0", "\n".join(map(printable, lines)))
-    return printable_lines(text)
+        text = text.replace(str(one) or "\0", "\n".join(map(make_printable, lines)))
+    return make_lines_printable(text)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tfa.base.config import EncoderOptions, HeadSpec, MapSpec, VerifySpec
-from tfa.base.shell import command
+from tfa.base.shell import format_command
 from tfa.cli import build_engine, options, recordings
 from tfa.cli.console import print_json, say, show_notes, wants_progress
 from tfa.cli.show_map import show_map
@@ -185,4 +185,4 @@ def report(place_map: Any, out: Path, *, json: bool) -> None:
         return
     say(f"built {out}", style="bold green")
     show_map(info)
-    say("query it: " + command("tfa", "query", out, "PHOTO"))
+    say("query it: " + format_command("tfa", "query", out, "PHOTO"))

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tfa.base.shell import command
+from tfa.base.shell import format_command
 from tfa.cli.console import counted, print_json, say, show_notes
 from tfa.errors import BadSpec, NoImages
 from tfa.search.stores import EXAMPLES, is_url, public
@@ -133,4 +133,4 @@ def build_in_engine(
         return
     say(f"built {report.url}", style="bold green")
     say(f"{counted(report.header.count, 'image')} in {report.header.collection}, {report.header.dims} numbers each")
-    say("query it: " + command("tfa", "query", report.url, "PHOTO"))
+    say("query it: " + format_command("tfa", "query", report.url, "PHOTO"))

@@ -39,13 +39,17 @@ def cache(
 
     deleted = None
     if clear:
-        deleted = cache_upkeep.clear()
+        deleted = cache_upkeep.clear_cache()
     elif prune:
-        deleted = cache_upkeep.prune(older_than, None if max_size is None else round(max_size * 1e9))
-    shelves, benchmark, builds = cache_upkeep.shelves(), cache_upkeep.benchmark(), cache_upkeep.unfinished_builds()
+        deleted = cache_upkeep.prune_cache(older_than, None if max_size is None else round(max_size * 1e9))
+    shelves, benchmark, builds = (
+        cache_upkeep.list_shelves(),
+        cache_upkeep.measure_benchmark(),
+        cache_upkeep.measure_unfinished_builds(),
+    )
     size = sum(facts.bytes for facts in shelves)
     if json:
-        facts = {"folder": str(TokenCache().folder), "bytes": size, "limit": cache_room.limit()}
+        facts = {"folder": str(TokenCache().folder), "bytes": size, "limit": cache_room.read_cache_limit()}
         facts["encoders"] = [asdict(one) for one in shelves]
         facts["benchmark"] = [asdict(one) for one in benchmark]
         facts["unfinished_builds"] = asdict(builds)
@@ -53,9 +57,9 @@ def cache(
         return
     if deleted is not None:
         say(f"deleted {counted(deleted.files, 'file')}, {human_bytes(deleted.bytes)}", style="bold green")
-    most = cache_room.limit()
+    most = cache_room.read_cache_limit()
     bound = "no limit" if most is None else f"kept below {human_bytes(most)}, those used longest ago go first"
-    say(f"{TokenCache().folder}: {human_bytes(size)} ({bound}; {cache_room.LIMIT} sets another)")
+    say(f"{TokenCache().folder}: {human_bytes(size)} ({bound}; {cache_room.CACHE_LIMIT_VARIABLE} sets another)")
     table = open_table("encoder", "images", "size", fold=("encoder", "images", "size"))
     for one in shelves:
         table.add_row(one.encoder, f"{one.images:,}", human_bytes(one.bytes))

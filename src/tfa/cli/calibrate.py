@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tfa.base.config import CalibrationSpec, EncoderOptions
-from tfa.base.shell import command
+from tfa.base.shell import format_command
 from tfa.cli import options
 from tfa.cli.console import print_json, say, show_notes
 from tfa.cli.show_map import show_calibration
@@ -65,7 +65,10 @@ def calibrate(
         return
     say(f"calibrated {map} as {report.name}", style="bold green")
     show_calibration(entry)
-    say("it answers from now on; without it: " + command("tfa", "query", str(map), "PHOTO", "--calibration", "none"))
+    say(
+        "it answers from now on; without it: "
+        + format_command("tfa", "query", str(map), "PHOTO", "--calibration", "none")
+    )
 
 
 def _change(place_map: Any, activate: str | None, drop: str | None, *, json: bool) -> None:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tfa.base.printable import printable, printable_lines
+from tfa.base.printable import make_lines_printable, make_printable
 from tfa.cli import streams
 
 NUMBERS = ("", "id", "score", "confidence", "matches", "images", "parameters", "patch", "size", "metres")  # headings
@@ -25,7 +25,7 @@ class PlainConsole(Console):
     """Prints text as it is, file names too: neither markup nor the terminal's own codes are obeyed."""
 
     def render_str(self, text: str, **options: Any) -> Text:  # every text passes here, in a table too
-        return super().render_str(printable(text), **options)
+        return super().render_str(make_printable(text), **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
         with streams.named(stderr=self.stderr):
@@ -65,7 +65,7 @@ def show_notes(notes: Iterable[str], skipped: Sequence[tuple[str, str]] = ()) ->
 
 
 def _titled(title: str, style: str, lines: Iterable[str]) -> None:
-    text = "\n".join(map(printable, lines))
+    text = "\n".join(map(make_printable, lines))
     console(stderr=True).print(Text.assemble((title, style), " ", text), soft_wrap=True)
 
 
@@ -77,7 +77,7 @@ def print_json(value: Any) -> None:
 def print_text(text: str) -> None:
     """A page or table that ends its own lines."""
     with streams.named():
-        typer.echo(printable_lines(text), nl=False)
+        typer.echo(make_lines_printable(text), nl=False)
 
 
 def delivered(value: Any, *, out: Path | None, json: bool) -> bool:

@@ -18,10 +18,10 @@ weights = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Get t
 
 def encoders(json: options.AsJson = False) -> None:
     """List the encoders and whether their weights are on this machine."""
-    from tfa.encoders.brought import brought_encoders
     from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER
+    from tfa.encoders.plugins import list_plugin_encoders
 
-    brought = [{"name": name, "distribution": source} for name, source in brought_encoders().items()]
+    brought = [{"name": name, "distribution": source} for name, source in list_plugin_encoders().items()]
     rows = [facts(card) for card in CATALOGUE.values()]
     if json:
         print_json([*rows, *brought])

@@ -38,7 +38,7 @@ def explain(
 
     The map must hold compact tokens: [bold]tfa build --verify[/bold].
     """
-    from tfa.explain.matches import explain as explained
+    from tfa.explain.matches import explain_match as explained
 
     options.check_folder(map, "explain")
     place_map, _ = options.open_map(map, encoding, quiet=quiet, json=json)
@@ -52,7 +52,7 @@ def explain(
 
 
 def show(explanation: Any) -> None:
-    from tfa.explain.matches import view_in_words
+    from tfa.explain.matches import describe_view
 
     hit = explanation.hit
     say(explanation.query, style="bold")
@@ -60,7 +60,7 @@ def show(explanation: Any) -> None:
     say(f"  answer {explanation.rank}: {hit.image}, id {hit.id}{where}")
     say(f"  score {hit.score:.4f}, confidence {hit.confidence:.2f}{', sure' if hit.sure else ''}")
     say(f"  {explanation.consistent} of {explanation.mutual} mutual matches move alike")
-    say(f"  {view_in_words(explanation.displacement)}")
+    say(f"  {describe_view(explanation.displacement)}")
     say(f"  verification is {explanation.reason}")
 
 
@@ -70,11 +70,11 @@ def draw(place_map: Any, explanation: Any, calibration: str | None, out: Path) -
 
     from tfa.errors import BadMap
     from tfa.explain.draw_matches import draw_matches
-    from tfa.explain.why import why
+    from tfa.explain.why import explain_score
 
     heats, linearised = None, False
     try:
-        contributions = why(place_map, explanation.tokens, explanation.hit.id, calibration)
+        contributions = explain_score(place_map, explanation.tokens, explanation.hit.id, calibration)
         linearised = contributions["linearised"]
         heats = [np.array(contributions[heat]) for heat in ("query_heat", "image_heat")]
     except BadMap as error:

@@ -80,27 +80,33 @@ def pairs(
         raise BadSpec("--format alicevision and --views cameraInit.sfm go together: its pairs are of views")
 
     from tfa.cli.query import expanded
-    from tfa.exports.hloc_pairs import common_folder, named_pairs, photo_pairs, roots_without_collisions, write_pairs
+    from tfa.exports.hloc_pairs import (
+        find_common_folder,
+        list_photo_pairs,
+        name_pairs,
+        roots_without_collisions,
+        write_pairs,
+    )
     from tfa.exports.pair_files import read_views, write_kapture_pairs, write_match_list, write_view_pairs
 
     numbers = {} if views is None else read_views(views)
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
     queries = expanded(photos)
     answers = place_map.query_many(queries, k=k, calibration=calibration, progress=progress)
-    found, images = photo_pairs(answers), [Path(record.path) for record in place_map.images]
+    found, images = list_photo_pairs(answers), [Path(record.path) for record in place_map.images]
     if format is PairFormat.alicevision:
         count = write_view_pairs(out, found, numbers)
     elif format is PairFormat.kapture:
-        count = write_kapture_pairs(out, found, root or common_folder([*queries, *images]))
+        count = write_kapture_pairs(out, found, root or find_common_folder([*queries, *images]))
     elif format is PairFormat.colmap:
-        one_root = root or common_folder([*queries, *images])
-        count = write_match_list(out, named_pairs(found, one_root, one_root))
+        one_root = root or find_common_folder([*queries, *images])
+        count = write_match_list(out, name_pairs(found, one_root, one_root))
     else:
-        given = photos[0] if len(photos) == 1 and photos[0].is_dir() else common_folder(queries)
+        given = photos[0] if len(photos) == 1 and photos[0].is_dir() else find_common_folder(queries)
         of_queries, of_map, collision = roots_without_collisions(
-            queries, images, root or given, root or common_folder(images)
+            queries, images, root or given, root or find_common_folder(images)
         )
-        write_pairs(out, named_pairs(found, of_queries, of_map))
+        write_pairs(out, name_pairs(found, of_queries, of_map))
         show_notes([] if collision is None else [collision])
         count = len(found)
     say(f"{counted(count, 'pair')} of {counted(sum(one.error is None for one in answers), 'photo')} in {out}")
@@ -165,7 +171,7 @@ def export(
         _export_hloc(place_map, out, queries, root, calibration, progress=progress)
         return
     place_map = PlaceMap.load(map)
-    compiled = exports.compiled_map(place_map, calibration)
+    compiled = exports.compile_map(place_map, calibration)
     if format is Format.onnx:
         place_map.use_encoder(EncoderOptions(weights=encoding.weights))
         rows = exports.write_onnx_place(out, place_map, compiled, dims=dims, fast=encoding.fast)
@@ -197,14 +203,14 @@ def _export_hloc(
     """Descriptors of the map's images, or of queries for them."""
     from tfa import exports
     from tfa.cli.query import expanded
-    from tfa.exports.hloc_pairs import common_folder, roots_without_collisions
+    from tfa.exports.hloc_pairs import find_common_folder, roots_without_collisions
 
-    compiled = exports.compiled_map(place_map, calibration)
+    compiled = exports.compile_map(place_map, calibration)
     photos, vectors = [Path(image) for image in compiled.images], compiled.with_bias
     if queries:
         asked, images = expanded(queries), photos
         *_, collision = roots_without_collisions(
-            asked, images, root or common_folder(asked), root or common_folder(images)
+            asked, images, root or find_common_folder(asked), root or find_common_folder(images)
         )
         if collision is not None:  # hloc would take the two for one photo, and never pair them
             raise BadSpec(
@@ -212,5 +218,5 @@ def _export_hloc(
             )
         encoded = place_map.encode_photos(asked, False, progress)
         photos, vectors = list(encoded.paths), exports.query_vectors(compiled, encoded.tokens)
-    exports.write_hloc_features(out, photos, vectors, root or common_folder(photos))
+    exports.write_hloc_features(out, photos, vectors, root or find_common_folder(photos))
     say(f"{counted(len(photos), 'photo')}, {vectors.shape[1]:,} numbers each, in {out}")

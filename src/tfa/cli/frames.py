@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tfa.base.shell import command
+from tfa.base.shell import format_command
 from tfa.cli import options, recordings
 from tfa.cli.console import counted, print_json, say, show_notes, wants_progress
 
@@ -48,4 +48,4 @@ def frames(
         return
     say(f"wrote {counted(len(found.photos), 'photo')} to {out}", style="bold green")
     placed = [] if found.positions is None else ["--positions", str(found.positions)]
-    say("map them: " + command("tfa", "build", out, "--out", f"{out.name}.tfa", *placed))
+    say("map them: " + format_command("tfa", "build", out, "--out", f"{out.name}.tfa", *placed))

@@ -204,13 +204,13 @@ def sources_of(
     positions: Path | None, gpx: Path | None, gpx_offset: float | None, gpx_gap: float | None, utm: str | None
 ) -> PositionSources:
     """Where positions come from; what cannot be read is refused before the work, not after an hour of it."""
-    from tfa.photos.find_positions import GAP, PositionSources
+    from tfa.photos.find_positions import GPX_GAP, PositionSources
     from tfa.photos.gpx import read_gpx
     from tfa.photos.positions import read_positions_csv
 
     if gpx is None and (gpx_offset is not None or gpx_gap is not None):
         raise typer.BadParameter("--gpx-offset and --gpx-gap are about a track; give it with --gpx TRACK.gpx")
-    gap = GAP if gpx_gap is None else gpx_gap
+    gap = GPX_GAP if gpx_gap is None else gpx_gap
     sources = PositionSources(csv=positions, gpx=gpx, gpx_offset=gpx_offset or 0.0, gpx_gap=gap, utm=utm)
     if positions is not None:
         read_positions_csv(positions)

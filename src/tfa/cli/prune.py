@@ -15,7 +15,7 @@ from tfa.cli.console import console, counted, note, open_table, print_json, say,
 from tfa.errors import BadSpec
 
 if TYPE_CHECKING:
-    from tfa.report.prunable import Going
+    from tfa.report.prunable import PruneCandidate
 
 SHOWN = 20  # images listed; JSON has all
 
@@ -60,11 +60,11 @@ def prune(
         raise BadSpec("--dry-run changes nothing and --yes does not ask; give one of them")
 
     from tfa.cli.query import expanded
-    from tfa.report.prunable import going_of, losses_of
+    from tfa.report.prunable import estimate_losses, find_prunable
 
     place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json)
-    going = going_of(place_map, None if duplicates_only else unconfirmed)
-    losses, notes = losses_of(place_map, going, expanded(photos) if photos else None, progress)
+    going = find_prunable(place_map, None if duplicates_only else unconfirmed)
+    losses, notes = estimate_losses(place_map, going, expanded(photos) if photos else None, progress)
     reasons = Counter(one.why for one in going)
     if not json:
         _show(going, reasons, [one.in_words for one in losses], len(place_map))
@@ -94,7 +94,7 @@ def _agreed(count: int, *, json: bool) -> bool:
     return not json and sys.stdin.isatty() and typer.confirm(f"Remove {counted(count, 'image')}?")
 
 
-def _show(going: list[Going], reasons: Counter[str], losses: list[str], images: int) -> None:
+def _show(going: list[PruneCandidate], reasons: Counter[str], losses: list[str], images: int) -> None:
     if not going:
         say("nothing to remove: no near duplicates, and no image that counts as never confirmed")
         return
@@ -102,7 +102,7 @@ def _show(going: list[Going], reasons: Counter[str], losses: list[str], images: 
     say(f"{counted(len(going), 'image')} of {images:,} can go: {parts}", style="bold")
     table = open_table("id", "image", "why", "stays", fold=("image",))
     for one in going[:SHOWN]:
-        table.add_row(str(one.image.id), one.image.path, one.why, "" if one.stays is None else str(one.stays))
+        table.add_row(str(one.image.id), one.image.path, one.why, "" if one.keep_id is None else str(one.keep_id))
     console().print(table)
     if len(going) > SHOWN:
         note(f"the first {SHOWN} are shown; --json lists all")

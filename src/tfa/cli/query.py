@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tfa.base.config import AUTO, ONLY_SURE, Candidates, EncoderOptions, LeastConfidence
+from tfa.base.config import AUTO, ONLY_SURE, Candidates, EncoderOptions, MinConfidence
 from tfa.base.sentences import CONFIDENCE_RULE, SURE_RULE
 from tfa.cli import options, recordings
 from tfa.cli.answer_files import AnswerFiles, answer_files
@@ -141,7 +141,7 @@ def query(
     """
     wanted = candidates_given(candidates)
     check_combination(photos, sequence, engine, bool(session) or region is not None)
-    least: LeastConfidence = ONLY_SURE if sure else min_confidence
+    least: MinConfidence = ONLY_SURE if sure else min_confidence
     if sure and (verify is False or min_confidence):
         other = (
             "--min-confidence: sure answers have 0.9 and more" if min_confidence else "--no-verify: others are not sure"

@@ -58,9 +58,9 @@ class FrameOptions:
 
     def spec(self, gpx: PositionSources | None = None) -> FrameSpec:
         from tfa.photos.recordings.extract_frames import FrameSpec
-        from tfa.photos.recordings.keyframes import DEFAULT
+        from tfa.photos.recordings.keyframes import DEFAULT_INTERVAL
 
-        every = DEFAULT if self.every is None else self.every
+        every = DEFAULT_INTERVAL if self.every is None else self.every
         return FrameSpec(topic=self.topic, position_topic=self.position_topic, every=every, gpx=gpx)
 
 
@@ -120,13 +120,13 @@ def frames_to_ask(
 ) -> Queries:
     """The frames of recordings, in a folder that is there until the command ends, or that was named."""
     from tfa.photos.recordings.extract_frames import extract_frames
-    from tfa.photos.recordings.keyframes import Every as Parsed
-    from tfa.photos.recordings.kinds import NONE
-    from tfa.photos.recordings.write_frames import name_of_frame, time_of_frame
+    from tfa.photos.recordings.keyframes import KeyframeInterval as Parsed
+    from tfa.photos.recordings.kinds import NO_TOPIC
+    from tfa.photos.recordings.write_frames import format_frame_name, parse_frame_time
 
     queries, spec = Queries(), options.spec()
     if spec.position_topic is None and Parsed.parse(spec.every).unit != "metres":
-        spec = replace(spec, position_topic=NONE)  # a bag with several need not be told which: none is of use
+        spec = replace(spec, position_topic=NO_TOPIC)  # a bag with several need not be told which: none is of use
     folder = options.frames
     if folder is None:
         temporary = tempfile.TemporaryDirectory(prefix="tfa-frames-", ignore_cleanup_errors=True)
@@ -142,7 +142,7 @@ def frames_to_ask(
         queries.notes += found.notes
         queries.skipped += found.skipped
         for photo in found.photos:
-            time_ns = time_of_frame(photo)
-            name = None if folder is not None or time_ns is None else f"{recording}@{name_of_frame(time_ns)}"
+            time_ns = parse_frame_time(photo)
+            name = None if folder is not None or time_ns is None else f"{recording}@{format_frame_name(time_ns)}"
             queries.frames[str(photo)] = (time_ns, name)
     return queries

@@ -48,13 +48,13 @@ def report(
 
     from tfa.cli.query import expanded
     from tfa.maps.engine_map import EngineMap
-    from tfa.report.collect import report_of
+    from tfa.report.collect import collect_report
     from tfa.report.page import write_report
 
     place_map, progress = options.open_map(map, encoding, quiet=quiet, json=json)
     answers = place_map.query_many(expanded(photos), k=1, progress=progress) if photos else None
     sample = place_map.sample() if isinstance(place_map, EngineMap) else place_map
-    facts = report_of(sample, answers, aged_days=aged)
+    facts = collect_report(sample, answers, aged_days=aged)
     if out is not None:  # before anything is printed: whoever reads that may leave
         write_report(out, facts)
         note(f"report: {out}")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tfa.base.config import ONLY_SURE, LeastConfidence
-from tfa.base.sentences import LATER_HITS, order_of
+from tfa.base.config import ONLY_SURE, MinConfidence
+from tfa.base.sentences import LATER_HITS, describe_order
 from tfa.cli.console import console, counted, note, open_table, say, show_error
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def end_with_errors(answers: Sequence[Any], unread: Sequence[str] = ()) -> None:
         raise typer.Exit(1)
 
 
-def show(answers: AnswerList[Any], k: int, least: LeastConfidence) -> None:
+def show(answers: AnswerList[Any], k: int, least: MinConfidence) -> None:
     """A table each, or one for all with what they say together; how rows are ordered; what else is to be known."""
     if len(answers) > ONE_BY_ONE:
         show_many(answers, k, least)
@@ -56,7 +56,7 @@ def show_order(answers: Sequence[Any]) -> None:
     answered = [answer for answer in answers if answer.hits]
     if answered:
         drive = any(getattr(answer, "lost", None) is not None for answer in answered)
-        rule = order_of(verified=any(answer.verified for answer in answered), sequence=drive)
+        rule = describe_order(verified=any(answer.verified for answer in answered), sequence=drive)
         say(f"{rule} {LATER_HITS}", style="dim")
 
 
@@ -86,7 +86,7 @@ def entry(answer: Any) -> dict[str, Any]:
     return {**entry, "hits": [hit.to_dict() for hit in answer.hits]}
 
 
-def _no_place(answer: Any, least: LeastConfidence) -> str:
+def _no_place(answer: Any, least: MinConfidence) -> str:
     if answer.error is not None:
         return "not readable"
     if (getattr(answer, "lost", None) or 0.0) > answer.confidence:
@@ -96,7 +96,7 @@ def _no_place(answer: Any, least: LeastConfidence) -> str:
     return f"no place (confidence {answer.confidence:.2f} below {least:.2f})"
 
 
-def show_one(answer: Any, least: LeastConfidence) -> None:
+def show_one(answer: Any, least: MinConfidence) -> None:
     say(answer.name, style="bold")
     if not answer.hits:
         say(f"  {_no_place(answer, least)}", style="yellow")
@@ -113,7 +113,7 @@ def show_one(answer: Any, least: LeastConfidence) -> None:
         say(f"  no place: {answer.place_missing}", style="yellow")
 
 
-def show_many(answers: Sequence[Any], k: int, least: LeastConfidence) -> None:
+def show_many(answers: Sequence[Any], k: int, least: MinConfidence) -> None:
     columns, placed = _columns(answers), any(answer.place is not None for answer in answers)
     table = open_table("query", "best image", *columns, *(["place"] if placed else []), fold=FOLDED)
     for answer in answers:
@@ -141,8 +141,8 @@ def _cells(hit: Any, columns: Sequence[str]) -> tuple[str, ...]:
     return hit.image, str(hit.id), f"{hit.score:.4f}", confidence, *matches, position
 
 
-def write_montage(path: Path, answers: Sequence[Any], least: LeastConfidence) -> None:
-    from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, matches_line
+def write_montage(path: Path, answers: Sequence[Any], least: MinConfidence) -> None:
+    from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, format_matches
 
     rows = []
     for answer in answers[:MONTAGE_ROWS]:
@@ -152,7 +152,7 @@ def write_montage(path: Path, answers: Sequence[Any], least: LeastConfidence) ->
         for hit in answer.hits:
             where = [] if hit.position is None else [str(hit.position)]
             numbers = f"score {hit.score:.4f}, confidence {hit.confidence:.2f}"
-            lines = [Path(hit.image).name, numbers, *matches_line(hit.matches), *where]
+            lines = [Path(hit.image).name, numbers, *format_matches(hit.matches), *where]
             tiles.append(MontageTile(Path(hit.image), lines))
         rows.append(MontageRow(file, title, tiles))
     draw_montage(rows, path)

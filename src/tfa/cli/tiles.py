@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tfa.base.shell import command
+from tfa.base.shell import format_command
 from tfa.cli import options
 from tfa.cli.console import counted, print_json, say, wants_progress
 
@@ -28,7 +28,7 @@ def tiles(
 
     Tiles that show nearly nothing are left out. Needs pip install 'tfa-vpr\\[geo]'.
     """
-    from tfa.photos.orthophoto import POSITIONS, cut_tiles
+    from tfa.photos.orthophoto import TILE_POSITIONS, cut_tiles
 
     cut = cut_tiles(orthophoto, out, size, step, wants_progress(quiet))
     if json:
@@ -38,4 +38,7 @@ def tiles(
     say(f"wrote {counted(cut.written, 'tile')} to {out}", style="bold green")
     if cut.left_out:
         say(f"  left out, with nearly nothing on them: {cut.left_out:,}")
-    say("map them: " + command("tfa", "build", out, "--out", f"{out.name}.tfa", "--positions", out / POSITIONS))
+    say(
+        "map them: "
+        + format_command("tfa", "build", out, "--out", f"{out.name}.tfa", "--positions", out / TILE_POSITIONS)
+    )

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tfa.base.config import Candidates, LeastConfidence
+from tfa.base.config import Candidates, MinConfidence
 from tfa.base.progress import Progress, as_progress
 from tfa.client.connection import Connection, ServiceError
 from tfa.client.followed_session import FollowedSession
 from tfa.client.forms import answer_of, batches, fields_of, hits_of, least_fields, skipped_of, where_fields
 from tfa.errors import TfaError
-from tfa.photos.as_files import Photos, listed, photo_file
-from tfa.photos.given import Photo, name_of
+from tfa.photos.as_files import PhotosLike, expand_photos, read_photo_file
+from tfa.photos.photo_source import Photo, name_photo
 
 if TYPE_CHECKING:
     from tfa.maps import Answer, CalibrationReport, EditReport, ImageRecord
@@ -44,7 +44,7 @@ class Client(Connection):
         self,
         photo: Photo,
         k: int = 5,
-        min_confidence: LeastConfidence = 0.0,
+        min_confidence: MinConfidence = 0.0,
         calibration: str | None = None,
         *,
         verify: bool | None = None,
@@ -61,13 +61,13 @@ class Client(Connection):
             k=k, calibration=calibration, verify=verify, candidates=candidates, session=session,
             **least_fields(min_confidence), **where_fields(where),
         )  # fmt: skip
-        return hits_of(self._post("/v1/query", "image", [photo_file(photo)], fields))
+        return hits_of(self._post("/v1/query", "image", [read_photo_file(photo)], fields))
 
     def query_many(
         self,
-        photos: Photos,
+        photos: PhotosLike,
         k: int = 5,
-        min_confidence: LeastConfidence = 0.0,
+        min_confidence: MinConfidence = 0.0,
         progress: bool | Progress | None = None,
         calibration: str | None = None,
         *,
@@ -83,14 +83,14 @@ class Client(Connection):
             **least_fields(min_confidence),
         )  # fmt: skip
         answers: AnswerList[Answer] = AnswerList()
-        several = listed(photos)
+        several = expand_photos(photos)
         with as_progress(progress).task("querying", len(several), "photos") as task:
             for some in batches(several):
                 files = [one for one in some if not isinstance(one, TfaError)]
                 replies = iter(self._post("/v1/query/batch", "images", files, fields)["answers"] if files else [])
                 for one in some:
                     reply: dict[str, Any] = {"error": str(one)} if isinstance(one, TfaError) else next(replies)
-                    answers.append(answer_of(name_of(several[len(answers)]), reply))
+                    answers.append(answer_of(name_photo(several[len(answers)]), reply))
                 task.advance(len(some))
         return answers
 
@@ -146,7 +146,7 @@ class Client(Connection):
     def why(self, photo: Photo, image_id: int, calibration: str | None = None) -> dict[str, Any]:
         """What carried the match of a photo with an image of the map: patches, words, terms of the score."""
         fields = fields_of(id=image_id, calibration=calibration)
-        return dict(self._post("/v1/why", "image", [photo_file(photo)], fields))
+        return dict(self._post("/v1/why", "image", [read_photo_file(photo)], fields))
 
     def sessions(self) -> list[dict[str, Any]]:
         """Cameras that queries named, the most recently used first: name, photos seen and counted, last use."""
@@ -156,7 +156,7 @@ class Client(Connection):
 
     def add(
         self,
-        photos: Photos,
+        photos: PhotosLike,
         *,
         positions: Sequence[dict[str, float] | None] | None = None,
         session: str | None = None,
@@ -169,7 +169,7 @@ class Client(Connection):
 
         fields = {} if positions is None else {"positions": json.dumps(list(positions))}
         fields |= {} if session is None else {"session": session}
-        reply = self._post("/v1/images", "images", [photo_file(photo) for photo in listed(photos)], fields)
+        reply = self._post("/v1/images", "images", [read_photo_file(photo) for photo in expand_photos(photos)], fields)
         return EditReport(reply["added"], [], skipped_of(reply), reply["notes"])
 
     def remove(self, ids: Sequence[int]) -> EditReport:
@@ -186,7 +186,7 @@ class Client(Connection):
 
     def calibrate(
         self,
-        photos: Photos,
+        photos: PhotosLike,
         name: str = "target",
         *,
         score: bool | None = None,
@@ -196,7 +196,7 @@ class Client(Connection):
         from tfa.maps import CalibrationReport
         from tfa.maps.records import ExpectedRecall
 
-        files = [photo_file(photo) for photo in listed(photos)]
+        files = [read_photo_file(photo) for photo in expand_photos(photos)]
         job = self._post("/v1/calibrations", "images", files, fields_of(name=name, score=score))["job"]
         result = self._finished(job, as_progress(progress))
         kept = {key: result[key] for key in ("name", "used", "offered", "notes", "decisions", "reasons")}

@@ -14,7 +14,7 @@ import httpx2
 
 from tfa.client.forms import fields_of
 from tfa.errors import BadSpec, TfaError
-from tfa.photos.as_files import File
+from tfa.photos.as_files import PhotoFile
 
 RETRIES = 3  # of a request that the service is too busy for, or that came too early
 LONGEST_PAUSE = 30.0  # seconds before a retry, whatever the service says
@@ -78,7 +78,7 @@ class Connection:
         token = "" if "Authorization" in self._headers else ", no token"
         return f"<{type(self).__name__} of {'the first map' if self.map is None else self.map} at {self.url}{token}>"
 
-    def _post(self, path: str, key: str, files: Sequence[File], fields: dict[str, Any]) -> Any:
+    def _post(self, path: str, key: str, files: Sequence[PhotoFile], fields: dict[str, Any]) -> Any:
         return self._call("POST", path, data=fields, files=[(key, file) for file in files])
 
     def _call(self, method: str, path: str, parameters: dict[str, Any] | None = None, **body: Any) -> Any:

@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 from tfa.client.forms import answer_of
 from tfa.errors import BadImage
-from tfa.photos.as_files import photo_file
-from tfa.photos.given import Photo, name_of
+from tfa.photos.as_files import read_photo_file
+from tfa.photos.photo_source import Photo, name_photo
 
 if TYPE_CHECKING:
     from tfa.client.client import Client
@@ -24,12 +24,12 @@ class FollowedSession:
     def step(self, photo: Photo) -> FrameAnswer:
         """The answer to the next photo, adapted by those before it. One that cannot be read gets one that says so."""
         try:
-            file = photo_file(photo)
+            file = read_photo_file(photo)
         except BadImage as error:
-            return answer_of(name_of(photo), {"error": str(error)})
+            return answer_of(name_photo(photo), {"error": str(error)})
         fields = {**self._how, "session": self.session}
         (reply,) = self.client._post("/v1/query/batch", "images", [file], fields)["answers"]
-        return answer_of(name_of(photo), reply)
+        return answer_of(name_photo(photo), reply)
 
     @property
     def state(self) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tfa.base.config import ONLY_SURE, LeastConfidence
+from tfa.base.config import ONLY_SURE, MinConfidence
 from tfa.errors import TfaError
-from tfa.photos.as_files import File, photo_file
-from tfa.photos.given import Photo
+from tfa.photos.as_files import PhotoFile, read_photo_file
+from tfa.photos.photo_source import Photo
 
 if TYPE_CHECKING:
     from tfa.maps.records import FrameAnswer, Hits
@@ -18,14 +18,14 @@ QUERY_BATCH = 16  # photos sent at a time
 BATCH_BYTES = 100_000_000  # and so many bytes at most
 
 
-def batches(photos: Iterable[Photo]) -> Iterator[list[File | TfaError]]:
+def batches(photos: Iterable[Photo]) -> Iterator[list[PhotoFile | TfaError]]:
     """Photos in pieces that one request can carry; one that cannot be read has its error in its place."""
-    piece: list[File | TfaError] = []
+    piece: list[PhotoFile | TfaError] = []
     size = 0
     for photo in photos:
-        file: File | TfaError
+        file: PhotoFile | TfaError
         try:
-            file = photo_file(photo)
+            file = read_photo_file(photo)
             more = len(file[1])
         except TfaError as error:
             file, more = error, 0
@@ -43,7 +43,7 @@ def fields_of(**given: Any) -> dict[str, Any]:
     return {key: value for key, value in given.items() if value is not None}
 
 
-def least_fields(min_confidence: LeastConfidence) -> dict[str, Any]:
+def least_fields(min_confidence: MinConfidence) -> dict[str, Any]:
     """Form fields of how doubtful an answer may be."""
     return {"sure": True} if min_confidence == ONLY_SURE else {"min_confidence": min_confidence}
 

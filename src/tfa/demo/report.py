@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfa.base.files import write_text
-from tfa.report.html import Decision, Table, TableRow, render
+from tfa.report.html import Decision, ReportTable, TableRow, render_template
 
-TEMPLATE = Path(__file__).parent / "templates" / "demo.html"
+_TEMPLATE = Path(__file__).parent / "templates" / "demo.html"
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class MatchPicture:
     text: str
 
 
-def write_report(
+def write_demo_report(
     path: Path,
     *,
     title: str,
@@ -32,8 +32,8 @@ def write_report(
     matches: Sequence[MatchPicture] = (),
 ) -> None:
     """Write the report; pictures are embedded, every text is escaped."""
-    page = render(
-        TEMPLATE,
-        title=title, intro=intro, recalls=Table(recalls), decisions=decisions, montage=montage, matches=matches,
+    page = render_template(
+        _TEMPLATE,
+        title=title, intro=intro, recalls=ReportTable(recalls), decisions=decisions, montage=montage, matches=matches,
     )  # fmt: skip
     write_text(Path(path), page)

@@ -15,10 +15,10 @@ from tfa.bench.heads.contract import Calibratable, Fitted, Photos, Shared
 from tfa.bench.heads.own_heads import RetrieverHead
 from tfa.bench.rank import mean_recall
 from tfa.demo.match_pictures import draw_match_pictures
-from tfa.demo.report import write_report
+from tfa.demo.report import write_demo_report
 from tfa.demo.town import Town, render_town
 from tfa.encoders import DEFAULT_ENCODER, Encoder, load_encoder
-from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, matches_line
+from tfa.explain.draw_montage import MontageRow, MontageTile, draw_montage, format_matches
 from tfa.maps import Answer, PlaceMap
 from tfa.method.head import Head
 from tfa.method.second_order_head import SecondOrderHead
@@ -27,10 +27,10 @@ from tfa.photos.token_cache import EncodedImages
 from tfa.pipeline import encode
 from tfa.report.html import Decision, TableRow
 
-KS = (1, 5)
+_KS = (1, 5)
 TARGET = 16  # photos of the second drive, its first ones, that calibrate; recall is that of the others
 # What is compared: head of the benchmark, and what it has seen beside the references.
-SHOWN = {
+SHOWN_QUERIES = {
     "AnyLoc's head (hard VLAD, cosine)": "anyloc",
     "TFA, the paper's head": "tfa",
     "judged map": "judged",
@@ -59,7 +59,7 @@ class DemoResult:
             f"{self.target} photos before them",
             "",
         ]
-        lines.append(" " * width + "".join(f"{f'R@{k}':>8}" for k in KS))
+        lines.append(" " * width + "".join(f"{f'R@{k}':>8}" for k in _KS))
         for method, values in self.recalls.items():
             lines.append(f"{method:<{width}}" + "".join(f"{100 * value:8.1f}" for value in values))
         lines += ["", "What was decided from the references alone:"]
@@ -71,7 +71,7 @@ class DemoResult:
 
     def to_dict(self) -> dict[str, Any]:
         named = {
-            method: {f"R@{k}": v for k, v in zip(KS, values, strict=True)} for method, values in self.recalls.items()
+            method: {f"R@{k}": v for k, v in zip(_KS, values, strict=True)} for method, values in self.recalls.items()
         }
         return {
             "out": str(self.out),
@@ -105,8 +105,8 @@ def run_demo(
     count = min(TARGET, len(rows) // 2)
     photos, shared = Photos(encoded.tokens), Shared(progress=progress)
     target, asked = photos.select(slice(0, count)), photos.select(slice(count, None))
-    heads = {name: _fitted(card, Photos(database.tokens), target, shared) for name, card in SHOWN.items()}
-    recalls = {name: mean_recall(made, asked, rows[count:], KS) for name, made in heads.items()}
+    heads = {name: _fitted(card, Photos(database.tokens), target, shared) for name, card in SHOWN_QUERIES.items()}
+    recalls = {name: mean_recall(made, asked, rows[count:], _KS) for name, made in heads.items()}
 
     places, _ = find_positions(database.paths, town.references, town.positions_csv)
     where = dict(zip(database.paths, places, strict=True))
@@ -146,7 +146,7 @@ def _draw(out: Path, town: Town, place_map: PlaceMap, result: DemoResult, encode
     if verification is not None:
         used = "yes" if verification["admitted"] else "no"
         decisions.append(Decision("Answers are verified", used, result.reasons["verification"]))
-    write_report(
+    write_demo_report(
         out / "report.html",
         title="TFA demo: a town seen twice",
         intro=[
@@ -158,7 +158,7 @@ def _draw(out: Path, town: Town, place_map: PlaceMap, result: DemoResult, encode
         recalls=[
             TableRow(
                 method,
-                {f"R@{k}": (100 * v, None) for k, v in zip(KS, values, strict=True)},
+                {f"R@{k}": (100 * v, None) for k, v in zip(_KS, values, strict=True)},
                 {"saw": "references and target photos" if "calibrated" in method else "references"},
             )
             for method, values in result.recalls.items()
@@ -177,7 +177,7 @@ def _montage_row(answer: Answer, town: Town) -> MontageRow:
             [
                 Path(hit.image).name,
                 f"score {hit.score:.3f}, confidence {hit.confidence:.2f}",
-                *matches_line(hit.matches),
+                *format_matches(hit.matches),
                 str(hit.position or ""),
             ],
             "good" if Path(hit.image).name in right else "bad",

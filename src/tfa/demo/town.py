@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from tfa.base.files import write_atomically, write_json, write_text
-from tfa.base.progress import Progress, as_progress, tracked
+from tfa.base.progress import Progress, as_progress, track_progress
 from tfa.demo.ground import ground_quads
 from tfa.demo.houses import House, house_quads, plan_houses
 from tfa.demo.props import Tree, furniture_quads, parked_cars, plan_trees, tree_quads
@@ -114,7 +114,7 @@ def render_town(
     drives = [("references", reference_files, first, CLEAR_DAY), ("queries", query_files, second, WET_DUSK)]
     for drive, (name, files, poses, weather) in enumerate(drives):
         traverse = Traverse(world, weather)
-        jobs = tracked(zip(files, poses, strict=True), len(files), f"drawing {name}", listener, "images")
+        jobs = track_progress(zip(files, poses, strict=True), len(files), f"drawing {name}", listener, "images")
         for number, (file, pose) in enumerate(jobs):
             photo = traverse.photo(pose, size, [seed, 40, drive, number])
             _save(folder / name / file, photo, weather)

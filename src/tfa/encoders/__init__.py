@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tfa.base.progress import Progress
-from tfa.base.threads import usable_cores
-from tfa.encoders.brought import load_brought
-from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER, Card, find_card
+from tfa.base.threads import count_cores
+from tfa.encoders.catalogue import CATALOGUE, DEFAULT_ENCODER, Card, find_encoder_card
 from tfa.encoders.encoder_name import EncoderId, parse_encoder
-from tfa.encoders.fingerprint import fast_fingerprint, fingerprint, names_by_fingerprint
+from tfa.encoders.fingerprint import fast_fingerprint, fingerprint_encoder, names_by_fingerprint
+from tfa.encoders.plugins import load_plugin_encoder
 from tfa.encoders.protocol import Encoder
 from tfa.errors import BadSpec
 
@@ -23,7 +23,7 @@ __all__ = [
     "Card",
     "Encoder",
     "EncoderId",
-    "find_card",
+    "find_encoder_card",
     "load_encoder",
     "parse_encoder",
 ]
@@ -51,20 +51,20 @@ def load_encoder(
         raise BadSpec(
             f"device={device!r} does not go with fast=True (--fast), which is made for the CPU; give one of them"
         )
-    brought = load_brought(name, weights=weights, device=device, threads=threads, fast=fast)
+    brought = load_plugin_encoder(name, weights=weights, device=device, threads=threads, fast=fast)
     if brought is not None:
         return brought
     identity = parse_encoder(name)  # first, so that a misspelt name costs no import
 
     if fast:
-        return _fast_encoder(identity, weights, threads or usable_cores(), progress, model)
+        return _fast_encoder(identity, weights, threads or count_cores(), progress, model)
 
     import torch
 
-    from tfa.encoders.vit import VitEncoder, checked_device
+    from tfa.encoders.vit import VitEncoder, check_device
     from tfa.encoders.weights import resolve_weights
 
-    checked_device(device)
+    check_device(device)
     if threads is not None:
         torch.set_num_threads(threads)
     found = resolve_weights(identity.card, weights, progress=progress)
@@ -75,26 +75,26 @@ def _fast_encoder(
     identity: EncoderId, weights: str | Path | None, threads: int, progress: bool | Progress | None, model: str | None
 ) -> Encoder:
     """From a graph in the cache, without torch, where the digest of the weights is known without them."""
-    from tfa.encoders.int8.encoder import FastEncoder, onnxruntime
-    from tfa.encoders.int8.kept_graph import keep_graph, read_graph
+    from tfa.encoders.int8.encoder import FastEncoder, import_onnxruntime
+    from tfa.encoders.int8.graph_file import read_graph, write_graph
 
-    onnxruntime()  # before weights are fetched
+    import_onnxruntime()  # before weights are fetched
     package = identity.card.package if weights is None else None
     if package is not None:
         named = _as_remembered(identity, package.weights, model)
-        graph = read_graph(fast_fingerprint(fingerprint(named, package.weights)))
+        graph = read_graph(fast_fingerprint(fingerprint_encoder(named, package.weights)))
         if graph is not None:
             return FastEncoder(named, package.weights, graph, threads)
 
     from tfa.encoders.int8.graph import int8_graph
-    from tfa.encoders.vit import model_of
+    from tfa.encoders.vit import load_vit
     from tfa.encoders.weights import resolve_weights
 
     found = resolve_weights(identity.card, weights, progress=progress)
     named = _as_remembered(identity, found.sha256, model)
-    encoder = FastEncoder(named, found.sha256, int8_graph(named, model_of(named, found.tensors)), threads)
+    encoder = FastEncoder(named, found.sha256, int8_graph(named, load_vit(named, found.tensors)), threads)
     if package is not None and found.sha256 == package.weights:
-        keep_graph(encoder.fingerprint, encoder.graph)
+        write_graph(encoder.fingerprint, encoder.graph)
     return encoder
 
 

@@ -160,7 +160,7 @@ _CARDS = [
 CATALOGUE: dict[str, Card] = {card.name: card for card in _CARDS}
 
 
-def find_card(name: str) -> Card:
+def find_encoder_card(name: str) -> Card:
     """The card of an encoder name without size, layer or facet."""
     if name in CATALOGUE:
         return CATALOGUE[name]

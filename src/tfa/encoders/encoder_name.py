@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from tfa.encoders.catalogue import FACETS, Card, find_card
+from tfa.encoders.catalogue import FACETS, Card, find_encoder_card
 from tfa.errors import UnknownEncoder
 
 MAX_SIDE = 4096  # pixels; attention over more would not fit any memory, so such a size is a typing error
@@ -33,7 +33,7 @@ class EncoderId:
 
     @property
     def card(self) -> Card:
-        return find_card(self.name)
+        return find_encoder_card(self.name)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -69,7 +69,7 @@ def parse_encoder(text: str) -> EncoderId:
     named, hf = text.removesuffix(f"/{_HF}"), text.endswith(f"/{_HF}")
     head, slash, choice = named.partition("/")
     name, at, size = head.partition("@")
-    card = find_card(name)
+    card = find_encoder_card(name)
     if (at and not size) or (slash and not choice):
         raise UnknownEncoder(
             f"encoder {text!r} ends before its {'layer or facet' if slash else 'size'}; write {_EXAMPLES}"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tfa.base.files import sha256_of_json
+from tfa.base.files import hash_json
 from tfa.encoders.encoder_name import EncoderId, parse_encoder
 from tfa.errors import UnknownEncoder
 
@@ -19,11 +19,11 @@ _FAST_VERSION = 1  # the same of the form in integers
 _PUBLISHED = "bicubic by the factor (g + 0.1)/side"  # how positions are resampled
 
 
-def fingerprint(identity: EncoderId, weights_sha256: str) -> str:
-    """Of tokens in float32."""
+def fingerprint_encoder(identity: EncoderId, weights_sha256: str) -> str:
+    """Fingerprint an encoder's float32 tokens."""
     card = identity.card
     rule = {"positions": _PUBLISHED} if identity.published_rule else {}
-    return sha256_of_json(
+    return hash_json(
         {
             "version": _TOKENS_VERSION,
             "provider": "transformers",
@@ -46,17 +46,17 @@ def fingerprint(identity: EncoderId, weights_sha256: str) -> str:
 
 
 def fast_fingerprint(model: str) -> str:
-    """Of the tokens in integers of a model, given by its fingerprint in float32."""
-    return sha256_of_json({"version": _FAST_VERSION, "arithmetic": "int8", "model": model})
+    """Fingerprint a model's int8 tokens from the fingerprint of its float32 tokens."""
+    return hash_json({"version": _FAST_VERSION, "arithmetic": "int8", "model": model})
 
 
 def names_by_fingerprint(identity: EncoderId, weights_sha256: str) -> dict[str, EncoderId]:
     """The identity itself, then the one that differs from it only in how positions are resampled."""
-    return {fingerprint(rule, weights_sha256): rule for rule in identity.rules}
+    return {fingerprint_encoder(rule, weights_sha256): rule for rule in identity.rules}
 
 
-def under_todays_name(encoder: Mapping[str, Any]) -> dict[str, Any]:
-    """What a map or a record remembers of its encoder (`id`, `fingerprint` …), with the name it has today.
+def use_current_name(encoder: Mapping[str, Any]) -> dict[str, Any]:
+    """What a map or a record remembers of its encoder (`id`, `fingerprint_encoder` …), with the name it has today.
 
     Only the digest of a package's weights is known without them: what else was made before stays as it was named.
     """

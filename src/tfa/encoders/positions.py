@@ -15,7 +15,7 @@ from torch.nn import functional
 SCALE_OFFSET = 0.1
 
 
-def resampled_positions(table: Tensor, grid: tuple[int, int]) -> Tensor:
+def resample_positions(table: Tensor, grid: tuple[int, int]) -> Tensor:
     """`1 1+p² d` → `1 1+rows·columns d` in float32; the row of CLS is never touched."""
     side = math.isqrt(table.shape[1] - 1)
     if grid == (side, side):

@@ -15,24 +15,24 @@ import numpy as np
 from tfa.base.reading import read_npy
 from tfa.errors import BadSpec
 
-NAMED = "centers"
-SUFFIXES = (".safetensors", ".pt", ".pth", ".npy")
+_NAMED = "centers"
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".npy")
 
 
 def load_vocabulary(path: str | Path) -> np.ndarray:
     """Words `k d` in float64, as the file has them: not normalised."""
     path = Path(path)
     suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
+    if suffix not in _SUFFIXES:
         raise BadSpec(
-            f"{path}: vocabularies are read from {', '.join(SUFFIXES)} files, not from {path.suffix or 'this'}"
+            f"{path}: vocabularies are read from {', '.join(_SUFFIXES)} files, not from {path.suffix or 'this'}"
         )
     if not path.is_file():
         raise BadSpec(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}; give a vocabulary file")
-    return checked_words(_from_numpy(path) if suffix == ".npy" else _from_tensors(path), str(path))
+    return check_words(_from_numpy(path) if suffix == ".npy" else _from_tensors(path), str(path))
 
 
-def checked_words(words: Any, origin: str) -> np.ndarray:
+def check_words(words: Any, origin: str) -> np.ndarray:
     """An array of words `k d` in float64; `origin` says in errors where it came from."""
     array = np.asarray(words)
     if array.ndim != 2 or 0 in array.shape:
@@ -65,11 +65,13 @@ def _from_tensors(path: Path) -> np.ndarray:
 
 def _words_among(tensors: dict[str, Any], path: Path) -> Any:
     flat = [tensor for tensor in tensors.values() if tensor.ndim == 2]
-    if NAMED in tensors or len(flat) == len(tensors) == 1:
-        return tensors[NAMED] if NAMED in tensors else flat[0]
+    if _NAMED in tensors or len(flat) == len(tensors) == 1:
+        return tensors[_NAMED] if _NAMED in tensors else flat[0]
     shown = [f"{name!r} {tuple(tensor.shape)}" for name, tensor in sorted(tensors.items())]
     listed = ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
-    raise BadSpec(f"{path} holds {listed or 'no tensor'}; a vocabulary file has one 2-D tensor, or one named {NAMED!r}")
+    raise BadSpec(
+        f"{path} holds {listed or 'no tensor'}; a vocabulary file has one 2-D tensor, or one named {_NAMED!r}"
+    )
 
 
 def _from_numpy(path: Path) -> np.ndarray:

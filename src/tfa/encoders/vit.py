@@ -18,9 +18,9 @@ from PIL import Image
 from tfa.encoders.catalogue import Card
 from tfa.encoders.dino import DinoEncoder
 from tfa.encoders.encoder_name import EncoderId
-from tfa.encoders.positions import resampled_positions
+from tfa.encoders.positions import resample_positions
 from tfa.encoders.weight_names import block_name
-from tfa.encoders.weights import Weights
+from tfa.encoders.weights import LoadedWeights
 from tfa.errors import BadSpec, MissingExtra
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 class VitEncoder(DinoEncoder):
     """An `Encoder` over a transformers model."""
 
-    def __init__(self, identity: EncoderId, weights: Weights, device: str = "cpu") -> None:
-        super().__init__(identity, weights.sha256, checked_device(device))
-        self._model = model_of(identity, weights.tensors).to(self.device)
+    def __init__(self, identity: EncoderId, weights: LoadedWeights, device: str = "cpu") -> None:
+        super().__init__(identity, weights.sha256, check_device(device))
+        self._model = load_vit(identity, weights.tensors).to(self.device)
         self._source = self._model.get_submodule(_module_name(identity))
 
     def encode(self, images: Sequence[Image.Image]) -> tuple[np.ndarray, np.ndarray | None]:
@@ -52,7 +52,7 @@ class VitEncoder(DinoEncoder):
         return self._model
 
 
-def checked_device(device: str) -> str:
+def check_device(device: str) -> str:
     kind, _, number = device.partition(":")
     if kind not in ("cpu", "cuda") or (number and not number.isdecimal()) or device.endswith(":"):
         raise BadSpec(f"device={device!r} is unknown; use cpu, cuda or cuda:N")
@@ -65,18 +65,18 @@ def checked_device(device: str) -> str:
     return device
 
 
-def model_of(identity: EncoderId, tensors: dict[str, Tensor]) -> Any:
+def load_vit(identity: EncoderId, tensors: dict[str, Tensor]) -> Any:
     """The blocks that `identity` needs, its positions resampled by the rule of its name."""
-    model = build_model(identity.card, identity.layer + 1, tensors)
+    model = build_vit(identity.card, identity.layer + 1, tensors)
     if identity.published_rule:
         embeddings = model.embeddings
-        table = resampled_positions(embeddings.position_embeddings, identity.grid)
+        table = resample_positions(embeddings.position_embeddings, identity.grid)
         embeddings.position_embeddings = torch.nn.Parameter(table, requires_grad=False)
         embeddings.interpolate_pos_encoding = lambda *_sizes: embeddings.position_embeddings
     return model
 
 
-def build_model(card: Card, blocks: int, tensors: dict[str, Tensor]) -> Any:
+def build_vit(card: Card, blocks: int, tensors: dict[str, Tensor]) -> Any:
     """The first `blocks` blocks of a card's model, with its weights, in eval mode."""
     with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
         model = _empty_model(card, blocks)

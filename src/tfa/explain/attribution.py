@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from tfa.base.tokens import Tokens
-from tfa.explain.residual_shares import Pieces, residual_tables
-from tfa.explain.second_order_shares import Spread, second_order_tables
+from tfa.explain.residual_shares import ResidualPieces, residual_tables
+from tfa.explain.second_order_shares import SecondOrderSpread, second_order_tables
 from tfa.method.carriers import MEAN
 from tfa.method.query_sides import QuerySide, ResidualSide
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
@@ -33,7 +33,7 @@ class TermShares:
     image: np.ndarray | None = None
     residue: tuple[float, ...] = ()  # what rounding left over on either side, already shared out
 
-    def with_table(self, of: str, table: np.ndarray, pieces: Pieces | Spread) -> TermShares:
+    def with_table(self, of: str, table: np.ndarray, pieces: ResidualPieces | SecondOrderSpread) -> TermShares:
         """With the table of the "query" or the "image", to which what rounding left over is added."""
         weighted = self.term.weight * table
         left = self.contribution - float(weighted.sum())
@@ -103,7 +103,7 @@ def attribute(scorer: Scorer, query: Tokens, image: Tokens, row: int) -> Attribu
     nearest: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     for number, side in enumerate(scorer.sides):
         pieces = [_pieces(side, patches, scorer.dtype) for patches in photos]
-        if isinstance(pieces[0], Pieces) and isinstance(pieces[1], Pieces):
+        if isinstance(pieces[0], ResidualPieces) and isinstance(pieces[1], ResidualPieces):
             nearest[number] = (pieces[0].nearest, pieces[1].nearest)
         chosen = [i for i, term in enumerate(scorer.terms) if term.side == number and term.gamma != MEAN]
         terms = [scorer.terms[index] for index in chosen]
@@ -115,16 +115,25 @@ def attribute(scorer: Scorer, query: Tokens, image: Tokens, row: int) -> Attribu
     return Attribution(tuple(shares), float(scorer.bias[row]), nearest)
 
 
-def _pieces(side: QuerySide, patches: np.ndarray, dtype: str) -> Pieces | Spread:
-    return Pieces.of(patches, side, dtype) if isinstance(side, ResidualSide) else Spread.of(patches, side, dtype)
+def _pieces(side: QuerySide, patches: np.ndarray, dtype: str) -> ResidualPieces | SecondOrderSpread:
+    return (
+        ResidualPieces.of(patches, side, dtype)
+        if isinstance(side, ResidualSide)
+        else SecondOrderSpread.of(patches, side, dtype)
+    )
 
 
 def _tables(
-    side: QuerySide, pieces: Pieces | Spread, terms: Sequence[ScoreTerm], others: Sequence[np.ndarray], *, query: bool
+    side: QuerySide,
+    pieces: ResidualPieces | SecondOrderSpread,
+    terms: Sequence[ScoreTerm],
+    others: Sequence[np.ndarray],
+    *,
+    query: bool,
 ) -> list[np.ndarray]:
     gammas = [term.gamma for term in terms]
     if isinstance(side, ResidualSide):
-        assert isinstance(pieces, Pieces)
+        assert isinstance(pieces, ResidualPieces)
         return residual_tables(side, pieces, gammas, others, side.shift if query else None)
-    assert isinstance(pieces, Spread)
+    assert isinstance(pieces, SecondOrderSpread)
     return second_order_tables(side, pieces, gammas, others, query=query)

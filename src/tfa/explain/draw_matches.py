@@ -16,15 +16,15 @@ from tfa.explain.draw_montage import FAINT, GREY, INK, PAPER, elide, font, pictu
 from tfa.photos.images import as_rgb
 from tfa.verification.matching import Matches
 
-Grid = tuple[int, int]  # rows, columns
-Corner = tuple[float, float]
-Colour = tuple[int, int, int, int]
+_Grid = tuple[int, int]  # rows, columns
+_Corner = tuple[float, float]
+_Color = tuple[int, int, int, int]
 
-WIDTH, TALLEST = 1080, 1080  # of the whole picture; of a photo in it
-GAP, EDGE = 24, 16
-CAPTION, NAME = 34, 24  # letter heights: a phone shows the picture at about a third of its size
-NAMES = NAME + 20  # the line of names below the photos
-LINE, DOT, FAINT_DOT = 2, 5, 3  # width of a line, radii of dots
+MATCH_WIDTH, TALLEST = 1080, 1080  # of the whole picture; of a photo in it
+MATCH_GAP, MATCH_EDGE = 24, 16
+MATCH_CAPTION, _NAME = 34, 24  # letter heights: a phone shows the picture at about a third of its size
+_NAMES = _NAME + 20  # the line of names below the photos
+_LINE, _DOT, FAINT_DOT = 2, 5, 3  # width of a line, radii of dots
 LINES_SEEN_THROUGH = 40  # from so many lines on they fade, or the photos would be hidden
 FINER = 2  # lines are drawn so many times larger, then reduced: Pillow's own have steps
 USUAL_SHAPE = 4 / 3  # of a photo that is not there, if the other is not there either
@@ -41,8 +41,8 @@ def draw_matches(
     query: Path | Image.Image,
     answer: Path | Image.Image,
     matches: Matches,
-    grid: Grid,
-    other: Grid,
+    grid: _Grid,
+    other: _Grid,
     path: Path | None = None,
     heats: Sequence[np.ndarray] | None = None,
     linearised: bool = False,
@@ -57,22 +57,22 @@ def draw_matches(
     _check(matches, grid, other)
     panels = _panels([query, answer])
     height = panels[0].size[1]
-    bottom = EDGE + height + NAMES + CAPTION + EDGE
-    heat_row = 0 if heats is None else height + HEAT_CAPTION_TOP + CAPTION + EDGE
-    sheet = Image.new("RGB", (WIDTH, bottom + heat_row), PAPER)
+    bottom = MATCH_EDGE + height + _NAMES + MATCH_CAPTION + MATCH_EDGE
+    heat_row = 0 if heats is None else height + HEAT_CAPTION_TOP + MATCH_CAPTION + MATCH_EDGE
+    sheet = Image.new("RGB", (MATCH_WIDTH, bottom + heat_row), PAPER)
     for panel in panels:
-        panel.paste(sheet, EDGE)
-    starts = cell_centres(matches.ours, grid, (panels[0].left, EDGE), panels[0].size)
-    ends = cell_centres(matches.theirs, other, (panels[1].left, EDGE), panels[1].size)
+        panel.paste(sheet, MATCH_EDGE)
+    starts = cell_centres(matches.ours, grid, (panels[0].left, MATCH_EDGE), panels[0].size)
+    ends = cell_centres(matches.theirs, other, (panels[1].left, MATCH_EDGE), panels[1].size)
     colours = [ramp(float(place)) for place in matches.ours // grid[1] / max(grid[0] - 1, 1)]
-    overlay = _overlay((WIDTH, bottom), starts, ends, matches.consistent, colours)
+    overlay = _overlay((MATCH_WIDTH, bottom), starts, ends, matches.consistent, colours)
     sheet.paste(overlay, mask=overlay)
     for panel in panels:
         panel.write_name(sheet)
-    _write_caption(sheet, bottom - EDGE - CAPTION, caption_of(matches))
+    _write_caption(sheet, bottom - MATCH_EDGE - MATCH_CAPTION, format_caption(matches))
     if heats is not None:
         heats = [heat - heat.mean() for heat in heats] if linearised else heats
-        full = full_colour(heats)
+        full = choose_color(heats)
         for panel, heat in zip(panels, heats, strict=True):
             panel.paste(sheet, bottom, heat, full)
         _write_caption(sheet, bottom + height + HEAT_CAPTION_TOP, LINEARISED_CAPTION if linearised else HEAT_CAPTION)
@@ -91,54 +91,54 @@ class _Panel:
     size: tuple[int, int]
 
     def paste(self, sheet: Image.Image, top: int, heat: np.ndarray | None = None, full: float = 1.0) -> None:
-        picture = self.photo if self.photo is None or heat is None else heated(self.photo, self.size, heat, full)
+        picture = self.photo if self.photo is None or heat is None else overlay_heat(self.photo, self.size, heat, full)
         sheet.paste(picture or GREY, (self.left, top, self.left + self.size[0], top + self.size[1]))
 
     def write_name(self, sheet: Image.Image) -> None:
         """Below the photo; in the box of one that is missing."""
-        pen, letters = ImageDraw.Draw(sheet), font(NAME)
-        middle, name = self.left + self.size[0] / 2, elide(self.name, self.size[0] - 24, NAME)
+        pen, letters = ImageDraw.Draw(sheet), font(_NAME)
+        middle, name = self.left + self.size[0] / 2, elide(self.name, self.size[0] - 24, _NAME)
         below = "cannot be read" if self.photo is None else name
-        pen.text((middle, EDGE + self.size[1] + 8), below, font=letters, fill=FAINT, anchor="ma")
+        pen.text((middle, MATCH_EDGE + self.size[1] + 8), below, font=letters, fill=FAINT, anchor="ma")
         if self.photo is None:
-            centre = (middle, EDGE + self.size[1] / 2)
+            centre = (middle, MATCH_EDGE + self.size[1] / 2)
             room = pen.textbbox(centre, name, font=letters, anchor="mm")
             pen.rectangle((room[0] - 8, room[1] - 6, room[2] + 8, room[3] + 6), fill=GREY)
             pen.text(centre, name, font=letters, fill=INK, anchor="mm")
 
 
-def _panels(given: Sequence[Path | Image.Image]) -> list[_Panel]:
+def _panels(sources: Sequence[Path | Image.Image]) -> list[_Panel]:
     """The photos upright, as the encoder saw them, and equally high; a missing one is as wide as the other."""
     photos: list[Image.Image | None] = []
-    for one in given:
+    for one in sources:
         try:
             photos.append(as_rgb(one))
         except BadImage:
             photos.append(None)  # the matches are worth showing without it
     usual = next((photo.width / photo.height for photo in photos if photo is not None), USUAL_SHAPE)
     shapes = [usual if photo is None else photo.width / photo.height for photo in photos]
-    height = max(min(round((WIDTH - 2 * EDGE - GAP) / sum(shapes)), TALLEST), 1)
+    height = max(min(round((MATCH_WIDTH - 2 * MATCH_EDGE - MATCH_GAP) / sum(shapes)), TALLEST), 1)
     widths = [max(math.floor(height * shape), 1) for shape in shapes]
-    left, panels = (WIDTH - sum(widths) - GAP) // 2, []
-    for one, photo, width in zip(given, photos, widths, strict=True):
+    left, panels = (MATCH_WIDTH - sum(widths) - MATCH_GAP) // 2, []
+    for one, photo, width in zip(sources, photos, widths, strict=True):
         name, size = one.name if isinstance(one, Path) else "", (width, height)
         panels.append(_Panel(photo and photo.resize(size, Image.Resampling.LANCZOS), name, left, size))
-        left += width + GAP
+        left += width + MATCH_GAP
     return panels
 
 
 def _write_caption(sheet: Image.Image, top: int, text: str) -> None:
-    shown = elide(text, WIDTH - 2 * EDGE, CAPTION)
-    ImageDraw.Draw(sheet).text((WIDTH / 2, top), shown, font=font(CAPTION), fill=INK, anchor="ma")
+    shown = elide(text, MATCH_WIDTH - 2 * MATCH_EDGE, MATCH_CAPTION)
+    ImageDraw.Draw(sheet).text((MATCH_WIDTH / 2, top), shown, font=font(MATCH_CAPTION), fill=INK, anchor="ma")
 
 
-def caption_of(matches: Matches) -> str:
+def format_caption(matches: Matches) -> str:
     if not len(matches.ours):
         return "no mutual match"
     return f"{matches.count} of {len(matches.ours)} mutual matches move alike"
 
 
-def cell_centres(patches: np.ndarray, grid: Grid, corner: Corner, size: tuple[int, int]) -> np.ndarray:
+def cell_centres(patches: np.ndarray, grid: _Grid, corner: _Corner, size: tuple[int, int]) -> np.ndarray:
     """Pixels (x, y) of patches `n` of a photo drawn at `corner` in `size`: the grid covers all of it, however wide."""
     rows, columns = np.divmod(patches, grid[1])
     across, down = (columns + 0.5) / grid[1], (rows + 0.5) / grid[0]
@@ -168,7 +168,7 @@ def ramp(place: float) -> tuple[int, int, int]:
     return red, green, blue
 
 
-def _check(matches: Matches, grid: Grid, other: Grid) -> None:
+def _check(matches: Matches, grid: _Grid, other: _Grid) -> None:
     for whose, patches, (rows, columns) in (("query", matches.ours, grid), ("answer", matches.theirs, other)):
         highest = int(patches.max(initial=-1))
         if rows < 1 or columns < 1 or highest >= rows * columns:
@@ -194,26 +194,26 @@ def _overlay(
     opacity = round(200 * min(max(LINES_SEEN_THROUGH / max(int(consistent.sum()), 1), 0.5), 1.0))
     for index in np.flatnonzero(consistent):
         line = [tuple(FINER * starts[index]), tuple(FINER * ends[index])]
-        pen.line(line, fill=(*colours[index], opacity), width=FINER * LINE)
+        pen.line(line, fill=(*colours[index], opacity), width=FINER * _LINE)
     for index in np.flatnonzero(consistent):  # dots over all lines
         for spot in (starts[index], ends[index]):
-            _dot(pen, spot, DOT, (*colours[index], 255), (20, 20, 20, 220))
+            _dot(pen, spot, _DOT, (*colours[index], 255), (20, 20, 20, 220))
     return large.resize(size, Image.Resampling.BOX)
 
 
-def _dot(pen: ImageDraw.ImageDraw, spot: np.ndarray, radius: int, fill: Colour, edge: Colour) -> None:
+def _dot(pen: ImageDraw.ImageDraw, spot: np.ndarray, radius: int, fill: _Color, edge: _Color) -> None:
     x, y = (FINER * spot).tolist()
     reach = FINER * radius
     pen.ellipse((x - reach, y - reach, x + reach, y + reach), fill=fill, outline=edge, width=FINER)
 
 
-def full_colour(heats: Sequence[np.ndarray]) -> float:
+def choose_color(heats: Sequence[np.ndarray]) -> float:
     """The contribution from which on a patch has the full colour, the same for all photos of a picture."""
     sizes = np.abs(np.concatenate([np.ravel(heat) for heat in heats])) if heats else np.zeros(1)
     return float(np.percentile(sizes, OUTLIERS)) or float(sizes.max()) or 1.0
 
 
-def heated(photo: Image.Image, size: tuple[int, int], heat: np.ndarray, full: float) -> Image.Image:
+def overlay_heat(photo: Image.Image, size: tuple[int, int], heat: np.ndarray, full: float) -> Image.Image:
     """The photo at `size`, grey, under the contributions of its patches `rows columns`: one cell a patch."""
     grey = photo.resize(size, Image.Resampling.LANCZOS).convert("L").point(lambda level: int(level * DIM))
     opacity = np.rint(255 * STRONGEST * np.minimum(np.abs(heat) / full, 1.0)).astype(np.uint8)

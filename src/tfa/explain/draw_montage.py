@@ -10,13 +10,13 @@ from typing import Any, Literal
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from tfa.base.files import write_atomically
-from tfa.base.printable import printable
+from tfa.base.printable import make_printable
 from tfa.errors import BadImage, TfaError
 from tfa.photos.images import as_rgb
 
 Mark = Literal["good", "bad", "none"]
 
-FORMATS: dict[str, dict[str, Any]] = {
+_FORMATS: dict[str, dict[str, Any]] = {
     ".png": {"format": "PNG"},
     ".jpg": {"format": "JPEG", "quality": 88},
     ".jpeg": {"format": "JPEG", "quality": 88},
@@ -26,8 +26,8 @@ PAPER, INK, FAINT, GREY = "#ffffff", "#1c2126", "#5a636c", "#c9ced3"
 
 TILE = (240, 180)
 GAP, EDGE, FRAME = 12, 18, 4
-TITLE, CAPTION = 15, 13  # letter heights, pixels
-LINE = 17
+TITLE, _CAPTION = 15, 13  # letter heights, pixels
+MONTAGE_LINE = 17
 
 
 @dataclass(frozen=True)
@@ -58,16 +58,16 @@ def draw_montage(answers: Sequence[MontageRow], path: Path) -> None:
     write_atomically(path, lambda temporary: image.save(temporary, **options))
 
 
-def matches_line(count: int | None) -> list[str]:
+def format_matches(count: int | None) -> list[str]:
     """The caption of a hit whose patches were compared; none of another."""
     return [] if count is None else [f"{count} consistent match{'' if count == 1 else 'es'}"]
 
 
 def picture_options(path: Path, what: str) -> dict[str, Any]:
     """How Pillow saves `what` to a file of that name."""
-    options = FORMATS.get(path.suffix.lower())
+    options = _FORMATS.get(path.suffix.lower())
     if options is None:
-        raise TfaError(f"{what} cannot be written to {path.name}: the name must end in {', '.join(FORMATS)}")
+        raise TfaError(f"{what} cannot be written to {path.name}: the name must end in {', '.join(_FORMATS)}")
     return options
 
 
@@ -75,7 +75,7 @@ def compose(answers: Sequence[MontageRow]) -> Image.Image:
     """The montage as a picture."""
     most = max(len(row.tiles) for row in answers)
     captions = [max([1, *(len(tile.caption_lines) for tile in row.tiles)]) for row in answers]
-    heights = [LINE + 8 + TILE[1] + 6 + LINE * n for n in captions]
+    heights = [MONTAGE_LINE + 8 + TILE[1] + 6 + MONTAGE_LINE * n for n in captions]
     # The query stands a little apart from its hits.
     width = 2 * EDGE + TILE[0] + (GAP + most * (TILE[0] + GAP) if most else 0)
     sheet = Image.new("RGB", (width, 2 * EDGE + sum(heights) + 2 * GAP * (len(answers) - 1)), PAPER)
@@ -92,15 +92,15 @@ def compose(answers: Sequence[MontageRow]) -> Image.Image:
 def _draw_row(sheet: Image.Image, pen: ImageDraw.ImageDraw, row: MontageRow, top: int, width: int) -> None:
     title = elide(row.title, width - 2 * EDGE, TITLE)
     pen.text((EDGE, top), title, font=font(TITLE), fill=INK)
-    top += LINE + 8
+    top += MONTAGE_LINE + 8
     _paste(sheet, pen, row.query, (EDGE, top), "#3a6ea5")
-    pen.text((EDGE, top + TILE[1] + 5), elide(row.query.name, TILE[0], CAPTION), font=font(CAPTION), fill=INK)
+    pen.text((EDGE, top + TILE[1] + 5), elide(row.query.name, TILE[0], _CAPTION), font=font(_CAPTION), fill=INK)
     left = EDGE + TILE[0] + 2 * GAP
     for tile in row.tiles:
         _paste(sheet, pen, tile.image, (left, top), FRAMES[tile.mark])
         for number, line in enumerate(tile.caption_lines):
-            at = (left, top + TILE[1] + 5 + number * LINE)
-            pen.text(at, elide(line, TILE[0], CAPTION), font=font(CAPTION), fill=FAINT if number else INK)
+            at = (left, top + TILE[1] + 5 + number * MONTAGE_LINE)
+            pen.text(at, elide(line, TILE[0], _CAPTION), font=font(_CAPTION), fill=FAINT if number else INK)
         left += TILE[0] + GAP
 
 
@@ -115,10 +115,10 @@ def _paste(sheet: Image.Image, pen: ImageDraw.ImageDraw, path: Path | None, at: 
         return
     pen.rectangle((x + FRAME, y + FRAME, x + TILE[0] - FRAME - 1, y + TILE[1] - FRAME - 1), fill=GREY)
     name = "no photo" if path is None else path.name
-    words = [elide(name, inner[0] - 12, CAPTION)] + (["cannot be read"] if path is not None else [])
+    words = [elide(name, inner[0] - 12, _CAPTION)] + (["cannot be read"] if path is not None else [])
     for number, text in enumerate(words):
-        centre = (x + TILE[0] / 2, y + TILE[1] / 2 + (number - (len(words) - 1) / 2) * LINE)
-        pen.text(centre, text, font=font(CAPTION), fill=INK, anchor="mm")
+        centre = (x + TILE[0] / 2, y + TILE[1] / 2 + (number - (len(words) - 1) / 2) * MONTAGE_LINE)
+        pen.text(centre, text, font=font(_CAPTION), fill=INK, anchor="mm")
 
 
 def _open(path: Path | None, size: tuple[int, int]) -> Image.Image | None:
@@ -135,7 +135,7 @@ def _open(path: Path | None, size: tuple[int, int]) -> Image.Image | None:
 
 def elide(text: str, width: int, size: int) -> str:
     """`text` cut in its middle to fit `width` pixels: the end of a file name says as much as its start."""
-    text = printable(text)  # a line break would be drawn over the row below
+    text = make_printable(text)  # a line break would be drawn over the row below
     shown, keep = text, len(text)
     while keep > 2 and font(size).getlength(shown) > width:
         keep -= 1

@@ -11,8 +11,8 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps.query import ReadOnlyMap
 from tfa.maps.records import Hit
-from tfa.photos.given import Photo, name_of
 from tfa.photos.images import as_rgb
+from tfa.photos.photo_source import Photo, name_photo
 from tfa.verification.matching import Matches, compute_displacements
 
 NOT_JUDGED = "not used: it was not judged for this head"
@@ -57,7 +57,7 @@ class Explanation:
             "consistent": self.consistent,
             "mutual": self.mutual,
             "displacement": None if moved is None else {"down": moved[0], "right": moved[1]},
-            "view": view_in_words(moved),
+            "view": describe_view(moved),
             "verification": {"admitted": self.admitted, "reason": self.reason},
             "grid": list(self.grid),
             "matches": self._listed(),
@@ -70,7 +70,7 @@ class Explanation:
         return [[*place, alike] for place, alike in zip(places, self.matches.consistent.tolist(), strict=True)]
 
 
-def view_in_words(displacement: tuple[int, int] | None) -> str:
+def describe_view(displacement: tuple[int, int] | None) -> str:
     """How the query was aimed against the map's photo.
 
     What stands further right in the map's photo than in the query (a displacement to the right) moved left between
@@ -90,7 +90,7 @@ def _cells(number: int) -> str:
     return f"{abs(number)} cell{'' if abs(number) == 1 else 's'}"
 
 
-def explain(place_map: ReadOnlyMap, photo: Photo, rank: int = 1, calibration: str | None = None) -> Explanation:
+def explain_match(place_map: ReadOnlyMap, photo: Photo, rank: int = 1, calibration: str | None = None) -> Explanation:
     """Query the map with a photo, and match its patches with those of the hit of that rank."""
     compact, head = place_map.state.compact, place_map.state.chosen(calibration)
     if compact is None:
@@ -104,4 +104,4 @@ def explain(place_map: ReadOnlyMap, photo: Photo, rank: int = 1, calibration: st
     row = next(row for row, record in enumerate(place_map.state.images) if record.id == hit.id)
     matches = compact.matches(compact.query(tokens)[0], compact.grid, np.array([row]))[0]
     reason = NOT_JUDGED if head.verification is None else head.verification["reason"]
-    return Explanation(name_of(photo), rank, hit, matches, compact.grid, head.verifies, reason, tokens)
+    return Explanation(name_photo(photo), rank, hit, matches, compact.grid, head.verifies, reason, tokens)

@@ -18,15 +18,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.base.backend import l2
-from tfa.explain.row_products import products, weighted_rows
+from tfa.base.backend import l2_normalize
+from tfa.explain.row_products import multiply_rows, weighted_rows
 from tfa.method.carriers import Gamma
 from tfa.method.query_sides import ResidualSide
 from tfa.method.residuals import HARD, hard_weights, residual_blocks, soft_weights
 
 
 @dataclass(frozen=True)
-class Pieces:
+class ResidualPieces:
     """One photo as its side sees it: unit patches and how they add up to its descriptor."""
 
     unit: np.ndarray  # n d
@@ -35,9 +35,12 @@ class Pieces:
     centers: np.ndarray  # k d
 
     @classmethod
-    def of(cls, patches: np.ndarray, side: ResidualSide, dtype: str) -> Pieces:
-        """Of patches `n d`. Weights are computed in the scorer's dtype, so that ties fall as they do there."""
-        unit = l2(np.asarray(patches, dtype))[None]
+    def of(cls, patches: np.ndarray, side: ResidualSide, dtype: str) -> ResidualPieces:
+        """Split the descriptor of patches `n d`.
+
+        Weights are computed in the scorer's dtype, so that ties fall as they do there.
+        """
+        unit = l2_normalize(np.asarray(patches, dtype))[None]
         centers = np.asarray(side.centers, dtype)
         similarities = unit @ centers.T
         hard = side.assignment == HARD
@@ -75,7 +78,7 @@ class Pieces:
 
 def residual_tables(
     side: ResidualSide,
-    pieces: Pieces,
+    pieces: ResidualPieces,
     gammas: Sequence[Gamma],
     others: Sequence[np.ndarray],
     shift: np.ndarray | None = None,
@@ -87,7 +90,7 @@ def residual_tables(
     if shaped:
         assert side.anchors is not None
         geometry, anchors = side.geometry_in_floats(), side.anchors
-        coordinates = geometry.coordinates(products(anchors, pieces.descriptor.reshape(1, -1)))[0]
+        coordinates = geometry.coordinates(multiply_rows(anchors, pieces.descriptor.reshape(1, -1)))[0]
         shift = np.zeros_like(coordinates) if shift is None else shift
         vectors = np.asarray(geometry.vectors, np.float64)
         towards, lengths, offs = [np.full(len(anchors), 1 / len(anchors))], [], []

@@ -26,15 +26,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.base.backend import l2
-from tfa.explain.row_products import products, weighted_rows
+from tfa.base.backend import l2_normalize
+from tfa.explain.row_products import multiply_rows, weighted_rows
 from tfa.method.carriers import Gamma
 from tfa.method.query_sides import SecondOrderSide
-from tfa.method.second_order import RIDGE, covariance, from_half_vector, half_vector
+from tfa.method.second_order import COVARIANCE_RIDGE, covariance, from_half_vector, half_vector
 
 
 @dataclass(frozen=True)
-class Spread:
+class SecondOrderSpread:
     """One photo as its side sees it: how its patches spread over the directions."""
 
     projected: np.ndarray  # n m: Y, centred patches on the directions
@@ -42,12 +42,12 @@ class Spread:
     vectors: np.ndarray  # m m: E
 
     @classmethod
-    def of(cls, patches: np.ndarray, side: SecondOrderSide, dtype: str) -> Spread:
-        """Of patches `n d`; unit patches are of the scorer's dtype, as there."""
-        unit = l2(np.asarray(patches, dtype)).astype(np.float64)
+    def of(cls, patches: np.ndarray, side: SecondOrderSide, dtype: str) -> SecondOrderSpread:
+        """Spread the descriptor over patches `n d`; unit patches are of the scorer's dtype, as there."""
+        unit = l2_normalize(np.asarray(patches, dtype)).astype(np.float64)
         projected = (unit - unit.mean(axis=0)) @ np.asarray(side.patch_directions, np.float64).T
         values, vectors = np.linalg.eigh(covariance(projected))
-        return cls(projected, values.clip(min=RIDGE), vectors)
+        return cls(projected, values.clip(min=COVARIANCE_RIDGE), vectors)
 
     @property
     def half(self) -> np.ndarray:
@@ -83,11 +83,16 @@ def log_differences(values: np.ndarray) -> np.ndarray:
 
 
 def second_order_tables(
-    side: SecondOrderSide, spread: Spread, gammas: Sequence[Gamma], others: Sequence[np.ndarray], *, query: bool
+    side: SecondOrderSide,
+    spread: SecondOrderSpread,
+    gammas: Sequence[Gamma],
+    others: Sequence[np.ndarray],
+    *,
+    query: bool,
 ) -> list[np.ndarray]:
     """⟨f(photo), other⟩ as tables `n 1`, for each γ and the other photo's feature; f of a query or of an image."""
     unit = spread.half / np.linalg.norm(spread.half)
-    coordinates = products(side.axes, (unit - side.mean)[None])[0]
+    coordinates = multiply_rows(side.axes, (unit - side.mean)[None])[0]
     plain = coordinates
     if query:  # see SecondOrderSide: a query's f is z + Uᵀμ, an image's z; only queries are shifted
         coordinates = coordinates if side.shift is None else coordinates - side.shift

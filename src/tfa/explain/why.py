@@ -1,6 +1,6 @@
 """Why a photo matched an image of a map: the attribution of their score, as JSON.
 
-`attribution` computes the arrays for a scorer; `why` is the question to a map: it finds the image, its tokens and grid.
+`attribution` computes the arrays for a scorer; `explain_score` finds the image, its tokens and its grid in a map.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tfa.method.carriers import MEAN, Gamma
 from tfa.method.query_sides import SecondOrderSide
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
 
-WORDS = 12  # words listed
+_WORDS = 12  # words listed
 RESIDUAL_TERMS: dict[Gamma | str, str] = {
     None: "original residuals",
     0.0: "centred residuals",
@@ -32,8 +32,8 @@ SECOND_ORDER_TERMS: dict[Gamma | str, str] = {
 }
 
 
-def why(
-    place_map: PlaceMap, query_tokens: Tokens, image_id: int, calibration: str | None = None, words: int = WORDS
+def explain_score(
+    place_map: PlaceMap, query_tokens: Tokens, image_id: int, calibration: str | None = None, words: int = _WORDS
 ) -> dict[str, Any]:
     """What carried the score of one query with the image of that id.
 
@@ -51,7 +51,7 @@ def why(
     scorer = head.stored.scorer
     scorer.check(query_tokens)
     found = attribute(scorer, query_tokens, image, rows[0])
-    grids = [grid_of(place_map, tokens) for tokens in (query_tokens, image)]
+    grids = [find_grid(place_map, tokens) for tokens in (query_tokens, image)]
     heats = [found.patches(of).reshape(grid) for of, grid in zip(("query", "image"), grids, strict=True)]
     return {
         "id": image_id,
@@ -67,7 +67,7 @@ def why(
     }
 
 
-def grid_of(place_map: PlaceMap, tokens: Tokens) -> tuple[int, int]:
+def find_grid(place_map: PlaceMap, tokens: Tokens) -> tuple[int, int]:
     """How the patches lie: as the tokens say, as the encoder's, or in one row where neither fits."""
     if tokens.grid is not None:
         return tokens.grid
@@ -76,15 +76,15 @@ def grid_of(place_map: PlaceMap, tokens: Tokens) -> tuple[int, int]:
     return (rows, columns) if rows * columns == count else (1, count)
 
 
-def _words(found: Attribution, most: int) -> list[dict[str, Any]]:
+def _words(attribution: Attribution, most: int) -> list[dict[str, Any]]:
     """The words that contributed most, either way, with the patches nearest to them; none of second-order heads."""
-    ours, theirs = found.words("query"), found.words("image")
-    sides = {one.term.member: one.term.side for one in reversed(found.terms) if one.term.side != GLOBAL}
+    ours, theirs = attribution.words("query"), attribution.words("image")
+    sides = {one.term.member: one.term.side for one in reversed(attribution.terms) if one.term.side != GLOBAL}
     flat = [(member, word, float(value)) for member, values in ours.items() for word, value in enumerate(values)]
     flat.sort(key=lambda entry: (-abs(entry[2]), entry[0], entry[1]))
     listed = []
     for member, word, value in flat[:most]:
-        in_query, in_image = (np.flatnonzero(near == word).tolist() for near in found.nearest[sides[member]])
+        in_query, in_image = (np.flatnonzero(near == word).tolist() for near in attribution.nearest[sides[member]])
         listed.append(
             {
                 "word": word,
@@ -98,15 +98,15 @@ def _words(found: Attribution, most: int) -> list[dict[str, Any]]:
     return listed
 
 
-def _terms(scorer: Scorer, found: Attribution) -> list[dict[str, Any]]:
+def _terms(scorer: Scorer, attribution: Attribution) -> list[dict[str, Any]]:
     """Every summand of the score; they add up to it."""
     several = len({term.member for term in scorer.terms}) > 1
     terms = [
         {"name": term_name(scorer, one.term, several), "contribution": one.contribution, "weight": one.term.weight}
-        for one in found.terms
+        for one in attribution.terms
     ]
-    if found.bias:
-        terms.append({"name": "usual score of the image", "contribution": found.bias, "weight": 1.0})
+    if attribution.bias:
+        terms.append({"name": "usual score of the image", "contribution": attribution.bias, "weight": 1.0})
     return terms
 
 

@@ -5,18 +5,18 @@ In: a map, or answers of one. Out: files in formats of others. May see: the map,
 
 from tfa.exports.answers import Asked, write_answers
 from tfa.exports.hloc_features import query_vectors, write_hloc_features
-from tfa.exports.hloc_pairs import retrieval_pairs, write_pairs
+from tfa.exports.hloc_pairs import rank_pairs, write_pairs
 from tfa.exports.onnx_place import rows_path, write_onnx_place
 from tfa.exports.onnx_query_side import write_onnx_head
 from tfa.exports.pair_files import write_kapture_pairs, write_match_list, write_view_pairs
-from tfa.exports.vectors import CompiledMap, compiled_map, write_faiss, write_npz
+from tfa.exports.vectors import CompiledMap, compile_map, write_faiss, write_npz
 
 __all__ = [
     "Asked",
     "CompiledMap",
-    "compiled_map",
+    "compile_map",
     "query_vectors",
-    "retrieval_pairs",
+    "rank_pairs",
     "rows_path",
     "write_answers",
     "write_faiss",

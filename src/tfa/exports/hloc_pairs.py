@@ -11,7 +11,7 @@ from tfa.base.files import write_text
 from tfa.errors import TfaError
 from tfa.maps import Answer
 
-Pair = tuple[str, str]
+ImagePair = tuple[str, str]
 WHITE_SPACE = "white space"
 
 
@@ -23,7 +23,7 @@ class PhotoPair(NamedTuple):
     confidence: float
 
 
-def photo_pairs(answers: Sequence[Answer]) -> list[PhotoPair]:
+def list_photo_pairs(answers: Sequence[Answer]) -> list[PhotoPair]:
     """Every hit of every answer, best first. A query that is in the map itself is not paired with itself."""
     return [
         PhotoPair(Path(answer.query), Path(hit.image), hit.confidence)
@@ -33,9 +33,9 @@ def photo_pairs(answers: Sequence[Answer]) -> list[PhotoPair]:
     ]
 
 
-def named_pairs(
+def name_pairs(
     pairs: Sequence[PhotoPair], query_root: Path, map_root: Path, separator: str = WHITE_SPACE
-) -> list[Pair]:
+) -> list[ImagePair]:
     """The pairs as names below the two folders."""
     return [
         (relative_name(one.query, query_root, separator), relative_name(one.image, map_root, separator))
@@ -43,15 +43,15 @@ def named_pairs(
     ]
 
 
-def retrieval_pairs(answers: Sequence[Answer], query_root: Path, map_root: Path) -> list[Pair]:
+def rank_pairs(answers: Sequence[Answer], query_root: Path, map_root: Path) -> list[ImagePair]:
     """(query, map image) for every hit of every answer, best first, as names below the two folders.
 
     A query that is in the map itself is not paired with itself.
     """
-    return named_pairs(photo_pairs(answers), query_root, map_root)
+    return name_pairs(list_photo_pairs(answers), query_root, map_root)
 
 
-def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
+def write_pairs(path: Path, pairs: Sequence[ImagePair]) -> None:
     write_text(Path(path), "".join(f"{query} {image}\n" for query, image in pairs))
 
 
@@ -66,7 +66,7 @@ def roots_without_collisions(
     for image in images:
         name = _below(image, map_root)
         if name is not None and below.get(name, image.resolve()) != image.resolve():
-            both = common_folder([*queries, *images])
+            both = find_common_folder([*queries, *images])
             return both, both, f"{name} names a query and another photo of the map: all names are below {both}"
     return query_root, map_root, None
 
@@ -87,7 +87,7 @@ def relative_name(photo: Path, root: Path, separator: str = WHITE_SPACE) -> str:
     return name
 
 
-def common_folder(photos: Iterable[Path]) -> Path:
+def find_common_folder(photos: Iterable[Path]) -> Path:
     """The deepest folder that holds all photos."""
     try:
         return Path(os.path.commonpath([photo.resolve().parent for photo in photos]))

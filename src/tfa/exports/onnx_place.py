@@ -44,7 +44,7 @@ def rows_path(path: Path) -> Path:
 
 def place_model(place_map: PlaceMap, compiled: CompiledMap, form: UnitVectors, *, fast: bool = False) -> bytes:
     """The model, serialised; `fast` has the encoder's products in 8-bit integers, and takes one photo at a time."""
-    from tfa.encoders.portable_graph import OPSET, portable_tokens
+    from tfa.encoders.portable_graph import ENCODER_OPSET, portable_tokens
     from tfa.encoders.vit import VitEncoder
 
     encoder = place_map.encoder
@@ -54,7 +54,7 @@ def place_model(place_map: PlaceMap, compiled: CompiledMap, form: UnitVectors, *
             "catalogue are; export the head alone with --format onnx-head"
         )
     identity, photos = encoder.identity, 1 if fast else "photos"
-    graph = Graph(OPSET)
+    graph = Graph(ENCODER_OPSET)
     images = graph.input("images", [photos, 3, identity.height, identity.width])
     tokens = portable_tokens(graph, encoder, images, integers=fast)
     own, shared = _parts(graph, compiled.scorer, tokens, identity.card.prefix)

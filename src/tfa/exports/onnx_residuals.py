@@ -16,7 +16,7 @@ from tfa.search.quantised_rows import QuantisedRows
 
 def residual_features(graph: Graph, side: ResidualSide, unit: str, gammas: Iterable[Gamma]) -> dict[Gamma, str]:
     """The descriptor (None) and φ_γ of photos whose unit patches `b n d` are given."""
-    descriptor = _descriptor(graph, side, unit)
+    descriptor = _residual_descriptor(graph, side, unit)
     features: dict[Gamma, str] = {None: descriptor}
     shaping = [gamma for gamma in gammas if isinstance(gamma, float)]
     if shaping:
@@ -26,11 +26,11 @@ def residual_features(graph: Graph, side: ResidualSide, unit: str, gammas: Itera
         coordinates = _coordinates(graph, geometry, anchors, descriptor)
         if side.shift is not None:
             coordinates = graph.add("Sub", coordinates, graph.constant(side.shift.astype(np.float32)))
-        features |= {gamma: shaped(graph, geometry.eigenvalues, coordinates, gamma) for gamma in shaping}
+        features |= {gamma: shape_nodes(graph, geometry.eigenvalues, coordinates, gamma) for gamma in shaping}
     return features
 
 
-def _descriptor(graph: Graph, side: ResidualSide, unit: str) -> str:
+def _residual_descriptor(graph: Graph, side: ResidualSide, unit: str) -> str:
     """v = L2 [ L2( Σ_i w_ik (p̃_i − c_k) ) ]_k, as `residuals.normalise_blocks` has it."""
     words, channels = side.centers.shape
     centers = np.asarray(side.centers, np.float32)
@@ -75,7 +75,7 @@ def _coordinates(graph: Graph, geometry: Geometry, anchors: np.ndarray, descript
     return graph.add("Div", projected, graph.constant(np.sqrt(geometry.eta).astype(np.float32)))
 
 
-def shaped(graph: Graph, eigenvalues: np.ndarray, coordinates: str, gamma: float) -> str:
+def shape_nodes(graph: Graph, eigenvalues: np.ndarray, coordinates: str, gamma: float) -> str:
     """φ_γ."""
     if gamma == 0:
         return graph.unit(coordinates)

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from tfa.base.onnx_graph import Graph
-from tfa.exports.onnx_residuals import shaped
+from tfa.exports.onnx_residuals import shape_nodes
 from tfa.method.carriers import MEAN, Gamma
 from tfa.method.matrix_logarithm import ASINH, ROOTS, lowest_eigenvalue, steps_of_root
 from tfa.method.query_sides import SecondOrderSide
-from tfa.method.second_order import RIDGE, half_vector
+from tfa.method.second_order import COVARIANCE_RIDGE, half_vector
 from tfa.search.gallery import OwnRows
 from tfa.search.quantised_rows import FINE, QuantisedRows
 
@@ -27,7 +27,7 @@ def second_order_features(
     graph: Graph, side: SecondOrderSide, unit: str, gammas: Iterable[Gamma], precision: Precision = np.float64
 ) -> dict[Gamma, str]:
     """z + Uᵀμ (None), ⟨v, μ⟩ (MEAN) and φ_γ of photos whose unit patches `b n d` are given."""
-    descriptor = _descriptor(graph, side, unit, precision)
+    descriptor = _second_order_descriptor(graph, side, unit, precision)
     mean = graph.constant(side.mean.astype(precision))
     centred = graph.cast(graph.add("Sub", descriptor, mean), np.float32)
     coordinates = graph.add("Gemm", centred, _rows(graph, side.axes), transB=1)
@@ -43,7 +43,7 @@ def second_order_features(
             features[gamma] = graph.cast(level, np.float32)
         else:
             assert isinstance(gamma, float)
-            features[gamma] = shaped(graph, side.eigenvalues, coordinates, gamma)
+            features[gamma] = shape_nodes(graph, side.eigenvalues, coordinates, gamma)
     return features
 
 
@@ -58,7 +58,7 @@ def _rows(graph: Graph, rows: OwnRows) -> str:
     return graph.add("Mul", levels, graph.constant(rows.step.astype(np.float32)[:, None]))
 
 
-def _descriptor(graph: Graph, side: SecondOrderSide, unit: str, precision: Precision) -> str:
+def _second_order_descriptor(graph: Graph, side: SecondOrderSide, unit: str, precision: Precision) -> str:
     """v = L2 half(log C), `b m(m+1)/2`."""
     size = len(side.patch_directions)
     wide = graph.cast(unit, precision)
@@ -66,7 +66,7 @@ def _descriptor(graph: Graph, side: SecondOrderSide, unit: str, precision: Preci
     directions = np.ascontiguousarray(side.patch_directions.T, precision)
     projected = graph.add("MatMul", centred, graph.constant(directions))  # b n m
     squares = graph.add("MatMul", graph.add("Transpose", projected, perm=[0, 2, 1]), projected)
-    ridge = graph.constant((RIDGE * np.eye(size)).astype(precision))
+    ridge = graph.constant((COVARIANCE_RIDGE * np.eye(size)).astype(precision))
     covariance = graph.add("Add", _per_patch(graph, unit, squares, precision), ridge)
     flat = graph.constant(np.array([0, size * size]))
     logarithm = graph.add("Reshape", matrix_log(graph, covariance, size, precision), flat)

@@ -8,10 +8,10 @@ from pathlib import Path
 from tfa.base.files import write_text
 from tfa.base.reading import read_json
 from tfa.errors import TfaError
-from tfa.exports.hloc_pairs import Pair, PhotoPair, named_pairs
+from tfa.exports.hloc_pairs import ImagePair, PhotoPair, name_pairs
 
 
-def write_match_list(path: Path, pairs: Sequence[Pair]) -> int:
+def write_match_list(path: Path, pairs: Sequence[ImagePair]) -> int:
     """COLMAP's list of images to match, by name: each two once, whichever comes first. How many they are."""
     once = {frozenset(pair): pair for pair in reversed(pairs)}
     kept = list(once.values())[::-1]
@@ -21,7 +21,7 @@ def write_match_list(path: Path, pairs: Sequence[Pair]) -> int:
 
 def write_kapture_pairs(path: Path, pairs: Sequence[PhotoPair], root: Path) -> int:
     """kapture's pairs file: query, image of the map and a score, the confidence. How many they are."""
-    names = named_pairs(pairs, root, root, ",")
+    names = name_pairs(pairs, root, root, ",")
     lines = [f"{query}, {image}, {one.confidence:.6f}\n" for (query, image), one in zip(names, pairs, strict=True)]
     write_text(Path(path), "".join(["# kapture format: 1.1\n", "# query_image, map_image, score\n", *lines]))
     return len(lines)

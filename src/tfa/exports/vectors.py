@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.files import write_atomically
-from tfa.encoders.fingerprint import under_todays_name
+from tfa.encoders.fingerprint import use_current_name
 from tfa.errors import MissingExtra, NoImages
 from tfa.maps import PlaceMap
 from tfa.method.scorer import Scorer
@@ -33,7 +33,7 @@ class CompiledMap:
         return np.concatenate([self.vectors, self.bias[:, None]], axis=1)
 
 
-def compiled_map(place_map: PlaceMap, calibration: str | None = None) -> CompiledMap:
+def compile_map(place_map: PlaceMap, calibration: str | None = None) -> CompiledMap:
     """The head of that name (None: the active one) and the map's images under it."""
     if not len(place_map):
         raise NoImages("the map has no images left to export; add photos with: tfa add")
@@ -49,7 +49,7 @@ def compiled_map(place_map: PlaceMap, calibration: str | None = None) -> Compile
         images=tuple(record.path for record in place_map.images),
         scorer=scorer,
         about={
-            "encoder": under_todays_name(place_map.state.encoder)["id"],
+            "encoder": use_current_name(place_map.state.encoder)["id"],
             "fingerprint": place_map.state.encoder["fingerprint"],
             "calibration": head.name,
             "revision": place_map.state.revision,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfa.base.config import ONLY_SURE, Candidates, EncoderOptions, LeastConfidence
+from tfa.base.config import ONLY_SURE, Candidates, EncoderOptions, MinConfidence
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder, load_encoder
@@ -17,10 +17,10 @@ from tfa.maps.records import Answer, Fused, Hits, describe_hits
 from tfa.maps.shift import DomainShiftMonitor
 from tfa.maps.state import MapState
 from tfa.maps.verification import QueryParams
-from tfa.photos.as_files import Photos, listed
+from tfa.photos.as_files import PhotosLike, expand_photos
 from tfa.photos.check import check_photos
-from tfa.photos.given import Photo, name_of
 from tfa.photos.images import as_rgb
+from tfa.photos.photo_source import Photo, name_photo
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import encode
 from tfa.search.store import Where
@@ -87,7 +87,7 @@ class BaseMap(ABC):
         self,
         photo: Photo,
         k: int = 5,
-        min_confidence: LeastConfidence = 0.0,
+        min_confidence: MinConfidence = 0.0,
         calibration: str | None = None,
         *,
         verify: bool | None = None,
@@ -107,9 +107,9 @@ class BaseMap(ABC):
 
     def query_many(
         self,
-        photos: Photos,
+        photos: PhotosLike,
         k: int = 5,
-        min_confidence: LeastConfidence = 0.0,
+        min_confidence: MinConfidence = 0.0,
         progress: bool | Progress | None = None,
         calibration: str | None = None,
         *,
@@ -123,7 +123,7 @@ class BaseMap(ABC):
         """
         answers, params = AnswerList[Answer](), QueryParams(k, calibration, verify, candidates, where)
         shift_monitor = DomainShiftMonitor.for_head(self.state.chosen(calibration))
-        several, min_confidence = listed(photos), check_min_confidence(min_confidence)
+        several, min_confidence = expand_photos(photos), check_min_confidence(min_confidence)
         with as_progress(progress).task("querying", len(several), "photos") as task:
             for answer in self._answers(several, params, strict=False, shift_monitor=shift_monitor):
                 answers.append(answer.withhold_below(min_confidence))
@@ -173,11 +173,11 @@ class BaseMap(ABC):
             for photo in photos[start : start + _QUERY_BATCH]:
                 try:
                     images.append(as_rgb(photo))
-                    named.append((name_of(photo), None))
+                    named.append((name_photo(photo), None))
                 except (BadImage, OSError) as error:
                     if strict:
                         raise
-                    named.append((name_of(photo), str(error)))
+                    named.append((name_photo(photo), str(error)))
             yield named, Tokens(*self.encoder.encode(images), grid=self.encoder.grid) if images else None
 
     def encode_photos(
@@ -209,7 +209,7 @@ def build_answer(name: str, hits: Hits, error: str | None = None) -> Answer:
     return Answer(name, hits, hits[0].confidence if hits else 0.0, error, **describe_hits(hits))
 
 
-def check_min_confidence(min_confidence: LeastConfidence) -> LeastConfidence:
+def check_min_confidence(min_confidence: MinConfidence) -> MinConfidence:
     if min_confidence == ONLY_SURE or (not isinstance(min_confidence, str) and 0 <= min_confidence <= 1):
         return min_confidence
     raise BadSpec(f"min_confidence={min_confidence!r} is not allowed: must be between 0 and 1, or {ONLY_SURE!r}")

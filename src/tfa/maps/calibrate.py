@@ -19,9 +19,9 @@ import numpy as np
 from tfa import pipeline
 from tfa.base.backend import backend_for
 from tfa.base.config import CalibrationSpec, HeadSpec
-from tfa.base.files import sha256_of_file
+from tfa.base.files import hash_file
 from tfa.base.progress import Progress
-from tfa.base.shell import command
+from tfa.base.shell import format_command
 from tfa.base.tokens import Tokens
 from tfa.errors import BadCalibration, BadImage, BadSpec, FewPhotos, NoImages
 from tfa.maps.expected_recall import estimate_recall
@@ -75,7 +75,7 @@ def draw_photos(
         try:
             if opened:
                 as_rgb(paths[index])
-            digest = sha256_of_file(paths[index])
+            digest = hash_file(paths[index])
         except (BadImage, OSError) as error:
             if opened:
                 skipped.append((str(paths[index]), str(error)))
@@ -223,6 +223,6 @@ def note_dropped(state: MapState, path: Path | None) -> list[str]:
     names = [head.name for head in state.calibrations]
     if not names:
         return []
-    commands = ", ".join(command("tfa", "calibrate", path or "MAP", "PHOTOS", "--name", name) for name in names)
+    commands = ", ".join(format_command("tfa", "calibrate", path or "MAP", "PHOTOS", "--name", name) for name in names)
     which = f"calibration {names[0]} is" if len(names) == 1 else f"calibrations {', '.join(names)} are"
     return [f"{which} dropped with the old head; calibrate again with: {commands}"]

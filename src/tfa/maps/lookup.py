@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from tfa.base.files import sha256_of_file
+from tfa.base.files import hash_file
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, UnknownImage
@@ -54,7 +54,7 @@ def find_lost_photos(place_map: ReadOnlyMap, records: Sequence[ImageRecord]) -> 
 
     def is_there(record: ImageRecord) -> bool:
         path = Path(record.path)
-        return path.is_file() and sha256_of_file(path) == record.digest
+        return path.is_file() and hash_file(path) == record.digest
 
     return [records[i].path for i in missing if not is_there(records[i])]
 

@@ -137,7 +137,7 @@ class _Pairs:
         return require_all(self.wider(one, other), self.agrees(one, other))
 
     def carrier(self, chosen: str, original: str, partial: str, adaptive: str) -> Condition | None:
-        """The rule of `controllers.rules.choose_carrier`."""
+        """The rule of `controllers.rules.pick_carrier`."""
         if not self.has_supports(original, partial, adaptive):
             return None
         plain = require_all(~self.wider(partial, original), ~self.agrees(partial, original))

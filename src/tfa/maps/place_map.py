@@ -22,10 +22,10 @@ from tfa.maps.state import DATABASE, MapState
 from tfa.maps.state_changes import append_images, describe_encoder, make_records, make_state
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.summary import compute_unseen_share, describe_map
-from tfa.photos.as_files import Photos
+from tfa.photos.as_files import PhotosLike
 from tfa.photos.check import check_photos
-from tfa.photos.find_positions import Positions, find_positions
-from tfa.photos.images import find_images, nameable
+from tfa.photos.find_positions import PositionsLike, find_positions
+from tfa.photos.images import find_images, split_nameable
 from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import encode
@@ -49,7 +49,7 @@ class PlaceMap(ReadOnlyMap):
         *,
         head: str | None = None,
         encoder: str | Encoder = DEFAULT_ENCODER,
-        positions: Positions = None,
+        positions: PositionsLike = None,
         spec: HeadSpec | None = None,
         map_spec: MapSpec | None = None,
         options: EncoderOptions | None = None,
@@ -63,7 +63,7 @@ class PlaceMap(ReadOnlyMap):
         """
         progress, options, map_spec = as_progress(progress), options or EncoderOptions(), map_spec or MapSpec()
         map_spec = map_spec if head is None else replace(map_spec, head=head)
-        paths, unnamed = nameable(find_images(photos), skip_bad=options.skip_bad)
+        paths, unnamed = split_nameable(find_images(photos), skip_bad=options.skip_bad)
         root = Path(photos) if isinstance(photos, (str, Path)) and Path(photos).is_dir() else None
         places, notes = find_positions(
             paths, root, positions
@@ -162,7 +162,7 @@ class PlaceMap(ReadOnlyMap):
         self,
         photos: Any,
         *,
-        positions: Positions = None,
+        positions: PositionsLike = None,
         session: str | None = None,
         skip_bad: bool | None = None,
         progress: bool | Progress | None = None,
@@ -175,7 +175,7 @@ class PlaceMap(ReadOnlyMap):
         fresh = [path for path in drop_repeated_files(paths) if str(path.resolve()) not in known]
         known_before = len(paths) - len(fresh)
         notes = [f"already in the map and left as they are: {known_before}"] if known_before else []
-        fresh, unnamed = nameable(fresh, skip_bad=self.options.skip_bad if skip_bad is None else skip_bad)
+        fresh, unnamed = split_nameable(fresh, skip_bad=self.options.skip_bad if skip_bad is None else skip_bad)
         if not fresh:
             return EditReport(notes=notes)
         places, more = find_positions(fresh, None, positions)
@@ -219,7 +219,7 @@ class PlaceMap(ReadOnlyMap):
 
     def calibrate(
         self,
-        photos: Photos,
+        photos: PhotosLike,
         name: str = "target",
         *,
         budget: int = CalibrationSpec.budget,

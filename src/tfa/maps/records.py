@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from tfa.base.config import ONLY_SURE, LeastConfidence
+from tfa.base.config import ONLY_SURE, MinConfidence
 from tfa.photos.positions import Position
 
 NO_HITS = "nothing was found"
@@ -131,7 +131,7 @@ class Answer:
         """The hits with the place."""
         return Hits(self.hits, Fused(self.place, self.place_missing))
 
-    def withhold_below(self, min_confidence: LeastConfidence) -> Self:
+    def withhold_below(self, min_confidence: MinConfidence) -> Self:
         """Drop the hits if the answer is less confident than that, or not sure when "sure" is required."""
         enough = self.sure if min_confidence == ONLY_SURE else self.confidence >= float(min_confidence)
         return self if enough else replace(self, hits=[], place=None, place_missing=self.place_missing or TOO_DOUBTFUL)

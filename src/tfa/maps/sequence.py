@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfa.base.config import LeastConfidence
+from tfa.base.config import MinConfidence
 from tfa.base.progress import Progress, as_progress
 from tfa.maps.base_map import check_min_confidence
 from tfa.maps.expected_recall import AnswerList
 from tfa.maps.query import ReadOnlyMap
 from tfa.maps.records import FrameAnswer
-from tfa.photos.as_files import Photos, listed
+from tfa.photos.as_files import PhotosLike, expand_photos
 
 
 def query_sequence(
     place_map: ReadOnlyMap,
-    frames: Photos,
-    min_confidence: LeastConfidence = 0.0,
+    frames: PhotosLike,
+    min_confidence: MinConfidence = 0.0,
     progress: bool | Progress | None = None,
     **how: Any,
 ) -> AnswerList[FrameAnswer]:
@@ -27,7 +27,7 @@ def query_sequence(
     so, and the tracker goes on.
     """
     check_min_confidence(min_confidence)
-    tracker, answers, photos = place_map.follow(**how), AnswerList[FrameAnswer](), listed(frames)
+    tracker, answers, photos = place_map.follow(**how), AnswerList[FrameAnswer](), expand_photos(frames)
     with as_progress(progress).task("following", len(photos), "frames") as task:
         for answer in tracker.steps(photos):
             answers.append(answer.withhold_below(min_confidence))

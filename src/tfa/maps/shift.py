@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfa.base.backend import l2
-from tfa.base.shell import command
+from tfa.base.backend import l2_normalize
+from tfa.base.shell import format_command
 from tfa.maps.state import NamedHead
 from tfa.method.carriers import MEAN
 from tfa.method.query_sides import SecondOrderSide
@@ -97,7 +97,7 @@ class DomainShiftMonitor:
             return None
         return (
             f"these photos are unlike those the map is made for: {'; '.join(reasons)}. "
-            f"Calibrate it for their camera: {command('tfa', 'calibrate', name, 'PHOTOS')}"
+            f"Calibrate it for their camera: {format_command('tfa', 'calibrate', name, 'PHOTOS')}"
         )
 
 
@@ -112,5 +112,7 @@ def half_whiten(scorer: Scorer, vectors: QueryVectors) -> np.ndarray | None:
         else:
             assert isinstance(term.gamma, float)
             coordinates, gamma = features, term.gamma
-        return l2(coordinates * (side.eigenvalues ** (gamma / 2 - 0.25)).astype(features.dtype)).astype(np.float32)
+        return l2_normalize(coordinates * (side.eigenvalues ** (gamma / 2 - 0.25)).astype(features.dtype)).astype(
+            np.float32
+        )
     return None

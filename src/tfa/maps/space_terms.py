@@ -15,9 +15,9 @@ import numpy as np
 from tfa.maps.stored_rows import Tensors
 from tfa.maps.stored_space import StoredSpace, StoredSpaces
 from tfa.method.carriers import Gamma
-from tfa.method.score_calibration import bias_of_rows
+from tfa.method.score_calibration import compute_row_bias
 from tfa.method.scorer import Scorer, ScoreTerm
-from tfa.method.second_order_space import rows_of
+from tfa.method.second_order_space import normalize_rows
 from tfa.search.gallery import Gallery, Rows
 from tfa.search.scaled_rows import ScaledRows
 
@@ -46,7 +46,7 @@ def make_partial_scorer(spaces: StoredSpaces, duplicates: np.ndarray | None) -> 
 def _chunks(space: StoredSpace, gamma: Gamma, first: int = 0) -> list[Rows]:
     """The rows of a term, from the chunk `first` on."""
     chunks = list(space.chunks())[first:]
-    return [rows_of(halves, lengths, space.side.eigenvalues, gamma) for halves, lengths in chunks]
+    return [normalize_rows(halves, lengths, space.side.eigenvalues, gamma) for halves, lengths in chunks]
 
 
 def _with_rows(scorer: Scorer, galleries: Sequence[Gallery]) -> Scorer:
@@ -55,7 +55,7 @@ def _with_rows(scorer: Scorer, galleries: Sequence[Gallery]) -> Scorer:
     biases, known, start = [scorer.bias], len(scorer.bias), 0
     for chunks in zip(*(gallery.chunks for gallery in galleries), strict=True):
         if start + len(chunks[0]) > known:
-            biases.append(bias_of_rows(scorer, [rows[max(known - start, 0) :] for rows in chunks]))
+            biases.append(compute_row_bias(scorer, [rows[max(known - start, 0) :] for rows in chunks]))
         start += len(chunks[0])
     return replace(scorer, terms=terms, bias=np.concatenate(biases), duplicates=None)
 
@@ -83,7 +83,7 @@ def read_space_terms(
     for index, entry in enumerate(layout["terms"]):
         space, scales = spaces.spaces[entry["side"]], [one.get(f"term{index}.scale") for one in galleries]
         eigenvalues, pairs = space.side.eigenvalues, zip(space.chunks(), scales, strict=True)
-        rows = [rows_of(halves, n, eigenvalues, entry["gamma"], scale) for (halves, n), scale in pairs]
+        rows = [normalize_rows(halves, n, eigenvalues, entry["gamma"], scale) for (halves, n), scale in pairs]
         terms.append(ScoreTerm(entry["weight"], entry["side"], entry["gamma"], Gallery.of(*rows), entry["member"]))
         if f"calibrators{index}" in head:
             features.append(head[f"calibrators{index}"])

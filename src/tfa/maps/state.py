@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from tfa.base.config import MapSpec
-from tfa.base.files import sha256_of_json
+from tfa.base.files import hash_json
 from tfa.base.tokens import Tokens
 from tfa.errors import BadCalibration
 from tfa.maps.records import ImageRecord
 from tfa.maps.stored_head import AnyHead, StoredHead
 from tfa.maps.stored_space import StoredSpaces
-from tfa.method.head import ENSEMBLE, Replica
+from tfa.method.head import ENSEMBLE, ReplicaName
 from tfa.method.scorer import Scorer
 from tfa.verification.patch_store import CompactTokens
 
@@ -31,7 +31,7 @@ class NamedHead:
     decisions: dict[str, Any]
     evidence: dict[str, Any]
     saw: str
-    replica: Replica
+    replica: ReplicaName
     calibration: dict[str, Any] | None = None  # of a calibration: the photos it saw, see docs/format.md
     verification: dict[str, Any] | None = None  # is it used, and why; None if it was not judged
 
@@ -40,7 +40,7 @@ class NamedHead:
         cls,
         name: str,
         head: AnyHead,
-        replica: Replica,
+        replica: ReplicaName,
         storage: str,
         calibration: dict[str, Any] | None = None,
         verification: dict[str, Any] | None = None,
@@ -94,7 +94,7 @@ class MapState:
     # s k d: words; of a paper's map those of all constructions, which a calibration starts from, of a judged one those
     # of the residual heads that competed, of a second-order one none
     vocabularies: np.ndarray | None = None
-    head_kind: str = "paper"  # one of `base.config.HEADS`
+    head_kind: str = "paper"  # one of `base.config.HEAD_KINDS`
     spaces: StoredSpaces | None = None  # second-order coordinates of every gallery row, where heads are made of them
     active: str = DATABASE  # which head answers when none is named
     removed: frozenset[int] = frozenset()
@@ -153,7 +153,7 @@ class MapState:
         for entry in self.files:
             if (entry["role"], entry["head"]) in (("head", name), ("space", None)):
                 known |= {"sha256" if entry["role"] == "head" else "space": entry["sha256"]}
-        return sha256_of_json(known)
+        return hash_json(known)
 
     def changed(self, **changes: Any) -> MapState:
         """The next revision."""

@@ -19,7 +19,7 @@ from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import AnyHead
 from tfa.maps.stored_space import StoredSpaces
 from tfa.method.controllers.decisions import JudgedDecisions
-from tfa.method.head import ENSEMBLE, Replica
+from tfa.method.head import ENSEMBLE, ReplicaName
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages
@@ -27,7 +27,7 @@ from tfa.photos.token_cache import EncodedImages
 
 def make_state(fitted: FittedMap, map_spec: MapSpec, records: list[ImageRecord], encoder: dict[str, Any]) -> MapState:
     """Make the first state of a map whose head was just fitted on the images of `records`."""
-    replica: Replica = ENSEMBLE if map_spec.ensemble else 0
+    replica: ReplicaName = ENSEMBLE if map_spec.ensemble else 0
     head, verification = fitted.head, fitted.verification
     spaces = head.fitted if isinstance(head, SecondOrderHead) else fitted.spaces
     stored = None if spaces is None else StoredSpaces.of(spaces, replica, map_spec.storage)
@@ -50,7 +50,7 @@ def make_state(fitted: FittedMap, map_spec: MapSpec, records: list[ImageRecord],
 
 
 def choose_head_kind(head: AnyHead, map_spec: MapSpec) -> str:
-    """Choose which of `base.config.HEADS` a map of this head has."""
+    """Choose which of `base.config.HEAD_KINDS` a map of this head has."""
     if isinstance(head, SecondOrderHead):
         return "second-order" if map_spec.head == "second-order" else "judged"
     return "judged" if isinstance(head.decisions, JudgedDecisions) else "paper"

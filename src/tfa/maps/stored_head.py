@@ -24,9 +24,9 @@ from tfa.maps.stored_reduction import (
 from tfa.maps.stored_rows import INTEGERS, Tensors, read_rows, round_rows, write_rows
 from tfa.maps.stored_space import StoredSpaces
 from tfa.method.carriers import Gamma
-from tfa.method.head import Head, Replica
-from tfa.method.query_sides import ResidualSide, SecondOrderSide, residual
-from tfa.method.score_calibration import bias_of_rows
+from tfa.method.head import Head, ReplicaName
+from tfa.method.query_sides import ResidualSide, SecondOrderSide, as_residual_side
+from tfa.method.score_calibration import compute_row_bias
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.spectrum import Geometry
@@ -48,13 +48,13 @@ class StoredHead:
     reduced: ReducedRows | None = None  # what is searched in place of the gallery, where the map was built so
 
     @classmethod
-    def of(cls, head: AnyHead, replica: Replica, storage: str, spaces: StoredSpaces | None = None) -> StoredHead:
+    def of(cls, head: AnyHead, replica: ReplicaName, storage: str, spaces: StoredSpaces | None = None) -> StoredHead:
         """Drop from a fitted head what answering does not need. `spaces` are the map's, if it has some."""
         scorer = head.scorer(replica)
         if isinstance(head, SecondOrderHead):
             assert spaces is not None, "a second-order head lives in a space"
             return cls(rebuild_rows(replace(scorer, dtype="float32"), spaces), storage)
-        sides = tuple(_stored_side(residual(side), storage) for side in scorer.sides)
+        sides = tuple(_stored_side(as_residual_side(side), storage) for side in scorer.sides)
         terms: list[ScoreTerm] = []
         for term, same in zip(scorer.terms, _first_alike(scorer.terms), strict=True):
             if same is not None:
@@ -102,7 +102,7 @@ class StoredHead:
             fresh = round_rows(feature, self.storage, wide=_describes(term)) if same is None else rows[same]
             rows.append(fresh)
         terms = [replace(term, gallery=term.gallery.appended(own)) for term, own in zip(old, rows, strict=True)]
-        bias = np.concatenate([self.scorer.bias, bias_of_rows(self.scorer, rows)])
+        bias = np.concatenate([self.scorer.bias, compute_row_bias(self.scorer, rows)])
         return self._with_rows(replace(self.scorer, terms=tuple(terms), bias=bias, duplicates=None))
 
     def _with_rows(self, scorer: Scorer) -> StoredHead:
@@ -131,7 +131,7 @@ class StoredHead:
         return (
             not self.in_space
             and term.side != GLOBAL
-            and term.gallery.chunks[0] is residual(self.scorer.sides[term.side]).anchors
+            and term.gallery.chunks[0] is as_residual_side(self.scorer.sides[term.side]).anchors
         )
 
     def head_tensors(self) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import l2
+from tfa.base.backend import l2_normalize
 from tfa.base.config import HeadSpec
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
@@ -21,7 +21,7 @@ from tfa.maps.stored_rows import Tensors, read_rows, round_rows, write_rows
 from tfa.method.branch import row_blocks
 from tfa.method.controllers.decisions import SpectralStrengths
 from tfa.method.evidence.support import Mask
-from tfa.method.head import ENSEMBLE, Replica
+from tfa.method.head import ENSEMBLE, ReplicaName
 from tfa.method.query_sides import SecondOrderSide
 from tfa.method.second_order_head import FittedSpaces
 from tfa.method.second_order_space import SecondOrderSpace
@@ -91,7 +91,7 @@ class StoredSpace:
 def half_whiten_coordinates(coordinates: Any, eigenvalues: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """φ_½ `m r` and their lengths `m` of coordinates."""
     scaled = np.asarray(coordinates, np.float64) * eigenvalues**-0.25
-    return l2(scaled), np.linalg.norm(scaled, axis=1).astype(np.float32)
+    return l2_normalize(scaled), np.linalg.norm(scaled, axis=1).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class StoredSpaces:
     storage: str
 
     @classmethod
-    def of(cls, fitted: FittedSpaces, replica: Replica, storage: str) -> StoredSpaces:
+    def of(cls, fitted: FittedSpaces, replica: ReplicaName, storage: str) -> StoredSpaces:
         kept = fitted.spaces if replica == ENSEMBLE else fitted.spaces[replica : replica + 1]
         spaces = tuple(StoredSpace.of(space, storage) for space in kept)
         return cls(spaces, fitted.strengths, {name: getattr(fitted, name) for name in SIGMAS}, storage)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfa.encoders.fingerprint import under_todays_name
+from tfa.encoders.fingerprint import use_current_name
 from tfa.maps.decided import is_judged, list_decisions, name_representation
 from tfa.maps.folder.header import choose_format_version
 from tfa.maps.records import ImageRecord
@@ -46,7 +46,7 @@ def describe_map(state: MapState, images: Sequence[ImageRecord], path: Path | No
         "format_version": choose_format_version(state),
         "revision": state.revision,
         "photo_root": state.photo_root,
-        "encoder": under_todays_name(state.encoder),
+        "encoder": use_current_name(state.encoder),
         "images": len(images),
         "fitted_images": sum(record.fitted for record in state.images),
         "removed_images": len(state.removed),

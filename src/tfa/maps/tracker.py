@@ -31,7 +31,7 @@ from tfa.online.adapted_scorer import AdaptedScorer, DescribedPhoto, digest_head
 from tfa.online.follow import Follower, StreamFrame
 from tfa.online.motion import Motion, choose_motion, project_to_meters
 from tfa.online.sequence_filter import SequenceSpec
-from tfa.photos.given import Photo
+from tfa.photos.photo_source import Photo
 from tfa.search.engine import checked_k
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from tfa.method.gram import cross_products, gram_matrix, probe_products
 from tfa.method.residuals import HARD, Described
 from tfa.method.spectrum import Geometry, fit_geometry
 
-ROW_BLOCK = 512  # rows computed on at a time, at most
-BLOCK_BYTES = 4 << 20  # of float64 in a block of rows, so that the steps of a computation find it in the cache
+_ROW_BLOCK = 512  # rows computed on at a time, at most
+_BLOCK_BYTES = 4 << 20  # of float64 in a block of rows, so that the steps of a computation find it in the cache
 ScoreBlock = Callable[[int, int], np.ndarray]  # scores `p m` of pseudo queries start to stop
 
 
@@ -61,7 +61,7 @@ class DatabaseSplit:
 
 
 @dataclass(frozen=True)
-class Branch:
+class DatabaseBranch:
     assignment: str
     construction: int
     centers: np.ndarray  # k d
@@ -128,7 +128,7 @@ class Branch:
                 release(array)
 
 
-Branches = Mapping[tuple[str, int], Branch]  # by assignment and construction
+Branches = Mapping[tuple[str, int], DatabaseBranch]  # by assignment and construction
 
 
 def fit_branch(
@@ -140,7 +140,7 @@ def fit_branch(
     spec: HeadSpec,
     backend: Backend,
     spill: Spill,
-) -> Branch:
+) -> DatabaseBranch:
     """Products, geometry and duplicates of one assignment and construction."""
     descriptors = described.descriptors
     if len(split.probes) == split.images:
@@ -160,7 +160,7 @@ def fit_branch(
     geometry = replace(geometry, vectors=spill.keep(geometry.vectors))
     del gram
     norms, displacement = _norms_and_displacement(descriptors, kept, split)
-    branch = Branch(
+    branch = DatabaseBranch(
         assignment=assignment,
         construction=construction,
         centers=centers,
@@ -181,9 +181,9 @@ def _projected(geometry: Geometry, products: np.ndarray, split: DatabaseSplit, s
     """Coordinates `m r` of the whole database from its products with the anchors: computed once, needed often."""
     projected = spill.empty((split.images, geometry.rank), np.float64)
     anchors = np.searchsorted(split.probes, split.anchors)
-    for low in range(0, split.images, ROW_BLOCK):
-        with_anchors = np.ascontiguousarray(products[anchors, low : low + ROW_BLOCK].T)
-        projected[low : low + ROW_BLOCK] = geometry.coordinates(with_anchors)
+    for low in range(0, split.images, _ROW_BLOCK):
+        with_anchors = np.ascontiguousarray(products[anchors, low : low + _ROW_BLOCK].T)
+        projected[low : low + _ROW_BLOCK] = geometry.coordinates(with_anchors)
         release(products)
         release(projected)
     return projected
@@ -201,10 +201,10 @@ def _norms_and_displacement(
         squared = float(weights @ products @ weights)
         return np.sqrt(np.diagonal(products).clip(min=0)), float(np.sqrt(max(squared, 0.0)))
     norms, difference = np.empty(split.images), np.zeros(descriptors.shape[1])
-    for low in range(0, split.images, ROW_BLOCK):
-        block = np.asarray(descriptors[low : low + ROW_BLOCK], dtype=np.float64)
-        norms[low : low + ROW_BLOCK] = np.sqrt((block * block).sum(axis=1))
-        difference += weights[low : low + ROW_BLOCK] @ block
+    for low in range(0, split.images, _ROW_BLOCK):
+        block = np.asarray(descriptors[low : low + _ROW_BLOCK], dtype=np.float64)
+        norms[low : low + _ROW_BLOCK] = np.sqrt((block * block).sum(axis=1))
+        difference += weights[low : low + _ROW_BLOCK] @ block
         release(descriptors)
     return norms, float(np.linalg.norm(difference))
 
@@ -220,5 +220,5 @@ def _duplicates(products: np.ndarray, norms: np.ndarray, split: DatabaseSplit) -
 
 def row_blocks(count: int, width: int = 1) -> Iterator[tuple[int, int]]:
     """Start and stop of blocks of rows, fewer where rows of `width` numbers are long."""
-    rows = max(1, min(ROW_BLOCK, BLOCK_BYTES // (8 * max(width, 1))))
+    rows = max(1, min(_ROW_BLOCK, _BLOCK_BYTES // (8 * max(width, 1))))
     return ((start, min(start + rows, count)) for start in range(0, count, rows))

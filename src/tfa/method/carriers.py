@@ -1,4 +1,4 @@
-"""The carriers: what of the spectrum a score carries. One literal table, `CARRIERS`."""
+"""The carriers: what of the spectrum a score carries. One literal table, `CARRIER_KERNELS`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def weighted_sum(weighted: Iterable[tuple[float, np.ndarray]]) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Strengths:
+class _Strengths:
     """What a carrier's terms depend on, beside its name."""
 
     c: float = 0.0  # strength of spectral shaping
@@ -40,7 +40,7 @@ class Strengths:
     spreads: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
 
-def _adaptive(of: Strengths) -> tuple[KernelTerm, ...]:
+def _adaptive(of: _Strengths) -> tuple[KernelTerm, ...]:
     """S_A = (1−ℓ(c))[(1−ℓ(β)) S_0 + ℓ(β) S_c] + ℓ(c) S_w(c).
 
     Terms of weight zero are left out, so that S_A at c = β = 0 is S_0 bit for bit.
@@ -54,20 +54,20 @@ def _adaptive(of: Strengths) -> tuple[KernelTerm, ...]:
     return tuple(term for term in terms if term.weight > 0)
 
 
-def _blend(of: Strengths) -> tuple[KernelTerm, ...]:
+def _blend(of: _Strengths) -> tuple[KernelTerm, ...]:
     """½ (S_0/σ_0 + S_P/σ_P); a spread of zero (all images identical) is left as it is."""
     original, partial, _ = (spread or 1.0 for spread in of.spreads)
     return KernelTerm(0.5 / original, None), KernelTerm(0.5 / partial, 0.5)
 
 
-def _tempered(of: Strengths) -> tuple[KernelTerm, ...]:
+def _tempered(of: _Strengths) -> tuple[KernelTerm, ...]:
     """⅔ S_0/σ_0 + ⅓ S_w(⅝)/σ_⅝: measured to serve photos that are queried alone best, see docs/judge.md."""
     original, _, tempered = (spread or 1.0 for spread in of.spreads)
     return KernelTerm(2 / 3 / original, None), KernelTerm(1 / 3 / tempered, TEMPERED)
 
 
 # Name → terms. The first three are the paper's; the others are ours, beyond it.
-CARRIERS: dict[str, Callable[[Strengths], tuple[KernelTerm, ...]]] = {
+CARRIER_KERNELS: dict[str, Callable[[_Strengths], tuple[KernelTerm, ...]]] = {
     "original": lambda of: (KernelTerm(1.0, None),),  # S_0
     "partial": lambda of: (KernelTerm(1.0, 0.5),),  # S_P = S_w(1/2)
     "adaptive": _adaptive,
@@ -82,6 +82,6 @@ def carrier_terms(
     carrier: str, c: float = 0.0, beta: float = 0.0, spreads: tuple[float, float, float] = (1.0, 1.0, 1.0)
 ) -> tuple[KernelTerm, ...]:
     """The terms of a carrier's score."""
-    if carrier not in CARRIERS:
-        raise BadSpec(f"carrier={carrier!r} is unknown; use one of {', '.join(CARRIERS)}")
-    return CARRIERS[carrier](Strengths(c, beta, spreads))
+    if carrier not in CARRIER_KERNELS:
+        raise BadSpec(f"carrier={carrier!r} is unknown; use one of {', '.join(CARRIER_KERNELS)}")
+    return CARRIER_KERNELS[carrier](_Strengths(c, beta, spreads))

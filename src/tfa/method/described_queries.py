@@ -12,7 +12,7 @@ from tfa.base.backend import Backend
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
 from tfa.method.described_tokens import Described, DescribedTokens
-from tfa.method.residuals import describe
+from tfa.method.residuals import describe_residuals
 from tfa.method.second_order import describe_second_order
 
 
@@ -67,7 +67,9 @@ class DescriptorMemory:
     ) -> Described:
         key = (_digest(words), assignment, temperature, backend.device, dtype)
         if key not in self._residual:
-            made = describe(self.tokens, [words], [assignment], temperature, backend, dtype=dtype, spill=self._spill)
+            made = describe_residuals(
+                self.tokens, [words], [assignment], temperature, backend, dtype=dtype, spill=self._spill
+            )
             self._residual[key] = made[assignment, 0]
         every = self._residual[key]
         return Described(np.array(every.descriptors[rows]), every.mass[rows])

@@ -15,29 +15,29 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tfa.base.backend import Backend, backend_for, l2
+from tfa.base.backend import Backend, backend_for, l2_normalize
 from tfa.base.config import HeadSpec
-from tfa.base.progress import Progress, as_progress, tracked
+from tfa.base.progress import Progress, as_progress, track_progress
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
 from tfa.method.branch import DatabaseSplit, fit_branch
 from tfa.method.carriers import carrier_terms
-from tfa.method.controllers.decisions import Listed
-from tfa.method.head import ENSEMBLE, BaseHead, Replica, replica_scorer
-from tfa.method.pseudo_queries import median_spread, pseudo_facts, wanted_scores
-from tfa.method.residuals import SOFT, describe
-from tfa.method.score_calibration import calibrated
-from tfa.method.scorer import Scorer, joined
+from tfa.method.controllers.decisions import JsonDataclass
+from tfa.method.head import ENSEMBLE, BaseHead, ReplicaName, replica_scorer
+from tfa.method.pseudo_queries import pseudo_facts, score_pseudo_queries, take_median_spread
+from tfa.method.residuals import SOFT, describe_residuals
+from tfa.method.score_calibration import calibrate_scorer
+from tfa.method.scorer import Scorer, join_scorers
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary, fit_vocabularies, sample_patches
 
-SOURCE, MAP = "source", "map"
-BRANCHES = (SOURCE, MAP)
-CARRIER = "partial"
+_SOURCE, _MAP = "source", "map"
+_BRANCHES = (_SOURCE, _MAP)
+_CARRIER = "partial"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DualDecisions(Listed):
+class DualDecisions(JsonDataclass):
     """What a dual head was made with. It decides nothing: assignment, carrier and weights are fixed."""
 
     source: str  # where the source words come from: "given" or "database"
@@ -48,7 +48,7 @@ class DualDecisions(Listed):
     calibration: str = "none"  # "none" | "log mean exp" | "robust"
     calibration_images: int = 0
     assignment: str = SOFT
-    carrier: str = CARRIER
+    carrier: str = _CARRIER
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class DualHead(BaseHead):
     decisions: DualDecisions
     vocabularies: Mapping[str, tuple[Vocabulary, ...]]  # of each branch, three constructions
     members: Mapping[tuple[str, int], Scorer]  # x_b of each branch and construction, never calibrated
-    scorers: Mapping[Replica, Scorer]
+    scorers: Mapping[ReplicaName, Scorer]
     saw: str = "database"
 
     def calibrate(self, target: Tokens, *, robust: bool = False) -> DualHead:
@@ -82,7 +82,7 @@ class DualHead(BaseHead):
         return replace(self, decisions=decisions, scorers=_replicas(members), saw="target")
 
 
-def fit_dual(
+def fit_dual_head(
     tokens: Tokens,
     source: np.ndarray | None = None,
     *,
@@ -107,17 +107,17 @@ def fit_dual(
         raise BadSpec(f"dtype={dtype!r} is unknown; use float32 or float64")
     spec = spec or HeadSpec()
     spec = spec if words is None else replace(spec, words=words)
-    sizes = {SOURCE: replace(spec, words=source_words).words, MAP: spec.words}  # HeadSpec checks both
+    sizes = {_SOURCE: replace(spec, words=source_words).words, _MAP: spec.words}  # HeadSpec checks both
     backend, bars = backend_for(device), as_progress(progress)
 
     # Words: both vocabularies from one sample of the database's patches, or the source's from outside.
-    given = None if source is None else Vocabulary(l2(source), None, 0, float("nan"), saw="nothing")
+    given = None if source is None else Vocabulary(l2_normalize(source), None, 0, float("nan"), saw="nothing")
     patches = sample_patches(tokens, spec.max_patches, dtype)
     vocabularies = {
         name: (given,)
-        if name == SOURCE and given is not None
+        if name == _SOURCE and given is not None
         else tuple(fit_vocabularies(patches, sizes[name], backend, progress=bars))
-        for name in BRANCHES
+        for name in _BRANCHES
     }
     del patches
 
@@ -133,10 +133,10 @@ def fit_dual(
         vocabularies[name] = fitted * times
     decisions = DualDecisions(
         source="database" if given is None else "given",
-        source_words=len(vocabularies[SOURCE][0].centers),
+        source_words=len(vocabularies[_SOURCE][0].centers),
         words=spec.words,
-        sigma_source=sigma[SOURCE],
-        sigma_map=sigma[MAP],
+        sigma_source=sigma[_SOURCE],
+        sigma_map=sigma[_MAP],
     )
     return DualHead(spec, decisions, vocabularies, members, _replicas(members))
 
@@ -153,14 +153,14 @@ def _fit_members(
     """σ_b and the scorer of x_b under each vocabulary."""
     spill = Spill()
     centers = [vocabulary.centers for vocabulary in vocabularies]
-    described = describe(
+    described = describe_residuals(
         tokens, centers, [SOFT], spec.temperature, backend, dtype=dtype, spill=spill, progress=progress
     )
-    made, terms = [], carrier_terms(CARRIER)
-    for s, words in tracked(enumerate(centers), len(centers), "spectra", progress):
+    made, terms = [], carrier_terms(_CARRIER)
+    for s, words in track_progress(enumerate(centers), len(centers), "spectra", progress):
         branch = fit_branch(SOFT, s, words, described[SOFT, s], split, spec, backend, spill)
-        block = wanted_scores(branch, terms, backend)
-        sigma = median_spread(pseudo_facts(block, len(split.pseudo), branch.mask))
+        block = score_pseudo_queries(branch, terms, backend)
+        sigma = take_median_spread(pseudo_facts(block, len(split.pseudo), branch.mask))
         # Scores without any spread stay as they are (ours): nothing to scale them by.
         made.append((sigma, replica_scorer([(1 / (sigma or 1.0), branch, terms)], spec, dtype, spill)))
         branch.release()
@@ -169,15 +169,15 @@ def _fit_members(
 
 def _less_usual_scores(member: Scorer, target: Tokens, robust: bool) -> Scorer:
     if robust:
-        return calibrated(member, 1.0, target)  # x has unit spread already
+        return calibrate_scorer(member, 1.0, target)  # x has unit spread already
     scores = member.scores(target).astype(np.float64)
     return replace(member, bias=member.bias - (np.logaddexp.reduce(scores, axis=0) - np.log(len(scores))))
 
 
-def _replicas(members: Mapping[tuple[str, int], Scorer]) -> dict[Replica, Scorer]:
+def _replicas(members: Mapping[tuple[str, int], Scorer]) -> dict[ReplicaName, Scorer]:
     """The two branches of each construction added, and for the ensemble all six."""
-    pairs = [[members[name, s] for name in BRANCHES] for s in CONSTRUCTIONS]
-    scorers: dict[Replica, Scorer] = {s: joined(pair) for s, pair in enumerate(pairs)}
+    pairs = [[members[name, s] for name in _BRANCHES] for s in CONSTRUCTIONS]
+    scorers: dict[ReplicaName, Scorer] = {s: join_scorers(pair) for s, pair in enumerate(pairs)}
     # Six members, not three sums: each branch keeps its own usual scores for images that join later.
-    scorers[ENSEMBLE] = joined([member for pair in pairs for member in pair])
+    scorers[ENSEMBLE] = join_scorers([member for pair in pairs for member in pair])
     return scorers

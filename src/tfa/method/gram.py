@@ -9,13 +9,13 @@ from tfa.base.backend import Array, Backend, to_numpy
 from tfa.base.spill import release
 
 COLUMN_BLOCK = 2048  # descriptor columns cast to float64 at a time
-BLOCK_BYTES = 32 << 20  # of them, or more columns if they are fewer bytes than this
+_BLOCK_BYTES = 32 << 20  # of them, or more columns if they are fewer bytes than this
 IMAGE_BLOCK = 2048  # images whose products with the probes are summed at a time
 SPREADING = 100  # ours: adding one product to its place costs about as much as multiplying so many channels
 SPREAD_ROWS = 64  # rows added to their places at a time, so that they stay in the cache
 
 
-def in_namespace_of(values: np.ndarray, other: Array) -> Array:
+def put_beside(values: np.ndarray, other: Array) -> Array:
     """`values` with the dtype, and where, `other` lives."""
     if isinstance(other, np.ndarray):
         return np.asarray(values, dtype=other.dtype)
@@ -36,7 +36,7 @@ def gram_matrix(descriptors: np.ndarray, backend: Backend, filled: np.ndarray | 
     products = backend.xp.zeros((images, images), dtype=backend.xp.float64, device=backend.torch_device or "cpu")
     added = backend.xp.empty_like(products)
     # Wide blocks multiply fastest; a large sum needs wide ones, so that adding to it stays cheap.
-    columns = max(COLUMN_BLOCK, images, BLOCK_BYTES // (8 * images))
+    columns = max(COLUMN_BLOCK, images, _BLOCK_BYTES // (8 * images))
     for low in range(0, width, columns):
         block = backend.put(descriptors[:, low : low + columns], "float64")
         products += backend.xp.matmul(block, block.T, out=added)

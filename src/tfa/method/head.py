@@ -8,64 +8,66 @@ from typing import Literal
 
 import numpy as np
 
-from tfa.base.backend import Backend, l2
+from tfa.base.backend import Backend, l2_normalize
 from tfa.base.config import HeadSpec
 from tfa.base.spill import Spill, release
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec
-from tfa.method.branch import Branch, Branches, DatabaseSplit, ScoreBlock
+from tfa.method.branch import Branches, DatabaseBranch, DatabaseSplit, ScoreBlock
 from tfa.method.carriers import KernelTerm
 from tfa.method.controllers.decisions import AnyDecisions, AnyEvidence, JudgedDecisions
 from tfa.method.evidence.support import Mask
 from tfa.method.pseudo_queries import (
     every_cosine,
     every_score,
-    fused,
-    median_spread,
-    mixed,
+    fuse_blocks,
+    mix_blocks,
     pseudo_facts,
-    wanted_scores,
+    score_pseudo_queries,
+    take_median_spread,
 )
 from tfa.method.query_sides import ResidualSide
-from tfa.method.score_calibration import calibrated
-from tfa.method.scorer import GLOBAL, Compiled, Scorer, ScoreTerm, check_channels, joined
+from tfa.method.score_calibration import calibrate_scorer
+from tfa.method.scorer import GLOBAL, Compiled, Scorer, ScoreTerm, check_token_channels, join_scorers
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary
 from tfa.search.gallery import Gallery
 from tfa.search.ties import find_duplicates, top_k
 
-Replica = int | Literal["ensemble"]
+ReplicaName = int | Literal["ensemble"]
 ENSEMBLE: Literal["ensemble"] = "ensemble"
 
 
 class BaseHead:
     """A head of several replicas, each a complete scorer, and their sum."""
 
-    scorers: Mapping[Replica, Scorer]
+    scorers: Mapping[ReplicaName, Scorer]
 
     def __len__(self) -> int:
         return len(self.scorers[0].bias)
 
-    def scorer(self, replica: Replica = 0) -> Scorer:
+    def scorer(self, replica: ReplicaName = 0) -> Scorer:
         if replica not in self.scorers:
             raise BadSpec(f"replica {replica!r} does not exist; use {', '.join(map(repr, self.scorers))}")
         return self.scorers[replica]
 
-    def scores(self, tokens: Tokens, replica: Replica = 0) -> np.ndarray:
+    def scores(self, tokens: Tokens, replica: ReplicaName = 0) -> np.ndarray:
         """Scores of query images against the database, `q m`."""
         return self.scorer(replica).scores(tokens)
 
-    def search(self, tokens: Tokens, k: int = 10, replica: Replica = 0) -> tuple[np.ndarray, np.ndarray]:
+    def search(self, tokens: Tokens, k: int = 10, replica: ReplicaName = 0) -> tuple[np.ndarray, np.ndarray]:
         """The k best database images of each query: indices `q k` (int64) and scores `q k`."""
         if k < 1:
             raise BadSpec(f"k={k} is out of range: must be at least 1")
         return top_k(self.scores(tokens, replica), k)
 
-    def compile(self, replica: Replica = 0) -> Compiled:
+    def compile(self, replica: ReplicaName = 0) -> Compiled:
         """The head as one vector per image and a bias per database image."""
         return self.scorer(replica).compile()
 
 
-Used = Sequence[tuple[float, Branch, Sequence[KernelTerm]]]  # weight, branch and kernel of each assignment in use
+Used = Sequence[
+    tuple[float, DatabaseBranch, Sequence[KernelTerm]]
+]  # weight, branch and kernel of each assignment in use
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,14 @@ class FittedDatabase:
 
     @property
     def dtype(self) -> str:
-        """Of descriptors and scores."""
+        """Return the dtype of descriptors and scores."""
         return str(next(iter(self.branches.values())).described.descriptors.dtype)
 
     def check(self, tokens: Tokens) -> None:
         """Raise if `tokens` do not come from the encoder this head was fitted with."""
-        check_channels(tokens, self.vocabularies[0].centers.shape[1], None if self.cls is None else self.cls.shape[1])
+        check_token_channels(
+            tokens, self.vocabularies[0].centers.shape[1], None if self.cls is None else self.cls.shape[1]
+        )
 
     @property
     def split(self) -> DatabaseSplit:
@@ -105,7 +109,7 @@ class Head(FittedDatabase, BaseHead):
 
     decisions: AnyDecisions
     evidence: AnyEvidence
-    scorers: Mapping[Replica, Scorer]
+    scorers: Mapping[ReplicaName, Scorer]
     saw: str = "database"
 
 
@@ -127,9 +131,9 @@ def assemble(
     unit, similar = None, None
     if decisions.admit_cls:
         assert cls is not None, "decisions that use a global token come from a database that has one"
-        unit = l2(np.asarray(cls, dtype))
+        unit = l2_normalize(np.asarray(cls, dtype))
         similar = None if score_target is None else every_cosine(cls, split)
-    scorers: dict[Replica, Scorer] = {}
+    scorers: dict[ReplicaName, Scorer] = {}
     for s in CONSTRUCTIONS:  # one construction at a time
         used = fitted.used(decisions, s)
         local, token = 1.0, None  # S_{m*}, or with the global token admitted w·S_{m*}/σ_local + (1 − w)·S_cls/σ_cls
@@ -141,10 +145,12 @@ def assemble(
         if score_target is not None:
             block, mask = final_scores(used, decisions, similar, backend, every=True)
             facts = pseudo_facts(block, len(split.pseudo), mask, split.images)
-            scorers[s] = calibrated(scorers[s], median_spread(facts) or 1.0, score_target)  # all equal: not scaled
+            scorers[s] = calibrate_scorer(
+                scorers[s], take_median_spread(facts) or 1.0, score_target
+            )  # all equal: not scaled
         for _, branch, _ in used:
             branch.release()
-    scorers[ENSEMBLE] = joined([scorers[s] for s in CONSTRUCTIONS])
+    scorers[ENSEMBLE] = join_scorers([scorers[s] for s in CONSTRUCTIONS])
     return Head(fitted.spec, fitted.vocabularies, branches, cls, decisions, evidence, scorers, saw)
 
 
@@ -187,12 +193,12 @@ def final_scores(
     `similar` are the cosines of the global tokens, where they are used. `every` says that all rows will be needed,
     which is cheaper at once.
     """
-    scores = every_score if every else wanted_scores
-    block = mixed([(weight, scores(branch, terms, backend)) for weight, branch, terms in used])
+    scores = every_score if every else score_pseudo_queries
+    block = mix_blocks([(weight, scores(branch, terms, backend)) for weight, branch, terms in used])
     if similar is not None:
         s = used[0][1].construction
         assert not isinstance(decisions, JudgedDecisions), "judged heads have no global token"
-        block = fused(block, similar, decisions.local_weight, decisions.sigma_local[s], decisions.sigma_cls[s])
+        block = fuse_blocks(block, similar, decisions.local_weight, decisions.sigma_local[s], decisions.sigma_cls[s])
     return block, Mask.union(*(branch.mask for _, branch, _ in used))
 
 

@@ -21,18 +21,18 @@ from array_api_compat import array_namespace
 from scipy.sparse import csr_array
 
 from tfa.base.backend import Array, Backend, to_numpy
-from tfa.base.threads import ONE_THREAD_PRODUCTS, usable_cores
+from tfa.base.threads import ONE_THREAD_PRODUCTS, count_cores
 
 STOP_DECREASE = 1e-4  # ours: stop when the mean squared distance falls by less than this share of itself
 # Patches a thread looks at together. On a CPU the similarities of a block stay in the second-level cache until the
 # largest is found; a GPU wants work for all its cores at once.
 ROWS, DEVICE_ROWS = 1024, 65536
-TURN = 8  # blocks a thread takes at a time
+BLOCKS_A_TURN = 8  # blocks a thread takes at a time
 START_ROWS = 8192  # whose distances to the words drawn so far are summed together
 MOVED_ROWS = 512  # patches summed together in their own dtype, before float64
 
 
-class Threads:
+class ProductThreads:
     """As many threads as matrix products may use; inside, each of them multiplies on its own.
 
     Products split among threads wait for each other, and round otherwise than those of one thread.
@@ -40,14 +40,14 @@ class Threads:
 
     def __init__(self, count: int | None = None) -> None:
         wanted = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
-        cores = usable_cores()
+        cores = count_cores()
         self.count = count or (min(int(wanted), cores) if wanted.isdigit() and int(wanted) > 0 else cores)
         self.pool = ThreadPoolExecutor(self.count) if self.count > 1 else None
 
     def each(self, call: Callable[[Any], None], parts: Sequence[Any]) -> None:
         list(map(call, parts) if self.pool is None or len(parts) < 2 else self.pool.map(call, parts))
 
-    def __enter__(self) -> Threads:
+    def __enter__(self) -> ProductThreads:
         ONE_THREAD_PRODUCTS.__enter__()
         return self
 
@@ -57,7 +57,7 @@ class Threads:
             self.pool.shutdown()
 
 
-def squared_norms(x: Array, threads: Threads) -> np.ndarray:
+def squared_norms(x: Array, threads: ProductThreads) -> np.ndarray:
     """‖x‖² of each row, in float64."""
     if not isinstance(x, np.ndarray):
         xp = array_namespace(x)  # in blocks: `x * x` at once would be a second copy of the sample
@@ -88,7 +88,9 @@ def moves(before: np.ndarray, after: np.ndarray, words: int, dtype: np.dtype) ->
 class Start:
     """k-means++: each next word is a patch drawn with probability ∝ squared distance to the words so far."""
 
-    def __init__(self, x: Array, words: int, seeds: tuple[int, ...], squared: np.ndarray, threads: Threads) -> None:
+    def __init__(
+        self, x: Array, words: int, seeds: tuple[int, ...], squared: np.ndarray, threads: ProductThreads
+    ) -> None:
         self.x, self.words, self.squared, self.threads = x, words, squared, threads
         self.rngs = [np.random.default_rng(seed) for seed in seeds]
         self.drawn = [[int(rng.integers(len(squared)))] for rng in self.rngs]
@@ -149,7 +151,7 @@ class Start:
 class Lloyd:
     """Iterations of several constructions over the same patches, from a start."""
 
-    def __init__(self, x: Array, words: int, seeds: tuple[int, ...], backend: Backend, threads: Threads) -> None:
+    def __init__(self, x: Array, words: int, seeds: tuple[int, ...], backend: Backend, threads: ProductThreads) -> None:
         self.x, self.xp, self.put, self.words, self.threads = x, array_namespace(x), backend.put, words, threads
         self.dtype = to_numpy(x[:1, :1]).dtype
         self.squared = squared_norms(x, threads)
@@ -180,7 +182,7 @@ class Lloyd:
 
         def choose(start: int) -> None:
             closeness = xp.empty((min(each, x.shape[0]), flat.shape[0]), dtype=x.dtype, device=x.device)
-            for low in range(start, min(start + each * TURN, x.shape[0]), each):
+            for low in range(start, min(start + each * BLOCKS_A_TURN, x.shape[0]), each):
                 block = x[low : low + each, :]
                 close = closeness[: block.shape[0], :]
                 xp.matmul(block, flat.T, out=close)
@@ -188,7 +190,7 @@ class Lloyd:
                 nearest = xp.argmax(xp.reshape(close, (-1, len(self.active), self.words)), axis=2)
                 labels[:, low : low + each] = to_numpy(nearest).T
 
-        self.threads.each(choose, range(0, x.shape[0], each * TURN))
+        self.threads.each(choose, range(0, x.shape[0], each * BLOCKS_A_TURN))
         return labels
 
     def _update(self, s: int, labels: np.ndarray) -> bool:
@@ -210,12 +212,12 @@ class Lloyd:
 
         A sparse product, +1 at the new word and −1 at the old: a full one would multiply mostly by zero.
         """
-        turns = range(0, len(rows), MOVED_ROWS * TURN)
+        turns = range(0, len(rows), MOVED_ROWS * BLOCKS_A_TURN)
         gains = np.zeros((len(turns), *self.sums[0].shape))
 
         def turn(number: int) -> None:
             start, room = turns[number], np.empty((MOVED_ROWS, self.x.shape[1]), self.dtype)
-            for low in range(start, min(start + MOVED_ROWS * TURN, len(rows)), MOVED_ROWS):
+            for low in range(start, min(start + MOVED_ROWS * BLOCKS_A_TURN, len(rows)), MOVED_ROWS):
                 part = slice(low, low + MOVED_ROWS)
                 patches = self._gathered(rows[part], room)
                 gains[number] += moves(before[part], after[part], self.words, self.dtype) @ patches
@@ -230,7 +232,7 @@ class Lloyd:
         return np.take(self.x, rows, axis=0, out=room[: len(rows)], mode="clip")
 
     def _mean_squared_distance(self, s: int) -> float:
-        """Of each patch to its word: Σ‖x‖² − 2 Σ ⟨S_k, c_k⟩ + Σ n_k ‖c_k‖² over the number of patches."""
+        """Return the mean squared distance of patches to their words: Σ‖x‖² − 2 Σ ⟨S_k, c_k⟩ + Σ n_k ‖c_k‖², over n."""
         centers = self.centers[s]
         within = self.counts[s] @ (centers * centers).sum(axis=1) - 2 * (self.sums[s] * centers).sum()
         return max(float(self.squared.sum() + within), 0.0) / len(self.squared)  # rounding may give −1e-12

@@ -19,7 +19,7 @@ from math import factorial
 
 import numpy as np
 
-from tfa.method.second_order import RIDGE
+from tfa.method.second_order import COVARIANCE_RIDGE
 
 ROOTS = 5
 TERMS = 7  # of the series; with five roots |x| < 0.2, and the rest of it is below 1e-12
@@ -28,8 +28,8 @@ ASINH = tuple((-1) ** j * factorial(2 * j) / (4**j * factorial(j) ** 2 * (2 * j 
 
 
 def lowest_eigenvalue(size: int) -> float:
-    """Of C / ‖C‖_F at least, C `m m` of unit patches and the ridge."""
-    return RIDGE / (2 + size * RIDGE)
+    """Bound the eigenvalues of C / ‖C‖_F from below, C `m m` being that of unit patches and the ridge."""
+    return COVARIANCE_RIDGE / (2 + size * COVARIANCE_RIDGE)
 
 
 def steps_of_root(lowest: float, precision: float = float(np.finfo(np.float64).eps)) -> int:

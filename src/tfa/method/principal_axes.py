@@ -13,7 +13,7 @@ import scipy.linalg
 from tfa.base.spill import release
 from tfa.search.reduction import Moments
 
-BLOCK = 1024  # descriptors of which products are added up at a time
+_BLOCK = 1024  # descriptors of which products are added up at a time
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,15 @@ class PrincipalAxes:
 def add_moments(total: Moments, descriptors: np.ndarray) -> Moments:
     """With Σ 1, Σ v and Σ v vᵀ of more descriptors `m D`, added to the arrays of `total` themselves."""
     added = np.empty_like(total.second)
-    for start in range(0, len(descriptors), BLOCK):
-        block = np.asarray(descriptors[start : start + BLOCK], np.float64)
+    for start in range(0, len(descriptors), _BLOCK):
+        block = np.asarray(descriptors[start : start + _BLOCK], np.float64)
         np.add(total.second, np.matmul(block.T, block, out=added), out=total.second)  # a symmetric rank-k update
         np.add(total.first, block.sum(axis=0), out=total.first)
         release(descriptors)
     return Moments(total.count + len(descriptors), total.first, total.second)
 
 
-def principal_axes(moments: Moments, max_rank: int) -> PrincipalAxes:
+def fit_principal_axes(moments: Moments, max_rank: int) -> PrincipalAxes:
     """The leading eigenvectors of the covariance, those that rounding left out. It overwrites `moments`."""
     images, width, moment = moments.count, len(moments.first), moments.second
     trace = float(np.trace(moment))

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfa.base.backend import Array, Backend, l2, to_numpy
+from tfa.base.backend import Array, Backend, l2_normalize, to_numpy
 from tfa.base.spill import Spill, release
-from tfa.method.branch import Branch, DatabaseSplit, ScoreBlock, row_blocks
+from tfa.method.branch import DatabaseBranch, DatabaseSplit, ScoreBlock, row_blocks
 from tfa.method.carriers import KernelTerm, weighted_sum
 from tfa.method.evidence.rows import RowFacts, row_facts, row_tops
 from tfa.method.evidence.support import Mask
 
 
-def wanted_scores(branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -> ScoreBlock:
+def score_pseudo_queries(branch: DatabaseBranch, terms: Sequence[KernelTerm], backend: Backend) -> ScoreBlock:
     """Scores `p m` of a branch under a kernel, float64, computed for the rows wanted."""
     pseudo, rows = branch.split.pseudo, np.searchsorted(branch.split.probes, branch.split.pseudo)
     shaped = {term.gamma: backend.put(branch.features(term.gamma)) for term in terms if term.gamma is not None}
@@ -40,23 +40,23 @@ def pseudo_facts(block: ScoreBlock, count: int, mask: Mask | None, width: int = 
     return RowFacts.join(facts)
 
 
-def median_spread(facts: RowFacts) -> float:
+def take_median_spread(facts: RowFacts) -> float:
     """σ: median over pseudo queries of a row's spread, so that scores of unlike scale can be added."""
     counted = facts.top >= 0
     return float(np.median(facts.spread[counted])) if counted.any() else 0.0
 
 
-GALLERY_BLOCK = 1024  # database images scored at a time
+_GALLERY_BLOCK = 1024  # database images scored at a time
 
 
-def every_score(branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -> ScoreBlock:
+def every_score(branch: DatabaseBranch, terms: Sequence[KernelTerm], backend: Backend) -> ScoreBlock:
     """Scores `p m` of a branch under a kernel, float64; a block is a copy the caller may overwrite."""
     split = branch.split
     rows = np.searchsorted(split.probes, split.pseudo)
     plain = sum(term.weight for term in terms if term.gamma is None)
     spectral = [term for term in terms if term.gamma is not None]
     if not spectral:
-        return wanted_scores(branch, terms, backend)
+        return score_pseudo_queries(branch, terms, backend)
     symmetric = branch.projected is None and len(split.pseudo) == split.images
     total = (_symmetric if symmetric else _by_gallery)(branch, spectral, backend)
 
@@ -71,7 +71,7 @@ def every_score(branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -
     return block
 
 
-def _symmetric(branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -> np.ndarray:
+def _symmetric(branch: DatabaseBranch, terms: Sequence[KernelTerm], backend: Backend) -> np.ndarray:
     total = None
     for term in terms:
         assert term.gamma is not None
@@ -88,7 +88,7 @@ def _symmetric(branch: Branch, terms: Sequence[KernelTerm], backend: Backend) ->
     return total
 
 
-def _centred(branch: Branch) -> np.ndarray | None:
+def _centred(branch: DatabaseBranch) -> np.ndarray | None:
     """B Bᵀ at γ = 0 without a product: it is G_c, if every direction was kept (and there is one)."""
     geometry, products = branch.geometry, branch.products
     if not geometry.complete or geometry.rank == 0:
@@ -100,20 +100,20 @@ def _centred(branch: Branch) -> np.ndarray | None:
     return kernel
 
 
-def _by_gallery(branch: Branch, terms: Sequence[KernelTerm], backend: Backend) -> np.ndarray:
+def _by_gallery(branch: DatabaseBranch, terms: Sequence[KernelTerm], backend: Backend) -> np.ndarray:
     """A block of the database at a time, so that neither its features nor the scores need be in memory."""
     split = branch.split
     total = empty_scores(split)
     queries = _features(branch, split.pseudo, terms, backend)
-    for low in range(0, split.images, GALLERY_BLOCK):
-        images = slice(low, min(low + GALLERY_BLOCK, split.images))
+    for low in range(0, split.images, _GALLERY_BLOCK):
+        images = slice(low, min(low + _GALLERY_BLOCK, split.images))
         total[:, images] = to_numpy(queries @ _features(branch, images, terms, backend).T)
         branch.release()
         release(total)
     return total
 
 
-def _features(branch: Branch, rows: slice | np.ndarray, terms: Sequence[KernelTerm], backend: Backend) -> Array:
+def _features(branch: DatabaseBranch, rows: slice | np.ndarray, terms: Sequence[KernelTerm], backend: Backend) -> Array:
     """√weight · φ_γ of all terms side by side: their inner product is the sum of the terms."""
     coordinates = branch.coordinates(rows)
     parts = [np.sqrt(term.weight) * branch.geometry.shaped(coordinates, term.gamma) for term in terms]  # type: ignore[arg-type]
@@ -128,13 +128,13 @@ def empty_scores(split: DatabaseSplit) -> np.ndarray:
 
 def every_cosine(cls: np.ndarray, split: DatabaseSplit) -> ScoreBlock:
     """Cosines `p m` of the pseudo queries' global tokens with the database's, float64, computed once."""
-    unit = l2(np.asarray(cls, dtype=np.float64))
+    unit = l2_normalize(np.asarray(cls, dtype=np.float64))
     total = empty_scores(split)
     if len(total) == split.images:
         np.matmul(unit, unit.T, out=total)
     else:
-        for low in range(0, len(unit), GALLERY_BLOCK):
-            total[:, low : low + GALLERY_BLOCK] = unit[split.pseudo] @ unit[low : low + GALLERY_BLOCK].T
+        for low in range(0, len(unit), _GALLERY_BLOCK):
+            total[:, low : low + _GALLERY_BLOCK] = unit[split.pseudo] @ unit[low : low + _GALLERY_BLOCK].T
             release(total)
 
     def block(start: int, stop: int) -> np.ndarray:
@@ -152,14 +152,14 @@ def pseudo_tops(block: ScoreBlock, mask: Mask, count: int, width: int) -> np.nda
     )
 
 
-def mixed(weighted: Sequence[tuple[float, ScoreBlock]]) -> ScoreBlock:
+def mix_blocks(weighted: Sequence[tuple[float, ScoreBlock]]) -> ScoreBlock:
     """Σ weight · scores, block by block; one block of weight 1 is passed on as it is."""
     if len(weighted) == 1 and weighted[0][0] == 1:
         return weighted[0][1]
     return lambda start, stop: weighted_sum((weight, scores(start, stop)) for weight, scores in weighted)
 
 
-def fused(
+def fuse_blocks(
     local: ScoreBlock, similar: ScoreBlock, local_weight: float, sigma_local: float, sigma_cls: float
 ) -> ScoreBlock:
     """w·S/σ_local + (1 − w)·S_cls/σ_cls, block by block."""
@@ -169,5 +169,5 @@ def fused(
 
 def global_similarities(cls: np.ndarray, pseudo: np.ndarray) -> ScoreBlock:
     """Cosines of the pseudo queries' global tokens with the database's, block by block."""
-    unit = l2(np.asarray(cls, dtype=np.float64))
+    unit = l2_normalize(np.asarray(cls, dtype=np.float64))
     return lambda start, stop: unit[pseudo[start:stop]] @ unit.T

@@ -16,17 +16,17 @@ from functools import cached_property
 
 import numpy as np
 
-from tfa.base.backend import backend_for, l2
+from tfa.base.backend import backend_for, l2_normalize
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
 from tfa.method.carriers import MEAN, Gamma
-from tfa.method.residuals import describe
+from tfa.method.residuals import describe_residuals
 from tfa.method.second_order import SECOND_ORDER, describe_second_order
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import OwnRows, inner, query_blocks
 from tfa.search.quantised_rows import QuantisedRows
 
-IN_MEMORY = 64 << 20  # bytes of queries' descriptors that are not worth a file
+_IN_MEMORY = 64 << 20  # bytes of queries' descriptors that are not worth a file
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ResidualSide:
 
     @property
     def width(self) -> int:
-        """Of a descriptor."""
+        """Return the number of values in a descriptor."""
         return int(self.centers.size)
 
     @property
@@ -74,14 +74,14 @@ class ResidualSide:
 
     def describe(self, tokens: Tokens, spectral: bool, dtype: str) -> SideView:
         """Descriptors of the images, and their coordinates if a term is `spectral`."""
-        described = describe(
+        described = describe_residuals(
             tokens,
             [self.centers],
             [self.assignment],
             self.temperature,
             backend_for("cpu"),
             dtype=dtype,
-            spill=Spill(IN_MEMORY),
+            spill=Spill(_IN_MEMORY),
         )
         descriptors = described[self.assignment, 0].descriptors
         if not spectral:
@@ -157,7 +157,7 @@ class SecondOrderSide:
 
     @property
     def width(self) -> int:
-        """Of a descriptor."""
+        """Return the number of values in a descriptor."""
         return len(self.mean)
 
     @cached_property
@@ -167,7 +167,7 @@ class SecondOrderSide:
 
     def describe(self, tokens: Tokens, spectral: bool, dtype: str) -> SideView:
         """Descriptors and coordinates of the images."""
-        [descriptors] = describe_second_order(tokens, [self.patch_directions], dtype=dtype, spill=Spill(IN_MEMORY))
+        [descriptors] = describe_second_order(tokens, [self.patch_directions], dtype=dtype, spill=Spill(_IN_MEMORY))
         return SideView(descriptors, self.coordinates(descriptors))
 
     def coordinates(self, descriptors: np.ndarray) -> np.ndarray:
@@ -189,7 +189,7 @@ class SecondOrderSide:
                 features[gamma] = (view.descriptors * self.mean.astype(view.descriptors.dtype)).sum(axis=1)[:, None]
             else:
                 assert isinstance(gamma, float)
-                features[gamma] = shaped(view.coordinates, self.eigenvalues, gamma)
+                features[gamma] = shape_coordinates(view.coordinates, self.eigenvalues, gamma)
         return features
 
     def prepare(self) -> None:
@@ -201,13 +201,13 @@ class SecondOrderSide:
 QuerySide = ResidualSide | SecondOrderSide
 
 
-def residual(side: QuerySide) -> ResidualSide:
+def as_residual_side(side: QuerySide) -> ResidualSide:
     """A side that is known to be of residuals."""
     assert isinstance(side, ResidualSide), "this is for residual heads"
     return side
 
 
-def shaped(coordinates: np.ndarray, eigenvalues: np.ndarray, gamma: float) -> np.ndarray:
+def shape_coordinates(coordinates: np.ndarray, eigenvalues: np.ndarray, gamma: float) -> np.ndarray:
     """φ_γ = L2(λ^{-γ/2} z)."""
     scale = (eigenvalues ** (-gamma / 2)).astype(coordinates.dtype)
-    return l2(coordinates if gamma == 0 else coordinates * scale)
+    return l2_normalize(coordinates if gamma == 0 else coordinates * scale)

@@ -19,21 +19,30 @@ from typing import BinaryIO
 import numpy as np
 from array_api_compat import array_namespace, device
 
-from tfa.base.backend import Array, Backend, l2, to_numpy
+from tfa.base.backend import Array, Backend, l2_normalize, to_numpy
 from tfa.base.progress import Progress, SilentProgress
 from tfa.base.spill import Spill, release
-from tfa.base.threads import in_threads, usable_cores
+from tfa.base.threads import count_cores, map_in_threads
 from tfa.base.tokens import Tokens
 from tfa.method.described_tokens import Described, DescribedTokens
-from tfa.method.residuals_cpu import ASSIGNMENTS, FAINT, HARD, ROUNDING, SOFT, ImagePass
+from tfa.method.residuals_cpu import ASSIGNMENT_KINDS, FAINT_WEIGHT, HARD, RESIDUAL_ROUNDING, SOFT, ImagePass
 
 __all__ = [
-    "ASSIGNMENTS", "FAINT", "HARD", "SOFT", "Described", "describe", "describe_batch", "hard_weights",
-    "normalise_blocks", "residual_blocks", "soft_weights",
+    "ASSIGNMENT_KINDS",
+    "FAINT_WEIGHT",
+    "HARD",
+    "SOFT",
+    "Described",
+    "describe_batch",
+    "describe_residuals",
+    "hard_weights",
+    "normalize_blocks",
+    "residual_blocks",
+    "soft_weights",
 ]  # fmt: skip
-RELEASE_EVERY = 256  # images
+_RELEASE_EVERY = 256  # images
 IMAGES_A_PASS = 4  # before threads are joined
-Kept = dict[tuple[str, int], Described]
+_DescribedByKey = dict[tuple[str, int], Described]
 
 
 def hard_weights(similarities: Array) -> Array:
@@ -59,7 +68,7 @@ def soft_weights(similarities: Array, temperature: float) -> tuple[Array, Array]
     weights = weights / total
     largest = xp.max(weights, axis=-2, keepdims=True)
     weights = weights / xp.where(largest > 0, largest, xp.ones_like(largest))
-    faint = np.flatnonzero((to_numpy(largest) < FAINT).any(axis=(1, 2)))
+    faint = np.flatnonzero((to_numpy(largest) < FAINT_WEIGHT).any(axis=(1, 2)))
     for image in faint.tolist():
         log_weights = logits[image] - xp.log(total[image])
         log_largest = xp.max(log_weights, axis=-2, keepdims=True)
@@ -74,12 +83,12 @@ def residual_blocks(patches: Array, weights: Array, centers: Array) -> Array:
     total = xp.sum(weights, axis=-2)[..., None]  # b k 1
     blocks = xp.matrix_transpose(weights) @ patches - total * centers
     # A patch that equals its word leaves only rounding, which normalisation would blow up to a unit vector.
-    rounding = ROUNDING * xp.finfo(patches.dtype).eps * total
+    rounding = RESIDUAL_ROUNDING * xp.finfo(patches.dtype).eps * total
     norm = xp.sqrt(xp.sum(blocks * blocks, axis=-1, keepdims=True))
     return xp.where(norm > rounding, blocks, xp.zeros_like(blocks))
 
 
-def normalise_blocks(blocks: Array) -> tuple[Array, Array]:
+def normalize_blocks(blocks: Array) -> tuple[Array, Array]:
     """Blocks `b k d` → descriptors `b k·d` (L2 per block, then L2) and block norms `b k`."""
     xp = array_namespace(blocks)
     norms = xp.sqrt(xp.sum(blocks * blocks, axis=-1))
@@ -95,7 +104,7 @@ def describe_batch(
 ) -> dict[tuple[str, int], tuple[Array, Array]]:
     """Descriptors and block norms of patches `b n d`, for each assignment and each vocabulary `k d`."""
     xp = array_namespace(patches)
-    unit = l2(patches)
+    unit = l2_normalize(patches)
     described = {}
     for construction, words in enumerate(centers):
         similarities = unit @ words.T  # b n k
@@ -105,14 +114,14 @@ def describe_batch(
             else:
                 weights, scale = soft_weights(similarities, temperature)
                 blocks = residual_blocks(unit, weights, words)
-            descriptors, norms = normalise_blocks(blocks)
+            descriptors, norms = normalize_blocks(blocks)
             if scale is not None:
                 norms = norms * xp.reshape(scale, norms.shape)
             described[assignment, construction] = (descriptors, norms)
     return described
 
 
-def describe(
+def describe_residuals(
     tokens: Tokens,
     centers: Sequence[np.ndarray],
     assignments: Sequence[str],
@@ -122,13 +131,13 @@ def describe(
     dtype: str = "float32",
     spill: Spill | None = None,
     progress: Progress | None = None,
-) -> Kept:
+) -> _DescribedByKey:
     """Descriptors of all images under every assignment and vocabulary, in one pass over the tokens."""
     if isinstance(tokens, DescribedTokens):
         return tokens.described(centers, assignments, temperature, backend, dtype)
     spill = spill or Spill()
     words, channels = centers[0].shape
-    kept = {
+    described_by_key = {
         (assignment, construction): Described(
             spill.empty((len(tokens), words * channels), dtype), np.empty((len(tokens), words), dtype)
         )
@@ -137,45 +146,47 @@ def describe(
     }
     released = 0
     if backend.torch_device is None:
-        passes = [ImagePass(centers, assignments, temperature, dtype) for _ in range(usable_cores())]
-        done = _image_by_image(tokens, passes, kept)
+        passes = [ImagePass(centers, assignments, temperature, dtype) for _ in range(count_cores())]
+        done = _image_by_image(tokens, passes, described_by_key)
     else:
-        done = _batch_by_batch(tokens, centers, assignments, temperature, backend, dtype, kept)
+        done = _batch_by_batch(tokens, centers, assignments, temperature, backend, dtype, described_by_key)
     with (progress or SilentProgress()).task("descriptors", len(tokens), "images") as task:
         for start, stop in done:
             task.advance(stop - start)
-            if stop - released >= RELEASE_EVERY:
+            if stop - released >= _RELEASE_EVERY:
                 released = stop
-                _release(kept)
-    _release(kept)
-    return kept
+                _release(described_by_key)
+    _release(described_by_key)
+    return described_by_key
 
 
-def _image_by_image(tokens: Tokens, passes: Sequence[ImagePass], kept: Kept) -> Iterator[tuple[int, int]]:
-    """Fill `kept` on a CPU, a few images at once, one by each pass; yields the images done.
+def _image_by_image(
+    tokens: Tokens, passes: Sequence[ImagePass], described_by_key: _DescribedByKey
+) -> Iterator[tuple[int, int]]:
+    """Fill `described_by_key` on a CPU, a few images at once, one by each pass; yields the images done.
 
     Products of one thread each: the bits of a descriptor depend neither on its neighbours nor on the number of cores.
     """
     free = SimpleQueue[ImagePass]()
     for one in passes:
         free.put(one)
-    keys, several = list(kept), IMAGES_A_PASS * len(passes)
+    keys, several = list(described_by_key), IMAGES_A_PASS * len(passes)
     with ExitStack() as stack:
-        files = {key: stack.enter_context(_file_of(kept[key].descriptors)) for key in keys}
-        width = next(iter(kept.values())).descriptors.shape[1]
+        files = {key: stack.enter_context(_open_file(described_by_key[key].descriptors)) for key in keys}
+        width = next(iter(described_by_key.values())).descriptors.shape[1]
         room = np.empty((min(several, len(tokens)) if any(files.values()) else 0, len(keys), width), passes[0].dtype)
 
         def written(index: int) -> bool:
-            row = room[index % several] if len(room) else [kept[key].descriptors[index] for key in keys]
+            row = room[index % several] if len(room) else [described_by_key[key].descriptors[index] for key in keys]
             one = free.get()
             try:
-                return one(tokens.patches[index], row, [kept[key].mass[index] for key in keys])
+                return one(tokens.patches[index], row, [described_by_key[key].mass[index] for key in keys])
             finally:
                 free.put(one)
 
         for start in range(0, len(tokens), several):
             images = range(start, min(start + several, len(tokens)))
-            for index, finite in zip(images, in_threads(written, images, len(passes)), strict=True):
+            for index, finite in zip(images, map_in_threads(written, images, len(passes)), strict=True):
                 if not finite:
                     tokens.load(index, index + 1)  # says which image has values that are not finite
             for number, file in enumerate(files.values()):
@@ -184,7 +195,7 @@ def _image_by_image(tokens: Tokens, passes: Sequence[ImagePass], kept: Kept) -> 
             yield images.start, images.stop
 
 
-def _file_of(array: np.ndarray) -> AbstractContextManager[BinaryIO | None]:
+def _open_file(array: np.ndarray) -> AbstractContextManager[BinaryIO | None]:
     """The file of a mapped array. To fill it by its pages costs a third of the products; by writing, little."""
     return Path(str(array.filename)).open("r+b") if isinstance(array, np.memmap) else nullcontext()
 
@@ -196,19 +207,19 @@ def _batch_by_batch(
     temperature: float,
     backend: Backend,
     dtype: str,
-    kept: Kept,
+    described_by_key: _DescribedByKey,
 ) -> Iterator[tuple[int, int]]:
-    """Fill `kept` on another device; yields the images done."""
+    """Fill `described_by_key` on another device; yields the images done."""
     on_device = [backend.put(center, dtype) for center in centers]
     for batch in tokens.batches():
         patches = backend.put(batch.patches, dtype)
         for key, (descriptors, norms) in describe_batch(patches, on_device, assignments, temperature).items():
-            kept[key].descriptors[batch.start : batch.stop] = to_numpy(descriptors)
-            kept[key].mass[batch.start : batch.stop] = to_numpy(norms)
+            described_by_key[key].descriptors[batch.start : batch.stop] = to_numpy(descriptors)
+            described_by_key[key].mass[batch.start : batch.stop] = to_numpy(norms)
         yield batch.start, batch.stop
 
 
-def _release(kept: Kept) -> None:
+def _release(described_by_key: _DescribedByKey) -> None:
     """Pages written to a mapped file need not stay resident."""
-    for described in kept.values():
+    for described in described_by_key.values():
         release(described.descriptors)

@@ -18,10 +18,10 @@ from scipy.sparse import csr_array
 from tfa.method.vocabulary import unit_patches
 
 HARD, SOFT = "hard", "soft"
-ASSIGNMENTS = (HARD, SOFT)
+ASSIGNMENT_KINDS = (HARD, SOFT)
 # Below this a float32 softmax has lost its digits, and the logarithm is used instead.
-FAINT = 1e-30
-ROUNDING = 16  # units in the last place, for each patch: a block no longer than this is rounding
+FAINT_WEIGHT = 1e-30
+RESIDUAL_ROUNDING = 16  # units in the last place, for each patch: a block no longer than this is rounding
 
 
 class ImagePass:
@@ -30,7 +30,7 @@ class ImagePass:
     def __init__(
         self, centers: Sequence[np.ndarray], assignments: Sequence[str], temperature: float, dtype: str
     ) -> None:
-        assert set(assignments) <= set(ASSIGNMENTS), assignments
+        assert set(assignments) <= set(ASSIGNMENT_KINDS), assignments
         self.assignments, self.temperature, self.dtype = tuple(assignments), temperature, np.dtype(dtype)
         self.constructions, (self.words, self.channels) = len(centers), centers[0].shape
         self.centers = np.stack([np.asarray(center, dtype) for center in centers])  # s k d
@@ -97,7 +97,7 @@ class ImagePass:
     ) -> None:
         norms = np.sqrt(np.vecdot(self.blocks, self.blocks))
         # A patch that equals its word leaves only rounding, which normalisation would blow up to a unit vector.
-        filled = norms > ROUNDING * np.finfo(self.dtype).eps * totals
+        filled = norms > RESIDUAL_ROUNDING * np.finfo(self.dtype).eps * totals
         by_key = (len(self.keys), self.words)
         # Every non-empty block has norm 1, so the norm of the whole is the root of their number.
         root = np.sqrt(filled.reshape(by_key).sum(axis=1, dtype=self.dtype))[:, None]
@@ -122,7 +122,7 @@ def _softmax(logits: np.ndarray, weights: np.ndarray) -> np.ndarray:
     weights /= total[:, None]
     largest = weights.max(axis=0)
     weights /= np.where(largest > 0, largest, 1)
-    faint = np.flatnonzero(largest < FAINT)
+    faint = np.flatnonzero(largest < FAINT_WEIGHT)
     if len(faint):
         log_weights = logits[:, faint] - np.log(total)[:, None]
         log_largest = log_weights.max(axis=0)

@@ -17,10 +17,10 @@ from tfa.base.tokens import Tokens
 from tfa.method.scorer import Scorer
 from tfa.search.gallery import Rows, inner
 
-TRIMMED = 0.05  # share of the largest entries of a column that do not count
+_TRIMMED = 0.05  # share of the largest entries of a column that do not count
 
 
-def calibrated(scorer: Scorer, sigma: float, target: Tokens) -> Scorer:
+def calibrate_scorer(scorer: Scorer, sigma: float, target: Tokens) -> Scorer:
     """The scorer scaled by 1/σ, less the mean score of each database image on the target photos."""
     terms = tuple(replace(term, weight=term.weight / sigma) for term in scorer.terms)
     scaled = replace(scorer, terms=terms, bias=scorer.bias / sigma)
@@ -33,13 +33,13 @@ def usual_scores(scores: np.ndarray) -> np.ndarray:
 
     Dropping the largest keeps a place from being punished because a target photo happens to show it.
     """
-    count = max(len(scores) - math.ceil(TRIMMED * len(scores)), 1)
+    count = max(len(scores) - math.ceil(_TRIMMED * len(scores)), 1)
     kept = np.partition(scores, count - 1, axis=0)[:count].astype(np.float64)
     top = kept[-1]  # the largest that is kept; log mean exp = top + log mean exp(x − top): no overflow
     return top + np.log(np.exp(kept - top).mean(axis=0))
 
 
-def bias_of_rows(scorer: Scorer, rows: Sequence[Rows]) -> np.ndarray:
+def compute_row_bias(scorer: Scorer, rows: Sequence[Rows]) -> np.ndarray:
     """Bias of images that join the gallery with feature rows `m D` per term."""
     bias = np.zeros(len(rows[0]))
     if scorer.calibrators is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tfa.base.backend import l2
+from tfa.base.backend import l2_normalize
 from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
 from tfa.method.carriers import MEAN, Gamma
@@ -94,7 +94,7 @@ class Scorer:
             if isinstance(side, ResidualSide) and side.anchors is not None and view.products is not None:
                 known.append((side.anchors, view.products))
         every = tuple(
-            l2(np.asarray(cls, self.dtype)) if term.side == GLOBAL else features[term.side][term.gamma]
+            l2_normalize(np.asarray(cls, self.dtype)) if term.side == GLOBAL else features[term.side][term.gamma]
             for term in self.terms
         )
         return QueryVectors(every, tuple(term.weight for term in self.terms), known)
@@ -130,7 +130,7 @@ class Scorer:
 
     def check(self, tokens: Tokens) -> None:
         widths = [term.gallery.width for term in self.terms if term.side == GLOBAL]
-        check_channels(tokens, self.sides[0].channels, widths[0] if widths else None)
+        check_token_channels(tokens, self.sides[0].channels, widths[0] if widths else None)
         if widths and len(tokens) and tokens.cls is None:
             raise BadTokens("this head compares global tokens and the query has none; give cls")
 
@@ -148,7 +148,7 @@ class Compiled:
         return np.asarray(self.scorer.query_vectors(tokens))
 
 
-def check_channels(tokens: Tokens, channels: int, width: int | None) -> None:
+def check_token_channels(tokens: Tokens, channels: int, width: int | None) -> None:
     """Raise if `tokens` do not come from the encoder of a head of so many channels, of patches and global tokens."""
     if len(tokens) and tokens.channels != channels:
         raise ChannelMismatch(
@@ -159,7 +159,7 @@ def check_channels(tokens: Tokens, channels: int, width: int | None) -> None:
         raise ChannelMismatch(f"global tokens have {tokens.cls.shape[1]} channels, must have {width}")
 
 
-def joined(scorers: Sequence[Scorer]) -> Scorer:
+def join_scorers(scorers: Sequence[Scorer]) -> Scorer:
     """The sum of several scorers over one gallery, as one scorer."""
     terms: list[ScoreTerm] = []
     sides: list[QuerySide] = []

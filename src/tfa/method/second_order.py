@@ -16,26 +16,26 @@ import numpy as np
 
 from tfa.base.progress import Progress, SilentProgress
 from tfa.base.spill import Spill, release
-from tfa.base.threads import in_threads, usable_cores
+from tfa.base.threads import count_cores, map_in_threads
 from tfa.base.tokens import Tokens
 from tfa.method.described_tokens import DescribedTokens
 from tfa.method.vocabulary import CONSTRUCTIONS, DrawnPatches, unit_patches
 
 SECOND_ORDER = "second_order"
-DIRECTIONS = 128
+DIRECTION_COUNT = 128
 # Unit patches have tr C ≤ n/(n−1), so the mean eigenvalue is of the order 1/d, about 1e-3. A hundredth of that leaves
 # the directions an image varies in as they are and keeps log C of the others (n ≤ m: there are some) from −∞.
-RIDGE = 1e-5
+COVARIANCE_RIDGE = 1e-5
 FEW_IMAGES = 8  # below this every construction uses all images: of half of them little is left
-BLOCK = 2048  # patches in one product of the covariance: what it reads stays in the cache
-RELEASE_EVERY = 256  # images
+_BLOCK = 2048  # patches in one product of the covariance: what it reads stays in the cache
+_RELEASE_EVERY = 256  # images
 IMAGES_A_THREAD = 32  # before threads are joined
 
 
 # --- Directions ------------------------------------------------------------------------------------------
 
 
-def images_of_construction(images: int, construction: int) -> np.ndarray:
+def choose_images(images: int, construction: int) -> np.ndarray:
     """Indices of the images whose patches a construction takes its directions from, ascending: a drawn half."""
     if images < FEW_IMAGES:
         return np.arange(images)
@@ -50,21 +50,21 @@ def fit_directions(tokens: Tokens, max_patches: int, *, dtype: str = "float32") 
     drawn = DrawnPatches.draw(tokens, max_patches)
     used = np.zeros((len(CONSTRUCTIONS), len(tokens)), bool)
     for construction in CONSTRUCTIONS:
-        used[construction, images_of_construction(len(tokens), construction)] = True
+        used[construction, choose_images(len(tokens), construction)] = True
     moments = [_Moments(tokens.channels) for _ in CONSTRUCTIONS]
     blocks = list(_blocks(used, drawn.counts))
-    several = 4 * usable_cores()  # sums of so many blocks are in memory at once
+    several = 4 * count_cores()  # sums of so many blocks are in memory at once
     for start in range(0, len(blocks), several):
         some = blocks[start : start + several]
-        sums = in_threads(lambda block: _sums(drawn, block, dtype), some)
+        sums = map_in_threads(lambda block: _sums(drawn, block, dtype), some)
         for block, of_block in zip(some, sums, strict=True):
             # Constructions share half of their images: a block is multiplied once for all that use it.
             for construction in np.flatnonzero(used[:, block[0]]).tolist():
                 moments[construction].add(*of_block)
-    return tuple(in_threads(lambda moment: leading_directions(moment.covariance()), moments))
+    return tuple(map_in_threads(lambda moment: find_leading_directions(moment.covariance()), moments))
 
 
-def leading_directions(covariance: np.ndarray, directions: int = DIRECTIONS) -> np.ndarray:
+def find_leading_directions(covariance: np.ndarray, directions: int = DIRECTION_COUNT) -> np.ndarray:
     """Eigenvectors `m d` of the largest eigenvalues, largest first; the entry of largest magnitude is positive."""
     vectors = np.linalg.eigh(covariance)[1][:, ::-1][:, :directions].T
     largest = np.abs(vectors).argmax(axis=1)
@@ -72,7 +72,7 @@ def leading_directions(covariance: np.ndarray, directions: int = DIRECTIONS) -> 
 
 
 def _blocks(used: np.ndarray, counts: np.ndarray) -> Iterator[list[int]]:
-    """Runs of images that the same constructions use, some `BLOCK` drawn patches in each; unused images in none."""
+    """Runs of images that the same constructions use, some `_BLOCK` drawn patches in each; unused images in none."""
     pattern = (1 << np.arange(len(used))) @ used
     for one in range(1, 1 << len(used)):
         block: list[int] = []
@@ -80,7 +80,7 @@ def _blocks(used: np.ndarray, counts: np.ndarray) -> Iterator[list[int]]:
         for image in np.flatnonzero((pattern == one) & (counts > 0)).tolist():
             block.append(image)
             size += int(counts[image])
-            if size >= BLOCK:
+            if size >= _BLOCK:
                 yield block
                 block, size = [], 0
         if block:
@@ -117,7 +117,7 @@ class _Moments:
 # --- Descriptors -----------------------------------------------------------------------------------------
 
 
-def covariance(projected: np.ndarray, ridge: float = RIDGE) -> np.ndarray:
+def covariance(projected: np.ndarray, ridge: float = COVARIANCE_RIDGE) -> np.ndarray:
     """C `m m` in float64 of centred patches on directions, `n m`."""
     # A product of float32 errs by 1e-7 of the spreads it is of, √(C_ii C_jj). Where patches are few, C has directions
     # of no spread, and there that would be a hundredth of the ridge.
@@ -130,9 +130,9 @@ def covariance(projected: np.ndarray, ridge: float = RIDGE) -> np.ndarray:
 
 
 def spectral_map(matrix: np.ndarray, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """E f(w) Eᵀ of a symmetric matrix E w Eᵀ whose eigenvalues are at least `RIDGE`."""
+    """E f(w) Eᵀ of a symmetric matrix E w Eᵀ whose eigenvalues are at least `COVARIANCE_RIDGE`."""
     values, vectors = np.linalg.eigh(matrix)
-    values = values.clip(min=RIDGE)  # C − εI is positive semidefinite; eigh may return a little less
+    values = values.clip(min=COVARIANCE_RIDGE)  # C − εI is positive semidefinite; eigh may return a little less
     return (vectors * function(values)) @ vectors.T
 
 
@@ -179,7 +179,7 @@ def describe_second_order(
     spill = spill or Spill()
     columns = [np.asarray(one, dtype).T for one in directions]
     kept = [spill.empty((len(tokens), descriptor_width(len(one))), dtype) for one in directions]
-    several, released = IMAGES_A_THREAD * usable_cores(), 0
+    several, released = IMAGES_A_THREAD * count_cores(), 0
 
     def written(index: int) -> bool:
         patches = tokens.patches[index]
@@ -197,11 +197,11 @@ def describe_second_order(
     with (progress or SilentProgress()).task("descriptors", len(tokens), "images") as task:
         for start in range(0, len(tokens), several):
             images = range(start, min(start + several, len(tokens)))
-            for index, finite in zip(images, in_threads(written, images), strict=True):
+            for index, finite in zip(images, map_in_threads(written, images), strict=True):
                 if not finite:
                     tokens.load(index, index + 1)  # says which image has values that are not finite
             task.advance(len(images))
-            if images.stop - released >= RELEASE_EVERY or images.stop == len(tokens):
+            if images.stop - released >= _RELEASE_EVERY or images.stop == len(tokens):
                 released = images.stop
                 for rows in kept:
                     release(rows)

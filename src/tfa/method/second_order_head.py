@@ -9,22 +9,22 @@ import numpy as np
 
 from tfa.base.backend import Backend
 from tfa.base.config import HeadSpec
-from tfa.base.progress import Progress, SilentProgress, tracked
+from tfa.base.progress import Progress, SilentProgress, track_progress
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
 from tfa.method.branch import DatabaseSplit, ScoreBlock
 from tfa.method.carriers import TEMPERED, KernelTerm
 from tfa.method.controllers.decisions import JudgedDecisions, JudgedEvidence, SpectralStrengths
 from tfa.method.evidence.support import Mask
-from tfa.method.head import ENSEMBLE, BaseHead, Replica, shifted
-from tfa.method.pseudo_queries import median_spread, pseudo_facts
-from tfa.method.score_calibration import calibrated
-from tfa.method.scorer import Scorer, check_channels, joined
+from tfa.method.head import ENSEMBLE, BaseHead, ReplicaName, shifted
+from tfa.method.pseudo_queries import pseudo_facts, take_median_spread
+from tfa.method.score_calibration import calibrate_scorer
+from tfa.method.scorer import Scorer, check_token_channels, join_scorers
 from tfa.method.second_order import SECOND_ORDER, describe_second_order, fit_directions
 from tfa.method.second_order_space import MAX_PSEUDO, SecondOrderSpace, fit_space
 from tfa.method.vocabulary import CONSTRUCTIONS, Vocabulary
 
-PSEUDO_COUNTS = 8  # photos at the database's mean that target photos are averaged with
+_PSEUDO_COUNTS = 8  # photos at the database's mean that target photos are averaged with
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class FittedSpaces:
 
     def check(self, tokens: Tokens) -> None:
         """Raise if `tokens` do not come from the encoder this was fitted with."""
-        check_channels(tokens, self.spaces[0].side.channels, None)
+        check_token_channels(tokens, self.spaces[0].side.channels, None)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class SecondOrderHead(BaseHead):
     fitted: FittedSpaces
     decisions: JudgedDecisions
     evidence: JudgedEvidence
-    scorers: Mapping[Replica, Scorer]
+    scorers: Mapping[ReplicaName, Scorer]
     saw: str = "database"
     vocabularies: tuple[Vocabulary, ...] = ()  # of the residual heads that competed with it
 
@@ -78,7 +78,7 @@ class SecondOrderHead(BaseHead):
         space, scorer = self.fitted.spaces[construction], self.scorers[construction]
         block = space.pseudo_scores(self.decisions.kernel(SECOND_ORDER, construction))
         if self.decisions.score_calibrated:
-            block = shifted(block, spread_of(block, space), scorer.bias)
+            block = shifted(block, measure_spread(block, space), scorer.bias)
         return block, space.mask
 
 
@@ -90,27 +90,27 @@ def fit_spaces(
     directions = fit_directions(tokens, spec.max_patches, dtype=dtype)
     described = describe_second_order(tokens, directions, dtype=dtype, spill=spill, progress=progress)
     split = DatabaseSplit.of(len(tokens), replace(spec, max_pseudo=min(spec.max_pseudo, MAX_PSEUDO)))
-    keys = tracked(CONSTRUCTIONS, len(CONSTRUCTIONS), "spectra", progress)
+    keys = track_progress(CONSTRUCTIONS, len(CONSTRUCTIONS), "spectra", progress)
     spaces = tuple(fit_space(described[s], directions[s], split, spec.max_rank, backend, spill) for s in keys)
-    return measured(spec, spaces, dtype)
+    return measure_spaces(spec, spaces, dtype)
 
 
-def measured(spec: HeadSpec, spaces: tuple[SecondOrderSpace, ...], dtype: str) -> FittedSpaces:
+def measure_spaces(spec: HeadSpec, spaces: tuple[SecondOrderSpace, ...], dtype: str) -> FittedSpaces:
     """Spaces that were just fitted, with the strengths and spreads that follow from them."""
     facts = [space.facts for space in spaces if space.facts is not None]
     strengths = SpectralStrengths.of(
         [one.correlation for one in facts], [one.participation for one in facts], [one.displacement for one in facts]
     )
     sigmas = [
-        tuple(spread_of(space.pseudo_scores([KernelTerm(1.0, gamma)]), space) for space in spaces)
+        tuple(measure_spread(space.pseudo_scores([KernelTerm(1.0, gamma)]), space) for space in spaces)
         for gamma in (None, 0.5, TEMPERED)
     ]
     return FittedSpaces(spec, spaces, strengths, sigmas[0], sigmas[1], sigmas[2], dtype)
 
 
-def spread_of(block: ScoreBlock, space: SecondOrderSpace) -> float:
+def measure_spread(block: ScoreBlock, space: SecondOrderSpace) -> float:
     """σ: median over pseudo queries of a row's spread; 1 where all scores are equal and there is nothing to scale."""
-    return median_spread(pseudo_facts(block, len(space.pseudo), space.mask, len(space))) or 1.0
+    return take_median_spread(pseudo_facts(block, len(space.pseudo), space.mask, len(space))) or 1.0
 
 
 def carrier_spread(
@@ -122,13 +122,13 @@ def carrier_spread(
     spread, those of target photos `c m` do.
     """
     if carrier != "full":
-        return spread_of(block, space)
+        return measure_spread(block, space)
     return float(np.median(target_scores().std(axis=1))) or 1.0
 
 
 def target_shift(coordinates: np.ndarray) -> np.ndarray:
     """Uᵀ(μ' − μ) `r` of target photos' coordinates `c r`: their mean, with 8 photos more at the database's mean."""
-    return coordinates.sum(axis=0, dtype=np.float64) / (len(coordinates) + PSEUDO_COUNTS)
+    return coordinates.sum(axis=0, dtype=np.float64) / (len(coordinates) + _PSEUDO_COUNTS)
 
 
 def assemble_second_order(
@@ -136,12 +136,12 @@ def assemble_second_order(
 ) -> SecondOrderHead:
     """A head from its decisions. `target` are the photos that centring and score calibration learn from."""
     spill = Spill()
-    scorers: dict[Replica, Scorer] = {}
+    scorers: dict[ReplicaName, Scorer] = {}
     for s, space in enumerate(fitted.spaces):
         kernel = decisions.kernel(SECOND_ORDER, s)
         scorer = space.scorer(kernel, fitted.dtype, spill)
         scorers[s] = calibrated_scorer(scorer, decisions, target, kernel, space)
-    scorers[ENSEMBLE] = joined([scorers[s] for s in range(len(fitted.spaces))])
+    scorers[ENSEMBLE] = join_scorers([scorers[s] for s in range(len(fitted.spaces))])
     saw = "database" if target is None else "target"
     return SecondOrderHead(fitted, decisions, evidence, scorers, saw)
 
@@ -164,4 +164,4 @@ def calibrated_scorer(
     if not decisions.score_calibrated:
         return scorer
     sigma = carrier_spread(decisions.carrier, space.pseudo_scores(kernel), space, lambda: scorer.scores(target))
-    return calibrated(scorer, sigma, target)
+    return calibrate_scorer(scorer, sigma, target)

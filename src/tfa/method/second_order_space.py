@@ -19,10 +19,10 @@ from tfa.base.backend import Backend, to_numpy
 from tfa.base.spill import Spill, release
 from tfa.method.branch import DatabaseSplit, ScoreBlock, row_blocks
 from tfa.method.carriers import MEAN, Gamma, KernelTerm, weighted_sum
-from tfa.method.evidence.support import Mask, correlation
+from tfa.method.evidence.support import Mask, correlate
 from tfa.method.gram import cross_products, gram_matrix
-from tfa.method.principal_axes import PrincipalAxes, add_moments, principal_axes, rounding
-from tfa.method.query_sides import SecondOrderSide, shaped
+from tfa.method.principal_axes import PrincipalAxes, add_moments, fit_principal_axes, rounding
+from tfa.method.query_sides import SecondOrderSide, shape_coordinates
 from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.method.spectrum import Geometry, fit_geometry
 from tfa.search.gallery import Gallery, OwnRows, Rows
@@ -32,9 +32,9 @@ from tfa.search.ties import find_duplicates
 
 MAX_RANK = 1280  # directions of the PCA that are kept at most (ours): a map of 20,000 images stays below 5 kB an image
 MAX_PSEUDO = 1000  # database images that are pseudo queries at most (ours)
-IN_MEMORY = 256 << 20  # bytes of pseudo queries' scores that are not worth a file
-KEPT = 1 << 21  # coordinates of a map whose features are kept, 16 MB of float64
-BLOCK = 1024  # descriptors of which products are added up at a time
+_IN_MEMORY = 256 << 20  # bytes of pseudo queries' scores that are not worth a file
+_CACHED_COORDINATES = 1 << 21  # coordinates of a map whose features are kept, 16 MB of float64
+_BLOCK = 1024  # descriptors of which products are added up at a time
 LARGE_ETA = 1e-3  # of the Gram matrix of unit descriptors: of such directions a float32 product is exact to 1e-6
 
 
@@ -52,12 +52,12 @@ class SecondOrderSpace:
     """One construction, fitted to the database."""
 
     side: SecondOrderSide
-    coordinates: np.ndarray | ScaledRows  # m r; of a map z = n_d λ^{1/4} φ_½, see `rows_of`
+    coordinates: np.ndarray | ScaledRows  # m r; of a map z = n_d λ^{1/4} φ_½, see `normalize_rows`
     pseudo: np.ndarray  # p: the images that are pseudo queries
     mask: Mask  # what they may not answer: themselves and their duplicates
     duplicates: np.ndarray | None  # m: index of the first image of the very same tokens; None if all differ
     facts: SpectralFacts | None = None  # None where the space was read from a map
-    _kept: dict[tuple[int, float | None], np.ndarray] = field(default_factory=dict, init=False, repr=False)
+    _cached_features: dict[tuple[int, float | None], np.ndarray] = field(default_factory=dict, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.coordinates)
@@ -83,12 +83,14 @@ class SecondOrderSpace:
         if gamma is None:
             return coordinates
         assert isinstance(gamma, float)
-        return shaped(coordinates, self.side.eigenvalues, gamma)
+        return shape_coordinates(coordinates, self.side.eigenvalues, gamma)
 
     def gallery(self, gamma: Gamma, dtype: str, spill: Spill | None = None) -> Gallery:
         """The same as rows of a term; of a map they are its coordinates, not a copy."""
         if isinstance(self.coordinates, ScaledRows):
-            return Gallery.of(rows_of(self.coordinates.base, self.coordinates.scale, self.side.eigenvalues, gamma))
+            return Gallery.of(
+                normalize_rows(self.coordinates.base, self.coordinates.scale, self.side.eigenvalues, gamma)
+            )
         return Gallery.of(self.features(gamma, dtype, spill))
 
     def scorer(self, kernel: Sequence[KernelTerm], dtype: str, spill: Spill | None = None) -> Scorer:
@@ -105,24 +107,26 @@ class SecondOrderSpace:
         """Scores `q m`, float64, of images by their coordinates `q r` and their ⟨v, μ⟩ `q`."""
         eigenvalues, mean = self.side.eigenvalues, self.side.mean_coordinates.astype(np.float64)
         rows = np.asarray(coordinates, np.float64)
-        ours = {t.gamma: rows + mean if t.gamma is None else shaped(rows, eigenvalues, t.gamma) for t in kernel}
+        ours = {
+            t.gamma: rows + mean if t.gamma is None else shape_coordinates(rows, eigenvalues, t.gamma) for t in kernel
+        }
         shape, plain = (len(rows), len(self)), sum(term.weight for term in kernel if term.gamma is None)
         scores = np.empty(shape) if spill is None else spill.empty(shape, np.float64)
-        for low in range(0, len(self), BLOCK):  # the steps between are as large as the coordinates
+        for low in range(0, len(self), _BLOCK):  # the steps between are as large as the coordinates
             theirs = {gamma: self._block(low, gamma) for gamma in ours}
-            scores[:, low : low + BLOCK] = weighted_sum((t.weight, ours[t.gamma] @ theirs[t.gamma].T) for t in kernel)
-            scores[:, low : low + BLOCK] += plain * level[:, None]
+            scores[:, low : low + _BLOCK] = weighted_sum((t.weight, ours[t.gamma] @ theirs[t.gamma].T) for t in kernel)
+            scores[:, low : low + _BLOCK] += plain * level[:, None]
             self._release()
             release(scores)
         return scores
 
     def _block(self, low: int, gamma: float | None) -> np.ndarray:
         """z (None) or φ_γ of a block of images; kept where the map is small: a judge asks for them many times."""
-        if (low, gamma) in self._kept:
-            return self._kept[low, gamma]
-        features = np.asarray(self._features(slice(low, low + BLOCK), gamma))
-        if self.coordinates.shape[0] * self.coordinates.shape[1] <= KEPT:
-            self._kept[low, gamma] = features
+        if (low, gamma) in self._cached_features:
+            return self._cached_features[low, gamma]
+        features = np.asarray(self._features(slice(low, low + _BLOCK), gamma))
+        if self.coordinates.shape[0] * self.coordinates.shape[1] <= _CACHED_COORDINATES:
+            self._cached_features[low, gamma] = features
         return features
 
     def pseudo_scores(self, kernel: Sequence[KernelTerm]) -> ScoreBlock:
@@ -130,11 +134,11 @@ class SecondOrderSpace:
         coordinates = np.asarray(self.coordinates[self.pseudo], np.float64)
         mean = self.side.mean.astype(np.float64)
         level = mean @ mean + coordinates @ self.side.mean_coordinates  # ⟨v, μ⟩ of v = μ + U z
-        every = self.scores_of(coordinates, level, kernel, Spill(IN_MEMORY))
+        every = self.scores_of(coordinates, level, kernel, Spill(_IN_MEMORY))
         return lambda start, stop: np.array(every[start:stop])
 
 
-def rows_of(
+def normalize_rows(
     halves: OwnRows, lengths: np.ndarray, eigenvalues: np.ndarray, gamma: Gamma, scale: np.ndarray | None = None
 ) -> Rows:
     """What a term compares, from coordinates as a map keeps them: rows φ_½ `m r`, and lengths n = ‖λ^{-1/4} z‖ `m`.
@@ -193,7 +197,7 @@ def _space(
     for start, stop in row_blocks(len(descriptors), len(fitted.eigenvalues)):
         block = fitted.coordinates[start:stop]
         energies += split.half_shares[:, start:stop] @ (block * block)
-    facts = replace(fitted.facts, correlation=correlation(energies[0], energies[1]))
+    facts = replace(fitted.facts, correlation=correlate(energies[0], energies[1]))
     return SecondOrderSpace(side, fitted.coordinates, split.pseudo, fitted.mask, find_duplicates(descriptors), facts)
 
 
@@ -234,8 +238,8 @@ def _axes(descriptors: np.ndarray, geometry: Geometry) -> tuple[np.ndarray, np.n
     axes, mean = np.empty((geometry.rank, width), descriptors.dtype), np.empty(width)
     large = int(np.searchsorted(-geometry.eta, -LARGE_ETA))
     first, others = weights[:large].astype(descriptors.dtype), weights[large:]
-    for low in range(0, width, BLOCK):
-        columns = slice(low, low + BLOCK)
+    for low in range(0, width, _BLOCK):
+        columns = slice(low, low + _BLOCK)
         block = np.array(descriptors[:, columns])
         mean[columns] = block.mean(axis=0, dtype=np.float64)
         block -= mean[columns].astype(block.dtype)  # its rounding cancels, since weights add up to 0
@@ -249,7 +253,7 @@ def _by_covariance(
     descriptors: np.ndarray, split: DatabaseSplit, max_rank: int, backend: Backend, spill: Spill
 ) -> _Principal:
     moments = add_moments(Moments.empty(descriptors.shape[1]), descriptors)
-    return _along(principal_axes(moments, max_rank), descriptors, split, backend, spill)
+    return _along(fit_principal_axes(moments, max_rank), descriptors, split, backend, spill)
 
 
 def _along(
@@ -261,8 +265,8 @@ def _along(
     coordinates = spill.empty((images, len(axes.eigenvalues)), np.float64)
     products = np.empty((len(split.pseudo), images), np.float64)
     probes = np.asarray(descriptors[split.pseudo])
-    for start in range(0, images, BLOCK):
-        rows = slice(start, start + BLOCK)
+    for start in range(0, images, _BLOCK):
+        rows = slice(start, start + _BLOCK)
         block = np.asarray(descriptors[rows], np.float64)
         sums += split.half_shares[:, rows] @ block
         norms[rows] = np.sqrt((block * block).sum(axis=1))

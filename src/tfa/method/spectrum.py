@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from array_api_compat import array_namespace
 
-from tfa.base.backend import Array, l2, to_numpy
-from tfa.method.gram import in_namespace_of
+from tfa.base.backend import Array, l2_normalize, to_numpy
+from tfa.method.gram import put_beside
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class Geometry:
     def coordinates(self, products: Array) -> Array:
         """PCA coordinates `q r` from inner products with the anchors `q a`."""
         xp = array_namespace(products)
-        means = in_namespace_of(self.anchor_means, products)
+        means = put_beside(self.anchor_means, products)
         centred = products - xp.mean(products, axis=1, keepdims=True) - means + self.grand_mean
         # Images are columns of the product: see `inner` of search.gallery.
-        projected = xp.matrix_transpose(in_namespace_of(self.vectors, products)) @ centred.T
-        return projected.T / in_namespace_of(np.sqrt(self.eta), products)
+        projected = xp.matrix_transpose(put_beside(self.vectors, products)) @ centred.T
+        return projected.T / put_beside(np.sqrt(self.eta), products)
 
     def anchor_coordinates(self, rows: slice | np.ndarray = slice(None)) -> np.ndarray:
         """The anchors' own coordinates, E √η."""
@@ -57,13 +57,11 @@ class Geometry:
 
     def scaled(self, coordinates: Array, gamma: float) -> Array:
         """λ^{-γ/2} · coordinates: φ_γ before L2."""
-        return (
-            coordinates if gamma == 0 else coordinates * in_namespace_of(self.eigenvalues ** (-gamma / 2), coordinates)
-        )
+        return coordinates if gamma == 0 else coordinates * put_beside(self.eigenvalues ** (-gamma / 2), coordinates)
 
     def shaped(self, coordinates: Array, gamma: float) -> Array:
         """φ_γ: coordinates scaled by λ^{-γ/2}, then L2."""
-        return l2(self.scaled(coordinates, gamma))
+        return l2_normalize(self.scaled(coordinates, gamma))
 
 
 def fit_geometry(gram: Array, width: int, max_rank: int, anchors: np.ndarray) -> Geometry:

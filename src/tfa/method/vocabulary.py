@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import Backend, l2, to_numpy
+from tfa.base.backend import Backend, l2_normalize, to_numpy
 from tfa.base.half import NOT_FINITE, widen
 from tfa.base.progress import Progress, SilentProgress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens
-from tfa.method.kmeans import Lloyd, Threads
+from tfa.method.kmeans import Lloyd, ProductThreads
 
 CONSTRUCTIONS = (0, 1, 2)
-MAX_ITERATIONS = 100
+MAX_KMEANS_ITERATIONS = 100
 
 
 @dataclass(frozen=True)
@@ -103,21 +103,21 @@ def fit_vocabularies(
     """One vocabulary per seed from row-normalised patches `t d`."""
     x = backend.put(patches)
     with (
-        Threads() as threads,
-        (progress or SilentProgress()).task("vocabularies", MAX_ITERATIONS, "iterations") as task,
+        ProductThreads() as threads,
+        (progress or SilentProgress()).task("vocabularies", MAX_KMEANS_ITERATIONS, "iterations") as task,
     ):
         lloyd = Lloyd(x, words, seeds, backend, threads)
-        for _ in range(MAX_ITERATIONS):
+        for _ in range(MAX_KMEANS_ITERATIONS):
             if not lloyd.step():
                 break
             task.advance()
     return [
-        Vocabulary(l2(lloyd.centers[s].astype(patches.dtype)), seed, lloyd.iterations[s], lloyd.distortion[s])
+        Vocabulary(l2_normalize(lloyd.centers[s].astype(patches.dtype)), seed, lloyd.iterations[s], lloyd.distortion[s])
         for s, seed in enumerate(seeds)
     ]
 
 
-def given_vocabularies(centers: Any, channels: int) -> list[Vocabulary]:
+def wrap_vocabularies(centers: Any, channels: int) -> list[Vocabulary]:
     """Words supplied from outside, one array `k d` for each construction, used as they are."""
     arrays = [np.asarray(to_numpy(center)) for center in centers]
     shapes = {array.shape for array in arrays}

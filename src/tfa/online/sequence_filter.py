@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.base.config import Spec, described
-from tfa.method.evidence.rows import EPSILON, mean_and_spread, z_scores
+from tfa.base.config import Spec, option
+from tfa.method.evidence.rows import ROW_EPSILON, mean_and_spread, z_scores
 from tfa.online.motion import Motion
 from tfa.verification.reranking import UNVERIFIED, WEIGHT, Verified
 
@@ -36,13 +36,13 @@ PLENTY, PER_ROOT, MOST_OFF = 1.3, 3.0, 1.0  # √M below which x is lowered, by 
 class SequenceSpec(Spec):
     """How a camera moves and errs; all numbers are ours."""
 
-    p_lost: float = described(0.02, "ε: probability that a frame leaves the map", low=1e-9, high=0.5)
-    p_recover: float = described(0.1, "ρ: probability that a lost camera comes back with a frame", low=1e-9, high=1.0)
-    new_pace: float = described(0.02, "η: probability that the pace is drawn anew with a frame", low=1e-9, high=1.0)
-    trust: float = described(0.3, "κ: how much a verified frame counts beside the one before it", low=1e-3, high=1.0)
-    trust_unverified: float = described(0.5, "κ of a frame that was not verified", low=1e-3, high=1.0)
-    reach: float = described(2.0, "images (or usual steps) to each side that are the same place", low=0.0)
-    still: float = described(
+    p_lost: float = option(0.02, "ε: probability that a frame leaves the map", low=1e-9, high=0.5)
+    p_recover: float = option(0.1, "ρ: probability that a lost camera comes back with a frame", low=1e-9, high=1.0)
+    new_pace: float = option(0.02, "η: probability that the pace is drawn anew with a frame", low=1e-9, high=1.0)
+    trust: float = option(0.3, "κ: how much a verified frame counts beside the one before it", low=1e-3, high=1.0)
+    trust_unverified: float = option(0.5, "κ of a frame that was not verified", low=1e-3, high=1.0)
+    reach: float = option(2.0, "images (or usual steps) to each side that are the same place", low=0.0)
+    still: float = option(
         0.05, "of the stream's variance: a frame nearer than that to the one before shows the same", low=0.0
     )
 
@@ -139,7 +139,7 @@ def observe_frame(scores: np.ndarray, ranked: Verified | None = None) -> np.ndar
     """Compute x of every image `m`; where all scores are equal, which is no evidence, nan."""
     row = np.asarray(scores, np.float64)[None]
     mean, spread = mean_and_spread(row)
-    if not np.isfinite(spread[0]) or spread[0] <= EPSILON:
+    if not np.isfinite(spread[0]) or spread[0] <= ROW_EPSILON:
         return np.full(row.shape[1], np.nan)
     seen = z_scores(row[0], mean, spread)
     if ranked is not None:

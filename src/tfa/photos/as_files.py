@@ -14,19 +14,19 @@ import numpy as np
 from PIL import Image
 
 from tfa.errors import BadImage, from_os_error
-from tfa.photos.given import A_FILE, EMPTY, Photo, check_kind, short_name_of
 from tfa.photos.images import as_rgb, find_images
+from tfa.photos.photo_source import A_FILE, EMPTY_FILE, Photo, check_kind, shorten_photo_name
 
-File = tuple[str, bytes]  # name and content
-Photos = Photo | Sequence[Photo]  # one photo, several, or a folder of them
+PhotoFile = tuple[str, bytes]  # name and content
+PhotosLike = Photo | Sequence[Photo]  # one photo, several, or a folder of them
 
 
-def photo_file(photo: Photo) -> File:
+def read_photo_file(photo: Photo) -> PhotoFile:
     """Name and content of a photo; pixels are written as PNG, which loses nothing."""
     check_kind(photo)
     if isinstance(photo, bytes):
         if not photo:
-            raise BadImage(f"{short_name_of(photo)} cannot be sent: {EMPTY}")
+            raise BadImage(f"{shorten_photo_name(photo)} cannot be sent: {EMPTY_FILE}")
         return "photo", photo
     if isinstance(photo, (Image.Image, np.ndarray)):
         written = io.BytesIO()
@@ -37,11 +37,11 @@ def photo_file(photo: Photo) -> File:
         return path.name, path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: no path has a zero byte in it
         reason = getattr(error, "strerror", None) or error
-        name = short_name_of(photo)
+        name = shorten_photo_name(photo)
         raise BadImage(f"{name} cannot be read: {reason}; {A_FILE}", name) from None
 
 
-def listed(photos: Photos) -> list[Photo]:
+def expand_photos(photos: PhotosLike) -> list[Photo]:
     """Several photos one by one: a photo is a list of one, a folder is the photos in it."""
     one_alone = isinstance(photos, (str, os.PathLike, bytes, Image.Image, np.ndarray)) or hasattr(photos, "read")
     several: list[Any] = [photos] if one_alone or not isinstance(photos, Iterable) else list(photos)
@@ -53,9 +53,9 @@ def listed(photos: Photos) -> list[Photo]:
 
 
 @contextmanager
-def photo_paths(photos: Photos) -> Iterator[list[Path]]:
+def photo_paths(photos: PhotosLike) -> Iterator[list[Path]]:
     """Their paths; of photos in memory those of files that are there as long as the context is."""
-    given = listed(photos)
+    given = expand_photos(photos)
     for one in given:
         check_kind(one)
     if all(isinstance(one, (str, os.PathLike)) for one in given):
@@ -71,7 +71,7 @@ def photo_paths(photos: Photos) -> Iterator[list[Path]]:
 def _as_path(photo: Photo, number: int, folder: str) -> Path:
     if isinstance(photo, (str, os.PathLike)):
         return Path(photo)
-    name, content = photo_file(photo)
+    name, content = read_photo_file(photo)
     path = Path(folder, f"{number:06d}-{name}")
     path.write_bytes(content)
     return path

@@ -19,7 +19,7 @@ from typing import Any
 from tfa.errors import BadSpec
 
 HOUR, DAY = 3_600, 86_400  # seconds
-LIMIT = "TFA_CACHE_LIMIT"  # the environment variable
+CACHE_LIMIT_VARIABLE = "TFA_CACHE_LIMIT"  # the environment variable
 DEFAULT_GIGABYTES = 20.0  # about 50,000 photos of the default encoder
 
 
@@ -34,9 +34,9 @@ class Pruned:
         return asdict(self)
 
 
-def limit() -> int | None:
+def read_cache_limit() -> int | None:
     """Bytes that the cache may hold: `$TFA_CACHE_LIMIT` gigabytes, or as many as fit (`none`)."""
-    given = os.environ.get(LIMIT, "").strip().lower()
+    given = os.environ.get(CACHE_LIMIT_VARIABLE, "").strip().lower()
     if given == "none":
         return None
     try:
@@ -44,11 +44,14 @@ def limit() -> int | None:
     except ValueError:
         gigabytes = math.nan
     if not 0 <= gigabytes < math.inf:
-        raise BadSpec(f"{LIMIT}={os.environ[LIMIT]!r} is not allowed; give a number of gigabytes, or none")
+        raise BadSpec(
+            f"{CACHE_LIMIT_VARIABLE}={os.environ[CACHE_LIMIT_VARIABLE]!r} is not allowed; give a number of gigabytes, "
+            "or none"
+        )
     return round(gigabytes * 1e9)
 
 
-def shards(folder: Path) -> list[Path]:
+def list_shards(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.safetensors"))
 
 
@@ -71,7 +74,7 @@ def make_room(
     """Delete files of the folder, and besides, unused for longer; then those used longest ago until `max_bytes` are
     left, but for the last `spared` seconds' own."""
     status = {}
-    for file in chain((file for shelf in folder.glob("*") for file in shards(shelf)), besides):
+    for file in chain((file for shelf in folder.glob("*") for file in list_shards(shelf)), besides):
         with contextlib.suppress(OSError):  # another process makes room, too
             status[file] = file.stat()
     left, now = sum(one.st_size for one in status.values()), time.time()

@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfa.base.files import cache_folder, read_tensor_header
-from tfa.encoders.fingerprint import under_todays_name
+from tfa.encoders.fingerprint import use_current_name
 from tfa.errors import BadSpec, TfaError
-from tfa.photos.cache_room import DAY, Pruned, make_room, shards
+from tfa.photos.cache_room import DAY, Pruned, list_shards, make_room
 from tfa.photos.token_cache import TokenCache
 
 # Of each kind its folder, and the names of files below it.
-BENCHMARK = {
+_BENCHMARK = {
     "masks": ("masks", re.compile(r"[0-9a-f]{32}/[0-9a-f]{64}\.safetensors")),
     "matches": ("matches", re.compile(r"[^/]+/[0-9a-f]{64}\.json")),
     "vectors": ("bench-scale", re.compile(r"places-\d+-\d+\.f32")),
 }
-BUILD = re.compile(r"[0-9a-f]{32}")  # the folder of a build, below builds/
+_BUILD = re.compile(r"[0-9a-f]{32}")  # the folder of a build, below builds/
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class BuildFacts:
     bytes: int
 
 
-def benchmark() -> list[BenchmarkFacts]:
+def measure_benchmark() -> list[BenchmarkFacts]:
     """What the user's cache holds of each kind of results that the benchmark keeps, as far as there is any."""
-    sizes = {kind: _sizes(_files(*where)) for kind, where in BENCHMARK.items()}
+    sizes = {kind: _sizes(_files(*where)) for kind, where in _BENCHMARK.items()}
     return [BenchmarkFacts(kind, len(found), sum(found)) for kind, found in sizes.items() if found]
 
 
-def unfinished_builds() -> BuildFacts:
+def measure_unfinished_builds() -> BuildFacts:
     """What the user's cache holds of builds in shards that have not published their map."""
     builds = _builds()
     sizes = [size for build in builds for size in _sizes(_inside(build))]
@@ -75,7 +75,7 @@ def unfinished_builds() -> BuildFacts:
 
 def _builds() -> list[Path]:
     found = (cache_folder() / "builds").glob("*")
-    return sorted(folder for folder in found if BUILD.fullmatch(folder.name) and folder.is_dir())
+    return sorted(folder for folder in found if _BUILD.fullmatch(folder.name) and folder.is_dir())
 
 
 def _inside(build: Path) -> list[Path]:
@@ -109,11 +109,11 @@ def _sizes(files: Iterable[Path]) -> list[int]:
     return sizes
 
 
-def _of_the_benchmark() -> list[Path]:
-    return [file for where in BENCHMARK.values() for file in _files(*where)]
+def _list_benchmark_files() -> list[Path]:
+    return [file for where in _BENCHMARK.values() for file in _files(*where)]
 
 
-def shelves(cache: TokenCache | None = None) -> list[ShelfFacts]:
+def list_shelves(cache: TokenCache | None = None) -> list[ShelfFacts]:
     """What the cache holds of each encoder, the largest first."""
     folder = (cache or TokenCache()).folder
     found = [_facts(shelf) for shelf in sorted(folder.glob("*")) if shelf.is_dir()] if folder.is_dir() else []
@@ -122,17 +122,19 @@ def shelves(cache: TokenCache | None = None) -> list[ShelfFacts]:
 
 def _facts(shelf: Path) -> ShelfFacts:
     encoder, images, sizes = "unknown", 0, []
-    for file in shards(shelf):
+    for file in list_shards(shelf):
         sizes.append(file.stat().st_size)
         with contextlib.suppress(TfaError, OSError, ValueError, AttributeError):  # a damaged file only takes room
             tensors, metadata, _ = read_tensor_header(file)
             made = {"id": metadata.get("encoder", encoder), "fingerprint": metadata.get("fingerprint")}
-            encoder = under_todays_name(made)["id"]
+            encoder = use_current_name(made)["id"]
             images += sum(name.endswith(".patches") for name in tensors)
     return ShelfFacts(encoder, shelf.name, len(sizes), images, sum(sizes))
 
 
-def prune(older_than: float | None = None, max_bytes: int | None = None, cache: TokenCache | None = None) -> Pruned:
+def prune_cache(
+    older_than: float | None = None, max_bytes: int | None = None, cache: TokenCache | None = None
+) -> Pruned:
     """Delete what was not used for `older_than` days; then what was used longest ago until `max_bytes` are left.
 
     Of a cache that is given, tokens; else of the user's, tokens and what the benchmark keeps, and builds that were left
@@ -141,17 +143,17 @@ def prune(older_than: float | None = None, max_bytes: int | None = None, cache: 
     if (older_than is None and max_bytes is None) or min(older_than or 0, max_bytes or 0) < 0:
         raise BadSpec(f"older_than={older_than}, max_bytes={max_bytes}: give at least one of them, 0 or more")
     seconds = None if older_than is None else older_than * DAY
-    besides = _of_the_benchmark() if cache is None else []
+    besides = _list_benchmark_files() if cache is None else []
     builds = Pruned(0, 0) if cache is not None or seconds is None else _remove_builds(seconds)
     made = make_room((cache or TokenCache()).folder, unused_seconds=seconds, max_bytes=max_bytes, besides=besides)
     return Pruned(made.files + builds.files, made.bytes + builds.bytes)
 
 
-def clear(cache: TokenCache | None = None) -> Pruned:
+def clear_cache(cache: TokenCache | None = None) -> Pruned:
     """Delete all tokens; of the user's own cache, what benchmark and unfinished builds keep as well."""
-    folder, before = (cache or TokenCache()).folder, shelves(cache)
+    folder, before = (cache or TokenCache()).folder, list_shelves(cache)
     found = [Pruned(facts.files, facts.bytes) for facts in before]
     if cache is None:
-        found += [make_room(folder / "no tokens", max_bytes=0, besides=_of_the_benchmark()), _remove_builds()]
+        found += [make_room(folder / "no tokens", max_bytes=0, besides=_list_benchmark_files()), _remove_builds()]
     shutil.rmtree(folder, ignore_errors=True)
     return Pruned(sum(one.files for one in found), sum(one.bytes for one in found))

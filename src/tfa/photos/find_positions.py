@@ -9,11 +9,11 @@ from pathlib import Path
 
 from tfa.errors import BadPositions
 from tfa.photos.gpx import read_gpx
-from tfa.photos.metadata import position_in_photo, time_of_photo
-from tfa.photos.positions import Position, count_of, match_positions, position_from_name
+from tfa.photos.metadata import read_embedded_position, read_photo_time
+from tfa.photos.positions import Position, format_count, match_positions, position_from_name
 from tfa.photos.utm import to_degrees, utm_code
 
-GAP = 60.0  # seconds
+GPX_GAP = 60.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class PositionSources:
     csv: str | Path | None = None  # columns file,lat,lon or file,x,y, and perhaps alt,heading
     gpx: str | Path | None = None  # a track
     gpx_offset: float = 0.0  # seconds to add to the clock of the camera
-    gpx_gap: float = GAP  # seconds between two points of the track from which on nothing is known between them
+    gpx_gap: float = GPX_GAP  # seconds between two points of the track from which on nothing is known between them
     utm: str | None = None  # x and y are metres of this UTM zone, such as 33N, and are kept as degrees
 
     def __post_init__(self) -> None:
@@ -35,38 +35,38 @@ class PositionSources:
             raise BadPositions(f"a GPX gap of {self.gpx_gap} is not allowed; give seconds, more than 0")
 
 
-Positions = str | Path | PositionSources | None
+PositionsLike = str | Path | PositionSources | None
 
 
-def sources_of(given: Positions) -> PositionSources:
+def _as_sources(positions: PositionsLike) -> PositionSources:
     """A path is that of a CSV file."""
-    return given if isinstance(given, PositionSources) else PositionSources(csv=given)
+    return positions if isinstance(positions, PositionSources) else PositionSources(csv=positions)
 
 
-def own_position(photo: Path | bytes, name: str) -> Position | None:
+def read_photo_position(photo: Path | bytes, name: str) -> Position | None:
     """What a photo says by itself: by its name, by XMP, by EXIF."""
-    return position_from_name(name) or position_in_photo(photo)
+    return position_from_name(name) or read_embedded_position(photo)
 
 
 def find_positions(
-    paths: Sequence[Path], root: Path | None, given: Positions
+    paths: Sequence[Path], root: Path | None, positions: PositionsLike
 ) -> tuple[list[Position | None], list[str]]:
     """The position of each photo, or None, and notes for the user: CSV before track before name before XMP and EXIF.
 
     A row of the CSV names a photo by its path relative to `root`, or by any ending of its path that only one
     photo has: `a.jpg` will do when there is no second `a.jpg`.
     """
-    sources = sources_of(given)
+    sources = _as_sources(positions)
     listed, notes = ({}, []) if sources.csv is None else match_positions(paths, root, Path(sources.csv))
     if sources.gpx is not None:
         tracked, more = _along_track(paths, sources, Path(sources.gpx))
         listed, notes = tracked | listed, notes + more
-    found = [listed.get(index) or own_position(path, path.name) for index, path in enumerate(paths)]
+    found = [listed.get(index) or read_photo_position(path, path.name) for index, path in enumerate(paths)]
     if sources.utm is not None:
         found = to_degrees(found, sources.utm)
     if (sources.csv is not None or sources.gpx is not None) and None in found:
         bare = [path for path, position in zip(paths, found, strict=True) if position is None]
-        notes.append(f"{count_of(len(bare), 'image')} without a position (first: {bare[0]})")
+        notes.append(f"{format_count(len(bare), 'image')} without a position (first: {bare[0]})")
     kinds = [position.is_global for position in found if position is not None]
     if any(kinds) and not all(kinds):
         notes.append(
@@ -79,7 +79,7 @@ def find_positions(
 def _along_track(paths: Sequence[Path], sources: PositionSources, gpx: Path) -> tuple[dict[int, Position], list[str]]:
     """The position of each photo that was taken while the track was, by its index, and notes for the user."""
     track = read_gpx(gpx)
-    times = [time_of_photo(path) for path in paths]
+    times = [read_photo_time(path) for path in paths]
     placed = {
         index: position
         for index, time in enumerate(times)
@@ -103,13 +103,13 @@ def _along_track(paths: Sequence[Path], sources: PositionSources, gpx: Path) -> 
     notes = []
     outside = len(timed) - len(placed)
     if outside:
-        notes.append(f"{count_of(outside, 'photo')} taken outside {gpx.name} or in a gap of it")
+        notes.append(f"{format_count(outside, 'photo')} taken outside {gpx.name} or in a gap of it")
     if len(timed) < len(paths):
-        notes.append(f"{count_of(len(paths) - len(timed), 'photo')} without a time (EXIF DateTimeOriginal)")
+        notes.append(f"{format_count(len(paths) - len(timed), 'photo')} without a time (EXIF DateTimeOriginal)")
     if not all(time.zoned for time in timed):
         local = sum(not time.zoned for time in timed)
         notes.append(
-            f"{count_of(local, 'photo')} without a time zone: the clock is taken as UTC"
+            f"{format_count(local, 'photo')} without a time zone: the clock is taken as UTC"
             + (f" {sources.gpx_offset:+g} s" if sources.gpx_offset else "; --gpx-offset SECONDS corrects it")
         )
     return placed, notes

@@ -11,7 +11,7 @@ import numpy as np
 
 from tfa.base.reading import parse_xml, read_bounded
 from tfa.errors import BadPositions
-from tfa.photos.positions import LIMITS, number_of
+from tfa.photos.positions import POSITION_LIMITS, parse_number
 from tfa.photos.track import Track
 
 TRACK_BYTES = 64_000_000  # a point a second for five days
@@ -55,8 +55,8 @@ def _row(point: Element) -> tuple[float, float, float, float] | None:
         time = datetime.fromisoformat(given.strip())
     except ValueError:
         raise ValueError(f"the time {given[:80]!r} of a point is none, such as 2025-06-01T12:00:00Z") from None
-    altitude = number_of((point.findtext("ele") or "").strip())
-    if altitude is None or abs(altitude) > LIMITS["alt"][0]:
+    altitude = parse_number((point.findtext("ele") or "").strip())
+    if altitude is None or abs(altitude) > POSITION_LIMITS["alt"][0]:
         altitude = math.nan
     # GPX times are UTC, also where the Z is missing.
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp(), lat, lon, altitude
@@ -64,7 +64,7 @@ def _row(point: Element) -> tuple[float, float, float, float] | None:
 
 def _degrees(point: Element, name: str) -> float:
     given = point.get(name, "")
-    number = number_of(given.strip())
-    if number is None or abs(number) > LIMITS[name][0]:
+    number = parse_number(given.strip())
+    if number is None or abs(number) > POSITION_LIMITS[name][0]:
         raise ValueError(f"the {name} of a point is {given[:80]!r}, must be degrees")
     return number

@@ -12,8 +12,8 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from tfa.errors import BadImage, BadSpec, NoImages
-from tfa.photos.given import A_FILE, EMPTY, Photo, Source, check_kind, short_name_of
 from tfa.photos.jpeg_scans import MOST_SCANS, too_many_scans
+from tfa.photos.photo_source import A_FILE, EMPTY_FILE, Photo, Source, check_kind, shorten_photo_name
 from tfa.photos.recordings.kinds import BAGS, VIDEOS
 
 # Pillow names these formats but holds no pixel decoder for them on every system: a folder that also has
@@ -87,7 +87,7 @@ def _listed(source: object) -> list[Source]:
     return paths
 
 
-def nameable(paths: Sequence[Path], *, skip_bad: bool) -> tuple[list[Path], list[tuple[Path, str]]]:
+def split_nameable(paths: Sequence[Path], *, skip_bad: bool) -> tuple[list[Path], list[tuple[Path, str]]]:
     """Photos whose paths are UTF-8, as everything that names them later wants it; the others, and why.
 
     Without `skip_bad` the first of the others is refused: before any work, not when the map is written.
@@ -156,7 +156,7 @@ def _opened(photo: Photo, name: str | None, decode: Callable[[Image.Image], Imag
         if isinstance(photo, Image.Image):
             return _upright_rgb(photo)
         if photo == b"":
-            raise ValueError(EMPTY)
+            raise ValueError(EMPTY_FILE)
         with Image.open(io.BytesIO(photo) if isinstance(photo, bytes) else photo) as image:
             scans = too_many_scans(_content(image)) if image.format in ("JPEG", "MPO") else 0
             if not scans:
@@ -174,7 +174,7 @@ def _opened(photo: Photo, name: str | None, decode: Callable[[Image.Image], Imag
         reason = str(error) or type(error).__name__
         if isinstance(error, OSError) and error.strerror:  # without the name, which may be very long
             reason = f"{error.strerror}; {A_FILE}"
-    label = name or short_name_of(photo)
+    label = name or shorten_photo_name(photo)
     raise BadImage(f"{label} cannot be opened: {reason}", label)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tfa.base.reading import parse_xml
-from tfa.photos.positions import LIMITS, Position, number_of
+from tfa.photos.positions import POSITION_LIMITS, Position, parse_number
 
 XMP_BYTES = 1_000_000  # a packet of a drone has some thousand
 _EXIF_IFD, _GPS_IFD, _XMP_TAG = 0x8769, 0x8825, 700
@@ -36,13 +36,13 @@ class PhotoTime:
     zoned: bool
 
 
-def position_in_photo(photo: Path | bytes) -> Position | None:
+def read_embedded_position(photo: Path | bytes) -> Position | None:
     """Where a photo says it was taken: each number from XMP if that has it, else from EXIF; None if it says nothing.
 
     Latitude and longitude come from one of the two. Two zeros are what cameras write without a fix: no position.
     """
     exif, xmp = _read(photo)
-    drone, gps = _of_xmp(xmp), _of_gps(exif.get(_GPS_IFD, {}))
+    drone, gps = _read_xmp(xmp), _read_gps(exif.get(_GPS_IFD, {}))
     pair = next((one for one in (drone, gps) if one.get("lat") or one.get("lon")), None)
     if pair is None:
         return None
@@ -50,7 +50,7 @@ def position_in_photo(photo: Path | bytes) -> Position | None:
     return Position(lat=pair["lat"], lon=pair["lon"], **more)
 
 
-def time_of_photo(photo: Path) -> PhotoTime | None:
+def read_photo_time(photo: Path) -> PhotoTime | None:
     """When the photo was taken, from EXIF DateTimeOriginal with its fraction and offset; None if it does not say."""
     own = _read(photo)[0].get(_EXIF_IFD, {})
     try:
@@ -94,7 +94,7 @@ def _read(photo: Path | bytes) -> tuple[dict[int, dict[int, Any]], bytes]:
 # --- XMP ---
 
 
-def _of_xmp(packet: bytes) -> dict[str, float]:
+def _read_xmp(packet: bytes) -> dict[str, float]:
     """What a drone wrote, as attributes or as elements; latitude and longitude both or neither."""
     if not packet or len(packet) > XMP_BYTES:
         return {}
@@ -105,21 +105,21 @@ def _of_xmp(packet: bytes) -> dict[str, float]:
     said: dict[str, str] = {}
     for element in root.iter():
         said |= {element.tag: element.text or "", **element.attrib}
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for name, spellings in XMP_NAMES.items():
-        numbers = (number_of(said[one].strip()) for one in spellings if one in said)
-        number = next((one for one in numbers if one is not None and abs(one) <= LIMITS[name][0]), None)
+        numbers = (parse_number(said[one].strip()) for one in spellings if one in said)
+        number = next((one for one in numbers if one is not None and abs(one) <= POSITION_LIMITS[name][0]), None)
         if number is not None:
-            found[name] = number
-    return _plausible(found)
+            values[name] = number
+    return _plausible(values)
 
 
 # --- EXIF ---
 
 
-def _of_gps(gps: Mapping[int, Any]) -> dict[str, float]:
+def _read_gps(gps: Mapping[int, Any]) -> dict[str, float]:
     """What the GPS directory says; latitude and longitude both or neither."""
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     readers = {
         "lat": lambda: _degrees(gps[_LAT], gps[_LAT_REF], "NS"),
         "lon": lambda: _degrees(gps[_LON], gps[_LON_REF], "EW"),
@@ -131,18 +131,18 @@ def _of_gps(gps: Mapping[int, Any]) -> dict[str, float]:
             number = read()
         except Exception:  # a rational without a denominator, a text for a number, and what else cameras write
             continue
-        if math.isfinite(number) and abs(number) <= LIMITS[name][0]:
-            found[name] = number
-    return _plausible(found)
+        if math.isfinite(number) and abs(number) <= POSITION_LIMITS[name][0]:
+            values[name] = number
+    return _plausible(values)
 
 
-def _plausible(found: dict[str, float]) -> dict[str, float]:
+def _plausible(values: dict[str, float]) -> dict[str, float]:
     """Without half a pair; the heading between 0 and 360."""
-    if "heading" in found:
-        found["heading"] %= 360.0
-    if "lat" in found and "lon" in found:
-        return found
-    return {name: value for name, value in found.items() if name not in ("lat", "lon")}
+    if "heading" in values:
+        values["heading"] %= 360.0
+    if "lat" in values and "lon" in values:
+        return values
+    return {name: value for name, value in values.items() if name not in ("lat", "lon")}
 
 
 def _degrees(parts: Any, reference: str | bytes, signs: str) -> float:

@@ -20,7 +20,7 @@ from tfa.photos.positions import Position
 
 LONGEST = 1024  # pixels of a tile: encoders look at fewer
 LEAST_SHOWN = 0.5  # of a tile; one that shows less is left out
-POSITIONS = "positions.csv"
+TILE_POSITIONS = "positions.csv"
 DEGREE = math.radians(1) * 6_371_000.0  # metres of latitude
 
 
@@ -71,7 +71,7 @@ def cut_tiles(
                     task.advance()
         if len(listed) == 1:
             raise BadImage(f"{file} shows nothing: every tile is nodata", file)
-        write_text(out / POSITIONS, "\n".join(listed) + "\n")
+        write_text(out / TILE_POSITIONS, "\n".join(listed) + "\n")
     return Tiles(len(listed) - 1, left_out, (width, height))
 
 

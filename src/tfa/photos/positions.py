@@ -16,13 +16,13 @@ from tfa.base.reading import read_text
 from tfa.errors import BadPositions
 
 # Squares of distances in a plane of this size are still numbers.
-LIMITS = {
+POSITION_LIMITS = {
     "lat": (90.0, "degrees"), "lon": (180.0, "degrees"), "x": (1e12, "metres"), "y": (1e12, "metres"),
     "alt": (1e6, "metres"), "heading": (360.0, "degrees"),
 }  # fmt: skip
-KINDS = (("lat", "lon"), ("x", "y"))
-MORE = ("alt", "heading")  # what a position may have besides
-SHOWN = 200  # characters of what was given, in an error
+POSITION_KINDS = (("lat", "lon"), ("x", "y"))
+POSITION_EXTRAS = ("alt", "heading")  # what a position may have besides
+_SHOWN = 200  # characters of what was given, in an error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +42,12 @@ class Position:
 
     def __post_init__(self) -> None:
         given = self.to_dict()
-        if tuple(name for name in given if name not in MORE) not in KINDS:
+        if tuple(name for name in given if name not in POSITION_EXTRAS) not in POSITION_KINDS:
             raise BadPositions(f"a position has lat and lon, or x and y; given: {', '.join(given) or 'nothing'}")
         for name, value in given.items():
             if not math.isfinite(value):
                 raise BadPositions(f"{name} is {value}, must be a finite number")
-        for name, (limit, unit) in LIMITS.items():
+        for name, (limit, unit) in POSITION_LIMITS.items():
             if name in given and abs(given[name]) > limit:
                 raise BadPositions(f"{name} is {given[name]:g}, must be between -{limit:g} and {limit:g} {unit}")
 
@@ -68,9 +68,9 @@ class Position:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Position:
         for name, value in values.items():
-            if name not in LIMITS or isinstance(value, bool) or not isinstance(value, int | float):
+            if name not in POSITION_LIMITS or isinstance(value, bool) or not isinstance(value, int | float):
                 given = repr(dict(values))
-                shown = given if len(given) <= SHOWN else f"{given[:SHOWN]}…"
+                shown = given if len(given) <= _SHOWN else f"{given[:_SHOWN]}…"
                 raise BadPositions(
                     f"{shown} is not a position; it must hold numbers lat and lon, or x and y, and may hold "
                     "alt and heading"
@@ -104,13 +104,13 @@ def read_positions_csv(path: Path) -> dict[str, Position]:
     rows = _rows(path)
     line, header = next(rows, (1, []))
     names = [cell.strip().lower() for cell in header]
-    pair = next((pair for pair in KINDS if {"file", *pair} <= set(names)), None)
+    pair = next((pair for pair in POSITION_KINDS if {"file", *pair} <= set(names)), None)
     if pair is None:
         raise BadPositions(
             f"{path}, line {line}: the header is {','.join(names)[:200] or 'nothing'!r}, must name the columns "
             "file,lat,lon or file,x,y (separated by commas; more columns do no harm)"
         )
-    wanted = (*pair, *(name for name in MORE if name in names))
+    wanted = (*pair, *(name for name in POSITION_EXTRAS if name in names))
     columns = [names.index(name) for name in ("file", *wanted)]
     for line, row in rows:
         name, *cells = (row[column].strip() if column < len(row) else "" for column in columns)
@@ -130,7 +130,7 @@ def read_positions_csv(path: Path) -> dict[str, Position]:
 
 
 def _position(cells: Mapping[str, str]) -> Position:
-    numbers = {name: number_of(text) for name, text in cells.items() if text or name not in MORE}
+    numbers = {name: parse_number(text) for name, text in cells.items() if text or name not in POSITION_EXTRAS}
     for name, number in numbers.items():
         if number is None:
             raise BadPositions(f"{name} is {cells[name][:80]!r}, must be a number")
@@ -157,7 +157,7 @@ def _match(
 ) -> tuple[dict[int, Position], list[str]]:
     relative: dict[str, int] = {}
     by_name: dict[str, list[int]] = defaultdict(list)
-    parts = [normal_path(path.absolute()).parts for path in paths]
+    parts = [normalize_path(path.absolute()).parts for path in paths]
     for index, path in enumerate(paths):
         below = path.relative_to(root) if root is not None and path.is_relative_to(root) else path
         relative[_key(below.as_posix())] = index
@@ -186,16 +186,16 @@ def _match(
     notes = []
     if unmatched:
         verb = "matches" if len(unmatched) == 1 else "match"
-        notes.append(f"{count_of(len(unmatched), 'row')} of {csv.name} {verb} no image (first: {unmatched[0]})")
+        notes.append(f"{format_count(len(unmatched), 'row')} of {csv.name} {verb} no image (first: {unmatched[0]})")
     return {index: rows[file] for index, file in named.items()}, notes
 
 
-def count_of(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """A number of things in words."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
-def normal_path(path: Path | str) -> PurePosixPath:
+def normalize_path(path: Path | str) -> PurePosixPath:
     """A path in posix form, with accents spelt in one way."""
     text = path.as_posix() if isinstance(path, Path) else path.replace("\\", "/")
     # One spelling of accents: macOS takes é apart in file names, most editors write it as one character.
@@ -203,10 +203,10 @@ def normal_path(path: Path | str) -> PurePosixPath:
 
 
 def _key(file: str) -> str:
-    return str(normal_path(file))  # PurePosixPath drops "./" and doubled slashes
+    return str(normalize_path(file))  # PurePosixPath drops "./" and doubled slashes
 
 
-def number_of(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     """A finite number; None where the text is none."""
     try:
         number = float(text)
@@ -223,7 +223,7 @@ def position_from_name(name: str) -> Position | None:
     fields = name.split("@")
     if len(fields) < 4 or fields[0]:
         return None
-    x, y = number_of(fields[1]), number_of(fields[2])
-    if x is None or y is None or max(abs(x), abs(y)) > LIMITS["x"][0]:
+    x, y = parse_number(fields[1]), parse_number(fields[2])
+    if x is None or y is None or max(abs(x), abs(y)) > POSITION_LIMITS["x"][0]:
         return None  # numbers, but no position
     return Position(x=x, y=y)

@@ -17,22 +17,22 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tfa.base.files import cache_folder, sha256_of_file
+from tfa.base.files import cache_folder, hash_file
 from tfa.base.half import all_finite
-from tfa.base.progress import Progress, Task, as_progress, tracked
+from tfa.base.progress import Progress, Task, as_progress, track_progress
 from tfa.base.tokens import Tokens
 from tfa.encoders.protocol import Encoder
 from tfa.errors import BadImage, BadTokens, NoImages
-from tfa.photos import cache_room
+from tfa.photos.cache_room import HOUR, make_room, mark_used, read_cache_limit
 from tfa.photos.images import as_rgb
-from tfa.photos.token_shards import MappedTokens, Shelf, digests_in
+from tfa.photos.token_shards import MappedTokens, Shelf, list_digests
 
 SHARD_IMAGES = 32  # a kill costs at most the encoding of so many images
-DECODERS = 2  # threads; Pillow decodes and resizes without the interpreter's lock
+_DECODERS = 2  # threads; Pillow decodes and resizes without the interpreter's lock
 
-Encoded = tuple[np.ndarray, np.ndarray | None]  # patches n d, global token d_g
-Refuse = Callable[[str, Path, str], str]  # of a broken image: digest, path, reason
-Picture = Image.Image | BadImage  # a thread hands over its errors; the caller decides
+_Encoded = tuple[np.ndarray, np.ndarray | None]  # patches n d, global token d_g
+_Refuse = Callable[[str, Path, str], str]  # of a broken image: digest, path, reason
+_Picture = Image.Image | BadImage  # a thread hands over its errors; the caller decides
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class TokenCache:
 
     def encoded_before(self) -> set[str]:
         """Digests of all photos that are in the cache, by whatever encoder."""
-        return set().union(*(digests_in(shelf) for shelf in self.folder.glob("*")))
+        return set().union(*(list_digests(shelf) for shelf in self.folder.glob("*")))
 
     def tokens(
         self,
@@ -79,7 +79,7 @@ class TokenCache:
                 self.folder,
                 first,
             )
-        cache_room.mark_used({entries[digest].patches.shard for digest in digests})
+        mark_used({entries[digest].patches.shard for digest in digests})
         patches = MappedTokens([entries[digest] for digest in digests])
         return Tokens(patches, patches.global_tokens(), names=names, grid=grid)
 
@@ -97,7 +97,7 @@ class TokenCache:
         A broken image raises BadImage, after what was encoded before it is safe in the cache; with `skip_bad`
         it is left out and listed. Memory holds three batches of images and one shard of tokens.
         """
-        listener, limit = as_progress(progress), cache_room.limit()
+        listener, limit = as_progress(progress), read_cache_limit()
         paths = [Path(path) for path in paths]
         shelf = self._shelf(encoder.fingerprint)
         shelf.tidy()
@@ -112,11 +112,11 @@ class TokenCache:
 
         def digest_of(path: Path) -> str:
             try:
-                return sha256_of_file(path)
+                return hash_file(path)
             except OSError as error:
                 return refuse(str(path), path, f"{path} cannot be read: {error.strerror}")
 
-        digests = [digest_of(path) for path in tracked(paths, len(paths), "reading", listener, "images")]
+        digests = [digest_of(path) for path in track_progress(paths, len(paths), "reading", listener, "images")]
         known = shelf.entries()
         work: dict[str, Path] = {}  # a picture stored twice is encoded once, under its first name
         for digest, path in zip(digests, paths, strict=True):
@@ -132,7 +132,7 @@ class TokenCache:
         digests = [digest for digest in digests if digest not in bad]
         tokens = self.tokens(encoder.fingerprint, digests, [str(path) for path in paths], encoder.grid)
         if work and limit is not None:
-            cache_room.make_room(self.folder, max_bytes=limit, spared=cache_room.HOUR)
+            make_room(self.folder, max_bytes=limit, spared=HOUR)
         return EncodedImages(paths, digests, tokens, skipped)
 
     def _shelf(self, fingerprint: str) -> Shelf:
@@ -141,10 +141,12 @@ class TokenCache:
         return self._shelves[fingerprint]
 
 
-def _encode(work: dict[str, Path], encoder: Encoder, shelf: Shelf, batch_size: int, refuse: Refuse, task: Task) -> None:
+def _encode(
+    work: dict[str, Path], encoder: Encoder, shelf: Shelf, batch_size: int, refuse: _Refuse, task: Task
+) -> None:
     """Encode the images of `work` and put them on the shelf."""
     metadata = {"encoder": encoder.id, "grid": "x".join(map(str, encoder.grid))}
-    ready: dict[str, Encoded] = {}
+    ready: dict[str, _Encoded] = {}
     with closing(_decoded(work, encoder, batch_size)) as batches:
         try:
             for batch in batches:
@@ -162,7 +164,7 @@ def _encode(work: dict[str, Path], encoder: Encoder, shelf: Shelf, batch_size: i
                 shelf.write(ready, metadata)
 
 
-def _encode_batch(images: dict[str, Image.Image], encoder: Encoder, paths: dict[str, Path]) -> dict[str, Encoded]:
+def _encode_batch(images: dict[str, Image.Image], encoder: Encoder, paths: dict[str, Path]) -> dict[str, _Encoded]:
     if not images:
         return {}
     patches, cls = encoder.encode(list(images.values()))
@@ -181,18 +183,18 @@ def _encode_batch(images: dict[str, Image.Image], encoder: Encoder, paths: dict[
     return {digest: (patches[i], None if cls is None else cls[i]) for i, digest in enumerate(images)}
 
 
-def _decoded(work: dict[str, Path], encoder: Encoder, batch_size: int) -> Generator[dict[str, Picture], None, None]:
+def _decoded(work: dict[str, Path], encoder: Encoder, batch_size: int) -> Generator[dict[str, _Picture], None, None]:
     """Batches of pictures in the order given; while the encoder works on one, threads decode the next two."""
     items = iter(work.items())
-    with ThreadPoolExecutor(DECODERS, thread_name_prefix="tfa-decode") as pool:
+    with ThreadPoolExecutor(_DECODERS, thread_name_prefix="tfa-decode") as pool:
 
-        def submitted(count: int) -> list[tuple[str, Future[Picture]]]:
+        def submitted(count: int) -> list[tuple[str, Future[_Picture]]]:
             return [(digest, pool.submit(_open, digest, path, encoder)) for digest, path in islice(items, count)]
 
         ahead = deque(submitted(2 * batch_size))  # two, because one does not last while a shard is synced
         try:
             while ahead:
-                batch: dict[str, Picture] = {}
+                batch: dict[str, _Picture] = {}
                 for _ in range(min(batch_size, len(ahead))):
                     digest, picture = ahead.popleft()
                     batch[digest] = picture.result()
@@ -204,7 +206,7 @@ def _decoded(work: dict[str, Path], encoder: Encoder, batch_size: int) -> Genera
                 picture.cancel()
 
 
-def _open(digest: str, path: Path, encoder: Encoder) -> Picture:
+def _open(digest: str, path: Path, encoder: Encoder) -> _Picture:
     try:
         content = path.read_bytes()
         if hashlib.sha256(content).hexdigest() != digest:

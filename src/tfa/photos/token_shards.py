@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.files import read_tensor_header, write_tensors
-from tfa.base.held import tidy
+from tfa.base.locks import tidy
 from tfa.errors import BadTokens, TfaError
 
 _MAPPED = 4  # shards kept mapped at once: mapped pages count as resident memory
@@ -74,8 +74,8 @@ class Shelf:
         tidy(self.folder, ".*.tmp")
 
 
-def digests_in(folder: Path) -> set[str]:
-    """Of the images on a shelf, of whatever encoder."""
+def list_digests(folder: Path) -> set[str]:
+    """List the digests of all images on a shelf, whatever their encoder."""
     found: set[str] = set()
     for path in folder.glob("*.safetensors"):
         with contextlib.suppress(TfaError, OSError, ValueError, AttributeError):  # a damaged file has none

@@ -9,7 +9,7 @@ import numpy as np
 
 from tfa.photos.positions import Position
 
-EARTH = 6_371_000.0  # metres
+_EARTH = 6_371_000.0  # metres
 
 
 @dataclass(frozen=True)
@@ -57,4 +57,4 @@ def metres_between(one: Position, other: Position) -> float:
     if not one.is_global:
         return math.hypot(c - a, d - b)
     east = (d - b + 180) % 360 - 180
-    return math.radians(1) * EARTH * math.hypot(c - a, east * math.cos(math.radians((a + c) / 2)))
+    return math.radians(1) * _EARTH * math.hypot(c - a, east * math.cos(math.radians((a + c) / 2)))

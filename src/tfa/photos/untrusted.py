@@ -19,7 +19,7 @@ EXTENSIONS = {
     "BMP": ".bmp",
     "GIF": ".gif",
 }
-ALLOWED = "JPEG, PNG, WebP, TIFF, BMP or GIF"
+_ALLOWED_FORMATS = "JPEG, PNG, WebP, TIFF, BMP or GIF"
 
 
 class UnknownFormat(BadImage):
@@ -30,7 +30,7 @@ class TooManyPixels(BadImage):
     """A photo that would take more memory than one may."""
 
 
-def decoded(content: bytes, name: str, most_pixels: int) -> tuple[Image.Image, str]:
+def decode_untrusted(content: bytes, name: str, most_pixels: int) -> tuple[Image.Image, str]:
     """The photo upright and in RGB, and Pillow's name of its format; pixels are counted before they are decoded."""
     kind = _format(content, name, most_pixels)
     try:
@@ -47,7 +47,9 @@ def _format(content: bytes, name: str, most_pixels: int) -> str:
         with Image.open(io.BytesIO(content), formats=formats) as image:
             (width, height), kind = image.size, str(image.format)
     except UnidentifiedImageError:
-        raise UnknownFormat(f"{name} is no whole photo of a kind this service reads; send {ALLOWED}", name) from None
+        raise UnknownFormat(
+            f"{name} is no whole photo of a kind this service reads; send {_ALLOWED_FORMATS}", name
+        ) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise _too_many(name, "far", most_pixels) from None
     except MemoryError:

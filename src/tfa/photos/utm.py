@@ -13,7 +13,7 @@ from tfa.errors import BadPositions, MissingExtra
 from tfa.photos.positions import Position
 
 ZONE = re.compile(r"(0?[1-9]|[1-5][0-9]|60)([NS])")
-OUTSIDE = "lie outside UTM zone {zone}; give the zone they are in, with N or S for the hemisphere"
+_OUTSIDE = "lie outside UTM zone {zone}; give the zone they are in, with N or S for the hemisphere"
 
 
 def utm_code(zone: str) -> int:
@@ -52,7 +52,7 @@ def _turned(positions: Sequence[Position | None], zone: str, *, to_globe: bool) 
     given = pairs if to_globe else pairs[:, ::-1]
     apart = np.abs(np.stack(back, axis=1) - given).max(axis=1) if np.isfinite(back).all() else np.array([np.inf])
     if not (np.isfinite(first) & np.isfinite(second)).all() or (apart > (1.0 if to_globe else 1e-5)).any():
-        raise BadPositions(f"positions such as {positions[rows[0]]} {OUTSIDE.format(zone=zone)}")
+        raise BadPositions(f"positions such as {positions[rows[0]]} {_OUTSIDE.format(zone=zone)}")
     for row, one, other in zip(rows, first.tolist(), second.tolist(), strict=True):
         own = positions[row]
         assert own is not None

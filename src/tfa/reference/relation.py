@@ -159,9 +159,9 @@ def unit_ratio(x: float, reference: float) -> float:
     return float(np.clip(x / (reference + EPS), 0, 1))
 
 
-def joint(found: tuple[float, ...], reference: tuple[float, ...]) -> float:
+def joint(terms: tuple[float, ...], reference: tuple[float, ...]) -> float:
     """J = [u(κ) u(M) u(F)]^{1/3} u(P)."""
-    alignment, reciprocal, mutual, preserved = (unit_ratio(x, d) for x, d in zip(found, reference, strict=True))
+    alignment, reciprocal, mutual, preserved = (unit_ratio(x, d) for x, d in zip(terms, reference, strict=True))
     return (alignment * reciprocal * mutual) ** (1 / 3) * preserved
 
 

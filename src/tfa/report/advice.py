@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tfa.base.config import CalibrationSpec
-from tfa.base.shell import command
+from tfa.base.shell import format_command
 from tfa.maps.place_map import REFIT_SHARE
 
 REPEATED = 0.05  # share of images that repeat another from which removing them is advised
-LISTED = 12  # ids written out
+_LISTED = 12  # ids written out
 
 
 class Advice(NamedTuple):
@@ -21,7 +21,7 @@ class Advice(NamedTuple):
     sentence: str
 
 
-def advice_of(
+def give_advice(
     facts: Mapping[str, Any],
     duplicates: Sequence[Any],
     hubs: Sequence[Any],
@@ -35,7 +35,7 @@ def advice_of(
     name = shlex.quote(called or facts.get("path") or "MAP")
     advice = [*_refit(facts, name), *_duplicates(facts, duplicates, name), *_calibrate(facts, hubs, name)]
     if lonely:
-        ids = _listed([one["id"] for one in lonely], ", ")
+        ids = _join_ids([one["id"] for one in lonely], ", ")
         count = f"{len(lonely):,} lonely photo{'' if len(lonely) == 1 else 's'}"
         sentence = f"Look at the images that nothing else resembles ({ids}): a gap in the map, or photos of no place"
         advice.append(Advice(f"look at {count}", sentence))
@@ -54,24 +54,28 @@ def _refit(facts: Mapping[str, Any], name: str) -> list[Advice]:
     whole = facts["images"] + facts["removed_images"]
     if facts["removed_images"] > REFIT_SHARE * max(whole, 1):
         reasons.append(f"{facts['removed_images']} of {whole} images were removed, but still shape the head")
-    return [Advice("refit", f"Refit: {' and '.join(reasons)}. Run: {command('tfa', 'refit', name)}")] if reasons else []
+    return (
+        [Advice("refit", f"Refit: {' and '.join(reasons)}. Run: {format_command('tfa', 'refit', name)}")]
+        if reasons
+        else []
+    )
 
 
 def _duplicates(facts: Mapping[str, Any], groups: Sequence[Any], name: str) -> list[Advice]:
     repeated = [image["id"] for group in groups for image in group["images"][1:]]
     if len(repeated) <= REPEATED * facts["images"]:
         return []
-    ids = _listed(repeated, " ")
+    ids = _join_ids(repeated, " ")
     sentence = (
         f"Remove duplicates: {len(repeated)} of {facts['images']} images nearly repeat another; they cost space and "
         f"share the first ranks among themselves. If they show nothing of their own, run: "
-        f"{command('tfa', 'remove', name)} {ids}"
+        f"{format_command('tfa', 'remove', name)} {ids}"
     )
     return [Advice("remove duplicates", sentence)]
 
 
 def _calibrate(facts: Mapping[str, Any], hubs: Sequence[Any], name: str) -> list[Advice]:
-    calibrate = command("tfa", "calibrate", name, "PHOTOS")
+    calibrate = format_command("tfa", "calibrate", name, "PHOTOS")
     made = facts["calibrations"]
     if hubs and not any(one["decisions"].get("score_calibrated") for one in made):
         most = hubs[0]
@@ -92,11 +96,11 @@ def _calibrate(facts: Mapping[str, Any], hubs: Sequence[Any], name: str) -> list
         Advice(
             f"calibrate for {one['name']} with more photos",
             f"Calibrate again: {one['name']} is made of {one['calibration']['used']} photos, {CalibrationSpec.budget} "
-            f"are better. Run: {command('tfa', 'calibrate', name, 'PHOTOS', '--name', one['name'])}",
+            f"are better. Run: {format_command('tfa', 'calibrate', name, 'PHOTOS', '--name', one['name'])}",
         )
         for one in few
     ]
 
 
-def _listed(ids: Sequence[int], separator: str) -> str:
-    return separator.join([*map(str, ids[:LISTED]), *(["…"] if len(ids) > LISTED else [])])
+def _join_ids(ids: Sequence[int], separator: str) -> str:
+    return separator.join([*map(str, ids[:_LISTED]), *(["…"] if len(ids) > _LISTED else [])])

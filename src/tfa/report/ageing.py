@@ -14,7 +14,7 @@ DAYS = 90  # without a confirmation after which a photo counts as aged
 SECONDS = 86_400
 
 
-def ageing_of(place_map: PlaceMap | SampleMap, days: float = DAYS, now: float | None = None) -> dict[str, Any] | None:
+def find_aged(place_map: PlaceMap | SampleMap, days: float = DAYS, now: float | None = None) -> dict[str, Any] | None:
     """In JSON; None where the service has confirmed no photo of the map.
 
     A photo that was never confirmed is `never` only if it could have been for so many days; else it is too `new`.

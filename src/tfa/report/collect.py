@@ -6,72 +6,72 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tfa.base.sentences import rules
+from tfa.base.sentences import list_rules
 from tfa.maps import Answer, ImageRecord, PlaceMap
 from tfa.maps.engine_map import SampleMap
 from tfa.maps.expected_recall import AnswerList, format_expected_recall
 from tfa.maps.records import ExpectedRecall
-from tfa.report.advice import Advice, advice_of
-from tfa.report.ageing import DAYS, ageing_of
-from tfa.report.evidence import evidence_of
-from tfa.report.headline import headline_of
+from tfa.report.advice import Advice, give_advice
+from tfa.report.ageing import DAYS, find_aged
+from tfa.report.evidence import collect_evidence
+from tfa.report.headline import write_headline
 from tfa.report.neighbours import (
-    NEAR,
-    NEIGHBOURS,
-    answers,
-    hubs_of,
-    least_alike,
-    lonely_of,
-    near_duplicates,
-    resemblance,
+    NEAR_COSINE,
+    NEIGHBOR_COUNT,
+    count_answers,
+    find_hubs,
+    find_least_alike,
+    find_lonely,
+    group_near_duplicates,
+    measure_resemblance,
 )
 from tfa.version import __version__
 
-LEAST = 6  # photos shown that are recognised least, or least like any other
+_LEAST = 6  # photos shown that are recognised least, or least like any other
 
 
-def report_of(
+def collect_report(
     place_map: PlaceMap | SampleMap,
-    asked: AnswerList[Answer] | None = None,
+    answers: AnswerList[Answer] | None = None,
     called: str | None = None,
     aged_days: float = DAYS,
 ) -> dict[str, Any]:
     """A headline; facts and evidence of a map, near duplicates, hubs, the least recognised photos, what aged, advice.
 
-    `asked` are answers to photos like those that the map will be asked about, if there are some; `called` is how
+    `answers` are those to photos like the expected queries, if there are some; `called` is how
     advice names the map, if not by its path; `aged_days` after how many days without a confirmation a photo is aged.
     """
     info = place_map.info()
     facts = {key: value for key, value in info.items() if key not in ("photos", "evidence")}
-    found = resemblance(place_map.state.chosen().stored.scorer, place_map.rows)
+    found = measure_resemblance(place_map.state.chosen().stored.scorer, place_map.rows)
     images = place_map.images
-    duplicates = [{"images": [_named(images[i]) for i in group]} for group in near_duplicates(found)]
-    hubs = [{**_named(images[i]), "returned_by": count} for i, count in hubs_of(found)]
-    lonely = [{**_named(images[i]), "cosine": cosine} for i, cosine in lonely_of(found)]
-    recall = recall_facts(info, asked)
-    advice = [*_notice(asked), *advice_of(info, duplicates, hubs, lonely, called)]
+    duplicates = [{"images": [_identify(images[i]) for i in group]} for group in group_near_duplicates(found)]
+    hubs = [{**_identify(images[i]), "returned_by": count} for i, count in find_hubs(found)]
+    lonely = [{**_identify(images[i]), "cosine": cosine} for i, cosine in find_lonely(found)]
+    recall = recall_facts(info, answers)
+    advice = [*_notice(answers), *give_advice(info, duplicates, hubs, lonely, called)]
     return {
         "tfa": __version__,
-        "headline": headline_of(info, duplicates, recall, advice),
+        "headline": write_headline(info, duplicates, recall, advice),
         "map": facts,
-        "evidence": evidence_of(place_map),
+        "evidence": collect_evidence(place_map),
         "queries": len(found.queries),
-        "answers": NEIGHBOURS,
-        "returned_by": answers(found).tolist(),
-        "near": NEAR,
+        "answers": NEIGHBOR_COUNT,
+        "returned_by": count_answers(found).tolist(),
+        "near": NEAR_COSINE,
         "duplicates": duplicates,
         "hubs": hubs,
         "lonely": lonely,
-        "least_alike": [{**_named(images[i]), "cosine": cosine} for i, cosine in least_alike(found, LEAST)],
-        "least_recognised": _least_recognised(asked),
-        "ageing": ageing_of(place_map, aged_days),
+        "least_alike": [{**_identify(images[i]), "cosine": cosine} for i, cosine in find_least_alike(found, _LEAST)],
+        "least_recognised": _least_recognised(answers),
+        "ageing": find_aged(place_map, aged_days),
         "recall": recall,
         "advice": [one.sentence for one in advice],
-        "rules": rules(),
+        "rules": list_rules(),
     }
 
 
-def heads_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+def list_heads(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The heads of a map with what each decided: the one that answers first."""
     plain = {"title": "Without a calibration", "decided": facts["decided"]}
     calibrated = {
@@ -102,7 +102,7 @@ def _least_recognised(answers: AnswerList[Answer] | None) -> list[dict[str, Any]
     answered = [one for one in answers or [] if one.hits]
     return [
         {"query": one.query, "hit": {**one.hits[0].to_dict(), "path": one.hits[0].image}, "sure": one.sure}
-        for one in sorted(answered, key=lambda one: one.confidence)[:LEAST]
+        for one in sorted(answered, key=lambda one: one.confidence)[:_LEAST]
     ]
 
 
@@ -111,5 +111,5 @@ def _notice(answers: AnswerList[Answer] | None) -> list[Advice]:
     return [] if notice is None else [Advice("calibrate for these photos", notice[0].upper() + notice[1:])]
 
 
-def _named(record: ImageRecord) -> dict[str, Any]:
+def _identify(record: ImageRecord) -> dict[str, Any]:
     return {"id": record.id, "image": Path(record.path).name, "path": record.path}

@@ -13,12 +13,12 @@ from tfa.maps.query import ReadOnlyMap
 from tfa.maps.state import DATABASE
 from tfa.method.query_sides import QuerySide, ResidualSide
 from tfa.method.scorer import Scorer, ScoreTerm
-from tfa.report.similarity import similarity_of
+from tfa.report.similarity import sample_similarity
 
 MOST_EIGENVALUES = 200
 
 
-def evidence_of(place_map: ReadOnlyMap) -> dict[str, Any]:
+def collect_evidence(place_map: ReadOnlyMap) -> dict[str, Any]:
     """Candidates, decisions and reasons of the head that answers; its spectrum; a sample of pairs.
 
     The spectrum is null where the chosen head needs none, and so are similarities of a map of fewer than two photos.
@@ -35,8 +35,8 @@ def evidence_of(place_map: ReadOnlyMap) -> dict[str, Any]:
         "candidates": candidates,
         "decisions": made,
         "reasons": head.evidence["reasons"],
-        "spectrum": spectrum_of(head.stored.scorer),
-        "similarity": similarity_of(head.stored.scorer, place_map.rows),
+        "spectrum": describe_spectrum(head.stored.scorer),
+        "similarity": sample_similarity(head.stored.scorer, place_map.rows),
     }
 
 
@@ -50,7 +50,7 @@ def _chosen(made: Mapping[str, Any]) -> set[str]:
     return plain | {f"{made['assignment']}/adaptive+cls"} if made["admit_cls"] else plain
 
 
-def spectrum_of(scorer: Scorer) -> dict[str, Any] | None:
+def describe_spectrum(scorer: Scorer) -> dict[str, Any] | None:
     """Eigenvalues of the first construction's descriptors, the shaping γ with the most weight, and the spectral width.
 
     γ is 0 where nothing is shaped.
@@ -63,7 +63,7 @@ def spectrum_of(scorer: Scorer) -> dict[str, Any] | None:
             "eigenvalues": side.eigenvalues[:MOST_EIGENVALUES].tolist(),
             "rank": len(side.eigenvalues),
             "gamma": max(shaped)[1] if shaped else 0.0,
-            "participation": participation_of(side),
+            "participation": measure_participation(side),
         }
     return None
 
@@ -72,7 +72,7 @@ def _is_shaped(term: ScoreTerm) -> bool:
     return isinstance(term.gamma, float)
 
 
-def participation_of(side: QuerySide) -> float:
+def measure_participation(side: QuerySide) -> float:
     """PR^u = (tr M)² / ‖M‖_F², M = Σ v vᵀ / N. Of second-order descriptors M = U diag(λ) Uᵀ + μ μᵀ."""
     if isinstance(side, ResidualSide):
         assert side.geometry is not None

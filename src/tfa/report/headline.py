@@ -8,7 +8,7 @@ from typing import Any
 from tfa.report.advice import Advice
 
 
-def headline_of(
+def write_headline(
     facts: Mapping[str, Any], duplicates: Sequence[Any], recall: Sequence[Mapping[str, Any]], advice: Sequence[Advice]
 ) -> str:
     """Photos, near duplicates, how many photos will be recognised, and what to do first.

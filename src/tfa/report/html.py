@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from PIL import Image
 
-from tfa.base.printable import printable
+from tfa.base.printable import make_printable
 from tfa.errors import TfaError
 from tfa.photos.images import as_rgb
 
@@ -43,7 +43,7 @@ class TableRow:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReportTable:
     """Methods down, numbers across; the best of each column stands out."""
 
     rows: Sequence[TableRow]
@@ -58,7 +58,7 @@ class Table:
         return {c: f"{max(row.numbers[c][0] for row in self.rows if c in row.numbers):.1f}" for c in self.columns}
 
 
-def render(template: Path, **values: Any) -> str:
+def render_template(template: Path, **values: Any) -> str:
     """The page of a template; `values` must hold all that it and the skeleton (`title`, `intro`) name."""
     environment = Environment(
         loader=FileSystemLoader([template.parent, TEMPLATES]),
@@ -67,13 +67,15 @@ def render(template: Path, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=lambda value: printable(value) if type(value) is str else value,  # names of files; what is safe stays
+        finalize=lambda value: (
+            make_printable(value) if type(value) is str else value
+        ),  # names of files; what is safe stays
     )
-    environment.filters |= {"embedded": embedded, "as_jpeg": lambda path: embedded(as_rgb(path))}
+    environment.filters |= {"embedded": embed_photo, "as_jpeg": lambda path: embed_photo(as_rgb(path))}
     return environment.get_template(template.name).render(values)
 
 
-def embedded(picture: Path | Image.Image) -> str:
+def embed_photo(picture: Path | Image.Image) -> str:
     """A picture as an address that holds it: a file as it is, a PIL image as JPEG."""
     if isinstance(picture, Image.Image):
         held = io.BytesIO()

@@ -11,13 +11,13 @@ from tfa.method.scorer import Scorer
 from tfa.report.similarity import image_level
 
 MOST_QUERIES = 2000  # images that are queries; of a larger map evenly spaced ones
-NEIGHBOURS = 5  # answers looked at
+NEIGHBOR_COUNT = 5  # answers looked at
 # Cosine from which two images count as near duplicates: a photo saved anew has 0.95, the next frame of a video 0.5.
-NEAR = 0.9
-HUB = 4.0  # times as often among the first answers as an image is on average
+NEAR_COSINE = 0.9
+HUB_RATIO = 4.0  # times as often among the first answers as an image is on average
 OUTLYING = 3.0  # robust deviations below the usual likeness
 MAD_TO_SIGMA = 1.4826  # of a normal distribution
-BLOCK = 64
+_QUERY_BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Resemblance:
     alike: np.ndarray  # pairs of near duplicates `j 2`, the first image below the other, in order
 
 
-def resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_QUERIES) -> Resemblance:
-    """Of the gallery rows `alive`. Cosines are of the compiled vectors less their mean over the map:
+def measure_resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_QUERIES) -> Resemblance:
+    """Compare the gallery rows `alive`. Cosines are of the compiled vectors less their mean over the map:
 
         ⟨Ψ − Ψ̄, Ψ' − Ψ̄⟩ / ‖Ψ − Ψ̄‖ ‖Ψ' − Ψ̄‖,   ⟨Ψ − Ψ̄, Ψ' − Ψ̄⟩ = ⟨Ψ, Ψ'⟩ − ⟨Ψ, Ψ̄⟩ − ⟨Ψ', Ψ̄⟩ + ‖Ψ̄‖²
 
@@ -44,95 +44,95 @@ def resemblance(scorer: Scorer, alive: np.ndarray, most: int = MOST_QUERIES) -> 
     kept = alive if scorer.duplicates is None else scorer.duplicates[alive]
     level, norms = _level_and_norms(scorer, kept)
     beyond = image_level(scorer, kept)
-    first = np.empty((len(queries), min(NEIGHBOURS, max(count - 1, 0))), np.int64)
+    first = np.empty((len(queries), min(NEIGHBOR_COUNT, max(count - 1, 0))), np.int64)
     best = np.full(len(queries), np.nan)
     alike = []
-    for low in range(0, len(queries), BLOCK):
-        rows = queries[low : low + BLOCK]
+    for low in range(0, len(queries), _QUERY_BLOCK):
+        rows = queries[low : low + _QUERY_BLOCK]
         scores = scorer.scores_of([term.gallery.take(kept[rows]) for term in scorer.terms])[:, alive].astype(float)
         cosines = (scores - scorer.bias[kept] - level[rows][:, None] - level) / (norms[rows][:, None] * norms)
         scores += beyond
         hidden = kept[rows][:, None] == kept[None, :]
         cosines[hidden] = 1.0
-        one, other = np.nonzero(cosines >= NEAR)
+        one, other = np.nonzero(cosines >= NEAR_COSINE)
         alike.append(np.stack([rows[one], other], axis=1))
         scores[hidden], cosines[hidden] = -np.inf, -np.inf
         order = np.argsort(-scores, axis=1, kind="stable")[:, : first.shape[1]]
         hides = np.isneginf(np.take_along_axis(scores, order, axis=1))  # fewer others than places
-        first[low : low + BLOCK] = np.where(hides, NO_ANSWER, order)
-        best[low : low + BLOCK] = cosines.max(axis=1)
+        first[low : low + _QUERY_BLOCK] = np.where(hides, NO_ANSWER, order)
+        best[low : low + _QUERY_BLOCK] = cosines.max(axis=1)
     pairs = np.sort(np.concatenate(alike), axis=1)
     return Resemblance(queries, count, first, best, np.unique(pairs[pairs[:, 0] < pairs[:, 1]], axis=0))
 
 
-def near_duplicates(found: Resemblance) -> list[list[int]]:
+def group_near_duplicates(resemblance: Resemblance) -> list[list[int]]:
     """Groups of images (columns), each led by its first: every member is at least NEAR alike to the leader.
 
     Led groups do not chain: along a video every frame resembles the next, and a whole street would be one group.
     """
     groups: dict[int, list[int]] = {}
     taken: set[int] = set()
-    for leader, member in found.alike.tolist():
+    for leader, member in resemblance.alike.tolist():
         if member not in taken and (leader in groups or leader not in taken):
             groups.setdefault(leader, [leader]).append(member)
             taken |= {leader, member}
     return list(groups.values())
 
 
-def answers(found: Resemblance) -> np.ndarray:
+def count_answers(resemblance: Resemblance) -> np.ndarray:
     """How often each image `m` is among the first answers of another."""
-    return np.bincount(found.first[found.first != NO_ANSWER], minlength=found.images)
+    return np.bincount(resemblance.first[resemblance.first != NO_ANSWER], minlength=resemblance.images)
 
 
-def hubs_of(found: Resemblance) -> list[tuple[int, int]]:
+def find_hubs(resemblance: Resemblance) -> list[tuple[int, int]]:
     """Images (columns) that far more images return than is usual, with how many; the largest first."""
-    counts = answers(found)
-    usual = found.first.size / max(found.images, 1)
+    counts = count_answers(resemblance)
+    usual = resemblance.first.size / max(resemblance.images, 1)
     # A hub of a tiny map would be any image: it must be returned more often than there are answers to give.
-    bar = max(HUB * usual, NEIGHBOURS + 1)
+    bar = max(HUB_RATIO * usual, NEIGHBOR_COUNT + 1)
     chosen = np.flatnonzero(counts >= bar)
     return [(int(i), int(counts[i])) for i in chosen[np.argsort(-counts[chosen], kind="stable")]]
 
 
-def lonely_of(found: Resemblance) -> list[tuple[int, float]]:
+def find_lonely(resemblance: Resemblance) -> list[tuple[int, float]]:
     """Images (columns) that nothing resembles, with their largest cosine; the loneliest first.
 
     No image returns them among its first answers, and their most similar image is less so than is usual, by three
     robust standard deviations.
     """
-    best = found.best
+    best = resemblance.best
     known = np.isfinite(best)
     if not known.any():
         return []
     middle = float(np.median(best[known]))
     spread = MAD_TO_SIGMA * float(np.median(np.abs(best[known] - middle)))
-    far = known & (best < middle - OUTLYING * spread) & (answers(found)[found.queries] == 0)
+    far = known & (best < middle - OUTLYING * spread) & (count_answers(resemblance)[resemblance.queries] == 0)
     chosen = np.flatnonzero(far)
-    return [(int(found.queries[i]), float(best[i])) for i in chosen[np.argsort(best[chosen], kind="stable")]]
+    return [(int(resemblance.queries[i]), float(best[i])) for i in chosen[np.argsort(best[chosen], kind="stable")]]
 
 
-def least_alike(found: Resemblance, count: int) -> list[tuple[int, float]]:
+def find_least_alike(resemblance: Resemblance, count: int) -> list[tuple[int, float]]:
     """The images (columns) whose most similar one is least so, with their largest cosine; they need not stand out.
 
     Copies hide each other: an image that has nothing but copies is left out.
     """
-    order = np.argsort(found.best, kind="stable")
-    chosen = order[np.isfinite(found.best[order])][:count]
-    return [(int(found.queries[i]), float(found.best[i])) for i in chosen]
+    order = np.argsort(resemblance.best, kind="stable")
+    chosen = order[np.isfinite(resemblance.best[order])][:count]
+    return [(int(resemblance.queries[i]), float(resemblance.best[i])) for i in chosen]
 
 
-def _level_and_norms(scorer: Scorer, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of each image `m`: ⟨Ψ, Ψ̄⟩ − ‖Ψ̄‖²/2, so that a pair loses the sum of both, and ‖Ψ − Ψ̄‖."""
-    squared, along, of_mean = np.zeros(len(kept)), np.zeros(len(kept)), 0.0
-    starts = range(0, len(kept), BLOCK)
+def _level_and_norms(scorer: Scorer, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each image `m` ⟨Ψ, Ψ̄⟩ − ‖Ψ̄‖²/2, so that a pair loses the sum of both, and ‖Ψ − Ψ̄‖."""
+    squared, along, of_mean = np.zeros(len(indices)), np.zeros(len(indices)), 0.0
+    starts = range(0, len(indices), _QUERY_BLOCK)
     for term in scorer.terms:
-        sums = [term.gallery.take(kept[low : low + BLOCK]).sum(axis=0, dtype=np.float64) for low in starts]
-        mean = np.sum(sums, axis=0) / len(kept)
+        sums = [term.gallery.take(indices[low : low + _QUERY_BLOCK]).sum(axis=0, dtype=np.float64) for low in starts]
+        mean = np.sum(sums, axis=0) / len(indices)
         of_mean += term.weight * float(mean @ mean)
         for low in starts:
-            rows = term.gallery.take(kept[low : low + BLOCK]).astype(np.float64)
-            squared[low : low + BLOCK] += term.weight * np.einsum("md,md->m", rows, rows)
-            along[low : low + BLOCK] += term.weight * (rows @ mean)
+            rows = term.gallery.take(indices[low : low + _QUERY_BLOCK]).astype(np.float64)
+            squared[low : low + _QUERY_BLOCK] += term.weight * np.einsum("md,md->m", rows, rows)
+            along[low : low + _QUERY_BLOCK] += term.weight * (rows @ mean)
     # Images that are all alike have nothing but rounding beside their mean.
     centred = np.maximum(squared - 2 * along + of_mean, 1e-6 * np.maximum(squared, 1e-30))
     return along - of_mean / 2, np.sqrt(centred)

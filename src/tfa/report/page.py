@@ -13,11 +13,11 @@ from tfa.base.files import write_text
 from tfa.errors import BadImage
 from tfa.maps.decided import format_reason, is_judged
 from tfa.photos.images import as_rgb
-from tfa.report.collect import heads_of
-from tfa.report.html import TEMPLATES, Decision, embedded, render
+from tfa.report.collect import list_heads
+from tfa.report.html import TEMPLATES, Decision, embed_photo, render_template
 from tfa.report.plots import bars, curves, scatter
 
-SHOWN = 12  # groups, hubs and lonely images shown
+_SHOWN = 12  # groups, hubs and lonely images shown
 IN_GROUP = 6
 THUMB = 160  # longest side of a small picture
 
@@ -27,7 +27,7 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
     facts, evidence, counts = report["map"], report["evidence"], report["returned_by"]
     placed = f"{facts['positions']:,} with a position" if facts["positions"] else "positions unknown"
     calibrations = ", ".join(one["name"] for one in facts["calibrations"]) or "none"
-    page = render(
+    page = render_template(
         TEMPLATES / "map.html",
         title=f"Report on {facts['name'] or 'a map'}",
         headline=report["headline"],
@@ -37,14 +37,14 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
             *facts["notes"],
         ],
         report=report,
-        heads=[(head["title"], _decisions(head["decided"])) for head in heads_of(facts)],
+        heads=[(head["title"], _decisions(head["decided"])) for head in list_heads(facts)],
         plots=list(_plots(evidence)),
         repeated=sum(len(group["images"]) - 1 for group in report["duplicates"]),
         histogram=counts
         and bars(np.bincount(counts).tolist(), "returned by so many images", "images", "How often images are returned"),
         thumbnail=_thumbnail,
         names=lambda path: Path(path).name,
-        shown=SHOWN,
+        shown=_SHOWN,
         in_group=IN_GROUP,
     )
     write_text(Path(path), page)
@@ -113,4 +113,4 @@ def _thumbnail(path: str) -> str | None:
     except (BadImage, OSError):
         return None
     photo.thumbnail((THUMB, THUMB))
-    return embedded(photo)
+    return embed_photo(photo)

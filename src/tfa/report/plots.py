@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-WIDTH, HEIGHT = 560, 340
+_WIDTH, HEIGHT = 560, 340
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 14, 46
 TICKS = 5
 LABEL_WIDE, LABEL_HIGH = 110, 13
@@ -60,7 +60,7 @@ def scatter(
         hint = f"<title>{escape(label)}</title>" if label else ""
         drawn.append(f'<circle class="{kind}" {spot} r="{6 if labels else 2.5}">{hint}</circle>')
         if labels:
-            right = across(x) < WIDTH * 0.7
+            right = across(x) < _WIDTH * 0.7
             height = _free_height(across(x), down(y) + 4, written)
             at = f'x="{across(x) + (10 if right else -10):.1f}" y="{height:.1f}"'
             drawn.append(f'<text class="label" {at} text-anchor="{"start" if right else "end"}">{escape(label)}</text>')
@@ -85,14 +85,14 @@ def curves(lines: Sequence[tuple[str, Sequence[float], str]], x_name: str, y_nam
         spots = [(i, value) for i, value in enumerate(line, 1) if value > 0]
         path = " ".join(f"{across(i):.1f},{down(value):.1f}" for i, value in spots)
         drawn.append(f'<polyline class="{kind}" points="{path}"/>')
-        at = f'x="{WIDTH - RIGHT - 8}" y="{TOP + 18 + 20 * number}"'
+        at = f'x="{_WIDTH - RIGHT - 8}" y="{TOP + 18 + 20 * number}"'
         drawn.append(f'<text class="label {kind}" {at} text-anchor="end">{escape(name)}</text>')
     return _framed(drawn, across, down, x_name, y_name, alt)
 
 
 def bars(counts: Sequence[int], x_name: str, y_name: str, alt: str) -> Markup:
     """How many (a bar) have 0, 1, 2, … of something."""
-    across = Axis(-0.5, max(len(counts), 2) - 0.5, LEFT, WIDTH - RIGHT)
+    across = Axis(-0.5, max(len(counts), 2) - 0.5, LEFT, _WIDTH - RIGHT)
     down = Axis(0, max([*counts, 1]) * 1.05, HEIGHT - BOTTOM, TOP)
     wide = max((across(1) - across(0)) * 0.85, 0.8)
     drawn = [
@@ -106,24 +106,24 @@ def bars(counts: Sequence[int], x_name: str, y_name: str, alt: str) -> Markup:
 
 def _axes(xs: Sequence[float], ys: Sequence[float], *, logarithmic: bool = False) -> tuple[Axis, Axis]:
     return (
-        Axis.around(xs, LEFT, WIDTH - RIGHT, logarithmic=logarithmic),
+        Axis.around(xs, LEFT, _WIDTH - RIGHT, logarithmic=logarithmic),
         Axis.around(ys, HEIGHT - BOTTOM, TOP, logarithmic=logarithmic),
     )
 
 
 def _framed(drawn: Sequence[str], across: Axis, down: Axis, x_name: str, y_name: str, alt: str) -> Markup:
-    lines = [f'<path class="axis" d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{WIDTH - RIGHT}"/>']
+    lines = [f'<path class="axis" d="M{LEFT} {TOP}V{HEIGHT - BOTTOM}H{_WIDTH - RIGHT}"/>']
     for value in across.ticks():
         lines.append(_text(across(value), HEIGHT - BOTTOM + 18, f"{value:.6g}", "middle"))
     for value in down.ticks():
-        lines.append(f'<path class="grid" d="M{LEFT} {down(value):.1f}H{WIDTH - RIGHT}"/>')
+        lines.append(f'<path class="grid" d="M{LEFT} {down(value):.1f}H{_WIDTH - RIGHT}"/>')
         lines.append(_text(LEFT - 6, down(value) + 4, f"{value:.6g}", "end"))
-    lines.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, x_name, "middle"))
+    lines.append(_text((LEFT + _WIDTH - RIGHT) / 2, HEIGHT - 8, x_name, "middle"))
     middle = (TOP + HEIGHT - BOTTOM) / 2
     turned = f'transform="rotate(-90 14 {middle})"'
     lines.append(f'<text x="14" y="{middle}" text-anchor="middle" {turned}>{escape(y_name)}</text>')
     body = "\n".join([*lines, *drawn])
-    return Markup(f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(alt)}">\n{body}\n</svg>')
+    return Markup(f'<svg viewBox="0 0 {_WIDTH} {HEIGHT}" role="img" aria-label="{escape(alt)}">\n{body}\n</svg>')
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:

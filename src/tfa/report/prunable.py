@@ -12,24 +12,24 @@ from tfa.maps.confirmed import Confirmed
 from tfa.maps.expected_recall import estimate_recall, format_expected_recall
 from tfa.maps.lookup import find_lost_photos, load_tokens
 from tfa.maps.records import ExpectedRecall
-from tfa.photos.as_files import Photos
-from tfa.report.ageing import DAYS, ageing_of
-from tfa.report.neighbours import near_duplicates, resemblance
+from tfa.photos.as_files import PhotosLike
+from tfa.report.ageing import DAYS, find_aged
+from tfa.report.neighbours import group_near_duplicates, measure_resemblance
 
-AT_ONCE = 64  # photos asked at a time
+_AT_ONCE = 64  # photos asked at a time
 DUPLICATE, UNCONFIRMED = "near duplicate", "never confirmed"
 
 
 @dataclass(frozen=True)
-class Going:
-    """An image that can go, and why; `stays` is the id of the one that a near duplicate leaves."""
+class PruneCandidate:
+    """An image that can go, and why; `keep_id` is the id of the one that a near duplicate leaves."""
 
     image: ImageRecord
     why: str
-    stays: int | None = None
+    keep_id: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"id": self.image.id, "path": self.image.path, "why": self.why, "stays": self.stays}
+        return {"id": self.image.id, "path": self.image.path, "why": self.why, "stays": self.keep_id}
 
 
 @dataclass(frozen=True)
@@ -51,38 +51,42 @@ class Loss:
         return f"like {self.photos_like}: {format_expected_recall(self.after)}{now}"
 
 
-def going_of(place_map: PlaceMap, days: float | None = DAYS, now: float | None = None) -> list[Going]:
-    """What can go. Of each group of near duplicates one stays: the one confirmed last, else the first.
+def find_prunable(place_map: PlaceMap, days: float | None = DAYS, now: float | None = None) -> list[PruneCandidate]:
+    """Find the images that a map can do without.
 
-    It stays though it may never have been confirmed. `days` is how long others must have gone without a confirmation;
-    None keeps them, and so does a map of which the service has confirmed nothing.
+    One image of each group of near duplicates stays: the one confirmed last, else the first. It stays though it may
+    never have been confirmed. `days` is how long others must have gone without a confirmation; None keeps them, and so
+    does a map of which the service has confirmed nothing.
     """
     images = place_map.images
     kept = Confirmed() if place_map.path is None else Confirmed.read(place_map.path)
-    found = resemblance(place_map.state.chosen().stored.scorer, place_map.rows, most=max(len(images), 1))
-    going: list[Going] = []
+    found = measure_resemblance(place_map.state.chosen().stored.scorer, place_map.rows, most=max(len(images), 1))
+    candidates: list[PruneCandidate] = []
     settled: set[int] = set()
-    for group in near_duplicates(found):
+    for group in group_near_duplicates(found):
         stays = max(group, key=lambda column: (kept.last_of(images[column]) or -1, -column))
-        going += [Going(images[one], DUPLICATE, images[stays].id) for one in group if one != stays]
+        candidates += [PruneCandidate(images[one], DUPLICATE, images[stays].id) for one in group if one != stays]
         settled |= {images[one].id for one in group}
-    aged = None if days is None else ageing_of(place_map, days, now)
+    aged = None if days is None else find_aged(place_map, days, now)
     never = set() if aged is None else {one["id"] for one in aged["never"]} - settled
-    going += [Going(one, UNCONFIRMED) for one in images if one.id in never]
-    return sorted(going, key=lambda one: one.image.id)
+    candidates += [PruneCandidate(one, UNCONFIRMED) for one in images if one.id in never]
+    return sorted(candidates, key=lambda one: one.image.id)
 
 
-def losses_of(
-    place_map: PlaceMap, going: Sequence[Going], photos: Photos | None, progress: bool | Progress | None = None
+def estimate_losses(
+    place_map: PlaceMap,
+    candidates: Sequence[PruneCandidate],
+    photos: PhotosLike | None,
+    progress: bool | Progress | None = None,
 ) -> tuple[list[Loss], list[str]]:
     """What expected recall loses without these images, and what could not be told.
 
     The photos that go are asked of what stays; so are `photos`, before and after, if some are given.
     """
-    progress, records = as_progress(progress), [one.image for one in going]
-    if not going:
+    progress, records = as_progress(progress), [one.image for one in candidates]
+    if not candidates:
         return [], []
-    without = _without(place_map, records)
+    without = _leave_out(place_map, records)
     lost = set(find_lost_photos(place_map, records))
     there = [record for record in records if record.path not in lost]
     losses, notes = [], []
@@ -91,7 +95,7 @@ def losses_of(
             f"photos that could go and are neither in the token cache nor on disk: {len(lost):,}; what stays was not "
             "asked about them"
         )
-    after = _asked(without, there, progress)
+    after = _estimate_recall(without, there, progress)
     if after is not None:
         losses.append(Loss(f"the {len(there):,} photos that go, asked of what stays", None, after))
     if photos is not None:
@@ -101,7 +105,7 @@ def losses_of(
     return losses, notes
 
 
-def _without(place_map: PlaceMap, gone: Sequence[ImageRecord]) -> PlaceMap:
+def _leave_out(place_map: PlaceMap, gone: Sequence[ImageRecord]) -> PlaceMap:
     """The map as it would answer; nothing is written."""
     removed = place_map.state.removed.union(record.id for record in gone)
     less = PlaceMap(place_map.state.changed(removed=removed), encoder=place_map._encoder)
@@ -109,11 +113,11 @@ def _without(place_map: PlaceMap, gone: Sequence[ImageRecord]) -> PlaceMap:
     return less
 
 
-def _asked(place_map: PlaceMap, records: Sequence[ImageRecord], progress: Progress) -> ExpectedRecall | None:
+def _estimate_recall(place_map: PlaceMap, records: Sequence[ImageRecord], progress: Progress) -> ExpectedRecall | None:
     confidence, sure = [], []
     with progress.task("asking what stays", len(records), "photos") as task:
-        for start in range(0, len(records), AT_ONCE):
-            some = records[start : start + AT_ONCE]
+        for start in range(0, len(records), _AT_ONCE):
+            some = records[start : start + _AT_ONCE]
             for hits in place_map.query_tokens(load_tokens(place_map, some), 1):
                 confidence.append(hits[0].confidence if hits else 0.0)
                 sure.append(bool(hits) and hits[0].sure)

@@ -11,19 +11,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tfa.base.backend import l2
+from tfa.base.backend import l2_normalize
 from tfa.method.carriers import MEAN
 from tfa.method.query_sides import ResidualSide, SecondOrderSide
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
 from tfa.search.gallery import Gallery
 
 MOST_PAIRS = 2000
-BLOCK = 256  # rows in memory at a time
+_PAIR_BLOCK = 256  # rows in memory at a time
 
 Pairs = Callable[[np.ndarray, np.ndarray], np.ndarray]  # products of pairs of rows
 
 
-def similarity_of(scorer: Scorer, alive: np.ndarray, most: int = MOST_PAIRS) -> dict[str, list[float]] | None:
+def sample_similarity(scorer: Scorer, alive: np.ndarray, most: int = MOST_PAIRS) -> dict[str, list[float]] | None:
     """Similarity of the same pairs of images: of their descriptors as they are, and under the final head.
 
     Half of the pairs are neighbours in the map's order, which often show one place; the others are drawn (seed 0).
@@ -59,7 +59,7 @@ def _level(side: SecondOrderSide, term: ScoreTerm, rows: np.ndarray) -> np.ndarr
     """⟨Uᵀμ, z⟩ + ‖μ‖² / 2 of each image."""
     mean = side.mean.astype(np.float64)
     origin = side.mean_coordinates.astype(np.float64)
-    blocks = [rows[low : low + BLOCK] for low in range(0, len(rows), BLOCK)]
+    blocks = [rows[low : low + _PAIR_BLOCK] for low in range(0, len(rows), _PAIR_BLOCK)]
     along = [term.gallery.take(block).astype(np.float64) @ origin for block in blocks]
     return np.concatenate([np.empty(0), *along]) + mean @ mean / 2
 
@@ -90,7 +90,7 @@ def _second_order_pairs(side: SecondOrderSide, term: ScoreTerm, rows: np.ndarray
     power = side.eigenvalues ** (term.gamma / 2)
 
     def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        pairs = (l2(term.gallery.take(rows[[a, b]]) * power) for a, b in zip(one, other, strict=True))
+        pairs = (l2_normalize(term.gallery.take(rows[[a, b]]) * power) for a, b in zip(one, other, strict=True))
         return np.array([float(left @ right) for left, right in pairs])
 
     return cosines

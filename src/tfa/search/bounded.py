@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.base.half import widened
+from tfa.base.half import to_float32
 from tfa.search.engine import QueryVectors
 from tfa.search.exact import ExactEngine
 from tfa.search.gallery import Rows
@@ -41,7 +41,7 @@ class BoundedRows:
         lost, norms = np.empty(len(chunk)), np.empty(len(chunk))
         for start in range(0, len(chunk), ROWS):
             block = chunk[start : start + ROWS]
-            exact = widened(block) if isinstance(block, np.ndarray) else np.asarray(block)
+            exact = to_float32(block) if isinstance(block, np.ndarray) else np.asarray(block)
             coarse = rounded(exact)
             near = np.asarray(coarse)
             lost[start : start + ROWS] = np.linalg.norm(exact - near, axis=1)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tfa.base.half import widened
+from tfa.base.half import to_float32
 from tfa.base.spill import release
 from tfa.search.quantised_rows import BASE, FINE_BASE, QuantisedRows, joined_rows, planes_of
 from tfa.search.scaled_rows import ScaledRows
@@ -214,5 +214,5 @@ def inner(features: np.ndarray, rows: Rows) -> np.ndarray:
     for low in range(0, len(rows), GALLERY_BLOCK):
         block = rows[low : low + GALLERY_BLOCK]
         half = block.dtype == np.float16 and features.dtype == np.float32
-        products[low : low + GALLERY_BLOCK] = (widened(block) if half else block.astype(features.dtype)) @ features.T
+        products[low : low + GALLERY_BLOCK] = (to_float32(block) if half else block.astype(features.dtype)) @ features.T
     return products.T

@@ -17,7 +17,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import scipy.linalg
 
-from tfa.base.half import widened
+from tfa.base.half import to_float32
 from tfa.errors import BadSpec
 from tfa.search.gallery import Gallery
 
@@ -78,7 +78,7 @@ class Reduction:
     @cached_property
     def _axes(self) -> Gallery:
         """The matrix as a gallery, whose products do not depend on other vectors of a batch."""
-        return Gallery.of(widened(self.matrix))
+        return Gallery.of(to_float32(self.matrix))
 
 
 def fit_reduction(second: np.ndarray, dims: int, mean_bias: float = 0.0) -> Reduction:

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from tfa.errors import BadImage
 from tfa.photos.images import image_extensions, resize
-from tfa.photos.untrusted import TooManyPixels, UnknownFormat, decoded
+from tfa.photos.untrusted import TooManyPixels, UnknownFormat, decode_untrusted
 
 try:
     import resource
@@ -42,7 +42,7 @@ def answer(asked: dict[str, Any], content: bytes, pixels: IO[bytes]) -> None:
     body = b""
     try:
         bound(asked["seconds"], asked["most_pixels"])
-        image, kind = decoded(content, asked["name"], asked["most_pixels"])
+        image, kind = decode_untrusted(content, asked["name"], asked["most_pixels"])
         if asked["reads"] is not None:  # fewer pixels to pass on
             width, height, resample = asked["reads"]
             image = resize(image, (width, height), resample)

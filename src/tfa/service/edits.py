@@ -15,7 +15,7 @@ from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder
 from tfa.errors import BadTokens
 from tfa.maps import EditReport, PlaceMap
-from tfa.photos.find_positions import own_position
+from tfa.photos.find_positions import read_photo_position
 from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages
 from tfa.service.photo_files import discard, store
@@ -56,7 +56,7 @@ def _add(place_map: PlaceMap, fresh: dict[str, NewPhoto], session: str | None) -
         for digest, photo in fresh.items():
             path = store(folder, photo.name, digest, photo.content)
             places[path] = photo.position  # before anything that can fail: what is stored is discarded then
-            places[path] = photo.position or own_position(path, path.name)
+            places[path] = photo.position or read_photo_position(path, path.name)
         return place_map.add_encoded(EncodedImages(list(places), list(fresh), tokens, []), places, session)
     except BaseException:
         named = {Path(record.path) for record in place_map.state.images}

@@ -19,7 +19,7 @@ from tfa.maps.engine_map import EngineMap
 from tfa.maps.query import ReadOnlyMap
 from tfa.maps.records import ImageRecord
 from tfa.maps.verification import QueryParams
-from tfa.photos.find_positions import own_position
+from tfa.photos.find_positions import read_photo_position
 from tfa.service.edits import NewPhoto, encoded_photos
 from tfa.service.metrics import Metrics
 from tfa.service.photo_files import file_of
@@ -144,7 +144,7 @@ class LiveEngineMap(Served):
         records = []
         for digest, photo in fresh.items():
             engine_map.store.put(self._key(digest), photo.content)
-            place = photo.position or own_position(photo.content, photo.name)
+            place = photo.position or read_photo_position(photo.content, photo.name)
             records.append(ImageRecord(0, f"{FOLDER}/{digest[:16]}/{photo.name}", digest, False, place))
         report = engine_map.add_records(tokens, records, session)
         return EditReport(report.added, [], skipped, report.notes)

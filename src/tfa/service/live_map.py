@@ -16,7 +16,7 @@ from tfa.base.config import EncoderOptions
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap
-from tfa.explain.why import why as explain
+from tfa.explain.why import explain_score as explain
 from tfa.maps import CalibrationReport, EditReport, PlaceMap
 from tfa.maps.folder.header import HEADER_FILE, read_map_header
 from tfa.maps.folder.writer import MAX_SEGMENTS

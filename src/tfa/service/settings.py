@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
-from tfa.base.config import Spec, described
+from tfa.base.config import Spec, option
 from tfa.errors import BadSpec
 from tfa.service.tokens import Token
 
@@ -20,34 +20,34 @@ STOP_SECONDS = 30.0
 class ServiceSettings(Spec):
     """Values are checked on construction; all defaults are ours."""
 
-    host: str = described("127.0.0.1", "address to listen on")
-    port: int = described(8000, "port to listen on; 0 takes any that is free", low=0, high=65_535)
-    read_token: str | None = described(
+    host: str = option("127.0.0.1", "address to listen on")
+    port: int = option(8000, "port to listen on; 0 takes any that is free", low=0, high=65_535)
+    read_token: str | None = option(
         None, "for looking and querying; None: open to whoever reaches the port", kinds=(str, type(None))
     )
-    edit_token: str | None = described(None, "for changing maps, and for reading too", kinds=(str, type(None)))
-    tokens: tuple[Token, ...] = described((), "tokens with names, of a file; with any of them reading needs one")
-    rate_limit: float = described(
+    edit_token: str | None = option(None, "for changing maps, and for reading too", kinds=(str, type(None)))
+    tokens: tuple[Token, ...] = option((), "tokens with names, of a file; with any of them reading needs one")
+    rate_limit: float = option(
         100.0, "requests a second of one token, or of one address without; 0: any number", low=0, high=1e6
     )
-    audit_log: str | None = described(None, "file that gets a line for each edit asked for", kinds=(str, type(None)))
-    open: bool = described(False, "on purpose: no token although other machines can reach the port")
-    cors: tuple[str, ...] = described((), "origins whose pages may call from a browser")
-    max_upload: int = described(20_000_000, "bytes of one photo", low=1, high=2**31)
-    max_pixels: int = described(50_000_000, "width × height, read before a photo is decoded", low=1, high=PILLOW_MOST)
-    max_batch: int = described(64, "photos of one request", low=1, high=1024)
-    batch_wait: float = described(0.003, "seconds that a query waits for others to be encoded with", low=0, high=10)
-    batch_size: int = described(16, "photos encoded and scored together at most", low=1, high=1024)
-    max_waiting: int = described(256, "queries, and edits, of a map that may wait; more get 503", low=1, high=2**20)
-    body_seconds: float = described(120.0, "for a request to arrive as a whole", low=0.1, high=86_400)
-    stall_seconds: float = described(
+    audit_log: str | None = option(None, "file that gets a line for each edit asked for", kinds=(str, type(None)))
+    open: bool = option(False, "on purpose: no token although other machines can reach the port")
+    cors: tuple[str, ...] = option((), "origins whose pages may call from a browser")
+    max_upload: int = option(20_000_000, "bytes of one photo", low=1, high=2**31)
+    max_pixels: int = option(50_000_000, "width × height, read before a photo is decoded", low=1, high=PILLOW_MOST)
+    max_batch: int = option(64, "photos of one request", low=1, high=1024)
+    batch_wait: float = option(0.003, "seconds that a query waits for others to be encoded with", low=0, high=10)
+    batch_size: int = option(16, "photos encoded and scored together at most", low=1, high=1024)
+    max_waiting: int = option(256, "queries, and edits, of a map that may wait; more get 503", low=1, high=2**20)
+    body_seconds: float = option(120.0, "for a request to arrive as a whole", low=0.1, high=86_400)
+    stall_seconds: float = option(
         120.0, "after which a batch of queries hangs: readiness says so, queries are refused", low=0.1, high=86_400
     )
-    stop_seconds: float = described(
+    stop_seconds: float = option(
         STOP_SECONDS, "from SIGTERM to the end, whatever hangs; two thirds for requests under way", low=1, high=3600
     )
-    decode_seconds: float = described(10.0, "for a photo to be decoded, in a process of its own", low=0.1, high=3600)
-    sessions: int = described(
+    decode_seconds: float = option(10.0, "for a photo to be decoded, in a process of its own", low=0.1, high=3600)
+    sessions: int = option(
         64, "named cameras of a map that adapt their answers, the least recently used is forgotten; 0: none",
         low=0, high=4096,
     )  # fmt: skip

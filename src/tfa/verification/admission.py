@@ -20,13 +20,13 @@ import numpy as np
 from tfa.base.backend import Backend
 from tfa.base.config import VerifySpec
 from tfa.base.progress import Progress, SilentProgress
-from tfa.base.threads import in_threads
+from tfa.base.threads import map_in_threads
 from tfa.base.tokens import Tokens
 from tfa.method.branch import ScoreBlock
 from tfa.method.evidence.rows import NO_ANSWER
 from tfa.method.evidence.support import Mask
 from tfa.method.head import Head, final_scores, shifted
-from tfa.method.pseudo_queries import global_similarities, median_spread, pseudo_facts
+from tfa.method.pseudo_queries import global_similarities, pseudo_facts, take_median_spread
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.search.ties import top_k
 
@@ -92,7 +92,7 @@ def judge_admission(
     """
     most_of = lambda row: _most(ranked[row][ranked[row] != NO_ANSWER], row, evidence)  # noqa: E731
     with (progress or SilentProgress()).task("verification", len(ranked), "photos") as task:
-        found = in_threads(most_of, range(len(ranked)), task=task)
+        found = map_in_threads(most_of, range(len(ranked)), task=task)
     most = np.array([one for one in found if one is not None])
     if not len(most):
         return VerificationEvidence(0.0, 0, kind)
@@ -179,5 +179,5 @@ def _residual_scores(head: Head, backend: Backend) -> tuple[ScoreBlock, Mask]:
     block, mask = final_scores(head.used(head.decisions, CONSTRUCTION), head.decisions, similar, backend)
     bias = head.scorers[CONSTRUCTION].bias
     if bias.any():  # scores were calibrated
-        block = shifted(block, median_spread(pseudo_facts(block, len(pseudo), mask)) or 1.0, bias)
+        block = shifted(block, take_median_spread(pseudo_facts(block, len(pseudo), mask)) or 1.0, bias)
     return block, mask

@@ -13,13 +13,19 @@ from functools import cached_property, reduce
 
 import numpy as np
 
-from tfa.base.backend import l2
-from tfa.base.half import widened
-from tfa.base.threads import in_threads
-from tfa.verification import two_bits
+from tfa.base.backend import l2_normalize
+from tfa.base.half import to_float32
+from tfa.base.threads import map_in_threads
+from tfa.verification.two_bits import (
+    build_level_table,
+    count_packed_bytes,
+    measure_deviations,
+    pack_levels,
+    unpack_levels,
+)
 
 _BLOCK = 2048  # patches whose products are added up at a time
-_LEVELS = 127  # of int8
+_INT8_LEVELS = 127
 SMALL_DIMENSIONS = 120  # numbers of two bits: 30 bytes a patch, 15,870 for 23 × 23 of them
 _DEVIATION_PATCHES = 20_000  # patches that deviations are measured on
 _RANK_FLOOR = 1e-9  # directions with a smaller share of the largest variance are rounding
@@ -39,7 +45,7 @@ class Compaction:
 
     @property
     def bytes_per_patch(self) -> int:
-        return self.dimensions if self.deviations is None else two_bits.count_bytes(self.dimensions)
+        return self.dimensions if self.deviations is None else count_packed_bytes(self.dimensions)
 
     @property
     def dtype(self) -> type[np.int8 | np.uint8]:
@@ -49,23 +55,23 @@ class Compaction:
     def compact(self, patches: np.ndarray) -> np.ndarray:
         """Patches `… n d` → unit rows `… n r` in float32."""
         # ⟨L2(p) − μ, u⟩ = ⟨p, u⟩/‖p‖ − ⟨μ, u⟩: the small side of the product is scaled, not the large one.
-        rows = widened(patches)
+        rows = to_float32(patches)
         norm = np.sqrt(np.einsum("...d,...d->...", rows, rows))[..., None]
-        return l2(rows @ self.projection / np.where(norm > 0, norm, 1) - self.mean @ self.projection)
+        return l2_normalize(rows @ self.projection / np.where(norm > 0, norm, 1) - self.mean @ self.projection)
 
     def pack(self, rows: np.ndarray) -> np.ndarray:
         """Pack unit rows `… n r` into the bytes that are stored; `unpack` is the inverse."""
-        return quantize_rows(rows) if self.deviations is None else two_bits.pack_rows(rows, self.deviations)
+        return quantize_rows(rows) if self.deviations is None else pack_levels(rows, self.deviations)
 
     def unpack(self, codes: np.ndarray) -> np.ndarray:
         """Unpack stored bytes to unit rows `… n r` in float32."""
         if self._table is None:
             return restore_rows(codes)
-        return _unit(two_bits.unpack_rows(codes, self._table, self.dimensions))
+        return _unit(unpack_levels(codes, self._table, self.dimensions))
 
     @cached_property
     def _table(self) -> np.ndarray | None:
-        return None if self.deviations is None else two_bits.build_table(self.deviations)
+        return None if self.deviations is None else build_level_table(self.deviations)
 
 
 def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
@@ -77,7 +83,7 @@ def fit_compaction(patches: np.ndarray, dimensions: int) -> Compaction:
         return centred.T @ centred  # numpy makes it a symmetric rank-k update
 
     # Block by block: in float64 all patches at once are several times their size.
-    covariance = reduce(np.add, in_threads(squares, range(0, len(patches), _BLOCK))) / len(patches)
+    covariance = reduce(np.add, map_in_threads(squares, range(0, len(patches), _BLOCK))) / len(patches)
     variance, directions = np.linalg.eigh(covariance)
     variance, directions = variance[::-1], directions[:, ::-1]
     kept = variance[:dimensions] > _RANK_FLOOR * max(float(variance[0]), 0.0)
@@ -96,13 +102,13 @@ def count_dimensions(patches: str, dimensions: int) -> int:
 def use_two_bits(compaction: Compaction, patches: np.ndarray) -> Compaction:
     """Make the compaction keep two bits of each number, by deviations over unit patches `t d` of the map."""
     spread = patches[:: -(-len(patches) // _DEVIATION_PATCHES)]
-    return replace(compaction, deviations=two_bits.measure_deviations(compaction.compact(spread)))
+    return replace(compaction, deviations=measure_deviations(compaction.compact(spread)))
 
 
 def quantize_rows(rows: np.ndarray) -> np.ndarray:
     """Quantize unit rows `… r` to int8, each scaled by its largest entry; `restore_rows` is the inverse."""
     largest = np.abs(rows).max(axis=-1, keepdims=True)
-    return np.rint(rows * (_LEVELS / np.where(largest > 0, largest, 1.0))).astype(np.int8)
+    return np.rint(rows * (_INT8_LEVELS / np.where(largest > 0, largest, 1.0))).astype(np.int8)
 
 
 def restore_rows(levels: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tfa.base.progress import Progress, SilentProgress
-from tfa.base.threads import in_threads
+from tfa.base.threads import map_in_threads
 from tfa.method.evidence.rows import NO_ANSWER
 from tfa.verification.admission import PairEvidence, space_evenly
 
@@ -41,7 +41,7 @@ def compute_evidence_roots(
         roots[:, photo] = [known.get(int(image), np.nan) for image in table[:, photo]]
 
     with (progress or SilentProgress()).task("judging", photos, "photos") as task:
-        in_threads(compare, range(photos), task=task)
+        map_in_threads(compare, range(photos), task=task)
     return dict(zip(answers, roots, strict=True))
 
 
@@ -49,7 +49,7 @@ def _with_others(table: np.ndarray, evidence: PairEvidence) -> dict[int, dict[in
     """√M of every image that is answered with evenly spaced photos: one more than needed, as one may be its own."""
     images = np.unique(table[table != NO_ANSWER])
     photos = space_evenly(table.shape[1], OTHERS + 1).tolist()
-    compared = dict(zip(photos, in_threads(lambda photo: np.sqrt(evidence(photo, images)), photos), strict=True))
+    compared = dict(zip(photos, map_in_threads(lambda photo: np.sqrt(evidence(photo, images)), photos), strict=True))
     return {int(image): {p: float(roots[i]) for p, roots in compared.items()} for i, image in enumerate(images)}
 
 

@@ -19,7 +19,7 @@ from tfa.base.config import HeadSpec, VerifySpec
 from tfa.base.progress import Progress
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
-from tfa.method.branch import Branch, DatabaseSplit, fit_branch
+from tfa.method.branch import DatabaseBranch, DatabaseSplit, fit_branch
 from tfa.method.carriers import carrier_terms
 from tfa.method.controllers.decisions import JudgedDecisions, JudgedEvidence
 from tfa.method.controllers.judged import (
@@ -31,15 +31,15 @@ from tfa.method.controllers.judged import (
     TARGET_FROM,
     TARGET_INCUMBENT,
     TARGET_MARGIN,
+    choose_judged,
     cross_fitted_answers,
-    in_words,
-    judged,
-    reason_of,
+    describe_judged,
+    explain_judgment,
     target_scores,
 )
 from tfa.method.pseudo_queries import every_score, pseudo_tops
 from tfa.method.query_sides import SideView
-from tfa.method.residuals import ASSIGNMENTS, describe
+from tfa.method.residuals import ASSIGNMENT_KINDS, describe_residuals
 from tfa.method.second_order import SECOND_ORDER
 from tfa.method.second_order_head import FittedSpaces, carrier_spread
 from tfa.method.second_order_space import MAX_PSEUDO, SecondOrderSpace
@@ -59,7 +59,7 @@ class ResidualChallengers:
     """Residual heads of one vocabulary, as far as the judge needs them."""
 
     vocabulary: Vocabulary
-    branches: Mapping[str, Branch]  # by assignment
+    branches: Mapping[str, DatabaseBranch]  # by assignment
 
     @classmethod
     def fit(
@@ -70,11 +70,12 @@ class ResidualChallengers:
         [vocabulary] = fit_vocabularies(patches, spec.words, backend, seeds=(0,), progress=progress)
         del patches
         words = [vocabulary.centers]
-        described = describe(
-            tokens, words, ASSIGNMENTS, spec.temperature, backend, dtype=dtype, spill=spill, progress=progress
+        described = describe_residuals(
+            tokens, words, ASSIGNMENT_KINDS, spec.temperature, backend, dtype=dtype, spill=spill, progress=progress
         )
         branches = {
-            a: fit_branch(a, 0, vocabulary.centers, described[a, 0], split, spec, backend, spill) for a in ASSIGNMENTS
+            a: fit_branch(a, 0, vocabulary.centers, described[a, 0], split, spec, backend, spill)
+            for a in ASSIGNMENT_KINDS
         }
         return cls(vocabulary, branches)
 
@@ -229,8 +230,8 @@ def select_by_evidence(
         competition.answers, cache_evidence(of_photo), progress, subtract_usual=competition.target
     )
     incumbent, photos = competition.incumbent.name, competition.kind
-    winner, judgements = judged(roots, incumbent, TARGET_MARGIN if competition.target else DATABASE_MARGIN)
-    words = {"judge": reason_of(competition.heads[winner], judgements, incumbent, photos)}
+    winner, judgements = choose_judged(roots, incumbent, TARGET_MARGIN if competition.target else DATABASE_MARGIN)
+    words = {"judge": explain_judgment(competition.heads[winner], judgements, incumbent, photos)}
     count = len(competition.photos)
     seen = JudgedEvidence(count, photos, incumbent, judgements, {SECOND_ORDER: fitted.strengths}, words)
     return competition.heads[winner], seen
@@ -240,7 +241,7 @@ def make_unjudged_evidence(
     fitted: FittedSpaces, head: JudgedDecisions, why: str = "how the patches lie is not known"
 ) -> JudgedEvidence:
     """Make the evidence of a head that was chosen without a judge."""
-    words = {"judge": f"{in_words(head)}: not judged, {why}"}
+    words = {"judge": f"{describe_judged(head)}: not judged, {why}"}
     return JudgedEvidence(0, "", head.name, {}, {SECOND_ORDER: fitted.strengths}, words)
 
 

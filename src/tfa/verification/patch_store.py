@@ -13,7 +13,7 @@ import numpy as np
 
 from tfa.base.config import VerifySpec
 from tfa.base.spill import Spill
-from tfa.base.threads import in_threads
+from tfa.base.threads import map_in_threads
 from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens
 from tfa.method.vocabulary import sample_patches
@@ -65,7 +65,7 @@ class CompactTokens:
         def written(index: int) -> None:
             chunk[index] = self.compaction.pack(self.compaction.compact(tokens.load(index, index + 1)))[0]
 
-        in_threads(written, range(len(tokens)))
+        map_in_threads(written, range(len(tokens)))
         return replace(self, chunks=(*self.chunks, chunk))
 
     def __len__(self) -> int:
@@ -112,7 +112,7 @@ class CompactTokens:
         """
         if len(queries) == 1:
             return [self.matches(queries[0], grid, indices[0])]
-        return in_threads(
+        return map_in_threads(
             lambda one: self.matches(one[0], grid, one[1]), list(zip(queries, indices, strict=True)), threads
         )
 
@@ -159,7 +159,7 @@ def prepare_photo_evidence(compact: CompactTokens | None, photos: Tokens) -> Pai
     if compact is None or grid is None:
         return None
     # One photo at a time, so that its bits do not depend on its batch.
-    patches = in_threads(lambda row: compact.query(photos.select([row]))[0], range(len(photos)))
+    patches = map_in_threads(lambda row: compact.query(photos.select([row]))[0], range(len(photos)))
     return cache_evidence(lambda row, images: compact.evidence(patches[row], grid, images))
 
 

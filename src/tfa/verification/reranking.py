@@ -21,7 +21,7 @@ import numpy as np
 
 from tfa.base.config import AUTO, Candidates
 from tfa.base.progress import Progress, SilentProgress
-from tfa.method.evidence.rows import standardised
+from tfa.method.evidence.rows import standardize_ranked
 from tfa.search.ties import top_k
 
 WEIGHT = 4.0  # of √M beside a z-score
@@ -95,7 +95,7 @@ def rerank(
     comparison the order is that of the scores.
     """
     ranked, _ = top_k(scores, max(k, count_candidates(candidates) if comparison is not None else 0))
-    return reorder(ranked, standardised(scores, ranked), k, candidates, comparison, progress)
+    return reorder(ranked, standardize_ranked(scores, ranked), k, candidates, comparison, progress)
 
 
 def reorder(

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import numpy as np
 
-_LEVELS = np.array([-1.5104, -0.4528, 0.4528, 1.5104], np.float32)  # in deviations
+_NORMAL_LEVELS = np.array([-1.5104, -0.4528, 0.4528, 1.5104], np.float32)  # in deviations
 BETWEEN = 0.9816  # the two inner levels and the two outer ones; 0 is between the inner ones
 TOGETHER = 4  # numbers that share a byte
 
 
-def count_bytes(numbers: int) -> int:
+def count_packed_bytes(numbers: int) -> int:
     return -(-numbers // TOGETHER)
 
 
@@ -25,25 +25,25 @@ def measure_deviations(rows: np.ndarray) -> np.ndarray:
     return np.sqrt(np.mean(np.square(rows, dtype=np.float64), axis=0)).astype(np.float32)
 
 
-def pack_rows(rows: np.ndarray, deviations: np.ndarray) -> np.ndarray:
+def pack_levels(rows: np.ndarray, deviations: np.ndarray) -> np.ndarray:
     """Rows `… r` → bytes `… g` that hold the level of each number; a last byte that is not full ends in zeros."""
     numbers, border = rows.shape[-1], np.float32(BETWEEN) * deviations
-    levels = np.zeros((*rows.shape[:-1], count_bytes(numbers), TOGETHER), np.uint8)
-    flat = levels.reshape(*rows.shape[:-1], count_bytes(numbers) * TOGETHER)  # the same memory
+    levels = np.zeros((*rows.shape[:-1], count_packed_bytes(numbers), TOGETHER), np.uint8)
+    flat = levels.reshape(*rows.shape[:-1], count_packed_bytes(numbers) * TOGETHER)  # the same memory
     for least in (-border, np.float32(0), border):
         flat[..., :numbers] += rows > least
     return np.bitwise_or.reduce(levels << np.arange(0, 8, 2, dtype=np.uint8), axis=-1)
 
 
-def build_table(deviations: np.ndarray) -> np.ndarray:
+def build_level_table(deviations: np.ndarray) -> np.ndarray:
     """What each byte stands for, by its place in the patch and its value: `g 256 4`, float32."""
-    padded = np.zeros(count_bytes(len(deviations)) * TOGETHER, np.float32)
+    padded = np.zeros(count_packed_bytes(len(deviations)) * TOGETHER, np.float32)
     padded[: len(deviations)] = deviations
-    level = _LEVELS[np.arange(256)[:, None] >> np.arange(0, 8, 2) & 3]  # 256 4
+    level = _NORMAL_LEVELS[np.arange(256)[:, None] >> np.arange(0, 8, 2) & 3]  # 256 4
     return np.ascontiguousarray(level * padded.reshape(-1, 1, TOGETHER))
 
 
-def unpack_rows(codes: np.ndarray, table: np.ndarray, numbers: int) -> np.ndarray:
+def unpack_levels(codes: np.ndarray, table: np.ndarray, numbers: int) -> np.ndarray:
     """Bytes `… g` → rows `… r` of their levels, float32."""
     # Four floats are taken as one item of 16 bytes: one lookup for four numbers.
     items = table.view(np.complex128).ravel()

@@ -8,7 +8,7 @@ from tfa.base.config import HeadSpec
 from tfa.bench.heads.ablations import ABLATIONS, calibrate_by, fit_by
 from tfa.bench.heads.spectral import CONTROLS, under_control
 from tfa.errors import BadSpec
-from tfa.method.controllers.rules import METHOD
+from tfa.method.controllers.rules import METHOD_RULES
 from tfa.method.evidence.support import Candidate
 
 
@@ -29,14 +29,14 @@ def candidate(support, agreement):
 )
 def test_each_half_of_the_carrier_rule_alone(original, partial, adaptive, method, support_only, agreement_only):
     given = [candidate(*one) for one in (original, partial, adaptive)]
-    assert METHOD.carrier(*given) == method
+    assert METHOD_RULES.carrier(*given) == method
     assert ABLATIONS["support-only"].rules.carrier(*given) == support_only
     assert ABLATIONS["agreement-only"].rules.carrier(*given) == agreement_only
 
 
 def test_a_tie_goes_to_partial():
     given = [candidate(5, 0.5), candidate(8, 0.5), candidate(8, 0.6)]
-    assert METHOD.carrier(*given) == "adaptive"
+    assert METHOD_RULES.carrier(*given) == "adaptive"
     assert ABLATIONS["ties-partial"].rules.carrier(*given) == "partial"
     apart = [candidate(5, 0.5), candidate(8, 0.5), candidate(9, 0.6)]
     assert ABLATIONS["ties-partial"].rules.carrier(*apart) == "adaptive"
@@ -44,10 +44,10 @@ def test_a_tie_goes_to_partial():
 
 def test_support_and_agreement_alone_choose_assignment_and_token():
     wide, steady = candidate(9, 0.4), candidate(8, 0.6)
-    assert METHOD.assignment(wide, steady) == "soft"
+    assert METHOD_RULES.assignment(wide, steady) == "soft"
     assert ABLATIONS["support-only"].rules.assignment(wide, steady) == "hard"
     assert ABLATIONS["agreement-only"].rules.assignment(steady, wide) == "hard"
-    assert not METHOD.global_token(wide, steady)
+    assert not METHOD_RULES.global_token(wide, steady)
     assert ABLATIONS["support-only"].rules.global_token(wide, steady)
     assert ABLATIONS["agreement-only"].rules.global_token(steady, wide)
     same = candidate(8, 0.6)
@@ -77,11 +77,11 @@ def test_the_global_token_always_or_never(head):
 
 
 def test_the_methods_own_rules_change_nothing(head):
-    again = fit_by(METHOD, head)
+    again = fit_by(METHOD_RULES, head)
     assert again.decisions == head.decisions
     assert again.evidence.reasons == head.evidence.reasons
     target = seen_again(world(20))
-    assert calibrate_by(METHOD, head, target).decisions == pipeline.calibrate(head, target).decisions
+    assert calibrate_by(METHOD_RULES, head, target).decisions == pipeline.calibrate(head, target).decisions
 
 
 def test_rules_that_are_not_the_methods_have_no_reasons(head):

@@ -143,7 +143,7 @@ def test_ria_scores_are_cosines_of_mapped_covariances_for_three_seeds(name, of_s
     columns = ria.projection(5, 128, 42)
     mapped = []
     for image in range(len(TOKENS)):
-        spread, vectors = np.linalg.eigh(np.cov((unit_patches(image) @ columns).T) + ria.RIDGE * np.eye(5))
+        spread, vectors = np.linalg.eigh(np.cov((unit_patches(image) @ columns).T) + ria.COVARIANCE_RIDGE * np.eye(5))
         mapped.append(vectors @ np.diag(ria.MAPS[of_spectrum](spread)) @ vectors.T)
     expected = [[np.trace(a @ b) / (np.linalg.norm(a) * np.linalg.norm(b)) for b in mapped] for a in mapped]
     np.testing.assert_allclose(head.scores(Photos(TOKENS), "42"), expected, atol=1e-4)

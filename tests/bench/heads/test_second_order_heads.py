@@ -17,7 +17,7 @@ from tfa.bench.heads.catalogue import GROUPS, head_card
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.heads.second_order import by_support
 from tfa.errors import BadSpec, BadTokens
-from tfa.method.carriers import CARRIERS
+from tfa.method.carriers import CARRIER_KERNELS
 from tfa.method.controllers.decisions import JudgedDecisions
 from tfa.method.described_queries import DescribedQueries
 from tfa.method.head import Head
@@ -55,7 +55,7 @@ def assert_same_head(head, expected) -> None:
         np.testing.assert_array_equal(found, expected.scores(QUERIES, int(replica)))
 
 
-@pytest.mark.parametrize("carrier", list(CARRIERS))
+@pytest.mark.parametrize("carrier", list(CARRIER_KERNELS))
 def test_a_carrier_alone_is_the_pipelines(carrier, shared):
     assert_same_head(fit(f"second-{carrier}", shared), pipeline.fit_second_order(DATABASE, carrier, spec=SPEC))
 
@@ -131,7 +131,7 @@ def test_support_chooses_the_most_distinct_first_answers_and_of_equals_the_incum
             heads, dict(zip(heads, answers, strict=True)), heads[f"soft/{incumbent}"], np.arange(4), "4 photos", False
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(second_order, "in_words", lambda head: head.name)
+            patch.setattr(second_order, "describe_judged", lambda head: head.name)
             decisions, evidence = by_support(fitted, competition, None)
         return decisions.carrier, {name: one.value for name, one in evidence.candidates.items()}
 
@@ -228,7 +228,7 @@ def test_other_names_are_refused(name):
 
 
 def test_the_groups_hold_them():
-    assert set(GROUPS["second-order"]) == {f"second-{c}" for c in CARRIERS}
+    assert set(GROUPS["second-order"]) == {f"second-{c}" for c in CARRIER_KERNELS}
     assert {"judged", "judged-v", "judged-c64", "judged-c64-v"} <= set(GROUPS["main"])
     ablations = {"judged-no-judge", "judged-support", "judged-c64-no-judge", "judged-c64-support"}
     assert set(GROUPS["judge-ablations"]) == ablations | {"judged-c64-no-centring", "judged-c64-no-score"}

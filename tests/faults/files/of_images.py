@@ -10,7 +10,7 @@ from PIL import Image
 from tests.fakes import random_image
 from tests.faults.files.targets import GIGABYTE, Layer, Target, files_below
 from tfa.photos.images import as_rgb
-from tfa.photos.metadata import position_in_photo
+from tfa.photos.metadata import read_embedded_position
 
 EXIF_SIZE = (32, 24)
 
@@ -30,7 +30,7 @@ def _target(name: str, folder: Path, layers: dict[str, Layer] | None = None) -> 
 
 def _read(folder: Path, victim: str, changed: bool) -> None:
     path = folder / victim
-    position_in_photo(path)
+    read_embedded_position(path)
     image = as_rgb(path.read_bytes(), name=str(path))
     assert image.mode == "RGB"
 

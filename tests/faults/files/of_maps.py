@@ -64,7 +64,7 @@ def shards(name: str, folder: Path) -> Target:
 
     def read(folder: Path, victim: str, changed: bool) -> None:
         cache = TokenCache(folder / "cache")
-        cache_upkeep.shelves(cache)
+        cache_upkeep.list_shelves(cache)
         there = set(range(len(paths))) - set(cache.missing(encoder.fingerprint, digests))
         tokens = cache.tokens(encoder.fingerprint, [digests[index] for index in sorted(there)], grid=encoder.grid)
         for batch in tokens.batches():

@@ -13,7 +13,7 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.faults.storage.conftest import KINDS
 from tests.faults.storage.edits import prepared
-from tfa.base.files import sha256_of_json
+from tfa.base.files import hash_json
 from tfa.errors import BadMap, TfaError
 from tfa.maps import PlaceMap
 
@@ -57,7 +57,7 @@ def altered(header: dict[str, Any], rng: random.Random) -> dict[str, Any]:
 
 def sign(path: Path, header: dict[str, Any]) -> None:
     content = {key: value for key, value in header.items() if key != "digest"}
-    text = json.dumps({**content, "digest": sha256_of_json(content)})
+    text = json.dumps({**content, "digest": hash_json(content)})
     (path / "map.json").write_text(text, "utf-8")
 
 

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from tests.fakes import FakeEncoder
-from tfa.base import held
+from tfa.base import locks
 from tfa.base.files import write_atomically
-from tfa.base.held import OwnFolder, tidy
+from tfa.base.locks import LockedFolder, tidy
 from tfa.maps import PlaceMap
 from tfa.photos.token_shards import Shelf
 
@@ -36,7 +36,7 @@ def test_a_folder_of_a_killed_save_is_removed_by_the_next_save(world, tmp_path, 
 
 @pytest.mark.parametrize("when", [LONG_AGO, IN_THE_FUTURE])
 def test_a_save_under_way_is_not_removed_whatever_its_time(tmp_path, campaign, when):
-    own = OwnFolder(tmp_path, ".town.tfa.")
+    own = LockedFolder(tmp_path, ".town.tfa.")
     (own.path / "map.json").write_text("{}")
     os.utime(own.path, (when, when))
     tidy(tmp_path, ".town.tfa.*", lambda name: True)
@@ -47,7 +47,7 @@ def test_a_save_under_way_is_not_removed_whatever_its_time(tmp_path, campaign, w
     campaign.count("clocks that jump", 1)
 
 
-@pytest.mark.parametrize("jump", [-10 * held.STALE_SECONDS, 10 * held.STALE_SECONDS])
+@pytest.mark.parametrize("jump", [-10 * locks.STALE_SECONDS, 10 * locks.STALE_SECONDS])
 def test_a_shard_that_is_being_written_survives_a_clock_that_jumps(tmp_path, monkeypatch, campaign, jump):
     shelf, now = Shelf(tmp_path, "f"), time.time()
 

@@ -198,11 +198,11 @@ def test_without_the_library_the_extra_is_named(tmp_path, monkeypatch):
 
 MEMORY = """
 import resource, sys
-from tfa.photos.recordings.keyframes import Every, Keyframes
+from tfa.photos.recordings.keyframes import KeyframeInterval, Keyframes
 from tfa.photos.recordings.open_recording import open_recording
 from pathlib import Path
 with open_recording(Path(sys.argv[1])) as recording:
-    keyframes, kept = Keyframes(Every.parse("1m")), 0
+    keyframes, kept = Keyframes(KeyframeInterval.parse("1m")), 0
     for number, frame in enumerate(recording.frames()):
         if keyframes.keeps(frame):
             kept += len(frame.picture().to_bytes()) > 0

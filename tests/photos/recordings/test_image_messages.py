@@ -11,7 +11,7 @@ from PIL import Image
 from tests.photos.recordings.made import Messages, jpeg
 from tfa.errors import BadImage
 from tfa.photos.images import as_rgb
-from tfa.photos.recordings.image_messages import COMPRESSED, ENCODINGS, RAW, picture_of
+from tfa.photos.recordings.image_messages import COMPRESSED, ENCODINGS, RAW, decode_picture
 
 MADE = Messages()
 RGB = np.random.default_rng(0).integers(0, 256, (4, 6, 3), dtype=np.uint8)
@@ -28,7 +28,7 @@ def read(encoding: str, samples: np.ndarray, *, big: bool = False, width: int = 
     step = rows.shape[1] + PADDING
     filled = np.pad(rows, ((0, 0), (0, PADDING)), constant_values=99).tobytes()[:-PADDING]  # not the last row
     message = MADE.image(0, encoding, (width, len(samples)), step, filled, big=big)
-    picture = picture_of(message, RAW)
+    picture = decode_picture(message, RAW)
     assert picture.suffix == ".png"
     return np.asarray(as_rgb(picture.to_bytes()))
 
@@ -77,14 +77,14 @@ def test_every_encoding_that_an_error_names_is_read():
     assert len(set(ENCODINGS)) == len(ENCODINGS)
     for encoding in ENCODINGS:
         message = MADE.image(0, encoding, (4, 4), 32, bytes(4 * 32))
-        assert picture_of(message, RAW).image().size in ((4, 4), (2, 2)), encoding
+        assert decode_picture(message, RAW).image().size in ((4, 4), (2, 2)), encoding
 
 
 def test_what_is_compressed_stays_as_it_is():
     written = io.BytesIO()
     Image.fromarray(RGB).save(written, "WEBP", lossless=True)
     for content, suffix in ((jpeg(1), ".jpg"), (written.getvalue(), ".webp")):
-        picture = picture_of(MADE.compressed(0, content, "rgb8; jpeg compressed bgr8"), COMPRESSED)
+        picture = decode_picture(MADE.compressed(0, content, "rgb8; jpeg compressed bgr8"), COMPRESSED)
         assert (picture.suffix, picture.to_bytes()) == (suffix, content)
 
 
@@ -101,4 +101,4 @@ def test_what_is_compressed_stays_as_it_is():
 )
 def test_what_is_no_image_is_refused(message, complaint):
     with pytest.raises(BadImage, match=complaint):
-        picture_of(message, RAW)
+        decode_picture(message, RAW)

@@ -7,24 +7,24 @@ import pytest
 from tests.photos.recordings.made import jpeg
 from tfa.errors import BadImage, BadSpec
 from tfa.photos.positions import Position
-from tfa.photos.recordings.keyframes import Every, Keyframes
-from tfa.photos.recordings.recording import Frame, Picture
+from tfa.photos.recordings.keyframes import KeyframeInterval, Keyframes
+from tfa.photos.recordings.recording import FramePicture, RecordedFrame
 
 
-def kept(every: str, frames: list[Frame]) -> list[int]:
-    chosen = Keyframes(Every.parse(every))
+def kept(every: str, frames: list[RecordedFrame]) -> list[int]:
+    chosen = Keyframes(KeyframeInterval.parse(every))
     return [number for number, frame in enumerate(frames) if chosen.keeps(frame)]
 
 
-def showing(content: bytes, seconds: float = 0.0, position: Position | None = None) -> Frame:
-    return Frame(round(seconds * 1e9), lambda: Picture(".jpg", content=content), position)
+def showing(content: bytes, seconds: float = 0.0, position: Position | None = None) -> RecordedFrame:
+    return RecordedFrame(round(seconds * 1e9), lambda: FramePicture(".jpg", content=content), position)
 
 
-def times(*seconds: float) -> list[Frame]:
+def times(*seconds: float) -> list[RecordedFrame]:
     return [showing(b"", one) for one in seconds]
 
 
-def places(*metres: float | None, globe: bool = False) -> list[Frame]:
+def places(*metres: float | None, globe: bool = False) -> list[RecordedFrame]:
     degree = 6_371_000 * 3.141592653589793 / 180
     made = (
         (lambda y: Position(lat=60.0, lon=(360 + y / degree * 2) % 360 - 180))
@@ -65,9 +65,9 @@ def test_by_novelty_what_looks_alike_is_left_out():
 @pytest.mark.parametrize("text", ["", "0", "0s", "1.5", "-1m", "1km", "m", "1 m", "new:0", "new:2", "1e3", "nans"])
 def test_what_is_no_measure_is_refused(text):
     with pytest.raises(BadSpec, match=r"^every="):
-        Every.parse(text)
+        KeyframeInterval.parse(text)
 
 
 @pytest.mark.parametrize("text", ["10", "0.5s", "2m", "new", "new:0.4"])
 def test_a_measure_is_written_as_it_is_read(text):
-    assert str(Every.parse(text)) == text
+    assert str(KeyframeInterval.parse(text)) == text

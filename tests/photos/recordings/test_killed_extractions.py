@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.photos.recordings.made import write_video
-from tfa.base.held import STALE_SECONDS
+from tfa.base.locks import STALE_SECONDS
 from tfa.photos.recordings import extract_frames as module
 from tfa.photos.recordings.extract_frames import NEW, REPLACED, FrameSpec, extract_frames
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfa.base.files import sha256_of_file
+from tfa.base.files import hash_file
 from tfa.base.progress import Progress, SilentProgress
 from tfa.bench.datasets.card import DatasetCard
 from tfa.bench.datasets.files import DatasetFiles
@@ -122,7 +122,7 @@ def shared_images(database: Iterable[Path], queries: Iterable[Path]) -> list[Pat
 
     def digest(path: Path) -> str:
         if path not in digests:
-            digests[path] = sha256_of_file(path)
+            digests[path] = hash_file(path)
         return digests[path]
 
     alike = []

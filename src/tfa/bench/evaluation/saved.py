@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from tfa.base.files import require_format
-from tfa.base.json_shape import anything, boolean, fields, integer, listed, maybe, named, number, one_of, text
+from tfa.base.json_shape import (
+    anything,
+    boolean,
+    fields,
+    finite_number,
+    integer,
+    list_of,
+    mapping_of,
+    maybe,
+    one_of,
+    text,
+)
 from tfa.bench.evaluation.judgement import BadEvaluation, JudgedAnswer, JudgedHit, JudgedQuery, Judgement, Run
 from tfa.bench.evaluation.numbers import change_of, numbers_of
 from tfa.bench.evaluation.of_map import MapEvaluation
@@ -21,21 +32,23 @@ FORMAT, VERSION = "tfa-evaluation", 1
 
 # What a file must hold to be set beside another evaluation; all else in it is for readers.
 HIT = fields(
-    {"image": text(), "right": boolean, "confidence": maybe(number()), "matches": maybe(integer()),
-     "distance": maybe(number(0)), "position": maybe(named(number()))}
+    {"image": text(), "right": boolean, "confidence": maybe(finite_number()), "matches": maybe(integer()),
+     "distance": maybe(finite_number(0)), "position": maybe(mapping_of(finite_number()))}
 )  # fmt: skip
 ANSWER = fields(
-    {"confidence": maybe(number()), "sure": boolean, "verified": boolean, "hits": listed(HIT)}, None, anything
+    {"confidence": maybe(finite_number()), "sure": boolean, "verified": boolean, "hits": list_of(HIT)}, None, anything
 )
 QUERY = fields(
-    {"query": text(), "in_map": boolean, "true_image": maybe(text()), "answers": named(maybe(ANSWER))}, None, anything
+    {"query": text(), "in_map": boolean, "true_image": maybe(text()), "answers": mapping_of(maybe(ANSWER))},
+    None,
+    anything,
 )
 HEAD = fields(
     {"name": text(), "title": text(), "confidence": one_of(PROBABILITY, Z_SCORE), "k": integer(1)}, None, anything
 )
 EVALUATION = fields(
-    {"map": text(), "truth": fields({"rule": text(), "fingerprint": text()}), "heads": listed(HEAD, 1),
-     "queries": listed(QUERY, 1)}, None, anything,
+    {"map": text(), "truth": fields({"rule": text(), "fingerprint": text()}), "heads": list_of(HEAD, 1),
+     "queries": list_of(QUERY, 1)}, None, anything,
 )  # fmt: skip
 
 

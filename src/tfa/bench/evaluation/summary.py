@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tfa.bench.evaluation.judgement import Judgement, Run
 from tfa.bench.evaluation.metres import Metres
 from tfa.bench.evaluation.numbers import RunNumbers
-from tfa.report.html import Table, TableRow
+from tfa.report.html import ReportTable, TableRow
 
 
 def facts_of(judgement: Judgement) -> list[str]:
@@ -65,7 +65,7 @@ def metres_row(run: Run, metres: Metres) -> dict[str, str]:
     return row
 
 
-def table_of(runs: Sequence[tuple[Run, RunNumbers]]) -> Table:
+def table_of(runs: Sequence[tuple[Run, RunNumbers]]) -> ReportTable:
     """The table at the top of the page."""
     rows = []
     for run, numbers in runs:
@@ -75,7 +75,7 @@ def table_of(runs: Sequence[tuple[Run, RunNumbers]]) -> Table:
         percent["PR area"] = (100 * numbers.curve.area, None)
         percent["R at 99 % P"] = (100 * numbers.curve.recall_at_precision(0.99), None)
         rows.append(TableRow(run.title, percent, _in_words(numbers), run.name))
-    return Table(rows)
+    return ReportTable(rows)
 
 
 def short_names(paths: Sequence[str]) -> list[str]:

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.base.files import sha256_of_file
+from tfa.base.files import hash_file
 from tfa.bench.datasets.files import within
 from tfa.bench.datasets.load import OWN_RADIUS
 from tfa.bench.datasets.matching import read_positives
 from tfa.bench.evaluation.distances import kinds_of, lengths, points_of
 from tfa.bench.evaluation.judgement import BadEvaluation
 from tfa.maps.records import ImageRecord
-from tfa.photos.positions import Position, match_positions, normal_path
+from tfa.photos.positions import Position, match_positions, normalize_path
 from tfa.photos.utm import to_degrees, to_metres
 
 POSITIONS, POSITIVES = ".csv", ".json"
@@ -116,7 +116,7 @@ def _by_positions(
     for number, own in zip(known, near, strict=True):
         right[number] = rows[own]
     return QueryTruth(
-        f"at most {radius:g} m away", f"{sha256_of_file(file)}-{radius:g}", tuple(right), tuple(where), tuple(notes)
+        f"at most {radius:g} m away", f"{hash_file(file)}-{radius:g}", tuple(right), tuple(where), tuple(notes)
     )
 
 
@@ -152,23 +152,21 @@ def _by_positives(file: Path, queries: Sequence[Path], images: Sequence[ImageRec
         )
     missing = ((unknown, "queries that were not given"), (sorted(set(strange)), "images that the map does not have"))
     notes = [f"{file.name} names {len(names):,} {what} (first: {names[0]})" for names, what in missing if names]
-    return QueryTruth(
-        f"as listed in {file.name}", sha256_of_file(file), tuple(right), (None,) * len(queries), tuple(notes)
-    )
+    return QueryTruth(f"as listed in {file.name}", hash_file(file), tuple(right), (None,) * len(queries), tuple(notes))
 
 
 class NamesOfPhotos:
     """Photos by any ending of their paths: `a.jpg` will do where only one is called so."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._parts = [normal_path(path.absolute()).parts for path in paths]
+        self._parts = [normalize_path(path.absolute()).parts for path in paths]
         self._by_name: dict[str, list[int]] = {}
         for number, parts in enumerate(self._parts):
             self._by_name.setdefault(parts[-1], []).append(number)
 
     def only(self, name: str, file: Path, what: str) -> int | None:
         """The photo of that name; None if there is none, an error if there are several."""
-        ending = normal_path(name).parts
+        ending = normalize_path(name).parts
         alike = self._by_name.get(ending[-1], []) if ending else []
         found = [number for number in alike if self._parts[number][-len(ending) :] == ending]
         if len(found) > 1:

@@ -14,7 +14,7 @@ from tfa.base.progress import Progress
 from tfa.bench.evaluation.judgement import Judgement
 from tfa.bench.explorer.content import page_content
 from tfa.bench.explorer.photos import addresses, small_pictures
-from tfa.report.html import Table, render
+from tfa.report.html import ReportTable, render_template
 from tfa.report.plan_view import plan_view_script
 from tfa.version import __version__
 
@@ -38,7 +38,7 @@ SCRIPTS = (
 def write_explorer(
     path: Path,
     judgement: Judgement,
-    table: Table,
+    table: ReportTable,
     facts: Sequence[str],
     *,
     shown: int = 0,
@@ -52,7 +52,7 @@ def write_explorer(
     pictures = small_pictures(judgement.files, [*queries, *(name for name in images if name in given)], progress)
     where = addresses(pictures, path)
     photos = {"queries": [where.get(name) for name in queries], "images": [where.get(name) for name in images]}
-    page = render(
+    page = render_template(
         TEMPLATE,
         title=f"Failures of {judgement.title}",
         intro=list(facts),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tfa.base.files import write_atomically
 from tfa.base.progress import Progress, as_progress
-from tfa.base.threads import in_threads
+from tfa.base.threads import map_in_threads
 from tfa.errors import BadImage
 from tfa.photos.images import as_rgb
 
@@ -28,7 +28,7 @@ def small_pictures(
     """A small JPEG of each name that has a photo; one that is missing or broken has none."""
     wanted = [name for name in dict.fromkeys(names) if name in files]
     with as_progress(progress).task("drawing small pictures", len(wanted), "photos") as task:
-        made = in_threads(lambda name: _small(files[name]), wanted, task=task)
+        made = map_in_threads(lambda name: _small(files[name]), wanted, task=task)
     return {name: content for name, content in zip(wanted, made, strict=True) if content is not None}
 
 

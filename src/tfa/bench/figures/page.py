@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfa.report.html import Table, render
+from tfa.report.html import ReportTable, render_template
 
 TEMPLATE = Path(__file__).parent / "templates" / "figures.html"
 
@@ -26,9 +26,9 @@ class Section:
     anchor: str
     title: str
     facts: Sequence[str]
-    tables: Mapping[str, Table]
+    tables: Mapping[str, ReportTable]
     figures: Mapping[str, Sequence[Picture | str]]
 
 
 def figures_page(title: str, intro: Sequence[str], sections: Sequence[Section]) -> str:
-    return render(TEMPLATE, title=title, intro=intro, sections=sections)
+    return render_template(TEMPLATE, title=title, intro=intro, sections=sections)

@@ -12,7 +12,7 @@ from tfa.bench.figures.page import Picture, Section, figures_page
 from tfa.bench.figures.record_groups import REFERENCE, Study, find_studies
 from tfa.bench.metrics.summary import row_of_scores
 from tfa.errors import BadSpec
-from tfa.report.html import Table
+from tfa.report.html import ReportTable
 
 REPORT = "report.html"
 
@@ -66,14 +66,16 @@ def _section(study: Study, out: Path, photos: Mapping[str, Path], reference: str
     if unanswerable:
         facts.append(f"{unanswerable:,} queries have no true place in the database; they count as misses.")
     tables = {
-        "Recall": Table([row_of_scores(s, {f"R@{k}": v for k, v in s.recalls.items()}) for s in study.scored.values()])
+        "Recall": ReportTable(
+            [row_of_scores(s, {f"R@{k}": v for k, v in s.recalls.items()}) for s in study.scored.values()]
+        )
     }
     if truth.conditions:
         facts.append(f"Recall is averaged over the queries of each condition, then over {', '.join(truth.conditions)}.")
         by_condition = [
             row_of_scores(s, {name: v[1] for name, v in s.conditions.items()}) for s in study.scored.values()
         ]
-        tables["R@1 by condition"] = Table(by_condition)
+        tables["R@1 by condition"] = ReportTable(by_condition)
     drawn = {
         "Calibration": figures.calibration(study, folder),
         "Confidence": figures.confidence(study, folder, reference),

@@ -15,12 +15,12 @@ from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Fit, HeadCard, Photos, Shared
 from tfa.bench.heads.own_heads import RetrieverHead, fitted_tfa
 from tfa.bench.protocols import FULL_QUERY, NO_CALIBRATION
-from tfa.method.controllers.database import decide
-from tfa.method.controllers.rules import METHOD, Rules
-from tfa.method.controllers.target import decide_for_target
+from tfa.method.controllers.database import decide_from_database
+from tfa.method.controllers.rules import METHOD_RULES, Rules
+from tfa.method.controllers.target import decide_from_target
 from tfa.method.evidence.support import Candidate
 from tfa.method.head import BaseHead, Head, assemble
-from tfa.method.residuals import ASSIGNMENTS, HARD, SOFT, describe
+from tfa.method.residuals import ASSIGNMENT_KINDS, HARD, SOFT, describe_residuals
 
 
 def carrier_by_support(original: Candidate, partial: Candidate, adaptive: Candidate) -> str:
@@ -39,7 +39,7 @@ def carrier_by_agreement(original: Candidate, partial: Candidate, adaptive: Cand
 
 def carrier_ties_to_partial(original: Candidate, partial: Candidate, adaptive: Candidate) -> str:
     """The method's rule, but an exact tie in support goes to partial whitening."""
-    chosen = METHOD.carrier(original, partial, adaptive)
+    chosen = METHOD_RULES.carrier(original, partial, adaptive)
     return "partial" if chosen == "adaptive" and partial.support == adaptive.support else chosen
 
 
@@ -79,7 +79,7 @@ ABLATIONS: Mapping[str, Ablation] = {
 
 def fit_by(rules: Rules, head: Head) -> Head:
     """The fitted head decided again by other rules."""
-    decisions, evidence = decide(head.branches, head.cls, backend_for("cpu"), rules=rules)
+    decisions, evidence = decide_from_database(head.branches, head.cls, backend_for("cpu"), rules=rules)
     return assemble(head, decisions, evidence, backend_for("cpu"))
 
 
@@ -87,8 +87,8 @@ def calibrate_by(rules: Rules, head: Head, target: Tokens) -> Head:
     """The fitted head calibrated on target photos by other rules."""
     backend = backend_for("cpu")
     words = [vocabulary.centers for vocabulary in head.vocabularies]
-    described = describe(target, words, ASSIGNMENTS, head.spec.temperature, backend, dtype=head.dtype)
-    decisions, evidence = decide_for_target(head.branches, described, head.cls, target.cls, backend, rules=rules)
+    described = describe_residuals(target, words, ASSIGNMENT_KINDS, head.spec.temperature, backend, dtype=head.dtype)
+    decisions, evidence = decide_from_target(head.branches, described, head.cls, target.cls, backend, rules=rules)
     return assemble(head, decisions, evidence, backend, saw="target")
 
 

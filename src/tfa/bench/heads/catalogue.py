@@ -21,7 +21,7 @@ from tfa.bench.heads.verified_peers import verified_peer
 from tfa.bench.provenance import ALGORITHM
 from tfa.bench.records import LABELS
 from tfa.errors import BadPlugin, BadSpec
-from tfa.method.carriers import CARRIERS
+from tfa.method.carriers import CARRIER_KERNELS
 
 PLUGINS = "tfa.heads"
 
@@ -42,7 +42,7 @@ _RETRIEVERS = {
     "dual": ["dual", "dual-c64", "dual-crossfit", "dual-crossfit-contiguous", "dual-fullq"],
     "ours": ["tfa-ensemble", "tfa-c64+", "tfa-c64+-ensemble", "dual-c64+"],
     "verified": [f"{head}-{kind}" for head in ("tfa", "tfa-c64", "tfa-c64+", "dual-c64") for kind in ("v", "v-always")],
-    "second-order": [f"second-{carrier}" for carrier in CARRIERS],
+    "second-order": [f"second-{carrier}" for carrier in CARRIER_KERNELS],
     "judged-heads": [f"judged{photos}{kind}" for photos in ("", "-c64") for kind in ("", "-v", "-v-always")],
     "online": [
         *("tfa-online", "judged-online", "judged-online-shuffled", "judged-online-v", "judged-online-v-always"),

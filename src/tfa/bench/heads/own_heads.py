@@ -27,8 +27,8 @@ from tfa.bench.protocols import FULL_QUERY, NO_CALIBRATION, Plan, budget, cross_
 from tfa.bench.studies.patch_pairs import PatchPairs
 from tfa.errors import FewPhotos
 from tfa.method.controllers.decisions import JudgedEvidence
-from tfa.method.dual_vocabulary import DualHead, fit_dual
-from tfa.method.head import ENSEMBLE, BaseHead, Head, Replica
+from tfa.method.dual_vocabulary import DualHead, fit_dual_head
+from tfa.method.head import ENSEMBLE, BaseHead, Head, ReplicaName
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.vocabulary import CONSTRUCTIONS
 
@@ -42,7 +42,7 @@ class RetrieverHead:
     """A fitted head of the package, and how it is calibrated."""
 
     retriever: BaseHead
-    own_replicas: tuple[Replica, ...] = CONSTRUCTIONS
+    own_replicas: tuple[ReplicaName, ...] = CONSTRUCTIONS
     how: Calibrate | None = None
 
     @property
@@ -81,7 +81,7 @@ def fitted_tfa(database: Photos, shared: Shared) -> Head:
 
 
 def fitted_dual(database: Photos, shared: Shared) -> DualHead:
-    make = lambda: fit_dual(  # noqa: E731
+    make = lambda: fit_dual_head(  # noqa: E731
         database.tokens, spec=shared.spec, device=shared.device, progress=shared.progress
     )
     return shared.once("dual", make)
@@ -130,7 +130,7 @@ def retriever_card(name: str) -> HeadCard | None:
         return None
     title, fit, plain, scored = _SYSTEMS[match[1]]
     suffix, plan = (f"-C{match[3]}", budget(int(match[3]))) if match[3] else _PLANS[match[2] or ""]
-    own_replicas: tuple[Replica, ...] = (ENSEMBLE,) if match[5] else CONSTRUCTIONS
+    own_replicas: tuple[ReplicaName, ...] = (ENSEMBLE,) if match[5] else CONSTRUCTIONS
     how = None if not plan.calibrates else scored if match[4] else plain
     return HeadCard(
         name=name,
@@ -144,5 +144,7 @@ def retriever_card(name: str) -> HeadCard | None:
     )
 
 
-def _fit(fit: Callable[[Photos, Shared], BaseHead], own_replicas: tuple[Replica, ...], how: Calibrate | None) -> Fit:
+def _fit(
+    fit: Callable[[Photos, Shared], BaseHead], own_replicas: tuple[ReplicaName, ...], how: Calibrate | None
+) -> Fit:
     return lambda database, shared: RetrieverHead(fit(database, shared), own_replicas, how)

@@ -24,11 +24,11 @@ from tfa.bench.heads.contract import Fit, HeadCard, Photos, Shared
 from tfa.bench.heads.own_heads import OURS, Calibrate, RetrieverHead, fitted_tfa, patch_pairs
 from tfa.bench.protocols import NO_CALIBRATION, budget
 from tfa.bench.studies.patch_pairs import PatchPairs
-from tfa.method.carriers import CARRIERS
-from tfa.method.controllers.decisions import JudgedEvidence, Judgement
-from tfa.method.controllers.judged import CARRIER_WORDS, TARGET_INCUMBENT, in_words
-from tfa.method.evidence.support import support
-from tfa.method.head import ENSEMBLE, BaseHead, Head, Replica, assemble
+from tfa.method.carriers import CARRIER_KERNELS
+from tfa.method.controllers.decisions import HeadJudgment, JudgedEvidence
+from tfa.method.controllers.judged import CARRIER_WORDS, TARGET_INCUMBENT, describe_judged
+from tfa.method.evidence.support import measure_support
+from tfa.method.head import ENSEMBLE, BaseHead, Head, ReplicaName, assemble
 from tfa.method.second_order import SECOND_ORDER
 from tfa.method.second_order_head import FittedSpaces, SecondOrderHead, assemble_second_order, fit_spaces
 from tfa.method.vocabulary import CONSTRUCTIONS
@@ -71,10 +71,10 @@ def by_rank(fitted: FittedSpaces, competition: Competition, evidence: PairEviden
 def by_support(fitted: FittedSpaces, competition: Competition, evidence: PairEvidence | None) -> Judged:
     """The candidate whose first answers are the most distinct images; of equals the incumbent, then the earlier."""
     incumbent = competition.incumbent.name
-    distinct = {name: support(tops[None]) for name, tops in competition.answers.items()}
+    distinct = {name: measure_support(tops[None]) for name, tops in competition.answers.items()}
     winner = max((incumbent, *distinct), key=distinct.__getitem__)
-    found = {name: Judgement(value, 0.0, value - distinct[incumbent], 0.0) for name, value in distinct.items()}
-    words = {"judge": f"{in_words(competition.heads[winner])}: {distinct[winner]:.0f} distinct first answers"}
+    found = {name: HeadJudgment(value, 0.0, value - distinct[incumbent], 0.0) for name, value in distinct.items()}
+    words = {"judge": f"{describe_judged(competition.heads[winner])}: {distinct[winner]:.0f} distinct first answers"}
     count = len(competition.photos)
     seen = JudgedEvidence(count, competition.kind, incumbent, found, {SECOND_ORDER: fitted.strengths}, words)
     return competition.heads[winner], seen
@@ -173,7 +173,7 @@ def calibration_by(rule: Rule, pairs: PatchPairs | None) -> Calibrate:
 
 # --- cards -----------------------------------------------------------------------------------------------------
 
-_SECOND = re.compile(rf"second-({'|'.join(CARRIERS)})(-ensemble)?")
+_SECOND = re.compile(rf"second-({'|'.join(CARRIER_KERNELS)})(-ensemble)?")
 _JUDGED = re.compile(rf"judged(?:-c([1-9][0-9]{{0,5}}))?(?:-({'|'.join(filter(None, RULES))}))?(-ensemble)?")
 
 
@@ -223,5 +223,5 @@ def _fit(fit: Callable[[Photos, Shared], BaseHead], ensemble: bool) -> Fit:
 
 
 def _of(head: BaseHead, ensemble: bool, how: Calibrate | None = None) -> RetrieverHead:
-    replicas: tuple[Replica, ...] = (ENSEMBLE,) if ensemble else CONSTRUCTIONS
+    replicas: tuple[ReplicaName, ...] = (ENSEMBLE,) if ensemble else CONSTRUCTIONS
     return RetrieverHead(head, replicas, how)

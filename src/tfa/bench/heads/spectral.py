@@ -17,7 +17,7 @@ from tfa.bench.heads.own_heads import RetrieverHead, fitted_tfa
 from tfa.errors import BadSpec
 from tfa.method.controllers.decisions import DatabaseEvidence, Decisions
 from tfa.method.head import Head, assemble
-from tfa.method.residuals import ASSIGNMENTS
+from tfa.method.residuals import ASSIGNMENT_KINDS
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,6 @@ CARDS = tuple(
         fit=_fit(assignment, control),
         settings={"assignment": assignment, "control": name},
     )
-    for assignment in ASSIGNMENTS
+    for assignment in ASSIGNMENT_KINDS
     for name, control in CONTROLS.items()
 )

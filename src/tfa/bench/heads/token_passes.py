@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import l2
+from tfa.base.backend import l2_normalize
 from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
 
@@ -20,7 +20,7 @@ def describe_each(tokens: Tokens, width: int, describe_image: DescribeImage) -> 
     rows = np.empty((len(tokens), width), np.float32)
     for batch in tokens.batches():
         for index, patches in enumerate(batch.patches, batch.start):
-            rows[index] = describe_image(l2(patches.astype(np.float32)), index)
+            rows[index] = describe_image(l2_normalize(patches.astype(np.float32)), index)
     return rows
 
 

@@ -24,7 +24,7 @@ from tfa.bench.heads.second_order import second_order_card
 from tfa.bench.studies.patch_pairs import PatchPairs, known_grid
 from tfa.maps.confidence import ALTERNATIVES, compute_confidence
 from tfa.maps.database_scores import DatabaseScores
-from tfa.method.evidence.rows import EPSILON
+from tfa.method.evidence.rows import ROW_EPSILON
 from tfa.method.head import ENSEMBLE, Head
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.verification import matching
@@ -50,7 +50,7 @@ def lifted(scores: np.ndarray, images: np.ndarray, ordering: np.ndarray) -> np.n
     stands out of the row then says how far its evidence does.
     """
     row = np.array(scores, np.float64)
-    values = row.max() + (row.std() + EPSILON) * (ordering - ordering[-1])
+    values = row.max() + (row.std() + ROW_EPSILON) * (ordering - ordering[-1])
     for i in reversed(range(len(values) - 1)):  # two that are equal, or that rounding made so, keep their order
         values[i] = max(values[i], np.nextafter(values[i + 1], np.inf))
     row[images] = values

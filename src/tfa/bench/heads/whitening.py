@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.base.backend import l2
+from tfa.base.backend import l2_normalize
 
 CHANNELS_AT_ONCE = 2048  # in float64
 ROUNDING = 1e-10  # directions with a smaller share of all the energy are rounding of the rows
@@ -27,7 +27,7 @@ class Whitening:
     projection: np.ndarray | None  # D r; None where the sample has no direction to whiten
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
-        return l2(rows) if self.projection is None else l2((rows - self.mean) @ self.projection)
+        return l2_normalize(rows) if self.projection is None else l2_normalize((rows - self.mean) @ self.projection)
 
 
 def fit_whitening(rows: np.ndarray, dimensions: int) -> Whitening:

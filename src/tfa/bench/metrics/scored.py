@@ -25,7 +25,7 @@ from tfa.bench.metrics.resampling import Paired, interval, paired_difference
 from tfa.bench.provenance import mixed_revisions
 from tfa.bench.record_files import BadRecord, RecordPath, decode_facts, find_records
 from tfa.bench.records import Record, Truth, truth_of
-from tfa.encoders.fingerprint import under_todays_name
+from tfa.encoders.fingerprint import use_current_name
 from tfa.errors import BadSpec
 
 __all__ = [
@@ -286,7 +286,7 @@ def _names(path: RecordPath) -> dict[str, str]:
         values = decode_facts(path.read_bytes())
         return {
             "dataset": values["dataset"]["name"],
-            "encoder": under_todays_name(values["encoder"])["id"],
+            "encoder": use_current_name(values["encoder"])["id"],
             "head": values["head"]["name"],
         }
     except (ValueError, KeyError, TypeError):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tfa.bench.metrics.estimates import Estimate, Scored
-from tfa.report.html import Table, TableRow
+from tfa.report.html import ReportTable, TableRow
 
 
 def row_of_scores(scored: Scored, numbers: Mapping[str, Estimate]) -> TableRow:
@@ -18,11 +18,11 @@ def row_of_scores(scored: Scored, numbers: Mapping[str, Estimate]) -> TableRow:
     return TableRow(title, percent, {"protocol": protocol, "sees": scored.sees}, scored.head)
 
 
-def table_of_scores(scored: Sequence[Scored], names: Sequence[str]) -> Table:
+def table_of_scores(scored: Sequence[Scored], names: Sequence[str]) -> ReportTable:
     """Recalls and acceptance of each record, called by the names given."""
     rows = []
     for one, name in zip(scored, names, strict=True):
         accepted = {"PR area": one.acceptance.area, "R at 99 % P": one.acceptance.recall_at_99}
         recalls = {f"R@{k}": recall for k, recall in one.recalls.items()}
         rows.append(replace(row_of_scores(one, {**recalls, **accepted}), name=name))
-    return Table(rows)
+    return ReportTable(rows)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from tfa.base.files import make_folder
-from tfa.base.progress import Progress, as_progress, tracked
+from tfa.base.progress import Progress, as_progress, track_progress
 from tfa.search.reduction import fixed_rotation
 from tfa.search.ties import top_k
 
@@ -49,7 +49,7 @@ class MadeUpPlaces:
             file.truncate(max(done, 0) * whole)  # a block that was not finished
             file.seek(0, 2)
             missing = range(done, wanted)
-            for number in tracked(missing, len(missing), "making vectors", as_progress(progress), "blocks"):
+            for number in track_progress(missing, len(missing), "making vectors", as_progress(progress), "blocks"):
                 file.write(self._images(number).tobytes())
         return np.memmap(self.file, np.float32, "r", shape=(images, self.dims))
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from tfa.base import spill
+from tfa.base.spill import SPILL_PREFIX
 
 SMAPS = Path("/proc/self/smaps")
 _MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+ *(.*)")
@@ -24,7 +24,7 @@ class Mapping:
     @property
     def spilled(self) -> bool:
         """Is it an array in a temporary file of ours?"""
-        return Path(self.file).parent.name.startswith(spill.PREFIX)
+        return Path(self.file).parent.name.startswith(SPILL_PREFIX)
 
 
 def mappings(text: str | None = None) -> list[Mapping]:

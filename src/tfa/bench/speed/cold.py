@@ -21,7 +21,7 @@ from tfa.bench.speed.encoding import synthetic_photo
 from tfa.bench.speed.result_line import Line, compared
 from tfa.encoders import DEFAULT_ENCODER, load_encoder
 from tfa.encoders.fingerprint import fast_fingerprint
-from tfa.encoders.int8.kept_graph import kept_path
+from tfa.encoders.int8.graph_file import graph_path
 from tfa.encoders.protocol import Encoder
 from tfa.maps import PlaceMap
 from tfa.photos.token_cache import EncodedImages
@@ -137,7 +137,7 @@ def _asked(what: str, arithmetic: str, town: Path, photo: Path, encoder: Encoder
     verb = [sys.executable, "-c", AS_VERB, "query", str(town), str(photo), "--quiet"]
     verb += ["--fast"] if arithmetic == "fast" else []
     runs = [_run(verb) for _ in range(repeats)]
-    graph = kept_path(fast_fingerprint(encoder.model))
+    graph = graph_path(fast_fingerprint(encoder.model))
     floor = min(_run([sys.executable, "-c", VERB + FLOOR, str(graph), str(photo)])[0] for _ in range(repeats))
     steps = [_steps(town, photo, arithmetic) for _ in range(repeats)]
     best = min(steps, key=lambda one: sum(one.values()))

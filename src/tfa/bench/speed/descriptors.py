@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.base.backend import backend_for, l2
+from tfa.base.backend import backend_for, l2_normalize
 from tfa.base.config import HeadSpec
-from tfa.base.progress import SilentProgress, as_progress, tracked
-from tfa.base.threads import in_threads
+from tfa.base.progress import SilentProgress, as_progress, track_progress
+from tfa.base.threads import map_in_threads
 from tfa.base.tokens import Tokens
 from tfa.bench.speed.fit import synthetic_tokens
 from tfa.bench.speed.measure import Bars, fastest, thread_count
 from tfa.bench.speed.result_line import Bar, Line, OverFloor, cells, compared, listed
-from tfa.method.residuals import ASSIGNMENTS, describe
+from tfa.method.residuals import ASSIGNMENT_KINDS, describe_residuals
 from tfa.method.vocabulary import CONSTRUCTIONS
 
 BAR = Bar(1.5)
@@ -35,7 +35,7 @@ class DescriptorsBenchmark(OverFloor):
     disk_bytes: int  # of the six sets, which a fit keeps in a mapped temporary file
 
     def lines(self) -> list[Line]:
-        sets = len(ASSIGNMENTS) * len(CONSTRUCTIONS)
+        sets = len(ASSIGNMENT_KINDS) * len(CONSTRUCTIONS)
         what = f"{sets} descriptors of {self.images:,} images × {self.patches} × {self.channels} tokens"
         note = f"{1000 * self.seconds / self.images:.1f} ms an image"
         return [
@@ -61,18 +61,20 @@ def run_descriptors_benchmark(
     # Words as a vocabulary has them: means of patches. Which patches is all the same to the time.
     drawn = [rng.integers(0, (images, patches), (words, 8, 2)) for _ in CONSTRUCTIONS]
     everything = np.asarray(tokens.patches)
-    centers = [l2(everything[at[..., 0], at[..., 1]].mean(axis=1, dtype=np.float32)) for at in drawn]
-    describe(tokens.select(slice(0, 1)), centers, ASSIGNMENTS, temperature, backend)  # page tables warm up
+    centers = [l2_normalize(everything[at[..., 0], at[..., 1]].mean(axis=1, dtype=np.float32)) for at in drawn]
+    describe_residuals(
+        tokens.select(slice(0, 1)), centers, ASSIGNMENT_KINDS, temperature, backend
+    )  # page tables warm up
 
     def all_six() -> tuple[float, float, int]:
         products = _BareProducts(tokens, centers)
         started = time.perf_counter()
-        made = describe(tokens, centers, ASSIGNMENTS, temperature, backend, progress=products)
+        made = describe_residuals(tokens, centers, ASSIGNMENT_KINDS, temperature, backend, progress=products)
         seconds = time.perf_counter() - started - products.seconds
         kept = sum(one.descriptors.nbytes + one.mass.nbytes for one in made.values())
         return seconds, products.seconds, kept
 
-    runs = tracked(range(repeats), repeats, "descriptors", as_progress(progress))
+    runs = track_progress(range(repeats), repeats, "descriptors", as_progress(progress))
     seconds, floor, kept, peak = fastest(runs, all_six)
     return DescriptorsBenchmark(
         images=images,
@@ -96,8 +98,8 @@ class _BareProducts(SilentProgress):
 
     def __init__(self, tokens: Tokens, centers: list[np.ndarray]) -> None:
         self.words = np.concatenate(centers)
-        self.image = l2(np.asarray(tokens.patches[0], np.float32))
-        columns = len(ASSIGNMENTS) * len(self.words)
+        self.image = l2_normalize(np.asarray(tokens.patches[0], np.float32))
+        columns = len(ASSIGNMENT_KINDS) * len(self.words)
         self.weights = np.random.default_rng(0).random((len(self.image), columns), np.float32)
         self.total, self.done, self.waiting, self.seconds = len(tokens), 0, 0, 0.0
 
@@ -106,7 +108,7 @@ class _BareProducts(SilentProgress):
         if self.waiting < TURN and self.done < self.total:
             return
         started = time.perf_counter()
-        in_threads(self._multiply, range(self.waiting))
+        map_in_threads(self._multiply, range(self.waiting))
         self.seconds += time.perf_counter() - started
         self.waiting = 0
 

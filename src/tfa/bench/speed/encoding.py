@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from tfa.base.files import sha256_of_json
+from tfa.base.files import hash_json
 from tfa.base.progress import Progress, as_progress
 from tfa.bench.provenance import processor
 from tfa.bench.speed.measure import Measured, measure_in_turn, same_threads
@@ -23,7 +23,7 @@ from tfa.photos.images import resize
 from tfa.photos.token_cache import TokenCache
 
 if TYPE_CHECKING:
-    from tfa.encoders.weights import Weights
+    from tfa.encoders.weights import LoadedWeights
 
 ARCHITECTURES = ("dinov2-s14@322", "dinov2-b14@322")
 GAIN = Bar(1.8, at_least=True)
@@ -138,11 +138,11 @@ def run_encoding_benchmark(
 def _architecture(name: str, batches: Sequence[int], threads: int, repeats: int) -> list[ArchitectureSpeed]:
     from tfa.encoders.int8.encoder import FastEncoder
     from tfa.encoders.int8.graph import int8_graph
-    from tfa.encoders.vit import VitEncoder, model_of
+    from tfa.encoders.vit import VitEncoder, load_vit
 
     identity = parse_encoder(name)
     weights = random_weights(name)
-    graph = int8_graph(identity, model_of(identity, weights.tensors))
+    graph = int8_graph(identity, load_vit(identity, weights.tensors))
     plain, fast = VitEncoder(identity, weights), FastEncoder(identity, weights.sha256, graph, threads)
     size = (identity.width, identity.height)
     images = [synthetic_photo(seed, size) for seed in range(max(batches))]
@@ -212,7 +212,7 @@ class NullEncoder:
     """An encoder that takes no time: constant tokens of the default encoder's shape."""
 
     id = "null@322"
-    fingerprint = model = sha256_of_json("an encoder that takes no time")
+    fingerprint = model = hash_json("an encoder that takes no time")
     channels = 384
     global_channels: int | None = 384
     grid = (23, 23)
@@ -226,12 +226,12 @@ class NullEncoder:
         return np.ones((len(images), 529, 384), np.float16), np.ones((len(images), 384), np.float16)
 
 
-def random_weights(name: str) -> Weights:
+def random_weights(name: str) -> LoadedWeights:
     """Weights of an encoder's shapes that keep numbers in range: norms near 1, linear layers small."""
     import torch
 
     from tfa.encoders.weight_names import expected_shapes
-    from tfa.encoders.weights import Weights
+    from tfa.encoders.weights import LoadedWeights
 
     generator = torch.Generator().manual_seed(0)
     tensors = {}
@@ -240,7 +240,7 @@ def random_weights(name: str) -> Weights:
         tensors[key] = noise + 1 if "norm" in key and key.endswith("weight") else noise
         if key.endswith("lambda1"):
             tensors[key] = noise.abs() + 0.1
-    return Weights(tensors, sha256_of_json([name, "random"]))
+    return LoadedWeights(tensors, hash_json([name, "random"]))
 
 
 def synthetic_photo(seed: int, size: tuple[int, int]) -> Image.Image:

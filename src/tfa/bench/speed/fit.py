@@ -18,7 +18,7 @@ from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.method.gram import gram_matrix
 from tfa.method.head import Head
-from tfa.method.residuals import ASSIGNMENTS, describe
+from tfa.method.residuals import ASSIGNMENT_KINDS, describe_residuals
 from tfa.method.vocabulary import fit_vocabularies, sample_patches
 from tfa.pipeline import encode, fit
 
@@ -114,9 +114,9 @@ def _parts(tokens: Tokens, head: Head) -> dict[str, float]:
     patches = sample_patches(tokens, spec.max_patches)
     vocabularies = timed("k-means of three vocabularies", fit_vocabularies, patches, spec.words, backend)
     for vocabulary in vocabularies:
-        for assignment in ASSIGNMENTS:
+        for assignment in ASSIGNMENT_KINDS:
             alone = (tokens, [vocabulary.centers], [assignment], spec.temperature, backend)
-            described = np.array(timed("six descriptor passes", describe, *alone)[assignment, 0].descriptors)
+            described = np.array(timed("six descriptor passes", describe_residuals, *alone)[assignment, 0].descriptors)
             gram = timed("six Gram matrices, float64", gram_matrix, described, backend)
             timed("six eigendecompositions, float64", np.linalg.eigh, gram)
     return parts

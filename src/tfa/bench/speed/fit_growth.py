@@ -19,14 +19,14 @@ import numpy as np
 
 from tfa.base.backend import backend_for
 from tfa.base.config import HeadSpec
-from tfa.base.progress import Progress, as_progress, tracked
+from tfa.base.progress import Progress, as_progress, track_progress
 from tfa.base.spill import Spill, release
 from tfa.bench.speed.measure import measure, resident, thread_count
 from tfa.bench.speed.result_line import Bar, Line, compared
 from tfa.bench.speed.synthetic_tokens import lazy_tokens
 from tfa.errors import BadSpec
 from tfa.method.head import Head
-from tfa.method.residuals import ASSIGNMENTS, HARD, Described, describe
+from tfa.method.residuals import ASSIGNMENT_KINDS, HARD, Described, describe_residuals
 from tfa.method.vocabulary import fit_vocabularies, sample_patches
 from tfa.pipeline import decide_head, fit, fit_spectra
 
@@ -164,7 +164,7 @@ def run_fit_growth_benchmark(
     fit(lazy_tokens(WARM_UP, patches, channels)[0], HeadSpec(words=4))  # thread pools and page tables
     done = [
         fit_size(images, patches, channels, spec, floor=floor, repeats=repeats)
-        for images in tracked(sorted(sizes), len(sizes), "sizes", bar)
+        for images in track_progress(sorted(sizes), len(sizes), "sizes", bar)
     ]
     machine = f"{os.cpu_count()} cores, {platform.machine()}"
     return FitGrowthBenchmark(patches, channels, spec.words, thread_count(), tuple(done), machine)
@@ -189,7 +189,7 @@ def fit_size(
     vocabularies, words_seconds, _ = staged(words)
     centers = [vocabulary.centers for vocabulary in vocabularies]
     described, describe_seconds, _ = staged(
-        lambda: describe(tokens, centers, ASSIGNMENTS, spec.temperature, backend, spill=spill)
+        lambda: describe_residuals(tokens, centers, ASSIGNMENT_KINDS, spec.temperature, backend, spill=spill)
     )
 
     def rest() -> tuple[dict[str, Any], int]:

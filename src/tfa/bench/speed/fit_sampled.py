@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tfa.base.config import HeadSpec
-from tfa.base.progress import Progress, as_progress, tracked
+from tfa.base.progress import Progress, as_progress, track_progress
 from tfa.bench.speed.fit_growth import FitSize, exponent, fit_size
 from tfa.bench.speed.measure import thread_count
 from tfa.bench.speed.result_line import Line
@@ -105,7 +105,10 @@ def run_sampled_fit_benchmark(
     spec = HeadSpec(words=words, max_pca=max_pca, pca_sample=pca_sample, max_pseudo=max_pseudo, max_patches=MAX_PATCHES)
     fit(lazy_tokens(WARM_UP, patches, channels)[0], HeadSpec(words=4))  # thread pools and page tables
     bar = as_progress(progress)
-    done = [fit_size(count, patches, channels, spec, floor=False) for count in tracked(sizes, len(sizes), "sizes", bar)]
+    done = [
+        fit_size(count, patches, channels, spec, floor=False)
+        for count in track_progress(sizes, len(sizes), "sizes", bar)
+    ]
     return SampledFitBenchmark(
         patches=patches,
         channels=channels,

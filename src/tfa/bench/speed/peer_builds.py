@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import l2
+from tfa.base.backend import l2_normalize
 
 SEED = 0
 FAISS_ITERATIONS = 25  # faiss's own default; its k-means does not stop early
@@ -108,4 +108,4 @@ def faiss_search(faiss: Any, descriptors: np.ndarray, k: int) -> Callable[[np.nd
 def sklearn_whitened(decomposition: Any, descriptors: np.ndarray) -> np.ndarray:
     """Whitened unit rows `b r` of descriptors `b D`, all directions the rows can span kept."""
     pca = decomposition.PCA(n_components=min(len(descriptors) - 1, descriptors.shape[1]), whiten=True)
-    return l2(pca.fit_transform(descriptors))
+    return l2_normalize(pca.fit_transform(descriptors))

@@ -20,8 +20,8 @@ from tfa.bench.speed.synthetic_maps import arrays_read, numbers_read, synthetic_
 from tfa.maps.stored_head import INTEGERS
 from tfa.method.carriers import PAPER_CARRIERS
 from tfa.method.described_queries import DescribedQueries
-from tfa.method.query_sides import residual
-from tfa.method.residuals import describe
+from tfa.method.query_sides import as_residual_side
+from tfa.method.residuals import describe_residuals
 from tfa.method.scorer import Scorer
 from tfa.search.bounded import BoundedEngine
 from tfa.search.ties import top_k
@@ -131,11 +131,11 @@ def _timed(images: int, carrier: str, words: int, tokens: Tokens, repeats: int) 
     scorer, one = head.scorer, tokens.select([0])
     known = DescribedQueries(one)
     scorer.prepare()
-    arrays = [*arrays_read(head), np.asarray(tokens.patches[0]), residual(scorer.sides[0]).centers]
-    side, backend = residual(scorer.sides[0]), backend_for("cpu")
+    arrays = [*arrays_read(head), np.asarray(tokens.patches[0]), as_residual_side(scorer.sides[0]).centers]
+    side, backend = as_residual_side(scorer.sides[0]), backend_for("cpu")
 
     def descriptor() -> None:
-        describe(one, [side.centers], [side.assignment], side.temperature, backend)
+        describe_residuals(one, [side.centers], [side.assignment], side.temperature, backend)
 
     with ThreadPoolExecutor(thread_count()) as pool:
         calls = {

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.backend import backend_for, l2
+from tfa.base.backend import backend_for, l2_normalize
 from tfa.base.config import HeadSpec
-from tfa.base.progress import Progress, as_progress, tracked
+from tfa.base.progress import Progress, as_progress, track_progress
 from tfa.base.spill import Spill, release
 from tfa.bench.speed.measure import measure, resident, thread_count
 from tfa.bench.speed.result_line import Bar, Line
@@ -27,8 +27,8 @@ from tfa.errors import BadSpec
 from tfa.method.branch import DatabaseSplit
 from tfa.method.carriers import TEMPERED, KernelTerm, carrier_terms
 from tfa.method.scorer import Scorer
-from tfa.method.second_order import DIRECTIONS, descriptor_width
-from tfa.method.second_order_head import spread_of
+from tfa.method.second_order import DIRECTION_COUNT, descriptor_width
+from tfa.method.second_order_head import measure_spread
 from tfa.method.second_order_space import SecondOrderSpace, fit_space
 from tfa.verification.judged_head import limit_pseudo_queries
 
@@ -106,7 +106,7 @@ def made_descriptors(images: int, width: int, spill: Spill) -> np.ndarray:
     rows = spill.empty((images, width), np.float32)
     for start in range(0, images, BLOCK):
         stop = min(start + BLOCK, images)
-        rows[start:stop] = l2(mean + scales * rng.standard_normal((stop - start, width), np.float32))
+        rows[start:stop] = l2_normalize(mean + scales * rng.standard_normal((stop - start, width), np.float32))
         release(rows)
     return rows
 
@@ -117,7 +117,7 @@ def head_of(descriptors: np.ndarray, directions: np.ndarray) -> tuple[SecondOrde
     split = DatabaseSplit.of(len(descriptors), limit_pseudo_queries(spec))
     space = fit_space(descriptors, directions, split, spec.max_rank, backend_for("cpu"), spill)
     original, partial, tempered = (
-        spread_of(space.pseudo_scores([KernelTerm(1.0, gamma)]), space) for gamma in (None, 0.5, TEMPERED)
+        measure_spread(space.pseudo_scores([KernelTerm(1.0, gamma)]), space) for gamma in (None, 0.5, TEMPERED)
     )
     kernel = carrier_terms(CARRIER, spreads=(original, partial, tempered))
     return space, space.scorer(kernel, "float32", spill)
@@ -126,7 +126,7 @@ def head_of(descriptors: np.ndarray, directions: np.ndarray) -> tuple[SecondOrde
 def run_second_order_growth(
     *,
     sizes: Sequence[int] = (5000, 20_000, 50_000),
-    directions: int = DIRECTIONS,
+    directions: int = DIRECTION_COUNT,
     progress: bool | Progress | None = None,
 ) -> SecondOrderGrowth:
     """Time one construction at each size; making its descriptors is not counted."""
@@ -135,7 +135,7 @@ def run_second_order_growth(
     onto, width = np.eye(directions), descriptor_width(directions)
     head_of(made_descriptors(WARM_UP, width, Spill()), onto)  # thread pools and page tables
     done = []
-    for images in tracked(sorted(sizes), len(sizes), "sizes", as_progress(progress)):
+    for images in track_progress(sorted(sizes), len(sizes), "sizes", as_progress(progress)):
         rows = made_descriptors(images, width, Spill())
         measured = measure(lambda rows=rows: len(head_of(rows, onto)[0].side.eigenvalues))  # type: ignore[misc]
         form = "dual" if images <= width else "covariance"

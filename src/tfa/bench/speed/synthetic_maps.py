@@ -11,10 +11,10 @@ from tfa.method import second_order_space
 from tfa.method.carriers import MEAN, PAPER_CARRIERS, carrier_terms
 from tfa.method.controllers.decisions import SpectralStrengths
 from tfa.method.evidence.support import Mask
-from tfa.method.query_sides import ResidualSide, SecondOrderSide, residual
+from tfa.method.query_sides import ResidualSide, SecondOrderSide, as_residual_side
 from tfa.method.scorer import Scorer, ScoreTerm
-from tfa.method.second_order import DIRECTIONS, descriptor_width
-from tfa.method.second_order_space import MAX_PSEUDO, rows_of
+from tfa.method.second_order import DIRECTION_COUNT, descriptor_width
+from tfa.method.second_order_space import MAX_PSEUDO, normalize_rows
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import Gallery, OwnRows
 from tfa.search.quantised_rows import SEVEN_TOP, TOP, QuantisedRows
@@ -72,7 +72,7 @@ def _levels(rng: np.random.Generator, shape: tuple[int, int], top: int) -> np.nd
 
 def synthetic_spaces(images: int, channels: int = 384, storage: str = INTEGERS) -> StoredSpaces:
     """A second-order space of one construction, with `images` random rows."""
-    rng, directions = np.random.default_rng(0), min(DIRECTIONS, channels)
+    rng, directions = np.random.default_rng(0), min(DIRECTION_COUNT, channels)
     width = descriptor_width(directions)
     rank = min(images - 1, second_order_space.MAX_RANK, width)
     onto = np.linalg.qr(rng.standard_normal((channels, directions)))[0].T.astype(np.float32)
@@ -90,15 +90,15 @@ def second_order_head(spaces: StoredSpaces, carrier: str = "tempered") -> Stored
     [(halves, lengths)] = space.chunks()
     for term in carrier_terms(carrier, STRENGTHS["c"], STRENGTHS["beta"], (0.1, 0.1, 0.1)):
         for gamma in (None, MEAN) if term.gamma is None else (term.gamma,):
-            rows = Gallery.of(rows_of(halves, lengths, space.side.eigenvalues, gamma))
+            rows = Gallery.of(normalize_rows(halves, lengths, space.side.eigenvalues, gamma))
             parts.append(ScoreTerm(term.weight, 0, gamma, rows))
     return StoredHead(Scorer((space.side,), tuple(parts), np.zeros(len(spaces))), spaces.storage)
 
 
 def rows_read(head: StoredHead) -> list[OwnRows]:
     """The rows that one question is multiplied with, each once."""
-    sides = [rows for side in map(residual, head.scorer.sides) for rows in (side.anchors, side.directions)]
-    vectors = [side.geometry.vectors for side in map(residual, head.scorer.sides) if side.geometry is not None]
+    sides = [rows for side in map(as_residual_side, head.scorer.sides) for rows in (side.anchors, side.directions)]
+    vectors = [side.geometry.vectors for side in map(as_residual_side, head.scorer.sides) if side.geometry is not None]
     every = (*sides, *vectors, *(chunk for part in head.scorer.terms for chunk in part.gallery.chunks))
     own = [rows.base if isinstance(rows, ScaledRows) else rows for rows in every if rows is not None]
     return list({id(rows): rows for rows in own if rows.shape[1]}.values())

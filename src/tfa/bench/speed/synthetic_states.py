@@ -12,7 +12,7 @@ from tfa.maps.records import ImageRecord
 from tfa.maps.state import DATABASE, MapState, NamedHead
 from tfa.maps.stored_head import StoredHead
 from tfa.maps.stored_space import StoredSpaces
-from tfa.method.query_sides import residual
+from tfa.method.query_sides import as_residual_side
 
 WORDS = 64  # of the residual heads that compete with a second-order one
 THREE = [0.1] * 3  # a number of each construction
@@ -83,5 +83,5 @@ def synthetic_state(
     if spaces is not None:
         words = np.random.default_rng(0).standard_normal((1, WORDS, head.scorer.sides[0].channels), np.float32)
         return MapState(facts, {}, (named,), records, words, kind, spaces, next_id=images)
-    words = np.stack([residual(head.scorer.sides[0]).centers] * 3)
+    words = np.stack([as_residual_side(head.scorer.sides[0]).centers] * 3)
     return MapState(facts, {}, (named,), records, words, next_id=images)

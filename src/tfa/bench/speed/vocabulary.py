@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.base.backend import backend_for, l2
+from tfa.base.backend import backend_for, l2_normalize
 from tfa.base.progress import Progress, as_progress
 from tfa.bench.speed.measure import Bars, fastest, thread_count
 from tfa.bench.speed.result_line import Bar, Line, OverFloor, cells, compared, format_bytes, listed
-from tfa.method.kmeans import ROWS, TURN, Lloyd, Threads
-from tfa.method.vocabulary import CONSTRUCTIONS, MAX_ITERATIONS
+from tfa.method.kmeans import BLOCKS_A_TURN, ROWS, Lloyd, ProductThreads
+from tfa.method.vocabulary import CONSTRUCTIONS, MAX_KMEANS_ITERATIONS
 
 BAR = Bar(1.3)
 THINGS = 400
@@ -71,11 +71,11 @@ def _in_turn(sample: np.ndarray, words: int, progress: Progress) -> tuple[float,
 
     An iteration and its bare product follow each other: a machine that others use slows both alike.
     """
-    with Threads() as threads, progress.task("vocabularies", MAX_ITERATIONS, "iterations") as task:
+    with ProductThreads() as threads, progress.task("vocabularies", MAX_KMEANS_ITERATIONS, "iterations") as task:
         started = time.perf_counter()
         lloyd = Lloyd(sample, words, CONSTRUCTIONS, backend_for("cpu"), threads)
         seconds, floor, moving = time.perf_counter() - started, 0.0, True
-        for _ in range(MAX_ITERATIONS):
+        for _ in range(MAX_KMEANS_ITERATIONS):
             if not moving:
                 break
             centers = np.concatenate(lloyd.centers[lloyd.active]).astype(sample.dtype)
@@ -98,17 +98,17 @@ def synthetic_patches(patches: int, channels: int) -> np.ndarray:
     for low in range(0, patches, ROWS):
         block = made[low : low + ROWS]
         noise = rng.standard_normal(block.shape, np.float32) * spread
-        block[...] = l2(things[rng.integers(0, THINGS, len(block))] + noise)
+        block[...] = l2_normalize(things[rng.integers(0, THINGS, len(block))] + noise)
     return made
 
 
-def _product(sample: np.ndarray, words: np.ndarray, threads: Threads) -> None:
+def _product(sample: np.ndarray, words: np.ndarray, threads: ProductThreads) -> None:
     """Every patch with every word of the constructions that still move, block by block as an assignment has it."""
 
     def multiply(start: int) -> None:
         product = np.empty((ROWS, len(words)), sample.dtype)
-        for low in range(start, min(start + ROWS * TURN, len(sample)), ROWS):
+        for low in range(start, min(start + ROWS * BLOCKS_A_TURN, len(sample)), ROWS):
             block = sample[low : low + ROWS]
             np.matmul(block, words.T, out=product[: len(block)])
 
-    threads.each(multiply, range(0, len(sample), ROWS * TURN))
+    threads.each(multiply, range(0, len(sample), ROWS * BLOCKS_A_TURN))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from tfa.base.progress import Progress, as_progress, tracked
+from tfa.base.progress import Progress, as_progress, track_progress
 from tfa.base.spill import Spill
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.heads.own_heads import patch_pairs
@@ -153,7 +153,7 @@ def _table(
     progress: Progress,
 ) -> JudgeTable:
     chosen, evidence = decided
-    heads = tracked(competition.heads.items(), len(competition.heads), "evaluating", progress, "heads")
+    heads = track_progress(competition.heads.items(), len(competition.heads), "evaluating", progress, "heads")
     recall = {name: _recall(scorer(head), bench, evaluated) for name, head in heads}
     found = [
         JudgedCandidate(name, one.value, one.error, one.difference, one.difference_error, recall[name])

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tfa.base.files import cache_folder, sha256_of_file, sha256_of_json, write_json
+from tfa.base.files import cache_folder, hash_file, hash_json, write_json
 from tfa.base.progress import Progress, as_progress
 from tfa.base.reading import read_json
 from tfa.base.threads import ONE_THREAD_PRODUCTS
@@ -33,7 +33,7 @@ from tfa.bench.studies.patch_pairs import known_grid
 from tfa.bench.studies.verification import StudiedQueries
 from tfa.bench.studies.verification_variants import FEW, NOTHING
 from tfa.errors import BadSpec
-from tfa.method.evidence.rows import standardised
+from tfa.method.evidence.rows import standardize_ranked
 from tfa.photos.cache_room import mark_used
 from tfa.search.ties import top_k
 from tfa.verification.patch_store import CompactTokens, PhotoPairs
@@ -155,7 +155,7 @@ def best_of(scores: np.ndarray, candidates: np.ndarray, evidence: np.ndarray, in
     """
     if scores.max() == scores.min():
         return dict.fromkeys(TITLES, -1)
-    z = standardised(scores[None], candidates[None])[0]
+    z = standardize_ranked(scores[None], candidates[None])[0]
     orders = {NOTHING: z, OURS: combine_scores(z, evidence), OURS_ALONE: evidence, LEARNED: inliers}
     return {way: int(candidates[order.argmax()]) for way, order in orders.items()}  # of equals the head's first
 
@@ -181,7 +181,7 @@ class _BothWays:
         tokens = bench.queries.tokens
         store = CompactTokens.fit(bench.database.tokens)
         self.pairs = PhotoPairs(store, tokens, known_grid(tokens), np.arange(len(store)))
-        self.digest = lru_cache(maxsize=None)(sha256_of_file)
+        self.digest = lru_cache(maxsize=None)(hash_file)
         self._described: dict[str, Any] = {}  # by content
 
     def of(self, query: int, candidates: np.ndarray) -> tuple[Compared, Found]:
@@ -216,7 +216,7 @@ class _BothWays:
 
 
 def _kept_in(matcher: Matcher, query: str, images: Iterable[str]) -> Path:
-    key = sha256_of_json([matcher.fingerprint, query, list(images)])
+    key = hash_json([matcher.fingerprint, query, list(images)])
     return cache_folder() / "matches" / matcher.name / f"{key}.json"
 
 

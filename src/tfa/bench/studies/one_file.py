@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.progress import Progress, as_progress, tracked
+from tfa.base.progress import Progress, as_progress, track_progress
 from tfa.bench.datasets.load import Dataset
 from tfa.bench.metrics.measures import recall_at
-from tfa.encoders.int8.encoder import onnxruntime
+from tfa.encoders.int8.encoder import import_onnxruntime
 from tfa.encoders.vit import VitEncoder
 from tfa.exports.hloc_features import query_vectors
 from tfa.exports.onnx_place import place_model
 from tfa.exports.unit_vectors import UnitVectors, fit_unit_vectors
-from tfa.exports.vectors import CompiledMap, compiled_map
+from tfa.exports.vectors import CompiledMap, compile_map
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
@@ -85,7 +85,7 @@ def study_file(
     progress: bool | Progress | None = None,
 ) -> FileStudy:
     """`place_map` is of the database, its images in that order."""
-    bars, encoder, compiled = as_progress(progress), place_map.encoder, compiled_map(place_map)
+    bars, encoder, compiled = as_progress(progress), place_map.encoder, compile_map(place_map)
     whole = fit_unit_vectors(compiled)
     runs = _Runs(place_map, compiled, fast, place_map.options.threads)
     graph, size = runs.written(whole)
@@ -93,7 +93,7 @@ def study_file(
     vectors = np.concatenate(
         [
             runs.vector(graph, photo)
-            for photo in tracked(asked.photos, len(asked.photos), f"{dataset.card.name}, {kind}", bars, "photos")
+            for photo in track_progress(asked.photos, len(asked.photos), f"{dataset.card.name}, {kind}", bars, "photos")
         ]
     )
     first = (cache or TokenCache()).encode(asked.photos[:CHECKED], encoder, progress=bars).tokens
@@ -124,7 +124,7 @@ class _Runs:
 
     def written(self, form: UnitVectors) -> tuple[Any, float]:
         """A session, and the size of its file in megabytes."""
-        runtime = onnxruntime()
+        runtime = import_onnxruntime()
         model = place_model(self.place_map, self.compiled, form, fast=self.fast)
         options = runtime.SessionOptions()
         options.intra_op_num_threads = self.threads or 0  # 0: as many as there are cores

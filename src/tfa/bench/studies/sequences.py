@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.config import AUTO
-from tfa.base.progress import Progress, as_progress, tracked
+from tfa.base.progress import Progress, as_progress, track_progress
 from tfa.base.tokens import Tokens
 from tfa.bench.run import Bench
 from tfa.bench.studies.patch_pairs import PatchPairs
@@ -107,7 +107,7 @@ def study_drive(
     compared = tuple((len(one), pairs.of(one)) for one in sets)
     drives, changes = [], []
     first: Pool | None = None
-    for s in tracked(CONSTRUCTIONS, len(CONSTRUCTIONS), f"{truth.name}: replaying", bars, "constructions"):
+    for s in track_progress(CONSTRUCTIONS, len(CONSTRUCTIONS), f"{truth.name}: replaying", bars, "constructions"):
         scorer = head.scorer(s)
         pool = Pool(scorer, [photo for one in sets for photo in describe_photos(scorer, one)], compared)
         first = first or pool

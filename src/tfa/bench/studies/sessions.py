@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.config import EncoderOptions
-from tfa.base.progress import Progress, as_progress, tracked
+from tfa.base.progress import Progress, as_progress, track_progress
 from tfa.base.tokens import Tokens
 from tfa.bench.datasets.load import Dataset
 from tfa.bench.metrics.resampling import interval
@@ -120,7 +120,7 @@ def _asked(
     place_map: PlaceMap, tokens: Tokens, rights: Sequence[set[int]], frame: Mapping[str, int], what: str, bars: Progress
 ) -> Recalled:
     right, sure = np.zeros(len(rights), bool), np.zeros(len(rights), bool)
-    for start in tracked(range(0, len(rights), AT_ONCE), -(-len(rights) // AT_ONCE), what, bars, "blocks"):
+    for start in track_progress(range(0, len(rights), AT_ONCE), -(-len(rights) // AT_ONCE), what, bars, "blocks"):
         block = tokens.select(slice(start, start + AT_ONCE))
         for at, hits in enumerate(place_map.query_tokens(block, 1), start):
             if hits:

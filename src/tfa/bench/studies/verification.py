@@ -24,7 +24,7 @@ from tfa.bench.studies.match_geometries import Measure, Pair
 from tfa.bench.studies.patch_pairs import known_grid
 from tfa.bench.studies.verification_variants import BUILT, DEFAULT, FULL, VARIANTS, Kept, Variant
 from tfa.errors import BadSpec
-from tfa.method.evidence.rows import standardised
+from tfa.method.evidence.rows import standardize_ranked
 from tfa.method.vocabulary import sample_patches
 from tfa.search.ties import top_k
 from tfa.verification.admission import space_evenly
@@ -159,7 +159,7 @@ def answers(
     if scores.max() == scores.min():
         return dict.fromkeys(variants, Answer(-1, 0))
     ranked, _ = top_k(scores[None], max(count_candidates(variant.candidates) for variant in variants.values()))
-    standing = standardised(scores[None], ranked)[0]
+    standing = standardize_ranked(scores[None], ranked)[0]
     chosen = {name: ranked[0, : count_candidates(variant.candidates)] for name, variant in variants.items()}
     fixed = {name: images for name, images in chosen.items() if variants[name].candidates != AUTO}
     known = _measured(fixed, pair, variants)

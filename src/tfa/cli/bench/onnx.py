@@ -55,12 +55,12 @@ def onnx(
     """
     from tfa.base.progress import as_progress
     from tfa.bench.studies.one_file import chosen_queries, page, study_file
-    from tfa.encoders.int8.encoder import onnxruntime
+    from tfa.encoders.int8.encoder import import_onnxruntime
     from tfa.maps import PlaceMap
 
     if encoding.fast:
         raise BadSpec("tfa bench onnx measures files with and without --fast; leave it out")
-    onnxruntime()  # before anything is encoded
+    import_onnxruntime()  # before anything is encoded
     spec = MapSpec(head=head, storage="float32", verify=False)
     loaded = load_all(dataset, out=out)
     bars = as_progress(wants_progress(quiet))

@@ -17,7 +17,7 @@ import numpy as np
 from tfa.encoders.dino import DinoEncoder
 from tfa.encoders.encoder_name import EncoderId
 from tfa.encoders.fingerprint import fast_fingerprint
-from tfa.encoders.int8.kept_graph import PIXELS
+from tfa.encoders.int8.graph_file import PIXELS
 from tfa.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class FastEncoder(DinoEncoder):
         return ThreadPoolExecutor(self._threads, thread_name_prefix="tfa-encode")
 
     def _new_session(self, threads: int) -> Any:
-        runtime = onnxruntime()
+        runtime = import_onnxruntime()
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
@@ -65,7 +65,7 @@ class FastEncoder(DinoEncoder):
         return runtime.InferenceSession(self.graph, options, providers=["CPUExecutionProvider"])
 
 
-def onnxruntime() -> Any:
+def import_onnxruntime() -> Any:
     """The package that runs the graph; an error if it is not installed."""
     try:
         return importlib.import_module("onnxruntime")

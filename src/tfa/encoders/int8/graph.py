@@ -7,19 +7,21 @@ the block that is read only what is read is computed.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from tfa.base.onnx_graph import CONTRIBUTED, Graph
 from tfa.encoders.encoder_name import EncoderId
-from tfa.encoders.int8.kept_graph import PIXELS
-from tfa.encoders.int8.quantise import balance, quantised
+from tfa.encoders.int8.graph_file import PIXELS
+from tfa.encoders.int8.quantise import balance, quantize_weights
 from tfa.encoders.weight_names import block_name
 
+if TYPE_CHECKING:
+    import torch
+
 _SMALLEST = np.array(1e-6, np.float32)  # of a token's largest activation: a token of zeros must not be divided by zero
-OPSET = 20  # the first with Gelu in it
+ENCODER_OPSET = 20  # the first with Gelu in it
 
 Affine = tuple[np.ndarray, np.ndarray]  # weights `out in` and bias `out`
 
@@ -29,7 +31,7 @@ def int8_graph(identity: EncoderId, model: Any, *, integers: bool = True) -> byt
 
     Without `integers` every product is float32: the same graph, to be compared with torch.
     """
-    out = Graph(OPSET)
+    out = Graph(ENCODER_OPSET)
     pixels = out.input(PIXELS, [1, 3, identity.height, identity.width])
     tokens = VitNodes(out, identity, model, integers=integers).tokens(pixels)
     patches = identity.grid[0] * identity.grid[1]
@@ -47,6 +49,8 @@ class VitNodes:
         self._identity, self._card, self._integers = identity, identity.card, integers
         self._model, self._out = model, out
         self._weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+        import torch  # reading a graph that was made before does without
+
         black = torch.zeros(1, 3, identity.height, identity.width)
         with torch.inference_mode():
             # Of a black picture the embedding is all that does not depend on pixels: CLS, registers, positions, bias.
@@ -55,7 +59,7 @@ class VitNodes:
             self._rotary = _rotary(model.rope_embeddings(black), self._card.prefix) if turning else None
 
     def tokens(self, pixels: str) -> str:
-        """Of normalised pixels `b 3 h w`: `b prefix+n d`, up to the layer that is read."""
+        """Add the tokens `b prefix+n d` of normalized pixels `b 3 h w`, up to the layer that is read."""
         x, identity = self._embedding(pixels), self._identity
         for layer in range(identity.layer):
             x = self._block(block_name(self._card, layer), x)
@@ -159,10 +163,10 @@ class VitNodes:
         if not self._integers:
             return out.add("Add", out.add("MatMul", x, out.constant(weight.T)), out.constant(bias))
         if not by_token:
-            return self._product(x, *quantised(weight), bias)
+            return self._product(x, *quantize_weights(weight), bias)
         largest = out.add("ReduceMax", out.add("Abs", x), out.constant(np.array([2])), keepdims=1)
         largest = out.add("Max", largest, out.constant(_SMALLEST))
-        y = self._product(out.add("Div", x, largest), *quantised(weight))
+        y = self._product(out.add("Div", x, largest), *quantize_weights(weight))
         return out.add("Add", out.add("Mul", y, largest), out.constant(bias))
 
     def _product(self, x: str, weight: np.ndarray, scales: np.ndarray, bias: np.ndarray | None = None) -> str:

@@ -20,7 +20,7 @@ _SHARE = 0.7
 _DEVIATIONS = 3.0  # of a normed channel, up to which it is usually found
 
 
-def quantised(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def quantize_weights(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """int8 `out in` and float32 scales `out`, as fine as the sums of neighbours allow."""
     pairs = np.add.reduceat(np.abs(weight), np.arange(0, weight.shape[1], 2), axis=1)
     # Rounding adds at most a half to each of two neighbours: hence one less than what is allowed.

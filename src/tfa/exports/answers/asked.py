@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from tfa.base.printable import printable
+from tfa.base.printable import make_printable
 from tfa.maps import Answer
-from tfa.photos.given import Photo
-from tfa.photos.metadata import time_of_photo
+from tfa.photos.metadata import read_photo_time
+from tfa.photos.photo_source import Photo
 from tfa.photos.positions import Position
 from tfa.photos.utm import to_degrees
 
@@ -34,7 +34,7 @@ class Asked:
 
 def called(answer: Answer) -> str:
     """What the photo is called: a frame of a recording has another name than the file it was read from."""
-    return printable(answer.name)  # what is no valid text would make a file none
+    return make_printable(answer.name)  # what is no valid text would make a file none
 
 
 def times_of(answers: Sequence[Answer]) -> list[int | None]:
@@ -46,7 +46,7 @@ def _time_of(answer: Answer) -> int | None:
     known = answer.time_ns
     if known is not None or answer.error is not None or not os.path.isfile(answer.query):
         return known
-    taken = time_of_photo(Path(answer.query))
+    taken = read_photo_time(Path(answer.query))
     # A float holds microseconds of such times, and no more.
     return None if taken is None else round(taken.utc * 1_000_000) * 1000
 

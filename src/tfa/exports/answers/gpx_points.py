@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from tfa.base.files import write_text
-from tfa.base.printable import printable
+from tfa.base.printable import make_printable
 from tfa.exports.answers.asked import Asked, called, degrees_of, iso_time
 from tfa.exports.answers.record import sure_place
 from tfa.maps import Answer
@@ -30,7 +30,7 @@ def write_gpx(path: Path, answers: Sequence[Answer], asked: Asked) -> int:
     for answer, place, position, time in found:
         point = _point(root, "wpt", answer, position, time)
         SubElement(point, "name").text = called(answer)
-        best = printable(answer.hits[0].image)
+        best = make_printable(answer.hits[0].image)
         SubElement(point, "desc").text = f"confidence {answer.confidence:.2f}, ± {place.radius:.0f} m, as in {best}"
     timed = [one for one in found if iso_time(one[-1]) is not None]
     if len(timed) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tfa.base.printable import printable
+from tfa.base.printable import make_printable
 from tfa.exports.answers.asked import called, iso_time
 from tfa.maps import Answer
 from tfa.maps.records import Place
@@ -32,10 +32,10 @@ def record_of(answer: Answer, time_ns: int | None, degrees: Mapping[Position, Po
         "verified": answer.verified,
         "lost": getattr(answer, "lost", None),
         "place_missing": answer.place_missing,
-        "error": None if answer.error is None else printable(answer.error),
+        "error": None if answer.error is None else make_printable(answer.error),
     }
     if best is not None:
-        known |= {"image": printable(best.image), "score": best.score, "matches": best.matches}
+        known |= {"image": make_printable(best.image), "score": best.score, "matches": best.matches}
         known |= {f"image_{name}": value for name, value in _numbers(best.position, degrees).items()}
     if place is not None:
         known |= {"radius": place.radius, **_numbers(place.position, degrees)}

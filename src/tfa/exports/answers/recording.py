@@ -15,17 +15,17 @@ from tfa.exports.answers.record import sure_place
 from tfa.exports.answers.ros_messages import Messages, diagnostic_values, needs_extra
 from tfa.maps import Answer
 from tfa.maps.expected_recall import estimate_answer_recall
-from tfa.photos.as_files import photo_file
-from tfa.photos.given import Photo
+from tfa.photos.as_files import read_photo_file
 from tfa.photos.images import as_rgb
+from tfa.photos.photo_source import Photo
 from tfa.version import __version__
 
-IMAGE, MATCHES, POSE, FIX = "/tfa/image/compressed", "/tfa/matches", "/tfa/pose", "/tfa/fix"
+IMAGE, MATCHES_TOPIC, POSE, FIX = "/tfa/image/compressed", "/tfa/matches", "/tfa/pose", "/tfa/fix"
 DIAGNOSTICS = "/tfa/diagnostics"
 # Type names as rosbags has them; in the file they are pkg/msg/Name too.
 TOPICS = {
     IMAGE: "sensor_msgs/msg/CompressedImage",
-    MATCHES: "tfa_msgs/msg/Matches",
+    MATCHES_TOPIC: "tfa_msgs/msg/Matches",
     POSE: "geometry_msgs/msg/PoseWithCovarianceStamped",
     FIX: "sensor_msgs/msg/NavSatFix",
     DIAGNOSTICS: "diagnostic_msgs/msg/DiagnosticArray",
@@ -76,7 +76,7 @@ def _messages(messages: Messages, answers: Sequence[Answer], asked: Asked) -> It
     for answer, photo, time, own in zip(answers, _photos(answers, asked), spaced(known), known, strict=True):
         if photo is not None and answer.error is None:
             yield time, IMAGE, messages.image(time, *_compressed(photo))
-        yield time, MATCHES, messages.matches(time, answer, degrees, asked.map_name, asked.calibration)
+        yield time, MATCHES_TOPIC, messages.matches(time, answer, degrees, asked.map_name, asked.calibration)
         place = sure_place(answer)
         if place is not None:
             best, on_globe = answer.hits[0].position, degrees.get(place.position)
@@ -99,7 +99,7 @@ def _photos(answers: Sequence[Answer], asked: Asked) -> Iterable[Photo | None]:
 
 def _compressed(photo: Photo) -> tuple[str, bytes]:
     """Format and content: the file itself if it is JPEG or PNG, else the picture as JPEG."""
-    content = photo_file(photo)[1]
+    content = read_photo_file(photo)[1]
     for kind, start in STARTS.items():
         if content.startswith(start):
             return kind, content

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.printable import printable
+from tfa.base.printable import make_printable
 from tfa.errors import MissingExtra
 from tfa.exports.answers.asked import SECOND, called
 from tfa.maps import Answer, Hit
@@ -82,7 +82,7 @@ class Messages:
         own = [self._match(hit, degrees) for hit in answer.hits]
         return self._new(
             "tfa_msgs", "Matches", header=self._header(time, "camera"), query=called(answer),
-            map_name=printable(map_name), calibration=printable(calibration), matches=own,
+            map_name=make_printable(map_name), calibration=make_printable(calibration), matches=own,
         )  # fmt: skip
 
     def pose(self, time: int, place: Place, best: Position | None) -> Any:
@@ -117,7 +117,7 @@ class Messages:
         pairs = [self._new("diagnostic_msgs", "KeyValue", key=key, value=value) for key, value in values.items()]
         status = self._new(
             "diagnostic_msgs", "DiagnosticStatus", level=level, name="tfa: place", message=said,
-            hardware_id=printable(hardware), values=pairs,
+            hardware_id=make_printable(hardware), values=pairs,
         )  # fmt: skip
         return self._new("diagnostic_msgs", "DiagnosticArray", header=self._header(time, ""), status=[status])
 
@@ -127,8 +127,8 @@ class Messages:
         names = {"latitude": "lat", "longitude": "lon", "altitude": "alt", "x": "x", "y": "y", "heading": "heading"}
         numbers = {name: _number(known.get(short)) for name, short in names.items()}
         return self._new(
-            "tfa_msgs", "Match", image=printable(hit.image), score=float(hit.score), confidence=float(hit.confidence),
-            sure=hit.sure, has_position=own is not None, **numbers,
+            "tfa_msgs", "Match", image=make_printable(hit.image), score=float(hit.score),
+            confidence=float(hit.confidence), sure=hit.sure, has_position=own is not None, **numbers,
         )  # fmt: skip
 
     def _header(self, time: int, frame: str) -> Any:
@@ -146,7 +146,7 @@ def _number(value: float | None) -> float:
 
 def _level(answer: Answer) -> tuple[int, str]:
     if answer.error is not None:
-        return ERROR, printable(answer.error)
+        return ERROR, make_printable(answer.error)
     if answer.sure and answer.hits:
         return OK, "sure"
     return WARN, "not sure" if answer.hits else "no place"

@@ -36,9 +36,9 @@ from tfa.maps.records import CalibrationReport, EditReport, ImageRecord
 from tfa.maps.state import DATABASE
 from tfa.maps.state_changes import make_records
 from tfa.maps.verification import QueryParams, resolve_candidates
-from tfa.photos.as_files import Photos
-from tfa.photos.find_positions import Positions, find_positions
-from tfa.photos.images import find_images, nameable
+from tfa.photos.as_files import PhotosLike
+from tfa.photos.find_positions import PositionsLike, find_positions
+from tfa.photos.images import find_images, split_nameable
 from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages
 from tfa.search.stores import parsed, public
@@ -78,7 +78,7 @@ class EngineMap(AskableEngineMap):
         self,
         photos: Any,
         *,
-        positions: Positions = None,
+        positions: PositionsLike = None,
         session: str | None = None,
         skip_bad: bool | None = None,
         progress: bool | Progress | None = None,
@@ -90,7 +90,7 @@ class EngineMap(AskableEngineMap):
         """
         skip_bad = self.options.skip_bad if skip_bad is None else skip_bad
         paths = drop_repeated_files(find_images(photos))
-        fresh, unnamed = nameable(paths, skip_bad=skip_bad)
+        fresh, unnamed = split_nameable(paths, skip_bad=skip_bad)
         places, more = find_positions(fresh, None, positions)
         encoded = self.encode_photos(fresh, skip_bad, progress)
         encoded = replace(encoded, skipped=[*unnamed, *encoded.skipped])
@@ -149,7 +149,7 @@ class EngineMap(AskableEngineMap):
 
     def calibrate(
         self,
-        photos: Photos,
+        photos: PhotosLike,
         name: str = "target",
         *,
         budget: int = CalibrationSpec.budget,

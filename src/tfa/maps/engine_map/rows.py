@@ -15,9 +15,9 @@ import numpy as np
 
 from tfa.errors import BadMap
 from tfa.maps.stored_space import StoredSpaces
-from tfa.method.score_calibration import bias_of_rows
+from tfa.method.score_calibration import compute_row_bias
 from tfa.method.scorer import Scorer
-from tfa.method.second_order_space import rows_of
+from tfa.method.second_order_space import normalize_rows
 from tfa.search.engine import direct_sum
 from tfa.search.gallery import Gallery
 from tfa.search.quantised_rows import QuantisedRows, rounded
@@ -80,11 +80,13 @@ class SpaceRows:
     def scorer(self, head: Scorer) -> Scorer:
         """A second-order head over these images instead of its own, with their biases."""
         galleries = [
-            rows_of(self.halves[term.side], self.lengths[term.side], head.sides[term.side].eigenvalues, term.gamma)
+            normalize_rows(
+                self.halves[term.side], self.lengths[term.side], head.sides[term.side].eigenvalues, term.gamma
+            )
             for term in head.terms
         ]
         terms = tuple(replace(t, gallery=Gallery.of(rows)) for t, rows in zip(head.terms, galleries, strict=True))
-        return replace(head, terms=terms, bias=bias_of_rows(head, galleries), duplicates=None)
+        return replace(head, terms=terms, bias=compute_row_bias(head, galleries), duplicates=None)
 
     def compiled(self, head: Scorer) -> tuple[np.ndarray, np.ndarray]:
         """Ψ(d) `m D`, float32, and b_d `m` of these images under a head."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from tfa.base.shell import command
+from tfa.base.shell import format_command
 from tfa.errors import BadCalibration, BadMap
 from tfa.maps.engine_map.documents import read_moments, read_reduction
 from tfa.maps.engine_map.header import EngineHeader, read_header
@@ -56,7 +56,7 @@ class View:
         if name not in self.versions:
             raise BadCalibration(
                 f"an engine holds the vectors of one head at a time, now those of {self.header.active!r}; let "
-                f"{name!r} answer from now on with: {command('tfa', 'calibrate', 'URL', '--activate', name)}"
+                f"{name!r} answer from now on with: {format_command('tfa', 'calibrate', 'URL', '--activate', name)}"
             )
         return self.versions[name]
 

@@ -8,17 +8,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tfa.base.json_shape import BadShape, boolean, fields, integer, listed, maybe, named, number, text
+from tfa.base.json_shape import BadShape, boolean, fields, finite_number, integer, list_of, mapping_of, maybe, text
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState, NamedHead
 from tfa.method.query_sides import ResidualSide
 from tfa.method.scorer import GLOBAL
 
 RECORD = fields(
-    {"id": integer(), "path": text(), "digest": text(), "fitted": boolean, "position": maybe(named(number()))},
+    {
+        "id": integer(),
+        "path": text(),
+        "digest": text(),
+        "fitted": boolean,
+        "position": maybe(mapping_of(finite_number())),
+    },
     {"session": text()},
 )
-RECORDS = listed(RECORD, 1)
+RECORDS = list_of(RECORD, 1)
 
 
 def check_records(records: Any, where: str, rows: int) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tfa.base.files import sha256_of_file, sha256_of_json
+from tfa.base.files import hash_file, hash_json
 from tfa.base.json_shape import BadShape
 from tfa.base.reading import read_json
-from tfa.base.shell import command
+from tfa.base.shell import format_command
 from tfa.errors import BadMap
 from tfa.maps.folder.schema import FORMAT_VERSION, REDUCED_VERSION, check_header
 from tfa.maps.state import MapState
@@ -35,14 +35,15 @@ def is_map(path: Path) -> bool:
 
 
 def _again(folder: Path) -> str:
-    return "build it again: " + command("tfa", "build", "PHOTOS", "--out", folder, "--force")
+    return "build it again: " + format_command("tfa", "build", "PHOTOS", "--out", folder, "--force")
 
 
 def read_map_header(folder: Path) -> dict[str, Any]:
     """The header of a map, whole and of a version this release reads, with its digest."""
     if not folder.exists():
         raise BadMap(
-            f"there is no map at {folder}; build one with: {command('tfa', 'build', 'PHOTOS', '--out', folder)}", folder
+            f"there is no map at {folder}; build one with: {format_command('tfa', 'build', 'PHOTOS', '--out', folder)}",
+            folder,
         )
     if not is_map(folder):
         raise BadMap(f"{folder} is not a map: it has no {HEADER_FILE}", folder)
@@ -90,7 +91,7 @@ def _refuse_link(file: Path) -> None:
 
 def compute_digest(header: dict[str, Any]) -> str:
     """What a state of a map is known by; a revision's number comes again where a map is removed and built anew."""
-    return sha256_of_json({key: value for key, value in header.items() if key != "digest"})
+    return hash_json({key: value for key, value in header.items() if key != "digest"})
 
 
 def check_file(file: Path, entry: dict[str, Any], checksum: bool) -> None:
@@ -103,5 +104,5 @@ def check_file(file: Path, entry: dict[str, Any], checksum: bool) -> None:
         raise BadMap(
             f"{file} is truncated or changed: {size} bytes, must be {entry['bytes']}; build the map again", file.parent
         )
-    if checksum and sha256_of_file(file) != entry["sha256"]:
+    if checksum and hash_file(file) != entry["sha256"]:
         raise BadMap(f"{file} was changed since the map was written (sha256 differs); build the map again", file.parent)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tfa.base.config import HEADS, STORAGES, HeadSpec, Spec, VerifySpec
+from tfa.base.config import HEAD_KINDS, STORAGES, HeadSpec, Spec, VerifySpec
 from tfa.base.json_shape import (
     BadShape,
     Check,
@@ -17,18 +17,18 @@ from tfa.base.json_shape import (
     boolean,
     either,
     fields,
+    finite_number,
     integer,
-    listed,
+    list_of,
+    mapping_of,
     maybe,
-    named,
-    number,
     one_of,
     refuse,
     text,
 )
 from tfa.errors import BadSpec
 from tfa.maps.state import DATABASE
-from tfa.method.carriers import CARRIERS, MEAN
+from tfa.method.carriers import CARRIER_KERNELS, MEAN
 from tfa.method.head import ENSEMBLE
 from tfa.method.residuals import HARD, SOFT
 from tfa.method.scorer import GLOBAL
@@ -40,11 +40,11 @@ REDUCED_VERSION = 3  # of a map with reduced rows, which readers of version 2 do
 _OF_HEADS, _OF_SEGMENTS = ("head", "gallery"), ("images", "coordinates", "tokens")
 _ROLES = (*_OF_HEADS, "images", "vocabularies", "space", "coordinates", "compaction", "tokens")
 _HEX = r"[0-9a-f]{64}"
-_SHARE, _COUNT, _ANY = number(0, 1), integer(0, 10**9), number()
-_STORAGE, _CARRIER, _ASSIGNMENT = one_of(*STORAGES), one_of(*CARRIERS), one_of(HARD, SOFT)
-_THREE = listed(_ANY, 3, 3)
-_GRID = listed(integer(1, 10**5), 2, 2)
-_REASONS = named(text())
+_SHARE, _COUNT, _ANY = finite_number(0, 1), integer(0, 10**9), finite_number()
+_STORAGE, _CARRIER, _ASSIGNMENT = one_of(*STORAGES), one_of(*CARRIER_KERNELS), one_of(HARD, SOFT)
+_THREE = list_of(_ANY, 3, 3)
+_GRID = list_of(integer(1, 10**5), 2, 2)
+_REASONS = mapping_of(text())
 
 
 def _check_spec(kind: type[Spec]) -> Check:
@@ -75,7 +75,7 @@ def _gamma(value: Any, where: str) -> None:
 
 
 _TERM = fields(
-    {"weight": number(0), "side": integer(GLOBAL, 5), "gamma": _gamma, "member": integer(0, 2),
+    {"weight": finite_number(0), "side": integer(GLOBAL, 5), "gamma": _gamma, "member": integer(0, 2),
      "shares_anchors": boolean, "same_as": maybe(integer())}
 )  # fmt: skip
 
@@ -90,11 +90,12 @@ _DECISIONS = _check_by_field(
         "representation": fields(
             {"representation": one_of(SECOND_ORDER, HARD, SOFT), "carrier": _CARRIER, "centring": boolean,
              "score_calibrated": boolean, "c": _SHARE, "beta": _SHARE},
-            {name: either(_THREE, listed(_ANY, 0, 0)) for name in _SIGMAS},
+            {name: either(_THREE, list_of(_ANY, 0, 0)) for name in _SIGMAS},
         ),
         "route": fields(
             {**_PLAIN, "route": one_of(HARD, SOFT, "mixture"), "soft_weight": _SHARE, "local_weight": _SHARE,
-             "strengths": named(fields({"c": _SHARE, "beta": _SHARE}), f"{HARD}|{SOFT}"), "score_calibrated": boolean}
+             "strengths": mapping_of(fields({"c": _SHARE, "beta": _SHARE}), f"{HARD}|{SOFT}"),
+             "score_calibrated": boolean}
         ),
     },
     fields({**_PLAIN, "assignment": _ASSIGNMENT, "c": _SHARE, "beta": _SHARE}),
@@ -103,22 +104,22 @@ _JUDGEMENT = fields({"value": _ANY, "error": _ANY, "difference": _ANY, "differen
 _EVIDENCE = _check_by_field(
     {
         "kind": fields(
-            {"photos": _COUNT, "kind": text(), "incumbent": text(), "candidates": named(_JUDGEMENT),
-             "strengths": named(_STRENGTHS), "reasons": _REASONS},
+            {"photos": _COUNT, "kind": text(), "incumbent": text(), "candidates": mapping_of(_JUDGEMENT),
+             "strengths": mapping_of(_STRENGTHS), "reasons": _REASONS},
             None, anything,
         ),
         "target_images": fields(
-            {"reasons": _REASONS, "candidates": named(named(either(_ANY, _THREE)))}, None, anything
+            {"reasons": _REASONS, "candidates": mapping_of(mapping_of(either(_ANY, _THREE)))}, None, anything
         ),
     },
     fields(
-        {"pseudo_queries": _COUNT, "assignments": named(_STRENGTHS, f"{HARD}|{SOFT}"), "reasons": _REASONS,
-         "candidates": named(fields({"support": _ANY, "agreement": _THREE}, None, anything))},
+        {"pseudo_queries": _COUNT, "assignments": mapping_of(_STRENGTHS, f"{HARD}|{SOFT}"), "reasons": _REASONS,
+         "candidates": mapping_of(fields({"support": _ANY, "agreement": _THREE}, None, anything))},
         None, anything,
     ),
 )  # fmt: skip
 _CALIBRATION = fields(
-    {"given": _COUNT, "used": _COUNT, "budget": integer(), "score": boolean, "digests": listed(text(_HEX)),
+    {"given": _COUNT, "used": _COUNT, "budget": integer(), "score": boolean, "digests": list_of(text(_HEX)),
      "revision": integer(1)},
     {"expected_recall": fields({"share": _SHARE, "low": _SHARE, "high": _SHARE, "sure": _SHARE, "photos": _COUNT})},
     anything,
@@ -130,12 +131,12 @@ _JUDGED = fields(
 _SIDE = _check_by_field(
     {"space": fields({"assignment": one_of(SECOND_ORDER), "space": integer(0, 2)})},
     fields(
-        {"assignment": _ASSIGNMENT, "temperature": number(1e-9),
-         "geometry": maybe(fields({"grand_mean": _ANY, "participation": number(0)}))}
+        {"assignment": _ASSIGNMENT, "temperature": finite_number(1e-9),
+         "geometry": maybe(fields({"grand_mean": _ANY, "participation": finite_number(0)}))}
     ),
 )  # fmt: skip
 _LAYOUT = fields(
-    {"storage": _STORAGE, "sides": listed(_SIDE, 1, 6), "terms": listed(_TERM, 1, 99)},
+    {"storage": _STORAGE, "sides": list_of(_SIDE, 1, 6), "terms": list_of(_TERM, 1, 99)},
     {"reduction": fields({"dims": integer(LEAST_DIMS, 10**6), "mean_bias": _ANY})},
 )
 _HEAD = fields(
@@ -156,10 +157,10 @@ _HEADER_FIELDS = fields(
     {"format": text(), "format_version": integer(), "tfa_version": text(), "revision": integer(1, 10**15),
      "photos": fields({"root": maybe(text()), "from_map": maybe(text())}), "encoder": _ENCODER,
      "spec": _check_spec(HeadSpec),
-     "head_kind": one_of(*HEADS), "space": maybe(_SPACE),
-     "verification": maybe(fields({"spec": _check_spec(VerifySpec), "grid": _GRID})), "heads": listed(_HEAD, 1),
-     "active": text(), "segments": listed(integer(1, 10**9), 1), "removed": listed(integer()),
-     "next_id": integer(0, 10**15), "files": listed(_FILE, 1), "digest": text(_HEX)}
+     "head_kind": one_of(*HEAD_KINDS), "space": maybe(_SPACE),
+     "verification": maybe(fields({"spec": _check_spec(VerifySpec), "grid": _GRID})), "heads": list_of(_HEAD, 1),
+     "active": text(), "segments": list_of(integer(1, 10**9), 1), "removed": list_of(integer()),
+     "next_id": integer(0, 10**15), "files": list_of(_FILE, 1), "digest": text(_HEX)}
 )  # fmt: skip
 
 

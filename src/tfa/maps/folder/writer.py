@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfa.base.files import Written, make_folder, saying_what_ran_out, write_json, write_tensors
-from tfa.base.held import OwnFolder
+from tfa.base.files import WrittenFile, explain_disk_errors, make_folder, write_json, write_tensors
+from tfa.base.locks import LockedFolder
 from tfa.base.open_folder import OpenFolder
 from tfa.errors import BadMap
 from tfa.maps.folder.cleanup import (
@@ -59,10 +59,10 @@ def write_new(path: Path, state: MapState, *, overwrite: bool) -> MapState:
     if path.exists():
         with hold_for_edit(path) as held:
             return write_all(held, replace(state, revision=find_last_revision(held) + 1))
-    with saying_what_ran_out(path):
+    with explain_disk_errors(path):
         make_folder(path.parent)
         remove_beside(path)
-        own = OwnFolder(path.parent, f".{path.name}.")
+        own = LockedFolder(path.parent, f".{path.name}.")
         try:
             with OpenFolder(own.path) as folder, OpenFolder(path.parent) as parent:
                 written = write_all(folder, state)
@@ -96,7 +96,7 @@ def hold_for_edit(path: Path, digest: str | None = None) -> Iterator[OpenFolder]
     Whoever holds or has changed the map already is not overwritten. What an edit wrote that then fails is deleted.
     Everything lands in the folder that is held, or nowhere: a map that is put in its place meanwhile is not touched.
     """
-    with saying_what_ran_out(path), _opened(path) as folder:
+    with explain_disk_errors(path), _opened(path) as folder:
         _lock(folder)
         if digest is not None and read_map_header(path)["digest"] != digest:
             raise BadMap(f"{path} was changed by another process since it was loaded; load it again", path)
@@ -222,7 +222,7 @@ def _tensors(
     return _entry(path, write_tensors(path, tensors, {"format": MAP_FORMAT, "role": role}, folder), role, head)
 
 
-def _entry(path: Path, written: Written, role: str, head: str | None) -> dict[str, Any]:
+def _entry(path: Path, written: WrittenFile, role: str, head: str | None) -> dict[str, Any]:
     return {"name": path.name, "role": role, "head": head, "bytes": written.bytes, "sha256": written.sha256}
 
 

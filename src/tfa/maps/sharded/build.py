@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.config import EncoderOptions, HeadSpec, MapSpec
-from tfa.base.files import cache_folder, sha256_of_json
+from tfa.base.files import cache_folder, hash_json
 from tfa.base.progress import Progress, as_progress
 from tfa.encoders import DEFAULT_ENCODER, Encoder
 from tfa.errors import BadMap, NoImages
@@ -44,7 +44,7 @@ from tfa.maps.sharded.work_folder import WorkFolder
 from tfa.maps.sharded.work_items import Done, Group, named
 from tfa.maps.state import DATABASE, MapState
 from tfa.maps.state_changes import describe_encoder
-from tfa.method.principal_axes import principal_axes
+from tfa.method.principal_axes import fit_principal_axes
 from tfa.method.second_order_space import MAX_RANK
 from tfa.search.reduction import Moments
 from tfa.search.stores import parsed, public
@@ -110,9 +110,7 @@ class _Build:
 
     def _folder(self) -> WorkFolder:
         settings = [self.spec.to_dict(), self.map_spec.to_dict(), self.sharding.shard_size, self.sharding.sample]
-        digest = sha256_of_json(
-            [self.photos.digest, self.encoder.fingerprint, *settings, self.encoding.options.skip_bad]
-        )
+        digest = hash_json([self.photos.digest, self.encoder.fingerprint, *settings, self.encoding.options.skip_bad])
         parent = cache_folder() / "builds" if self.sharding.work is None else Path(self.sharding.work)
         return WorkFolder(parent.absolute() / digest[:32], digest)
 
@@ -226,7 +224,7 @@ class _Build:
         total = Moments.empty(width)
         for number in range(groups):
             total = added_moments(total, self.folder.needed(named("moments", number)))
-        axes = principal_axes(mirrored(total), min(self.spec.max_rank, MAX_RANK))
+        axes = fit_principal_axes(mirrored(total), min(self.spec.max_rank, MAX_RANK))
         self.folder.write("axes", axes_tensors(axes), {"participation": axes.participation})
 
     def _sample_in_space(self, state: MapState, known: dict[int, Done]) -> None:

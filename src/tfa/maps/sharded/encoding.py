@@ -17,7 +17,7 @@ from tfa.encoders import Encoder, load_encoder
 from tfa.errors import BadImage, NoImages
 from tfa.maps.sharded.photo_list import ListedPhoto
 from tfa.maps.sharded.remote import copy_photo
-from tfa.photos.find_positions import own_position
+from tfa.photos.find_positions import read_photo_position
 from tfa.photos.token_cache import TokenCache
 
 Skipped = list[tuple[str, str]]
@@ -111,7 +111,7 @@ def _encoded(
 
 def _payload(photo: ListedPhoto, path: Path, digest: str) -> dict[str, Any]:
     name = photo.uri.rpartition("/")[2]
-    position = photo.position or own_position(path, name)
+    position = photo.position or read_photo_position(path, name)
     return {
         "path": photo.uri if photo.remote else str(path.resolve()),
         "digest": digest,

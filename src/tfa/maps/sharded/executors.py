@@ -18,7 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tfa.base.threads import usable_cores
+from tfa.base.threads import count_cores
 from tfa.errors import BadSpec, OutOfResources
 
 T = TypeVar("T")
@@ -124,7 +124,7 @@ def _start_worker(workers: int) -> None:
     """Each worker takes its share of the cores; a result does not depend on it."""
     from threadpoolctl import threadpool_limits
 
-    share = max(usable_cores() // workers, 1)
+    share = max(count_cores() // workers, 1)
     os.environ.setdefault("OMP_NUM_THREADS", str(share))  # of torch, which is loaded with the encoder
     threadpool_limits(share)
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfa.base.files import sha256_of_json
+from tfa.base.files import hash_json
 from tfa.errors import BadImage, NoImages
 from tfa.maps.sharded.manifest import is_manifest, read_manifest
 from tfa.maps.sharded.remote import is_remote, list_bucket
-from tfa.photos.images import find_images, nameable
+from tfa.photos.images import find_images, split_nameable
 from tfa.photos.positions import Position, match_positions
 
 SHARD_SIZE = 1000  # photos
@@ -59,7 +59,7 @@ class PhotoList:
     def digest(self) -> str:
         """Another one if a photo, its position or its content is."""
         place = lambda one: None if one.position is None else one.position.to_dict()  # noqa: E731
-        return sha256_of_json([[one.uri, one.stamp, one.session, place(one)] for one in self.photos])
+        return hash_json([[one.uri, one.stamp, one.session, place(one)] for one in self.photos])
 
     def shards(self, size: int = SHARD_SIZE, sample: Sequence[int] = ()) -> list[Shard]:
         """Runs of `size` photos; `sample` are indices into the list, ascending."""
@@ -92,7 +92,7 @@ def list_photos(source: Any, *, positions: str | Path | None = None, skip_bad: b
     notes = [f"listed twice and taken once: {len(photos) - len(once)} photos"] if len(once) < len(photos) else []
     photos = once
     local = [index for index, photo in enumerate(photos) if not photo.remote]
-    _, unnamed = nameable([Path(photos[index].uri) for index in local], skip_bad=skip_bad) if local else ([], [])
+    _, unnamed = split_nameable([Path(photos[index].uri) for index in local], skip_bad=skip_bad) if local else ([], [])
     refused = {str(path) for path, _ in unnamed}
     photos = [photo for photo in photos if photo.uri not in refused]
     skipped += [(str(path), reason) for path, reason in unnamed]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, TypeVar
 
-from tfa.base.threads import usable_cores
+from tfa.base.threads import count_cores
 from tfa.errors import BadSpec, EngineUnavailable, MissingExtra, TfaError
 from tfa.maps.sharded.executors import AHEAD, Executor
 
@@ -47,7 +47,7 @@ class RayExecutor(Executor):
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         if address == "local":
             # On loopback alone: Ray listens on all interfaces otherwise.
-            options |= {"num_cpus": workers or usable_cores(), "include_dashboard": False}
+            options |= {"num_cpus": workers or count_cores(), "include_dashboard": False}
             options |= {"object_store_memory": OBJECT_STORE, "_node_ip_address": LOOPBACK[0]}
         elif address.rpartition(":")[0] in LOOPBACK:
             options["_node_ip_address"] = LOOPBACK[0]

@@ -25,7 +25,7 @@ from tfa.maps.stored_space import SIGMAS, StoredSpaces
 from tfa.method.branch import DatabaseSplit
 from tfa.method.controllers.decisions import SpectralStrengths
 from tfa.method.principal_axes import PrincipalAxes
-from tfa.method.second_order_head import FittedSpaces, assemble_second_order, measured
+from tfa.method.second_order_head import FittedSpaces, assemble_second_order, measure_spaces
 from tfa.method.second_order_space import sample_space
 from tfa.photos.positions import Position
 from tfa.verification.judged_head import limit_pseudo_queries, make_unjudged_evidence
@@ -80,7 +80,7 @@ def in_space_of_all(
     spec, [old] = HeadSpec.from_dict(state.spec), state.spaces.spaces
     split = DatabaseSplit.of(len(descriptors), limit_pseudo_queries(spec))
     space = sample_space(axes, descriptors, old.side.patch_directions, split, backend_for(device), Spill())
-    fitted = _with_others(measured(spec, (space,), "float32"), state.spaces)
+    fitted = _with_others(measure_spaces(spec, (space,), "float32"), state.spaces)
     decisions = fitted.decisions(state.database.decisions["carrier"])
     head = assemble_second_order(fitted, decisions, make_unjudged_evidence(fitted, decisions))
     spaces = StoredSpaces.of(fitted, 0, state.head.storage)

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfa.base.backend import Backend
-from tfa.base.progress import Progress, SilentProgress, tracked
-from tfa.method.branch import Branch, Branches, ScoreBlock
+from tfa.base.progress import Progress, SilentProgress, track_progress
+from tfa.method.branch import Branches, DatabaseBranch, ScoreBlock
 from tfa.method.carriers import PAPER_CARRIERS, carrier_terms
-from tfa.method.controllers import reasons
 from tfa.method.controllers.decisions import DatabaseEvidence, Decisions, SpectralStrengths
-from tfa.method.controllers.rules import METHOD, Rules
-from tfa.method.evidence.support import Candidate, correlation
-from tfa.method.pseudo_queries import every_cosine, every_score, median_spread, pseudo_facts, pseudo_tops
-from tfa.method.pseudo_queries import fused as fuse
-from tfa.method.residuals import ASSIGNMENTS, HARD
+from tfa.method.controllers.reasons import explain_assignment, explain_carrier, explain_global_token, explain_strengths
+from tfa.method.controllers.rules import METHOD_RULES, Rules
+from tfa.method.evidence.support import Candidate, correlate
+from tfa.method.pseudo_queries import every_cosine, every_score, pseudo_facts, pseudo_tops, take_median_spread
+from tfa.method.pseudo_queries import fuse_blocks as fuse
+from tfa.method.residuals import ASSIGNMENT_KINDS, HARD
 from tfa.method.vocabulary import CONSTRUCTIONS
 
 
@@ -33,25 +33,25 @@ class BranchEvidence:
     fused: np.ndarray | None  # p: of S_A and the global token; None where there is none or a scale is zero
 
 
-def decide(
+def decide_from_database(
     branches: Branches,
     cls: np.ndarray | None,
     backend: Backend,
     progress: Progress | None = None,
-    rules: Rules = METHOD,
+    rules: Rules = METHOD_RULES,
 ) -> tuple[Decisions, DatabaseEvidence]:
     """All decisions, in the method's order: strengths, assignment, global token, carrier."""
-    strengths = {a: spectral_strengths([branches[a, s] for s in CONSTRUCTIONS]) for a in ASSIGNMENTS}
+    strengths = {a: measure_strengths([branches[a, s] for s in CONSTRUCTIONS]) for a in ASSIGNMENT_KINDS}
 
     split = branches[HARD, 0].split
     similar = None if cls is None else every_cosine(cls, split)
     seen: dict[tuple[str, int], BranchEvidence] = {}
-    keys = [(assignment, s) for assignment in ASSIGNMENTS for s in CONSTRUCTIONS]
-    for a, s in tracked(keys, len(keys), "evidence", progress or SilentProgress()):
-        seen[a, s] = _evidence_of(branches[a, s], strengths[a], similar, backend)
+    keys = [(assignment, s) for assignment in ASSIGNMENT_KINDS for s in CONSTRUCTIONS]
+    for a, s in track_progress(keys, len(keys), "evidence", progress or SilentProgress()):
+        seen[a, s] = _collect_evidence(branches[a, s], strengths[a], similar, backend)
     candidates = {
         f"{a}/{m}": Candidate.of(f"{a}/{m}", np.stack([seen[a, s].tops[m] for s in CONSTRUCTIONS]))
-        for a in ASSIGNMENTS
+        for a in ASSIGNMENT_KINDS
         for m in PAPER_CARRIERS
     }
 
@@ -79,20 +79,20 @@ def decide(
         sigma_cls=tuple(rows.sigma_cls for rows in chosen),
     )
     words = {
-        "assignment": reasons.of_assignment(candidates["hard/adaptive"], candidates["soft/adaptive"]),
-        "strengths": reasons.of_strengths(strengths[assignment]),
-        "admit_cls": reasons.of_global_token(cls is not None, fused, local),
-        "carrier": reasons.of_carrier(carrier, original, partial, local),
+        "assignment": explain_assignment(candidates["hard/adaptive"], candidates["soft/adaptive"]),
+        "strengths": explain_strengths(strengths[assignment]),
+        "admit_cls": explain_global_token(cls is not None, fused, local),
+        "carrier": explain_carrier(carrier, original, partial, local),
     }
     # Reasons are those of the method's rules; a decision made by another rule is not explained by them.
-    given = words if rules == METHOD else {}
+    given = words if rules == METHOD_RULES else {}
     return decisions, DatabaseEvidence(len(split.pseudo), strengths, candidates, given)
 
 
-def spectral_strengths(branches: list[Branch]) -> SpectralStrengths:
+def measure_strengths(branches: list[DatabaseBranch]) -> SpectralStrengths:
     """c and β of one assignment, from the reproducibility of spectral energy between the database's halves."""
     strengths = SpectralStrengths.of(
-        [correlation(*branch.half_energies()) for branch in branches],
+        [correlate(*branch.half_energies()) for branch in branches],
         [branch.geometry.participation for branch in branches],
         [branch.half_displacement for branch in branches],
     )
@@ -101,8 +101,8 @@ def spectral_strengths(branches: list[Branch]) -> SpectralStrengths:
     return strengths
 
 
-def _evidence_of(
-    branch: Branch, strengths: SpectralStrengths, similar: ScoreBlock | None, backend: Backend
+def _collect_evidence(
+    branch: DatabaseBranch, strengths: SpectralStrengths, similar: ScoreBlock | None, backend: Backend
 ) -> BranchEvidence:
     """Top-1 answers under each carrier, and under S_A together with the global token.
 
@@ -118,9 +118,9 @@ def _evidence_of(
     facts = pseudo_facts(block, count, mask, images)
     tops["adaptive"] = facts.top
     # σ: median over pseudo queries of a row's spread, so that two branches of unlike scale can be added.
-    sigma_local, sigma_cls, fused = median_spread(facts), 0.0, None
+    sigma_local, sigma_cls, fused = take_median_spread(facts), 0.0, None
     if similar is not None:
-        sigma_cls = median_spread(pseudo_facts(similar, count, mask, images))
+        sigma_cls = take_median_spread(pseudo_facts(similar, count, mask, images))
     if similar is not None and sigma_local > 0 and sigma_cls > 0:  # ours: a zero scale refuses admission
         fused = pseudo_tops(fuse(block, similar, 0.5, sigma_local, sigma_cls), mask, count, images)
     branch.release()

@@ -8,28 +8,28 @@ from typing import Any, Self
 import numpy as np
 
 from tfa.method.carriers import KernelTerm, carrier_terms
-from tfa.method.evidence.support import Candidate, dispersion_penalised
+from tfa.method.evidence.support import Candidate, penalize_dispersion
 from tfa.method.residuals import HARD, SOFT
 
 MIXTURE = "mixture"
 
 
-class Listed:
+class JsonDataclass:
     """A frozen dataclass that goes to JSON and, if it holds nothing but plain values, back; tuples are lists there."""
 
     def to_dict(self) -> dict[str, Any]:
-        return {entry.name: _listed(getattr(self, entry.name)) for entry in fields(self)}  # type: ignore[arg-type]
+        return {entry.name: _to_plain(getattr(self, entry.name)) for entry in fields(self)}  # type: ignore[arg-type]
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
 
 
-def _listed(value: Any) -> Any:
-    if isinstance(value, (Listed, Candidate)):
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, (JsonDataclass, Candidate)):
         return value.to_dict()
     if isinstance(value, dict):
-        return {key: _listed(one) for key, one in value.items()}
+        return {key: _to_plain(one) for key, one in value.items()}
     return list(value) if isinstance(value, tuple) else value
 
 
@@ -37,7 +37,7 @@ def _listed(value: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decisions(Listed):
+class Decisions(JsonDataclass):
     """The fitted choices that make a head."""
 
     assignment: str  # "hard" | "soft"
@@ -68,7 +68,7 @@ class Decisions(Listed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetDecisions(Listed):
+class TargetDecisions(JsonDataclass):
     """The fitted choices of a head that was calibrated on target photos."""
 
     route: str  # "hard" | "soft" | "mixture"
@@ -94,7 +94,7 @@ class TargetDecisions(Listed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgedDecisions(Listed):
+class JudgedDecisions(JsonDataclass):
     """The fitted choices of a head that was judged by its answers (ours, beyond the paper)."""
 
     representation: str  # "second_order" | "hard" | "soft"
@@ -138,7 +138,7 @@ AnyDecisions = Decisions | TargetDecisions | JudgedDecisions
 
 
 @dataclass(frozen=True)
-class SpectralStrengths(Listed):
+class SpectralStrengths(JsonDataclass):
     """Split-database spectral statistics of one assignment, one value per construction, and what follows."""
 
     rho: tuple[float, ...]
@@ -153,13 +153,13 @@ class SpectralStrengths(Listed):
         """c and β from what the constructions say of energy (ρ), spectral width (PR^u) and the mean's displacement."""
         # α = clip(ρ)^{2·PR^u}: the wider the spectrum, the closer to 1 the correlation must be.
         alpha = [float(np.clip(r, 0, 1) ** (2 * p)) for r, p in zip(rho, participation, strict=True)]
-        beta = float(np.clip(np.median(displacement) * (1 - dispersion_penalised(rho)), 0, 1))
+        beta = float(np.clip(np.median(displacement) * (1 - penalize_dispersion(rho)), 0, 1))
         values = (tuple(rho), tuple(alpha), tuple(participation), tuple(displacement))
-        return cls(*values, dispersion_penalised(alpha), beta)
+        return cls(*values, penalize_dispersion(alpha), beta)
 
 
 @dataclass(frozen=True)
-class DatabaseEvidence(Listed):
+class DatabaseEvidence(JsonDataclass):
     """Every number the database-only controller looked at, and its reasons in words."""
 
     pseudo_queries: int
@@ -169,7 +169,7 @@ class DatabaseEvidence(Listed):
 
 
 @dataclass(frozen=True)
-class RouteEvidence(Listed):
+class RouteEvidence(JsonDataclass):
     """Information and relation of both assignments on target photos, against the database's own."""
 
     information_target: dict[str, float]  # mean I of the calibration images, per assignment
@@ -183,7 +183,7 @@ class RouteEvidence(Listed):
 
 
 @dataclass(frozen=True)
-class BranchQuality(Listed):
+class BranchQuality(JsonDataclass):
     """How much a score branch (local or global) keeps on target photos."""
 
     B: float  # information kept by both target and database rows
@@ -194,7 +194,7 @@ class BranchQuality(Listed):
 
 
 @dataclass(frozen=True)
-class GlobalEvidence(Listed):
+class GlobalEvidence(JsonDataclass):
     """The global token against the local score."""
 
     local: BranchQuality
@@ -206,7 +206,7 @@ class GlobalEvidence(Listed):
 
 
 @dataclass(frozen=True)
-class TargetEvidence(Listed):
+class TargetEvidence(JsonDataclass):
     """Every number the target-calibrated controller looked at, and its reasons in words."""
 
     target_images: int
@@ -225,7 +225,7 @@ class TargetEvidence(Listed):
 
 
 @dataclass(frozen=True)
-class Judgement(Listed):
+class HeadJudgment(JsonDataclass):
     """How one candidate fared before the judge."""
 
     value: float  # mean √M of its first answers
@@ -235,13 +235,13 @@ class Judgement(Listed):
 
 
 @dataclass(frozen=True)
-class JudgedEvidence(Listed):
+class JudgedEvidence(JsonDataclass):
     """What the judge saw of every candidate (ours, beyond the paper), and its reasons in words."""
 
     photos: int  # that were judged by; 0 if the judge could not see patches
     kind: str  # of photos, in words
     incumbent: str
-    candidates: dict[str, Judgement]
+    candidates: dict[str, HeadJudgment]
     strengths: dict[str, SpectralStrengths]  # of the representations that have an adaptive carrier
     reasons: dict[str, str] = field(default_factory=dict)
 

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tfa.method.carriers import KernelTerm
-from tfa.method.controllers.decisions import JudgedDecisions, Judgement
+from tfa.method.controllers.decisions import HeadJudgment, JudgedDecisions
 from tfa.method.query_sides import SideView
 from tfa.method.score_calibration import usual_scores
 from tfa.method.second_order_head import target_shift
@@ -47,7 +47,9 @@ CARRIER_WORDS = {
 }
 
 
-def judged(roots: Mapping[str, np.ndarray], incumbent: str, margin: float) -> tuple[str, dict[str, Judgement]]:
+def choose_judged(
+    roots: Mapping[str, np.ndarray], incumbent: str, margin: float
+) -> tuple[str, dict[str, HeadJudgment]]:
     """The name of the head that wins, and how each fared. `roots` are √M `p` of every head's first answers.
 
     A photo some head has no answer to (all of the map is hidden from it) is nan and counts for none.
@@ -57,7 +59,7 @@ def judged(roots: Mapping[str, np.ndarray], incumbent: str, margin: float) -> tu
     for name, values in roots.items():
         value, error = _mean_and_error(values[known])
         difference = _mean_and_error((values - roots[incumbent])[known])
-        judgements[name] = Judgement(value, error, *difference)
+        judgements[name] = HeadJudgment(value, error, *difference)
     ahead = [name for name, one in judgements.items() if one.difference > margin * one.difference_error]
     winner = max(ahead, key=lambda name: judgements[name].difference, default=incumbent)  # of equals the first
     return winner, judgements
@@ -73,10 +75,10 @@ def _mean_and_error(values: np.ndarray) -> tuple[float, float]:
 def target_scores(space: SecondOrderSpace, view: SideView, kernel: Sequence[KernelTerm]) -> np.ndarray:
     """Scores `c m` of target photos, as they are."""
     assert view.coordinates is not None
-    return space.scores_of(view.coordinates, level_of(space, view), kernel)
+    return space.scores_of(view.coordinates, measure_level(space, view), kernel)
 
 
-def level_of(space: SecondOrderSpace, view: SideView) -> np.ndarray:
+def measure_level(space: SecondOrderSpace, view: SideView) -> np.ndarray:
     """⟨v, μ⟩ of photos, float64."""
     return view.descriptors.astype(np.float64) @ space.side.mean.astype(np.float64)
 
@@ -86,7 +88,7 @@ def cross_fitted_answers(
 ) -> np.ndarray:
     """First answers `c` of target photos, each half by a head that learnt from the other one, as decided."""
     assert view.coordinates is not None
-    level = level_of(space, view)
+    level = measure_level(space, view)
     coordinates = np.asarray(view.coordinates, np.float64)
     answers = np.empty(len(coordinates), np.int64)
     halves = [np.arange(start, len(coordinates), 2) for start in (0, 1)]
@@ -101,7 +103,9 @@ def cross_fitted_answers(
     return answers if space.duplicates is None else space.duplicates[answers]
 
 
-def reason_of(winner: JudgedDecisions, judgements: Mapping[str, Judgement], incumbent: str, photos: str) -> str:
+def explain_judgment(
+    winner: JudgedDecisions, judgements: Mapping[str, HeadJudgment], incumbent: str, photos: str
+) -> str:
     """Why, in words; `photos` says how many of which kind."""
     own = judgements[winner.name]
     others = [one.value for name, one in judgements.items() if name != winner.name]
@@ -110,10 +114,10 @@ def reason_of(winner: JudgedDecisions, judgements: Mapping[str, Judgement], incu
     if winner.name == incumbent and others and own.value < max(others):
         kept = ", which is not ahead by more than chance explains"
     share = f"its first answers share {own.value:.2f} ± {own.error:.2f} of evidence with {photos}"
-    return f"{in_words(winner)}: {share}{best}{kept}"
+    return f"{describe_judged(winner)}: {share}{best}{kept}"
 
 
-def in_words(decisions: JudgedDecisions) -> str:
+def describe_judged(decisions: JudgedDecisions) -> str:
     """A judged head in words."""
     name = decisions.representation.replace("_", "-")
     more = ", centred on the target photos" * decisions.centring

@@ -12,7 +12,7 @@ from tfa.method.spectrum import smooth_step
 NO_SCALE = "left out: its scores or the local ones do not vary over the map"
 
 
-def of_assignment(hard: Candidate, soft: Candidate) -> str:
+def explain_assignment(hard: Candidate, soft: Candidate) -> str:
     numbers = f"hard reaches {hard.support:.1f} distinct images, soft {soft.support:.1f}"
     if hard.beats(soft):
         return f"hard: {numbers}, and its three vocabularies do not agree less in every pair ({_gain(hard, soft)})"
@@ -21,7 +21,7 @@ def of_assignment(hard: Candidate, soft: Candidate) -> str:
     return f"soft: {numbers}, but hard's vocabularies agree less in every pair ({_gain(hard, soft)})"
 
 
-def of_strengths(strengths: SpectralStrengths) -> str:
+def explain_strengths(strengths: SpectralStrengths) -> str:
     return (
         f"spectral shaping c = {strengths.c:.4f} (weight {smooth_step(strengths.c):.4f}) and centring "
         f"β = {strengths.beta:.4f}: the energy of the two halves of the map correlates {_rho(strengths)} over the "
@@ -30,7 +30,7 @@ def of_strengths(strengths: SpectralStrengths) -> str:
     )
 
 
-def of_global_token(has_cls: bool, fused: Candidate | None, local: Candidate) -> str:
+def explain_global_token(has_cls: bool, fused: Candidate | None, local: Candidate) -> str:
     if not has_cls:
         return "left out: the encoder gives no global token"
     if fused is None:
@@ -43,7 +43,7 @@ def of_global_token(has_cls: bool, fused: Candidate | None, local: Candidate) ->
     return f"left out: {numbers}, but the vocabularies agree less in every pair ({_gain(fused, local)})"
 
 
-def of_carrier(carrier: str, original: Candidate, partial: Candidate, adaptive: Candidate) -> str:
+def explain_carrier(carrier: str, original: Candidate, partial: Candidate, adaptive: Candidate) -> str:
     numbers = (
         f"distinct images: original {original.support:.1f}, partial whitening {partial.support:.1f}, "
         f"adaptive {adaptive.support:.1f}"
@@ -64,7 +64,7 @@ def of_carrier(carrier: str, original: Candidate, partial: Candidate, adaptive: 
 # --- with target photos ----------------------------------------------------------------------------------------
 
 
-def of_route(route: str, soft_weight: float, evidence: RouteEvidence) -> str:
+def explain_route(route: str, soft_weight: float, evidence: RouteEvidence) -> str:
     views = (
         f"soft minus hard is {_gap(evidence.m_A, evidence.interval_A)} in anchor mass and "
         f"{_gap(evidence.m_G, evidence.interval_G)} in whole descriptors"
@@ -79,7 +79,7 @@ def of_route(route: str, soft_weight: float, evidence: RouteEvidence) -> str:
     return f"soft: there is no reason to discard evidence; {views}; {capacity}"
 
 
-def of_target_strengths(strengths: Mapping[str, SpectralStrengths]) -> str:
+def explain_target_strengths(strengths: Mapping[str, SpectralStrengths]) -> str:
     return "; ".join(
         f"{name}: c = {value.c:.4f} (weight {smooth_step(value.c):.4f}), β = {value.beta:.4f}; spectral energy of "
         f"target and map correlates {_rho(value)}"
@@ -87,7 +87,7 @@ def of_target_strengths(strengths: Mapping[str, SpectralStrengths]) -> str:
     )
 
 
-def of_target_token(token: GlobalEvidence | None, admitted: bool, scaled: bool) -> str:
+def explain_target_token(token: GlobalEvidence | None, admitted: bool, scaled: bool) -> str:
     if token is None:
         return "left out: there is no global token"
     if not scaled:
@@ -104,7 +104,7 @@ def of_target_token(token: GlobalEvidence | None, admitted: bool, scaled: bool) 
     return f"left out: {numbers}"
 
 
-def of_score(images: int) -> str:
+def explain_score_calibration(images: int) -> str:
     return f"on: each map image's mean score on {images} target photos is subtracted (ours)"
 
 

@@ -13,16 +13,16 @@ from tfa.method.evidence.support import Candidate
 from tfa.method.residuals import HARD, SOFT
 
 
-def choose_assignment(hard: Candidate, soft: Candidate) -> str:
+def pick_assignment(hard: Candidate, soft: Candidate) -> str:
     return HARD if hard.beats(soft) else SOFT
 
 
-def joins_in(fused: Candidate, local: Candidate) -> bool:
+def admit_database_token(fused: Candidate, local: Candidate) -> bool:
     """The global token is used where the fused score covers more without agreeing less in every pair."""
     return fused.beats(local)
 
 
-def choose_carrier(original: Candidate, partial: Candidate, adaptive: Candidate) -> str:
+def pick_carrier(original: Candidate, partial: Candidate, adaptive: Candidate) -> str:
     """The first rule that applies; an exact tie in support keeps the adaptive kernel."""
     if partial.support <= original.support and partial.gain_over(original) < 0:
         return "original"
@@ -32,7 +32,7 @@ def choose_carrier(original: Candidate, partial: Candidate, adaptive: Candidate)
     return "adaptive"
 
 
-def choose_route(evidence: RouteEvidence) -> str:
+def pick_route(evidence: RouteEvidence) -> str:
     """Hard deletes evidence, so it needs both views, or lost capacity with both views leaning its way."""
     if evidence.interval_A[1] < 0 and evidence.interval_G[1] < 0:
         return HARD
@@ -43,7 +43,7 @@ def choose_route(evidence: RouteEvidence) -> str:
     return SOFT
 
 
-def admits(token: GlobalEvidence) -> bool:
+def admit_target_token(token: GlobalEvidence) -> bool:
     """Quality with retention, or complementary where nothing collapses."""
     quality = token.cls.Q >= token.local.Q and token.r_T >= 1
     complements = all(value < 0 for value in token.corr)
@@ -54,11 +54,11 @@ def admits(token: GlobalEvidence) -> bool:
 class Rules:
     """One rule for each decision: the first three on database evidence, `carrier` on target evidence too."""
 
-    assignment: Callable[[Candidate, Candidate], str] = choose_assignment  # hard, soft
-    global_token: Callable[[Candidate, Candidate], bool] = joins_in  # fused, local
-    carrier: Callable[[Candidate, Candidate, Candidate], str] = choose_carrier  # original, partial, adaptive
-    route: Callable[[RouteEvidence], str] = choose_route
-    target_token: Callable[[GlobalEvidence], bool] = admits
+    assignment: Callable[[Candidate, Candidate], str] = pick_assignment  # hard, soft
+    global_token: Callable[[Candidate, Candidate], bool] = admit_database_token  # fused, local
+    carrier: Callable[[Candidate, Candidate, Candidate], str] = pick_carrier  # original, partial, adaptive
+    route: Callable[[RouteEvidence], str] = pick_route
+    target_token: Callable[[GlobalEvidence], bool] = admit_target_token
 
 
-METHOD = Rules()
+METHOD_RULES = Rules()

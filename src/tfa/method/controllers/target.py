@@ -15,7 +15,6 @@ from tfa.base.backend import Backend
 from tfa.base.progress import Progress, SilentProgress
 from tfa.method.branch import Branches
 from tfa.method.carriers import PAPER_CARRIERS, carrier_terms
-from tfa.method.controllers import reasons
 from tfa.method.controllers.decisions import (
     MIXTURE,
     BranchQuality,
@@ -25,40 +24,46 @@ from tfa.method.controllers.decisions import (
     TargetDecisions,
     TargetEvidence,
 )
-from tfa.method.controllers.rules import METHOD, Rules
+from tfa.method.controllers.reasons import (
+    explain_carrier,
+    explain_route,
+    explain_target_strengths,
+    explain_target_token,
+)
+from tfa.method.controllers.rules import METHOD_RULES, Rules
 from tfa.method.controllers.target_kernels import (
     BranchKernel,
-    Kernel,
     PseudoRows,
+    ScoreKernel,
     TargetBranch,
     VectorKernel,
     branch_relation,
 )
-from tfa.method.evidence.information import bootstrap_interval, extreme_support, information, interval
+from tfa.method.evidence.information import bootstrap_interval, extreme_support, measure_information, middle_interval
 from tfa.method.evidence.relation import Subsamples
-from tfa.method.evidence.rows import EPSILON, RowFacts, row_facts
-from tfa.method.evidence.support import Candidate, Mask, correlation
-from tfa.method.pseudo_queries import median_spread, pseudo_facts
-from tfa.method.residuals import ASSIGNMENTS, HARD, SOFT, Described
+from tfa.method.evidence.rows import ROW_EPSILON, RowFacts, row_facts
+from tfa.method.evidence.support import Candidate, Mask, correlate
+from tfa.method.pseudo_queries import pseudo_facts, take_median_spread
+from tfa.method.residuals import ASSIGNMENT_KINDS, HARD, SOFT, Described
 from tfa.method.vocabulary import CONSTRUCTIONS
 
 Targets = Mapping[tuple[str, int], TargetBranch]
 
 
-def decide_for_target(
+def decide_from_target(
     branches: Branches,
     described: Mapping[tuple[str, int], Described],
     cls: np.ndarray | None,
     target_cls: np.ndarray | None,
     backend: Backend,
     progress: Progress | None = None,
-    rules: Rules = METHOD,
+    rules: Rules = METHOD_RULES,
 ) -> tuple[TargetDecisions, TargetEvidence]:
     """All decisions, in the method's order: route, strengths, carrier, global token."""
     with (progress or SilentProgress()).task("calibration", 4) as task:
         targets = {key: TargetBranch.of(branches[key], described[key], backend) for key in branches}
         task.advance()
-        counted = counted_pseudo(branches)
+        counted = select_counted(branches)
         samples = Subsamples.draw(len(targets[SOFT, 0].products), int(counted.sum()))
         route_evidence = judge_route(targets, samples, counted, backend)
         route = rules.route(route_evidence)
@@ -67,7 +72,7 @@ def decide_for_target(
         task.advance()
 
         strengths = {a: target_strengths([targets[a, s] for s in CONSTRUCTIONS]) for a in weights}
-        kernels: dict[str, list[Kernel]] = {}
+        kernels: dict[str, list[ScoreKernel]] = {}
         for m in PAPER_CARRIERS:  # under mixture every carrier is mixed
             terms = {a: carrier_terms(m, strengths[a].c, strengths[a].beta) for a in weights}
             used = [[(weight, targets[a, s], terms[a]) for a, weight in weights.items()] for s in CONSTRUCTIONS]
@@ -84,13 +89,13 @@ def decide_for_target(
             pseudo_facts(kernel.pseudo_block(), len(split.pseudo), mask)
             for kernel, mask in zip(kernels["adaptive"], masks, strict=True)
         ]
-        sigma_local = tuple(median_spread(rows) for rows in facts)
+        sigma_local = tuple(take_median_spread(rows) for rows in facts)
         sigma_cls: tuple[float, ...] = (0.0, 0.0, 0.0)
         token = None
         if cls is not None and target_cls is not None:
             similar = VectorKernel(cls, target_cls, split.pseudo)
             cls_facts = [pseudo_facts(similar.pseudo_block(), len(split.pseudo), mask) for mask in masks]
-            sigma_cls = tuple(median_spread(rows) for rows in cls_facts)
+            sigma_cls = tuple(take_median_spread(rows) for rows in cls_facts)
             local = ScoreBranch(kernels["adaptive"], scores["adaptive"], facts)
             whole = ScoreBranch([similar] * len(masks), [similar.target_scores()] * len(masks), cls_facts)
             token = judge_global_token(local, whole, pseudo, samples)
@@ -108,19 +113,19 @@ def decide_for_target(
         sigma_cls=sigma_cls,
     )
     words = {
-        "route": reasons.of_route(route, soft_weight, route_evidence),
-        "strengths": reasons.of_target_strengths(strengths),
-        "carrier": f"{reasons.of_carrier(carrier, *(candidates[m] for m in PAPER_CARRIERS))} (on the target photos)",
-        "admit_cls": reasons.of_target_token(token, admit, scaled),
+        "route": explain_route(route, soft_weight, route_evidence),
+        "strengths": explain_target_strengths(strengths),
+        "carrier": f"{explain_carrier(carrier, *(candidates[m] for m in PAPER_CARRIERS))} (on the target photos)",
+        "admit_cls": explain_target_token(token, admit, scaled),
     }
     # Reasons are those of the method's rules; a decision made by another rule is not explained by them.
-    given = words if rules == METHOD else {}
+    given = words if rules == METHOD_RULES else {}
     count = len(targets[SOFT, 0].products)
     evidence = TargetEvidence(count, int(counted.sum()), route_evidence, strengths, candidates, token, given)
     return decisions, evidence
 
 
-def counted_pseudo(branches: Branches) -> np.ndarray:
+def select_counted(branches: Branches) -> np.ndarray:
     """Which pseudo queries count: those with something left to answer in every branch."""
     split = branches[SOFT, 0].split
     counted = np.ones(len(split.pseudo), dtype=bool)
@@ -138,7 +143,7 @@ def judge_route(targets: Targets, samples: Subsamples, counted: np.ndarray, back
     split = targets[SOFT, 0].branch.split
     per_image, reference = {}, {}
     relation: dict[tuple[str, str], np.ndarray] = {}
-    for assignment in ASSIGNMENTS:
+    for assignment in ASSIGNMENT_KINDS:
         tops, pseudo_tops = [], []
         joint: dict[str, list[np.ndarray]] = {"A": [], "G": []}
         masks = [targets[assignment, s].branch.mask for s in CONSTRUCTIONS]
@@ -146,7 +151,7 @@ def judge_route(targets: Targets, samples: Subsamples, counted: np.ndarray, back
         for s in CONSTRUCTIONS:
             target = targets[assignment, s]
             branch = target.branch
-            views: dict[str, Kernel] = {
+            views: dict[str, ScoreKernel] = {
                 "A": VectorKernel(branch.described.mass, target.described.mass, split.pseudo),
                 "G": BranchKernel([(1.0, target, original)], backend),
             }
@@ -156,21 +161,23 @@ def judge_route(targets: Targets, samples: Subsamples, counted: np.ndarray, back
             tops.append(target.products.argmax(axis=1))
             pseudo_tops.append(reached)  # in view G, the last one
             branch.release()
-        per_image[assignment] = information(np.stack(tops), split.images)
-        reference[assignment] = float(information(np.stack(pseudo_tops), split.images).mean()) if counted.any() else 0.0
+        per_image[assignment] = measure_information(np.stack(tops), split.images)
+        reference[assignment] = (
+            float(measure_information(np.stack(pseudo_tops), split.images).mean()) if counted.any() else 0.0
+        )
         for name, values in joint.items():
             relation[assignment, name] = np.mean(values, axis=0)
     gain = {name: relation[SOFT, name] - relation[HARD, name] for name in ("A", "G")}
-    mean = {a: float(per_image[a].mean()) for a in ASSIGNMENTS}
+    mean = {a: float(per_image[a].mean()) for a in ASSIGNMENT_KINDS}
     return RouteEvidence(
         information_target=mean,
         information_database=reference,
-        capacity={a: mean[a] / (reference[a] + EPSILON) for a in ASSIGNMENTS},
+        capacity={a: mean[a] / (reference[a] + ROW_EPSILON) for a in ASSIGNMENT_KINDS},
         interval_capacity=bootstrap_interval(per_image[SOFT], per_image[HARD], reference[SOFT], reference[HARD]),
         m_A=float(np.median(gain["A"])),
         m_G=float(np.median(gain["G"])),
-        interval_A=interval(gain["A"]),
-        interval_G=interval(gain["G"]),
+        interval_A=middle_interval(gain["A"]),
+        interval_G=middle_interval(gain["G"]),
     )
 
 
@@ -185,7 +192,7 @@ def mixture_weight(m_A: float) -> float:
 def target_strengths(targets: list[TargetBranch]) -> SpectralStrengths:
     """c and β of one assignment, from how far the target photos keep the database's spectral energy and mean."""
     return SpectralStrengths.of(
-        [correlation(*target.energies()) for target in targets],
+        [correlate(*target.energies()) for target in targets],
         [target.branch.geometry.participation for target in targets],
         [target.displacement() for target in targets],
     )
@@ -198,7 +205,7 @@ def target_strengths(targets: list[TargetBranch]) -> SpectralStrengths:
 class ScoreBranch:
     """Local patches or the global token: in each construction its kernel, target scores and pseudo-query rows."""
 
-    kernels: Sequence[Kernel]
+    kernels: Sequence[ScoreKernel]
     scores: Sequence[np.ndarray]
     pseudo_facts: Sequence[RowFacts]
 
@@ -210,10 +217,10 @@ def judge_global_token(local: ScoreBranch, cls: ScoreBranch, pseudo: PseudoRows,
     return GlobalEvidence(
         local=ours,
         cls=theirs,
-        r_T=theirs.T / (ours.T + EPSILON),
-        r_C=theirs.B / (ours.B + EPSILON),
-        r_J=float(np.sqrt(theirs.B * theirs.J) / (np.sqrt(ours.B * ours.J) + EPSILON)),
-        corr=tuple(correlation(a.spread, b.spread) for a, b in zip(local_rows, cls_rows, strict=True)),
+        r_T=theirs.T / (ours.T + ROW_EPSILON),
+        r_C=theirs.B / (ours.B + ROW_EPSILON),
+        r_J=float(np.sqrt(theirs.B * theirs.J) / (np.sqrt(ours.B * ours.J) + ROW_EPSILON)),
+        corr=tuple(correlate(a.spread, b.spread) for a, b in zip(local_rows, cls_rows, strict=True)),
     )
 
 
@@ -223,8 +230,8 @@ def _quality(
     images, counted = pseudo.images, pseudo.counted
     tops = np.stack([rows.top for rows in target_rows])
     pseudo_tops = np.stack([rows.top[counted] for rows in branch.pseudo_facts])
-    kept = information(tops, images).mean()
-    reference = information(pseudo_tops, images).mean() if pseudo_tops.shape[1] else 0.0
+    kept = measure_information(tops, images).mean()
+    reference = measure_information(pseudo_tops, images).mean() if pseudo_tops.shape[1] else 0.0
     information_kept = max(float(min(kept, reference)), 0.0)
     joint = [
         branch_relation(kernel, scores, pseudo, s, samples)[0]
@@ -233,7 +240,7 @@ def _quality(
     relation = float(np.median(np.mean(joint, axis=0)))
     support = extreme_support(tops, images)
     retention = [
-        float(target.peak.mean() / (rows.peak[counted].mean() + EPSILON)) if counted.any() else 0.0
+        float(target.peak.mean() / (rows.peak[counted].mean() + ROW_EPSILON)) if counted.any() else 0.0
         for target, rows in zip(target_rows, branch.pseudo_facts, strict=True)
     ]
     quality = float(np.cbrt(information_kept * relation * support))

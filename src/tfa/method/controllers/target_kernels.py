@@ -11,17 +11,17 @@ from typing import Protocol
 
 import numpy as np
 
-from tfa.base.backend import Backend, l2, to_numpy
-from tfa.method.branch import Branch, ScoreBlock, row_blocks
+from tfa.base.backend import Backend, l2_normalize, to_numpy
+from tfa.method.branch import DatabaseBranch, ScoreBlock, row_blocks
 from tfa.method.carriers import KernelTerm, weighted_sum
-from tfa.method.evidence.relation import Subsamples, View, joint_scores, relation_terms
+from tfa.method.evidence.relation import RelationView, Subsamples, joint_scores, relation_terms
 from tfa.method.evidence.support import Mask
 from tfa.method.gram import cross_products
-from tfa.method.pseudo_queries import every_score, mixed
+from tfa.method.pseudo_queries import every_score, mix_blocks
 from tfa.method.residuals import Described
 
 
-class Kernel(Protocol):
+class ScoreKernel(Protocol):
     """A similarity of images."""
 
     def target_scores(self) -> np.ndarray:
@@ -41,7 +41,10 @@ class VectorKernel:
     """Cosine of one vector per image."""
 
     def __init__(self, database: np.ndarray, target: np.ndarray, pseudo: np.ndarray) -> None:
-        self.database, self.target = l2(np.asarray(database, np.float64)), l2(np.asarray(target, np.float64))
+        self.database, self.target = (
+            l2_normalize(np.asarray(database, np.float64)),
+            l2_normalize(np.asarray(target, np.float64)),
+        )
         self.pseudo = pseudo
 
     def target_scores(self) -> np.ndarray:
@@ -61,14 +64,14 @@ class VectorKernel:
 class TargetBranch:
     """Target images under the assignment and construction of a database branch."""
 
-    branch: Branch
+    branch: DatabaseBranch
     described: Described
     products: np.ndarray  # q m, float64, with the database
     gram: np.ndarray  # q q, float64
     coordinates: np.ndarray  # q r
 
     @classmethod
-    def of(cls, branch: Branch, described: Described, backend: Backend) -> TargetBranch:
+    def of(cls, branch: DatabaseBranch, described: Described, backend: Backend) -> TargetBranch:
         products = cross_products(described.descriptors, branch.described.descriptors, backend)
         gram = cross_products(described.descriptors, described.descriptors, backend)
         with_anchors = products[:, branch.split.anchors]
@@ -126,7 +129,9 @@ class BranchKernel:
         )
 
     def pseudo_block(self) -> ScoreBlock:
-        return mixed([(weight, every_score(target.branch, terms, self.backend)) for weight, target, terms in self.used])
+        return mix_blocks(
+            [(weight, every_score(target.branch, terms, self.backend)) for weight, target, terms in self.used]
+        )
 
 
 @dataclass(frozen=True)
@@ -140,19 +145,19 @@ class PseudoRows:
 
 
 def branch_relation(
-    kernel: Kernel, scores: np.ndarray, rows: PseudoRows, construction: int, samples: Subsamples
+    kernel: ScoreKernel, scores: np.ndarray, rows: PseudoRows, construction: int, samples: Subsamples
 ) -> tuple[np.ndarray, np.ndarray]:
     """J of each subsample under one kernel, and the top-1 answers of the pseudo queries that count.
 
     `scores` are the kernel's of the target images.
     """
     tops = scores.argmax(axis=1)
-    target = View(kernel.target_gram(), kernel.among(tops, tops), scores[:, tops])
+    target = RelationView(kernel.target_gram(), kernel.among(tops, tops), scores[:, tops])
     reference, reached = _pseudo_view(kernel, rows, construction)
     return joint_scores(relation_terms(target, samples.target), relation_terms(reference, samples.pseudo)), reached
 
 
-def _pseudo_view(kernel: Kernel, rows: PseudoRows, construction: int) -> tuple[View, np.ndarray]:
+def _pseudo_view(kernel: ScoreKernel, rows: PseudoRows, construction: int) -> tuple[RelationView, np.ndarray]:
     """The relation of the pseudo queries that count to their answers, those they may not give masked; and these."""
     pseudo, mask = rows.pseudo, rows.masks[construction]
     block = kernel.pseudo_block()
@@ -163,4 +168,4 @@ def _pseudo_view(kernel: Kernel, rows: PseudoRows, construction: int) -> tuple[V
     scores = scores[rows.counted]
     tops = scores.argmax(axis=1)
     queries = pseudo[rows.counted]
-    return View(kernel.among(queries, queries), kernel.among(tops, tops), scores[:, tops]), tops
+    return RelationView(kernel.among(queries, queries), kernel.among(tops, tops), scores[:, tops]), tops

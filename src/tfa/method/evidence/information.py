@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfa.method.evidence.rows import EPSILON, NO_ANSWER
+from tfa.method.evidence.rows import NO_ANSWER, ROW_EPSILON
 
-RESAMPLES = 1000  # ours: the paper does not state how many
+_RESAMPLES = 1000  # ours: the paper does not state how many
 
 
-def information(tops: np.ndarray, images: int) -> np.ndarray:
+def measure_information(tops: np.ndarray, images: int) -> np.ndarray:
     """I(q) of each query: Σ_j p(j|q) log( p(j|q) / (p(j) + ε) ) / log min(N_q, N), from top-1 answers `s q`.
 
     p(j|q) is the share of constructions that answer j; p(j) its mean over queries. A retriever that always
@@ -25,7 +25,7 @@ def information(tops: np.ndarray, images: int) -> np.ndarray:
     for s in range(constructions):
         # Each construction adds its 1/S share of p(j|q) log(…) for its own j: summed, Σ_j p(j|q) log(…).
         share = (tops == tops[s]).mean(axis=0)
-        total += np.log(share / (occupancy[tops[s]] + EPSILON)) / constructions
+        total += np.log(share / (occupancy[tops[s]] + ROW_EPSILON)) / constructions
     return total / scale
 
 
@@ -35,15 +35,15 @@ def bootstrap_interval(
     """95 % interval of log(C_S / C_H), with C_a = mean I_a / (reference_a + ε), by paired resampling of queries."""
     rng = np.random.default_rng(0)
     count = len(soft)
-    drawn = np.stack([rng.integers(0, count, count) for _ in range(RESAMPLES)])
+    drawn = np.stack([rng.integers(0, count, count) for _ in range(_RESAMPLES)])
     ratio = [
-        values[drawn].mean(axis=1).clip(min=0) / (reference + EPSILON)
+        values[drawn].mean(axis=1).clip(min=0) / (reference + ROW_EPSILON)
         for values, reference in ((soft, soft_reference), (hard, hard_reference))
     ]
-    return interval(np.log((ratio[0] + EPSILON) / (ratio[1] + EPSILON)))
+    return middle_interval(np.log((ratio[0] + ROW_EPSILON) / (ratio[1] + ROW_EPSILON)))
 
 
-def interval(values: np.ndarray) -> tuple[float, float]:
+def middle_interval(values: np.ndarray) -> tuple[float, float]:
     """The middle 95 % of resampled values."""
     low, high = np.percentile(values, [2.5, 97.5])
     return float(low), float(high)

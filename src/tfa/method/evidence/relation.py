@@ -11,15 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tfa.method.evidence.rows import EPSILON
+from tfa.method.evidence.rows import ROW_EPSILON
 
 DRAWS = 200  # ours: the paper says "repeated fixed calibration subsamples"
-ROUNDING = 1e-14  # of the largest entry: what centring identical rows leaves
-SHARE, LARGEST = 0.8, 512  # ours: of the rows, in one subsample
+_ROUNDING = 1e-14  # of the largest entry: what centring identical rows leaves
+SHARE, _LARGEST = 0.8, 512  # ours: of the rows, in one subsample
 
 
 @dataclass(frozen=True)
-class View:
+class RelationView:
     """Three square matrices over the same rows: everything the relation terms need of a kernel."""
 
     rows: np.ndarray  # kernel of row i with row j
@@ -37,7 +37,7 @@ class Subsamples:
     @classmethod
     def draw(cls, target: int, pseudo: int) -> Subsamples:
         rng = np.random.default_rng(0)
-        size = min(max(2, int(np.ceil(SHARE * target))), LARGEST, target)
+        size = min(max(2, int(np.ceil(SHARE * target))), _LARGEST, target)
         pairs = [
             (rng.choice(target, size, replace=False), rng.choice(pseudo, min(size, pseudo), replace=False))
             for _ in range(DRAWS)
@@ -55,7 +55,7 @@ class RelationTerms:
     rank_preservation: np.ndarray
 
 
-def relation_terms(view: View, subsamples: np.ndarray) -> RelationTerms:
+def relation_terms(view: RelationView, subsamples: np.ndarray) -> RelationTerms:
     """The four terms on each subsample of rows, all subsamples at once.
 
     With x the 0/1 vector of a subsample of n rows and H = I − 11ᵀ/n on it, every sum over the subsample is a
@@ -69,7 +69,7 @@ def relation_terms(view: View, subsamples: np.ndarray) -> RelationTerms:
     chosen[subsamples.T, np.arange(draws)] = 1.0
     # Centring a subsample removes any constant of a row or column, so the whole may be centred first; what is
     # left to subtract is then small, and the sums lose no digits.
-    k, m = centred(view.rows), centred(view.answers)
+    k, m = center_gram(view.rows), center_gram(view.answers)
     k_sums, m_sums = k @ chosen, m @ chosen  # rows draws
 
     def inner(one: np.ndarray, other: np.ndarray, one_sums: np.ndarray, other_sums: np.ndarray) -> np.ndarray:
@@ -80,7 +80,7 @@ def relation_terms(view: View, subsamples: np.ndarray) -> RelationTerms:
     def width(gram: np.ndarray, sums: np.ndarray, norm: np.ndarray, largest: float) -> np.ndarray:
         trace = np.diagonal(gram) @ chosen - (chosen * sums).sum(axis=0) / n
         # Answers that are all the same leave a Gram matrix of rounding, which has no width.
-        return np.where(norm > (n * ROUNDING * largest) ** 2, trace**2 / (norm + EPSILON), 0.0)
+        return np.where(norm > (n * _ROUNDING * largest) ** 2, trace**2 / (norm + ROW_EPSILON), 0.0)
 
     norm_k, norm_m = inner(k, k, k_sums, k_sums), inner(m, m, m_sums, m_sums)
     width_k = width(k, k_sums, norm_k, float(np.abs(view.rows).max(initial=0.0)))
@@ -98,7 +98,7 @@ def relation_terms(view: View, subsamples: np.ndarray) -> RelationTerms:
     )
 
 
-def centred(gram: np.ndarray) -> np.ndarray:
+def center_gram(gram: np.ndarray) -> np.ndarray:
     """HKH, with H = I − 11ᵀ/n."""
     means = gram.mean(axis=0)
     return gram - means[None, :] - gram.mean(axis=1)[:, None] + means.mean()
@@ -107,8 +107,8 @@ def centred(gram: np.ndarray) -> np.ndarray:
 def joint_scores(target: RelationTerms, reference: RelationTerms) -> np.ndarray:
     """J = [u(κ) u(M) u(F)]^{1/3} · u(P) of each subsample, u(x) = clip(x / (x^d + ε), 0, 1)."""
 
-    def kept(name: str) -> np.ndarray:
-        return np.clip(getattr(target, name) / (getattr(reference, name) + EPSILON), 0, 1)
+    def retain(name: str) -> np.ndarray:
+        return np.clip(getattr(target, name) / (getattr(reference, name) + ROW_EPSILON), 0, 1)
 
-    together = kept("alignment") * kept("reciprocal_rank") * kept("mutual")
-    return np.cbrt(together) * kept("rank_preservation")
+    together = retain("alignment") * retain("reciprocal_rank") * retain("mutual")
+    return np.cbrt(together) * retain("rank_preservation")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 NO_ANSWER = -1  # the top-1 of a pseudo query all of whose gallery is masked
-EPSILON = 1e-12
+ROW_EPSILON = 1e-12
 Masked = tuple[np.ndarray, np.ndarray]  # (row, column) of entries that may not be answered
 
 
@@ -27,10 +27,10 @@ def mean_and_spread(scores: np.ndarray, masked: Masked | None = None) -> tuple[n
 
 def z_scores(values: np.ndarray, mean: np.ndarray, spread: np.ndarray) -> np.ndarray:
     """How many standard deviations values lie above the mean of their row; 0 in a row of equal scores."""
-    return (values - mean) / (spread + EPSILON)
+    return (values - mean) / (spread + ROW_EPSILON)
 
 
-def standardised(scores: np.ndarray, ranked: np.ndarray) -> np.ndarray:
+def standardize_ranked(scores: np.ndarray, ranked: np.ndarray) -> np.ndarray:
     """z-scores `q k` of the images `ranked` in their rows of scores `q m`, in float64."""
     scores = np.ascontiguousarray(scores, np.float64)  # sums must not depend on how the rows lie in memory
     mean, spread = mean_and_spread(scores)

@@ -1,7 +1,7 @@
 """Support and agreement: coverage and reproducibility of a retriever, judged without any label.
 
-Coverage (`support`) and reproducibility (`agreement`) are judged together: agreement alone also rewards a
-retriever whose vocabularies agree on a few hubs.
+Coverage (`measure_support`) and reproducibility (`measure_agreement`) are judged together: agreement alone also rewards
+a retriever whose vocabularies agree on a few hubs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 
 from tfa.method.evidence.rows import NO_ANSWER
 
-PAIRS = ((0, 1), (0, 2), (1, 2))
-SAME = 1 - 5e-13  # cosine from which two float64 descriptors count as one
+_PAIRS = ((0, 1), (0, 2), (1, 2))
+SAME_COSINE = 1 - 5e-13  # cosine from which two float64 descriptors count as one
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Mask:
         # Few pairs are near 1: one comparison by rows finds them, only they are checked exactly. A zero
         # descriptor has no cosine: it is a duplicate of nothing but itself.
         smallest = norms[norms > 0].min() if norms.any() else 1.0
-        near = products >= np.where(of_image > 0, SAME * of_image * smallest * (1 - 1e-9), np.inf)[:, None]
+        near = products >= np.where(of_image > 0, SAME_COSINE * of_image * smallest * (1 - 1e-9), np.inf)[:, None]
         rows, columns = np.nonzero(near)
-        same = (products[rows, columns] >= SAME * of_image[rows] * norms[columns]) & (norms[columns] > 0)
+        same = (products[rows, columns] >= SAME_COSINE * of_image[rows] * norms[columns]) & (norms[columns] > 0)
         pairs = np.unique(
             np.concatenate([rows[same], np.arange(len(images))]) * len(norms) + np.concatenate([columns[same], images])
         )
@@ -50,19 +50,19 @@ class Mask:
         return Mask(*np.unique(pairs, axis=1))
 
 
-def support(tops: np.ndarray) -> float:
+def measure_support(tops: np.ndarray) -> float:
     """U: mean over constructions of the number of distinct top-1 images. `tops` is `s p`."""
-    return float(np.mean(supports(tops)))
+    return float(np.mean(count_distinct(tops)))
 
 
-def supports(tops: np.ndarray) -> tuple[int, ...]:
+def count_distinct(tops: np.ndarray) -> tuple[int, ...]:
     """The number of distinct top-1 images under each construction."""
     return tuple(len(np.unique(row[row != NO_ANSWER])) for row in tops)
 
 
-def agreement(tops: np.ndarray) -> tuple[float, float, float]:
+def measure_agreement(tops: np.ndarray) -> tuple[float, float, float]:
     """A^{ss'}: share of pseudo queries with the same top-1 in two constructions, for each pair."""
-    return tuple(_agreement(tops[s], tops[t]) for s, t in PAIRS)  # type: ignore[return-value]
+    return tuple(_agreement(tops[s], tops[t]) for s, t in _PAIRS)  # type: ignore[return-value]
 
 
 def _agreement(one: np.ndarray, other: np.ndarray) -> float:
@@ -77,11 +77,11 @@ class Candidate:
     name: str
     support: float
     agreement: tuple[float, float, float]
-    supports: tuple[int, ...] = ()  # under each construction: how far `support` is from chance
+    supports: tuple[int, ...] = ()  # under each construction: how far `measure_support` is from chance
 
     @classmethod
     def of(cls, name: str, tops: np.ndarray) -> Candidate:
-        return cls(name, support(tops), agreement(tops), supports(tops))
+        return cls(name, measure_support(tops), measure_agreement(tops), count_distinct(tops))
 
     def gain_over(self, other: Candidate) -> float:
         """D: the largest agreement gain over the construction pairs; negative when every pair agrees less."""
@@ -95,7 +95,7 @@ class Candidate:
         return {"support": self.support, "agreement": list(self.agreement), "supports": list(self.supports)}
 
 
-def correlation(x: np.ndarray, y: np.ndarray) -> float:
+def correlate(x: np.ndarray, y: np.ndarray) -> float:
     """Pearson correlation; 0 where it is undefined."""
     if len(x) < 2:
         return 0.0
@@ -104,7 +104,7 @@ def correlation(x: np.ndarray, y: np.ndarray) -> float:
     return float((x * y).sum() / scale) if scale > 0 else 0.0
 
 
-def dispersion_penalised(values: Sequence[float]) -> float:
+def penalize_dispersion(values: Sequence[float]) -> float:
     """L(x) = clip(median − Φ⁻¹(.975)·MAD / (Φ⁻¹(.75)·√3), 0, 1): small when the constructions disagree."""
     x = np.asarray(values, dtype=np.float64)
     median = float(np.median(x))

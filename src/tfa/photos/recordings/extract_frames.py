@@ -9,17 +9,17 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from tfa.base.files import make_folder, saying_what_ran_out, sha256_of_file, sync_folder, write_json
-from tfa.base.held import OwnFolder, tidy
+from tfa.base.files import explain_disk_errors, hash_file, make_folder, sync_folder, write_json
+from tfa.base.locks import LockedFolder, tidy
 from tfa.base.progress import Progress, as_progress
 from tfa.base.reading import read_json
 from tfa.errors import BadRecording, BadSpec
 from tfa.photos.find_positions import PositionSources
 from tfa.photos.images import find_images
-from tfa.photos.recordings.keyframes import DEFAULT, Every
-from tfa.photos.recordings.kinds import NONE
+from tfa.photos.recordings.keyframes import DEFAULT_INTERVAL, KeyframeInterval
+from tfa.photos.recordings.kinds import NO_TOPIC
 from tfa.photos.recordings.open_recording import open_recording
-from tfa.photos.recordings.write_frames import POSITIONS, FrameWriter, time_of_frame
+from tfa.photos.recordings.write_frames import FRAME_POSITIONS, FrameWriter, parse_frame_time
 from tfa.version import __version__
 
 NOTES = "frames.json"  # says that a folder is ours, and what it was made of
@@ -39,7 +39,7 @@ class ExtractedFrames:
 
     def time_ns(self, photo: Path) -> int | None:
         """When a photo was taken, in nanoseconds since 1970; of a video that does not say, since its start."""
-        return time_of_frame(photo)
+        return parse_frame_time(photo)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,18 +53,18 @@ class FrameSpec:
 
     topic: str | None = None
     position_topic: str | None = None
-    every: str | int = DEFAULT
+    every: str | int = DEFAULT_INTERVAL
     gpx: PositionSources | None = None
 
     def __post_init__(self) -> None:
-        Every.parse(self.every)
+        KeyframeInterval.parse(self.every)
 
     def to_dict(self) -> dict[str, Any]:
         """What the frames of a recording depend on, in JSON."""
         track = None
         if self.gpx is not None and self.gpx.gpx is not None:
-            track = [sha256_of_file(Path(self.gpx.gpx)), self.gpx.gpx_offset, self.gpx.gpx_gap]
-        every = str(Every.parse(self.every))
+            track = [hash_file(Path(self.gpx.gpx)), self.gpx.gpx_offset, self.gpx.gpx_gap]
+        every = str(KeyframeInterval.parse(self.every))
         return {"topic": self.topic, "position_topic": self.position_topic, "every": every, "gpx": track}
 
 
@@ -87,16 +87,16 @@ def extract_frames(
     if not paths:
         raise BadRecording("no recording was given; give a bag or a video")
     spec, out = spec or FrameSpec(), Path(out)
-    asked: dict[str, Any] = {"version": __version__, "recordings": [_print_of(path) for path in paths]}
+    asked: dict[str, Any] = {"version": __version__, "recordings": [_identify_recording(path) for path in paths]}
     asked |= {"spec": spec.to_dict(), "skip_bad": skip_bad}
     parent = out.absolute().parent
     tidy(parent, f".{escape(out.name)}.frames-*", lambda name: name in (NEW, REPLACED))
     known = _there_already(out, asked, overwrite=overwrite)
     if known is not None:
         return _extracted(out, known, used_again=True)
-    with saying_what_ran_out(out):
+    with explain_disk_errors(out):
         make_folder(parent)
-        own = OwnFolder(parent, f".{out.name}.frames-")
+        own = LockedFolder(parent, f".{out.name}.frames-")
         try:
             made = own.path / NEW
             made.mkdir()
@@ -109,7 +109,7 @@ def extract_frames(
     return _extracted(out, {"asked": asked, "recordings": parts})
 
 
-def _there_already(out: Path, asked: dict[str, Any], *, overwrite: bool) -> dict[str, Any] | None:
+def _there_already(out: Path, request: dict[str, Any], *, overwrite: bool) -> dict[str, Any] | None:
     """What a folder of the same frames says; None if there is nothing, or what may be replaced. Others are refused."""
     if out.exists() and not out.is_dir():
         raise BadSpec(f"{out} is a file; give a folder for the frames")
@@ -118,21 +118,21 @@ def _there_already(out: Path, asked: dict[str, Any], *, overwrite: bool) -> dict
     known = _read_notes(out)
     if known is None:
         raise BadSpec(f"{out} exists already and is not empty; choose another folder")
-    if known["asked"] != asked and not overwrite:
+    if known["asked"] != request and not overwrite:
         raise BadSpec(
             f"{out} exists already and holds other frames; choose another folder, or replace it with --force "
             "(overwrite=True)"
         )
-    return known if known["asked"] == asked else None
+    return known if known["asked"] == request else None
 
 
 def _write_all(
     paths: Sequence[Path], folder: Path, spec: FrameSpec, skip_bad: bool, progress: Progress
 ) -> list[dict[str, Any]]:
     """Frames of every recording; those of several in a folder each."""
-    writer, parts = FrameWriter(folder, Every.parse(spec.every), spec.gpx, skip_bad), []
+    writer, parts = FrameWriter(folder, KeyframeInterval.parse(spec.every), spec.gpx, skip_bad), []
     tracked = spec.gpx is not None and spec.gpx.gpx is not None
-    placed_by = NONE if tracked and spec.position_topic is None else spec.position_topic
+    placed_by = NO_TOPIC if tracked and spec.position_topic is None else spec.position_topic
     for path, inside in zip(paths, _folders(paths), strict=True):
         with open_recording(path, spec.topic, placed_by) as recording:
             written = writer.write(recording, inside, progress)
@@ -162,12 +162,12 @@ def _put_in_place(made: Path, out: Path) -> None:
     sync_folder(out.absolute().parent)
 
 
-def _extracted(out: Path, known: dict[str, Any], *, used_again: bool = False) -> ExtractedFrames:
-    parts = known["recordings"]
+def _extracted(out: Path, notes_on_disk: dict[str, Any], *, used_again: bool = False) -> ExtractedFrames:
+    parts = notes_on_disk["recordings"]
     photos = find_images(out)
     if len(photos) != sum(part["kept"] for part in parts):
         raise BadSpec(f"{out} no longer holds the frames that were written there; remove it, or choose another folder")
-    positions = out / POSITIONS
+    positions = out / FRAME_POSITIONS
     notes = [note for part in parts for note in part["notes"]]
     notes += [f"the frames that {out} holds already are used"] if used_again else []
     skipped = [(one["file"], one["reason"]) for part in parts for one in part["skipped"]]
@@ -189,7 +189,7 @@ def _read_notes(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def _print_of(path: Path) -> dict[str, Any]:
+def _identify_recording(path: Path) -> dict[str, Any]:
     """A recording by its place, size and time of change: to read all of it would take as long as to extract it."""
     files = [path] if not path.is_dir() else sorted(one for one in path.iterdir() if one.is_file())
     try:

@@ -8,10 +8,10 @@ import numpy as np
 from PIL import Image
 
 from tfa.errors import BadImage
-from tfa.photos.recordings.recording import Picture
+from tfa.photos.recordings.recording import FramePicture
 
 COMPRESSED, RAW = "sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Image"
-IMAGES = (COMPRESSED, RAW)
+IMAGE_MESSAGES = (COMPRESSED, RAW)
 _SIGNS = {b"\xff\xd8\xff": ".jpg", b"\x89PNG\r\n\x1a\n": ".png", b"RIFF": ".webp"}
 _CHANNELS = {
     "rgb8": (0, 1, 2), "bgr8": (2, 1, 0), "rgba8": (0, 1, 2), "bgra8": (2, 1, 0), "8uc3": (2, 1, 0), "8uc4": (2, 1, 0),
@@ -23,12 +23,12 @@ _BAYER = {"rggb": (0, 3), "bggr": (3, 0), "grbg": (1, 2), "gbrg": (2, 1)}  # red
 ENCODINGS = (*_CHANNELS, *_GREY, *_YUV, *(f"bayer_{order}{bits}" for order in _BAYER for bits in (8, 16)))
 
 
-def picture_of(message: Any, kind: str) -> Picture:
+def decode_picture(message: Any, kind: str) -> FramePicture:
     """The photo of a message; BadImage where it has none."""
-    return _compressed(message) if kind == COMPRESSED else Picture(".png", pixels=_raw(message))
+    return _compressed(message) if kind == COMPRESSED else FramePicture(".png", pixels=_raw(message))
 
 
-def _compressed(message: Any) -> Picture:
+def _compressed(message: Any) -> FramePicture:
     """The payload byte for byte: an image file of its own."""
     content = message.data.tobytes()
     suffix = next((suffix for sign, suffix in _SIGNS.items() if content.startswith(sign)), None)
@@ -38,7 +38,7 @@ def _compressed(message: Any) -> Picture:
             f"a CompressedImage of format {given!r} and {len(content):,} bytes is no JPEG, PNG or WebP; video codecs "
             "and depth are not read: give another topic, or republish this one as raw or compressed"
         )
-    return Picture(suffix, content=content)
+    return FramePicture(suffix, content=content)
 
 
 def _raw(message: Any) -> Image.Image:
@@ -52,10 +52,10 @@ def _raw(message: Any) -> Image.Image:
         grey = _samples(message, height, width, encoding.endswith("16"))
         return Image.fromarray(grey)
     if encoding in _YUV:
-        return Image.fromarray(_of_yuv(_samples(message, height, width * 2, wide=False), _YUV[encoding]))
+        return Image.fromarray(_decode_yuv(_samples(message, height, width * 2, wide=False), _YUV[encoding]))
     if encoding.startswith("bayer_"):
         order, wide = encoding[6:10], encoding.endswith("16")
-        return Image.fromarray(_of_bayer(_samples(message, height, width, wide), *_BAYER[order]))
+        return Image.fromarray(_decode_bayer(_samples(message, height, width, wide), *_BAYER[order]))
     count = 4 if "a" in encoding or encoding == "8uc4" else 3
     samples = _samples(message, height, width * count, encoding.endswith("16")).reshape(height, width, count)
     return Image.fromarray(np.ascontiguousarray(_bytes(samples[..., _CHANNELS[encoding]])))
@@ -85,7 +85,7 @@ def _bytes(samples: np.ndarray) -> np.ndarray:
     return samples if samples.dtype == np.uint8 else (samples >> 8).astype(np.uint8)
 
 
-def _of_bayer(mosaic: np.ndarray, red: int, blue: int) -> np.ndarray:
+def _decode_bayer(mosaic: np.ndarray, red: int, blue: int) -> np.ndarray:
     """RGB at half the size: one pixel of each square of four. Encoders look at fewer pixels than that."""
     height, width = (side // 2 * 2 for side in mosaic.shape)
     if not height or not width:
@@ -96,7 +96,7 @@ def _of_bayer(mosaic: np.ndarray, red: int, blue: int) -> np.ndarray:
     return np.ascontiguousarray(_bytes(np.stack([corners[red], green, corners[blue]], axis=-1)))
 
 
-def _of_yuv(rows: np.ndarray, places: tuple[int, int, int]) -> np.ndarray:
+def _decode_yuv(rows: np.ndarray, places: tuple[int, int, int]) -> np.ndarray:
     """RGB of 4:2:2 in the range of video (BT.601: Y from 16 to 235, U and V around 128)."""
     if rows.shape[1] % 4:
         raise BadImage("an Image of a YUV encoding needs an even width")

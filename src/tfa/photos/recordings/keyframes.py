@@ -11,28 +11,30 @@ import numpy as np
 from PIL import Image
 
 from tfa.errors import BadImage, BadSpec
-from tfa.photos.recordings.recording import Frame
+from tfa.photos.recordings.recording import RecordedFrame
 from tfa.photos.track import metres_between
 
-DEFAULT = "1s"
+DEFAULT_INTERVAL = "1s"
 NOVELTY = 0.2  # of `new`
-SMALL = (32, 24)  # pixels that novelty looks at
-_GIVEN = re.compile(r"(?:(?P<number>\d+(?:\.\d+)?)(?P<unit>m|s)?|new(?::(?P<novelty>\d+(?:\.\d+)?))?)")
-ALLOWED = "give 10 (every tenth frame), 0.5s (seconds), 2m (metres), or new (what looks unlike the last one kept)"
+_SMALL = (32, 24)  # pixels that novelty looks at
+_INTERVAL_PATTERN = re.compile(r"(?:(?P<number>\d+(?:\.\d+)?)(?P<unit>m|s)?|new(?::(?P<novelty>\d+(?:\.\d+)?))?)")
+_ALLOWED_INTERVALS = (
+    "give 10 (every tenth frame), 0.5s (seconds), 2m (metres), or new (what looks unlike the last one kept)"
+)
 
 
 @dataclass(frozen=True)
-class Every:
+class KeyframeInterval:
     """How often a frame is kept."""
 
     unit: str  # frames, seconds, metres or novelty
     amount: float
 
     @classmethod
-    def parse(cls, text: str | int) -> Every:
-        given = _GIVEN.fullmatch(str(text).strip())
+    def parse(cls, text: str | int) -> KeyframeInterval:
+        given = _INTERVAL_PATTERN.fullmatch(str(text).strip())
         if given is None:
-            raise BadSpec(f"every={str(text)[:80]!r} is not allowed; {ALLOWED}")
+            raise BadSpec(f"every={str(text)[:80]!r} is not allowed; {_ALLOWED_INTERVALS}")
         if given["number"] is None:
             amount = NOVELTY if given["novelty"] is None else float(given["novelty"])
             if not 0 < amount < 2:
@@ -40,7 +42,7 @@ class Every:
             return cls("novelty", amount)
         unit, amount = {"m": "metres", "s": "seconds", None: "frames"}[given["unit"]], float(given["number"])
         if not amount > 0 or (unit == "frames" and amount != int(amount)):
-            raise BadSpec(f"every={text!r} is not allowed; {ALLOWED}")
+            raise BadSpec(f"every={text!r} is not allowed; {_ALLOWED_INTERVALS}")
         return cls(unit, amount)
 
     def __str__(self) -> str:
@@ -65,15 +67,15 @@ class Keyframes:
     is taken, so that a camera of one frame a second loses none to its jitter.
     """
 
-    def __init__(self, every: Every) -> None:
+    def __init__(self, every: KeyframeInterval) -> None:
         self.every = every
         self.seen = 0
         self.unplaced = 0  # frames that distances could say nothing of
-        self._last: Frame | None = None
+        self._last: RecordedFrame | None = None
         self._before: int | None = None
         self._shown: np.ndarray | None = None
 
-    def keeps(self, frame: Frame) -> bool:
+    def keeps(self, frame: RecordedFrame) -> bool:
         try:
             kept = getattr(self, f"_by_{self.every.unit}")(frame)
         finally:  # also one that cannot be decoded was seen
@@ -83,10 +85,10 @@ class Keyframes:
             self._last = frame
         return bool(kept)
 
-    def _by_frames(self, frame: Frame) -> bool:
+    def _by_frames(self, frame: RecordedFrame) -> bool:
         return self.seen % int(self.every.amount) == 0
 
-    def _by_seconds(self, frame: Frame) -> bool:
+    def _by_seconds(self, frame: RecordedFrame) -> bool:
         if self._last is None or self._before is None:
             return True
         wanted = self.every.amount * 1e9
@@ -94,37 +96,37 @@ class Keyframes:
         # A clock that was set back starts anew.
         return passed < 0 or passed + max(step, 0) / 2 > wanted
 
-    def _by_metres(self, frame: Frame) -> bool:
+    def _by_metres(self, frame: RecordedFrame) -> bool:
         if frame.position is None:
             self.unplaced += 1
             return False
         last = None if self._last is None else self._last.position
         return last is None or metres_between(last, frame.position) >= self.every.amount
 
-    def _by_novelty(self, frame: Frame) -> bool:
+    def _by_novelty(self, frame: RecordedFrame) -> bool:
         try:
-            shown = small(frame.picture().image(SMALL))
+            shown = shrink_frame(frame.picture().image(_SMALL))
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:  # what Pillow raises
             raise BadImage(f"the frame at {frame.time_ns / 1e9:.3f} cannot be decoded: {error}") from None
-        new = self._shown is None or novelty(self._shown, shown) > self.every.amount
+        new = self._shown is None or measure_novelty(self._shown, shown) > self.every.amount
         if new:
             self._shown = shown
         return new
 
-    def of(self, frames: Iterator[Frame]) -> Iterator[Frame]:
+    def of(self, frames: Iterator[RecordedFrame]) -> Iterator[RecordedFrame]:
         return (frame for frame in frames if self.keeps(frame))
 
 
-def small(image: Image.Image) -> np.ndarray:
+def shrink_frame(image: Image.Image) -> np.ndarray:
     """A picture by 32 × 24 grey values of mean 0 and length 1; all zeros where it shows one grey."""
     grey = image.convert("L") if image.mode != "I;16" else Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
-    values = np.asarray(grey.resize(SMALL, Image.Resampling.BOX), np.float64)
+    values = np.asarray(grey.resize(_SMALL, Image.Resampling.BOX), np.float64)
     values = values - values.mean()
     length = math.sqrt(float((values**2).sum()))
     return values / length if length > 1e-9 else np.zeros_like(values)
 
 
-def novelty(one: np.ndarray, other: np.ndarray) -> float:
+def measure_novelty(one: np.ndarray, other: np.ndarray) -> float:
     """1 − correlation of two pictures: 0 for the same, whatever the exposure; 1 for unrelated ones."""
     if not one.any() and not other.any():
         return 0.0

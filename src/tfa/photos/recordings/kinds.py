@@ -7,17 +7,19 @@ from pathlib import Path
 BAGS = (".bag", ".db3", ".mcap")
 VIDEOS = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".webm")
 BAG_BYTES = {b"#ROSBAG V": ".bag", b"SQLite format 3\0": ".db3", b"\x89MCAP0\r\n": ".mcap"}
-NONE = "none"  # a position topic that is none
+NO_TOPIC = "none"  # a position topic that is none
 METADATA = "metadata.yaml"  # of a ROS 2 bag, which is a folder
 _SIGN = b"rosbag2_bagfile_information"
-ALLOWED = "a ROS 1 bag (.bag), a ROS 2 bag (.db3, .mcap or its folder), or a video (.mp4, .mkv, .avi, .mov, .webm)"
+ALLOWED_RECORDINGS = (
+    "a ROS 1 bag (.bag), a ROS 2 bag (.db3, .mcap or its folder), or a video (.mp4, .mkv, .avi, .mov, .webm)"
+)
 
 
 def is_recording(path: Path) -> bool:
     """Is it a bag or a video, by its name or, whatever it is called, by its first bytes?"""
     if path.suffix.lower() in (*BAGS, *VIDEOS):
         return not path.is_dir() or is_bag_folder(path)
-    return is_bag_folder(path) or bag_by_content(path) is not None
+    return is_bag_folder(path) or detect_bag(path) is not None
 
 
 def is_bag_folder(path: Path) -> bool:
@@ -29,7 +31,7 @@ def is_bag_folder(path: Path) -> bool:
         return False
 
 
-def bag_by_content(path: Path) -> str | None:
+def detect_bag(path: Path) -> str | None:
     """The suffix that a bag of this content has; None if it is no bag."""
     try:
         with open(path, "rb") as file:

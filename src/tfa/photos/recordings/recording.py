@@ -12,11 +12,11 @@ from PIL import Image
 
 from tfa.photos.positions import Position
 
-QUALITY = 95  # of JPEGs that are made of a video
+_QUALITY = 95  # of JPEGs that are made of a video
 
 
 @dataclass(frozen=True)
-class Picture:
+class FramePicture:
     """A frame as a photo: the bytes of an image file as they were recorded, or pixels and how to keep them."""
 
     suffix: str  # .jpg, .png or .webp
@@ -42,16 +42,16 @@ class Picture:
         if self.suffix == ".png":
             self.pixels.save(written, "PNG", compress_level=1)  # of raw images nothing is lost
         else:
-            self.pixels.save(written, "JPEG", quality=QUALITY, subsampling=0)
+            self.pixels.save(written, "JPEG", quality=_QUALITY, subsampling=0)
         return written.getvalue()
 
 
 @dataclass(frozen=True)
-class Frame:
+class RecordedFrame:
     """One image of a recording. `picture` decodes it, and raises BadImage where it cannot."""
 
     time_ns: int  # since 1970; of a video that does not say when it was recorded, since its start
-    picture: Callable[[], Picture]
+    picture: Callable[[], FramePicture]
     position: Position | None = None
 
 
@@ -67,7 +67,7 @@ class Recording(Protocol):
         """Does it say positions?"""
         ...
 
-    def frames(self) -> Iterator[Frame]:
+    def frames(self) -> Iterator[RecordedFrame]:
         """All frames, in the order of time; they cannot be read after the next one was asked for."""
         ...
 

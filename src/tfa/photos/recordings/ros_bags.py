@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from tfa.errors import BadImage, BadRecording, MissingExtra, from_os_error
-from tfa.photos.positions import count_of
-from tfa.photos.recordings.image_messages import IMAGES, picture_of
-from tfa.photos.recordings.kinds import NONE, bag_by_content
-from tfa.photos.recordings.recording import Frame, Picture
-from tfa.photos.recordings.tracks import POSITIONS, Clocked, MessageTrack, read_track
+from tfa.photos.positions import format_count
+from tfa.photos.recordings.image_messages import IMAGE_MESSAGES, decode_picture
+from tfa.photos.recordings.kinds import NO_TOPIC, detect_bag
+from tfa.photos.recordings.recording import FramePicture, RecordedFrame
+from tfa.photos.recordings.tracks import POSITION_MESSAGES, Clocked, MessageTrack, read_track
 
-APART = 60_000_000_000  # nanoseconds by which two clocks may be apart and still be one
-LISTED = 40  # topics that an error lists
+_APART = 60_000_000_000  # nanoseconds by which two clocks may be apart and still be one
+_LISTED = 40  # topics that an error lists
 _RECOVER = {
     ".bag": "index it with: rosbag reindex {name}",
     ".mcap": "recover what is whole with: mcap recover {name} -o recovered.mcap",
@@ -26,7 +26,7 @@ _RECOVER = {
 
 
 @dataclass(frozen=True)
-class Topic:
+class BagTopic:
     """A topic of a bag."""
 
     name: str
@@ -42,14 +42,16 @@ class Topic:
 def open_bag(path: Path, topic: str | None, position_topic: str | None) -> Iterator[BagRecording]:
     """A bag whose topics are chosen."""
     reader = _reader(path)
-    with _said_of(path):
+    with _explain_errors(path):
         reader.open()
     try:
-        with _said_of(path):
+        with _explain_errors(path):
             topics = _topics(reader)
-        images = chosen(topics, topic, IMAGES, path, "--topic", "images")
+        images = choose_topic(topics, topic, IMAGE_MESSAGES, path, "--topic", "images")
         assert images is not None, "a bag without one is refused"
-        positions = chosen(topics, position_topic, tuple(POSITIONS), path, "--position-topic", "positions")
+        positions = choose_topic(
+            topics, position_topic, tuple(POSITION_MESSAGES), path, "--position-topic", "positions"
+        )
         yield BagRecording(path, reader, images, positions)
     finally:
         reader.close()
@@ -61,19 +63,19 @@ def _reader(path: Path) -> Any:
         from rosbags.rosbag2 import Reader as Reader2
     except ImportError:
         raise MissingExtra("bags need rosbags; install with: pip install 'tfa-vpr[bags]'") from None
-    known = path.suffix if path.is_dir() else bag_by_content(path)
+    known = path.suffix if path.is_dir() else detect_bag(path)
     if not path.is_dir() and known != path.suffix:
         if known is None:
             size = path.stat().st_size
             said = "is empty" if not size else f"is no {path.suffix[1:]} file: its first bytes are those of none"
             raise BadRecording(f"{path} {said}; copy or record it again", path)
         raise BadRecording(f"{path} is a {known} file by its content; rename it to {path.stem}{known}", path)
-    with _said_of(path):
+    with _explain_errors(path):
         return Reader1(path) if known == ".bag" else Reader2(path)
 
 
 @contextmanager
-def _said_of(path: Path) -> Iterator[None]:
+def _explain_errors(path: Path) -> Iterator[None]:
     """Whatever a damaged bag makes the library stumble on, as one error."""
     try:
         yield
@@ -91,60 +93,62 @@ def _said_of(path: Path) -> Iterator[None]:
         raise BadRecording(f"{path} cannot be read: {said.rstrip('.')}; if it was cut short, {advice}", path) from None
 
 
-def _topics(reader: Any) -> list[Topic]:
+def _topics(reader: Any) -> list[BagTopic]:
     by_name: dict[tuple[str, str], list[Any]] = {}
     for one in reader.connections:
         encoding = getattr(one.ext, "serialization_format", "cdr")
         kind = one.msgtype if encoding == "cdr" else f"{one.msgtype} in {encoding}"
         by_name.setdefault((one.topic, kind), []).append(one)
     return [
-        Topic(name, kind, sum(one.msgcount for one in several), tuple(several))
+        BagTopic(name, kind, sum(one.msgcount for one in several), tuple(several))
         for (name, kind), several in sorted(by_name.items())
     ]
 
 
-def chosen(
-    topics: Sequence[Topic], wanted: str | None, kinds: Sequence[str], path: Path, option: str, what: str
-) -> Topic | None:
+def choose_topic(
+    topics: Sequence[BagTopic], requested: str | None, kinds: Sequence[str], path: Path, option: str, what: str
+) -> BagTopic | None:
     """The topic that is named, or the only one of these kinds; None if there are no positions."""
     able = [one for one in topics if one.kind in kinds and one.count]
-    if wanted == NONE and option != "--topic":
+    if requested == NO_TOPIC and option != "--topic":
         return None
-    if wanted is None:
+    if requested is None:
         if len(able) == 1:
             return able[0]
         if able:
-            or_none = "" if option == "--topic" else f", or {option} {NONE}"
+            or_none = "" if option == "--topic" else f", or {option} {NO_TOPIC}"
             raise BadRecording(
                 f"{path} has {len(able)} topics with {what}; choose one with {option}{or_none}:", path, more=_list(able)
             )
         if option == "--topic":
-            has = f"has {count_of(len(topics), 'topic')}, none with {what} ({', '.join(kinds)})"
+            has = f"has {format_count(len(topics), 'topic')}, none with {what} ({', '.join(kinds)})"
             raise BadRecording(f"{path} {has}{':' if topics else ''}", path, more=_list(topics))
         return None
-    named = [one for one in topics if one.name == wanted]
+    named = [one for one in topics if one.name == requested]
     if not named:
-        raise BadRecording(f"{path} has no topic {wanted}; its topics are:", path, more=_list(topics))
+        raise BadRecording(f"{path} has no topic {requested}; its topics are:", path, more=_list(topics))
     right = [one for one in named if one.kind in kinds]
     if not right:
         others = f"; topics with {what} are:" if able else ""
         raise BadRecording(
-            f"{wanted} of {path} is of {named[0].kind}, must be of {' or '.join(kinds)}{others}", path, more=_list(able)
+            f"{requested} of {path} is of {named[0].kind}, must be of {' or '.join(kinds)}{others}",
+            path,
+            more=_list(able),
         )
     if not right[0].count:
-        raise BadRecording(f"{wanted} of {path} has no messages; its topics are:", path, more=_list(topics))
+        raise BadRecording(f"{requested} of {path} has no messages; its topics are:", path, more=_list(topics))
     return right[0]
 
 
-def _list(topics: Sequence[Topic]) -> list[str]:
-    more = [f"  … and {len(topics) - LISTED} more"] if len(topics) > LISTED else []
-    return [f"  {one}" for one in topics[:LISTED]] + more
+def _list(topics: Sequence[BagTopic]) -> list[str]:
+    more = [f"  … and {len(topics) - _LISTED} more"] if len(topics) > _LISTED else []
+    return [f"  {one}" for one in topics[:_LISTED]] + more
 
 
 class BagRecording:
     """Frames of one topic of an open bag, placed by those of another."""
 
-    def __init__(self, path: Path, reader: Any, images: Topic, positions: Topic | None) -> None:
+    def __init__(self, path: Path, reader: Any, images: BagTopic, positions: BagTopic | None) -> None:
         from rosbags.typesys import Stores, get_typestore
 
         self.path, self.total, self.notes = path, images.count, list[str]()
@@ -163,21 +167,21 @@ class BagRecording:
     def facts(self) -> dict[str, Any]:
         return {"topic": self.images.name, "position_topic": None if self.positions is None else self.positions.name}
 
-    def frames(self) -> Iterator[Frame]:
-        with _said_of(self.path):
+    def frames(self) -> Iterator[RecordedFrame]:
+        with _explain_errors(self.path):
             for one in self._messages(self.images):
                 time_ns = (one.stamp if self._stamped else 0) or one.recorded
                 position = None if self._track is None else self._track.at(time_ns)
-                yield Frame(time_ns, partial(self._picture, one.message, time_ns), position)
+                yield RecordedFrame(time_ns, partial(self._picture, one.message, time_ns), position)
 
-    def _picture(self, message: Any, time_ns: int) -> Picture:
+    def _picture(self, message: Any, time_ns: int) -> FramePicture:
         try:
-            return picture_of(message, self.images.kind)
+            return decode_picture(message, self.images.kind)
         except BadImage as error:
             when = f"{time_ns // 10**9}.{time_ns % 10**9:09d}"
             raise BadImage(f"{self.path}, {self.images.name} at {when}: {error}", self.path) from None
 
-    def _messages(self, topic: Topic) -> Iterator[Clocked]:
+    def _messages(self, topic: BagTopic) -> Iterator[Clocked]:
         for _, recorded, raw in self._reader.messages(topic.connections):
             message: Any = self._parse(raw, topic.kind)
             stamp = message.header.stamp
@@ -187,7 +191,7 @@ class BagRecording:
         """Positions are few and small beside images: all are read before the first frame."""
         if self.positions is None:
             return None
-        with _said_of(self.path):
+        with _explain_errors(self.path):
             first = next(self._messages(self.images), None)
             also = next(self._messages(self.positions), None)
             if first is not None and also is not None:
@@ -204,7 +208,7 @@ class BagRecording:
         if not image.stamp or not position.stamp:
             return False
         apart = abs((image.stamp - image.recorded) - (position.stamp - position.recorded))
-        if apart <= APART:
+        if apart <= _APART:
             return True
         self.notes.append(
             f"the clocks of {self.images.name} and {self.positions.name} are {apart / 1e9:,.0f} s apart: the times of "

@@ -13,7 +13,7 @@ from typing import Any
 from PIL import Image
 
 from tfa.errors import BadRecording, MissingExtra, from_os_error
-from tfa.photos.recordings.recording import Frame, Picture
+from tfa.photos.recordings.recording import FramePicture, RecordedFrame
 
 _EARLIEST = 631_152_000  # 1990; what is earlier was never set
 _TURNS = {90: Image.Transpose.ROTATE_90, 180: Image.Transpose.ROTATE_180, 270: Image.Transpose.ROTATE_270}
@@ -25,7 +25,7 @@ def open_video(path: Path) -> Iterator[VideoRecording]:
         import av
     except ImportError:
         raise MissingExtra("videos need PyAV; install with: pip install 'tfa-vpr[video]'") from None
-    with _said_of(path):
+    with _explain_errors(path):
         container: Any = av.open(str(path))
     try:
         if not container.streams.video:
@@ -36,7 +36,7 @@ def open_video(path: Path) -> Iterator[VideoRecording]:
 
 
 @contextmanager
-def _said_of(path: Path) -> Iterator[None]:
+def _explain_errors(path: Path) -> Iterator[None]:
     from av.error import FFmpegError
 
     try:
@@ -71,23 +71,23 @@ class VideoRecording:
     def facts(self) -> dict[str, Any]:
         return {"topic": None, "position_topic": None}
 
-    def frames(self) -> Iterator[Frame]:
+    def frames(self) -> Iterator[RecordedFrame]:
         first: int | None = None
-        with _said_of(self.path):
+        with _explain_errors(self.path):
             for number, frame in enumerate(self._container.decode(self._stream)):
                 if frame.pts is None or frame.time_base is None:
                     seconds = number / self._rate
                 else:
                     first = frame.pts if first is None else first
                     seconds = (frame.pts - first) * Fraction(frame.time_base)
-                yield Frame(self._start_ns + round(seconds * 10**9), partial(_picture, frame))
+                yield RecordedFrame(self._start_ns + round(seconds * 10**9), partial(_picture, frame))
 
 
-def _picture(frame: Any) -> Picture:
+def _picture(frame: Any) -> FramePicture:
     """A JPEG, as large as the frame: a video lost more already than that loses."""
     image = frame.to_image()
     turn = _TURNS.get(int(frame.rotation) % 360)
-    return Picture(".jpg", pixels=image if turn is None else image.transpose(turn))
+    return FramePicture(".jpg", pixels=image if turn is None else image.transpose(turn))
 
 
 def _recorded_at(text: str) -> int:

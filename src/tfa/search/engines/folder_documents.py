@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from tfa.base.files import sync_folder, write_atomically
-from tfa.base.held import hold
+from tfa.base.locks import hold
 from tfa.errors import EngineConflict
 
 _ENDING = ".document"

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tfa.base.sentences import rules
+from tfa.base.sentences import list_rules
 from tfa.maps.state import DATABASE
-from tfa.report.collect import heads_of, report_of
-from tfa.report.evidence import evidence_of
+from tfa.report.collect import collect_report, list_heads
+from tfa.report.evidence import collect_evidence
 from tfa.service.auth import reading
 from tfa.service.context import Chosen, Running, image_url
 from tfa.service.models import MapEntry, MapInfo, Positions
@@ -54,14 +54,14 @@ def public_info(live: Served) -> dict[str, Any]:
         "positions": info["positions"] > 0,
         "placed_images": info["positions"],
         "recent": live.queries.recent.summary(state),
-        "rules": rules(),
+        "rules": list_rules(),
     }
 
 
 @router.get("/evidence")
 async def evidence(service: Running, live: Chosen) -> dict[str, Any]:
     """What the decisions of the head that answers rest on: its candidates, the spectrum, similarities of pairs."""
-    return await service.work(lambda: _kept(live, "evidence", evidence_of))
+    return await service.work(lambda: _kept(live, "evidence", collect_evidence))
 
 
 @router.get("/report")
@@ -90,14 +90,14 @@ def _report(live: Served, place_map: Any) -> dict[str, Any]:
             "image_url": image_url(live, image["id"]),
         }
 
-    found = report_of(place_map, called=live.path_name)
+    found = collect_report(place_map, called=live.path_name)
     plain = ("tfa", "headline", "near", "queries", "answers", "returned_by", "recall", "advice", "rules", "evidence")
     facts = found["map"]
     return {
         **{key: found[key] for key in plain},
         "what_answers": facts["answers"],
         "judged": facts["head"] == "judged",
-        "heads": heads_of(facts),
+        "heads": list_heads(facts),
         "duplicates": [{"images": [shown(one) for one in group["images"]]} for group in found["duplicates"]],
         **{key: [shown(one) for one in found[key]] for key in ("hubs", "lonely", "least_alike")},
     }

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.reading import npy_array, npy_header, read_bounded, with_letters
+from tfa.base.reading import parse_npy, parse_npy_header, read_bounded, with_letters
 from tfa.bench.datasets.files import BadDataset
 
 MAX_PARTS = 50_000_000  # values that one file may stand for, those counted again that it names again
@@ -136,9 +136,9 @@ def load_object_array(path: Path) -> np.ndarray:
     try:
         content = read_bounded(path)
         stream = io.BytesIO(content)
-        shape, fortran, dtype, left = npy_header(stream, len(content))
+        shape, fortran, dtype, left = parse_npy_header(stream, len(content))
         if not dtype.hasobject:
-            return npy_array(content[len(content) - left :], shape, fortran, dtype)
+            return parse_npy(content[len(content) - left :], shape, fortran, dtype)
         _check_memo(stream)
         # latin1 gives every byte of a Python 2 string one character, so the bytes of numbers survive
         array = _Builder().built(_Unpickler(stream, encoding="latin1").load())

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.base.backend import l2
+from tfa.base.backend import l2_normalize
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import ONLY, HeadCard, Photos, Shared
 from tfa.bench.heads.token_passes import check_channels, content_order, describe_each, random_start
 from tfa.bench.heads.vectors import VectorHead
 from tfa.encoders.released_words import load_vocabulary
 from tfa.errors import BadSpec
-from tfa.method.residuals import hard_weights, normalise_blocks, residual_blocks
+from tfa.method.residuals import hard_weights, normalize_blocks, residual_blocks
 from tfa.method.vocabulary import sample_patches
 
 SEEDS = (0, 1, 2)
@@ -43,10 +43,10 @@ def kmeans(patches: np.ndarray, words: int, seed: int) -> np.ndarray:
     centers = patches[random_start(len(patches), words, seed)].astype(np.float64)
     assignment = _Assignment(patches, words)
     for _ in range(MAX_ITERATIONS):
-        assignment.compare(l2(centers))
+        assignment.compare(l2_normalize(centers))
         updated = assignment.means()
         change = float(((updated - centers) ** 2).sum())
-        assignment.turned(np.linalg.norm(l2(updated) - l2(centers), axis=1))
+        assignment.turned(np.linalg.norm(l2_normalize(updated) - l2_normalize(centers), axis=1))
         centers = updated
         if change <= TOLERANCE:
             break
@@ -100,13 +100,13 @@ class _Assignment:
 def with_norm(centers: np.ndarray, center_norm: str) -> np.ndarray:
     if center_norm not in CENTER_NORMS:
         raise BadSpec(f"center_norm={center_norm!r} is unknown; use {' or '.join(map(repr, CENTER_NORMS))}")
-    return centers if center_norm == "raw" else l2(centers)
+    return centers if center_norm == "raw" else l2_normalize(centers)
 
 
 def vlad(unit: np.ndarray, centers: np.ndarray) -> np.ndarray:
     """The descriptor `k·d` of one image's unit patches `n d`; a block without patches stays 0."""
-    weights = hard_weights(unit @ l2(centers).T)  # cosine, whatever the length of the centres
-    descriptors, _ = normalise_blocks(residual_blocks(unit[None], weights[None], centers))
+    weights = hard_weights(unit @ l2_normalize(centers).T)  # cosine, whatever the length of the centres
+    descriptors, _ = normalize_blocks(residual_blocks(unit[None], weights[None], centers))
     return descriptors[0]
 
 

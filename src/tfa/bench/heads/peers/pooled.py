@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from tfa.base.backend import l2
+from tfa.base.backend import l2_normalize
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import ONLY, HeadCard, Photos, Shared
 from tfa.bench.heads.token_passes import DescribeImage, check_channels, describe_each, global_tokens
@@ -23,17 +23,17 @@ from tfa.errors import ChannelMismatch
 
 def generalised_mean(unit: np.ndarray) -> np.ndarray:
     """Unit patches `n d` → `d`: p = 3 keeps the sign, so the root is the real cube root."""
-    return l2(np.cbrt((unit * unit * unit).mean(axis=0)))
+    return l2_normalize(np.cbrt((unit * unit * unit).mean(axis=0)))
 
 
 def mean(unit: np.ndarray) -> np.ndarray:
     """Unit patches `n d` → `d`."""
-    return l2(unit.mean(axis=0))
+    return l2_normalize(unit.mean(axis=0))
 
 
 def global_token(tokens: Tokens) -> np.ndarray:
     """Unit global tokens `b d_g`."""
-    return l2(global_tokens(tokens, "cls").astype(np.float32))
+    return l2_normalize(global_tokens(tokens, "cls").astype(np.float32))
 
 
 def _fit_pool(database: Photos, shared: Shared, *, pool: DescribeImage) -> VectorHead:

@@ -14,12 +14,12 @@ from functools import partial
 
 import numpy as np
 
-from tfa.base.backend import l2
+from tfa.base.backend import l2_normalize
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import HeadCard, Photos, Shared
 from tfa.bench.heads.token_passes import check_channels, describe_each
 from tfa.bench.heads.vectors import VectorHead
-from tfa.method.second_order import RIDGE, covariance, descriptor_width, half_vector, spectral_map
+from tfa.method.second_order import COVARIANCE_RIDGE, covariance, descriptor_width, half_vector, spectral_map
 
 SEEDS = (0, 1, 42)
 DIRECTIONS = 128
@@ -34,7 +34,7 @@ def projection(channels: int, directions: int, seed: int) -> np.ndarray:
 
 def descriptor(unit: np.ndarray, columns: np.ndarray, name: str) -> np.ndarray:
     """Unit patches `n d` of one image → `m(m+1)/2`."""
-    return l2(half_vector(spectral_map(covariance((unit - unit.mean(axis=0)) @ columns), MAPS[name])))
+    return l2_normalize(half_vector(spectral_map(covariance((unit - unit.mean(axis=0)) @ columns), MAPS[name])))
 
 
 def describe(tokens: Tokens, columns: np.ndarray, name: str) -> np.ndarray:
@@ -58,11 +58,11 @@ def _card(name: str, title: str, of_spectrum: str) -> HeadCard:
         title=title,
         sees="nothing",
         fit=partial(_fit, name=of_spectrum),
-        settings={"directions": DIRECTIONS, "ridge": RIDGE, "map": of_spectrum, "seeds": list(SEEDS)},
+        settings={"directions": DIRECTIONS, "ridge": COVARIANCE_RIDGE, "map": of_spectrum, "seeds": list(SEEDS)},
         note=(
             f"reconstruction: unit patches centred in each image, Gaussian projection to {DIRECTIONS} orthonormal "
-            f"directions, covariance + {RIDGE:g} I, {of_spectrum} map, half-vector with √2 off the diagonal, no "
-            "signed root"
+            f"directions, covariance + {COVARIANCE_RIDGE:g} I, {of_spectrum} map, half-vector with √2 off the "
+            "diagonal, no signed root"
         ),
     )
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from tfa.base.files import cache_folder, map_tensors, sha256_of_json, write_tensors
+from tfa.base.files import cache_folder, hash_json, map_tensors, write_tensors
 from tfa.errors import MissingExtra, TfaError
 from tfa.photos.cache_room import mark_used
 from tfa.photos.images import resize
@@ -84,7 +84,7 @@ class CachedMasks:
 
     def __init__(self, segmenter: Segmenter, folder: Path | None = None) -> None:
         self.segmenter = segmenter
-        identity = sha256_of_json({"revision": _CACHE_REVISION, **segmenter.settings})
+        identity = hash_json({"revision": _CACHE_REVISION, **segmenter.settings})
         self.folder = (cache_folder() / "masks" if folder is None else folder) / identity[:32]
 
     @property

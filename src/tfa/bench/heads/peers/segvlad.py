@@ -25,14 +25,14 @@ from pathlib import Path
 
 import numpy as np
 
-from tfa.base.backend import backend_for, l2
-from tfa.base.progress import Progress, tracked
+from tfa.base.backend import backend_for, l2_normalize
+from tfa.base.progress import Progress, track_progress
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import HeadCard, Photos, Shared
 from tfa.bench.heads.peers.segments import ORDER, CachedMasks, Segmenter, Superpixels, super_segments
 from tfa.bench.heads.whitening import Whitening, fit_whitening
 from tfa.errors import BadTokens, ChannelMismatch
-from tfa.method.residuals import normalise_blocks
+from tfa.method.residuals import normalize_blocks
 from tfa.method.vocabulary import fit_vocabularies, sample_patches
 from tfa.photos.images import as_rgb
 from tfa.search.gallery import inner
@@ -50,7 +50,7 @@ RANGE_BLOCK = 256  # sampled segments compared with all others at a time
 
 def segment_vectors(patches: np.ndarray, cells: np.ndarray, centers: np.ndarray) -> np.ndarray:
     """VLAD of each segment: patches `n d`, cells `s n`, words `k d` → `s k·d`, L2 per word, then L2."""
-    unit = l2(patches.astype(centers.dtype))
+    unit = l2_normalize(patches.astype(centers.dtype))
     labels = np.argmax(unit @ centers.T, axis=1)
     blocks = np.zeros((len(cells), *centers.shape), centers.dtype)
     for word in np.unique(labels):
@@ -60,7 +60,7 @@ def segment_vectors(patches: np.ndarray, cells: np.ndarray, centers: np.ndarray)
         # A patch that equals its word leaves only rounding, which normalisation would blow up to a unit vector.
         rounding = 16 * np.finfo(centers.dtype).eps * inside.sum(axis=1)
         blocks[:, word] = np.where(np.linalg.norm(sums, axis=1) > rounding, sums.T, 0).T
-    return normalise_blocks(blocks)[0]
+    return normalize_blocks(blocks)[0]
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def fit_segvlad(database: Photos, shared: Shared, segmenter: Segmenter) -> SegVl
     # One bit a cell: between the passes the segments of all photos are in memory.
     cells = [
         np.packbits(segmented(database, index, segmenter), axis=1)
-        for index in tracked(photos, len(paths), "segments of the database", shared.progress, "images")
+        for index in track_progress(photos, len(paths), "segments of the database", shared.progress, "images")
     ]
     contents = content_digests(database.tokens)
     segmentations = [hashlib.blake2b(packed.tobytes()).hexdigest() for packed in cells]
@@ -191,7 +191,7 @@ class _Distinct:
         return np.concatenate([whitening(segment_vectors(patches, cells, centers)) for _, patches, cells in photos])
 
     def _photos(self, progress: Progress, label: str) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        for index in tracked(range(len(self.packed)), len(self.packed), label, progress, "images"):
+        for index in track_progress(range(len(self.packed)), len(self.packed), label, progress, "images"):
             patches = self.tokens.load(index, index + 1)[0]
             cells = np.unpackbits(self.packed[index], axis=1, count=len(patches)).astype(bool)
             yield index, patches, cells

@@ -19,7 +19,7 @@ from functools import partial
 
 import numpy as np
 
-from tfa.base.backend import l2
+from tfa.base.backend import l2_normalize
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import ONLY, HeadCard, Photos, Shared
 from tfa.bench.heads.token_passes import (
@@ -60,19 +60,19 @@ def graph_attention(unit: np.ndarray) -> np.ndarray:
     nearest = np.argpartition(-similarities, kept - 1, axis=1)[:, :kept]
     weights = np.zeros_like(similarities)
     np.put_along_axis(weights, nearest, _softmax(np.take_along_axis(similarities, nearest, axis=1)), axis=1)
-    return l2(OWN * unit + AROUND * (weights @ unit))
+    return l2_normalize(OWN * unit + AROUND * (weights @ unit))
 
 
 def cross_attention(smoothed: np.ndarray, attention: Attention) -> np.ndarray:
     """Smoothed patches `n d` → `k d`: what each centre gathers. Every patch shares its weight among the centres."""
     weights = _softmax(attention.alpha * (smoothed @ attention.directions.T))
-    return l2(weights.T @ smoothed)
+    return l2_normalize(weights.T @ smoothed)
 
 
 def descriptor(unit: np.ndarray, token: np.ndarray, attention: Attention) -> np.ndarray:
     """Unit patches `n d` and global token `d_g` of one image → `d_g + k·d`."""
     gathered = cross_attention(graph_attention(unit), attention)
-    return l2(np.concatenate([l2(token), gathered.ravel()]))
+    return l2_normalize(np.concatenate([l2_normalize(token), gathered.ravel()]))
 
 
 def describe(tokens: Tokens, attention: Attention) -> np.ndarray:
@@ -118,7 +118,7 @@ def sharpness(patches: np.ndarray, directions: np.ndarray) -> float:
 def fit_attention(tokens: Tokens, order: np.ndarray) -> Attention:
     """Centres and α from at most 256 patches for each centre, drawn from the images in the order given."""
     patches = sample_patches(tokens.select(order), POINTS_PER_WORD * WORDS)
-    directions = l2(lloyd(patches, WORDS)).astype(np.float32)
+    directions = l2_normalize(lloyd(patches, WORDS)).astype(np.float32)
     return Attention(directions, sharpness(patches, directions))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import ConvNextConfig, ConvNextModel, Dinov2Config, Dinov2Model, ResNetConfig, ResNetModel
 from transformers.models.dinov2.modeling_dinov2 import Dinov2Embeddings
 
-from tfa.encoders.positions import resampled_positions
+from tfa.encoders.positions import resample_positions
 
 Shapes = Mapping[str, tuple[int, ...]]  # of a checkpoint's tensors by their published names
 NameRules = tuple[tuple[str, str], ...]  # pattern in a module's name, its published replacement
@@ -92,7 +92,7 @@ class _PublishedPositions(Dinov2Embeddings):
     """DINOv2's embeddings with its authors' resampling of positions, which is not transformers'."""
 
     def interpolate_pos_encoding(self, embeddings: Tensor, height: int, width: int) -> Tensor:
-        return resampled_positions(self.position_embeddings, (height // PATCH, width // PATCH))
+        return resample_positions(self.position_embeddings, (height // PATCH, width // PATCH))
 
 
 def make_dinov2(shapes: Shapes, width: int = 768) -> Dinov2Model:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tfa.base.files import sha256_of_file
+from tfa.base.files import hash_file
 from tfa.bench.heads.trained import models
 from tfa.bench.heads.trained.backbones import to_published_name
 from tfa.bench.heads.trained.models import Architecture, ImageModel
@@ -50,7 +50,7 @@ def load_model(system: TrainedSystem, path: Path) -> tuple[ImageModel, str]:
         raise WeightsMissing(
             f"there is no checkpoint {path} of {system.title}; its authors publish it: {system.published}", path
         )
-    return build_trained_model(system, read_checkpoint(path), path), sha256_of_file(path)
+    return build_trained_model(system, read_checkpoint(path), path), hash_file(path)
 
 
 def build_trained_model(system: TrainedSystem, content: Mapping[str, Tensor], path: Path) -> ImageModel:

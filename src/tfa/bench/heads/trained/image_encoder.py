@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from tfa.base.files import sha256_of_json
+from tfa.base.files import hash_json
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.trained.checkpoints import get_architecture, load_model
 from tfa.bench.heads.trained.resizing import group_by_size
 from tfa.bench.heads.trained.systems import TrainedSystem
 from tfa.bench.provenance import ALGORITHM
-from tfa.encoders.vit import checked_device
+from tfa.encoders.vit import check_device
 
 _REST = 2048.0  # 2¹¹: the rounding error of one half, times this, fits another
 
@@ -36,7 +36,7 @@ class ImageEncoder:
         self, system: TrainedSystem, checkpoint: Path, device: str = "cpu", *, antialias: bool = False
     ) -> None:
         """Load a checkpoint; `antialias` applies to systems whose published resizing is not on record."""
-        self.device = checked_device(device)
+        self.device = check_device(device)
         model, self.sha256 = load_model(system, checkpoint)
         self._model = model.to(self.device)
         self._resizing = get_architecture(system).resizing
@@ -45,7 +45,7 @@ class ImageEncoder:
         self.id = f"{system.name}@{self._resizing.name}"
         self.channels, self.global_channels = model.output, model.code
         self.about = model.about
-        self.fingerprint = self.model = sha256_of_json(self._identity(system))
+        self.fingerprint = self.model = hash_json(self._identity(system))
 
     @property
     def preprocessing(self) -> dict[str, Any]:

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 Source = str | os.PathLike[str]
 Photo = Source | bytes | Image.Image | np.ndarray[Any, np.dtype[np.uint8]]  # an array is H×W×3 in RGB
 
-ALLOWED = "a path, the bytes of an image file, a PIL image, or a uint8 array of height × width × 3 in RGB"
+ALLOWED_PHOTOS = "a path, the bytes of an image file, a PIL image, or a uint8 array of height × width × 3 in RGB"
 A_FILE = "give the path of an image file"
-EMPTY = "it is not an image: it has no bytes; give the whole file"
+EMPTY_FILE = "it is not an image: it has no bytes; give the whole file"
 _LONGEST_NAME = 200  # letters of a name that an error quotes
 
 
-def name_of(photo: Photo) -> str:
+def name_photo(photo: Photo) -> str:
     """What an answer or an error calls a photo."""
     if isinstance(photo, bytes):
         return "bytes"
@@ -34,9 +34,9 @@ def name_of(photo: Photo) -> str:
     return os.fspath(photo)
 
 
-def short_name_of(photo: Photo) -> str:
+def shorten_photo_name(photo: Photo) -> str:
     """The same for an error: what was no path at all, such as a picture in base64, may be very long."""
-    name = name_of(photo)
+    name = name_photo(photo)
     return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}… ({len(name):,} letters)"
 
 
@@ -46,7 +46,7 @@ def check_kind(photo: object) -> None:
         check_array(photo)
     elif not isinstance(photo, (str, os.PathLike, bytes, Image.Image)):
         kind = type(photo).__name__
-        raise BadSpec(f"a photo must be {ALLOWED}, got {kind} {reprlib.repr(photo)}; {_instead_of(photo)}")
+        raise BadSpec(f"a photo must be {ALLOWED_PHOTOS}, got {kind} {reprlib.repr(photo)}; {_suggest_instead(photo)}")
 
 
 def check_array(array: NDArray[Any]) -> None:
@@ -74,10 +74,10 @@ def check_array(array: NDArray[Any]) -> None:
         scaled = "of values from 0 to 1: (array * 255).round().astype('uint8')"
         advice = scaled if floats else "of values from 0 to 255: array.astype('uint8')"
     if advice is not None:
-        raise BadSpec(f"a photo must be {ALLOWED}, got an array of {array.dtype}, {shape}; {advice}")
+        raise BadSpec(f"a photo must be {ALLOWED_PHOTOS}, got an array of {array.dtype}, {shape}; {advice}")
 
 
-def _instead_of(photo: object) -> str:
+def _suggest_instead(photo: object) -> str:
     """What to do with something that is nearly a photo."""
     if isinstance(photo, (bytearray, memoryview)):
         return "give bytes(…) of it"

@@ -16,22 +16,22 @@ PIXELS = "pixels"  # the graph's input, float32 `1 3 h w`; its output is `1 pref
 _DIGEST = 32  # bytes
 
 
-def kept_path(fingerprint: str) -> Path:
+def graph_path(fingerprint: str) -> Path:
     return cache_folder() / "weights" / f"int8-{fingerprint[:32]}.graph"
 
 
 def read_graph(fingerprint: str) -> bytes | None:
     """The graph of an encoder in integers; None if it was not made yet, or its file is damaged."""
     try:
-        content = kept_path(fingerprint).read_bytes()
+        content = graph_path(fingerprint).read_bytes()
     except OSError:
         return None
     digest, graph = content[:_DIGEST], content[_DIGEST:]
     return graph if hashlib.sha256(graph).digest() == digest else None
 
 
-def keep_graph(fingerprint: str, graph: bytes) -> None:
+def write_graph(fingerprint: str, graph: bytes) -> None:
     """For the next process. Where nothing can be written, the graph is made again each time."""
     content = hashlib.sha256(graph).digest() + graph
     with contextlib.suppress(OSError):
-        write_atomically(kept_path(fingerprint), lambda temporary: temporary.write_bytes(content))
+        write_atomically(graph_path(fingerprint), lambda temporary: temporary.write_bytes(content))

@@ -22,14 +22,14 @@ except ImportError:  # not on Windows, where folders cannot be locked: there not
 STALE_SECONDS = 3600  # what was just made may not be locked yet; what is so old is, if somebody writes it
 
 
-class OwnFolder:
+class LockedFolder:
     """A new temporary folder, held until it is closed. `close` does not remove it, `remove` does."""
 
     def __init__(self, parent: Path, prefix: str) -> None:
         self.path = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
         self._handle: int | None = None
         try:
-            self._handle = _held(self.path)
+            self._handle = _open_locked(self.path)
         except BaseException:
             shutil.rmtree(self.path, ignore_errors=True)
             raise
@@ -69,7 +69,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _held(path: Path) -> int | None:
+def _open_locked(path: Path) -> int | None:
     """A handle that holds a file or folder; None if somebody else does, or where they cannot be held."""
     if fcntl is None:
         return None
@@ -98,7 +98,7 @@ def _remove_if_left(path: Path, ours: Callable[[str], bool]) -> None:
         return
     if path.is_dir() and not all(ours(name) for name in os.listdir(path)):
         return
-    handle = _held(path)
+    handle = _open_locked(path)
     if handle is not None:
         try:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
