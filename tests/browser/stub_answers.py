@@ -76,7 +76,7 @@ class StubMap:
         points = [[key, place[first], place[second]] for key, place in where.items()]
         return {"kind": "latlon" if self.globe else "xy", "points": points}
 
-    def answer(self, k: int, min_confidence: float, session: str | None = None, seen: int = 0) -> dict[str, Any]:
+    def answer(self, k: int, min_confidence: float, camera: str | None = None, seen: int = 0) -> dict[str, Any]:
         hits = []
         for rank, key in enumerate(list(self.photos)[2 : 2 + k]):
             confidence = 0.97 * 0.62**rank
@@ -91,7 +91,7 @@ class StubMap:
             "calibration": self.active,
             "seconds": 0.012,
         }
-        return {**told, "session": session, "adapted_by": seen, "lost": None}
+        return {**told, "camera": camera, "adapted_by": seen, "lost": None}
 
     def why(self, key: int) -> dict[str, Any]:
         rows, columns = GRID

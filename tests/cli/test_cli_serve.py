@@ -45,7 +45,7 @@ def test_a_map_is_served_on_this_machine_by_default(run, started):
     assert started["address"].startswith("http://127.0.0.1:")
     settings = started["settings"]
     assert (settings.read_token, settings.edit_token, settings.cors) == (None, None, ())
-    assert (settings.max_upload, settings.sessions) == (20_000_000, 64)
+    assert (settings.max_upload, settings.cameras) == (20_000_000, 64)
     assert started["access_log"] is False
 
 
@@ -59,7 +59,7 @@ def test_options_reach_the_service(run, started, monkeypatch):
     monkeypatch.setenv("TFA_EDIT_TOKEN", "from-the-environment")
     result = run(
         "serve", "town.tfa", "photos", "--port", 0, "--read-token", "r", "--cors", "https://a.example", "--cors",
-        "http://b.example", "--max-upload", "1.5 MB", "--max-pixels", 1000, "--max-batch", 3, "--sessions", 8,
+        "http://b.example", "--max-upload", "1.5 MB", "--max-pixels", 1000, "--max-batch", 3, "--cameras", 8,
         "--threads", 2, "--fast", "--access-log", "--quiet",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
@@ -67,7 +67,7 @@ def test_options_reach_the_service(run, started, monkeypatch):
     assert (settings.read_token, settings.edit_token) == ("r", "from-the-environment")
     assert settings.cors == ("https://a.example", "http://b.example")
     assert (settings.max_upload, settings.max_pixels, settings.max_batch) == (1_500_000, 1000, 3)
-    assert settings.sessions == 8
+    assert settings.cameras == 8
     assert started["paths"] == [Path("town.tfa"), Path("photos")]
     assert started["encoder"] == EncoderOptions(threads=2, fast=True)
     assert started["access_log"] is True

@@ -144,24 +144,24 @@ def test_a_match_is_explained_and_evidence_given(served):
     assert any(one["chosen"] for one in client.evidence()["candidates"])
 
 
-def test_photos_of_a_session_are_answered_as_the_map_answers_a_stream(served):
+def test_photos_of_a_camera_are_answered_as_the_map_answers_a_stream(served):
     client, path, folder = served
     photos = [photo(folder / f"s{place}.png", place, light=0.8) for place in range(14)]
     tracker = local(path).follow("none", k=3, sequence=False)
     for one in photos:
-        same(client.query(one, k=3, calibration="none", session="single"), tracker.step(one).hits)
+        same(client.query(one, k=3, calibration="none", camera="single"), tracker.step(one).hits)
     tracker = local(path).follow("none", k=3, sequence=False)
-    for ours, one in zip(client.query_many(photos, k=3, calibration="none", session="many"), photos, strict=True):
+    for ours, one in zip(client.query_many(photos, k=3, calibration="none", camera="many"), photos, strict=True):
         theirs = tracker.step(one)
         same(ours.hits, theirs.hits)
         assert (ours.adapted_by, ours.lost, ours.query) == (theirs.adapted_by, None, theirs.query)
-    assert [one["name"] for one in client.sessions()] == ["many", "single"]
-    assert client.reset_session("single") == ["single"]
-    with pytest.raises(ServiceError, match="no session 'single'") as refusal:
-        client.reset_session("single")
+    assert [one["name"] for one in client.cameras()] == ["many", "single"]
+    assert client.reset_camera("single") == ["single"]
+    with pytest.raises(ServiceError, match="no camera 'single'") as refusal:
+        client.reset_camera("single")
     assert refusal.value.status == 404
-    assert client.reset_session() == ["many"]
-    assert client.sessions() == []
+    assert client.reset_camera() == ["many"]
+    assert client.cameras() == []
 
 
 def test_a_camera_is_followed_as_by_the_map(served):
@@ -177,17 +177,17 @@ def test_a_camera_is_followed_as_by_the_map(served):
     assert "missing.png cannot be read" in ours.step(folder / "missing.png").error
     (folder / "bad.png").write_bytes(b"no photo")
     assert "no whole photo" in ours.step(folder / "bad.png").error
-    with pytest.raises(ServiceError, match="is no name of a session; letters, digits"):
+    with pytest.raises(ServiceError, match="is not a camera name; letters, digits"):
         client.follow("a/b").step(folder / "f0.png")
     ours.reset()
-    with pytest.raises(ServiceError, match="no session 'drive'"):
+    with pytest.raises(ServiceError, match="no camera 'drive'"):
         _ = ours.state
 
 
 @pytest.mark.parametrize("name", ["query", "query_many", "follow", "calibrate", "info"])
 def test_methods_take_what_those_of_the_map_take(name):
     ours = dict(inspect.signature(getattr(Client, name)).parameters)
-    ours.pop("session", None)  # a tracker is kept by whoever has the map
+    ours.pop("camera", None)  # a tracker is kept by whoever has the map
     theirs = inspect.signature(getattr(PlaceMap, name)).parameters
     for parameter in ours.values():
         assert (parameter.kind, parameter.default) == (theirs[parameter.name].kind, theirs[parameter.name].default)

@@ -25,7 +25,7 @@ ADD, LOCALISE = (message_class(f"tfa_msgs/srv/{name}_Request") for name in ("Add
 
 
 def test_an_image_gives_matches_and_a_fix(start, service):
-    run = start(service, k=3, session="cam0")
+    run = start(service, k=3, camera="cam0")
     assert run.node.services["/tfa/localise"](LOCALISE(compressed=compressed(picture(6)))).success
     run.see(compressed(picture(5, 0.8), number=7))
     [found] = run.heard("/tfa/matches")
@@ -42,7 +42,7 @@ def test_an_image_gives_matches_and_a_fix(start, service):
     assert 8 < math.sqrt(fix.position_covariance[0] + fix.position_covariance[4]) < 25
     assert (fix.status.status, fix.position_covariance_type, fix.header.frame_id) == (0, 1, "camera")
     assert not run.transport.published["/tfa/pose"]
-    assert [(one["name"], one["seen"]) for one in Client(service).sessions()] == [
+    assert [(one["name"], one["seen"]) for one in Client(service).cameras()] == [
         ("cam0", 1)
     ]  # not what a service asked
     told = run.diagnose()

@@ -36,8 +36,8 @@ def test_editing_needs_the_edit_token(serve):
         ("DELETE", "/v1/images/3", {}),
         ("POST", "/v1/calibrations", {"files": photo}),
         ("POST", "/v1/calibrations/active", {"json": {"name": None}}),
-        ("DELETE", "/v1/sessions", {}),
-        ("DELETE", "/v1/sessions/cam0", {}),
+        ("DELETE", "/v1/cameras", {}),
+        ("DELETE", "/v1/cameras/cam0", {}),
     ]
     for method, path, sent in edits:
         assert client.request(method, path, **sent).status_code == 401

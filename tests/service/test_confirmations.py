@@ -22,7 +22,7 @@ def listed(client) -> dict[int, str | None]:
 
 def test_a_sure_answer_confirms_its_image_across_a_restart(serve, town):
     client, before = serve(), opened(town).state.revision
-    for place, how in {3: {"verify": "true"}, 5: {"verify": "true", "session": "cam0"}, 7: {"verify": "false"}}.items():
+    for place, how in {3: {"verify": "true"}, 5: {"verify": "true", "camera": "cam0"}, 7: {"verify": "false"}}.items():
         answer = ask(client, picture(place), **how).json()
         assert (answer["hits"][0]["id"], answer["sure"]) == (place, place != 7)
     assert {one for one, last in listed(client).items() if last is not None} == {3, 5}

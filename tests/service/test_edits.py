@@ -224,8 +224,8 @@ def test_a_large_map_of_floats_answers_the_same_images_from_coarse_scores(serve,
     live = client.app.state.service.maps["town"]
     assert live.current.engine("none").name == "bounded"
     from_disk = opened(town).query(as_rgb(picture(5, 0.8)), k=5)
-    for session in ({}, {"session": "cam0"}):
-        hits = ask(client, picture(5, 0.8), k=5, **session).json()["hits"]
+    for camera in ({}, {"camera": "cam0"}):
+        hits = ask(client, picture(5, 0.8), k=5, **camera).json()["hits"]
         assert [hit["id"] for hit in hits] == [hit.id for hit in from_disk]
         assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in from_disk], rel=1e-6)
 

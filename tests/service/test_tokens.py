@@ -1,15 +1,15 @@
-"""Tokens with names: their file, how often they may ask, whose sessions are whose."""
+"""Tokens with names: their file, how often they may ask, whose cameras are whose."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.service.camera_steps import files
 from tests.service.conftest import picture, wait_until
-from tests.service.session_steps import files
 from tfa.client import Client, connection
 from tfa.errors import BadSpec
+from tfa.service.cameras import CameraKey
 from tfa.service.rates import RateLimit
-from tfa.service.sessions import SessionKey
 from tfa.service.settings import ServiceSettings
 from tfa.service.tokens import Token, read_tokens
 
@@ -71,29 +71,29 @@ def test_named_tokens_read_and_edit(serve):
     assert client.delete("/v1/images/3", headers=BOSS).status_code == 200
 
 
-def test_a_session_belongs_to_the_token_that_made_it(serve, town):
-    client = serve(tokens=NAMED, sessions=2)
-    assert ask_as(client, ROBOT1, 0, session="cam0").json()["adapted_by"] == 0
-    assert ask_as(client, ROBOT2, 9, session="cam0").json()["adapted_by"] == 0  # another camera of that name
-    assert ask_as(client, ROBOT1, 1, session="cam0").json()["adapted_by"] == 1
+def test_a_camera_belongs_to_the_token_that_made_it(serve, town):
+    client = serve(tokens=NAMED, cameras=2)
+    assert ask_as(client, ROBOT1, 0, camera="cam0").json()["adapted_by"] == 0
+    assert ask_as(client, ROBOT2, 9, camera="cam0").json()["adapted_by"] == 0  # another camera of that name
+    assert ask_as(client, ROBOT1, 1, camera="cam0").json()["adapted_by"] == 1
     for name in ("x", "y", "z"):  # pushes out robot2's own alone
-        ask_as(client, ROBOT2, 3, session=name)
-    assert ask_as(client, ROBOT1, 2, session="cam0").json()["adapted_by"] == 2
+        ask_as(client, ROBOT2, 3, camera=name)
+    assert ask_as(client, ROBOT1, 2, camera="cam0").json()["adapted_by"] == 2
 
     def named(who):
-        listed = client.get("/v1/sessions", headers=who).json()["sessions"]
+        listed = client.get("/v1/cameras", headers=who).json()["cameras"]
         return [(one["owner"], one["name"]) for one in listed]
 
     assert named(ROBOT1) == [("robot1", "cam0")]
     assert named(ROBOT2) == [("robot2", "z"), ("robot2", "y")]
     assert named(BOSS) == [("robot1", "cam0"), ("robot2", "z"), ("robot2", "y")]
-    assert client.get("/v1/sessions/cam0", headers=ROBOT2).status_code == 404
-    assert client.get("/v1/sessions/cam0", headers=BOSS).json()["seen"] == 3
+    assert client.get("/v1/cameras/cam0", headers=ROBOT2).status_code == 404
+    assert client.get("/v1/cameras/cam0", headers=BOSS).json()["seen"] == 3
     client.__exit__(None, None, None)
-    assert SessionKey("robot1", "cam0").file_name in files(town)
+    assert CameraKey("robot1", "cam0").file_name in files(town)
     again = serve(tokens=NAMED[:1])  # robot2's token is no more
-    assert [one["seen"] for one in again.get("/v1/sessions", headers=ROBOT1).json()["sessions"]] == [3]
-    wait_until(lambda: files(town) == [SessionKey("robot1", "cam0").file_name])
+    assert [one["seen"] for one in again.get("/v1/cameras", headers=ROBOT1).json()["cameras"]] == [3]
+    wait_until(lambda: files(town) == [CameraKey("robot1", "cam0").file_name])
 
 
 def test_one_token_cannot_ask_without_end_and_others_can(serve):

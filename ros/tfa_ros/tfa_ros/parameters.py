@@ -32,8 +32,8 @@ PARAMETERS = (
     Parameter("image_topic", "camera/image/compressed", "topic of the images"),
     Parameter("compressed", True, "are they `sensor_msgs/CompressedImage`? If not, `sensor_msgs/Image`"),
     Parameter("k", 5, "matches wanted of each image", 1, 1000),
-    Parameter("session", "", "name under which the service adapts to this camera; empty: it does not"),
-    Parameter("sequence", False, "are the images frames of a drive, to be followed? Needs a session"),
+    Parameter("camera", "", "name under which the service adapts to this camera; empty: it does not"),
+    Parameter("sequence", False, "are the images frames of a drive, to be followed? Needs `camera`"),
     Parameter("calibration", "", "calibration of the map; empty: the active one, `none`: without"),
     Parameter(
         "verify", "auto", "compare patches: `auto` as the map decided, `always`, `never` (no answer is sure then)"
@@ -46,7 +46,7 @@ PARAMETERS = (
     Parameter("stale_after", 5.0, "seconds without an image after which diagnostics call the camera stale", 0.1, 3600),
 )
 VERIFY: dict[str, dict[str, str]] = {"auto": {}, "always": {"verify": "true"}, "never": {"verify": "false"}}
-SESSION_NAME = re.compile("[A-Za-z0-9._-]{1,64}")  # as the service has it
+CAMERA_NAME = re.compile("[A-Za-z0-9._-]{1,64}")  # as the service has it
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,11 +62,11 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and not one.low <= value <= one.high:
             raise BadParameter(f"parameter {one.name} is {value}, must be {one.low:g} to {one.high:g}: {one.meaning}")
         values[one.name] = value
-    if values["session"] and not SESSION_NAME.fullmatch(values["session"]):
+    if values["camera"] and not CAMERA_NAME.fullmatch(values["camera"]):
         allowed = "letters, digits, - _ and . are allowed, at most 64"
-        raise BadParameter(f"parameter session is {values['session'][:80]!r}; {allowed}")
-    if values["sequence"] and not values["session"]:
-        raise BadParameter("parameter sequence is true, and session is empty; name the camera, such as session: cam0")
+        raise BadParameter(f"parameter camera is {values['camera'][:80]!r}; {allowed}")
+    if values["sequence"] and not values["camera"]:
+        raise BadParameter("parameter sequence is true, and camera is empty; name the camera, such as camera: cam0")
     if values["verify"] not in VERIFY:
         raise BadParameter(f"parameter verify is {values['verify']!r}, must be one of {', '.join(VERIFY)}")
     if not values["image_topic"]:
@@ -75,11 +75,11 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def query_fields(values: Mapping[str, Any], *, of_the_camera: bool) -> dict[str, str]:
-    """Form fields of a question to the service. Only images of the camera belong to its session."""
+    """Form fields of a query to the service. Only images of the camera's topic carry its name."""
     fields = {"k": str(values["k"]), "min_confidence": str(values["min_confidence"]), **VERIFY[values["verify"]]}
     if values["calibration"]:
         fields["calibration"] = values["calibration"]
-    if of_the_camera and values["session"]:
-        fields["session"] = values["session"]
+    if of_the_camera and values["camera"]:
+        fields["camera"] = values["camera"]
         fields["sequence"] = "true" if values["sequence"] else "false"
     return fields

@@ -92,13 +92,13 @@ def serve(
     ] = "20MB",  # type: ignore[assignment]
     max_pixels: Annotated[int, typer.Option(min=1, metavar="N", help="Most pixels of a photo.")] = 50_000_000,
     max_batch: Annotated[int, typer.Option(min=1, metavar="N", help="Most photos of one request.")] = 64,
-    sessions: Annotated[
+    cameras: Annotated[
         int,
         typer.Option(
             min=0,
             max=4096,
             metavar="N",
-            help="Most cameras of a map that queries name (session=cam0). The photos of each adapt the answers to its "
+            help="Most cameras of a map that queries name (camera=cam0). The photos of each adapt the answers to its "
             "later ones; the least recently used is forgotten. 0: none.",
         ),
     ] = 64,
@@ -149,7 +149,7 @@ def serve(
         max_upload=max_upload,
         max_pixels=max_pixels,
         max_batch=max_batch,
-        sessions=sessions,
+        cameras=cameras,
     )
     with bound(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
         opened = opened_maps(places, encoding, wants_progress(quiet), patch_cache)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from tfa.base.config import Candidates, LeastConfidence
 from tfa.base.progress import Progress, as_progress
 from tfa.client.connection import Connection, ServiceError
-from tfa.client.followed_session import FollowedSession
+from tfa.client.followed_camera import FollowedCamera
 from tfa.client.forms import answer_of, batches, fields_of, hits_of, least_fields, skipped_of, where_fields
 from tfa.errors import TfaError
 from tfa.photos.as_files import Photos, listed, photo_file
@@ -49,16 +49,16 @@ class Client(Connection):
         *,
         verify: bool | None = None,
         candidates: Candidates | None = None,
-        session: str | None = None,
+        camera: str | None = None,
         where: Where | None = None,
     ) -> Hits:
         """The k most likely places of a photo: a path, its bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
 
-        `session` names a camera, whose photos adapt the answers to those after them; `follow` tells more of it. `where`
+        `camera` names a camera, whose photos adapt the answers to those after them; see also `follow`. `where`
         says which images may answer, as in `PlaceMap.query`.
         """
         fields = fields_of(
-            k=k, calibration=calibration, verify=verify, candidates=candidates, session=session,
+            k=k, calibration=calibration, verify=verify, candidates=candidates, camera=camera,
             **least_fields(min_confidence), **where_fields(where),
         )  # fmt: skip
         return hits_of(self._post("/v1/query", "image", [photo_file(photo)], fields))
@@ -73,13 +73,13 @@ class Client(Connection):
         *,
         verify: bool | None = None,
         candidates: Candidates | None = None,
-        session: str | None = None,
+        camera: str | None = None,
     ) -> Answers[Answer]:
-        """Answers for many photos, of a session in this order. One that cannot be read gets an answer that says so."""
+        """Answers for many photos, of a camera in this order. One that cannot be read gets an answer that says so."""
         from tfa.maps.expected_recall import Answers
 
         fields = fields_of(
-            k=k, calibration=calibration, verify=verify, candidates=candidates, session=session,
+            k=k, calibration=calibration, verify=verify, candidates=candidates, camera=camera,
             **least_fields(min_confidence),
         )  # fmt: skip
         answers: Answers[Answer] = Answers()
@@ -96,17 +96,17 @@ class Client(Connection):
 
     def follow(
         self,
-        session: str,
+        camera: str,
         calibration: str | None = None,
         *,
         k: int = 5,
         verify: bool | None = None,
         candidates: Candidates | None = None,
         sequence: bool = True,
-    ) -> FollowedSession:
-        """What follows the camera of that name, as `PlaceMap.follow` does: `step(photo)`. The service remembers it."""
+    ) -> FollowedCamera:
+        """Follow the camera of that name, as `PlaceMap.follow` does: `step(photo)`. The service remembers it."""
         how = fields_of(k=k, calibration=calibration, verify=verify, candidates=candidates)
-        return FollowedSession(self, session, {**how, "sequence": sequence})
+        return FollowedCamera(self, camera, {**how, "sequence": sequence})
 
     # --- read --------------------------------------------------------------------------------------------------
 
@@ -148,9 +148,9 @@ class Client(Connection):
         fields = fields_of(id=image_id, calibration=calibration)
         return dict(self._post("/v1/why", "image", [photo_file(photo)], fields))
 
-    def sessions(self) -> list[dict[str, Any]]:
+    def cameras(self) -> list[dict[str, Any]]:
         """Cameras that queries named, the most recently used first: name, photos seen and counted, last use."""
-        return list(self._call("GET", "/v1/sessions")["sessions"])
+        return list(self._call("GET", "/v1/cameras")["cameras"])
 
     # --- edit --------------------------------------------------------------------------------------------------
 
@@ -213,9 +213,9 @@ class Client(Connection):
         """Take a calibration out of the map for good."""
         self._call("DELETE", f"/v1/calibrations/{quote(name, safe='')}")
 
-    def reset_session(self, name: str | None = None) -> list[str]:
-        """Forget what the photos of a session taught, or of every one (None); the names of those there were."""
-        path = "/v1/sessions" if name is None else f"/v1/sessions/{quote(name, safe='')}"
+    def reset_camera(self, name: str | None = None) -> list[str]:
+        """Forget what the photos of a camera taught, or of every one (None); the names of those there were."""
+        path = "/v1/cameras" if name is None else f"/v1/cameras/{quote(name, safe='')}"
         return list(self._call("DELETE", path)["reset"])
 
     def _finished(self, job: str, progress: Progress) -> dict[str, Any]:

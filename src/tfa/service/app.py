@@ -19,14 +19,14 @@ from tfa.service.context import Service
 from tfa.service.metrics import Measured
 from tfa.service.middleware import BodyLimit, OriginGuard, SecurityHeaders
 from tfa.service.problems import ANSWERED, answer
-from tfa.service.routes import calibrations, images, map, query, sessions, status
+from tfa.service.routes import calibrations, cameras, images, map, query, status
 from tfa.service.settings import ServiceSettings
 from tfa.version import __version__
 
 PAGE = Path(__file__).parent / "page"
 ABOUT = (
-    "Where was this photo taken? Maps of places, queried, edited and calibrated over HTTP. Photos of a camera that is "
-    "named by a session adapt the answers to its later ones."
+    "Where was this photo taken? Maps of places, queried, edited and calibrated over HTTP. Photos of a named camera "
+    "adapt the answers to its later ones."
 )
 
 
@@ -54,7 +54,7 @@ def create_app(maps: Sequence[PlaceMap | EngineMap], settings: ServiceSettings |
         exception_handlers=dict.fromkeys(ANSWERED, answer),
     )
     app.state.service = service
-    for group in (status, map, query, images, calibrations, sessions):
+    for group in (status, map, query, images, calibrations, cameras):
         for router in (group.router, getattr(group, "edits", None)):
             if router is not None:
                 app.include_router(router)

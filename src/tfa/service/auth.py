@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from tfa.service.audit import AuditedRoute
+from tfa.service.cameras import NOBODY
 from tfa.service.models import Problem
 from tfa.service.problems import Refused
-from tfa.service.sessions import NOBODY
 from tfa.service.settings import ServiceSettings
 from tfa.service.tokens import identify
 
@@ -54,7 +54,7 @@ def who(request: Request) -> str:
 
 
 def visible_owner(request: Request) -> str | None:
-    """Whose sessions may be looked at: one's own; with a token that edits everybody's, which is None."""
+    """Whose cameras may be looked at: one's own; with a token that edits everybody's, which is None."""
     settings = request.app.state.service.settings
     mine = next((token for token in settings.all_tokens if token.name == who(request)), None)
     return None if mine is not None and mine.edits else who(request)

@@ -76,9 +76,9 @@ class LiveEngineMap(Served):
         if question.candidates is not None:
             VerifySpec(candidates=question.candidates)  # refuses what is out of range; the rest is asked of the engine
 
-    def no_sessions(self) -> Refused:
-        sentence = "needs the scores of all images, and an engine gives the best; query without a session"
-        return Refused(409, f"{self.name} is in an engine and keeps no sessions: adapting to a camera {sentence}")
+    def no_cameras(self) -> Refused:
+        sentence = "needs the scores of all images, and an engine gives the best; query without a camera"
+        return Refused(409, f"{self.name} is in an engine and remembers no cameras: adapting to a camera {sentence}")
 
     def info(self) -> dict[str, Any]:
         return self.map.info()

@@ -25,14 +25,14 @@ from tfa.maps.records import Hit, ImageRecord
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import same_files_first, with_arrays_of
 from tfa.maps.verification import Question
+from tfa.service.cameras import NOBODY, MapCameras
 from tfa.service.confirmations import Confirmations
 from tfa.service.edits import NewPhoto, add_photos
 from tfa.service.metrics import Metrics
 from tfa.service.photo_files import file_of
 from tfa.service.problems import Refused
-from tfa.service.query_queue import no_sessions
+from tfa.service.query_queue import no_cameras
 from tfa.service.served import Served
-from tfa.service.sessions import NOBODY, MapSessions
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
 
@@ -64,7 +64,7 @@ class LiveMap(Served):
         self._looking, self._unreadable = threading.Lock(), ""
         self._working: PlaceMap | None = None  # of an edit under way
         owners = [token.name for token in settings.all_tokens] + [NOBODY] * (not settings.closed)
-        self.sessions = MapSessions(self.current, settings.sessions, owners) if settings.sessions else None
+        self.cameras = MapCameras(self.current, settings.cameras, owners) if settings.cameras else None
         self.confirmations = Confirmations(self.current)
         super().__init__(place_map.path.stem, encoder, settings, metrics)
 
@@ -96,8 +96,8 @@ class LiveMap(Served):
     def check(self, question: Question) -> None:
         self.current.check(question)
 
-    def no_sessions(self) -> Refused:
-        return no_sessions()
+    def no_cameras(self) -> Refused:
+        return no_cameras()
 
     def info(self) -> dict[str, Any]:
         return self.current.info()
@@ -172,8 +172,8 @@ class LiveMap(Served):
     def _publish(self, place_map: PlaceMap) -> None:
         """From now on queries see this map."""
         self.current, self._header = place_map, None
-        if self.sessions is not None:
-            self.sessions.publish(place_map)
+        if self.cameras is not None:
+            self.cameras.publish(place_map)
         self.confirmations.publish(place_map)
 
     def _opened(self, state: MapState, notes: Sequence[str]) -> PlaceMap:
@@ -266,6 +266,6 @@ class LiveMap(Served):
 
     def close(self) -> None:
         super().close()
-        if self.sessions is not None:
-            self.sessions.close()
+        if self.cameras is not None:
+            self.cameras.close()
         self.confirmations.close()

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from tfa.base.sentences import CONFIDENCE, CONFIDENCE_RULE, LATER_HITS, ORDER_VERIFIED, SURE, SURE_RULE
 
 MOST_HITS = 1000
-SESSION_NAME = re.compile("[A-Za-z0-9._-]{1,64}")
+CAMERA_NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 NAME_RULE = "letters, digits, - _ and . are allowed, at most 64"
 
 
@@ -37,15 +37,15 @@ class QueryFields(Given):
         description="Best images that are verified; auto: as many as pay, 10 to 100. Absent: as the map was built.",
         examples=["auto", 20],
     )
-    session: str | None = Field(
+    camera: str | None = Field(
         None,
         description="The name of a camera: its photos, in the order they come, adapt the answers to those after them. "
         f"{NAME_RULE}. Absent: the map alone answers.",
         examples=["cam0"],
-        json_schema_extra={"pattern": f"^{SESSION_NAME.pattern}$"},
+        json_schema_extra={"pattern": f"^{CAMERA_NAME.pattern}$"},
     )
     sequence: bool = Field(
-        False, description="The photos of the session are frames of a drive, which is followed; needs a session."
+        False, description="The camera's photos are frames of a drive, which is followed; needs a camera."
     )
 
     sessions: list[str] = Field(
@@ -66,17 +66,17 @@ class QueryFields(Given):
         """Of a form: values with commas between them."""
         return given.split(",") if isinstance(given, str) else given
 
-    @field_validator("session")
+    @field_validator("camera")
     @classmethod
-    def _named(cls, session: str | None) -> str | None:
-        if session is not None and not SESSION_NAME.fullmatch(session):
-            raise ValueError(f"{session[:80]!r} is no name of a session; {NAME_RULE}")
-        return session
+    def _named(cls, camera: str | None) -> str | None:
+        if camera is not None and not CAMERA_NAME.fullmatch(camera):
+            raise ValueError(f"{camera[:80]!r} is not a camera name; {NAME_RULE}")
+        return camera
 
     @model_validator(mode="after")
     def _of_a_camera(self) -> Self:
-        if self.sequence and self.session is None:
-            raise ValueError("a sequence is of one camera; name it with session, such as session=cam0")
+        if self.sequence and self.camera is None:
+            raise ValueError("a sequence is of one camera; name it, such as camera=cam0")
         return self
 
 
@@ -189,8 +189,8 @@ class QueryAnswer(BaseModel):
     place: PlaceModel | None = Field(description="null where no hits are given, or the verified images disagree.")
     no_place: str | None = Field(description="Why there is no place.")
     calibration: str | None = Field(description="The calibration that answered.")
-    session: str | None = Field(description="The camera that was named.")
-    adapted_by: int = Field(description="Photos of the session that taught before this one; 0 without a session.")
+    camera: str | None = Field(description="The camera that was named.")
+    adapted_by: int = Field(description="Earlier photos of the camera that adapted this answer; 0 without a camera.")
     lost: float | None = Field(description="Probability that a frame shows no place of the map; null: no sequence.")
     seconds: float = Field(description="From the decoded photo to its hits, waiting included.")
 
@@ -249,16 +249,16 @@ class Dropped(BaseModel):
     revision: int
 
 
-class SessionEntry(BaseModel):
+class CameraEntry(BaseModel):
     name: str
     owner: str | None = Field(description="Name of the token whose queries it is of; null without tokens.")
     seen: int = Field(description="Photos so far.")
-    counted: int = Field(description="Of them those that taught: one that shows what the last did teaches nothing.")
-    calibration: str | None = Field(description="The head that answers; another one starts the session anew.")
+    counted: int = Field(description="Photos used for adaptation; near-repeats are ignored.")
+    calibration: str | None = Field(description="The head that answers; another one starts the camera anew.")
     last_used: str = Field(description="Time of the last photo, UTC.", examples=["2025-06-01T12:00:00+00:00"])
 
 
-class SessionDetails(SessionEntry):
+class CameraDetails(CameraEntry):
     sequence: bool = Field(description="Is a drive followed?")
     lost: float | None = Field(description="Of the last frame of the drive.")
     shift: float | None = Field(description="Length of what photos are centred by; null before the first.")
@@ -266,10 +266,10 @@ class SessionDetails(SessionEntry):
     notice: str | None = Field(description="Says so if its last photos are unlike those the map is made for.")
 
 
-class SessionList(BaseModel):
-    most: int = Field(description="Sessions that are kept; a new one takes the place of the least recently used.")
-    sessions: list[SessionEntry] = Field(description="The most recently used first.")
+class CameraList(BaseModel):
+    most: int = Field(description="Cameras that are remembered; a new one takes the place of the least recently used.")
+    cameras: list[CameraEntry] = Field(description="The most recently used first.")
 
 
 class Reset(BaseModel):
-    reset: list[str] = Field(description="Sessions that were forgotten.")
+    reset: list[str] = Field(description="Cameras that were reset.")

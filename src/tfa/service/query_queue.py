@@ -20,10 +20,10 @@ from tfa.errors import TfaError
 from tfa.maps.asking import Asking
 from tfa.maps.records import Hit, Hits
 from tfa.maps.verification import Question
+from tfa.service.cameras import CameraKey, MapCameras
 from tfa.service.metrics import Metrics
 from tfa.service.problems import Refused, busy
 from tfa.service.recent import RecentQueries
-from tfa.service.sessions import MapSessions, SessionKey
 from tfa.service.settings import ServiceSettings
 
 FAILED_SECONDS = 10.0  # that /readyz tells of a failure, unless a batch succeeds before
@@ -38,7 +38,7 @@ class QueryResult:
     confidence: float  # of the best
     head: str
     seconds: float  # from the decoded photo, waiting included
-    adapted_by: int = 0  # photos of its session that taught before it
+    adapted_by: int = 0  # photos of its camera that taught before it
     lost: float | None = None  # of a frame of a drive
 
 
@@ -48,7 +48,7 @@ class WaitingQuery:
 
     image: Image.Image
     question: Question | None
-    session: SessionKey | None = None  # the camera it is of, if that has a name
+    camera: CameraKey | None = None  # the camera it is of, if that has a name
     sequence: bool = False  # is it a frame of that camera's drive?
     future: Future[Any] = field(default_factory=Future)
     since: float = field(default_factory=time.perf_counter)
@@ -67,12 +67,12 @@ class QueryQueue:
         encoder: Encoder,
         settings: ServiceSettings,
         metrics: Metrics,
-        sessions: MapSessions | None = None,
+        cameras: MapCameras | None = None,
         confirm: Callable[[Sequence[Hit]], None] = lambda hits: None,
     ) -> None:
         self.name, self._current, self._encoder = name, current, encoder
         self.recent = RecentQueries(f"{name}.tfa")
-        self._settings, self._metrics, self._sessions = settings, metrics, sessions
+        self._settings, self._metrics, self._cameras = settings, metrics, cameras
         self._confirm = confirm  # is given the hits of every photo
         self._waiting: queue.SimpleQueue[WaitingQuery | None] = queue.SimpleQueue()
         # Held to put a query in and to end: after the end nothing is put in that nobody would take out.
@@ -96,10 +96,10 @@ class QueryQueue:
         return "failed" if now - self._failed < FAILED_SECONDS else "ready"
 
     def hits(
-        self, image: Image.Image, question: Question, session: SessionKey | None = None, sequence: bool = False
+        self, image: Image.Image, question: Question, camera: CameraKey | None = None, sequence: bool = False
     ) -> Future[QueryResult]:
-        """The answer to a photo; those of one session are answered in the order of these calls."""
-        return self._submit(WaitingQuery(image, question, session, sequence))
+        """The answer to a photo; those of one camera are answered in the order of these calls."""
+        return self._submit(WaitingQuery(image, question, camera, sequence))
 
     def tokens(self, image: Image.Image) -> Future[Tokens]:
         return self._submit(WaitingQuery(image, None))
@@ -200,9 +200,9 @@ class QueryQueue:
         for row, query in enumerate(batch):
             if query.question is None:
                 query.future.set_result(tokens.select([row]))
-            elif query.session is not None:  # now, in the order they came: each is adapted by those before it
+            elif query.camera is not None:  # now, in the order they came: each is adapted by those before it
                 with self._settled([query]):
-                    self._answer_in_session(query, query.session, query.question, tokens.select([row]))
+                    self._answer_camera(query, query.camera, query.question, tokens.select([row]))
             else:
                 groups.setdefault(replace(query.question, k=0), []).append(row)
         for kind, rows in groups.items():
@@ -210,11 +210,11 @@ class QueryQueue:
             with self._settled(group):
                 self._answer_group(current, tokens.select(rows), group, kind)
 
-    def _answer_in_session(self, query: WaitingQuery, session: SessionKey, question: Question, tokens: Tokens) -> None:
-        if self._sessions is None:
-            raise no_sessions()
-        answer, head = self._sessions.answer(session, tokens, question, query.sequence)
-        self._metrics.session_photos.labels(self.name).inc()
+    def _answer_camera(self, query: WaitingQuery, camera: CameraKey, question: Question, tokens: Tokens) -> None:
+        if self._cameras is None:
+            raise no_cameras()
+        answer, head = self._cameras.answer(camera, tokens, question, query.sequence)
+        self._metrics.camera_photos.labels(self.name).inc()
         seconds = time.perf_counter() - query.since
         told = QueryResult(answer.as_hits, answer.confidence, head, seconds, answer.adapted_by, answer.lost)
         query.future.set_result(told)
@@ -237,5 +237,5 @@ def _failed() -> Refused:
     return busy("the service failed on this query, its log has the details; send it again")
 
 
-def no_sessions() -> Refused:
-    return Refused(409, "this service keeps no sessions; start it with --sessions N, or query without one")
+def no_cameras() -> Refused:
+    return Refused(409, "this service remembers no cameras; start it with --cameras N, or query without a camera")

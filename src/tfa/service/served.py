@@ -16,11 +16,11 @@ from tfa.maps.asking import Asking
 from tfa.maps.query import AskableMap
 from tfa.maps.records import Hit, ImageRecord
 from tfa.maps.verification import Question
+from tfa.service.cameras import MapCameras
 from tfa.service.edits import NewPhoto
 from tfa.service.metrics import Metrics
 from tfa.service.problems import Refused, busy
 from tfa.service.query_queue import QueryQueue
-from tfa.service.sessions import MapSessions
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
 
@@ -30,18 +30,18 @@ T = TypeVar("T")
 class Served(ABC):
     """One map: queries wait for no edit, edits wait for each other in the map's one editing thread."""
 
-    sessions: MapSessions | None = None
+    cameras: MapCameras | None = None
 
     def __init__(self, name: str, encoder: SharedEncoder, settings: ServiceSettings, metrics: Metrics) -> None:
         self.name, self.encoder = name, encoder
         self._settings, self._metrics = settings, metrics
-        self.queries = QueryQueue(name, lambda: self.asked, encoder, settings, metrics, self.sessions, self._confirm)
+        self.queries = QueryQueue(name, lambda: self.asked, encoder, settings, metrics, self.cameras, self._confirm)
         self._editor = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-edits-{name}")
         self._waiting, self._lock, self._closed = 0, threading.Lock(), False
         metrics.queue_length.labels(name).set_function(lambda: len(self.queries))
         metrics.map_images.labels(name).set_function(lambda: self.count)
         metrics.map_revision.labels(name).set_function(lambda: self.revision)
-        metrics.sessions.labels(name).set_function(lambda: 0 if self.sessions is None else len(self.sessions))
+        metrics.cameras.labels(name).set_function(lambda: 0 if self.cameras is None else len(self.cameras))
         # Evidence and report, as last computed, and of what.
         self.told: tuple[object, dict[str, dict[str, Any]]] | None = None
 
@@ -80,8 +80,8 @@ class Served(ABC):
         """Refuse what is known at once to be impossible, before a photo is decoded."""
 
     @abstractmethod
-    def no_sessions(self) -> Refused:
-        """The refusal of a session, where there are none."""
+    def no_cameras(self) -> Refused:
+        """The refusal of a camera, where there are none."""
 
     @abstractmethod
     def info(self) -> dict[str, Any]:

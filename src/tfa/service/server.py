@@ -17,7 +17,7 @@ from tfa.errors import TfaError
 from tfa.service.connections import BoundedConnection, quieter, raised_file_limit
 from tfa.service.settings import STOP_SECONDS, ServiceSettings
 
-GRACE_SHARE = 2 / 3  # of the time to stop in, for requests under way; the rest is for edits, jobs and sessions
+GRACE_SHARE = 2 / 3  # of the time to stop in, for requests under way; the rest is for edits, jobs and cameras
 BACKLOG = 512
 LAST_SECONDS = 1.0  # to note what is cut off
 log = logging.getLogger("tfa.service")

@@ -47,7 +47,7 @@ class ServiceSettings(Spec):
         STOP_SECONDS, "from SIGTERM to the end, whatever hangs; two thirds for requests under way", low=1, high=3600
     )
     decode_seconds: float = described(10.0, "for a photo to be decoded, in a process of its own", low=0.1, high=3600)
-    sessions: int = described(
+    cameras: int = described(
         64, "named cameras of a map that adapt their answers, the least recently used is forgotten; 0: none",
         low=0, high=4096,
     )  # fmt: skip

@@ -19,7 +19,7 @@ LINE = "write a line for each token: a name, read or edit, and the token, such a
 
 @dataclass(frozen=True)
 class Token:
-    """A name that logs and sessions know, and a secret that they do not."""
+    """A name that logs and cameras know, and a secret that they do not."""
 
     name: str
     edits: bool  # reads too

@@ -44,7 +44,7 @@ def test_a_service_without_rights_queries_edits_and_calibrates(town, tmp_path):
         assert facts["NoNewPrivs"] == "1"
         assert client.query(picture(5), k=1)[0].id == 5
         assert client.add([picture(40)]).added == [14]
-        assert client.query(picture(40), k=1, session="cam0")[0].id == 14
+        assert client.query(picture(40), k=1, camera="cam0")[0].id == 14
         assert client.remove([3]).removed == [3]
         assert client.calibrate([picture(place, 0.7) for place in range(9)], "night").used == 9
         child._process.send_signal(signal.SIGTERM)

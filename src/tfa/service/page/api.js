@@ -4,7 +4,7 @@ const TOKEN = "tfa-token";
 const MAP = "tfa-map";
 const BASE = new URL(".", document.baseURI);
 
-/** Events: "token-wanted" when the service refuses, "session" when token or map changed, "map-edited" after edits, "answered" with hits. */
+/** Events: "token-wanted" when the service refuses, "access" when token or map changed, "map-edited" after edits, "answered" with hits. */
 export const events = new EventTarget();
 export const announce = (name, detail) => events.dispatchEvent(new CustomEvent(name, { detail }));
 

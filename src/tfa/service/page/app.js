@@ -76,7 +76,7 @@ function startToken() {
     form.hidden = true; // it comes back if the service refuses this one too
     for (const id of ["map-alert", "calibrate-alert", "decisions-alert"]) alertIn(id, null);
     await load();
-    announce("session");
+    announce("access");
   });
   byId("token-forget").addEventListener("click", () => {
     setToken("");

@@ -15,7 +15,7 @@ let rules = {}; // in the words of the service
 
 const options = () => {
   const form = byId("recognise-options");
-  const names = ["k", "calibration", "min_confidence", "sure", "verify", "session", "sequence"];
+  const names = ["k", "calibration", "min_confidence", "sure", "verify", "camera", "sequence"];
   return Object.fromEntries(names.map((name) => [name, form.elements[name].value.trim()]));
 };
 
@@ -59,7 +59,7 @@ function showAnswer(answer) {
   hits = answer.hits;
   const head = answer.calibration ? `calibrated to ${answer.calibration}` : "not calibrated";
   const best = `confidence ${number(answer.confidence, 2)}`;
-  const adapted = answer.session ? `, adapted by ${count(answer.adapted_by, "photo")} of ${answer.session}` : "";
+  const adapted = answer.camera ? `, adapted by ${count(answer.adapted_by, "photo")} of ${answer.camera}` : "";
   const isLost = typeof answer.lost === "number" && answer.lost > answer.confidence;
   const none = isLost
     ? `Lost${adapted}: that this frame shows no place of the map has probability ${number(answer.lost, 2)}. Give it the next frame.`
@@ -143,7 +143,7 @@ export function startRecognising() {
     if (photo) recognise(photo);
     else alertIn("recognise-alert", new Error("There is no photo yet. Choose one first."));
   });
-  events.addEventListener("session", () => refused && photo && recognise(photo));
+  events.addEventListener("access", () => refused && photo && recognise(photo));
   events.addEventListener("map-chosen", forget);
   return { show };
 }

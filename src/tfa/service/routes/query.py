@@ -16,12 +16,12 @@ from tfa.maps.verification import Question
 from tfa.search.store import Region, Where
 from tfa.service.auth import reading, refusals, who
 from tfa.service.bodies import body_schema, read_photo, read_photos
+from tfa.service.cameras import CameraKey
 from tfa.service.context import Chosen, Running, Service, answer_of, image_url, record_of
 from tfa.service.models import BatchAnswer, QueryAnswer, QueryFields, WhyFields
 from tfa.service.problems import Refused, status_of
 from tfa.service.query_queue import QueryResult
 from tfa.service.served import Served
-from tfa.service.sessions import SessionKey
 from tfa.service.uploads import Upload
 
 router = reading("query")
@@ -60,7 +60,7 @@ async def query_batch(request: Request, service: Running, live: Chosen) -> dict[
     return {"answers": answers}
 
 
-Asked = tuple[Question, SessionKey | None, bool]  # of the next photo: a question, its camera, is it of a drive?
+Asked = tuple[Question, CameraKey | None, bool]  # of the next photo: a question, its camera, is it of a drive?
 
 
 def _asked(request: Request, live: Served, fields: QueryFields) -> Asked:
@@ -69,13 +69,13 @@ def _asked(request: Request, live: Served, fields: QueryFields) -> Asked:
     where = Where(tuple(fields.sessions), region) if fields.sessions or region is not None else None
     question = Question(fields.k, fields.calibration, fields.verify, fields.candidates, where)
     live.check(question)
-    if fields.session is None:
+    if fields.camera is None:
         return question, None, False
-    if live.sessions is None:
-        raise live.no_sessions()
+    if live.cameras is None:
+        raise live.no_cameras()
     if where is not None:
-        raise Refused(422, "a session's photos are answered by the whole map; leave out sessions and region")
-    return question, SessionKey(who(request), fields.session), fields.sequence
+        raise Refused(422, "photos of a camera are answered by the whole map; leave out sessions and region")
+    return question, CameraKey(who(request), fields.camera), fields.sequence
 
 
 async def _start(service: Service, live: Served, upload: Upload, asked: Asked) -> Future[QueryResult]:
@@ -98,7 +98,7 @@ async def _answer(live: Served, query: Future[QueryResult], fields: QueryFields)
         "place": None if told.place is None else told.place.to_dict(),
         "no_place": told.no_place,
         "calibration": None if result.head == DATABASE else result.head,
-        "session": fields.session,
+        "camera": fields.camera,
         "adapted_by": result.adapted_by,
         "lost": result.lost,
         "seconds": result.seconds,

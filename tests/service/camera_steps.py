@@ -30,7 +30,7 @@ def followed(place_map, photos, **how):
 
 
 def listed(client):
-    return {one["name"]: one["seen"] for one in client.get("/v1/sessions").json()["sessions"]}
+    return {one["name"]: one["seen"] for one in client.get("/v1/cameras").json()["cameras"]}
 
 
 def files(town):
