@@ -34,11 +34,11 @@ class Refused(Exception):
 
 
 class StubService:
-    """What the stub serves, and what a test may turn: tokens, and how the next calibration ends."""
+    """What the stub serves, and what a test may turn: API keys, and how the next calibration ends."""
 
     def __init__(self) -> None:
         self.maps = {"town": StubMap("town")}
-        self.read_token = self.edit_token = ""
+        self.read_api_key = self.edit_api_key = ""
         self.failing_job = ""  # the error of the next job, if it is to fail
         self.polls = 0
         self.most, self.cameras = 64, dict[str, int]()  # cameras by name, and the photos they saw
@@ -150,10 +150,10 @@ class StubService:
     def check(self, method: str, path: str, given: str) -> None:
         asks = path in ("/v1/query", "/v1/why", "/v1/query/batch")
         edits = method != "GET" and not asks
-        allowed = ({self.edit_token} if edits else {self.read_token, self.edit_token}) - {""}
-        if (self.edit_token if edits else self.read_token) and given.removeprefix("Bearer ") not in allowed:
+        allowed = ({self.edit_api_key} if edits else {self.read_api_key, self.edit_api_key}) - {""}
+        if (self.edit_api_key if edits else self.read_api_key) and given.removeprefix("Bearer ") not in allowed:
             what = "edit" if edits else "read"
-            raise Refused(401, f"this needs the {what} token of the service; send it as Authorization: Bearer …")
+            raise Refused(401, f"this needs the {what} API key of the service; send it as Authorization: Bearer …")
 
 
 class Handler(BaseHTTPRequestHandler):

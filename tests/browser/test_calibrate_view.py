@@ -66,7 +66,7 @@ def rows_of(page):
 
 
 def test_cameras_are_listed_and_reset(open_page, service, photo):
-    service.stub.cameras, service.stub.edit_token = {"door": 3, "cam0": 600}, "edits"
+    service.stub.cameras, service.stub.edit_api_key = {"door": 3, "cam0": 600}, "edits"
     page = open_page(service.url, "#calibrate")
     wait_for_text(page, "#cameras-words", "2 of at most 64 cameras.")
     assert rows_of(page) == [("cam0", "600 photos", "300"), ("door", "3 photos", "2")]
@@ -80,11 +80,11 @@ def test_cameras_are_listed_and_reset(open_page, service, photo):
     assert rows_of(page)[0] == ("roof", "1 photo", "1")
     page.focus("[aria-label='Reset door']")
     page.keyboard.press("Enter")
-    wait_for_text(page, "#calibrate-alert", "this needs the edit token")
+    wait_for_text(page, "#calibrate-alert", "this needs the edit API key")
     assert "door" in service.stub.cameras
-    page.fill("#token", "edits")
-    page.click("text=Use token")
-    page.wait_for_selector("#token-form", state="hidden")
+    page.fill("#api-key", "edits")
+    page.click("text=Use API key")
+    page.wait_for_selector("#api-key-form", state="hidden")
     page.click("[aria-label='Reset door']")
     wait_for_text(page, "#cameras-status", "Forgotten: door.")
     wait_for_text(page, "#cameras-words", "2 of at most 64 cameras.")

@@ -121,7 +121,7 @@ def test_a_calibration_runs_and_is_put_in_use(open_page, town):
 
 def test_a_camera_with_a_name_adapts_its_answers_and_is_reset(open_page, town, tmp_path: Path):
     own = shutil.copytree(town[2] / "town.tfa", tmp_path / "own.tfa")
-    with running(own, edit_token="edits") as url:
+    with running(own, edit_api_key="edits") as url:
         page = open_page(url)
         page.click(".options summary")
         page.fill("[name=camera]", "a b")
@@ -135,10 +135,10 @@ def test_a_camera_with_a_name_adapts_its_answers_and_is_reset(open_page, town, t
         wait_for_text(page, "#cameras-list", "20 photos")
         assert "door" in page.inner_text("#cameras-list")
         page.click("[aria-label='Reset cam0']")
-        wait_for_text(page, "#calibrate-alert", "edit token")
-        page.fill("#token", "edits")
+        wait_for_text(page, "#calibrate-alert", "edit API key")
+        page.fill("#api-key", "edits")
         page.keyboard.press("Enter")
-        page.wait_for_selector("#token-form", state="hidden")
+        page.wait_for_selector("#api-key-form", state="hidden")
         page.click("[aria-label='Reset cam0']")
         wait_for_text(page, "#cameras-words", "1 of at most 64 cameras")
         page.click("#cameras-reset")

@@ -23,7 +23,7 @@ from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 from tfa.service.settings import ServiceSettings
 
-TOKEN = "edit-me"
+API_KEY = "edit-me"
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def served(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TFA_CACHE", str(folder / "cache"))
         path = build_town(folder)
-        settings = ServiceSettings(port=0, read_token="read-me", edit_token=TOKEN)
-        with running_service(path, settings) as (url, _), Client(url, TOKEN) as client:
+        settings = ServiceSettings(port=0, read_api_key="read-me", edit_api_key=API_KEY)
+        with running_service(path, settings) as (url, _), Client(url, API_KEY) as client:
             yield client, path, folder
 
 
@@ -205,13 +205,13 @@ def test_what_is_no_photo_is_refused_before_it_is_sent(wrong):
 
 def test_refusals_come_with_their_sentence_and_status(served):
     client, _, _ = served
-    with pytest.raises(ServiceError, match="no token was given") as refusal:
+    with pytest.raises(ServiceError, match="no API key was given") as refusal:
         Client(client.url).info()
     assert refusal.value.status == 401
-    with pytest.raises(ServiceError, match="the read token may not edit"):
+    with pytest.raises(ServiceError, match="the read API key may not edit"):
         Client(client.url, "read-me").remove([3])
     with pytest.raises(ServiceError, match="there is no map 'forest'"):
-        Client(client.url, TOKEN, map="forest").info()
+        Client(client.url, API_KEY, map="forest").info()
     with pytest.raises(ServiceError, match="there is no image 99"):
         client.image(99)
     with pytest.raises(ServiceError, match="is tfa serve running there") as silence:
@@ -228,7 +228,7 @@ def test_no_path_leaves_the_page_or_the_map(served, path):
     """As sent: other clients tidy a path before they send it."""
     address = urlsplit(served[0].url)
     connection = HTTPConnection(address.hostname, address.port, timeout=20)
-    connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
+    connection.request("GET", path, headers={"Authorization": f"Bearer {API_KEY}"})
     answer = connection.getresponse()
     assert (answer.status, list(json.loads(answer.read()))) in [(404, ["error"]), (405, ["error"]), (422, ["error"])]
     connection.close()
@@ -239,7 +239,7 @@ def test_the_client_is_light_and_keeps_its_token_to_itself():
         tfa.Client("localhost:8000")
     assert tfa.Client is Client
     assert repr(Client("http://localhost:8000/", "secret")) == "<Client of the first map at http://localhost:8000>"
-    assert repr(Client("http://localhost:8000/", map="town")) == "<Client of town at http://localhost:8000, no token>"
+    assert repr(Client("http://localhost:8000/", map="town")) == "<Client of town at http://localhost:8000, no API key>"
     assert Client("http://localhost:8000/").url == "http://localhost:8000"
 
 

@@ -137,15 +137,15 @@ def test_bad_images_are_left_out(start, service):
 
 def test_photos_are_localised_and_added_by_services(start, town, monkeypatch, tmp_path):
     copy = shutil.copytree(town, tmp_path / "town.tfa")
-    with running_service(copy, ServiceSettings(port=0, read_token="r" * 16, edit_token="e" * 16)) as (url, _):
-        for token, said in (("", "no token was given"), ("r" * 16, "may not edit")):
-            monkeypatch.setenv("MY_TOKEN", token)
-            run = start(url, token_variable="MY_TOKEN")
+    with running_service(copy, ServiceSettings(port=0, read_api_key="r" * 16, edit_api_key="e" * 16)) as (url, _):
+        for api_key, said in (("", "no API key was given"), ("r" * 16, "may not edit")):
+            monkeypatch.setenv("MY_API_KEY", api_key)
+            run = start(url, api_key_variable="MY_API_KEY")
             refused = run.node.services["/tfa/add"](ADD(compressed=compressed(picture(40)), name="new.png"))
             assert (refused.success, refused.id, refused.revision) == (False, -1, -1)
             assert said in refused.message
-        monkeypatch.setenv("MY_TOKEN", "e" * 16)
-        run = start(url, token_variable="MY_TOKEN")
+        monkeypatch.setenv("MY_API_KEY", "e" * 16)
+        run = start(url, api_key_variable="MY_API_KEY")
         add, localise = run.node.services["/tfa/add"], run.node.services["/tfa/localise"]
         where = {"position": ADD.DEGREES, "latitude": 52.6, "longitude": 13.5, "has_heading": True, "heading": 90.0}
         added = add(ADD(compressed=compressed(picture(40)), name="new.png", **where))
@@ -169,15 +169,15 @@ def test_photos_are_localised_and_added_by_services(start, town, monkeypatch, tm
 
 
 def test_a_wrong_token_is_an_error_that_readiness_does_not_hide(start, town, monkeypatch):
-    monkeypatch.setenv("TFA_TOKEN", "wrong")
-    with running_service(town, ServiceSettings(port=0, read_token="r" * 16)) as (url, _):
+    monkeypatch.setenv("TFA_API_KEY", "wrong")
+    with running_service(town, ServiceSettings(port=0, read_api_key="r" * 16)) as (url, _):
         run = start(url, diagnostics_period=0.05)
         assert run.diagnose()["service"].message == "ready"
         run.see(compressed(picture(3)))
         wait_until(lambda: bool(stub_rclpy.LOG.lines))
         time.sleep(0.06)  # the service is looked at again, and is ready
         told = run.diagnose()["service"]
-        assert (told.level, "this token is not known" in told.message) == (ERROR, True)
+        assert (told.level, "this API key is not known" in told.message) == (ERROR, True)
         assert "wrong" not in str(stub_rclpy.LOG.lines)
 
 

@@ -76,9 +76,9 @@ def test_cameras_can_be_looked_at_and_reset(serve, town):
     assert files(town) == []
 
 
-def test_looking_needs_the_read_token_and_resetting_the_edit_token(serve):
-    client = serve(read_token="look", edit_token="change")
-    look, change = ({"Authorization": f"Bearer {token}"} for token in ("look", "change"))
+def test_looking_needs_the_read_api_key_and_resetting_the_edit_api_key(serve):
+    client = serve(read_api_key="look", edit_api_key="change")
+    look, change = ({"Authorization": f"Bearer {api_key}"} for api_key in ("look", "change"))
     client.post("/v1/query", files={"image": ("a.png", DRIVE[0])}, data={"camera": "cam0"}, headers=look)
     assert client.get("/v1/cameras").status_code == 401
     assert client.get("/v1/cameras/cam0", headers=look).json()["seen"] == 1

@@ -49,9 +49,9 @@ class TfaNode(Node):
     def __init__(self, **given: Any) -> None:
         super().__init__("tfa", **given)
         self._values = checked({one.name: self._declared(one) for one in PARAMETERS})
-        token = os.environ.get(self._values["token_variable"], "") if self._values["token_variable"] else ""
+        api_key = os.environ.get(self._values["api_key_variable"], "") if self._values["api_key_variable"] else ""
         try:
-            self._client = ServiceClient(self._values["url"], token, self._values["map"], self._values["timeout"])
+            self._client = ServiceClient(self._values["url"], api_key, self._values["map"], self._values["timeout"])
         except ValueError as error:
             raise BadParameter(f"parameter url: {error}") from None
         self._map_name = self._values["map"]

@@ -28,7 +28,9 @@ class Parameter:
 PARAMETERS = (
     Parameter("url", "http://localhost:8000", "address of `tfa serve`"),
     Parameter("map", "", "name of the map; empty: the first the service has"),
-    Parameter("token_variable", "TFA_TOKEN", "environment variable that holds the token; unset or empty: none is sent"),
+    Parameter(
+        "api_key_variable", "TFA_API_KEY", "environment variable that holds the API key; unset or empty: none is sent"
+    ),
     Parameter("image_topic", "camera/image/compressed", "topic of the images"),
     Parameter("compressed", True, "are they `sensor_msgs/CompressedImage`? If not, `sensor_msgs/Image`"),
     Parameter("k", 5, "matches wanted of each image", 1, 1000),

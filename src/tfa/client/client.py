@@ -1,6 +1,6 @@
 """A map behind `tfa serve`, used like one on this disk. No extra is needed.
 
-client = tfa.Client("http://localhost:8000", token="…")
+client = tfa.Client("http://localhost:8000", api_key="…")
 client.query("photo.jpg")                                   # the same hits as PlaceMap.query
 """
 

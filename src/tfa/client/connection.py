@@ -42,7 +42,7 @@ class Connection:
     def __init__(
         self,
         url: str,
-        token: str | None = None,
+        api_key: str | None = None,
         *,
         map: str | None = None,
         timeout: float = 120.0,
@@ -55,8 +55,8 @@ class Connection:
             raise BadSpec(f"retries={retries} is out of range: must be at least 0")
         self.url, self.map, self.timeout, self.retries = url.rstrip("/"), map, timeout, retries
         self._headers = {"Accept": "application/json"}
-        if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}"
+        if api_key is not None:
+            self._headers["Authorization"] = f"Bearer {api_key}"
         self._open()
 
     def _open(self) -> None:
@@ -74,9 +74,9 @@ class Connection:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:  # without the token
-        token = "" if "Authorization" in self._headers else ", no token"
-        return f"<{type(self).__name__} of {'the first map' if self.map is None else self.map} at {self.url}{token}>"
+    def __repr__(self) -> str:  # without the API key
+        api_key = "" if "Authorization" in self._headers else ", no API key"
+        return f"<{type(self).__name__} of {'the first map' if self.map is None else self.map} at {self.url}{api_key}>"
 
     def _post(self, path: str, key: str, files: Sequence[File], fields: dict[str, Any]) -> Any:
         return self._call("POST", path, data=fields, files=[(key, file) for file in files])

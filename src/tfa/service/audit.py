@@ -89,8 +89,8 @@ def _note(request: Request, status: int, result: dict[str, Any]) -> None:
 
 
 def asker_of(request: Request) -> dict[str, str | None]:
-    """The name of the token that asks, and from where."""
+    """The name of the API key that asks, and from where."""
     return {
-        "token": getattr(request.state, "token", None),
+        "api_key": getattr(request.state, "api_key", None),
         "address": None if request.client is None else request.client.host,
     }

@@ -1,7 +1,7 @@
 """Cameras of a live map: earlier photos of a named camera adapt the answers to its later ones.
 
-Each camera has a tracker (`tfa.maps.tracker`) that lives from query to query, with what its photos taught in a file of the
-map's folder. Files are read and written outside of queries: a disk that is full or read-only costs the log a line, no
+Each camera has a tracker (`tfa.maps.tracker`) that lives from query to query; a file of the map's folder keeps what its
+photos taught. Files are read and written outside of queries: a disk that is full or read-only costs the log a line, no
 query.
 """
 
@@ -31,7 +31,7 @@ from tfa.online.adaptation import Adaptation
 from tfa.online.score_window import SIZE
 from tfa.service.keeping import Troubles
 
-NOBODY = ""  # who queries without a token
+NOBODY = ""  # who queries without an API key
 SAVED_EVERY = 32  # photos of a camera
 MOST_BYTES = 2**30  # of what the cameras of a map remember: of a very large map they are fewer
 FILES = "session-*.safetensors"  # maps on disk know a camera's file by this name
@@ -39,9 +39,9 @@ log = getLogger("tfa.service")
 
 
 class CameraKey(NamedTuple):
-    """A camera is known by its name to the token that made it, and to no other reader."""
+    """A camera is known by its name to the API key that named it, and to no other reader."""
 
-    owner: str  # the name of a token
+    owner: str  # the name of an API key
     name: str
 
     @property
@@ -84,7 +84,7 @@ class TrackedCamera:
 class MapCameras:
     """The cameras of one map, the least recently used first; of each owner at most `most` are kept.
 
-    `owners` are the names of the tokens there are: one cannot push out what another's photos taught.
+    `owners` are the names of the API keys there are: one cannot push out what another's photos taught.
     """
 
     def __init__(self, place_map: PlaceMap, most: int, owners: Sequence[str] = (NOBODY,)) -> None:
@@ -250,7 +250,7 @@ class MapCameras:
             raise BadFile(f"it was learnt by a head that {self._folder.name} no longer has")
         key = CameraKey(str(about.get("owner", NOBODY)), name)
         if key.owner not in self._owners:
-            raise BadFile("it is of a token that this service does not have")
+            raise BadFile("it is of an API key that this service does not have")
         tracker = Tracker(self._map, Question(calibration=calibration), sequence=False, adaptation=adaptation)
         return TrackedCamera(key, tracker, about["head"], used, adaptation.seen, adaptation.seen)
 

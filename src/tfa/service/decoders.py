@@ -79,7 +79,7 @@ class Decoder:
         if self._process is not None and self._process.poll() is not None:
             self.close()
         if self._process is None:
-            # Without the tokens of the service; with this very package, wherever it is; -P: nothing of this folder.
+            # Without the API keys of the service; with this very package, wherever it is; -P: nothing of this folder.
             environment = {name: value for name, value in os.environ.items() if not name.startswith("TFA_")}
             package = str(Path(tfa.__file__).parents[1])
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))

@@ -63,7 +63,7 @@ class LiveMap(Served):
         self._header: tuple[int, ...] | None = None  # the file of the header that `current` was last compared with
         self._looking, self._unreadable = threading.Lock(), ""
         self._working: PlaceMap | None = None  # of an edit under way
-        owners = [token.name for token in settings.all_tokens] + [NOBODY] * (not settings.closed)
+        owners = [key.name for key in settings.all_api_keys] + [NOBODY] * (not settings.closed)
         self.cameras = MapCameras(self.current, settings.cameras, owners) if settings.cameras else None
         self.confirmations = Confirmations(self.current)
         super().__init__(place_map.path.stem, encoder, settings, metrics)

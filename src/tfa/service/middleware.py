@@ -63,7 +63,7 @@ class BodyLimit:
 
 
 class OriginGuard:
-    """Without tokens a browser is the way in: pages of other origins may not edit, nor point their name here."""
+    """Without API keys a browser is the way in: pages of other origins may not edit, nor point their name here."""
 
     def __init__(self, app: ASGIApp, settings: ServiceSettings) -> None:
         self.app, self.settings = app, settings
@@ -80,8 +80,8 @@ class OriginGuard:
         host, origin = headers.get("host", ""), headers.get("origin")
         if self.settings.checks_host and not is_loopback(_name(host)):
             return (
-                "this service runs without tokens and answers to localhost only, not to the name it was called by; "
-                "start it with tokens, or with --open"
+                "this service runs without API keys and answers to localhost only, not to the name it was called by; "
+                "start it with API keys, or with --no-auth"
             )
         if origin is None or scope["method"] not in CHANGING or "*" in self.settings.cors:
             return None

@@ -251,7 +251,7 @@ class Dropped(BaseModel):
 
 class CameraEntry(BaseModel):
     name: str
-    owner: str | None = Field(description="Name of the token whose queries it is of; null without tokens.")
+    owner: str | None = Field(description="Name of the API key whose queries it is of; null without API keys.")
     seen: int = Field(description="Photos so far.")
     counted: int = Field(description="Photos used for adaptation; near-repeats are ignored.")
     calibration: str | None = Field(description="The head that answers; another one starts the camera anew.")

@@ -1,4 +1,4 @@
-"""How often one token, or one address, may ask: a bucket for each that fills at a steady rate."""
+"""How often one API key, or one address, may ask: a bucket for each that fills at a steady rate."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ export async function showCameras(facts = null) {
   try {
     told = await call("v1/cameras");
   } catch {
-    told = null; // no token yet, which the page says elsewhere
+    told = null; // no API key yet, which the page says elsewhere
   }
   byId("cameras").hidden = !told?.most;
   if (!told?.most) return;

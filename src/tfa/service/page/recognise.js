@@ -1,5 +1,5 @@
 // The view that recognises a photo: the photo, its best matches, where they are, and why.
-import { announce, call, events, formOf, showPhoto, wantsToken } from "./api.js";
+import { announce, call, events, formOf, showPhoto, needsApiKey } from "./api.js";
 import { alertIn, bar, byId, count, make, number, positionInWords, say } from "./dom.js";
 import { fileZone, preview } from "./files.js";
 import { Plan } from "./plan.js";
@@ -8,7 +8,7 @@ import { hideWhy, showWhy } from "./why.js";
 
 let photo = null; // the file of the last query
 let hits = [];
-let refused = false; // was the last question refused for want of a token?
+let refused = false; // was the last question refused for want of an API key?
 let running = null; // of the question under way, so that a newer one can stop it
 let plan = null;
 let rules = {}; // in the words of the service
@@ -46,7 +46,7 @@ async function recognise(file) {
     showAnswer(answer);
   } catch (error) {
     if (error.name === "AbortError") return;
-    refused = wantsToken(error.status);
+    refused = needsApiKey(error.status);
     say("recognise-status", "");
     showPlaces(false);
     alertIn("recognise-alert", error);

@@ -17,7 +17,7 @@ router, edits = reading("camera"), editing("camera")
 
 @router.get("/cameras", response_model=CameraList)
 async def cameras(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
-    """The cameras of a map that the caller's API key named, or all of them for an edit key; the most recently used first."""
+    """List the cameras that the caller's API key named, the most recently used first; an edit key sees all of them."""
     if live.cameras is None:
         return {"most": 0, "cameras": []}
     # A query may be under way, and a bias has to be computed anew: not in the thread that takes requests.

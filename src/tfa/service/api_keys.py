@@ -1,4 +1,4 @@
-"""Tokens with names: who they are for, what they allow, and the file they are kept in."""
+"""API keys with names: who they are for, what they allow, and the file they are kept in."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tfa.errors import BadSpec
 
 NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 ROLES = ("read", "edit")
-SHORTEST = 16  # characters of a token in a file
-LINE = "write a line for each token: a name, read or edit, and the token, such as: robot1 read 6f1c…"
+SHORTEST = 16  # characters of an API key in a file
+LINE = "write a line for each API key: a name, read or edit, and the key, such as: robot1 read 6f1c…"
 
 
 @dataclass(frozen=True)
-class Token:
+class ApiKey:
     """A name that logs and cameras know, and a secret that they do not."""
 
     name: str
@@ -28,37 +28,37 @@ class Token:
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
             raise BadSpec(
-                f"{self.name[:80]!r} is no name of a token; letters, digits, - _ and . are allowed, at most 64"
+                f"{self.name[:80]!r} is no name of an API key; letters, digits, - _ and . are allowed, at most 64"
             )
         if not self.secret.isascii() or not self.secret.isprintable() or not self.secret.strip():
-            raise BadSpec(f"the {self.name} token must be printable ASCII text and not empty")
+            raise BadSpec(f"the {self.name} API key must be printable ASCII text and not empty")
 
 
 def same(given: str, wanted: str | None) -> bool:
-    """Are the tokens equal? Takes as long for a wrong one, whatever it has in common with the right one."""
+    """Are the API keys equal? Takes as long for a wrong one, whatever it has in common with the right one."""
     if wanted is None:
         return False
-    # Digests have one length: the length of the token is not shown by the time either.
+    # Digests have one length: the length of the API key is not shown by the time either.
     ours, theirs = (hashlib.sha256(text.encode("utf-8", "replace")).digest() for text in (wanted, given))
     return hmac.compare_digest(ours, theirs)
 
 
-def identify(given: str | None, tokens: Sequence[Token]) -> Token | None:
-    """Which of the tokens was given; it is compared with every one, whichever fits."""
+def identify(given: str | None, api_keys: Sequence[ApiKey]) -> ApiKey | None:
+    """Which of the API keys was given; it is compared with every one, whichever fits."""
     if given is None:
         return None
-    found = [token for token in tokens if same(given, token.secret)]
-    return max(found, key=lambda token: token.edits, default=None)
+    found = [api_key for api_key in api_keys if same(given, api_key.secret)]
+    return max(found, key=lambda api_key: api_key.edits, default=None)
 
 
-def read_tokens(path: Path) -> tuple[Token, ...]:
-    """The tokens of a file: a line each, `name role token`; lines that are empty or begin with # are left out."""
+def read_api_keys(path: Path) -> tuple[ApiKey, ...]:
+    """The API keys of a file: a line each, `name role key`; lines that are empty or begin with # are left out."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise BadSpec(f"the tokens file {path} cannot be read: {reason}; {LINE}", path) from None
-    tokens: list[Token] = []
+        raise BadSpec(f"the API key file {path} cannot be read: {reason}; {LINE}", path) from None
+    api_keys: list[ApiKey] = []
     for number, line in enumerate(lines, 1):
         parts = line.split()
         if not parts or parts[0].startswith("#"):
@@ -67,11 +67,11 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
             raise BadSpec(f"line {number} of {path} is not understood; {LINE}", path)
         if len(parts[2]) < SHORTEST:
             raise BadSpec(
-                f"the token in line {number} of {path} has {len(parts[2])} characters and needs {SHORTEST}; "
+                f"the API key in line {number} of {path} has {len(parts[2])} characters and needs {SHORTEST}; "
                 "make one with: python -c 'import secrets; print(secrets.token_urlsafe())'",
                 path,
             )
-        tokens.append(Token(parts[0], parts[1] == "edit", parts[2]))
-    if not tokens:
-        raise BadSpec(f"the tokens file {path} holds no token; {LINE}", path)
-    return tuple(tokens)
+        api_keys.append(ApiKey(parts[0], parts[1] == "edit", parts[2]))
+    if not api_keys:
+        raise BadSpec(f"the API key file {path} holds no API key; {LINE}", path)
+    return tuple(api_keys)
