@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.backend import Backend, backend_for, to_numpy
-from tfa.base.config import CalibrationSpec, HeadSpec, VerifySpec
+from tfa.base.config import CalibrationSpec, HeadSpec, RerankSpec
 from tfa.base.progress import Progress, SilentProgress, as_progress, tracked
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
@@ -191,7 +191,7 @@ def fit_judged(
     judged by. `compact` are the database's compact tokens, where there are some already.
     """
     _check(tokens, dtype)
-    compact = compact or compact_for(tokens, VerifySpec())
+    compact = compact or compact_for(tokens, RerankSpec())
     head, _ = judge_head(tokens, spec, compact, device, dtype, progress)
     if target is None or not isinstance(head, SecondOrderHead):
         return head

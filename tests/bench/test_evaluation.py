@@ -186,7 +186,7 @@ def test_a_saved_evaluation_stands_beside_a_later_one(tmp_path):
     assert (change["won"], change["lost"]) == (pairs.count((True, False)), pairs.count((False, True)))
     assert change["difference"]["mean"] == pytest.approx((change["won"] - change["lost"]) / 40)
     assert change["won"] != change["lost"]
-    with pytest.raises(BadEvaluation, match="was judged by another truth"):
+    with pytest.raises(BadEvaluation, match="was judged by another ground truth"):
         set_beside(replace(later, truth=replace(truth, fingerprint="g")), file)
     values = json.loads(file.read_text())
     del values["queries"][0]["answers"]

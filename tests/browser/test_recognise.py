@@ -128,13 +128,13 @@ def test_options_reach_the_service(open_page, service, photo):
     ask(page, photo)
     page.click(".options summary")
     page.fill("[name=k]", "3")
-    page.select_option("[name=verify]", "true")
+    page.select_option("[name=rerank]", "true")
     page.click("text=Query again")
     wait_until(page, "document.querySelectorAll('.hit').length === 3")
     sent = [fields for method, path, fields in service.stub.calls if path == "/v1/query"]
-    assert "verify" not in sent[0]  # as the map decided
+    assert "rerank" not in sent[0]  # as the map decided
     assert sent[1]["k"] == "3"
-    assert sent[1]["verify"] == "true"
+    assert sent[1]["rerank"] == "true"
     page.fill("[name=min_confidence]", "0.99")
     page.click("text=Query again")
     wait_for_text(page, "#recognise-status", "No match is confident enough: the best has confidence 0.97")

@@ -24,7 +24,7 @@ def test_answers_are_written_as_they_are_printed(run, folder):
     """Also of photos that cannot be read, and of names that are no text."""
     odd = os.fsdecode(b"caf\xe9\x1b.jpg")
     shutil.copy("walk/a.jpg", odd)
-    asked = ("query", "town.tfa", "near.jpg", "bad.jpg", odd, "--verify", "--json", "-k", 2)
+    asked = ("query", "town.tfa", "near.jpg", "bad.jpg", odd, "--rerank", "--json", "-k", 2)
     result = run(*asked, *ALL)
     assert result.exit_code == 1
     told = run(*asked).stdout

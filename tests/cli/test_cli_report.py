@@ -28,7 +28,7 @@ def town(fake_encoder: Path) -> Path:
         (["report", "town.tfa", "-o", "page.html"], "page.html", "tfa.cli.report.say"),
         (["query", "town.tfa", "photos/1.png", "--montage", "hits.png"], "hits.png", "tfa.cli.query.show"),
         (
-            ["evaluate", "town.tfa", "photos", "--truth", "truth.json", "--html", "page.html"],
+            ["evaluate", "town.tfa", "photos", "--ground-truth", "truth.json", "--html", "page.html"],
             "page.html",
             "tfa.cli.evaluate.show",
         ),

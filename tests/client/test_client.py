@@ -47,7 +47,7 @@ def same(ours, theirs):
         assert one.id == other.id
         assert one.image == Path(other.image).name
         assert one.score == pytest.approx(other.score, abs=1e-5)
-        assert (one.confidence, one.position, one.matches) == (other.confidence, other.position, other.matches)
+        assert (one.confidence, one.position, one.inliers) == (other.confidence, other.position, other.inliers)
 
 
 def test_hits_are_those_of_the_map(served):
@@ -58,10 +58,10 @@ def test_hits_are_those_of_the_map(served):
         expected = local(path).query(awkward, k=3, calibration="none")
         for given in forms_of(awkward).values():
             same(client.query(given, k=3, calibration="none"), expected)
-    same(client.query(dusk, k=2, verify=True), local(path).query(dusk, k=2, verify=True))
-    few = client.query(dusk, k=4, verify=True, candidates=2)
-    same(few, local(path).query(dusk, k=4, verify=True, candidates=2))
-    assert sum(hit.matches is not None for hit in few) == 2
+    same(client.query(dusk, k=2, rerank=True), local(path).query(dusk, k=2, rerank=True))
+    few = client.query(dusk, k=4, rerank=True, candidates=2)
+    same(few, local(path).query(dusk, k=4, rerank=True, candidates=2))
+    assert sum(hit.inliers is not None for hit in few) == 2
     assert client.query(photo(folder / "far.png", 99), min_confidence=1.0) == []
 
 
@@ -137,7 +137,7 @@ def test_a_calibration_is_waited_for(served):
 def test_a_match_is_explained_and_evidence_given(served):
     client, _, folder = served
     dusk = photo(folder / "dusk.png", 5, light=0.8)
-    hit = client.query(dusk, k=1, calibration="none", verify=False)[0]
+    hit = client.query(dusk, k=1, calibration="none", rerank=False)[0]
     why = client.why(dusk, hit.id, calibration="none")
     assert sum(part["contribution"] for part in why["terms"]) == pytest.approx(why["score"], rel=1e-4)
     assert why["score"] == pytest.approx(hit.score, rel=1e-4)

@@ -20,13 +20,13 @@ from tfa.photos.images import as_rgb
 
 
 def test_a_photo_finds_its_place(place_map, tmp_path):
-    hits = place_map.query(photo(tmp_path / "dusk.png", 5, light=0.8), k=3, verify=False)
+    hits = place_map.query(photo(tmp_path / "dusk.png", 5, light=0.8), k=3, rerank=False)
     assert len(hits) == 3
     assert Path(hits[0].image).name == "05.png"
     assert hits[0].id == 5
     assert hits[0].score >= hits[1].score >= hits[2].score
     assert 0 <= hits[2].confidence <= hits[0].confidence <= 1
-    keys = {"image", "id", "score", "confidence", "matches", "sure", "position"}
+    keys = {"image", "id", "score", "confidence", "inliers", "sure", "position"}
     assert json.loads(json.dumps(hits[0].to_dict())).keys() == keys
 
 

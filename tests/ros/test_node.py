@@ -70,7 +70,7 @@ def test_a_map_in_metres_gives_a_pose(start, hall):
 
 
 def test_unsure_answers_give_no_position(start, service):
-    run = start(service, verify="never")
+    run = start(service, rerank="never")
     for number in range(20):
         run.see(compressed(picture(5), number))
         run.heard("/tfa/matches", number + 1)

@@ -15,12 +15,12 @@ def told(answer):
 
 
 def of_json(answer):
-    hits = [(hit["id"], hit["score"], hit["confidence"], hit["matches"]) for hit in answer["hits"]]
+    hits = [(hit["id"], hit["score"], hit["confidence"], hit["inliers"]) for hit in answer["hits"]]
     return hits, answer["confidence"], answer["adapted_by"], answer["lost"]
 
 
 def of_tracker(answer):
-    hits = [(hit.id, hit.score, hit.confidence, hit.matches) for hit in answer.hits]
+    hits = [(hit.id, hit.score, hit.confidence, hit.inliers) for hit in answer.hits]
     return hits, answer.confidence, answer.adapted_by, answer.lost
 
 

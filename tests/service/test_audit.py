@@ -11,8 +11,8 @@ import threading
 import pytest
 
 from tests.service.conftest import add, picture
-from tests.service.test_calibrations import camera, finished
 from tests.service.test_api_keys import BOSS, NAMED, ROBOT1, ask_as
+from tests.service.test_calibrations import camera, finished
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
 from tfa.service import edits

@@ -22,7 +22,7 @@ from tfa.service.query_queue import QueryQueue
 from tfa.service.settings import ServiceSettings
 
 
-@pytest.mark.parametrize("how", [{}, {"verify": True, "candidates": 6}, {"k": 14, "verify": False}])
+@pytest.mark.parametrize("how", [{}, {"rerank": True, "candidates": 6}, {"k": 14, "rerank": False}])
 def test_a_stream_is_answered_as_a_tracker_answers_it(client, town, how):
     answers = [told(ask(client, one, camera="cam0", **how)) for one in STREAM]
     assert answers == followed(opened(town), STREAM, **how)

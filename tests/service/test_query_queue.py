@@ -52,7 +52,7 @@ def test_queries_that_wait_are_answered_in_one_batch(gated, town):
     encoder, queries, metrics = gated
     first = queries.hits(image(0), Question(k=1))
     assert encoder.entered.wait(10)
-    kinds = [Question(k=3), Question(k=1, verify=True), Question(k=2), Question(k=1, calibration="night")]
+    kinds = [Question(k=3), Question(k=1, rerank=True), Question(k=2), Question(k=1, calibration="night")]
     later = [queries.hits(image(place), question) for place, question in enumerate(kinds, 1)]
     tokens = queries.tokens(image(6))
     encoder.gate.set()
@@ -63,7 +63,7 @@ def test_queries_that_wait_are_answered_in_one_batch(gated, town):
     assert len(tokens.result(10)) == 1
     assert encoder.sizes == [1, 4, 1]
     for place, (future, question) in enumerate(zip(later[:3], kinds, strict=False), 1):
-        alone = opened(town).query(image(place), k=question.k, verify=question.verify)
+        alone = opened(town).query(image(place), k=question.k, rerank=question.rerank)
         assert [hit.id for hit in future.result().hits] == [hit.id for hit in alone]
     assert 'tfa_batch_photos_total{map="town"} 6.0' in metrics.text()
 

@@ -41,7 +41,7 @@ def test_openapi_lists_and_describes_every_route(client):
     content = query["requestBody"]["content"]
     assert set(content) == {"multipart/form-data", "application/json"}
     assert set(content["multipart/form-data"]["schema"]["properties"]) == {
-        "image", "k", "calibration", "min_confidence", "sure", "verify", "candidates", "camera", "sequence",
+        "image", "k", "calibration", "min_confidence", "sure", "rerank", "candidates", "camera", "sequence",
         "sessions", "region",
     }  # fmt: skip
     for schema in described["components"]["schemas"].values():

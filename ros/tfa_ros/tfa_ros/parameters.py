@@ -38,7 +38,7 @@ PARAMETERS = (
     Parameter("sequence", False, "are the images frames of a drive, to be followed? Needs `camera`"),
     Parameter("calibration", "", "calibration of the map; empty: the active one, `none`: without"),
     Parameter(
-        "verify", "auto", "compare patches: `auto` as the map decided, `always`, `never` (no answer is sure then)"
+        "rerank", "auto", "compare patches: `auto` as the map decided, `always`, `never` (no answer is sure then)"
     ),
     Parameter("min_confidence", 0.0, "no matches are published if the best is less confident", 0, 1),
     Parameter("frame_id", "map", "frame of `~/pose`: the plane of the map's x and y"),
@@ -47,7 +47,7 @@ PARAMETERS = (
     Parameter("diagnostics_period", 1.0, "seconds between diagnostics", 0.05, 3600),
     Parameter("stale_after", 5.0, "seconds without an image after which diagnostics call the camera stale", 0.1, 3600),
 )
-VERIFY: dict[str, dict[str, str]] = {"auto": {}, "always": {"verify": "true"}, "never": {"verify": "false"}}
+RERANK: dict[str, dict[str, str]] = {"auto": {}, "always": {"rerank": "true"}, "never": {"rerank": "false"}}
 CAMERA_NAME = re.compile("[A-Za-z0-9._-]{1,64}")  # as the service has it
 
 
@@ -69,8 +69,8 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
         raise BadParameter(f"parameter camera is {values['camera'][:80]!r}; {allowed}")
     if values["sequence"] and not values["camera"]:
         raise BadParameter("parameter sequence is true, and camera is empty; name the camera, such as camera: cam0")
-    if values["verify"] not in VERIFY:
-        raise BadParameter(f"parameter verify is {values['verify']!r}, must be one of {', '.join(VERIFY)}")
+    if values["rerank"] not in RERANK:
+        raise BadParameter(f"parameter rerank is {values['rerank']!r}, must be one of {', '.join(RERANK)}")
     if not values["image_topic"]:
         raise BadParameter("parameter image_topic is empty; name a topic, such as camera/image/compressed")
     return values
@@ -78,7 +78,7 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def query_fields(values: Mapping[str, Any], *, of_the_camera: bool) -> dict[str, str]:
     """Form fields of a query to the service. Only images of the camera's topic carry its name."""
-    fields = {"k": str(values["k"]), "min_confidence": str(values["min_confidence"]), **VERIFY[values["verify"]]}
+    fields = {"k": str(values["k"]), "min_confidence": str(values["min_confidence"]), **RERANK[values["rerank"]]}
     if values["calibration"]:
         fields["calibration"] = values["calibration"]
     if of_the_camera and values["camera"]:

@@ -176,7 +176,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa query town.tfa evening-walk/ --sure --json > answers.json",
         "tfa query town.tfa evening-walk/ --out answers.geojson --out answers.mcap",
         "tfa query town.tfa photo.jpg --calibration night",
-        "tfa query town.tfa photo.jpg --verify --candidates 50",
+        "tfa query town.tfa photo.jpg --rerank --candidates 50",
         "tfa query town.tfa --sequence drive/ --json > path.json",
         "tfa query town.tfa drive.bag --every 2s",
         "tfa query postgres://maps@localhost/geo/town photo.jpg --region 13.3,52.4,13.5,52.6",
@@ -189,10 +189,10 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
     info.info: ("tfa info town.tfa", "tfa info town.tfa --json", "tfa info town.tfa --checksum"),
     report.report: ("tfa report town.tfa -o report.html", "tfa report town.tfa --json > report.json"),
     evaluate.evaluate: (
-        "tfa evaluate town.tfa evening-walk/ --truth evening.csv --radius 10",
-        "tfa evaluate town.tfa evening-walk/ --truth positives.json --html failures.html",
-        "tfa evaluate town.tfa evening-walk/ --truth evening.csv --out before.json",
-        "tfa evaluate new.tfa evening-walk/ --truth evening.csv --against before.json --html changed.html",
+        "tfa evaluate town.tfa evening-walk/ --ground-truth evening.csv --radius 10",
+        "tfa evaluate town.tfa evening-walk/ --ground-truth positives.json --html failures.html",
+        "tfa evaluate town.tfa evening-walk/ --ground-truth evening.csv --out before.json",
+        "tfa evaluate new.tfa evening-walk/ --ground-truth evening.csv --against before.json --html changed.html",
     ),
     calibrate.calibrate: (
         "tfa calibrate town.tfa robot-photos/",

@@ -17,7 +17,7 @@ from rich.text import Text
 from tfa.base.printable import printable, printable_lines
 from tfa.cli import streams
 
-NUMBERS = ("", "id", "score", "confidence", "matches", "images", "parameters", "patch", "size", "metres")  # headings
+NUMBERS = ("", "id", "score", "confidence", "inliers", "images", "parameters", "patch", "size", "metres")  # headings
 PIPED_WIDTH = 160  # without a terminal rich assumes 80 columns, too few for a table with paths
 
 

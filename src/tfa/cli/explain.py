@@ -36,7 +36,7 @@ def explain(
 ) -> None:
     """Show which patches of a photo match those of the map's answer, and whether they are arranged alike.
 
-    The map must hold compact tokens: [bold]tfa build --verify[/bold].
+    The map must hold compact tokens: [bold]tfa build --rerank[/bold].
     """
     from tfa.explain.matches import explain as explained
 

@@ -75,10 +75,10 @@ def query(
         bool, typer.Option("--sure", help=f"Give only answers that are sure; others are 'not sure'. {SURE_RULE}")
     ] = False,
     calibration: options.Calibration = None,
-    verify: Annotated[
+    rerank: Annotated[
         bool | None,
         typer.Option(
-            "--verify/--no-verify",
+            "--rerank/--no-rerank",
             help="Order the best images by how many patches match in one spatial arrangement. "
             "As [bold]tfa info[/bold] says if not given.",
         ),
@@ -142,9 +142,9 @@ def query(
     wanted = candidates_given(candidates)
     check_combination(photos, sequence, engine, bool(session) or region is not None)
     least: LeastConfidence = ONLY_SURE if sure else min_confidence
-    if sure and (verify is False or min_confidence):
+    if sure and (rerank is False or min_confidence):
         other = (
-            "--min-confidence: sure answers have 0.9 and more" if min_confidence else "--no-verify: others are not sure"
+            "--min-confidence: sure answers have 0.9 and more" if min_confidence else "--no-rerank: others are not sure"
         )
         raise typer.BadParameter(f"leave out --sure, or {other}")
     where = options.where_of(session, region)
@@ -161,7 +161,7 @@ def query(
         asked = recordings.Queries(expanded(given))
     queries = asked.photos
     common: dict[str, Any] = {"min_confidence": least, "calibration": calibration, "progress": progress}
-    common |= {"k": k, "verify": verify, "candidates": wanted}
+    common |= {"k": k, "rerank": rerank, "candidates": wanted}
     answers: Answers[Any]
     started = time.perf_counter()
     alone = no_online or engine is not None or is_url(map) or where is not None or len(queries) < 2

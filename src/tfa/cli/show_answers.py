@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FOLDED = ("query", "image", "best image", "position", "place")  # columns of any length
 ONE_BY_ONE = 3  # up to so many queries get a table of their own
 NEVER_SURE = (
-    "no answer was verified, so none is sure; --verify verifies them, if the map was built with patches to do so"
+    "no answer was verified, so none is sure; --rerank verifies them, if the map was built with patches to do so"
 )
 MONTAGE_ROWS = 60  # a taller picture is no longer a picture
 
@@ -41,7 +41,7 @@ def show(answers: Answers[Any], k: int, least: LeastConfidence) -> None:
         for answer in answers:
             show_one(answer, least)
     show_order(answers)
-    if least == ONLY_SURE and not any(answer.verified for answer in answers):
+    if least == ONLY_SURE and not any(answer.reranked for answer in answers):
         note(NEVER_SURE)
     most = max((getattr(answer, "adapted_by", 0) for answer in answers), default=0)
     if most:
@@ -56,7 +56,7 @@ def show_order(answers: Sequence[Any]) -> None:
     answered = [answer for answer in answers if answer.hits]
     if answered:
         drive = any(getattr(answer, "lost", None) is not None for answer in answered)
-        rule = order_of(verified=any(answer.verified for answer in answered), sequence=drive)
+        rule = order_of(verified=any(answer.reranked for answer in answered), sequence=drive)
         say(f"{rule} {LATER_HITS}", style="dim")
 
 
@@ -81,7 +81,7 @@ def entry(answer: Any) -> dict[str, Any]:
         entry["lost"] = answer.lost
     if hasattr(answer, "adapted_by"):
         entry["adapted_by"] = answer.adapted_by
-    entry |= {"confidence": answer.confidence, "sure": answer.sure, "verified": answer.verified}
+    entry |= {"confidence": answer.confidence, "sure": answer.sure, "reranked": answer.reranked}
     entry |= {"place": None if answer.place is None else answer.place.to_dict(), "no_place": answer.no_place}
     return {**entry, "hits": [hit.to_dict() for hit in answer.hits]}
 
@@ -130,15 +130,15 @@ def show_many(answers: Sequence[Any], k: int, least: LeastConfidence) -> None:
 
 
 def _columns(answers: Sequence[Any]) -> tuple[str, ...]:
-    verified = any(hit.matches is not None for answer in answers for hit in answer.hits)
-    return ("id", "score", "confidence", *(["matches"] if verified else []), "position")
+    verified = any(hit.inliers is not None for answer in answers for hit in answer.hits)
+    return ("id", "score", "confidence", *(["inliers"] if verified else []), "position")
 
 
 def _cells(hit: Any, columns: Sequence[str]) -> tuple[str, ...]:
     position = "" if hit.position is None else str(hit.position)
-    matches = ["–" if hit.matches is None else str(hit.matches)] if "matches" in columns else []
+    inliers = ["–" if hit.inliers is None else str(hit.inliers)] if "inliers" in columns else []
     confidence = f"{hit.confidence:.2f}" + (" sure" if hit.sure else "")
-    return hit.image, str(hit.id), f"{hit.score:.4f}", confidence, *matches, position
+    return hit.image, str(hit.id), f"{hit.score:.4f}", confidence, *inliers, position
 
 
 def write_montage(path: Path, answers: Sequence[Any], least: LeastConfidence) -> None:
@@ -152,7 +152,7 @@ def write_montage(path: Path, answers: Sequence[Any], least: LeastConfidence) ->
         for hit in answer.hits:
             where = [] if hit.position is None else [str(hit.position)]
             numbers = f"score {hit.score:.4f}, confidence {hit.confidence:.2f}"
-            lines = [Path(hit.image).name, numbers, *matches_line(hit.matches), *where]
+            lines = [Path(hit.image).name, numbers, *matches_line(hit.inliers), *where]
             tiles.append(MontageTile(Path(hit.image), lines))
         rows.append(MontageRow(file, title, tiles))
     draw_montage(rows, path)

@@ -47,7 +47,7 @@ class Client(Connection):
         min_confidence: LeastConfidence = 0.0,
         calibration: str | None = None,
         *,
-        verify: bool | None = None,
+        rerank: bool | None = None,
         candidates: Candidates | None = None,
         camera: str | None = None,
         where: Where | None = None,
@@ -58,7 +58,7 @@ class Client(Connection):
         says which images may answer, as in `PlaceMap.query`.
         """
         fields = fields_of(
-            k=k, calibration=calibration, verify=verify, candidates=candidates, camera=camera,
+            k=k, calibration=calibration, rerank=rerank, candidates=candidates, camera=camera,
             **least_fields(min_confidence), **where_fields(where),
         )  # fmt: skip
         return hits_of(self._post("/v1/query", "image", [photo_file(photo)], fields))
@@ -71,7 +71,7 @@ class Client(Connection):
         progress: bool | Progress | None = None,
         calibration: str | None = None,
         *,
-        verify: bool | None = None,
+        rerank: bool | None = None,
         candidates: Candidates | None = None,
         camera: str | None = None,
     ) -> Answers[Answer]:
@@ -79,7 +79,7 @@ class Client(Connection):
         from tfa.maps.expected_recall import Answers
 
         fields = fields_of(
-            k=k, calibration=calibration, verify=verify, candidates=candidates, camera=camera,
+            k=k, calibration=calibration, rerank=rerank, candidates=candidates, camera=camera,
             **least_fields(min_confidence),
         )  # fmt: skip
         answers: Answers[Answer] = Answers()
@@ -100,12 +100,12 @@ class Client(Connection):
         calibration: str | None = None,
         *,
         k: int = 5,
-        verify: bool | None = None,
+        rerank: bool | None = None,
         candidates: Candidates | None = None,
         sequence: bool = True,
     ) -> FollowedCamera:
         """Follow the camera of that name, as `PlaceMap.follow` does: `step(photo)`. The service remembers it."""
-        how = fields_of(k=k, calibration=calibration, verify=verify, candidates=candidates)
+        how = fields_of(k=k, calibration=calibration, rerank=rerank, candidates=candidates)
         return FollowedCamera(self, camera, {**how, "sequence": sequence})
 
     # --- read --------------------------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ def hits_of(answer: dict[str, Any]) -> Hits:
     from tfa.maps.records import Fused, Hit, Hits, Place
     from tfa.photos.positions import Position
 
-    keys = ("id", "image", "score", "confidence", "matches", "sure")
+    keys = ("id", "image", "score", "confidence", "inliers", "sure")
     hits = [
         Hit(**{key: one[key] for key in keys}, position=one["position"] and Position.from_dict(one["position"]))
         for one in answer["hits"]
@@ -82,6 +82,6 @@ def answer_of(name: str, reply: dict[str, Any]) -> FrameAnswer:
 
     if "error" in reply:
         return FrameAnswer(name, [], 0.0, reply["error"])
-    hits, told = hits_of(reply), {key: reply[key] for key in ("sure", "verified")}
+    hits, told = hits_of(reply), {key: reply[key] for key in ("sure", "reranked")}
     told |= {"place": hits.place, "no_place": hits.no_place}
     return FrameAnswer(name, hits, reply["confidence"], None, reply["lost"], reply["adapted_by"], **told)

@@ -177,7 +177,7 @@ def _montage_row(answer: Answer, town: Town) -> MontageRow:
             [
                 Path(hit.image).name,
                 f"score {hit.score:.3f}, confidence {hit.confidence:.2f}",
-                *matches_line(hit.matches),
+                *matches_line(hit.inliers),
                 str(hit.position or ""),
             ],
             "good" if Path(hit.image).name in right else "bad",

@@ -28,7 +28,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tfa.verification.reranking import UNVERIFIED, Verified
+from tfa.verification.reranking import UNVERIFIED, Reranked
 
 FIRST = 30  # images that could have been given instead, where fewer were verified
 LOWEST, HIGHEST = 0.01, 0.9933  # of Σ p_c s_c: beyond, it says no more
@@ -91,7 +91,7 @@ class Features:
         return 1 / (1 + np.exp(-(by.offset + self.columns() @ (by.per_place, by.per_agreement, by.per_lead))))
 
 
-def confidence_of(found: Verified, own: ImageScores, k: int) -> tuple[np.ndarray, np.ndarray]:
+def confidence_of(found: Reranked, own: ImageScores, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Of the first k images of each query: their confidence `q k` and whether they are sure `q k`.
 
     `found` holds all images that were verified, and 30 at least if there are so many.
@@ -102,12 +102,12 @@ def confidence_of(found: Verified, own: ImageScores, k: int) -> tuple[np.ndarray
     return confidence, features.sure(confidence)
 
 
-def features_of(found: Verified, own: ImageScores, k: int) -> Features:
+def features_of(found: Reranked, own: ImageScores, k: int) -> Features:
     """Of the first k images of each query, `q k` each."""
     k = min(k, found.indices.shape[1])
     shape = (len(found.indices), k)
     place, agreement, lead = np.zeros((3, *shape))
-    verified = found.matches != UNVERIFIED
+    verified = found.inliers != UNVERIFIED
     for row, images in enumerate(found.indices):
         compared = int(verified[row].sum())
         count = max(compared, FIRST)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfa import pipeline
-from tfa.base.config import HeadSpec, MapSpec, VerifySpec
+from tfa.base.config import HeadSpec, MapSpec, RerankSpec
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.maps.stored_head import AnyHead
@@ -35,7 +35,7 @@ def fit_map(tokens: Tokens, map_spec: MapSpec, spec: HeadSpec | None, device: st
     if map_spec.head == "second-order":
         plain = pipeline.fit_second_order(tokens, map_spec.carrier, spec=spec, device=device, progress=progress)
         return complete(plain, tokens, map_spec, device, progress)
-    compact = compact_for(tokens, map_spec.verification or VerifySpec())
+    compact = compact_for(tokens, map_spec.verification or RerankSpec())
     head, spaces = pipeline.judge_head(tokens, spec, compact, device, progress=progress)
     fitted = complete(head, tokens, map_spec, device, progress, compact)
     notes = [] if compact is not None else [f"the head was not judged: {why_not(tokens)}"]

@@ -23,7 +23,7 @@ from tfa.maps.confidence import VERIFIED, softmax
 from tfa.maps.records import Fused, ImageRecord, Place
 from tfa.online.motion import EARTH, metres, usual_step
 from tfa.photos.positions import Position
-from tfa.verification.reranking import UNVERIFIED, Verified
+from tfa.verification.reranking import UNVERIFIED, Reranked
 
 REACH = 25.0  # metres within which two photos are commonly said to show one place
 MOST_REACH = 1000.0  # metres: between photos that are farther apart lie other places
@@ -37,9 +37,9 @@ NO_EVIDENCE = "the likeliest place bears no more evidence than others"
 LOST = "the camera is lost"
 
 
-def place_of(found: Verified, row: int, images: Sequence[ImageRecord], reach: float) -> Fused:
+def place_of(found: Reranked, row: int, images: Sequence[ImageRecord], reach: float) -> Fused:
     """The place of one query; `images` are those that `found` numbers."""
-    compared = int((found.matches[row] != UNVERIFIED).sum())
+    compared = int((found.inliers[row] != UNVERIFIED).sum())
     if not compared:
         return Fused(None, NOT_VERIFIED)
     positions = [images[i].position for i in found.indices[row, :compared].tolist()]

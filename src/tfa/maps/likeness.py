@@ -24,7 +24,7 @@ from tfa.method.carriers import MEAN
 from tfa.method.query_sides import SecondOrderSide
 from tfa.method.scorer import GLOBAL, Scorer
 from tfa.search.engine import QueryVectors
-from tfa.verification.reranking import UNVERIFIED, Verified
+from tfa.verification.reranking import UNVERIFIED, Reranked
 
 KEPT = 256  # photos: the last ones
 FEWEST, FEWEST_CENTRED = 16, 64
@@ -51,7 +51,7 @@ class Likeness:
         self,
         scorer: Scorer,
         photos: Sequence[QueryVectors],
-        found: Verified,
+        found: Reranked,
         rows: np.ndarray,
         ids: np.ndarray | None = None,
     ) -> None:
@@ -66,7 +66,7 @@ class Likeness:
         if theirs is not None:
             ours = np.concatenate([some for some in coordinates if some is not None])
             self._photos.extend(zip(ours, theirs, known_by.tolist(), strict=True))
-        compared = (found.matches != UNVERIFIED).any(axis=1)
+        compared = (found.inliers != UNVERIFIED).any(axis=1)
         self._evidence.extend(np.sqrt(found.evidence[compared].max(axis=1, initial=0.0)).tolist())
 
     @property

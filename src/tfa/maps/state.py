@@ -140,7 +140,7 @@ class MapState:
             carrier=self.database.decisions["carrier"],
             storage=self.head.storage,
             ensemble=self.database.replica == ENSEMBLE,
-            verify=False if self.compact is None else self.compact.spec,
+            rerank=False if self.compact is None else self.compact.spec,
             dims=self.head.dims,
         )
 

@@ -80,7 +80,7 @@ def _answers(state: MapState) -> dict[str, Any]:
     verified = "verified by their patches" if head.verifies else "not verified"
     return {
         "calibration": name,
-        "verified": head.verifies,
+        "reranked": head.verifies,
         "in_words": f"answers come from {source}; they are {verified}",
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.backend import backend_for
-from tfa.base.config import Candidates, VerifySpec
+from tfa.base.config import Candidates, RerankSpec
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
@@ -18,7 +18,7 @@ from tfa.search.store import Where
 from tfa.verification.admission import PairEvidence, judge_on_database, judge_on_target
 from tfa.verification.patch_source import SourcedTokens
 from tfa.verification.patch_store import CompactTokens, PhotoPairs, why_not
-from tfa.verification.reranking import Verified, most_candidates, rerank
+from tfa.verification.reranking import Reranked, most_candidates, rerank
 
 
 def judge_head(
@@ -44,7 +44,7 @@ class Question:
 
     k: int = 5
     calibration: str | None = None
-    verify: bool | None = None  # None: as admitted
+    rerank: bool | None = None  # None: as admitted
     candidates: Candidates | None = None  # None: as the map was built
     where: Where | None = None  # which images may answer; None: all
 
@@ -60,34 +60,34 @@ def candidates_wanted(
     """The same, where compact tokens are kept apart from the state."""
     head = state.chosen(question.calibration)
     if question.candidates is not None:
-        VerifySpec(candidates=question.candidates)  # refuses what is out of range
-    if compact is None and question.verify:
-        raise BadSpec("this map holds no compact tokens to verify answers with; build it with --verify (verify=True)")
-    wanted = head.verifies if question.verify is None else question.verify
+        RerankSpec(candidates=question.candidates)  # refuses what is out of range
+    if compact is None and question.rerank:
+        raise BadSpec("this map holds no compact tokens to verify answers with; build it with --rerank (rerank=True)")
+    wanted = head.verifies if question.rerank is None else question.rerank
     if compact is None or not wanted:
         return 0
     if tokens is not None and compact.grid_of(tokens) is None:
-        if question.verify:
+        if question.rerank:
             raise BadTokens(f"query tokens: {why_not(tokens)}; give it: Tokens(patches, grid=(rows, columns))")
         return 0
     return question.candidates or compact.spec.candidates
 
 
-def verify(
+def rerank_candidates(
     query_tokens: Tokens,
     database_tokens: Tokens,
     scores: np.ndarray | None = None,
     *,
-    spec: VerifySpec | None = None,
+    spec: RerankSpec | None = None,
     progress: bool | Progress | None = None,
-) -> Verified:
+) -> Reranked:
     """Order the best database images of each query by spatially consistent patch matches (ours, beyond the paper).
 
     `scores` are those of a head, `q m`: their best `spec.candidates` are verified, and those of "auto" that are not
     follow in their order. Without scores every database image is a candidate and evidence alone decides. Both tokens
     need a grid.
     """
-    spec = spec or VerifySpec()
+    spec = spec or RerankSpec()
     if query_tokens.channels != database_tokens.channels:
         raise ChannelMismatch(
             f"query tokens have {query_tokens.channels} channels, database tokens {database_tokens.channels}; "

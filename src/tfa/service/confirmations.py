@@ -48,7 +48,7 @@ class Confirmations:
 
     def confirm(self, hits: Sequence[Hit]) -> None:
         """Note an answer; one that is not sure, or was not verified, says nothing."""
-        if not hits or not hits[0].sure or hits[0].matches is None:
+        if not hits or not hits[0].sure or hits[0].inliers is None:
             return
         with self._lock:
             key = self._keys.get(hits[0].id)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tfa.base.config import EncoderOptions, VerifySpec
+from tfa.base.config import EncoderOptions, RerankSpec
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, TfaError
@@ -74,7 +74,7 @@ class LiveEngineMap(Served):
 
     def check(self, question: Question) -> None:
         if question.candidates is not None:
-            VerifySpec(candidates=question.candidates)  # refuses what is out of range; the rest is asked of the engine
+            RerankSpec(candidates=question.candidates)  # refuses what is out of range; the rest is asked of the engine
 
     def no_cameras(self) -> Refused:
         sentence = "needs the scores of all images, and an engine gives the best; query without a camera"

@@ -29,8 +29,8 @@ class QueryFields(Given):
         0.0, ge=0, le=1, description=f"No hits are given if the best is less confident than this. {CONFIDENCE_RULE}"
     )
     sure: bool = Field(False, description=f"No hits are given unless the answer is sure. {SURE_RULE}")
-    verify: bool | None = Field(
-        None, description="Verify the best images by their patches; absent: as the map decided."
+    rerank: bool | None = Field(
+        None, description="Rerank the best images by their patches; absent: as the map decided."
     )
     candidates: Annotated[int, Field(ge=1, le=MOST_HITS)] | Literal["auto"] | None = Field(
         None,
@@ -169,7 +169,7 @@ class HitModel(ShownImage):
     score: float
     confidence: float = Field(description=CONFIDENCE)
     sure: bool = Field(description=SURE)
-    matches: int | None = Field(description="Patches that match in one spatial arrangement; null: not verified.")
+    inliers: int | None = Field(description="Patches that match in one spatial arrangement; null: not verified.")
 
 
 class PlaceModel(BaseModel):
@@ -185,7 +185,7 @@ class QueryAnswer(BaseModel):
     hits: list[HitModel] = Field(description=f"{ORDER_VERIFIED} {LATER_HITS}")
     confidence: float = Field(description="Of the best hit, also if it was too doubtful to be given.")
     sure: bool = Field(description="Of the best hit, too.")
-    verified: bool = Field(description="Was the best hit verified by its patches?")
+    reranked: bool = Field(description="Was the best hit compared by its patches?")
     place: PlaceModel | None = Field(description="null where no hits are given, or the verified images disagree.")
     no_place: str | None = Field(description="Why there is no place.")
     calibration: str | None = Field(description="The calibration that answered.")

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tfa.base.config import VerifySpec
+from tfa.base.config import RerankSpec
 from tfa.base.spill import Spill
 from tfa.base.threads import in_threads
 from tfa.base.tokens import Tokens
@@ -34,20 +34,20 @@ class CompactTokens:
     compaction: Compaction
     grid: Grid  # rows, columns of patches
     chunks: tuple[np.ndarray, ...]  # `rows n r` int8, or small `rows n g` uint8: a map grows by chunks
-    spec: VerifySpec
+    spec: RerankSpec
 
     @classmethod
-    def fit(cls, tokens: Tokens, spec: VerifySpec | None = None) -> CompactTokens:
+    def fit(cls, tokens: Tokens, spec: RerankSpec | None = None) -> CompactTokens:
         """Fitted on a sample of the images' own patches (ours)."""
-        spec = spec or VerifySpec()
+        spec = spec or RerankSpec()
         return cls.of(tokens, compaction_for(sample_patches(tokens, spec.max_patches), spec), spec)
 
     @classmethod
-    def of(cls, tokens: Tokens, compaction: Compaction, spec: VerifySpec | None = None) -> CompactTokens:
+    def of(cls, tokens: Tokens, compaction: Compaction, spec: RerankSpec | None = None) -> CompactTokens:
         """Of images whose patches all lie on one known grid."""
         if tokens.grid is None:
             raise BadTokens(f"{why_not(tokens)}; give it: Tokens(patches, grid=(rows, columns))")
-        empty = cls(compaction, tokens.grid, (), spec or VerifySpec())
+        empty = cls(compaction, tokens.grid, (), spec or RerankSpec())
         return empty.grown(tokens)
 
     def grown(self, tokens: Tokens) -> CompactTokens:
@@ -135,7 +135,7 @@ class CompactTokens:
 
     @classmethod
     def from_tensors(cls, entry: dict[str, Any], head: Tensors, galleries: Sequence[Tensors]) -> CompactTokens:
-        spec, grid = VerifySpec.from_dict(entry["spec"]), (int(entry["grid"][0]), int(entry["grid"][1]))
+        spec, grid = RerankSpec.from_dict(entry["spec"]), (int(entry["grid"][0]), int(entry["grid"][1]))
         deviations = head["deviations"] if spec.patches == "small" else None
         compaction = Compaction(head["mean"], head["projection"], deviations)
         if compaction.deviations is not None and compaction.deviations.shape != (compaction.dimensions,):
@@ -147,7 +147,7 @@ class CompactTokens:
         return cls(compaction, grid, chunks, spec)
 
 
-def compaction_for(patches: np.ndarray, spec: VerifySpec) -> Compaction:
+def compaction_for(patches: np.ndarray, spec: RerankSpec) -> Compaction:
     """Of the kind that is wanted, fitted on unit patches `t d` of the map."""
     full = fit_compaction(patches, numbers_kept(spec.patches, spec.dimensions))
     return full if spec.patches == "full" else in_two_bits(full, patches)

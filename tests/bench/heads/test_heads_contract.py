@@ -10,7 +10,7 @@ import pytest
 
 from tests import worlds
 from tfa import pipeline
-from tfa.base.config import HeadSpec, VerifySpec
+from tfa.base.config import HeadSpec, RerankSpec
 from tfa.base.tokens import Tokens
 from tfa.bench.heads import ablations, spectral
 from tfa.bench.heads.catalogue import head_card
@@ -154,7 +154,7 @@ def test_a_duplicate_image_comes_next_and_ties_exactly(card):
             first, second = list(row).index(3), list(row).index(len(database) - 1)
             # Where the first is the last candidate, its duplicate stays where the head put it: after all candidates.
             assert second == first + 1 or (
-                card.name in VERIFIED and first < second in rounds(VerifySpec().candidates, len(database))
+                card.name in VERIFIED and first < second in rounds(RerankSpec().candidates, len(database))
             )
 
 

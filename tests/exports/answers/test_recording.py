@@ -73,7 +73,7 @@ def test_others_read_what_was_answered(answers, tmp_path, read):
     assert [int(one.status[0].level) for one in told] == [0, 1, 2, 1, 0]
     assert pairs(told[3])["lost"] == "0.75"
     assert pairs(told[0]) | {"query": ""} == {
-        "query": "", "confidence": "0.97", "sure": "true", "verified": "true", "radius": "12.5", "milliseconds": "12.5",
+        "query": "", "confidence": "0.97", "sure": "true", "reranked": "true", "radius": "12.5", "milliseconds": "12.5",
         "time": "known", "expected_recall": str(told_recall(answers)[0]),
         "expected_recall_low": str(told_recall(answers)[1]), "expected_recall_high": str(told_recall(answers)[2]),
     }  # fmt: skip

@@ -50,7 +50,7 @@ def test_gdal_reads_geojson(answers, tmp_path):
     assert [bool(one) for one in columns["sure"]] == [True, False, False, False, True]
     assert columns["time"][0] == np.datetime64("2025-06-01T10:00:00.250")
     assert np.isnat(columns["time"][1])
-    numbers = {"score": 1.5, "matches": 12, "radius": 12.5, "image_alt": 34.5, "image_heading": 120.0}
+    numbers = {"score": 1.5, "inliers": 12, "radius": 12.5, "image_alt": 34.5, "image_heading": 120.0}
     assert {name: columns[name][0] for name in numbers} == numbers
     assert (columns["lost"][3], columns["no_place"][3]) == (0.75, "the camera is lost")
     assert columns["error"][2] == "c.jpg cannot be opened"
@@ -72,7 +72,7 @@ def test_gdal_reads_csv(answers, tmp_path):
     rows = list(csv.DictReader(content.decode().splitlines()))
     assert rows[0] | {"query": ""} == {
         **dict.fromkeys(COLUMNS, ""), "time": "2025-06-01T10:00:00.25Z", "image": "map/3.png", "score": "1.5",
-        "confidence": "0.97", "sure": "true", "verified": "true", "matches": "12", "lat": repr(LAT), "lon": repr(LON),
+        "confidence": "0.97", "sure": "true", "reranked": "true", "inliers": "12", "lat": repr(LAT), "lon": repr(LON),
         "radius": "12.5", "image_lat": "52.5", "image_lon": "13.25", "image_alt": "34.5", "image_heading": "120.0",
     }  # fmt: skip
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.backend import backend_for
-from tfa.base.config import Candidates, VerifySpec
+from tfa.base.config import Candidates, RerankSpec
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
@@ -38,7 +38,7 @@ from tfa.verification.admission import (
     judge_on_target,
     shortlist,
 )
-from tfa.verification.reranking import UNVERIFIED, Comparison, Verified, most_candidates, rerank
+from tfa.verification.reranking import UNVERIFIED, Comparison, Reranked, most_candidates, rerank
 
 _NAME = re.compile(r"(.+)-v(-always)?")
 
@@ -113,11 +113,11 @@ def verified(
     return reordered(scores, ranked), np.where(equal, 0.0, confidence_of(ranked, own, 1)[0][:, 0])
 
 
-def reordered(scores: np.ndarray, ranked: Verified) -> np.ndarray:
+def reordered(scores: np.ndarray, ranked: Reranked) -> np.ndarray:
     """Scores `q m` whose order is that of `ranked`; a row of equal scores stays as it is."""
     result = np.array(scores, np.float64, order="C")
     for index in np.flatnonzero(scores.max(axis=1) != scores.min(axis=1)):
-        compared = ranked.matches[index] != UNVERIFIED
+        compared = ranked.inliers[index] != UNVERIFIED
         result[index] = lifted(result[index], ranked.indices[index, compared], ranked.ordering[index, compared])
     return result
 
@@ -165,7 +165,7 @@ def verified_card(name: str) -> HeadCard | None:
     if match is None or base is None:
         return None
     always = bool(match[2])
-    settings = {"always": always, "window": 2 * matching.WINDOW + 1, **VerifySpec().to_dict()}
+    settings = {"always": always, "window": 2 * matching.WINDOW + 1, **RerankSpec().to_dict()}
     return dataclasses.replace(
         base,
         name=name,

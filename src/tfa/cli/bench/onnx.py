@@ -61,7 +61,7 @@ def onnx(
     if encoding.fast:
         raise BadSpec("tfa bench onnx measures files with and without --fast; leave it out")
     onnxruntime()  # before anything is encoded
-    spec = MapSpec(head=head, storage="float32", verify=False)
+    spec = MapSpec(head=head, storage="float32", rerank=False)
     loaded = load_all(dataset, out=out)
     bars = as_progress(wants_progress(quiet))
     model = loaded_encoder(encoder, encoding)

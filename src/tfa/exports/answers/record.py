@@ -14,7 +14,7 @@ from tfa.photos.positions import Position
 # What lat, lon, x, y and radius are of: the place of all verified images together. Those of `image_` are of the best
 # image alone, and so are its altitude and heading.
 COLUMNS = (
-    "query", "time", "image", "score", "confidence", "sure", "verified", "matches", "lost",
+    "query", "time", "image", "score", "confidence", "sure", "reranked", "inliers", "lost",
     "lat", "lon", "x", "y", "radius",
     "image_lat", "image_lon", "image_x", "image_y", "image_alt", "image_heading",
     "no_place", "error",
@@ -29,13 +29,13 @@ def record_of(answer: Answer, time_ns: int | None, degrees: Mapping[Position, Po
         "time": iso_time(time_ns),
         "confidence": answer.confidence,
         "sure": answer.sure,
-        "verified": answer.verified,
+        "reranked": answer.reranked,
         "lost": getattr(answer, "lost", None),
         "no_place": answer.no_place,
         "error": None if answer.error is None else printable(answer.error),
     }
     if best is not None:
-        known |= {"image": printable(best.image), "score": best.score, "matches": best.matches}
+        known |= {"image": printable(best.image), "score": best.score, "inliers": best.inliers}
         known |= {f"image_{name}": value for name, value in _numbers(best.position, degrees).items()}
     if place is not None:
         known |= {"radius": place.radius, **_numbers(place.position, degrees)}

@@ -160,7 +160,7 @@ def diagnostic_values(
         "query": called(answer),
         "confidence": answer.confidence,
         "sure": answer.sure,
-        "verified": answer.verified,
+        "reranked": answer.reranked,
         "lost": getattr(answer, "lost", None),
         "radius": None if answer.place is None else answer.place.radius,
         "no_place": answer.no_place,

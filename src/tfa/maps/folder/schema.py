@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tfa.base.config import HEADS, STORAGES, HeadSpec, Spec, VerifySpec
+from tfa.base.config import HEADS, STORAGES, HeadSpec, RerankSpec, Spec
 from tfa.base.json_shape import (
     BadShape,
     Check,
@@ -152,7 +152,7 @@ HEADER_FIELDS = fields(
     {"format": text(), "format_version": integer(), "tfa_version": text(), "revision": integer(1, 10**15),
      "photos": fields({"root": maybe(text()), "from_map": maybe(text())}), "encoder": ENCODER, "spec": spec(HeadSpec),
      "head_kind": one_of(*HEADS), "space": maybe(SPACE),
-     "verification": maybe(fields({"spec": spec(VerifySpec), "grid": GRID})), "heads": listed(HEAD, 1),
+     "verification": maybe(fields({"spec": spec(RerankSpec), "grid": GRID})), "heads": listed(HEAD, 1),
      "active": text(), "segments": listed(integer(1, 10**9), 1), "removed": listed(integer()),
      "next_id": integer(0, 10**15), "files": listed(FILE, 1), "digest": text(HEX)}
 )  # fmt: skip

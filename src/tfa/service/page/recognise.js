@@ -15,7 +15,7 @@ let rules = {}; // in the words of the service
 
 const options = () => {
   const form = byId("recognise-options");
-  const names = ["k", "calibration", "min_confidence", "sure", "verify", "camera", "sequence"];
+  const names = ["k", "calibration", "min_confidence", "sure", "rerank", "camera", "sequence"];
   return Object.fromEntries(names.map((name) => [name, form.elements[name].value.trim()]));
 };
 
@@ -69,7 +69,7 @@ function showAnswer(answer) {
   say("recognise-status", hits.length
     ? `${count(hits.length, "match", "matches")}, best ${best}, ${head}${adapted}, ${number(answer.seconds, 2)} s.` : none);
   byId("hits").replaceChildren(...hits.map(hitCard));
-  const order = typeof answer.lost === "number" ? rules.order_sequence : answer.verified ? rules.order_verified : rules.order_unverified;
+  const order = typeof answer.lost === "number" ? rules.order_sequence : answer.reranked ? rules.order_verified : rules.order_unverified;
   say("hits-order", hits.length && order ? `${order} ${rules.sure}` : "");
 }
 
@@ -77,8 +77,8 @@ function hitCard(hit, index) {
   const image = make("img", { alt: `Map photo ${hit.image}` });
   showPhoto(image, hit.image_url, 480);
   const where = positionInWords(hit.position);
-  const verified = hit.matches === null || hit.matches === undefined
-    ? null : `${count(hit.matches, "patch", "patches")} in one spatial arrangement`;
+  const verified = hit.inliers === null || hit.inliers === undefined
+    ? null : `${count(hit.inliers, "patch", "patches")} in one spatial arrangement`;
   const why = make("button", { type: "button", "aria-label": `Why ${hit.image}?`, click: () => choose(hit, card, why) }, "Why?");
   const [here, away] = [() => plan.point(hit.id), () => plan.point(null)];
   const card = make("li", { class: "card hit", mouseenter: here, mouseleave: away, focusin: here, focusout: away },

@@ -67,7 +67,7 @@ def _asked(request: Request, live: Served, fields: QueryFields) -> Asked:
     """What the request wants to know; the impossible is refused before a photo is decoded."""
     region = None if fields.region is None else Region(*fields.region)
     where = Where(tuple(fields.sessions), region) if fields.sessions or region is not None else None
-    question = Question(fields.k, fields.calibration, fields.verify, fields.candidates, where)
+    question = Question(fields.k, fields.calibration, fields.rerank, fields.candidates, where)
     live.check(question)
     if fields.camera is None:
         return question, None, False
@@ -94,7 +94,7 @@ async def _answer(live: Served, query: Future[QueryResult], fields: QueryFields)
         ],
         "confidence": told.confidence,
         "sure": told.sure,
-        "verified": told.verified,
+        "reranked": told.reranked,
         "place": None if told.place is None else told.place.to_dict(),
         "no_place": told.no_place,
         "calibration": None if result.head == DATABASE else result.head,
