@@ -154,7 +154,7 @@ def calibrate(
     if score:
         decisions = dataclasses.replace(decisions, score_calibrated=True)
         evidence = dataclasses.replace(evidence, reasons={**evidence.reasons, "score": of_score(len(target))})
-    return assemble(head, decisions, evidence, backend, score_target=target if score else None, saw="target")
+    return assemble(head, decisions, evidence, backend, score_target=target if score else None, data_used="target")
 
 
 def fit_second_order(

@@ -64,7 +64,7 @@ class StubService:
             return self.read(place, path, query)
         if path == "/v1/query":
             return self.answer(place, fields)
-        if path == "/v1/why":
+        if path == "/v1/explain":
             return place.why(int(fields["id"]))
         return self.edit(place, method, path, fields, uploads)
 
@@ -148,7 +148,7 @@ class StubService:
         raise Refused(404, f"{method} {path} is not here")
 
     def check(self, method: str, path: str, given: str) -> None:
-        asks = path in ("/v1/query", "/v1/why", "/v1/query/batch")
+        asks = path in ("/v1/query", "/v1/explain", "/v1/query/batch")
         edits = method != "GET" and not asks
         allowed = ({self.edit_api_key} if edits else {self.read_api_key, self.edit_api_key}) - {""}
         if (self.edit_api_key if edits else self.read_api_key) and given.removeprefix("Bearer ") not in allowed:

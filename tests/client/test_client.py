@@ -138,7 +138,7 @@ def test_a_match_is_explained_and_evidence_given(served):
     client, _, folder = served
     dusk = photo(folder / "dusk.png", 5, light=0.8)
     hit = client.query(dusk, k=1, calibration="none", rerank=False)[0]
-    why = client.why(dusk, hit.id, calibration="none")
+    why = client.explain(dusk, hit.id, calibration="none")
     assert sum(part["contribution"] for part in why["terms"]) == pytest.approx(why["score"], rel=1e-4)
     assert why["score"] == pytest.approx(hit.score, rel=1e-4)
     assert any(one["chosen"] for one in client.evidence()["candidates"])
@@ -198,7 +198,7 @@ def test_methods_take_what_those_of_the_map_take(name):
 @pytest.mark.parametrize("wrong", [np.zeros((8, 8, 3)), np.zeros((8, 8, 4), np.uint8), None, "no/file.jpg", b""])
 def test_what_is_no_photo_is_refused_before_it_is_sent(wrong):
     client = Client("http://127.0.0.1:9")
-    for ask in (client.query, client.add, client.calibrate, lambda photo: client.why(photo, 3)):
+    for ask in (client.query, client.add, client.calibrate, lambda photo: client.explain(photo, 3)):
         with pytest.raises(TfaError, match=r"a photo must be .*, got |give the path of|give the whole file"):
             ask(wrong)
 

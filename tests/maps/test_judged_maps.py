@@ -97,7 +97,7 @@ def test_a_calibration_needs_neither_photos_nor_cache(judged, town, camera, cach
     assert (made["centring"], made["score_calibrated"]) == (True, True)
     assert "20 photos are few to judge by" in report.reasons["judge"]
     [entry] = opened.info()["calibrations"]
-    assert entry["saw"] == "target"
+    assert entry["data_used"] == "target"
     assert entry["differences"][-2:] == ["queries are centred on the photos", "scores are calibrated"]
     assert entry["verification"]["photos"] == 20
     assert opened.query(dusk, k=1)[0].id == 5

@@ -170,7 +170,7 @@ def test_a_broken_photo_stops_the_build_unless_skipped(town, cache):
 def test_info_is_json_and_gives_reasons(place_map, saved):
     info = json.loads(json.dumps(place_map.info()))
     assert info["images"] == info["fitted_images"] == 14
-    assert info["saw"] == "database"
+    assert info["data_used"] == "database"
     assert info["unseen_share"] == 0
     assert set(info["reasons"]) == {"assignment", "strengths", "admit_cls", "carrier"}
     assert info["bytes"] == sum(f.stat().st_size for f in saved.iterdir() if f.name != "map.json")

@@ -118,7 +118,7 @@ def test_what_an_engine_cannot_do_is_refused_in_a_sentence(replica):
     assert camera.status_code == 409
     assert "remembers no cameras" in camera.json()["error"]
     assert client.get("/v1/cameras").json() == {"most": 0, "cameras": []}
-    why = client.post("/v1/why", files={"image": ("q.png", picture(3, 0.8))}, data={"id": 3})
+    why = client.post("/v1/explain", files={"image": ("q.png", picture(3, 0.8))}, data={"id": 3})
     assert why.status_code == 501
     assert ask(client, picture(3, 0.8), calibration="noon").status_code == 422
 

@@ -112,13 +112,13 @@ def test_several_maps_are_served_side_by_side(serve, town):
 
 def test_why_is_told_of_an_image_of_the_map(client):
     files = {"image": ("a.png", picture(5, 0.8))}
-    why = client.post("/v1/why", files=files, data={"id": 5}).json()
+    why = client.post("/v1/explain", files=files, data={"id": 5}).json()
     assert (why["id"], why["image_url"]) == (5, "v1/images/5/file?map=town")
     best = ask(client, picture(5, 0.8), k=1).json()["hits"][0]
     assert why["score"] == pytest.approx(best["score"], rel=1e-4)
-    assert client.post("/v1/why", files=files, data={"id": 99}).status_code == 404
+    assert client.post("/v1/explain", files=files, data={"id": 99}).status_code == 404
     added = add(client, ("new.png", picture(40))).json()["added"][0]
-    assert client.post("/v1/why", files=files, data={"id": added}).json()["id"] == added
+    assert client.post("/v1/explain", files=files, data={"id": added}).json()["id"] == added
 
 
 def test_only_sure_answers_are_given_if_wanted(client, town):

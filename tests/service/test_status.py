@@ -23,7 +23,7 @@ ROUTES = {
     ("get", "/healthz"), ("get", "/readyz"), ("get", "/metrics"), ("get", "/v1/maps"), ("get", "/v1/map"),
     ("get", "/v1/evidence"), ("get", "/v1/report"), ("get", "/v1/positions"), ("post", "/v1/query"),
     ("post", "/v1/query/batch"),
-    ("post", "/v1/why"), ("get", "/v1/images"), ("post", "/v1/images"), ("get", "/v1/images/{id}/file"),
+    ("post", "/v1/explain"), ("get", "/v1/images"), ("post", "/v1/images"), ("get", "/v1/images/{id}/file"),
     ("delete", "/v1/images/{id}"), ("post", "/v1/calibrations"), ("post", "/v1/calibrations/active"),
     ("delete", "/v1/calibrations/{name}"),
     ("get", "/v1/jobs/{id}"), ("get", "/v1/cameras"), ("delete", "/v1/cameras"),

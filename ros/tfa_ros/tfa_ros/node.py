@@ -19,7 +19,7 @@ from rclpy.node import Node
 from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CompressedImage, Image, NavSatFix
 from tfa_msgs.msg import Matches
-from tfa_msgs.srv import AddPhoto, Localise
+from tfa_msgs.srv import AddPhoto, Localize
 
 from tfa_ros.assemble import (
     diagnostics_message,
@@ -67,7 +67,7 @@ class TfaNode(Node):
         waiting, alone = ReentrantCallbackGroup(), MutuallyExclusiveCallbackGroup()
         kind = CompressedImage if self._values["compressed"] else Image
         self.create_subscription(kind, self._values["image_topic"], self._image_came, NEWEST)
-        self.create_service(Localise, "~/localise", self._localise, callback_group=waiting)
+        self.create_service(Localize, "~/localize", self._localize, callback_group=waiting)
         self.create_service(AddPhoto, "~/add", self._add, callback_group=waiting)
         self.create_timer(self._values["diagnostics_period"], self._diagnose, callback_group=alone)
 
@@ -141,7 +141,7 @@ class TfaNode(Node):
 
     # --- services -----------------------------------------------------------------------------------------------
 
-    def _localise(self, request: Any, response: Any) -> Any:
+    def _localize(self, request: Any, response: Any) -> Any:
         for name in ("latitude", "longitude", "x", "y", "radius"):
             setattr(response, name, math.nan)
         try:

@@ -46,8 +46,8 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="ZONE",
-            help="x and y, of the ground truth or of the map, are metres in this UTM zone, such as 33N; needed where only one "
-            "of the two is in degrees. Needs pip install 'tfa-vpr\\[geo]'.",
+            help="x and y, of the ground truth or of the map, are metres in this UTM zone, such as 33N; needed where "
+            "only one of the two is in degrees. Needs pip install 'tfa-vpr\\[geo]'.",
         ),
     ] = None,
     calibration: Annotated[

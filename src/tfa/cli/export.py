@@ -69,7 +69,7 @@ def pairs(
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """Write retrieval pairs for 3-D localisation: by default hloc's text format, a line "query map-image" each.
+    """Write retrieval pairs for 3-D localization: by default hloc's text format, a line "query map-image" each.
 
     No name stands for two photos. A photo that cannot be read is reported and the others are written; the exit code is
     then 1.

@@ -143,10 +143,10 @@ class Client(Connection):
         """What `tfa report` says of the map: a headline, what answers and why, advice, hubs, near duplicates."""
         return dict(self._call("GET", "/v1/report"))
 
-    def why(self, photo: Photo, image_id: int, calibration: str | None = None) -> dict[str, Any]:
+    def explain(self, photo: Photo, image_id: int, calibration: str | None = None) -> dict[str, Any]:
         """What carried the match of a photo with an image of the map: patches, words, terms of the score."""
         fields = fields_of(id=image_id, calibration=calibration)
-        return dict(self._post("/v1/why", "image", [photo_file(photo)], fields))
+        return dict(self._post("/v1/explain", "image", [photo_file(photo)], fields))
 
     def cameras(self) -> list[dict[str, Any]]:
         """Cameras that queries named, the most recently used first: name, photos seen and counted, last use."""

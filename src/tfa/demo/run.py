@@ -159,7 +159,7 @@ def _draw(out: Path, town: Town, place_map: PlaceMap, result: DemoResult, encode
             TableRow(
                 method,
                 {f"R@{k}": (100 * v, None) for k, v in zip(KS, values, strict=True)},
-                {"saw": "references and target photos" if "calibrated" in method else "references"},
+                {"data used": "references and target photos" if "calibrated" in method else "references"},
             )
             for method, values in result.recalls.items()
         ],

@@ -13,7 +13,7 @@ from tfa.method.controllers.judged import CARRIER_WORDS
 
 
 def decided(head: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Of a head's facts (decisions, evidence with its reasons, verification, saw): name, choice, reason and margin.
+    """Of a head's facts (decisions, evidence and reasons, verification, data_used): name, choice, reason and margin.
 
     The margin is null where nothing could flip or no standard error is known (`tfa.maps.margins`).
     """

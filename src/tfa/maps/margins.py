@@ -48,14 +48,14 @@ def some(*conditions: Condition) -> Condition:
 
 
 def margins_of(head: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Of a head's facts (decisions, evidence, verification, saw): how far each decision was from flipping.
+    """Of a head's facts (decisions, evidence, verification, data_used): how far each decision was from flipping.
 
     A decision whose errors are not known is left out: strengths, and the global token by target photos.
     """
     made, evidence = head["decisions"], head["evidence"]
     found: dict[str, Condition | None] = {"verification": _verification(head.get("verification"))}
     if "representation" in made:
-        found["judge"] = _judged(made, evidence, TARGET_MARGIN if head["saw"] == "target" else DATABASE_MARGIN)
+        found["judge"] = _judged(made, evidence, TARGET_MARGIN if head["data_used"] == "target" else DATABASE_MARGIN)
     else:
         photos = evidence.get("target_images") or evidence["pseudo_queries"]
         pairs = _Pairs(evidence["candidates"], photos)

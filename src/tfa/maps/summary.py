@@ -59,7 +59,7 @@ def facts_of(state: MapState, images: Sequence[ImageRecord], path: Path | None) 
         "decisions": state.database.decisions,
         "reasons": state.database.evidence["reasons"],
         "evidence": _numbers(state.database),
-        "saw": state.database.saw,
+        "data_used": state.database.data_used,
         "replica": state.database.replica,
         "storage": state.head.storage,
         "reduction": _reduction(state),
@@ -94,7 +94,7 @@ def _calibration(state: MapState, head: NamedHead) -> dict[str, Any]:
         "decisions": head.decisions,
         "reasons": head.evidence["reasons"],
         "evidence": _numbers(head),
-        "saw": head.saw,
+        "data_used": head.data_used,
         "verification": head.verification,
         "differences": differences(state.database.decisions, head.decisions),
     }

@@ -106,7 +106,7 @@ class Head(FittedDatabase, BaseHead):
     decisions: AnyDecisions
     evidence: AnyEvidence
     scorers: Mapping[Replica, Scorer]
-    saw: str = "database"
+    data_used: str = "database"
 
 
 def assemble(
@@ -116,7 +116,7 @@ def assemble(
     backend: Backend,
     *,
     score_target: Tokens | None = None,
-    saw: str = "database",
+    data_used: str = "database",
 ) -> Head:
     """A head from its decisions: the scorer of each replica.
 
@@ -145,7 +145,7 @@ def assemble(
         for _, branch, _ in used:
             branch.release()
     scorers[ENSEMBLE] = joined([scorers[s] for s in CONSTRUCTIONS])
-    return Head(fitted.spec, fitted.vocabularies, branches, cls, decisions, evidence, scorers, saw)
+    return Head(fitted.spec, fitted.vocabularies, branches, cls, decisions, evidence, scorers, data_used)
 
 
 def replica_scorer(

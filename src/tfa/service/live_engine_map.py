@@ -111,7 +111,7 @@ class LiveEngineMap(Served):
     def judged_on(self) -> tuple[object, AskableMap]:
         return self.map.view.content, self.map.sample()
 
-    def why(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
+    def explain(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
         raise Refused(501, f"matches are not explained for {self.name}: it is in an engine, which keeps no tokens")
 
     # --- edits --------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from tfa.base.config import EncoderOptions
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap
-from tfa.explain.why import why as explain
+from tfa.explain.why import why
 from tfa.maps import CalibrationReport, EditReport, PlaceMap
 from tfa.maps.folder.header import HEADER, read_header
 from tfa.maps.folder.writer import MAX_SEGMENTS
@@ -125,8 +125,8 @@ class LiveMap(Served):
     def judged_on(self) -> tuple[object, AskableMap]:
         return self.current, self.current
 
-    def why(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
-        return explain(self.current, tokens, image_id, calibration=calibration)
+    def explain(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
+        return why(self.current, tokens, image_id, calibration=calibration)
 
     # --- what another process does -----------------------------------------------------------------------------
 

@@ -80,7 +80,7 @@ class QueryFields(Given):
         return self
 
 
-class WhyFields(Given):
+class ExplainFields(Given):
     id: int = Field(description="The map's image to compare with.", examples=[3])
     calibration: str | None = Field(None, description="As for a query.")
 

@@ -108,7 +108,7 @@ class Served(ABC):
         """The map that decisions were judged on, and something that is another after an edit."""
 
     @abstractmethod
-    def why(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
+    def explain(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
         """What carried a match."""
 
     @abstractmethod

@@ -195,8 +195,8 @@ def test_a_head_that_looks_where_patches_lie_says_so_where_that_is_unknown(card)
 @every_card
 def test_a_head_has_seen_what_its_card_declares(card):
     head = card.fit(Photos(DATABASE), Shared(spec=SPEC))
-    assert fitted_once(card.name).saw == card.sees
-    assert head.saw == ("database" if card.plan.calibrates else card.sees)
+    assert fitted_once(card.name).data_used == card.sees
+    assert head.data_used == ("database" if card.plan.calibrates else card.sees)
     assert card.plan.sees_target == (card.sees == "target")
 
 

@@ -174,7 +174,7 @@ def test_a_refused_head_is_the_head_it_stands_on_bit_for_bit(always, admission, 
 def test_without_calibration_the_database_decides(name):
     head = fit(name)
     decision = head.decisions["verification"]
-    assert head.saw == "database"
+    assert head.data_used == "database"
     assert decision["photos"] == len(DATABASE)
     assert "pseudo queries" in decision["reason"]
     counts = {key: decision[key] for key in ("favours_candidates", "photos")}
@@ -187,9 +187,9 @@ def test_without_calibration_the_database_decides(name):
 def test_calibration_photos_decide_where_there_are_any(name):
     head = fit(name)
     assert head.admission is None
-    assert head.saw == "database"
+    assert head.data_used == "database"
     calibrated = head.calibrate(Photos(QUERIES))
-    assert calibrated.saw == "target"
+    assert calibrated.data_used == "target"
     assert calibrated.admission.photos == len(QUERIES)
     assert "calibration photos" in calibrated.admission.reason
     assert head.admission is None

@@ -108,8 +108,8 @@ def set_beside(evaluation: MapEvaluation, file: Path) -> Judgement:
         EVALUATION(values, "it")
         if values["ground_truth"]["fingerprint"] != evaluation.truth.fingerprint:
             raise BadEvaluation(
-                f"{file} was judged by another ground truth ({values['ground_truth']['rule']}; here {judgement.rule}); evaluate both "
-                "maps by one file and one radius",
+                f"{file} was judged by another ground truth ({values['ground_truth']['rule']}; here {judgement.rule}); "
+                "evaluate both maps by one file and one radius",
                 file,
             )
         theirs = {str(entry["query"]): entry for entry in values["queries"]}

@@ -71,8 +71,8 @@ class VerifiedHead:
         return self.base.replicas
 
     @property
-    def saw(self) -> str:
-        return self.base.saw
+    def data_used(self) -> str:
+        return self.base.data_used
 
     @property
     def used(self) -> bool:

@@ -34,8 +34,8 @@ class VerifiedVectors:
         return self.base.replicas
 
     @property
-    def saw(self) -> str:
-        return self.base.saw
+    def data_used(self) -> str:
+        return self.base.data_used
 
     @property
     def decisions(self) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def _show(rows: Sequence[tuple[int, Scored]], against: str | None, differences: 
     recalls = [f"R@{k}" for k in first.ks]
     numeric = [*recalls, "mAP", "PR area", "R at 99 % P", *([f"R@1 - {against}"] if compare else [])]
     table = open_table()
-    for column in ("head", "saw", *numeric):
+    for column in ("head", "data used", *numeric):
         table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
     for row, one in rows:
         accepted = [_percent(one.acceptance.area), _percent(one.acceptance.recall_at_99)]

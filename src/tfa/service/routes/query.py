@@ -18,7 +18,7 @@ from tfa.service.auth import reading, refusals, who
 from tfa.service.bodies import body_schema, read_photo, read_photos
 from tfa.service.cameras import CameraKey
 from tfa.service.context import Chosen, Running, Service, answer_of, image_url, record_of
-from tfa.service.models import BatchAnswer, QueryAnswer, QueryFields, WhyFields
+from tfa.service.models import BatchAnswer, ExplainFields, QueryAnswer, QueryFields
 from tfa.service.problems import Refused, status_of
 from tfa.service.query_queue import QueryResult
 from tfa.service.served import Served
@@ -105,12 +105,12 @@ async def _answer(live: Served, query: Future[QueryResult], fields: QueryFields)
     }
 
 
-@router.post("/why", openapi_extra=body_schema(WhyFields, "image"))
-async def why(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
+@router.post("/explain", openapi_extra=body_schema(ExplainFields, "image"))
+async def explain_match(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """What carried the match of a photo with an image of the map: patches, words and terms of the score."""
-    upload, fields = await read_photo(request, WhyFields, service.settings)
+    upload, fields = await read_photo(request, ExplainFields, service.settings)
     record = await record_of(service, live, fields.id)
     photo = await service.decoded(upload, live.encoder)
     tokens = await answer_of(live.queries.tokens(photo.image))
-    explanation = await service.work(lambda: live.why(tokens, record.id, fields.calibration))
+    explanation = await service.work(lambda: live.explain(tokens, record.id, fields.calibration))
     return {**explanation, "image_url": image_url(live, record.id)}
