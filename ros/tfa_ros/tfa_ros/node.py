@@ -46,8 +46,8 @@ NEWEST = QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=1, reliability=Reliab
 class TfaNode(Node):
     """Asks a service about the newest image, again and again, from a thread of its own."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__("tfa", **given)
+    def __init__(self, **options: Any) -> None:
+        super().__init__("tfa", **options)
         self._values = checked({one.name: self._declared(one) for one in PARAMETERS})
         api_key = os.environ.get(self._values["api_key_variable"], "") if self._values["api_key_variable"] else ""
         try:
@@ -55,7 +55,7 @@ class TfaNode(Node):
         except ValueError as error:
             raise BadParameter(f"parameter url: {error}") from None
         self._map_name = self._values["map"]
-        self._own_name = self.get_fully_qualified_name().lstrip("/")  # with its namespace: there may be more cameras
+        self._node_name = self.get_fully_qualified_name().lstrip("/")  # with its namespace: there may be more cameras
         self._health = Health(self._values["stale_after"])
         self._newest: Latest[Any] = Latest(self._ask, self._values["rate"])
 
@@ -182,7 +182,7 @@ class TfaNode(Node):
             self._look_at_service()
         statuses = self._health.statuses(*self._newest.counts)
         now = self.get_clock().now().to_msg()
-        self._diagnostics.publish(diagnostics_message(now, self._own_name, self._client.url, statuses))
+        self._diagnostics.publish(diagnostics_message(now, self._node_name, self._client.url, statuses))
 
     def _look_at_service(self) -> None:
         try:

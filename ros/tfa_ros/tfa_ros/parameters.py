@@ -51,11 +51,11 @@ RERANK: dict[str, dict[str, str]] = {"auto": {}, "always": {"rerank": "true"}, "
 CAMERA_NAME = re.compile("[A-Za-z0-9._-]{1,64}")  # as the service has it
 
 
-def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+def checked(values_by_name: Mapping[str, Any]) -> dict[str, Any]:
     """Values of all parameters by name; a whole number will do for one with a point."""
     values: dict[str, Any] = {}
     for one in PARAMETERS:
-        value = given[one.name]
+        value = values_by_name[one.name]
         if isinstance(one.default, float) and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if type(value) is not type(one.default):

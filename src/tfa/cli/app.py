@@ -74,9 +74,9 @@ class Shell(TyperGroup):
             show_error(*_explained(error))
             raise typer.Exit(1) from None
 
-    def make_context(self, *args: Any, **given: Any) -> Any:
+    def make_context(self, *args: Any, **extra: Any) -> Any:
         try:
-            return super().make_context(*args, **given)
+            return super().make_context(*args, **extra)
         except Exception as error:
             _made_printable(error)
             raise
@@ -139,8 +139,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"tfa {__version__}")
         raise typer.Exit
 

@@ -13,7 +13,7 @@ from tfa.cli.console import counted, print_json, say, show_notes, wants_progress
 
 
 def frames(
-    given: Annotated[
+    files: Annotated[
         list[Path], typer.Argument(metavar="RECORDING", exists=True, help="ROS 1 or ROS 2 bags, MCAP files, or videos.")
     ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where photos and positions.csv go; new or empty.")],
@@ -39,7 +39,7 @@ def frames(
     chosen = recordings.FrameOptions(topic, position_topic, every)
     sources = options.sources_of(None, gpx, gpx_offset, gpx_gap, None)
     progress = wants_progress(quiet)
-    found = extract_frames(given, out, chosen.spec(sources), skip_bad=skip_bad, overwrite=force, progress=progress)
+    found = extract_frames(files, out, chosen.spec(sources), skip_bad=skip_bad, overwrite=force, progress=progress)
     skipped = show_notes(found.notes, found.skipped)
     if json:
         where = None if found.positions is None else str(found.positions)

@@ -53,7 +53,7 @@ Sessions = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Only images of this session answer; again for more. See tfa add, tfa merge."),
 ]
-RegionGiven = Annotated[
+RegionOption = Annotated[
     str | None,
     typer.Option(
         metavar="W,S,E,N",
@@ -168,9 +168,9 @@ def with_encoder(verb: Callable[..., None]) -> Callable[..., None]:
     """The verb with --weights, --device, --threads and --fast in place of its parameter `encoding`."""
 
     @functools.wraps(verb)
-    def called(**given: Any) -> None:
-        encoding = EncoderOptions(**{name: given.pop(name) for name in ENCODING})
-        verb(**given, encoding=encoding)
+    def called(**arguments: Any) -> None:
+        encoding = EncoderOptions(**{name: arguments.pop(name) for name in ENCODING})
+        verb(**arguments, encoding=encoding)
 
     signature = inspect.signature(verb, eval_str=True)
     own = [parameter for name, parameter in signature.parameters.items() if name != "encoding"]

@@ -94,17 +94,17 @@ def _agreed(count: int, *, json: bool) -> bool:
     return not json and sys.stdin.isatty() and typer.confirm(f"Remove {counted(count, 'image')}?")
 
 
-def _show(going: list[Going], reasons: Counter[str], losses: list[str], images: int) -> None:
-    if not going:
+def _show(candidates: list[Going], reasons: Counter[str], losses: list[str], images: int) -> None:
+    if not candidates:
         say("nothing to remove: no near duplicates, and no image that counts as never confirmed")
         return
     parts = ", ".join(f"{count:,} {why}" for why, count in reasons.items())
-    say(f"{counted(len(going), 'image')} of {images:,} can go: {parts}", style="bold")
+    say(f"{counted(len(candidates), 'image')} of {images:,} can go: {parts}", style="bold")
     table = open_table("id", "image", "why", "stays", fold=("image",))
-    for one in going[:SHOWN]:
+    for one in candidates[:SHOWN]:
         table.add_row(str(one.image.id), one.image.path, one.why, "" if one.stays is None else str(one.stays))
     console().print(table)
-    if len(going) > SHOWN:
+    if len(candidates) > SHOWN:
         note(f"the first {SHOWN} are shown; --json lists all")
     for sentence in losses:
         say(sentence)

@@ -128,7 +128,7 @@ def query(
         ),
     ] = None,
     session: options.Sessions = None,
-    region: options.RegionGiven = None,
+    region: options.RegionOption = None,
     checksum: options.Checksum = False,
     quiet: options.Quiet = False,
     *,
@@ -139,7 +139,7 @@ def query(
 
     A photo that cannot be read is reported and the others are answered; the exit code is then 1.
     """
-    wanted = candidates_given(candidates)
+    wanted = parse_candidates(candidates)
     check_combination(photos, sequence, engine, bool(session) or region is not None)
     least: LeastConfidence = ONLY_SURE if sure else min_confidence
     if sure and (rerank is False or min_confidence):
@@ -189,7 +189,7 @@ def query(
     end_with_errors(answers, [reason for _, reason in asked.skipped])
 
 
-def candidates_given(text: str | None) -> Candidates | None:
+def parse_candidates(text: str | None) -> Candidates | None:
     if text is None:
         return None
     if text == AUTO:

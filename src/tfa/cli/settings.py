@@ -97,20 +97,20 @@ class Settings:
                 made[verb] = self._of_verb(command, context, own, f"{where}{verb}")
         return made
 
-    def _of_verb(self, command: Any, context: Any, own: dict[str, Any], where: str) -> dict[str, Any]:
+    def _of_verb(self, command: Any, context: Any, values: dict[str, Any], where: str) -> dict[str, Any]:
         options = {
             spelt.lstrip("-"): parameter
             for parameter in command.params
             for spelt in getattr(parameter, "opts", ())
             if spelt.startswith("-") and "--help" not in parameter.opts
         }
-        unknown = sorted(own.keys() - options.keys())
+        unknown = sorted(values.keys() - options.keys())
         if unknown:
             raise BadSpec(
                 f"{self.file}: {unknown[0]} of [{where}] is no option of tfa {where.replace('.', ' ')}; there are "
                 f"{', '.join(sorted(options))}"
             )
-        given = {key: self.shared[key] for key in SHARED if key in self.shared and key in options} | own
+        given = {key: self.shared[key] for key in SHARED if key in self.shared and key in options} | values
         return {options[key].name: self._checked(options[key], context, key, value) for key, value in given.items()}
 
     def _checked(self, parameter: Any, context: Any, key: str, value: Any) -> Any:

@@ -38,9 +38,9 @@ def batches(photos: Iterable[Photo]) -> Iterator[list[File | TfaError]]:
         yield piece
 
 
-def fields_of(**given: Any) -> dict[str, Any]:
-    """Form fields of what was given; None is left out, so that the service's defaults hold."""
-    return {key: value for key, value in given.items() if value is not None}
+def fields_of(**values: Any) -> dict[str, Any]:
+    """Form fields of these values; None is left out, so that the service's defaults hold."""
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def least_fields(min_confidence: LeastConfidence) -> dict[str, Any]:

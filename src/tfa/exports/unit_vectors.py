@@ -21,7 +21,7 @@ from tfa.method.query_sides import SecondOrderSide
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
 from tfa.search.reduction import leading_directions
 
-OWN = 2  # numbers of a vector that are no part of Ψ: the bias, and ρ
+_EXTRA_NUMBERS = 2  # numbers of a vector that are no part of Ψ: the bias, and ρ
 MARGIN = 1.01  # of c²: axes that are stored in few bits are not quite orthonormal
 
 
@@ -40,7 +40,7 @@ class UnitVectors:
 
     @property
     def width(self) -> int:
-        return self.place_numbers + int(self.shared.sum()) + OWN
+        return self.place_numbers + int(self.shared.sum()) + _EXTRA_NUMBERS
 
     def rows(self, compiled: CompiledMap) -> CompiledMap:
         """The map with u(d) for vectors, and no bias besides."""
@@ -51,16 +51,16 @@ class UnitVectors:
         rows = (self.length * np.concatenate(parts, axis=1)).astype(np.float32)
         return replace(compiled, vectors=rows, bias=nothing)
 
-    def nodes(self, graph: Graph, own: str, shared: list[str]) -> tuple[str, str]:
+    def nodes(self, graph: Graph, features: str, shared: list[str]) -> tuple[str, str]:
         """u(q) `b width` from Ψ' and the parts of Ψ°; and L2(EᵀΨ') `b place_numbers`, which compares two photos."""
         if self.axes is not None:
-            own = graph.add("MatMul", own, graph.constant(np.ascontiguousarray(self.axes.T)))
-        psi = graph.add("Concat", own, *shared, axis=1) if shared else own
+            features = graph.add("MatMul", features, graph.constant(np.ascontiguousarray(self.axes.T)))
+        psi = graph.add("Concat", features, *shared, axis=1) if shared else features
         left = graph.add("Sub", graph.constant(np.float32(self.length**2 - 1)), _square(graph, psi))
         rest = graph.add("Sqrt", graph.add("Max", left, graph.constant(np.float32(0))))
         with_bias = graph.add("Pad", psi, graph.constant(np.array([0, 0, 0, 1])), graph.constant(np.float32(1)))
         whole = graph.add("Concat", with_bias, rest, axis=1)
-        return graph.add("Div", whole, graph.constant(np.float32(self.length))), graph.unit(own)
+        return graph.add("Div", whole, graph.constant(np.float32(self.length))), graph.unit(features)
 
 
 def fit_unit_vectors(compiled: CompiledMap, dims: int | None = None) -> UnitVectors:
@@ -70,7 +70,7 @@ def fit_unit_vectors(compiled: CompiledMap, dims: int | None = None) -> UnitVect
     length = float(np.sqrt(1 + MARGIN * sum(term.weight * _largest(scorer, term) for term in scorer.terms)))
     if dims is None:
         return UnitVectors(shared, None, length)
-    kept = dims - OWN - int(shared.sum())
+    kept = dims - _EXTRA_NUMBERS - int(shared.sum())
     if kept < 1:
         raise BadSpec(f"dims={dims} is out of range: must be at least {dims - kept + 1}, better 256 to 2048")
     own = compiled.vectors[:, ~shared]

@@ -34,20 +34,20 @@ class ApiKey:
             raise BadSpec(f"the {self.name} API key must be printable ASCII text and not empty")
 
 
-def same(given: str, wanted: str | None) -> bool:
-    """Are the API keys equal? Takes as long for a wrong one, whatever it has in common with the right one."""
-    if wanted is None:
+def _is_secret(text: str, secret: str | None) -> bool:
+    """Compare two secrets in constant time, whatever a wrong one has in common with the right one."""
+    if secret is None:
         return False
     # Digests have one length: the length of the API key is not shown by the time either.
-    ours, theirs = (hashlib.sha256(text.encode("utf-8", "replace")).digest() for text in (wanted, given))
+    ours, theirs = (hashlib.sha256(one.encode("utf-8", "replace")).digest() for one in (secret, text))
     return hmac.compare_digest(ours, theirs)
 
 
-def identify(given: str | None, api_keys: Sequence[ApiKey]) -> ApiKey | None:
-    """Which of the API keys was given; it is compared with every one, whichever fits."""
-    if given is None:
+def identify(text: str | None, api_keys: Sequence[ApiKey]) -> ApiKey | None:
+    """Find the API key with this text as its secret; the text is compared with every one, whichever fits."""
+    if text is None:
         return None
-    found = [api_key for api_key in api_keys if same(given, api_key.secret)]
+    found = [api_key for api_key in api_keys if _is_secret(text, api_key.secret)]
     return max(found, key=lambda api_key: api_key.edits, default=None)
 
 

@@ -18,8 +18,8 @@ from fastapi.routing import APIRoute
 from tfa.errors import BadSpec
 
 log = getLogger("tfa.service")
-CUT_OFF = "the service stopped before it answered; whether the edit was made, the map's revision tells"
-KEPT = ("added", "removed", "reset", "dropped", "active", "job", "revision")  # of an answer
+_CUT_OFF = "the service stopped before it answered; whether the edit was made, the map's revision tells"
+_LOGGED_KEYS = ("added", "removed", "reset", "dropped", "active", "job", "revision")  # of an answer
 
 
 class AuditLog:
@@ -64,14 +64,14 @@ class AuditedRoute(APIRoute):
             try:
                 response = await handle(request)
             except asyncio.CancelledError:
-                _note(request, 503, {"error": CUT_OFF})
+                _note(request, 503, {"error": _CUT_OFF})
                 raise
             except BaseException as error:
                 refusal = refusal_of(request, error)
                 _note(request, refusal.status, {"error": refusal.public})
                 raise
             told = json.loads(bytes(response.body))
-            _note(request, response.status_code, {key: told[key] for key in KEPT if key in told})
+            _note(request, response.status_code, {key: told[key] for key in _LOGGED_KEYS if key in told})
             return response
 
         return noted

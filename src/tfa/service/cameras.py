@@ -29,7 +29,7 @@ from tfa.maps.tracker import Tracker
 from tfa.maps.verification import Question
 from tfa.online.adaptation import Adaptation
 from tfa.online.score_window import SIZE
-from tfa.service.keeping import Troubles
+from tfa.service.log_once import LogOnce
 
 NOBODY = ""  # who queries without an API key
 SAVED_EVERY = 32  # photos of a camera
@@ -90,7 +90,7 @@ class MapCameras:
     def __init__(self, place_map: PlaceMap, most: int, owners: Sequence[str] = (NOBODY,)) -> None:
         assert place_map.path is not None
         self._folder, self._most, self._owners = place_map.path, most, tuple(owners)
-        self._troubles = Troubles(f"the cameras of {self._folder.name} are kept again")
+        self._write_log = LogOnce(f"the cameras of {self._folder.name} are kept again")
         self._lock = threading.Lock()  # held within queries: no file is touched under it
         self._files = threading.Lock()  # held to read and write files, never within a query
         self._cameras: OrderedDict[CameraKey, TrackedCamera] = OrderedDict()
@@ -212,7 +212,7 @@ class MapCameras:
                         path.unlink(missing_ok=True)
             except OSError as error:
                 problems.append(f"old cameras of {self._folder.name} cannot be removed: {error}")
-            self._troubles.tell(problems)
+            self._write_log.note(problems)
 
     def _keep_one(self, key: CameraKey) -> None:
         with self._lock:

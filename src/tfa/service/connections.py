@@ -73,14 +73,14 @@ class BoundedConnection(H11Protocol):
             self.transport.close()
 
 
-_told: dict[str, float] = {}  # when something was last said, by what it is about
+_last_logged: dict[str, float] = {}  # when something was last said, by what it is about
 
 
 def tell(about: str, sentence: str, *values: object) -> None:
     """Log a warning, at most once in a while."""
     now = time.monotonic()
-    if now - _told.get(about, -LOGGED_EVERY) >= LOGGED_EVERY:
-        _told[about] = now
+    if now - _last_logged.get(about, -LOGGED_EVERY) >= LOGGED_EVERY:
+        _last_logged[about] = now
         log.warning(sentence, *values)
 
 

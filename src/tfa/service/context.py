@@ -145,11 +145,11 @@ def chosen_map(service: Running, map: MapName = None) -> Served:
     return service.maps[name]
 
 
-def _digits(given: object) -> object:
+def _digits(value: object) -> object:
     """Of a path: 1.0, +1 and 1_0 are numbers to Python and no ids."""
-    if isinstance(given, str) and not (given.isascii() and given.isdecimal() and len(given) <= MOST_DIGITS):
-        raise ValueError(f"{given[:40]!r} is not the id of an image; /v1/images lists those there are")
-    return given
+    if isinstance(value, str) and not (value.isascii() and value.isdecimal() and len(value) <= MOST_DIGITS):
+        raise ValueError(f"{value[:40]!r} is not the id of an image; /v1/images lists those there are")
+    return value
 
 
 ImageId = Annotated[int, BeforeValidator(_digits), PathParameter(ge=0, description="Of an image of the map.")]

@@ -33,18 +33,18 @@ def main() -> None:
     pixels.write(b"{}\n")  # ready
     pixels.flush()
     while (line := photos.readline()) != b"":
-        asked = json.loads(line)
-        answer(asked, photos.read(asked["bytes"]), pixels)
+        request = json.loads(line)
+        answer(request, photos.read(request["bytes"]), pixels)
 
 
-def answer(asked: dict[str, Any], content: bytes, pixels: IO[bytes]) -> None:
+def answer(request: dict[str, Any], content: bytes, pixels: IO[bytes]) -> None:
     """The pixels of a photo, or why there are none."""
     body = b""
     try:
-        bound(asked["seconds"], asked["most_pixels"])
-        image, kind = decoded(content, asked["name"], asked["most_pixels"])
-        if asked["reads"] is not None:  # fewer pixels to pass on
-            width, height, resample = asked["reads"]
+        bound(request["seconds"], request["most_pixels"])
+        image, kind = decoded(content, request["name"], request["most_pixels"])
+        if request["reads"] is not None:  # fewer pixels to pass on
+            width, height, resample = request["reads"]
             image = resize(image, (width, height), resample)
         body = image.tobytes()
         told: dict[str, Any] = {"kind": kind, "size": image.size}
@@ -52,7 +52,7 @@ def answer(asked: dict[str, Any], content: bytes, pixels: IO[bytes]) -> None:
         reason = next((name for fits, name in REASONS if isinstance(error, fits)), "damaged")
         told = {"refused": reason, "sentence": str(error)}
     except MemoryError:
-        sentence = f"{asked['name']} takes more memory than a photo may; send a smaller copy"
+        sentence = f"{request['name']} takes more memory than a photo may; send a smaller copy"
         told = {"refused": "pixels", "sentence": sentence}
     pixels.write(json.dumps(told).encode() + b"\n")
     pixels.write(body)

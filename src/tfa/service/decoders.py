@@ -60,17 +60,17 @@ class Decoder:
             try:
                 self._wait_for_start(process)
                 clock.start()
-                told, pixels = _asked(process, upload, settings, reads)
+                told, pixels = _exchange(process, upload, settings, reads)
                 break
             except (OSError, ValueError):
                 self.close()
                 if late.is_set():
                     limit = f"{settings.decode_seconds:g} s"
-                    raise _given_up(upload, f"takes more than {limit} to decode") from None
+                    raise _refuse(upload, f"takes more than {limit} to decode") from None
             finally:
                 clock.cancel()
         else:
-            raise _given_up(upload, "breaks its decoder")
+            raise _refuse(upload, "breaks its decoder")
         if "refused" in told:
             raise Refused(STATUSES[told["refused"]], told["sentence"])
         return Decoded(Image.frombytes("RGB", tuple(told["size"]), pixels), told["kind"])
@@ -122,20 +122,20 @@ def _end(process: subprocess.Popen[bytes], late: threading.Event) -> None:
     process.kill()
 
 
-def _given_up(upload: Upload, reason: str) -> Refused:
+def _refuse(upload: Upload, reason: str) -> Refused:
     log.warning("%s %s", upload.name, reason)
     return Refused(422, f"{upload.name} {reason}; save it again as an ordinary JPEG")
 
 
-def _asked(
+def _exchange(
     process: subprocess.Popen[bytes], upload: Upload, settings: ServiceSettings, reads: Reads
 ) -> tuple[dict[str, Any], bytes]:
     """What the process answers; OSError or ValueError if it ends before."""
     assert process.stdin is not None
     assert process.stdout is not None
-    asked: dict[str, Any] = {"name": upload.name, "bytes": len(upload.content), "most_pixels": settings.max_pixels}
-    asked |= {"seconds": settings.decode_seconds, "reads": reads}
-    process.stdin.write(json.dumps(asked).encode() + b"\n")
+    request: dict[str, Any] = {"name": upload.name, "bytes": len(upload.content), "most_pixels": settings.max_pixels}
+    request |= {"seconds": settings.decode_seconds, "reads": reads}
+    process.stdin.write(json.dumps(request).encode() + b"\n")
     process.stdin.write(upload.content)
     process.stdin.flush()
     told: dict[str, Any] = json.loads(process.stdout.readline())

@@ -19,8 +19,8 @@ REMEMBERED = 100  # ended jobs whose result can still be fetched
 MAX_WAITING = 16
 TASK_SHARE = 0.25  # of what is left of the bar, for each task: how many there will be is not known
 log = getLogger("tfa.service")
-CUT_OFF = "the service was stopped before the job was done; start it again"
-GIVEN_UP = "the service was ended before the job was; if the map does not have its result, start it again"
+_CUT_OFF = "the service was stopped before the job was done; start it again"
+_ABANDONED = "the service was ended before the job was; if the map does not have its result, start it again"
 JobState = Literal["waiting", "running", "done", "failed"]
 
 
@@ -89,7 +89,7 @@ class JobBoard:
     def give_up(self) -> None:
         """The process ends now, whatever still runs."""
         for job_id in list(self._ended):
-            self._fail(job_id, GIVEN_UP)
+            self._fail(job_id, _ABANDONED)
 
     def _change(self, job_id: str, **changes: Any) -> None:
         with self._lock:
@@ -103,7 +103,7 @@ class JobBoard:
             result = work(_JobProgress(self, job_id))
             self._end(job_id, state="done", progress=1.0, message="done", result=result)
         except Stopped:
-            self._fail(job_id, CUT_OFF)
+            self._fail(job_id, _CUT_OFF)
         except TfaError as error:
             self._fail(job_id, error.public)
         except MemoryError as error:

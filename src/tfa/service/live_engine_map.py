@@ -44,7 +44,7 @@ class LiveEngineMap(Served):
         super().__init__(engine_map.name, encoder, settings, metrics)
 
     @property
-    def asked(self) -> Asking:
+    def current_map(self) -> Asking:
         if self.map.view.header.encoder["fingerprint"] != self._model:
             raise BadMap(f"{self.name} was built again with another encoder; start the service again")
         return self.map
@@ -64,7 +64,7 @@ class LiveEngineMap(Served):
     @property
     def trouble(self) -> str | None:
         try:
-            self.asked  # noqa: B018  # looks at the header
+            self.current_map  # noqa: B018  # looks at the header
         except TfaError as error:
             return error.public
         return None
@@ -83,15 +83,15 @@ class LiveEngineMap(Served):
     def info(self) -> dict[str, Any]:
         return self.map.info()
 
-    def images(self, offset: int, limit: int, wanted: str) -> tuple[int, list[ImageRecord]]:
-        wanted, shown, matching = wanted.casefold(), list[ImageRecord](), 0
+    def images(self, offset: int, limit: int, name_filter: str) -> tuple[int, list[ImageRecord]]:
+        name_filter, shown, matching = name_filter.casefold(), list[ImageRecord](), 0
         for record in self.map.records():
-            if wanted and wanted not in Path(record.path).name.casefold():
+            if name_filter and name_filter not in Path(record.path).name.casefold():
                 continue
             if offset <= matching < offset + limit:
                 shown.append(record)
             matching += 1
-            if not wanted and matching >= offset + limit:
+            if not name_filter and matching >= offset + limit:
                 return len(self.map), shown
         return matching, shown
 
@@ -108,7 +108,7 @@ class LiveEngineMap(Served):
     def _key(self, digest: str) -> str:
         return f"{self.name}/{FOLDER}/{digest}"
 
-    def judged_on(self) -> tuple[object, AskableMap]:
+    def evidence_map(self) -> tuple[object, AskableMap]:
         return self.map.view.content, self.map.sample()
 
     def explain(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class LiveMap(Served):
         super().__init__(place_map.path.stem, encoder, settings, metrics)
 
     @property
-    def asked(self) -> PlaceMap:
+    def current_map(self) -> PlaceMap:
         self.look()
         return self.current
 
@@ -102,9 +102,9 @@ class LiveMap(Served):
     def info(self) -> dict[str, Any]:
         return self.current.info()
 
-    def images(self, offset: int, limit: int, wanted: str) -> tuple[int, list[ImageRecord]]:
-        wanted = wanted.casefold()
-        matching = [one for one in self.current.images if not wanted or wanted in Path(one.path).name.casefold()]
+    def images(self, offset: int, limit: int, name_filter: str) -> tuple[int, list[ImageRecord]]:
+        name_filter = name_filter.casefold()
+        matching = [one for one in self.current.images if not name_filter or name_filter in Path(one.path).name.casefold()]
         return len(matching), matching[offset : offset + limit]
 
     def record(self, image_id: int) -> ImageRecord | None:
@@ -122,7 +122,7 @@ class LiveMap(Served):
     def photo(self, record: ImageRecord) -> bytes:
         return file_of(record, self.path)
 
-    def judged_on(self) -> tuple[object, AskableMap]:
+    def evidence_map(self) -> tuple[object, AskableMap]:
         return self.current, self.current
 
     def explain(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:

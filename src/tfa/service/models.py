@@ -14,13 +14,13 @@ CAMERA_NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 NAME_RULE = "letters, digits, - _ and . are allowed, at most 64"
 
 
-class Given(BaseModel):
+class RequestModel(BaseModel):
     """A request: a field that is not known is an error."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class QueryFields(Given):
+class QueryFields(RequestModel):
     k: int = Field(5, ge=1, le=MOST_HITS, description="Hits wanted.", examples=[5])
     calibration: str | None = Field(
         None, description='Query with this calibration; "none" goes without, absent is the active one.'
@@ -62,9 +62,9 @@ class QueryFields(Given):
 
     @field_validator("sessions", "region", mode="before")
     @classmethod
-    def _listed(cls, given: Any) -> Any:
-        """Of a form: values with commas between them."""
-        return given.split(",") if isinstance(given, str) else given
+    def _listed(cls, value: Any) -> Any:
+        """Split the comma-separated values of a form."""
+        return value.split(",") if isinstance(value, str) else value
 
     @field_validator("camera")
     @classmethod
@@ -80,12 +80,12 @@ class QueryFields(Given):
         return self
 
 
-class ExplainFields(Given):
+class ExplainFields(RequestModel):
     id: int = Field(description="The map's image to compare with.", examples=[3])
     calibration: str | None = Field(None, description="As for a query.")
 
 
-class AddFields(Given):
+class AddFields(RequestModel):
     positions: Any = Field(
         None,
         description="Where the photos were taken: a list in their order, or an object by file name, of "
@@ -97,12 +97,12 @@ class AddFields(Given):
     )
 
 
-class CalibrationFields(Given):
+class CalibrationFields(RequestModel):
     name: str = Field("target", description="Letters, digits, - and _.", examples=["night"])
     score: bool | None = Field(None, description="Also calibrate scores; absent: as the judge decides.")
 
 
-class ActiveRequest(Given):
+class ActiveRequest(RequestModel):
     name: str | None = Field(description="A calibration of the map, or null for none.", examples=["night"])
 
 

@@ -20,7 +20,7 @@ from tfa.service.problems import Refused
 
 FOLDER = "photos"
 SMALLEST, LARGEST = 32, 2048  # pixels of the longer side of a copy
-KEPT_BYTES = 64_000_000  # of copies in memory
+_COPY_BYTES = 64_000_000  # of copies in memory
 QUALITY = 85
 
 
@@ -65,10 +65,10 @@ def file_of(record: ImageRecord, map_folder: Path | None) -> bytes:
 class Copies:
     """JPEG copies of the map's photos, the last used of them in memory."""
 
-    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, max_bytes: int = _COPY_BYTES) -> None:
         self._lock = threading.Lock()
         self._made: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        self._bytes, self._kept_bytes = 0, kept_bytes
+        self._bytes, self._max_bytes = 0, max_bytes
 
     def of(self, record: ImageRecord, photo: Callable[[ImageRecord], bytes], size: int) -> bytes:
         """A JPEG whose longer side has at most `size` pixels; `photo` gives the file of an image."""
@@ -91,5 +91,5 @@ class Copies:
         with self._lock:
             self._bytes += len(content) - len(self._made.pop(key, b""))
             self._made[key] = content
-            while self._bytes > self._kept_bytes and len(self._made) > 1:
+            while self._bytes > self._max_bytes and len(self._made) > 1:
                 self._bytes -= len(self._made.popitem(last=False)[1])

@@ -35,21 +35,21 @@ class Served(ABC):
     def __init__(self, name: str, encoder: SharedEncoder, settings: ServiceSettings, metrics: Metrics) -> None:
         self.name, self.encoder = name, encoder
         self._settings, self._metrics = settings, metrics
-        self.queries = QueryQueue(name, lambda: self.asked, encoder, settings, metrics, self.cameras, self._confirm)
+        self.queries = QueryQueue(name, lambda: self.current_map, encoder, settings, metrics, self.cameras, self._confirm)
         self._editor = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-edits-{name}")
         self._waiting, self._lock, self._closed = 0, threading.Lock(), False
         metrics.queue_length.labels(name).set_function(lambda: len(self.queries))
         metrics.map_images.labels(name).set_function(lambda: self.count)
         metrics.map_revision.labels(name).set_function(lambda: self.revision)
         metrics.cameras.labels(name).set_function(lambda: 0 if self.cameras is None else len(self.cameras))
-        # Evidence and report, as last computed, and of what.
-        self.told: tuple[object, dict[str, dict[str, Any]]] | None = None
+        # Evidence and report as last computed, and the state of the map they belong to.
+        self.report_cache: tuple[object, dict[str, dict[str, Any]]] | None = None
 
     # --- what a kind of map brings ------------------------------------------------------------------------------
 
     @property
     @abstractmethod
-    def asked(self) -> Asking:
+    def current_map(self) -> Asking:
         """The map as it is now."""
 
     @property
@@ -88,8 +88,8 @@ class Served(ABC):
         """`PlaceMap.info()`."""
 
     @abstractmethod
-    def images(self, offset: int, limit: int, wanted: str) -> tuple[int, list[ImageRecord]]:
-        """How many have `wanted` in their file name, case aside, and some of them."""
+    def images(self, offset: int, limit: int, name_filter: str) -> tuple[int, list[ImageRecord]]:
+        """How many have `name_filter` in their file name, case aside, and some of them."""
 
     @abstractmethod
     def record(self, image_id: int) -> ImageRecord | None:
@@ -104,7 +104,7 @@ class Served(ABC):
         """The file an image was made of; refused if it is not there any more."""
 
     @abstractmethod
-    def judged_on(self) -> tuple[object, AskableMap]:
+    def evidence_map(self) -> tuple[object, AskableMap]:
         """The map that decisions were judged on, and something that is another after an edit."""
 
     @abstractmethod

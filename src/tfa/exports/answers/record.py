@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tfa.base.printable import printable
-from tfa.exports.answers.asked import called, iso_time
+from tfa.exports.answers.export_context import called, iso_time
 from tfa.maps import Answer
 from tfa.maps.records import Place
 from tfa.photos.positions import Position

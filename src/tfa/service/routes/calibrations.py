@@ -38,7 +38,7 @@ async def calibrate(request: Request, service: Running, live: Chosen) -> dict[st
     Takes a while: poll the job. The calibration answers as soon as it is done; edits need not wait for it.
     """
     uploads, fields = await read_photos(request, CalibrationFields, service.settings)
-    await service.work(lambda: check_request(live.asked.state, fields.name, CalibrationSpec.budget))
+    await service.work(lambda: check_request(live.current_map.state, fields.name, CalibrationSpec.budget))
     uploads, names, skipped = await _whole(uploads, service, live)
     folder = Path(tempfile.mkdtemp(prefix="tfa-calibration-"))
     try:
@@ -132,9 +132,9 @@ async def job(service: Running, id: str) -> Job:
 
 
 @edits.post("/calibrations/active", response_model=Active)
-async def set_active(live: Chosen, wanted: ActiveRequest) -> dict[str, Any]:
+async def set_active(live: Chosen, choice: ActiveRequest) -> dict[str, Any]:
     """Choose the calibration that answers where a query names none."""
-    active, _ = await answer_of(live.edit("activate", lambda current: current.activate(wanted.name)))
+    active, _ = await answer_of(live.edit("activate", lambda current: current.activate(choice.name)))
     return {"active": active}
 
 

@@ -78,7 +78,7 @@ async def add_images(request: Request, service: Running, live: Chosen) -> dict[s
     They are described by the head as it was fitted. A photo that cannot be read, or that the map holds, is skipped.
     """
     uploads, fields = await read_photos(request, AddFields, service.settings)
-    places = positions_of(fields.positions, [upload.name for upload in uploads])
+    places = parse_positions(fields.positions, [upload.name for upload in uploads])
     photos: list[NewPhoto] = []
     skipped: list[tuple[str, str]] = []
     for upload, place in zip(uploads, places, strict=True):
@@ -94,25 +94,25 @@ async def add_images(request: Request, service: Running, live: Chosen) -> dict[s
     return {"added": report.added, "skipped": left_out, "notes": report.notes, "revision": revision}
 
 
-def positions_of(given: Any, names: Sequence[str]) -> list[Position | None]:
+def parse_positions(value: Any, names: Sequence[str]) -> list[Position | None]:
     """The position of each photo: from a list in their order, or from an object by file name; JSON or its text."""
-    if isinstance(given, str):
+    if isinstance(value, str):
         try:
-            given = json.loads(given)
+            value = json.loads(value)
         except (ValueError, RecursionError):
             raise BadPositions('positions is not JSON; write [{"lat": 52.5, "lon": 13.4}, null]') from None
-    if given is None:
+    if value is None:
         return [None] * len(names)
-    if isinstance(given, dict):
-        strange = sorted(set(given) - set(names))
+    if isinstance(value, dict):
+        strange = sorted(set(value) - set(names))
         if strange:
             raise BadPositions(f"positions names {strange[0]!r}, which is no photo of this request: {', '.join(names)}")
-        given = [given.get(name) for name in names]
-    if not isinstance(given, list) or len(given) != len(names):
+        value = [value.get(name) for name in names]
+    if not isinstance(value, list) or len(value) != len(names):
         raise BadPositions(f"positions must be a list of {len(names)}, one for each photo, or an object by file name")
-    if not all(place is None or isinstance(place, dict) for place in given):
+    if not all(place is None or isinstance(place, dict) for place in value):
         raise BadPositions("each position must be an object with lat and lon, or x and y, or null")
-    return [None if place is None else Position.from_dict(place) for place in given]
+    return [None if place is None else Position.from_dict(place) for place in value]
 
 
 @edits.delete("/images/{id}", response_model=Removed)

@@ -41,7 +41,7 @@ async def map_info(service: Running, live: Chosen) -> dict[str, Any]:
 
 def public_info(live: Served) -> dict[str, Any]:
     """`PlaceMap.info()` for the network: without paths of this machine and without the list of photos."""
-    info, place_map = live.info(), live.asked
+    info, place_map = live.info(), live.current_map
     state = place_map.state
     weights = info["encoder"]["weights"]
     info["encoder"] = {**info["encoder"], "weights": None if weights is None else Path(weights).name}
@@ -61,24 +61,24 @@ def public_info(live: Served) -> dict[str, Any]:
 @router.get("/evidence")
 async def evidence(service: Running, live: Chosen) -> dict[str, Any]:
     """What the decisions of the head that answers rest on: its candidates, the spectrum, similarities of pairs."""
-    return await service.work(lambda: _kept(live, "evidence", evidence_of))
+    return await service.work(lambda: _cached(live, "evidence", evidence_of))
 
 
 @router.get("/report")
 async def report(service: Running, live: Chosen) -> dict[str, Any]:
     """What `tfa report` says: a headline, what answers and why, advice, hubs, near and least recognised photos."""
-    return await service.work(lambda: _kept(live, "report", lambda place_map: _report(live, place_map)))
+    return await service.work(lambda: _cached(live, "report", lambda place_map: _report(live, place_map)))
 
 
-def _kept(live: Served, name: str, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+def _cached(live: Served, name: str, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     """What was made of the map as it is: the same until an edit."""
-    known_by, judged_on = live.judged_on()
-    if live.told is None or (live.told[0] is not known_by and live.told[0] != known_by):
-        live.told = (known_by, {})
-    told = live.told[1]
-    if name not in told:
-        told[name] = make(judged_on)
-    return told[name]
+    key, place_map = live.evidence_map()
+    if live.report_cache is None or (live.report_cache[0] is not key and live.report_cache[0] != key):
+        live.report_cache = (key, {})
+    cached = live.report_cache[1]
+    if name not in cached:
+        cached[name] = make(place_map)
+    return cached[name]
 
 
 def _report(live: Served, place_map: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from pathlib import PureWindowsPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import Request
 
@@ -32,19 +32,19 @@ router.responses |= refusals(400, 408, 409, 413, 415)
 async def query(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """The most likely places of one photo."""
     upload, fields = await read_photo(request, QueryFields, service.settings)
-    asked = _asked(request, live, fields)
-    return await _answer(live, await _start(service, live, upload, asked), fields)
+    queued = _parse_query(request, live, fields)
+    return await _answer(live, await _start(service, live, upload, queued), fields)
 
 
 @router.post("/query/batch", response_model=BatchAnswer, openapi_extra=body_schema(QueryFields, "images"))
 async def query_batch(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """The places of several photos; one that cannot be read gets an error in its place."""
     uploads, fields = await read_photos(request, QueryFields, service.settings)
-    asked, answers = _asked(request, live, fields), list[dict[str, Any]]()
+    queued, answers = _parse_query(request, live, fields), list[dict[str, Any]]()
     queries: list[Future[QueryResult]] = []
     for upload in uploads:  # decoded one after the other, encoded together as they come
         try:
-            queries.append(await _start(service, live, upload, asked))
+            queries.append(await _start(service, live, upload, queued))
         except Refused as refusal:
             if refusal.status == 503:
                 raise
@@ -60,27 +60,32 @@ async def query_batch(request: Request, service: Running, live: Chosen) -> dict[
     return {"answers": answers}
 
 
-Asked = tuple[Question, CameraKey | None, bool]  # of the next photo: a question, its camera, is it of a drive?
+class QueuedQuery(NamedTuple):
+    """How the photos of a request are answered."""
+
+    question: Question
+    camera: CameraKey | None = None  # None: the map alone answers
+    sequence: bool = False  # are the photos frames of a drive?
 
 
-def _asked(request: Request, live: Served, fields: QueryFields) -> Asked:
-    """What the request wants to know; the impossible is refused before a photo is decoded."""
+def _parse_query(request: Request, live: Served, fields: QueryFields) -> QueuedQuery:
+    """Read what the request asks for; the impossible is refused before a photo is decoded."""
     region = None if fields.region is None else Region(*fields.region)
     where = Where(tuple(fields.sessions), region) if fields.sessions or region is not None else None
     question = Question(fields.k, fields.calibration, fields.rerank, fields.candidates, where)
     live.check(question)
     if fields.camera is None:
-        return question, None, False
+        return QueuedQuery(question)
     if live.cameras is None:
         raise live.no_cameras()
     if where is not None:
         raise Refused(422, "photos of a camera are answered by the whole map; leave out sessions and region")
-    return question, CameraKey(who(request), fields.camera), fields.sequence
+    return QueuedQuery(question, CameraKey(who(request), fields.camera), fields.sequence)
 
 
-async def _start(service: Service, live: Served, upload: Upload, asked: Asked) -> Future[QueryResult]:
+async def _start(service: Service, live: Served, upload: Upload, queued: QueuedQuery) -> Future[QueryResult]:
     photo = await service.decoded(upload, live.encoder)
-    return live.queries.hits(photo.image, *asked)
+    return live.queries.hits(photo.image, *queued)
 
 
 async def _answer(live: Served, query: Future[QueryResult], fields: QueryFields) -> dict[str, Any]:
