@@ -30,7 +30,7 @@ def town(fake_encoder: Path) -> Path:
         (
             ["evaluate", "town.tfa", "photos", "--ground-truth", "truth.json", "--html", "page.html"],
             "page.html",
-            "tfa.cli.evaluate.show",
+            "tfa.cli.evaluate.show_evaluation",
         ),
     ],
 )

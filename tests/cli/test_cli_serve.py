@@ -33,7 +33,7 @@ def started(monkeypatch, folder):
         return [type("Map", (list,), {"path": Path(path)})([1, 2]) for path in paths]
 
     monkeypatch.setattr(app, "create_app", create_app)
-    monkeypatch.setattr(running, "run", run)
+    monkeypatch.setattr(running, "run_server", run)
     monkeypatch.setattr(verb, "opened_maps", opened)
     return seen
 
@@ -86,7 +86,7 @@ def test_other_machines_are_let_in_on_purpose_only(run, started):
 
 
 def test_a_taken_port_is_told_before_anything_is_loaded(run, started):
-    with running.bound(running.ServiceSettings(port=0)) as taken:
+    with running.bind_socket(running.ServiceSettings(port=0)) as taken:
         taken.listen()
         result = run("serve", "town.tfa", "--port", taken.getsockname()[1])
     assert result.exit_code == 1
@@ -150,7 +150,7 @@ def test_ctrl_c_is_the_usual_end(run, started, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running, "run", interrupted)
+    monkeypatch.setattr(running, "run_server", interrupted)
     result = run("serve", "town.tfa", "--port", 0)
     assert result.exit_code == 0
     assert "stopped; accepted edits are on disk" in result.stdout

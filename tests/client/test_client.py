@@ -17,7 +17,7 @@ from tests.client.conftest import build_town, running_service
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
 from tfa.client import Client, ServiceError
-from tfa.client.forms import BATCH_BYTES, batches
+from tfa.client.forms import UPLOAD_BYTES, batches
 from tfa.errors import BadSpec, TfaError
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
@@ -245,7 +245,7 @@ def test_the_client_is_light_and_keeps_its_token_to_itself():
 
 def test_photos_are_sent_in_pieces():
     assert [len(piece) for piece in batches([b"x"] * 40)] == [16, 16, 8]
-    large = bytes(BATCH_BYTES // 2 + 1)
+    large = bytes(UPLOAD_BYTES // 2 + 1)
     assert [len(piece) for piece in batches([large, large, b"x"])] == [1, 2]
     assert list(batches([])) == []
 

@@ -14,7 +14,7 @@ from tfa.base.tokens import Tokens
 from tfa.errors import MissingExtra, NoImages, TfaError
 from tfa.explain.why import why
 from tfa.exports import compiled_map, retrieval_pairs, write_faiss, write_npz, write_onnx_head, write_pairs
-from tfa.exports.hloc_pairs import common_folder, relative_name
+from tfa.exports.hloc_pairs import find_common_folder, relative_name
 from tfa.maps import Answer, Hit
 from tfa.method.scorer import Compiled
 from tfa.report.collect import report_of
@@ -131,7 +131,7 @@ def test_a_missing_package_says_how_to_get_it(map_of, tmp_path, monkeypatch):
 
 
 def test_a_graph_too_large_for_its_format_is_refused(map_of, tmp_path, monkeypatch):
-    monkeypatch.setattr("tfa.exports.onnx_query_side.LARGEST", 100)
+    monkeypatch.setattr("tfa.exports.onnx_query_side._MAX_BYTES", 100)
     with pytest.raises(TfaError, match="--format npz"):
         write_onnx_head(tmp_path / "head.onnx", compiled_map(map_of()))
 
@@ -160,8 +160,8 @@ def test_names_that_pairs_cannot_hold_are_refused(tmp_path):
         relative_name(tmp_path / "a.jpg", tmp_path / "other")
     with pytest.raises(TfaError, match="white space"):
         relative_name(tmp_path / "a b.jpg", tmp_path)
-    assert common_folder([tmp_path / "a" / "1.jpg", tmp_path / "a" / "b" / "2.jpg"]) == (tmp_path / "a").resolve()
-    assert common_folder([tmp_path / "a" / "1.jpg"]) == (tmp_path / "a").resolve()
+    assert find_common_folder([tmp_path / "a" / "1.jpg", tmp_path / "a" / "b" / "2.jpg"]) == (tmp_path / "a").resolve()
+    assert find_common_folder([tmp_path / "a" / "1.jpg"]) == (tmp_path / "a").resolve()
 
 
 @pytest.mark.slow

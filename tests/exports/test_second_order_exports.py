@@ -12,7 +12,7 @@ from tfa.base.config import HeadSpec
 from tfa.base.onnx_graph import Graph
 from tfa.base.tokens import Tokens
 from tfa.exports import write_faiss, write_npz, write_onnx_head
-from tfa.exports.onnx_query_side import OPSET, head_model
+from tfa.exports.onnx_query_side import QUERY_SIDE_OPSET, head_model
 from tfa.exports.onnx_second_order import matrix_log
 from tfa.exports.vectors import CompiledMap
 from tfa.method.carriers import CARRIERS
@@ -102,7 +102,7 @@ def test_a_centred_residual_head_is_exported_with_its_shift(tmp_path):
 
 def logarithms(matrices):
     runtime = pytest.importorskip("onnxruntime")
-    graph = Graph(OPSET)
+    graph = Graph(QUERY_SIDE_OPSET)
     size = matrices.shape[-1]
     wide = graph.cast(graph.input("matrices", ["photos", size, size]), np.float64)
     # The graph's inputs are float32: what they lose of the ridge is given back.

@@ -160,7 +160,7 @@ def test_the_calibration_of_an_answer_is_the_one_that_gave_it(serve, town, monke
     camera = [photo(town.parent / "camera" / f"{place}.png", place, 0.7) for place in range(9)]
     opened(town).calibrate(camera, "night", score=False)
     client = serve(opened(town))
-    live, real = client.app.state.service.maps["town"], routes_query.answer_of
+    live, real = client.app.state.service.maps["town"], routes_query.wait_for
 
     async def slow(future):
         """The map is edited after the query was answered and before the answer is written."""
@@ -168,7 +168,7 @@ def test_the_calibration_of_an_answer_is_the_one_that_gave_it(serve, town, monke
         live.edit("activate", lambda place_map: place_map.activate(None)).result(10)
         return result
 
-    monkeypatch.setattr(routes_query, "answer_of", slow)
+    monkeypatch.setattr(routes_query, "wait_for", slow)
     assert ask(client, picture(5)).json()["calibration"] == "night"
     assert ask(client, picture(5)).json()["calibration"] is None
 
@@ -188,7 +188,7 @@ def test_the_last_queries_say_together_how_many_are_recognised(client, monkeypat
 
 
 def test_queries_of_few_heads_are_kept(town, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_queries, "HEADS", 1)
+    monkeypatch.setattr(kept_queries, "_HEADS", 1)
     place_map, recent = opened(town), RecentQueries("town.tfa")
     camera = [photo(tmp_path / "camera" / f"{place}.png", place, light=0.7) for place in range(14)]
     place_map.calibrate(camera, "night")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tfa.cli.console import counted, note
+from tfa.cli.console import format_count, note
 from tfa.cli.options import check_writable
 from tfa.errors import BadSpec
 
@@ -82,4 +82,4 @@ class AnswerFiles:
         )
         counts = [write_answers(path, answers, context) for path in self.paths]
         for path, count in zip(self.paths, counts, strict=True):  # all are there before anything is printed
-            note(f"wrote {path} ({format_of(path).holds}: {count:,} of {counted(len(answers), 'photo')})")
+            note(f"wrote {path} ({format_of(path).holds}: {count:,} of {format_count(len(answers), 'photo')})")

@@ -181,7 +181,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa query town.tfa drive.bag --every 2s",
         "tfa query postgres://maps@localhost/geo/town photo.jpg --region 13.3,52.4,13.5,52.6",
     ),
-    explain.explain: (
+    explain.explain_command: (
         "tfa explain town.tfa photo.jpg",
         "tfa explain town.tfa photo.jpg -o why.png --rank 2",
         "tfa explain town.tfa photo.jpg --json > why.json",
@@ -194,7 +194,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa evaluate town.tfa evening-walk/ --ground-truth evening.csv --out before.json",
         "tfa evaluate new.tfa evening-walk/ --ground-truth evening.csv --against before.json --html changed.html",
     ),
-    calibrate.calibrate: (
+    calibrate.calibrate_command: (
         "tfa calibrate town.tfa robot-photos/",
         "tfa calibrate town.tfa night-walk/ --name night",
         "tfa query town.tfa photo.jpg --calibration night",
@@ -206,13 +206,13 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
     edit.remove: ("tfa remove town.tfa photos/old.jpg", "tfa remove town.tfa 17 18"),
     edit.refit: ("tfa refit town.tfa",),
     merge.merge: ("tfa merge summer.tfa winter.tfa --out year.tfa",),
-    prune.prune: (
+    prune.prune_command: (
         "tfa prune town.tfa --dry-run",
         "tfa prune town.tfa --photos evening-walk/ --yes",
         "tfa prune town.tfa --unconfirmed 365 --json",
     ),
     rollback.rollback: ("tfa rollback postgres://maps@localhost/geo/town",),
-    snapshot.snapshot: (
+    snapshot.snapshot_command: (
         "tfa snapshot postgres://maps@localhost/geo/town --to lance:///backups/town",
         "tfa snapshot lance:///backups/town --to postgres://maps@localhost/geo/town",
     ),
@@ -253,7 +253,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
     demo.demo: ("tfa demo", "tfa demo --out try --references 30 --queries 15"),
 }
 for verb, shown in VERBS.items():
-    app.command(epilog=examples(*shown))(verb)
+    app.command(verb.__name__.removesuffix("_command"), epilog=examples(*shown))(verb)
 app.add_typer(encoders.weights, name="weights", epilog=examples("tfa weights get dinov2-s14-focus"))
 bench.register(app)
 
@@ -284,6 +284,6 @@ def main() -> None:
     finally:
         unwritten = streams.failure()
         if unwritten is not None:
-            streams.discard()
+            streams.discard_output()
             code = streams.PIPE_CLOSED if isinstance(unwritten, BrokenPipeError) else code or streams.NOT_PRINTED
     sys.exit(code)

@@ -29,15 +29,15 @@ def build(
         ),
     ],
     out: Annotated[Path | None, typer.Option(metavar="NAME.tfa", help="The map to write, a folder.")] = None,
-    encoder: options.Encoder = "dinov2-s14-focus",
-    positions: options.Positions = None,
+    encoder: options.EncoderOption = "dinov2-s14-focus",
+    positions: options.PositionsOption = None,
     gpx: options.Gpx = None,
     gpx_offset: options.GpxOffset = None,
     gpx_gap: options.GpxGap = None,
     utm: options.Utm = None,
-    topic: recordings.Topic = None,
+    topic: recordings.TopicOption = None,
     position_topic: recordings.PositionTopic = None,
-    every: recordings.Every = None,
+    every: recordings.EveryOption = None,
     frames: Annotated[
         Path | None,
         typer.Option(
@@ -132,7 +132,7 @@ def build(
     if carrier is not None and head != "second-order":
         own = f"the {head} head decides about its carrier itself"
         raise BadSpec(f"--carrier {carrier} is for --head second-order; {own}")
-    sources = options.sources_of(positions, gpx, gpx_offset, gpx_gap, utm)
+    sources = options.read_position_sources(positions, gpx, gpx_offset, gpx_gap, utm)
     if engine is not None and (gpx is not None or utm is not None):
         raise BadSpec("--gpx and --utm are for maps in folders; list lat and lon in the manifest of photos instead")
     chosen = recordings.FrameOptions(topic, position_topic, every, frames)
@@ -165,7 +165,7 @@ def build(
     )
     place_map.save(out, overwrite=force)
     place_map.notes, place_map.skipped = [*notes, *place_map.notes], [*skipped, *place_map.skipped]
-    report(place_map, out, json=json)
+    report_build(place_map, out, json=json)
 
 
 def check_out(out: Path, *, force: bool) -> None:
@@ -177,7 +177,7 @@ def check_out(out: Path, *, force: bool) -> None:
     options.check_writable(out)
 
 
-def report(place_map: Any, out: Path, *, json: bool) -> None:
+def report_build(place_map: Any, out: Path, *, json: bool) -> None:
     info = place_map.info()
     skipped = show_notes(place_map.notes, place_map.skipped)
     if json:

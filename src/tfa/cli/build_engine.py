@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from tfa.base.shell import command
-from tfa.cli.console import counted, print_json, say, show_notes
+from tfa.cli.console import format_count, print_json, say, show_notes
 from tfa.errors import BadSpec, NoImages
 from tfa.search.stores import EXAMPLES, is_url, public
 
@@ -132,5 +132,7 @@ def build_in_engine(
         print_json({**report.to_dict(), "skipped": skipped})
         return
     say(f"built {report.url}", style="bold green")
-    say(f"{counted(report.header.count, 'image')} in {report.header.collection}, {report.header.dims} numbers each")
+    say(
+        f"{format_count(report.header.count, 'image')} in {report.header.collection}, {report.header.dims} numbers each"
+    )
     say("query it: " + command("tfa", "query", report.url, "PHOTO"))

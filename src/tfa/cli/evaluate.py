@@ -10,14 +10,14 @@ import typer
 
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
-from tfa.cli.console import console, counted, delivered, note, open_table, say, show_notes
+from tfa.cli.console import console, delivered, format_count, note, open_table, say, show_notes
 
 if TYPE_CHECKING:
     from tfa.bench.evaluation.judgement import Judgement, Run
     from tfa.bench.evaluation.numbers import RunNumbers
     from tfa.bench.evaluation.of_map import MapEvaluation
 
-FOLDED = ("query", "answer", "a true image")
+_FOLDED = ("query", "answer", "a true image")
 
 
 @options.with_encoder
@@ -119,19 +119,19 @@ def evaluate(
         note(f"failure explorer: {html}")
     beside = judgement.runs[len(evaluation.judgement.runs) :]
     if not delivered(saved.to_dict(evaluation, worst, beside), out=out, json=json):
-        show(evaluation, judgement, worst)
+        show_evaluation(evaluation, judgement, worst)
 
 
 def _report_left_out(evaluation: MapEvaluation) -> None:
     show_notes(evaluation.notes, evaluation.unreadable)
     bare = evaluation.without_truth
     if bare:
-        note(f"{counted(len(bare), 'photo')} without ground truth left out (first: {bare[0]})")
+        note(f"{format_count(len(bare), 'photo')} without ground truth left out (first: {bare[0]})")
     if evaluation.skipped_unanswerable:
         note(f"queries whose place the map does not have left out: {evaluation.skipped_unanswerable:,}")
 
 
-def show(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:
+def show_evaluation(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:
     """One row for each head, then the worst mistakes of the one that answers."""
     from tfa.bench.evaluation.numbers import change_of, numbers_of
     from tfa.bench.evaluation.summary import facts_of, metres_row, row_of
@@ -189,7 +189,7 @@ def _show_mistakes(judgement: Judgement, run: Run, numbers: RunNumbers, worst: i
         return
     say()
     say(f"The most confident mistakes of {run.title}, {len(mistakes):,} of {len(numbers.mistakes):,}", style="bold")
-    table = open_table("query", "answer", "confidence", "inliers", "metres", "a true image", fold=FOLDED)
+    table = open_table("query", "answer", "confidence", "inliers", "metres", "a true image", fold=_FOLDED)
     for mistake in mistakes:
         best = mistake.answer.hits[0]
         table.add_row(
@@ -203,7 +203,7 @@ def _show_mistakes(judgement: Judgement, run: Run, numbers: RunNumbers, worst: i
     console().print(table)
     if numbers.hubs:
         hub = numbers.hubs[0]
-        say(f"{counted(len(numbers.hubs), 'hub')}: {short[hub.image]} is the wrong answer to {hub.wrong} queries")
+        say(f"{format_count(len(numbers.hubs), 'hub')}: {short[hub.image]} is the wrong answer to {hub.wrong} queries")
 
 
 def shown_run(evaluation: MapEvaluation, judgement: Judgement) -> int:

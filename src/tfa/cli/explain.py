@@ -13,7 +13,7 @@ from tfa.cli.console import note, print_json, say
 
 
 @options.with_encoder
-def explain(
+def explain_command(
     map: options.MapPath,
     photo: Annotated[Path, typer.Argument(metavar="PHOTO", help="The query.")],
     out: Annotated[
@@ -46,12 +46,12 @@ def explain(
     if json:
         print_json(explanation.to_dict())
     else:
-        show(explanation)
+        _show(explanation)
     if out is not None:
         draw(place_map, explanation, calibration, out)
 
 
-def show(explanation: Any) -> None:
+def _show(explanation: Any) -> None:
     from tfa.explain.matches import view_in_words
 
     hit = explanation.hit

@@ -10,7 +10,7 @@ import typer
 
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
-from tfa.cli.console import counted, say, show_notes
+from tfa.cli.console import format_count, say, show_notes
 from tfa.cli.show_answers import end_with_errors
 from tfa.errors import BadSpec
 
@@ -36,7 +36,7 @@ class PairFormat(StrEnum):
 @options.with_encoder
 def pairs(
     map: options.MapPath,
-    photos: options.Photos,
+    photos: options.PhotosArgument,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.txt", dir_okay=False, help="Where to write.")],
     format: Annotated[
         PairFormat,
@@ -80,30 +80,36 @@ def pairs(
         raise BadSpec("--format alicevision and --views cameraInit.sfm go together: its pairs are of views")
 
     from tfa.cli.query import expanded
-    from tfa.exports.hloc_pairs import common_folder, named_pairs, photo_pairs, roots_without_collisions, write_pairs
+    from tfa.exports.hloc_pairs import (
+        find_common_folder,
+        named_pairs,
+        pair_photos,
+        roots_without_collisions,
+        write_pairs,
+    )
     from tfa.exports.pair_files import read_views, write_kapture_pairs, write_match_list, write_view_pairs
 
     numbers = {} if views is None else read_views(views)
     place_map, progress = options.open_map(map, encoding, quiet=quiet)
     queries = expanded(photos)
     answers = place_map.query_many(queries, k=k, calibration=calibration, progress=progress)
-    found, images = photo_pairs(answers), [Path(record.path) for record in place_map.images]
+    found, images = pair_photos(answers), [Path(record.path) for record in place_map.images]
     if format is PairFormat.alicevision:
         count = write_view_pairs(out, found, numbers)
     elif format is PairFormat.kapture:
-        count = write_kapture_pairs(out, found, root or common_folder([*queries, *images]))
+        count = write_kapture_pairs(out, found, root or find_common_folder([*queries, *images]))
     elif format is PairFormat.colmap:
-        one_root = root or common_folder([*queries, *images])
+        one_root = root or find_common_folder([*queries, *images])
         count = write_match_list(out, named_pairs(found, one_root, one_root))
     else:
-        given = photos[0] if len(photos) == 1 and photos[0].is_dir() else common_folder(queries)
+        given = photos[0] if len(photos) == 1 and photos[0].is_dir() else find_common_folder(queries)
         of_queries, of_map, collision = roots_without_collisions(
-            queries, images, root or given, root or common_folder(images)
+            queries, images, root or given, root or find_common_folder(images)
         )
         write_pairs(out, named_pairs(found, of_queries, of_map))
         show_notes([] if collision is None else [collision])
         count = len(found)
-    say(f"{counted(count, 'pair')} of {counted(sum(one.error is None for one in answers), 'photo')} in {out}")
+    say(f"{format_count(count, 'pair')} of {format_count(sum(one.error is None for one in answers), 'photo')} in {out}")
     end_with_errors(answers)
 
 
@@ -171,7 +177,7 @@ def export(
         rows = exports.write_onnx_place(out, place_map, compiled, dims=dims, fast=encoding.fast)
         count, width = rows.vectors.shape
         say(f"a photo to a unit vector of {width:,} numbers, {out.stat().st_size / 1e6:,.1f} MB, in {out}")
-        say(f"rows of {counted(count, 'image')}, {width:,} numbers each, in {exports.rows_path(out)}")
+        say(f"rows of {format_count(count, 'image')}, {width:,} numbers each, in {exports.rows_path(out)}")
         return
     write = {
         Format.npz: exports.write_npz,
@@ -181,7 +187,7 @@ def export(
     write[format](out, compiled)
     count, width = compiled.vectors.shape
     held = f"tokens to a vector of {width:,} numbers" if format is Format.onnx_head else f"{width:,} numbers each"
-    what = "the query side" if format is Format.onnx_head else counted(count, "image")
+    what = "the query side" if format is Format.onnx_head else format_count(count, "image")
     say(f"{what}, {held}, in {out}")
 
 
@@ -197,14 +203,14 @@ def _export_hloc(
     """Descriptors of the map's images, or of queries for them."""
     from tfa import exports
     from tfa.cli.query import expanded
-    from tfa.exports.hloc_pairs import common_folder, roots_without_collisions
+    from tfa.exports.hloc_pairs import find_common_folder, roots_without_collisions
 
     compiled = exports.compiled_map(place_map, calibration)
     photos, vectors = [Path(image) for image in compiled.images], compiled.with_bias
     if queries:
         asked, images = expanded(queries), photos
         *_, collision = roots_without_collisions(
-            asked, images, root or common_folder(asked), root or common_folder(images)
+            asked, images, root or find_common_folder(asked), root or find_common_folder(images)
         )
         if collision is not None:  # hloc would take the two for one photo, and never pair them
             raise BadSpec(
@@ -212,5 +218,5 @@ def _export_hloc(
             )
         encoded = place_map.encoded(asked, False, progress)
         photos, vectors = list(encoded.paths), exports.query_vectors(compiled, encoded.tokens)
-    exports.write_hloc_features(out, photos, vectors, root or common_folder(photos))
-    say(f"{counted(len(photos), 'photo')}, {vectors.shape[1]:,} numbers each, in {out}")
+    exports.write_hloc_features(out, photos, vectors, root or find_common_folder(photos))
+    say(f"{format_count(len(photos), 'photo')}, {vectors.shape[1]:,} numbers each, in {out}")

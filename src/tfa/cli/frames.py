@@ -9,7 +9,7 @@ import typer
 
 from tfa.base.shell import command
 from tfa.cli import options, recordings
-from tfa.cli.console import counted, print_json, say, show_notes, wants_progress
+from tfa.cli.console import format_count, print_json, say, show_notes, wants_progress
 
 
 def frames(
@@ -17,9 +17,9 @@ def frames(
         list[Path], typer.Argument(metavar="RECORDING", exists=True, help="ROS 1 or ROS 2 bags, MCAP files, or videos.")
     ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where photos and positions.csv go; new or empty.")],
-    topic: recordings.Topic = None,
+    topic: recordings.TopicOption = None,
     position_topic: recordings.PositionTopic = None,
-    every: recordings.Every = None,
+    every: recordings.EveryOption = None,
     gpx: options.Gpx = None,
     gpx_offset: options.GpxOffset = None,
     gpx_gap: options.GpxGap = None,
@@ -37,7 +37,7 @@ def frames(
 
     options.check_writable(out)
     chosen = recordings.FrameOptions(topic, position_topic, every)
-    sources = options.sources_of(None, gpx, gpx_offset, gpx_gap, None)
+    sources = options.read_position_sources(None, gpx, gpx_offset, gpx_gap, None)
     progress = wants_progress(quiet)
     found = extract_frames(files, out, chosen.spec(sources), skip_bad=skip_bad, overwrite=force, progress=progress)
     skipped = show_notes(found.notes, found.skipped)
@@ -46,6 +46,6 @@ def frames(
         facts = {"out": str(out), "frames": len(found.photos), "seen": found.seen, "positions": where}
         print_json({**facts, "skipped": skipped, "notes": found.notes})
         return
-    say(f"wrote {counted(len(found.photos), 'photo')} to {out}", style="bold green")
+    say(f"wrote {format_count(len(found.photos), 'photo')} to {out}", style="bold green")
     placed = [] if found.positions is None else ["--positions", str(found.positions)]
     say("map them: " + command("tfa", "build", out, "--out", f"{out.name}.tfa", *placed))

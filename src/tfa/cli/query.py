@@ -14,7 +14,7 @@ from tfa.base.sentences import CONFIDENCE_RULE, SURE_RULE
 from tfa.cli import options, recordings
 from tfa.cli.answer_files import AnswerFiles, answer_files
 from tfa.cli.console import print_json, show_notes
-from tfa.cli.show_answers import end_with_errors, entry, show, write_montage
+from tfa.cli.show_answers import end_with_errors, entry, show_answers, write_montage
 from tfa.search.stores import is_url
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ def query(
             "answers to those after them, without labels.",
         ),
     ] = False,
-    topic: recordings.Topic = None,
+    topic: recordings.TopicOption = None,
     position_topic: recordings.PositionTopic = None,
-    every: recordings.Every = None,
+    every: recordings.EveryOption = None,
     frames: Annotated[
         Path | None,
         typer.Option(
@@ -184,7 +184,7 @@ def query(
             }
         )
     else:
-        show(answers, k, least)
+        show_answers(answers, k, least)
     show_notes(asked.notes)
     end_with_errors(answers, [reason for _, reason in asked.skipped])
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tfa.photos.find_positions import PositionSources
     from tfa.photos.recordings.extract_frames import ExtractedFrames, FrameSpec
 
-Topic = Annotated[
+TopicOption = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Of a bag: the topic of its images. If not given, the only one there is."),
 ]
@@ -29,7 +29,7 @@ PositionTopic = Annotated[
         "the only one there is.",
     ),
 ]
-Every = Annotated[
+EveryOption = Annotated[
     str | None,
     typer.Option(
         metavar="N|Ns|Nm|new",

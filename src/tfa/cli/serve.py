@@ -11,12 +11,12 @@ import typer
 
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
-from tfa.cli.console import counted, note, say, wants_progress
+from tfa.cli.console import format_count, note, say, wants_progress
 from tfa.errors import BadSpec, MissingExtra
 from tfa.search.stores import is_url
 
 ON_COMMAND_LINE = {"--read-api-key", "--edit-api-key", "--api-key"}
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
 def size(text: str) -> int:
@@ -24,7 +24,7 @@ def size(text: str) -> int:
     given = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)B?\s*", text.upper())
     if given is None:
         raise typer.BadParameter(f"{text!r} is not a valid size; write 20MB, 500KB or a number of bytes")
-    return int(float(given[1]) * UNITS[given[2]])
+    return int(float(given[1]) * _UNITS[given[2]])
 
 
 @options.with_encoder
@@ -124,7 +124,7 @@ def serve(
     try:
         from tfa.service.api_keys import read_api_keys
         from tfa.service.app import create_app
-        from tfa.service.server import address_of, bound, run
+        from tfa.service.server import address_of, bind_socket, run_server
         from tfa.service.settings import ServiceSettings
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tfa"):
@@ -153,17 +153,17 @@ def serve(
         max_batch=max_batch,
         cameras=cameras,
     )
-    with bound(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
+    with bind_socket(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
         opened = opened_maps(places, encoding, wants_progress(quiet), patch_cache)
         app = create_app(opened, settings)
-        listed = ", ".join(f"{one.path.stem} ({counted(len(one), 'image')})" for one in opened)
+        listed = ", ".join(f"{one.path.stem} ({format_count(len(one), 'image')})" for one in opened)
         say(f"serving {listed} at {address_of(listening)}", style="bold green")
         if not settings.editable:
             note("edits are off: a read API key was given and no edit API key")
         if ON_COMMAND_LINE & {argument.partition("=")[0] for argument in sys.argv[1:]}:
             note("every user of this machine sees an API key on the command line; use --api-keys or TFA_READ_API_KEY")
         try:
-            run(app, listening, access_log=access_log, stop_seconds=settings.stop_seconds)
+            run_server(app, listening, access_log=access_log, stop_seconds=settings.stop_seconds)
         except KeyboardInterrupt:  # the usual way to end it, after what was under way is done
             say("stopped; accepted edits are on disk")
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from tfa.errors import BadSpec
 
-NAME = "tfa.toml"
-FILE = "TFA_CONFIG"  # the environment variable that names the file
+FILE_NAME = "tfa.toml"
+FILE_VARIABLE = "TFA_CONFIG"  # the environment variable that names the file
 SHARED = ("encoder", "weights", "device", "threads", "fast", "quiet")  # options of several verbs
 OF_THE_CACHE = {"cache": "TFA_CACHE", "cache-limit": "TFA_CACHE_LIMIT"}  # settings without an option
 _PLAIN = (str, int, float, bool)
@@ -47,13 +47,13 @@ class Settings:
     @classmethod
     def find(cls) -> Settings:
         """The file named by `$TFA_CONFIG`, else that of this folder, else that of the user."""
-        named = os.environ.get(FILE)
+        named = os.environ.get(FILE_VARIABLE)
         if named:
             if not Path(named).is_file():
-                raise BadSpec(f"{FILE}={named}: there is no such file; name one, or unset {FILE}")
+                raise BadSpec(f"{FILE_VARIABLE}={named}: there is no such file; name one, or unset {FILE_VARIABLE}")
             return cls.read(Path(named))
-        home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tfa" / NAME
-        return next((cls.read(path) for path in (Path(NAME), home) if _is_there(path)), cls())
+        home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tfa" / FILE_NAME
+        return next((cls.read(path) for path in (Path(FILE_NAME), home) if _is_there(path)), cls())
 
     @classmethod
     def read(cls, file: Path) -> Settings:
@@ -61,7 +61,7 @@ class Settings:
             with file.open("rb") as opened:
                 content = tomllib.load(opened)
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise BadSpec(f"{file} is not TOML: {error}; correct it, or name another file by {FILE}") from None
+            raise BadSpec(f"{file} is not TOML: {error}; correct it, or name another file by {FILE_VARIABLE}") from None
         shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
         unknown = sorted(shared.keys() - {*SHARED, *OF_THE_CACHE})
         if unknown:

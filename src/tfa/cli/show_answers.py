@@ -10,12 +10,12 @@ import typer
 
 from tfa.base.config import ONLY_SURE, LeastConfidence
 from tfa.base.sentences import LATER_HITS, order_of
-from tfa.cli.console import console, counted, note, open_table, say, show_error
+from tfa.cli.console import console, format_count, note, open_table, say, show_error
 
 if TYPE_CHECKING:
     from tfa.maps.expected_recall import Answers
 
-FOLDED = ("query", "image", "best image", "position", "place")  # columns of any length
+_FOLDED = ("query", "image", "best image", "position", "place")  # columns of any length
 ONE_BY_ONE = 3  # up to so many queries get a table of their own
 NEVER_SURE = (
     "no answer was verified, so none is sure; --rerank verifies them, if the map was built with patches to do so"
@@ -32,7 +32,7 @@ def end_with_errors(answers: Sequence[Any], unread: Sequence[str] = ()) -> None:
         raise typer.Exit(1)
 
 
-def show(answers: Answers[Any], k: int, least: LeastConfidence) -> None:
+def show_answers(answers: Answers[Any], k: int, least: LeastConfidence) -> None:
     """A table each, or one for all with what they say together; how rows are ordered; what else is to be known."""
     if len(answers) > ONE_BY_ONE:
         show_many(answers, k, least)
@@ -46,8 +46,8 @@ def show(answers: Answers[Any], k: int, least: LeastConfidence) -> None:
     most = max((getattr(answer, "adapted_by", 0) for answer in answers), default=0)
     if most:
         note(
-            f"each photo is answered in the light of those before it, the last adapted by {counted(most, 'photo')}; "
-            "--no-online answers each by the map alone"
+            "each photo is answered in the light of those before it, the last adapted by "
+            f"{format_count(most, 'photo')}; --no-online answers each by the map alone"
         )
 
 
@@ -102,20 +102,20 @@ def show_one(answer: Any, least: LeastConfidence) -> None:
         say(f"  {_no_place(answer, least)}", style="yellow")
         return
     columns = _columns([answer])
-    table = open_table("", "image", *columns, fold=FOLDED)
+    table = open_table("", "image", *columns, fold=_FOLDED)
     for rank, hit in enumerate(answer.hits, 1):
         table.add_row(str(rank), *_cells(hit, columns))
     console().print(table)
     if answer.place is not None:
         share = f"{100 * answer.place.share:.0f} % of what speaks for the verified images"
-        say(f"  place: {answer.place} ({share}; {counted(answer.place.images, 'image')})")
+        say(f"  place: {answer.place} ({share}; {format_count(answer.place.images, 'image')})")
     elif any(hit.position is not None for hit in answer.hits):
         say(f"  no place: {answer.no_place}", style="yellow")
 
 
 def show_many(answers: Sequence[Any], k: int, least: LeastConfidence) -> None:
     columns, placed = _columns(answers), any(answer.place is not None for answer in answers)
-    table = open_table("query", "best image", *columns, *(["place"] if placed else []), fold=FOLDED)
+    table = open_table("query", "best image", *columns, *(["place"] if placed else []), fold=_FOLDED)
     for answer in answers:
         query = answer.name
         if answer.hits:
@@ -124,7 +124,7 @@ def show_many(answers: Sequence[Any], k: int, least: LeastConfidence) -> None:
             table.add_row(query, _no_place(answer, least), style="yellow")
     console().print(table)
     answered = sum(bool(answer.hits) for answer in answers)
-    say(f"{answered:,} of {counted(len(answers), 'photo')} answered")
+    say(f"{answered:,} of {format_count(len(answers), 'photo')} answered")
     if k > 1 and answered:
         note(f"the best hit of each photo is shown; --json prints all {k}")
 
@@ -157,4 +157,4 @@ def write_montage(path: Path, answers: Sequence[Any], least: LeastConfidence) ->
         rows.append(MontageRow(file, title, tiles))
     draw_montage(rows, path)
     left_out = len(answers) - len(rows)
-    note(f"montage: {path}" + (f" (without the last {counted(left_out, 'photo')})" if left_out else ""))
+    note(f"montage: {path}" + (f" (without the last {format_count(left_out, 'photo')})" if left_out else ""))

@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 from tfa.base.config import Candidates, LeastConfidence
 from tfa.base.progress import Progress, as_progress
-from tfa.client.connection import Connection, ServiceError
+from tfa.client.connection import ServiceConnection, ServiceError
 from tfa.client.followed_camera import FollowedCamera
-from tfa.client.forms import answer_of, batches, fields_of, hits_of, least_fields, skipped_of, where_fields
+from tfa.client.forms import batches, fields_of, least_fields, parse_answer, parse_hits, skipped_of, where_fields
 from tfa.errors import TfaError
 from tfa.photos.as_files import Photos, listed, photo_file
 from tfa.photos.given import Photo, name_of
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from tfa.maps.records import Hits
     from tfa.search.store import Where
 
-PAGE = 1000  # images listed at a time
+_PAGE_IMAGES = 1000  # images listed at a time
 POLL_SECONDS = (0.2, 2.0)  # first and longest wait between looks at a job
-STEPS = 100  # a job's progress as a bar
+_STEPS = 100  # a job's progress as a bar
 
 
-class Client(Connection):
+class Client(ServiceConnection):
     """A map behind `tfa serve`. Methods mirror those of `PlaceMap`; `map` names one of several.
 
     Threads may share a client. Connections are kept open between calls.
@@ -61,7 +61,7 @@ class Client(Connection):
             k=k, calibration=calibration, rerank=rerank, candidates=candidates, camera=camera,
             **least_fields(min_confidence), **where_fields(where),
         )  # fmt: skip
-        return hits_of(self._post("/v1/query", "image", [photo_file(photo)], fields))
+        return parse_hits(self._post("/v1/query", "image", [photo_file(photo)], fields))
 
     def query_many(
         self,
@@ -90,7 +90,7 @@ class Client(Connection):
                 replies = iter(self._post("/v1/query/batch", "images", files, fields)["answers"] if files else [])
                 for one in some:
                     reply: dict[str, Any] = {"error": str(one)} if isinstance(one, TfaError) else next(replies)
-                    answers.append(answer_of(name_of(several[len(answers)]), reply))
+                    answers.append(parse_answer(name_of(several[len(answers)]), reply))
                 task.advance(len(some))
         return answers
 
@@ -124,7 +124,7 @@ class Client(Connection):
 
         images: list[ImageRecord] = []
         while True:
-            page = self._call("GET", "/v1/images", {"offset": len(images), "limit": PAGE, "filter": filter})
+            page = self._call("GET", "/v1/images", {"offset": len(images), "limit": _PAGE_IMAGES, "filter": filter})
             for one in page["images"]:
                 kept = {key: one[key] for key in ("id", "digest", "fitted", "position")}
                 images.append(ImageRecord.from_dict({**kept, "path": one["image"]}))
@@ -220,12 +220,12 @@ class Client(Connection):
 
     def _finished(self, job: str, progress: Progress) -> dict[str, Any]:
         pause, shown = POLL_SECONDS[0], 0
-        with progress.task("calibrating", STEPS) as task:
+        with progress.task("calibrating", _STEPS) as task:
             while True:
                 status = self._call("GET", f"/v1/jobs/{quote(job)}")
                 if status["state"] == "failed":
                     raise ServiceError(status["error"])
-                reached = int(STEPS * status["progress"])
+                reached = int(_STEPS * status["progress"])
                 task.advance(max(reached - shown, 0))
                 shown = max(reached, shown)
                 if status["state"] == "done":

@@ -19,7 +19,7 @@ from tfa.photos.as_files import File
 RETRIES = 3  # of a request that the service is too busy for, or that came too early
 LONGEST_PAUSE = 30.0  # seconds before a retry, whatever the service says
 # Each thread has a connection to itself while it needs one; so many are kept open while nobody does.
-CONNECTIONS = httpx2.Limits(max_connections=None, max_keepalive_connections=8)
+_CONNECTIONS = httpx2.Limits(max_connections=None, max_keepalive_connections=8)
 
 
 class ServiceError(TfaError):
@@ -36,7 +36,7 @@ def _certificates() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
-class Connection:
+class ServiceConnection:
     """To a service, and to one of its maps; what `Client` sends its requests by."""
 
     def __init__(
@@ -60,7 +60,9 @@ class Connection:
         self._open()
 
     def _open(self) -> None:
-        self._http = httpx2.Client(base_url=self.url, headers=self._headers, limits=CONNECTIONS, verify=_certificates())
+        self._http = httpx2.Client(
+            base_url=self.url, headers=self._headers, limits=_CONNECTIONS, verify=_certificates()
+        )
         self._close = weakref.finalize(self, self._http.close)
 
     def close(self) -> None:

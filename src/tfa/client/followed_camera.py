@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tfa.client.forms import answer_of
+from tfa.client.forms import parse_answer
 from tfa.errors import BadImage
 from tfa.photos.as_files import photo_file
 from tfa.photos.given import Photo, name_of
@@ -26,10 +26,10 @@ class FollowedCamera:
         try:
             file = photo_file(photo)
         except BadImage as error:
-            return answer_of(name_of(photo), {"error": str(error)})
+            return parse_answer(name_of(photo), {"error": str(error)})
         fields = {**self._how, "camera": self.camera}
         (reply,) = self.client._post("/v1/query/batch", "images", [file], fields)["answers"]
-        return answer_of(name_of(photo), reply)
+        return parse_answer(name_of(photo), reply)
 
     @property
     def state(self) -> dict[str, Any]:

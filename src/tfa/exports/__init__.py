@@ -12,8 +12,8 @@ from tfa.exports.pair_files import write_kapture_pairs, write_match_list, write_
 from tfa.exports.vectors import CompiledMap, compiled_map, write_faiss, write_npz
 
 __all__ = [
-    "ExportContext",
     "CompiledMap",
+    "ExportContext",
     "compiled_map",
     "query_vectors",
     "retrieval_pairs",

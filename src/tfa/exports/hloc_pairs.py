@@ -23,7 +23,7 @@ class PhotoPair(NamedTuple):
     confidence: float
 
 
-def photo_pairs(answers: Sequence[Answer]) -> list[PhotoPair]:
+def pair_photos(answers: Sequence[Answer]) -> list[PhotoPair]:
     """Every hit of every answer, best first. A query that is in the map itself is not paired with itself."""
     return [
         PhotoPair(Path(answer.query), Path(hit.image), hit.confidence)
@@ -48,7 +48,7 @@ def retrieval_pairs(answers: Sequence[Answer], query_root: Path, map_root: Path)
 
     A query that is in the map itself is not paired with itself.
     """
-    return named_pairs(photo_pairs(answers), query_root, map_root)
+    return named_pairs(pair_photos(answers), query_root, map_root)
 
 
 def write_pairs(path: Path, pairs: Sequence[Pair]) -> None:
@@ -66,7 +66,7 @@ def roots_without_collisions(
     for image in images:
         name = _below(image, map_root)
         if name is not None and below.get(name, image.resolve()) != image.resolve():
-            both = common_folder([*queries, *images])
+            both = find_common_folder([*queries, *images])
             return both, both, f"{name} names a query and another photo of the map: all names are below {both}"
     return query_root, map_root, None
 
@@ -87,7 +87,7 @@ def relative_name(photo: Path, root: Path, separator: str = WHITE_SPACE) -> str:
     return name
 
 
-def common_folder(photos: Iterable[Path]) -> Path:
+def find_common_folder(photos: Iterable[Path]) -> Path:
     """The deepest folder that holds all photos."""
     try:
         return Path(os.path.commonpath([photo.resolve().parent for photo in photos]))

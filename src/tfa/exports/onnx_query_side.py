@@ -23,8 +23,8 @@ from tfa.method.scorer import GLOBAL, Scorer
 from tfa.search.gallery import OwnRows
 from tfa.search.quantised_rows import QuantisedRows
 
-OPSET = 18  # the first where every reduction takes its axes as an input
-LARGEST = 2_000_000_000  # bytes; a protobuf message cannot hold more
+QUERY_SIDE_OPSET = 18  # the first where every reduction takes its axes as an input
+_MAX_BYTES = 2_000_000_000  # bytes; a protobuf message cannot hold more
 
 
 def write_onnx_head(path: Path, compiled: CompiledMap) -> None:
@@ -37,16 +37,16 @@ def write_onnx_head(path: Path, compiled: CompiledMap) -> None:
 def check_size(scorer: Scorer) -> None:
     """Refuse a head whose constants are more than the file format can hold."""
     size = sum(map(_bytes, scorer.sides))
-    if size > LARGEST:
+    if size > _MAX_BYTES:
         raise TfaError(
-            f"the query side holds {size / 1e9:.1f} GB, an ONNX file at most {LARGEST / 1e9:.0f}; fit the map with "
+            f"the query side holds {size / 1e9:.1f} GB, an ONNX file at most {_MAX_BYTES / 1e9:.0f}; fit the map with "
             "fewer anchors (pca_sample), or export it with --format npz and describe queries with tfa"
         )
 
 
 def head_model(scorer: Scorer, about: Mapping[str, Any]) -> bytes:
     """The model, serialised."""
-    graph = Graph(OPSET)
+    graph = Graph(QUERY_SIDE_OPSET)
     patches = graph.input("patches", ["photos", "patches", scorer.sides[0].channels])
     width = global_width(scorer)
     cls = None if width is None else graph.input("global", ["photos", width])

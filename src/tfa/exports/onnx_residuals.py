@@ -26,7 +26,7 @@ def residual_features(graph: Graph, side: ResidualSide, unit: str, gammas: Itera
         coordinates = _coordinates(graph, geometry, anchors, descriptor)
         if side.shift is not None:
             coordinates = graph.add("Sub", coordinates, graph.constant(side.shift.astype(np.float32)))
-        features |= {gamma: shaped(graph, geometry.eigenvalues, coordinates, gamma) for gamma in shaping}
+        features |= {gamma: add_shaping(graph, geometry.eigenvalues, coordinates, gamma) for gamma in shaping}
     return features
 
 
@@ -75,7 +75,7 @@ def _coordinates(graph: Graph, geometry: Geometry, anchors: np.ndarray, descript
     return graph.add("Div", projected, graph.constant(np.sqrt(geometry.eta).astype(np.float32)))
 
 
-def shaped(graph: Graph, eigenvalues: np.ndarray, coordinates: str, gamma: float) -> str:
+def add_shaping(graph: Graph, eigenvalues: np.ndarray, coordinates: str, gamma: float) -> str:
     """φ_γ."""
     if gamma == 0:
         return graph.unit(coordinates)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.onnx_graph import Graph
-from tfa.exports.onnx_residuals import shaped
+from tfa.exports.onnx_residuals import add_shaping
 from tfa.method.carriers import MEAN, Gamma
 from tfa.method.matrix_logarithm import ASINH, ROOTS, lowest_eigenvalue, steps_of_root
 from tfa.method.query_sides import SecondOrderSide
@@ -43,7 +43,7 @@ def second_order_features(
             features[gamma] = graph.cast(level, np.float32)
         else:
             assert isinstance(gamma, float)
-            features[gamma] = shaped(graph, side.eigenvalues, coordinates, gamma)
+            features[gamma] = add_shaping(graph, side.eigenvalues, coordinates, gamma)
     return features
 
 

@@ -22,7 +22,7 @@ from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
 from tfa.search.reduction import leading_directions
 
 _EXTRA_NUMBERS = 2  # numbers of a vector that are no part of Ψ: the bias, and ρ
-MARGIN = 1.01  # of c²: axes that are stored in few bits are not quite orthonormal
+_MARGIN = 1.01  # of c²: axes that are stored in few bits are not quite orthonormal
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def fit_unit_vectors(compiled: CompiledMap, dims: int | None = None) -> UnitVect
     """Vectors of `dims` numbers, of all if None. Where the map has fewer directions, the numbers over are 0."""
     scorer = compiled.scorer
     shared = np.repeat([term.gamma == MEAN for term in scorer.terms], [term.gallery.width for term in scorer.terms])
-    length = float(np.sqrt(1 + MARGIN * sum(term.weight * _largest(scorer, term) for term in scorer.terms)))
+    length = float(np.sqrt(1 + _MARGIN * sum(term.weight * _largest(scorer, term) for term in scorer.terms)))
     if dims is None:
         return UnitVectors(shared, None, length)
     kept = dims - _EXTRA_NUMBERS - int(shared.sum())

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from tfa.errors import BadSpec
 
-NAME = re.compile("[A-Za-z0-9._-]{1,64}")
-ROLES = ("read", "edit")
-SHORTEST = 16  # characters of an API key in a file
-LINE = "write a line for each API key: a name, read or edit, and the key, such as: robot1 read 6f1c…"
+_NAME = re.compile("[A-Za-z0-9._-]{1,64}")
+_ROLES = ("read", "edit")
+_SHORTEST = 16  # characters of an API key in a file
+_LINE = "write a line for each API key: a name, read or edit, and the key, such as: robot1 read 6f1c…"
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class ApiKey:
     secret: str = field(repr=False)
 
     def __post_init__(self) -> None:
-        if not NAME.fullmatch(self.name):
+        if not _NAME.fullmatch(self.name):
             raise BadSpec(
                 f"{self.name[:80]!r} is no name of an API key; letters, digits, - _ and . are allowed, at most 64"
             )
@@ -43,7 +43,7 @@ def _is_secret(text: str, secret: str | None) -> bool:
     return hmac.compare_digest(ours, theirs)
 
 
-def identify(text: str | None, api_keys: Sequence[ApiKey]) -> ApiKey | None:
+def find_api_key(text: str | None, api_keys: Sequence[ApiKey]) -> ApiKey | None:
     """Find the API key with this text as its secret; the text is compared with every one, whichever fits."""
     if text is None:
         return None
@@ -57,21 +57,21 @@ def read_api_keys(path: Path) -> tuple[ApiKey, ...]:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
-        raise BadSpec(f"the API key file {path} cannot be read: {reason}; {LINE}", path) from None
+        raise BadSpec(f"the API key file {path} cannot be read: {reason}; {_LINE}", path) from None
     api_keys: list[ApiKey] = []
     for number, line in enumerate(lines, 1):
         parts = line.split()
         if not parts or parts[0].startswith("#"):
             continue
-        if len(parts) != 3 or parts[1] not in ROLES:  # the line itself is not shown: it holds a secret
-            raise BadSpec(f"line {number} of {path} is not understood; {LINE}", path)
-        if len(parts[2]) < SHORTEST:
+        if len(parts) != 3 or parts[1] not in _ROLES:  # the line itself is not shown: it holds a secret
+            raise BadSpec(f"line {number} of {path} is not understood; {_LINE}", path)
+        if len(parts[2]) < _SHORTEST:
             raise BadSpec(
-                f"the API key in line {number} of {path} has {len(parts[2])} characters and needs {SHORTEST}; "
+                f"the API key in line {number} of {path} has {len(parts[2])} characters and needs {_SHORTEST}; "
                 "make one with: python -c 'import secrets; print(secrets.token_urlsafe())'",
                 path,
             )
         api_keys.append(ApiKey(parts[0], parts[1] == "edit", parts[2]))
     if not api_keys:
-        raise BadSpec(f"the API key file {path} holds no API key; {LINE}", path)
+        raise BadSpec(f"the API key file {path} holds no API key; {_LINE}", path)
     return tuple(api_keys)

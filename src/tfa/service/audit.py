@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 
 from tfa.errors import BadSpec
 
-log = getLogger("tfa.service")
+_log = getLogger("tfa.service")
 _CUT_OFF = "the service stopped before it answered; whether the edit was made, the map's revision tells"
 _LOGGED_KEYS = ("added", "removed", "reset", "dropped", "active", "job", "revision")  # of an answer
 
@@ -44,7 +44,7 @@ class AuditLog:
             try:
                 os.write(self._file, f"{line}\n".encode())
             except OSError as error:
-                log.error("the audit log cannot be written (%s), its line is: %s", error, line)
+                _log.error("the audit log cannot be written (%s), its line is: %s", error, line)
 
     def close(self) -> None:
         if self._file is not None:

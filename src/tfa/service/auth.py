@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from tfa.service.api_keys import identify
+from tfa.service.api_keys import find_api_key
 from tfa.service.audit import AuditedRoute
-from tfa.service.cameras import NOBODY
+from tfa.service.cameras import ANONYMOUS
 from tfa.service.models import Problem
 from tfa.service.problems import Refused
 from tfa.service.settings import ServiceSettings
@@ -21,11 +21,11 @@ Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]
 
 
 def may_read(settings: ServiceSettings, api_key: str | None) -> bool:
-    return not settings.closed or identify(api_key, settings.all_api_keys) is not None
+    return not settings.closed or find_api_key(api_key, settings.all_api_keys) is not None
 
 
 def may_edit(settings: ServiceSettings, api_key: str | None) -> bool:
-    known = identify(api_key, settings.all_api_keys)
+    known = find_api_key(api_key, settings.all_api_keys)
     if not any(one.edits for one in settings.all_api_keys):
         return settings.editable
     return known is not None and known.edits
@@ -45,14 +45,14 @@ def editor(request: Request, credentials: Credentials) -> None:
         return
     if not settings.editable:
         raise Refused(403, "this service takes no edits: it was started without an API key that may edit")
-    if identify(api_key, settings.all_api_keys) is not None:
+    if find_api_key(api_key, settings.all_api_keys) is not None:
         raise Refused(403, "the read API key may not edit; use the edit API key")
     raise _stranger(api_key, "editing needs the edit API key")
 
 
 def who(request: Request) -> str:
     """The name of the API key that asks; empty without one."""
-    return getattr(request.state, "api_key", None) or NOBODY
+    return getattr(request.state, "api_key", None) or ANONYMOUS
 
 
 def visible_owner(request: Request) -> str | None:
@@ -65,7 +65,7 @@ def visible_owner(request: Request) -> str | None:
 def _admitted(request: Request, credentials: HTTPAuthorizationCredentials | None) -> tuple[ServiceSettings, str | None]:
     """The settings and the API key that was given, whose name the request carries from here on."""
     service, given = request.app.state.service, None if credentials is None else credentials.credentials
-    known = identify(given, service.settings.all_api_keys)
+    known = find_api_key(given, service.settings.all_api_keys)
     request.state.api_key = None if known is None else known.name
     address = "unknown" if request.client is None else request.client.host
     # A stranger, who may be guessing API keys, is counted by the address.
@@ -82,14 +82,14 @@ def _stranger(api_key: str | None, need: str) -> Refused:
     return Refused(401, sentence, {"WWW-Authenticate": "Bearer"})
 
 
-def reading(tag: str) -> APIRouter:
+def reading_router(tag: str) -> APIRouter:
     """Routes for those who may read."""
     return APIRouter(
         prefix="/v1", tags=[tag], dependencies=[Depends(reader)], responses=refusals(401, 403, 404, 422, 429, 503)
     )
 
 
-def editing(tag: str) -> APIRouter:
+def editing_router(tag: str) -> APIRouter:
     """Routes for those who may edit."""
     refused = refusals(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 503, 507)
     return APIRouter(

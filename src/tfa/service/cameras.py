@@ -31,11 +31,11 @@ from tfa.online.adaptation import Adaptation
 from tfa.online.score_window import SIZE
 from tfa.service.log_once import LogOnce
 
-NOBODY = ""  # who queries without an API key
+ANONYMOUS = ""  # who queries without an API key
 SAVED_EVERY = 32  # photos of a camera
-MOST_BYTES = 2**30  # of what the cameras of a map remember: of a very large map they are fewer
+_MOST_BYTES = 2**30  # of what the cameras of a map remember: of a very large map they are fewer
 FILES = "session-*.safetensors"  # maps on disk know a camera's file by this name
-log = getLogger("tfa.service")
+_log = getLogger("tfa.service")
 
 
 class CameraKey(NamedTuple):
@@ -87,7 +87,7 @@ class MapCameras:
     `owners` are the names of the API keys there are: one cannot push out what another's photos taught.
     """
 
-    def __init__(self, place_map: PlaceMap, most: int, owners: Sequence[str] = (NOBODY,)) -> None:
+    def __init__(self, place_map: PlaceMap, most: int, owners: Sequence[str] = (ANONYMOUS,)) -> None:
         assert place_map.path is not None
         self._folder, self._most, self._owners = place_map.path, most, tuple(owners)
         self._write_log = LogOnce(f"the cameras of {self._folder.name} are kept again")
@@ -110,7 +110,7 @@ class MapCameras:
     def most(self) -> int:
         """How many are kept of each owner, however large the map is."""
         rows = SIZE * 4 * max(len(self._map), 1)  # bytes: float32 scores of the last photos with every image
-        return max(1, min(self._most, MOST_BYTES // rows // len(self._owners)))
+        return max(1, min(self._most, _MOST_BYTES // rows // len(self._owners)))
 
     # --- queries ---------------------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class MapCameras:
             self._take(place_map)
             for camera in list(self._cameras.values()):
                 if camera.head not in self._digests.values():
-                    log.warning(
+                    _log.warning(
                         "camera %s was learnt by a head that %s no longer has; it starts anew",
                         camera.key.name,
                         self._folder.name,
@@ -203,7 +203,7 @@ class MapCameras:
                 except (TfaError, OSError) as error:  # a full disk, one that is read-only
                     problems.append(f"camera {key.name} cannot be saved, which is tried again later: {error}")
                 except Exception:  # one camera must not keep others from being saved
-                    log.exception("camera %s of %s is not kept", key.name, self._folder.name)
+                    _log.exception("camera %s of %s is not kept", key.name, self._folder.name)
             with self._lock:
                 kept = {key.file_name for key in self._cameras}
             try:
@@ -236,7 +236,7 @@ class MapCameras:
             try:
                 loaded.append(self._loaded(path))
             except (TfaError, OSError, ValueError, KeyError, TypeError) as error:
-                log.warning("%s is removed, its camera starts anew: %s", path.name, error)
+                _log.warning("%s is removed, its camera starts anew: %s", path.name, error)
         loaded.sort(key=lambda camera: camera.last_used)
         self._cameras.update((camera.key, camera) for camera in loaded)
         for owner in self._owners:
@@ -248,7 +248,7 @@ class MapCameras:
         name, calibration, used = str(about["session"]), str(about["calibration"]), float(about["last_used"])
         if self._digests.get(calibration) != about["head"]:
             raise BadFile(f"it was learnt by a head that {self._folder.name} no longer has")
-        key = CameraKey(str(about.get("owner", NOBODY)), name)
+        key = CameraKey(str(about.get("owner", ANONYMOUS)), name)
         if key.owner not in self._owners:
             raise BadFile("it is of an API key that this service does not have")
         tracker = Tracker(self._map, Question(calibration=calibration), sequence=False, adaptation=adaptation)

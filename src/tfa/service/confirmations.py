@@ -19,7 +19,7 @@ from tfa.maps.records import Hit, ImageRecord
 from tfa.service.log_once import LogOnce
 
 WRITTEN_EVERY = 60.0  # seconds at most between a confirmation and the next one that writes them
-log = getLogger("tfa.service")
+_log = getLogger("tfa.service")
 
 
 class Confirmations:
@@ -36,7 +36,7 @@ class Confirmations:
         try:
             self._confirmed = Confirmed.read(self._folder)
         except (TfaError, OSError) as error:
-            log.warning("what was confirmed is not known and is counted anew: %s", error)
+            _log.warning("what was confirmed is not known and is counted anew: %s", error)
             self._confirmed = Confirmed()
         self.publish(place_map)
 

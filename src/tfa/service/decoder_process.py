@@ -23,10 +23,10 @@ except ImportError:  # not a system with such limits; the parent's clock holds t
 
 BASE_BYTES = 2**30  # of address space: Python and its libraries
 PIXEL_BYTES = 32  # of address space, at most, while a pixel is decoded, turned and written
-REASONS: tuple[tuple[type[BadImage], str], ...] = ((UnknownFormat, "format"), (TooManyPixels, "pixels"))
+_REASONS: tuple[tuple[type[BadImage], str], ...] = ((UnknownFormat, "format"), (TooManyPixels, "pixels"))
 
 
-def main() -> None:
+def run_decoder() -> None:
     photos, pixels = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints does not get among the pixels
     image_extensions()  # loads Pillow's readers: before the first photo, whose time is measured
@@ -34,14 +34,14 @@ def main() -> None:
     pixels.flush()
     while (line := photos.readline()) != b"":
         request = json.loads(line)
-        answer(request, photos.read(request["bytes"]), pixels)
+        answer_request(request, photos.read(request["bytes"]), pixels)
 
 
-def answer(request: dict[str, Any], content: bytes, pixels: IO[bytes]) -> None:
+def answer_request(request: dict[str, Any], content: bytes, pixels: IO[bytes]) -> None:
     """The pixels of a photo, or why there are none."""
     body = b""
     try:
-        bound(request["seconds"], request["most_pixels"])
+        limit_resources(request["seconds"], request["most_pixels"])
         image, kind = decoded(content, request["name"], request["most_pixels"])
         if request["reads"] is not None:  # fewer pixels to pass on
             width, height, resample = request["reads"]
@@ -49,7 +49,7 @@ def answer(request: dict[str, Any], content: bytes, pixels: IO[bytes]) -> None:
         body = image.tobytes()
         told: dict[str, Any] = {"kind": kind, "size": image.size}
     except BadImage as error:
-        reason = next((name for fits, name in REASONS if isinstance(error, fits)), "damaged")
+        reason = next((name for fits, name in _REASONS if isinstance(error, fits)), "damaged")
         told = {"refused": reason, "sentence": str(error)}
     except MemoryError:
         sentence = f"{request['name']} takes more memory than a photo may; send a smaller copy"
@@ -59,7 +59,7 @@ def answer(request: dict[str, Any], content: bytes, pixels: IO[bytes]) -> None:
     pixels.flush()
 
 
-def bound(seconds: float, most_pixels: int) -> None:
+def limit_resources(seconds: float, most_pixels: int) -> None:
     """Let the system end this process should nobody else: its parent may be gone."""
     if resource is None:
         return
@@ -76,4 +76,4 @@ def bound(seconds: float, most_pixels: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_decoder()

@@ -23,14 +23,14 @@ from tfa.service.problems import Refused
 from tfa.service.settings import ServiceSettings
 from tfa.service.uploads import Upload
 
-DECODERS = 2  # photos decoded at once: each may take three bytes a pixel
-START_SECONDS = 60.0  # for a process to begin
-ATTEMPTS = 2  # with a photo whose decoder dies: the system may have ended it for another reason
+DECODER_COUNT = 2  # photos decoded at once: each may take three bytes a pixel
+_START_SECONDS = 60.0  # for a process to begin
+_ATTEMPTS = 2  # with a photo whose decoder dies: the system may have ended it for another reason
 PROGRAM = ("-P", "-m", "tfa.service.decoder_process")
 PIPE_BYTES = 2**20  # of a pipe; pixels pass in fewer pieces
-STATUSES = {"format": 415, "pixels": 413, "damaged": 422}
+_STATUSES = {"format": 415, "pixels": 413, "damaged": 422}
 Reads = tuple[int, int, str] | None  # what an encoder reads: width, height, kind of resampling
-log = getLogger("tfa.service")
+_log = getLogger("tfa.service")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Decoder:
 
         Refuses what is no whole photo, has too many pixels, or takes too long.
         """
-        for _ in range(ATTEMPTS):
+        for _ in range(_ATTEMPTS):
             process, late = self.started(), threading.Event()
             clock = threading.Timer(settings.decode_seconds, _end, [process, late])
             clock.daemon = True
@@ -72,7 +72,7 @@ class Decoder:
         else:
             raise _refuse(upload, "breaks its decoder")
         if "refused" in told:
-            raise Refused(STATUSES[told["refused"]], told["sentence"])
+            raise Refused(_STATUSES[told["refused"]], told["sentence"])
         return Decoded(Image.frombytes("RGB", tuple(told["size"]), pixels), told["kind"])
 
     def started(self) -> subprocess.Popen[bytes]:
@@ -98,7 +98,7 @@ class Decoder:
     def _wait_for_start(self, process: subprocess.Popen[bytes]) -> None:
         """A process that has only begun takes its time: that is no fault of the photo."""
         if self._ready is not process:
-            clock = threading.Timer(START_SECONDS, process.kill)
+            clock = threading.Timer(_START_SECONDS, process.kill)
             clock.daemon = True
             clock.start()
             assert process.stdout is not None
@@ -123,7 +123,7 @@ def _end(process: subprocess.Popen[bytes], late: threading.Event) -> None:
 
 
 def _refuse(upload: Upload, reason: str) -> Refused:
-    log.warning("%s %s", upload.name, reason)
+    _log.warning("%s %s", upload.name, reason)
     return Refused(422, f"{upload.name} {reason}; save it again as an ordinary JPEG")
 
 
@@ -149,7 +149,7 @@ def _exchange(
 class DecoderPool:
     """Decoders that threads share: who finds none idle waits, no longer than a photo may take."""
 
-    def __init__(self, count: int = DECODERS) -> None:
+    def __init__(self, count: int = DECODER_COUNT) -> None:
         self._all = [Decoder() for _ in range(count)]
         self._idle: queue.LifoQueue[Decoder] = queue.LifoQueue()
         for decoder in self._all:

@@ -28,8 +28,8 @@ from tfa.service.served import Served
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
 
-T = TypeVar("T")
-FOLDER = "photos"  # of uploads: documents NAME/photos/DIGEST
+_T = TypeVar("_T")
+_FOLDER = "photos"  # of uploads: documents NAME/photos/DIGEST
 
 
 class LiveEngineMap(Served):
@@ -106,7 +106,7 @@ class LiveEngineMap(Served):
         return content if content is not None else file_of(record, None)
 
     def _key(self, digest: str) -> str:
-        return f"{self.name}/{FOLDER}/{digest}"
+        return f"{self.name}/{_FOLDER}/{digest}"
 
     def evidence_map(self) -> tuple[object, AskableMap]:
         return self.map.view.content, self.map.sample()
@@ -116,7 +116,7 @@ class LiveEngineMap(Served):
 
     # --- edits --------------------------------------------------------------------------------------------------
 
-    def _edit(self, kind: str, change: Callable[[Any], T]) -> tuple[T, int]:
+    def _edit(self, kind: str, change: Callable[[Any], _T]) -> tuple[_T, int]:
         before = self.map.view.content
         result = change(self.map)
         if self.map.view.content != before:
@@ -145,7 +145,7 @@ class LiveEngineMap(Served):
         for digest, photo in fresh.items():
             engine_map.store.put(self._key(digest), photo.content)
             place = photo.position or own_position(photo.content, photo.name)
-            records.append(ImageRecord(0, f"{FOLDER}/{digest[:16]}/{photo.name}", digest, False, place))
+            records.append(ImageRecord(0, f"{_FOLDER}/{digest[:16]}/{photo.name}", digest, False, place))
         report = engine_map.add_records(tokens, records, session)
         return EditReport(report.added, [], skipped, report.notes)
 

@@ -25,7 +25,7 @@ from tfa.maps.records import Hit, ImageRecord
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import same_files_first, with_arrays_of
 from tfa.maps.verification import Question
-from tfa.service.cameras import NOBODY, MapCameras
+from tfa.service.cameras import ANONYMOUS, MapCameras
 from tfa.service.confirmations import Confirmations
 from tfa.service.edits import NewPhoto, add_photos
 from tfa.service.metrics import Metrics
@@ -36,8 +36,8 @@ from tfa.service.served import Served
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
 
-T = TypeVar("T")
-log = getLogger("tfa.service")
+_T = TypeVar("_T")
+_log = getLogger("tfa.service")
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)  # a map that is served from where nobody may write
 
 
@@ -63,7 +63,7 @@ class LiveMap(Served):
         self._header: tuple[int, ...] | None = None  # the file of the header that `current` was last compared with
         self._looking, self._unreadable = threading.Lock(), ""
         self._working: PlaceMap | None = None  # of an edit under way
-        owners = [key.name for key in settings.all_api_keys] + [NOBODY] * (not settings.closed)
+        owners = [key.name for key in settings.all_api_keys] + [ANONYMOUS] * (not settings.closed)
         self.cameras = MapCameras(self.current, settings.cameras, owners) if settings.cameras else None
         self.confirmations = Confirmations(self.current)
         super().__init__(place_map.path.stem, encoder, settings, metrics)
@@ -104,7 +104,9 @@ class LiveMap(Served):
 
     def images(self, offset: int, limit: int, name_filter: str) -> tuple[int, list[ImageRecord]]:
         name_filter = name_filter.casefold()
-        matching = [one for one in self.current.images if not name_filter or name_filter in Path(one.path).name.casefold()]
+        matching = [
+            one for one in self.current.images if not name_filter or name_filter in Path(one.path).name.casefold()
+        ]
         return len(matching), matching[offset : offset + limit]
 
     def record(self, image_id: int) -> ImageRecord | None:
@@ -150,13 +152,13 @@ class LiveMap(Served):
             except (BadMap, OSError) as error:
                 self._header_file()  # refuses if it was removed meanwhile
                 if str(error) != self._unreadable:  # said once
-                    log.warning("%s on disk cannot be read, revision %d answers: %s", self.name, self.revision, error)
+                    _log.warning("%s on disk cannot be read, revision %d answers: %s", self.name, self.revision, error)
                 self._unreadable = str(error)
                 return
             if fresh is not None:
                 self._check_encoder(fresh)
                 self._publish(self._ready(fresh))
-                log.info("revision %d of %s was made by another process", self.revision, self.name)
+                _log.info("revision %d of %s was made by another process", self.revision, self.name)
             self._header, self._unreadable = header, ""
 
     def _header_file(self) -> tuple[int, ...]:
@@ -201,7 +203,7 @@ class LiveMap(Served):
         _, revision = self.edit("calibrate", lambda current: current.adopt_calibration(apart, name)).result()
         return report, base.state.database.decisions, revision
 
-    def _edit(self, kind: str, change: Callable[[PlaceMap], T]) -> tuple[T, int]:
+    def _edit(self, kind: str, change: Callable[[PlaceMap], _T]) -> tuple[_T, int]:
         try:
             self._working = working = self._latest()
             before = working.state.digest
@@ -216,7 +218,7 @@ class LiveMap(Served):
         except OSError as error:
             if error.errno not in UNWRITABLE:
                 raise
-            log.warning("the edit '%s' of %s cannot be written: %s", kind, self.name, error)
+            _log.warning("the edit '%s' of %s cannot be written: %s", kind, self.name, error)
             sentence = f"the folder of {self.name} cannot be written ({error.strerror}); nothing was changed"
             raise Refused(507, f"{sentence}. Queries are answered as before") from error
         finally:
@@ -229,7 +231,7 @@ class LiveMap(Served):
             tidied.prepare()  # what stayed is packed already
             return tidied
         except Exception:
-            log.exception(
+            _log.exception(
                 "revision %d of %s is not packed: its queries may be slower", edited.state.revision, self.name
             )
             return self._opened(edited.state, edited.notes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from logging import getLogger
 
-log = getLogger("tfa.service")
+_log = getLogger("tfa.service")
 
 
 class LogOnce:
@@ -17,7 +17,7 @@ class LogOnce:
     def note(self, problems: Sequence[str]) -> None:
         """Take the problems of the last attempt to write; none if it succeeded."""
         if problems and not self._failing:
-            log.warning("%s", problems[0])
+            _log.warning("%s", problems[0])
         elif self._failing and not problems:
-            log.warning("%s", self._recovered)
+            _log.warning("%s", self._recovered)
         self._failing = bool(problems)

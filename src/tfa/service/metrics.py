@@ -36,7 +36,7 @@ class Metrics:
         return generate_latest(self._registry).decode()
 
 
-class Measured:
+class MeasureRequests:
     """Counts and times every request, under the pattern of its route: ids in paths would make endless labels."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tfa.service.problems import HEADERS, Refused, problem
 from tfa.service.settings import ServiceSettings, is_loopback
 
-MANY = ("/v1/query/batch", "/v1/images", "/v1/calibrations")  # routes that take several photos
+_MANY = ("/v1/query/batch", "/v1/images", "/v1/calibrations")  # routes that take several photos
 CHANGING = ("POST", "PUT", "PATCH", "DELETE")
 
 
@@ -29,7 +29,7 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        many = scope["path"].rstrip("/") in MANY
+        many = scope["path"].rstrip("/") in _MANY
         limit = self.settings.many_bytes if many else self.settings.single_bytes
         refusal = Refused(
             413,

@@ -211,21 +211,21 @@ class ImageList(BaseModel):
     images: list[ImageEntry]
 
 
-class Positions(BaseModel):
+class PositionList(BaseModel):
     kind: str | None = Field(description='"xy" in metres, "latlon" in degrees, or null without positions.')
     points: list[Annotated[list[int | float], Field(min_length=3, max_length=3)]] = Field(
         description='[id, x, y]; of "latlon" x is lon and y is lat.'
     )
 
 
-class Skipped(BaseModel):
+class SkippedPhoto(BaseModel):
     image: str
     reason: str
 
 
 class Added(BaseModel):
     added: list[int]
-    skipped: list[Skipped]
+    skipped: list[SkippedPhoto]
     notes: list[str]
     revision: int = Field(description="Of the map, on disk and visible to the next query.")
 

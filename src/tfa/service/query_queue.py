@@ -22,12 +22,12 @@ from tfa.maps.records import Hit, Hits
 from tfa.maps.verification import Question
 from tfa.service.cameras import CameraKey, MapCameras
 from tfa.service.metrics import Metrics
-from tfa.service.problems import Refused, busy
+from tfa.service.problems import Refused, refuse_busy
 from tfa.service.recent import RecentQueries
 from tfa.service.settings import ServiceSettings
 
 FAILED_SECONDS = 10.0  # that /readyz tells of a failure, unless a batch succeeds before
-log = getLogger("tfa.service")
+_log = getLogger("tfa.service")
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,14 @@ class QueryQueue:
     def _submit(self, query: WaitingQuery) -> Future[Any]:
         with self._lock:
             if self._closed:
-                raise busy("the service is stopping; send the query again when it is back")
+                raise refuse_busy("the service is stopping; send the query again when it is back")
             if self.state == "stalled":
                 limit = f"{self._settings.stall_seconds:g} s"
-                raise busy(f"{self.name} has been at one batch of queries for more than {limit}; try again later")
+                raise refuse_busy(
+                    f"{self.name} has been at one batch of queries for more than {limit}; try again later"
+                )
             if len(self) >= self._settings.max_waiting:
-                raise busy(f"{self._settings.max_waiting} queries wait already; send this one again in a moment")
+                raise refuse_busy(f"{self._settings.max_waiting} queries wait already; send this one again in a moment")
             self._waiting.put(query)
         return query.future
 
@@ -136,7 +138,7 @@ class QueryQueue:
                 self._failed = -FAILED_SECONDS
             except BaseException:  # nothing we know of comes here: a batch keeps its exceptions to itself
                 self._failed = time.monotonic()
-                log.exception("the query thread of %s failed on a batch and goes on; /readyz says so", self.name)
+                _log.exception("the query thread of %s failed on a batch and goes on; /readyz says so", self.name)
             finally:
                 self._since = None
                 for query in batch:
@@ -178,7 +180,7 @@ class QueryQueue:
         except Exception as error:
             failure = error
             if not isinstance(error, TfaError):
-                log.exception("a batch of %d queries of %s failed", len(batch), self.name)
+                _log.exception("a batch of %d queries of %s failed", len(batch), self.name)
         finally:
             for query in batch:
                 if not query.future.done():
@@ -234,7 +236,7 @@ class QueryQueue:
 
 
 def _failed() -> Refused:
-    return busy("the service failed on this query, its log has the details; send it again")
+    return refuse_busy("the service failed on this query, its log has the details; send it again")
 
 
 def no_cameras() -> Refused:

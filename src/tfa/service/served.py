@@ -19,12 +19,12 @@ from tfa.maps.verification import Question
 from tfa.service.cameras import MapCameras
 from tfa.service.edits import NewPhoto
 from tfa.service.metrics import Metrics
-from tfa.service.problems import Refused, busy
+from tfa.service.problems import Refused, refuse_busy
 from tfa.service.query_queue import QueryQueue
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Served(ABC):
@@ -35,7 +35,9 @@ class Served(ABC):
     def __init__(self, name: str, encoder: SharedEncoder, settings: ServiceSettings, metrics: Metrics) -> None:
         self.name, self.encoder = name, encoder
         self._settings, self._metrics = settings, metrics
-        self.queries = QueryQueue(name, lambda: self.current_map, encoder, settings, metrics, self.cameras, self._confirm)
+        self.queries = QueryQueue(
+            name, lambda: self.current_map, encoder, settings, metrics, self.cameras, self._confirm
+        )
         self._editor = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-edits-{name}")
         self._waiting, self._lock, self._closed = 0, threading.Lock(), False
         metrics.queue_length.labels(name).set_function(lambda: len(self.queries))
@@ -122,7 +124,7 @@ class Served(ABC):
         """Calibrate by photos: the report, what was decided without a calibration, and the revision."""
 
     @abstractmethod
-    def _edit(self, kind: str, change: Callable[[Any], T]) -> tuple[T, int]:
+    def _edit(self, kind: str, change: Callable[[Any], _T]) -> tuple[_T, int]:
         """Run an edit in the editing thread; its answer and the revision that queries see from then on."""
 
     @abstractmethod
@@ -139,17 +141,17 @@ class Served(ABC):
 
     # --- edits --------------------------------------------------------------------------------------------------
 
-    def edit(self, kind: str, change: Callable[[Any], T]) -> Future[tuple[T, int]]:
+    def edit(self, kind: str, change: Callable[[Any], _T]) -> Future[tuple[_T, int]]:
         """Run `change` on the map, in turn; its answer and the revision that queries see from then on."""
         with self._lock:
             if self._closed:
-                raise busy("the service is stopping; send the edit again when it is back")
+                raise refuse_busy("the service is stopping; send the edit again when it is back")
             if self._waiting >= self._settings.max_waiting:
-                raise busy(f"{self._waiting} edits wait already; send this one again in a moment")
+                raise refuse_busy(f"{self._waiting} edits wait already; send this one again in a moment")
             self._waiting += 1
             return self._editor.submit(self._in_turn, kind, change)
 
-    def _in_turn(self, kind: str, change: Callable[[Any], T]) -> tuple[T, int]:
+    def _in_turn(self, kind: str, change: Callable[[Any], _T]) -> tuple[_T, int]:
         try:
             return self._edit(kind, change)
         finally:

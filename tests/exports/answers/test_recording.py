@@ -122,7 +122,9 @@ def test_metres_are_poses_and_with_a_zone_fixes_too(in_metres, tmp_path):
     assert list(diagonal[:3]) == [12.5**2 / 2, 12.5**2 / 2, 1e6]
     assert diagonal[5] == pytest.approx(math.radians(30) ** 2)
     # A camera's clock may stand anywhere; what ROS cannot count is taken for no time.
-    write_answers(tmp_path / "b.mcap", in_metres, ExportContext(utm="33N", times=[-5, 2**62, None, 7, None], images=False))
+    write_answers(
+        tmp_path / "b.mcap", in_metres, ExportContext(utm="33N", times=[-5, 2**62, None, 7, None], images=False)
+    )
     messages = by_rosbags(tmp_path / "b.mcap")
     assert [time for time, topic, _ in messages if topic == "/tfa/matches"] == [0, 0, 0, 7, SECOND + 7]
     [there] = to_degrees([in_metres[0].place.position], "33N")

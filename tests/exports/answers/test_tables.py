@@ -17,7 +17,7 @@ from tfa.errors import BadPositions, BadSpec, DiskFull, MissingExtra
 from tfa.exports import ExportContext, write_answers
 from tfa.exports.answers import check_positions
 from tfa.exports.answers.export_context import iso_time, spaced, times_of
-from tfa.exports.answers.record import COLUMNS
+from tfa.exports.answers.record import ANSWER_COLUMNS
 from tfa.maps import Answer
 from tfa.photos.gpx import read_gpx
 from tfa.photos.positions import Position
@@ -56,7 +56,7 @@ def test_gdal_reads_geojson(answers, tmp_path):
     assert columns["error"][2] == "c.jpg cannot be opened"
     written = json.loads((tmp_path / "a.geojson").read_text("utf-8"))
     assert "crs" not in written  # RFC 7946 knows one
-    assert list(written["features"][0]["properties"]) == [*COLUMNS, "located_by"]
+    assert list(written["features"][0]["properties"]) == [*ANSWER_COLUMNS, "located_by"]
 
 
 def test_gdal_reads_csv(answers, tmp_path):
@@ -65,13 +65,13 @@ def test_gdal_reads_csv(answers, tmp_path):
         tmp_path / "a.CSV", X_POSSIBLE_NAMES="lon", Y_POSSIBLE_NAMES="lat", AUTODETECT_TYPE="YES"
     )  # fmt: skip
     assert points == [(LON, LAT), None, None, None, (LON, LAT)]
-    assert list(columns) == list(COLUMNS)
+    assert list(columns) == list(ANSWER_COLUMNS)
     assert list(columns["image_lat"][:2]) == [52.5, 52.5]
     content = (tmp_path / "a.CSV").read_bytes()
     assert content.count(b"\r\n") == content.count(b"\n") == 6
     rows = list(csv.DictReader(content.decode().splitlines()))
     assert rows[0] | {"query": ""} == {
-        **dict.fromkeys(COLUMNS, ""), "time": "2025-06-01T10:00:00.25Z", "image": "map/3.png", "score": "1.5",
+        **dict.fromkeys(ANSWER_COLUMNS, ""), "time": "2025-06-01T10:00:00.25Z", "image": "map/3.png", "score": "1.5",
         "confidence": "0.97", "sure": "true", "reranked": "true", "inliers": "12", "lat": repr(LAT), "lon": repr(LON),
         "radius": "12.5", "image_lat": "52.5", "image_lon": "13.25", "image_alt": "34.5", "image_heading": "120.0",
     }  # fmt: skip

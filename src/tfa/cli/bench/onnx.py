@@ -42,7 +42,7 @@ def onnx(
     head: Annotated[
         str, typer.Option(metavar="KIND", help="Of the map: judged, second-order or paper, as for tfa build.")
     ] = MapSpec.head,
-    encoder: options.Encoder = "dinov2-s14-focus",
+    encoder: options.EncoderOption = "dinov2-s14-focus",
     out: options.JsonFile = None,
     json: options.AsJson = False,
     quiet: options.Quiet = False,

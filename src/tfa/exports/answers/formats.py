@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfa.errors import BadPositions, BadSpec
-from tfa.exports.answers.export_context import ExportContext, positions_of, with_times
 from tfa.exports.answers.csv_table import write_csv
+from tfa.exports.answers.export_context import ExportContext, positions_of, with_times
 from tfa.exports.answers.geojson import write_geojson
 from tfa.exports.answers.gpx_points import write_gpx
 from tfa.exports.answers.recording import check_installed, write_mcap
@@ -31,7 +31,7 @@ class AnswerFormat:
     check: Callable[[], None] = lambda: None  # that what it needs is installed
 
 
-FORMATS = {
+ANSWER_FORMATS = {
     ".mcap": AnswerFormat("MCAP", write_mcap, "answers", images=True, check=check_installed),
     ".geojson": AnswerFormat("GeoJSON", write_geojson, "answers with a position", degrees=True),
     ".gpx": AnswerFormat("GPX", write_gpx, "sure answers with a place", degrees=True, positions=True),
@@ -42,9 +42,9 @@ FORMATS = {
 def format_of(path: str | Path) -> AnswerFormat:
     """The format that the ending of a file names."""
     ending = Path(path).suffix.lower()
-    if ending not in FORMATS:
-        raise BadSpec(f"{path} must end in one of {' '.join(FORMATS)}, which says how answers are written")
-    return FORMATS[ending]
+    if ending not in ANSWER_FORMATS:
+        raise BadSpec(f"{path} must end in one of {' '.join(ANSWER_FORMATS)}, which says how answers are written")
+    return ANSWER_FORMATS[ending]
 
 
 def check_positions(path: str | Path, positions: Iterable[Position | None], utm: str | None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tfa.base.files import write_json
 from tfa.exports.answers.export_context import ExportContext, degrees_of
-from tfa.exports.answers.record import record_of
+from tfa.exports.answers.record import flatten_answer
 from tfa.maps import Answer
 from tfa.photos.positions import Position
 
@@ -25,7 +25,7 @@ def write_geojson(path: Path, answers: Sequence[Answer], context: ExportContext)
     for answer, time in zip(answers, context.times, strict=True):
         position, what = _located(answer, degrees)
         point = None if position is None else {"type": "Point", "coordinates": [position.lon, position.lat]}
-        properties: dict[str, Any] = {**record_of(answer, time, degrees), "located_by": what}
+        properties: dict[str, Any] = {**flatten_answer(answer, time, degrees), "located_by": what}
         features.append({"type": "Feature", "geometry": point, "properties": properties})
     write_json(path, {"type": "FeatureCollection", "features": features})
     return sum(feature["geometry"] is not None for feature in features)

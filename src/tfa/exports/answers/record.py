@@ -13,7 +13,7 @@ from tfa.photos.positions import Position
 
 # What lat, lon, x, y and radius are of: the place of all verified images together. Those of `image_` are of the best
 # image alone, and so are its altitude and heading.
-COLUMNS = (
+ANSWER_COLUMNS = (
     "query", "time", "image", "score", "confidence", "sure", "reranked", "inliers", "lost",
     "lat", "lon", "x", "y", "radius",
     "image_lat", "image_lon", "image_x", "image_y", "image_alt", "image_heading",
@@ -21,7 +21,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def record_of(answer: Answer, time_ns: int | None, degrees: Mapping[Position, Position]) -> dict[str, Any]:
+def flatten_answer(answer: Answer, time_ns: int | None, degrees: Mapping[Position, Position]) -> dict[str, Any]:
     """All of `COLUMNS`; None where something is not known."""
     best, place = (answer.hits[0] if answer.hits else None), answer.place
     known: dict[str, Any] = {
@@ -39,7 +39,7 @@ def record_of(answer: Answer, time_ns: int | None, degrees: Mapping[Position, Po
         known |= {f"image_{name}": value for name, value in _numbers(best.position, degrees).items()}
     if place is not None:
         known |= {"radius": place.radius, **_numbers(place.position, degrees)}
-    return {name: known.get(name) for name in COLUMNS}
+    return {name: known.get(name) for name in ANSWER_COLUMNS}
 
 
 def _numbers(position: Position | None, degrees: Mapping[Position, Position]) -> dict[str, float]:

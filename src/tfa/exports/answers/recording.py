@@ -30,7 +30,7 @@ TOPICS = {
     FIX: "sensor_msgs/msg/NavSatFix",
     DIAGNOSTICS: "diagnostic_msgs/msg/DiagnosticArray",
 }
-STARTS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}  # of files that are copied as they are
+_STARTS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}  # of files that are copied as they are
 JPEG_QUALITY = 95
 LAST_SECOND = 2**31 - 1_000_000  # ROS counts seconds in 31 bits; the rest is room for photos without a time
 
@@ -100,7 +100,7 @@ def _photos(answers: Sequence[Answer], context: ExportContext) -> Iterable[Photo
 def _compressed(photo: Photo) -> tuple[str, bytes]:
     """Format and content: the file itself if it is JPEG or PNG, else the picture as JPEG."""
     content = photo_file(photo)[1]
-    for kind, start in STARTS.items():
+    for kind, start in _STARTS.items():
         if content.startswith(start):
             return kind, content
     written = io.BytesIO()

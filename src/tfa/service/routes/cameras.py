@@ -6,16 +6,16 @@ from typing import Any
 
 from fastapi import Request
 
-from tfa.service.auth import editing, reading, visible_owner
+from tfa.service.auth import editing_router, reading_router, visible_owner
 from tfa.service.context import Chosen, Running
 from tfa.service.models import CameraDetails, CameraList, Reset
 from tfa.service.problems import Refused
 from tfa.service.served import Served
 
-router, edits = reading("camera"), editing("camera")
+cameras_router, cameras_edits = reading_router("camera"), editing_router("camera")
 
 
-@router.get("/cameras", response_model=CameraList)
+@cameras_router.get("/cameras", response_model=CameraList)
 async def cameras(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """List the cameras that the caller's API key named, the most recently used first; an edit key sees all of them."""
     if live.cameras is None:
@@ -25,7 +25,7 @@ async def cameras(request: Request, service: Running, live: Chosen) -> dict[str,
     return {"most": own.most, "cameras": await service.work(lambda: own.listed(owner))}
 
 
-@router.get("/cameras/{name}", response_model=CameraDetails)
+@cameras_router.get("/cameras/{name}", response_model=CameraDetails)
 async def camera(request: Request, service: Running, live: Chosen, name: str) -> dict[str, Any]:
     """What one camera has seen and learnt."""
     own, owner = live.cameras, visible_owner(request)
@@ -35,7 +35,7 @@ async def camera(request: Request, service: Running, live: Chosen, name: str) ->
     return found
 
 
-@edits.delete("/cameras/{name}", response_model=Reset)
+@cameras_edits.delete("/cameras/{name}", response_model=Reset)
 async def reset(service: Running, live: Chosen, name: str) -> dict[str, Any]:
     """Forget what a camera has learnt; its next photo is the first."""
     own = live.cameras
@@ -45,7 +45,7 @@ async def reset(service: Running, live: Chosen, name: str) -> dict[str, Any]:
     return {"reset": gone}
 
 
-@edits.delete("/cameras", response_model=Reset)
+@cameras_edits.delete("/cameras", response_model=Reset)
 async def reset_all(service: Running, live: Chosen) -> dict[str, Any]:
     """Forget what every camera of the map has learnt."""
     return {"reset": [] if live.cameras is None else await service.work(live.cameras.reset)}

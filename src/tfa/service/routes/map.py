@@ -10,15 +10,15 @@ from tfa.base.sentences import rules
 from tfa.maps.state import DATABASE
 from tfa.report.collect import heads_of, report_of
 from tfa.report.evidence import evidence_of
-from tfa.service.auth import reading
+from tfa.service.auth import reading_router
 from tfa.service.context import Chosen, Running, image_url
-from tfa.service.models import MapEntry, MapInfo, Positions
+from tfa.service.models import MapEntry, MapInfo, PositionList
 from tfa.service.served import Served
 
-router = reading("map")
+map_router = reading_router("map")
 
 
-@router.get("/maps", response_model=list[MapEntry])
+@map_router.get("/maps", response_model=list[MapEntry])
 async def maps(service: Running) -> list[dict[str, Any]]:
     """The maps of this service; the first answers where none is named."""
     return [
@@ -32,7 +32,7 @@ async def maps(service: Running) -> list[dict[str, Any]]:
     ]
 
 
-@router.get("/map", response_model=MapInfo)
+@map_router.get("/map", response_model=MapInfo)
 async def map_info(service: Running, live: Chosen) -> dict[str, Any]:
     """What a map holds, what was decided and why, and its calibrations."""
     told = await service.work(lambda: public_info(live))
@@ -58,14 +58,14 @@ def public_info(live: Served) -> dict[str, Any]:
     }
 
 
-@router.get("/evidence")
-async def evidence(service: Running, live: Chosen) -> dict[str, Any]:
+@map_router.get("/evidence")
+async def get_evidence(service: Running, live: Chosen) -> dict[str, Any]:
     """What the decisions of the head that answers rest on: its candidates, the spectrum, similarities of pairs."""
     return await service.work(lambda: _cached(live, "evidence", evidence_of))
 
 
-@router.get("/report")
-async def report(service: Running, live: Chosen) -> dict[str, Any]:
+@map_router.get("/report")
+async def get_report(service: Running, live: Chosen) -> dict[str, Any]:
     """What `tfa report` says: a headline, what answers and why, advice, hubs, near and least recognised photos."""
     return await service.work(lambda: _cached(live, "report", lambda place_map: _report(live, place_map)))
 
@@ -103,7 +103,7 @@ def _report(live: Served, place_map: Any) -> dict[str, Any]:
     }
 
 
-@router.get("/positions", response_model=Positions)
+@map_router.get("/positions", response_model=PositionList)
 async def positions(service: Running, live: Chosen) -> dict[str, Any]:
     """Where the images were taken; of two kinds in one map the more frequent is given."""
     found = await service.work(live.placed)

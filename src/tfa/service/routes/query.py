@@ -14,29 +14,29 @@ from tfa.maps.records import Answer, of_all
 from tfa.maps.state import DATABASE
 from tfa.maps.verification import Question
 from tfa.search.store import Region, Where
-from tfa.service.auth import reading, refusals, who
+from tfa.service.auth import reading_router, refusals, who
 from tfa.service.bodies import body_schema, read_photo, read_photos
 from tfa.service.cameras import CameraKey
-from tfa.service.context import Chosen, Running, Service, answer_of, image_url, record_of
+from tfa.service.context import Chosen, Running, Service, find_record, image_url, wait_for
 from tfa.service.models import BatchAnswer, ExplainFields, QueryAnswer, QueryFields
 from tfa.service.problems import Refused, status_of
 from tfa.service.query_queue import QueryResult
 from tfa.service.served import Served
 from tfa.service.uploads import Upload
 
-router = reading("query")
-router.responses |= refusals(400, 408, 409, 413, 415)
+query_router = reading_router("query")
+query_router.responses |= refusals(400, 408, 409, 413, 415)
 
 
-@router.post("/query", response_model=QueryAnswer, openapi_extra=body_schema(QueryFields, "image"))
-async def query(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
+@query_router.post("/query", response_model=QueryAnswer, openapi_extra=body_schema(QueryFields, "image"))
+async def query_photo(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """The most likely places of one photo."""
     upload, fields = await read_photo(request, QueryFields, service.settings)
     queued = _parse_query(request, live, fields)
     return await _answer(live, await _start(service, live, upload, queued), fields)
 
 
-@router.post("/query/batch", response_model=BatchAnswer, openapi_extra=body_schema(QueryFields, "images"))
+@query_router.post("/query/batch", response_model=BatchAnswer, openapi_extra=body_schema(QueryFields, "images"))
 async def query_batch(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """The places of several photos; one that cannot be read gets an error in its place."""
     uploads, fields = await read_photos(request, QueryFields, service.settings)
@@ -89,7 +89,7 @@ async def _start(service: Service, live: Served, upload: Upload, queued: QueuedQ
 
 
 async def _answer(live: Served, query: Future[QueryResult], fields: QueryFields) -> dict[str, Any]:
-    result = await answer_of(query)
+    result = await wait_for(query)
     told = Answer("", result.hits, result.confidence, None, **of_all(result.hits))
     told = told.unless_doubtful(ONLY_SURE if fields.sure else fields.min_confidence)
     return {
@@ -110,12 +110,12 @@ async def _answer(live: Served, query: Future[QueryResult], fields: QueryFields)
     }
 
 
-@router.post("/explain", openapi_extra=body_schema(ExplainFields, "image"))
+@query_router.post("/explain", openapi_extra=body_schema(ExplainFields, "image"))
 async def explain_match(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """What carried the match of a photo with an image of the map: patches, words and terms of the score."""
     upload, fields = await read_photo(request, ExplainFields, service.settings)
-    record = await record_of(service, live, fields.id)
+    record = await find_record(service, live, fields.id)
     photo = await service.decoded(upload, live.encoder)
-    tokens = await answer_of(live.queries.tokens(photo.image))
+    tokens = await wait_for(live.queries.tokens(photo.image))
     explanation = await service.work(lambda: live.explain(tokens, record.id, fields.calibration))
     return {**explanation, "image_url": image_url(live, record.id)}
