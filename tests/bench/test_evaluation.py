@@ -189,6 +189,9 @@ def test_a_saved_evaluation_stands_beside_a_later_one(tmp_path):
     with pytest.raises(BadEvaluation, match="was judged by another ground truth"):
         set_beside(replace(later, truth=replace(truth, fingerprint="g")), file)
     values = json.loads(file.read_text())
+    old = file.read_text().replace('"ground_truth"', '"truth"').replace('"reranked"', '"verified"')
+    old = json.loads(old.replace('"inliers"', '"matches"'))  # as earlier releases named them
+    assert set_beside(later, truth_file(tmp_path, "old.json", old)).runs[1].answers == both.runs[1].answers
     del values["queries"][0]["answers"]
     with pytest.raises(BadEvaluation, match=r"is damaged: it.queries.0. has no answers"):
         set_beside(later, truth_file(tmp_path, "cut.json", values))
