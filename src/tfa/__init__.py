@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tfa.base.config import EncoderOptions as EncoderOptions
     from tfa.base.config import HeadSpec as HeadSpec
     from tfa.base.config import MapSpec as MapSpec
-    from tfa.base.config import VerifySpec as VerifySpec
+    from tfa.base.config import RerankSpec as RerankSpec
     from tfa.base.tokens import Tokens as Tokens
     from tfa.client.client import Client as Client
     from tfa.encoders import load_encoder as load_encoder
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tfa.maps import EditReport as EditReport
     from tfa.maps import Hit as Hit
     from tfa.maps import PlaceMap as PlaceMap
-    from tfa.maps import Verified as Verified
-    from tfa.maps import verify as verify
+    from tfa.maps import Reranked as Reranked
+    from tfa.maps import rerank_candidates as rerank_candidates
     from tfa.method.dual_vocabulary import DualHead as DualHead
     from tfa.method.head import Head as Head
     from tfa.method.second_order_head import SecondOrderHead as SecondOrderHead
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
 # Where each public name lives; the imports above are for type checkers alone.
 _HOMES = {
-    "tfa.base.config": ("CalibrationSpec", "EncoderOptions", "HeadSpec", "MapSpec", "VerifySpec"),
+    "tfa.base.config": ("CalibrationSpec", "EncoderOptions", "HeadSpec", "MapSpec", "RerankSpec"),
     "tfa.base.tokens": ("Tokens",),
     "tfa.client": ("Client",),
     "tfa.encoders": ("load_encoder",),
     "tfa.errors": ("TfaError",),
-    "tfa.maps": ("Answer", "CalibrationReport", "EditReport", "Hit", "PlaceMap", "Verified", "verify"),
+    "tfa.maps": ("Answer", "CalibrationReport", "EditReport", "Hit", "PlaceMap", "Reranked", "rerank_candidates"),
     "tfa.method.dual_vocabulary": ("DualHead",),
     "tfa.method.head": ("Head",),
     "tfa.method.second_order_head": ("SecondOrderHead",),

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.backend import Backend, backend_for, to_numpy
-from tfa.base.config import CalibrationSpec, HeadSpec, VerifySpec
+from tfa.base.config import CalibrationSpec, HeadSpec, RerankSpec
 from tfa.base.progress import Progress, SilentProgress, as_progress, track_progress
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
@@ -156,7 +156,7 @@ def calibrate(
         evidence = dataclasses.replace(
             evidence, reasons={**evidence.reasons, "score": explain_score_calibration(len(target))}
         )
-    return assemble(head, decisions, evidence, backend, score_target=target if score else None, saw="target")
+    return assemble(head, decisions, evidence, backend, score_target=target if score else None, data_used="target")
 
 
 def fit_second_order(
@@ -193,7 +193,7 @@ def fit_judged(
     judged by. `compact` are the database's compact tokens, where there are some already.
     """
     _check(tokens, dtype)
-    compact = compact or fit_compact_tokens(tokens, VerifySpec())
+    compact = compact or fit_compact_tokens(tokens, RerankSpec())
     head, _ = select_head(tokens, spec, compact, device, dtype, progress)
     if target is None or not isinstance(head, SecondOrderHead):
         return head

@@ -13,7 +13,7 @@ class Rigged:
     """Right for every query of which the head was calibrated on fewer than `skill`, under replica 0 and 1."""
 
     replicas = ("0", "1")
-    saw = "target"
+    data_used = "target"
 
     def __init__(self, images, seen=()):
         self.images, self.seen, self.queried = images, list(seen), []

@@ -186,9 +186,12 @@ def test_a_saved_evaluation_stands_beside_a_later_one(tmp_path):
     assert (change["won"], change["lost"]) == (pairs.count((True, False)), pairs.count((False, True)))
     assert change["difference"]["mean"] == pytest.approx((change["won"] - change["lost"]) / 40)
     assert change["won"] != change["lost"]
-    with pytest.raises(BadEvaluation, match="was judged by another truth"):
+    with pytest.raises(BadEvaluation, match="was judged by another ground truth"):
         set_beside(replace(later, truth=replace(truth, fingerprint="g")), file)
     values = json.loads(file.read_text())
+    old = file.read_text().replace('"ground_truth"', '"truth"').replace('"reranked"', '"verified"')
+    old = json.loads(old.replace('"inliers"', '"matches"'))  # as earlier releases named them
+    assert set_beside(later, truth_file(tmp_path, "old.json", old)).runs[1].answers == both.runs[1].answers
     del values["queries"][0]["answers"]
     with pytest.raises(BadEvaluation, match=r"is damaged: it.queries.0. has no answers"):
         set_beside(later, truth_file(tmp_path, "cut.json", values))

@@ -119,7 +119,7 @@ def test_native_ranks_systems_over_encoders_and_leaves_budgets_unranked():
         cell("dual-c8", 95.0, plan="C8"),
     ]
     table = layout("native", cells)
-    assert table.stubs == ("Head", "Saw", "Encoder")
+    assert table.stubs == ("Head", "Data used", "Encoder")
     numbers = {(row.stubs[0], row.stubs[2]): row.shown[0].number for row in table.rows}
     assert numbers["DUAL-C64", OWN].rank == BEST
     assert numbers["ANYLOC", OWN].rank == SECOND

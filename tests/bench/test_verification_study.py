@@ -181,7 +181,7 @@ def test_as_built_the_candidates_are_those_of_rerank():
         found = answers(scores, lambda kept, image: image, variants)["built"]
         table = KnownEvidence(evidence[None])
         best = rerank(scores[None], 100, "auto", table)
-        assert found == (best.indices[0, 0], (best.matches != UNVERIFIED).sum())
+        assert found == (best.indices[0, 0], (best.inliers != UNVERIFIED).sum())
         counts.append(found.candidates)
     assert len(set(counts)) > 3
 

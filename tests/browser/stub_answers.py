@@ -77,22 +77,22 @@ class StubMap:
         points = [[key, place[first], place[second]] for key, place in where.items()]
         return {"kind": "latlon" if self.globe else "xy", "points": points}
 
-    def answer(self, k: int, min_confidence: float, session: str | None = None, seen: int = 0) -> dict[str, Any]:
+    def answer(self, k: int, min_confidence: float, camera: str | None = None, seen: int = 0) -> dict[str, Any]:
         hits = []
         for rank, key in enumerate(list(self.photos)[2 : 2 + k]):
             confidence = 0.97 * 0.62**rank
             evidence = {"score": 0.81 - 0.07 * rank, "confidence": confidence, "sure": confidence > 0.9}
-            hits.append({**self.record(key), **evidence, "matches": max(12 - 4 * rank, 0)})
+            hits.append({**self.record(key), **evidence, "inliers": max(12 - 4 * rank, 0)})
         hits = hits if hits[0]["confidence"] >= min_confidence else []
         told = {
             "hits": hits,
             "confidence": 0.97,
             "sure": True,
-            "verified": True,
+            "reranked": True,
             "calibration": self.active,
             "seconds": 0.012,
         }
-        return {**told, "session": session, "adaptation_photos": seen, "lost": None}
+        return {**told, "camera": camera, "adaptation_photos": seen, "lost": None}
 
     def why(self, key: int) -> dict[str, Any]:
         rows, columns = GRID
@@ -136,7 +136,7 @@ class StubMap:
             heads.insert(0, {"title": f"Calibration {self.active}", "decided": DECIDED_AFTER})
         return {
             "headline": "30 photos, 1 near-duplicate group, expected recall 91 %, calibrate for night", "heads": heads,
-            "what_answers": {"calibration": self.active, "verified": True, "in_words": "answers come from a stub"},
+            "what_answers": {"calibration": self.active, "reranked": True, "in_words": "answers come from a stub"},
             "advice": ["Calibrate: tfa calibrate town.tfa PHOTOS"], "recall": [], "lonely": [], "rules": list_rules(),
             "evidence": self.evidence(),
             "duplicates": [{"images": [self.record(1), self.record(2)]}],

@@ -34,14 +34,14 @@ class Refused(Exception):
 
 
 class StubService:
-    """What the stub serves, and what a test may turn: tokens, and how the next calibration ends."""
+    """What the stub serves, and what a test may turn: API keys, and how the next calibration ends."""
 
     def __init__(self) -> None:
         self.maps = {"town": StubMap("town")}
-        self.read_token = self.edit_token = ""
+        self.read_api_key = self.edit_api_key = ""
         self.failing_job = ""  # the error of the next job, if it is to fail
         self.polls = 0
-        self.most, self.sessions = 64, dict[str, int]()  # sessions by name, and the photos they saw
+        self.most, self.cameras = 64, dict[str, int]()  # cameras by name, and the photos they saw
         self.lost: float | None = None  # of every frame
         self.calls: list[tuple[str, str, dict[str, Any]]] = []  # method, path, fields
 
@@ -64,7 +64,7 @@ class StubService:
             return self.read(place, path, query)
         if path == "/v1/query":
             return self.answer(place, fields)
-        if path == "/v1/why":
+        if path == "/v1/explain":
             return place.why(int(fields["id"]))
         return self.edit(place, method, path, fields, uploads)
 
@@ -88,22 +88,22 @@ class StubService:
         }
         if path in plain:
             return plain[path]()
-        if path == "/v1/sessions":
-            return {"most": self.most, "sessions": [self.session(name) for name in reversed(self.sessions)]}
+        if path == "/v1/cameras":
+            return {"most": self.most, "cameras": [self.camera(name) for name in reversed(self.cameras)]}
         raise Refused(404, f"{path} is not here")
 
     def answer(self, place: StubMap, fields: dict[str, Any]) -> dict[str, Any]:
-        session, least = fields.get("session"), float(fields.get("min_confidence", 0))
-        seen = self.sessions.get(session, 0)
-        if session is not None:
-            self.sessions[session] = seen + 1
-        told = place.answer(int(fields.get("k", 5)), least, session, seen)
+        camera, least = fields.get("camera"), float(fields.get("min_confidence", 0))
+        seen = self.cameras.get(camera, 0)
+        if camera is not None:
+            self.cameras[camera] = seen + 1
+        told = place.answer(int(fields.get("k", 5)), least, camera, seen)
         if self.lost is None or fields.get("sequence") != "true":
             return told
         return {**told, "hits": [], "confidence": 1 - self.lost, "lost": self.lost}
 
-    def session(self, name: str) -> dict[str, Any]:
-        seen = self.sessions[name]
+    def camera(self, name: str) -> dict[str, Any]:
+        seen = self.cameras[name]
         used = "2025-06-01T12:00:00+00:00"
         return {"name": name, "seen": seen, "counted": (seen + 1) // 2, "calibration": None, "last_used": used}
 
@@ -140,20 +140,20 @@ class StubService:
         if path == "/v1/calibrations/active":
             place.active = fields["name"]
             return {"active": place.active}
-        if found := re.fullmatch("/v1/sessions(?:/(.+))?", path):
-            gone = [name for name in self.sessions if found[1] in (None, name)]
+        if found := re.fullmatch("/v1/cameras(?:/(.+))?", path):
+            gone = [name for name in self.cameras if found[1] in (None, name)]
             for name in gone:
-                del self.sessions[name]
+                del self.cameras[name]
             return {"reset": gone}
         raise Refused(404, f"{method} {path} is not here")
 
     def check(self, method: str, path: str, given: str) -> None:
-        asks = path in ("/v1/query", "/v1/why", "/v1/query/batch")
+        asks = path in ("/v1/query", "/v1/explain", "/v1/query/batch")
         edits = method != "GET" and not asks
-        allowed = ({self.edit_token} if edits else {self.read_token, self.edit_token}) - {""}
-        if (self.edit_token if edits else self.read_token) and given.removeprefix("Bearer ") not in allowed:
+        allowed = ({self.edit_api_key} if edits else {self.read_api_key, self.edit_api_key}) - {""}
+        if (self.edit_api_key if edits else self.read_api_key) and given.removeprefix("Bearer ") not in allowed:
             what = "edit" if edits else "read"
-            raise Refused(401, f"this needs the {what} token of the service; send it as Authorization: Bearer …")
+            raise Refused(401, f"this needs the {what} API key of the service; send it as Authorization: Bearer …")
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -226,6 +226,6 @@ def serve(service: StubService, port: int = 0) -> ThreadingHTTPServer:
 if __name__ == "__main__":
     shown = StubService()
     shown.second_map()
-    shown.sessions = {"cam0": 41, "door": 3}
+    shown.cameras = {"cam0": 41, "door": 3}
     print(f"http://127.0.0.1:{serve(shown, 8765).server_address[1]}/")
     threading.Event().wait()

@@ -72,7 +72,7 @@ def test_texts_can_be_read_in_both_schemes(open_page, service, photo, scheme):
     page = open_page(service.url, color_scheme=scheme)
     page.emulate_media(reduced_motion="reduce", color_scheme=scheme)
     everything_shown(page, photo)
-    service.stub.read_token = "x"  # for an alert and the token's form
+    service.stub.read_api_key = "x"  # for an alert and the API key's form
     page.click("#tab-recognise")
     page.click(".hit:nth-child(2) button")
     page.wait_for_selector("#why [role=alert]")

@@ -60,52 +60,52 @@ def test_another_calibration_can_be_put_in_use(open_page, service):
 
 
 def rows_of(page):
-    """What the list of sessions says: name, photos seen, photos that taught."""
-    rows = page.locator("#sessions-list tbody tr").all_inner_texts()
+    """What the list of cameras says: name, photos seen, photos that taught."""
+    rows = page.locator("#cameras-list tbody tr").all_inner_texts()
     return [tuple(cell.strip() for cell in row.split("\t")[:3]) for row in rows]
 
 
-def test_sessions_are_listed_and_reset(open_page, service, photo):
-    service.stub.sessions, service.stub.edit_token = {"door": 3, "cam0": 600}, "edits"
+def test_cameras_are_listed_and_reset(open_page, service, photo):
+    service.stub.cameras, service.stub.edit_api_key = {"door": 3, "cam0": 600}, "edits"
     page = open_page(service.url, "#calibrate")
-    wait_for_text(page, "#sessions-words", "2 of at most 64 sessions.")
+    wait_for_text(page, "#cameras-words", "2 of at most 64 cameras.")
     assert rows_of(page) == [("cam0", "600 photos", "300"), ("door", "3 photos", "2")]
     page.click("#tab-recognise")
     page.click(".options summary")
-    page.fill("[name=session]", "roof")
+    page.fill("[name=camera]", "roof")
     ask(page, photo)
     wait_for_text(page, "#recognise-status", "adapted by 0 photos of roof")
     page.click("#tab-calibrate")  # told anew each time the tab is seen
-    wait_for_text(page, "#sessions-words", "3 of at most 64 sessions.")
+    wait_for_text(page, "#cameras-words", "3 of at most 64 cameras.")
     assert rows_of(page)[0] == ("roof", "1 photo", "1")
     page.focus("[aria-label='Reset door']")
     page.keyboard.press("Enter")
-    wait_for_text(page, "#calibrate-alert", "this needs the edit token")
-    assert "door" in service.stub.sessions
-    page.fill("#token", "edits")
-    page.click("text=Use token")
-    page.wait_for_selector("#token-form", state="hidden")
+    wait_for_text(page, "#calibrate-alert", "this needs the edit API key")
+    assert "door" in service.stub.cameras
+    page.fill("#api-key", "edits")
+    page.click("text=Use API key")
+    page.wait_for_selector("#api-key-form", state="hidden")
     page.click("[aria-label='Reset door']")
-    wait_for_text(page, "#sessions-status", "Forgotten: door.")
-    wait_for_text(page, "#sessions-words", "2 of at most 64 sessions.")
-    assert set(service.stub.sessions) == {"cam0", "roof"}
-    page.click("#sessions-reset")
-    wait_for_text(page, "#sessions-words", "0 of at most 64 sessions.")
-    assert service.stub.sessions == {}
-    assert page.is_hidden("#sessions-reset")
+    wait_for_text(page, "#cameras-status", "Forgotten: door.")
+    wait_for_text(page, "#cameras-words", "2 of at most 64 cameras.")
+    assert set(service.stub.cameras) == {"cam0", "roof"}
+    page.click("#cameras-reset")
+    wait_for_text(page, "#cameras-words", "0 of at most 64 cameras.")
+    assert service.stub.cameras == {}
+    assert page.is_hidden("#cameras-reset")
 
 
-def test_a_service_without_edits_lists_sessions_and_resets_none(open_page, service):
-    service.stub.maps["town"].editable, service.stub.sessions = False, {"cam0": 2}
+def test_a_service_without_edits_lists_cameras_and_resets_none(open_page, service):
+    service.stub.maps["town"].editable, service.stub.cameras = False, {"cam0": 2}
     page = open_page(service.url, "#calibrate")
-    wait_for_text(page, "#sessions-words", "1 of at most 64 sessions.")
+    wait_for_text(page, "#cameras-words", "1 of at most 64 cameras.")
     assert rows_of(page) == [("cam0", "2 photos", "1")]
-    assert page.is_hidden("#sessions-reset")
-    assert page.locator("#sessions-list button").count() == 0
+    assert page.is_hidden("#cameras-reset")
+    assert page.locator("#cameras-list button").count() == 0
 
 
-def test_a_service_that_keeps_no_sessions_does_not_speak_of_them(open_page, service):
+def test_a_service_that_keeps_no_cameras_does_not_speak_of_them(open_page, service):
     service.stub.most = 0
     page = open_page(service.url, "#calibrate")
     wait_for_text(page, "#map-facts", "30 photos")
-    assert page.is_hidden("#sessions")
+    assert page.is_hidden("#cameras")

@@ -29,23 +29,23 @@ def test_a_photo_is_seen_beside_its_matches(open_page, service, photo):
     assert own["x"] + own["width"] <= other["x"]  # side by side
 
 
-def test_photos_of_a_session_say_what_they_were_adapted_by_and_if_the_camera_is_lost(open_page, service, photo):
+def test_photos_of_a_camera_say_what_they_were_adapted_by_and_if_the_camera_is_lost(open_page, service, photo):
     page = open_page(service.url)
     page.click(".options summary")
-    page.fill("[name=session]", " cam0 ")
+    page.fill("[name=camera]", " cam0 ")
     ask(page, photo)
     wait_for_text(page, "#recognise-status", "not calibrated, adapted by 0 photos of cam0, 0.01 s.")
     page.click("text=Query again")
     wait_for_text(page, "#recognise-status", "adapted by 1 photo of cam0")
     asked = [fields for _, path, fields in service.stub.calls if path == "/v1/query"]
-    assert [fields["session"] for fields in asked] == ["cam0", "cam0"]
+    assert [fields["camera"] for fields in asked] == ["cam0", "cam0"]
     assert "sequence" not in asked[1]
     service.stub.lost = 0.9
     page.select_option("[name=sequence]", "true")
     page.click("text=Query again")
     wait_for_text(page, "#recognise-status", "Lost, adapted by 2 photos of cam0: that this frame shows no place")
     assert page.locator(".hit").count() == 0
-    page.fill("[name=session]", "")
+    page.fill("[name=camera]", "")
     page.select_option("[name=sequence]", "")
     page.click("text=Query again")
     page.wait_for_selector(".hit")
@@ -128,13 +128,13 @@ def test_options_reach_the_service(open_page, service, photo):
     ask(page, photo)
     page.click(".options summary")
     page.fill("[name=k]", "3")
-    page.select_option("[name=verify]", "true")
+    page.select_option("[name=rerank]", "true")
     page.click("text=Query again")
     wait_until(page, "document.querySelectorAll('.hit').length === 3")
     sent = [fields for method, path, fields in service.stub.calls if path == "/v1/query"]
-    assert "verify" not in sent[0]  # as the map decided
+    assert "rerank" not in sent[0]  # as the map decided
     assert sent[1]["k"] == "3"
-    assert sent[1]["verify"] == "true"
+    assert sent[1]["rerank"] == "true"
     page.fill("[name=min_confidence]", "0.99")
     page.click("text=Query again")
     wait_for_text(page, "#recognise-status", "No match is confident enough: the best has confidence 0.97")

@@ -120,8 +120,8 @@ def test_the_parts_add_up_in_a_table(open_page, service, photo):
 def test_an_error_of_why_is_told_in_its_place(open_page, service, photo):
     page = open_page(service.url)
     ask(page, photo)
-    service.stub.read_token = "secret"
+    service.stub.read_api_key = "secret"
     page.click(".hit:nth-child(1) button")
     page.wait_for_selector("#why [role=alert]")
-    assert "this needs the read token" in page.inner_text("#why [role=alert]")
-    assert page.is_visible("#token-form")
+    assert "this needs the read API key" in page.inner_text("#why [role=alert]")
+    assert page.is_visible("#api-key-form")

@@ -89,10 +89,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "where.csv").write_text("\n".join(["file,lat,lon", *rows, "absent.png,1,2", "near.jpg,50,10", ""]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TFA_CACHE", str(root / "cache"))
-        for name, verify in (("town.tfa", True), ("plain.tfa", False)):
+        for name, rerank in (("town.tfa", True), ("plain.tfa", False)):
             where, kept = (
-                root / "where.csv" if verify else None,
-                MapSpec(head="paper", storage="float16", verify=verify),
+                root / "where.csv" if rerank else None,
+                MapSpec(head="paper", storage="float16", rerank=rerank),
             )
             built = PlaceMap.build(root / "photos", encoder=FakeEncoder(), spec=SPEC, positions=where, map_spec=kept)
             built.save(root / name)

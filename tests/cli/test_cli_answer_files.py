@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from tfa.exports.answers import FORMATS
+from tfa.exports.answers import ANSWER_FORMATS
 
 pytest.importorskip("rosbags", reason="rosbags is not installed: no recording of answers was written")
 pytest.importorskip("mcap", reason="mcap is not installed: no recording of answers was written")
 RECIPE = (Path(__file__).parents[2] / "docs" / "recipes" / "answers.md").read_text("utf-8")
-ALL = [word for ending in FORMATS for word in ("--out", f"new/answers{ending}")]
+ALL = [word for ending in ANSWER_FORMATS for word in ("--out", f"new/answers{ending}")]
 
 
 def test_answers_are_written_as_they_are_printed(run, folder):
     """Also of photos that cannot be read, and of names that are no text."""
     odd = os.fsdecode(b"caf\xe9\x1b.jpg")
     shutil.copy("walk/a.jpg", odd)
-    asked = ("query", "town.tfa", "near.jpg", "bad.jpg", odd, "--verify", "--json", "-k", 2)
+    asked = ("query", "town.tfa", "near.jpg", "bad.jpg", odd, "--rerank", "--json", "-k", 2)
     result = run(*asked, *ALL)
     assert result.exit_code == 1
     told = run(*asked).stdout
@@ -41,7 +41,7 @@ def test_answers_are_written_as_they_are_printed(run, folder):
     assert rows[2]["query"] == "caf\\xe9\\x1b.jpg"
     assert float(rows[0]["lat"]) == 57.5
     assert features[0]["geometry"] == {"type": "Point", "coordinates": [13.25, 57.5]}
-    assert sorted(os.listdir("new")) == sorted(f"answers{ending}" for ending in FORMATS)
+    assert sorted(os.listdir("new")) == sorted(f"answers{ending}" for ending in ANSWER_FORMATS)
 
 
 def test_a_calibration_and_frames_of_a_drive_are_named(run, folder):
@@ -66,9 +66,9 @@ def test_a_file_is_there_even_if_nobody_reads_what_is_printed(run, folder, monke
     def nobody(*_):
         raise BrokenPipeError
 
-    monkeypatch.setattr("tfa.cli.query.show", nobody)
+    monkeypatch.setattr("tfa.cli.query.show_answers", nobody)
     assert run("query", "town.tfa", "near.jpg", *ALL).exit_code == 141
-    assert len(os.listdir("new")) == len(FORMATS)
+    assert len(os.listdir("new")) == len(ANSWER_FORMATS)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tfa.base.config import EncoderOptions, HeadSpec, MapSpec, VerifySpec
+from tfa.base.config import EncoderOptions, HeadSpec, MapSpec, RerankSpec
 from tfa.maps import PlaceMap
 from tfa.photos.find_positions import PositionSources
 
@@ -25,12 +25,12 @@ def test_defaults_are_passed_on(run, spy, folder):
 def test_every_option_is_passed_on(run, spy, folder):
     (folder / "w.pth").touch()
     options = "--encoder dinov2-b14@224 --weights w.pth --positions where.csv --skip-bad --ensemble --storage float32 "
-    options += "--no-verify --dims 64 --fast --words 8 --device cuda --threads 2 --batch-size 4 --force --quiet"
+    options += "--no-rerank --dims 64 --fast --words 8 --device cuda --threads 2 --batch-size 4 --force --quiet"
     assert run("build", "photos", "near.jpg", "--out", "town.tfa", *options.split()).exit_code == 0
     assert spy.given("build") == {
         "photos": [Path("photos"), Path("near.jpg")], "encoder": "dinov2-b14@224",
         "positions": PositionSources(csv=Path("where.csv")), "spec": HeadSpec(words=8), "progress": False,
-        "map_spec": MapSpec(storage="float32", ensemble=True, verify=False, dims=64),
+        "map_spec": MapSpec(storage="float32", ensemble=True, rerank=False, dims=64),
         "options": EncoderOptions(
             weights=Path("w.pth"), device="cuda", threads=2, fast=True, batch_size=4, skip_bad=True
         ),
@@ -52,7 +52,7 @@ def test_a_map_is_searched_by_fewer_numbers_if_asked(run, folder):
 
 def test_small_patches_are_passed_on(run, spy, folder):
     assert run("build", "photos", "--out", "new.tfa", "--patches", "small").exit_code == 0
-    assert spy.given("build")["map_spec"] == MapSpec(verify=VerifySpec(patches="small"))
+    assert spy.given("build")["map_spec"] == MapSpec(rerank=RerankSpec(patches="small"))
     assert "48 bytes per image" in run("info", "new.tfa").stdout  # two bits of 12 numbers of 16 patches
 
 
@@ -91,7 +91,7 @@ def test_json_is_alone_on_standard_output(run, spy, folder):
         (["--out", "near.jpg/deep/new.tfa"], "near.jpg is a file, not a folder"),
         (["--out", "new.tfa", "--positions", "near.jpg"], "near.jpg: it holds a NUL byte"),
         (["--out", "new.tfa", "--patches", "tiny"], "patches='tiny' is unknown; use full or small"),
-        (["--out", "new.tfa", "--patches", "small", "--no-verify"], "--no-verify keeps none"),
+        (["--out", "new.tfa", "--patches", "small", "--no-rerank"], "--no-rerank keeps none"),
     ],
 )
 def test_what_cannot_end_well_is_not_begun(run, spy, folder, words, complaint):

@@ -77,7 +77,7 @@ def test_photos_become_a_map_in_every_engine_by_its_url(run, folder, url, kind, 
         asked = run("query", place, dusk, "--json")
         assert asked.exit_code == 0, asked.stderr
         [answer] = json.loads(asked.stdout)["answers"]
-        said.append([(hit["id"], hit["image"], hit["score"], hit["matches"]) for hit in answer["hits"]])
+        said.append([(hit["id"], hit["image"], hit["score"], hit["inliers"]) for hit in answer["hits"]])
         assert "14 images" in run("info", place).stdout
     assert said[1] == said[0]
     assert said[0]

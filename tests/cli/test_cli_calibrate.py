@@ -39,7 +39,7 @@ def test_calibrate_reports_what_it_decided_and_how_to_go_back(run, folder):
     entry, told = calibration("town.tfa", "fog"), " ".join(result.stdout.split())
     [strength] = entry["decisions"]["strengths"].values()
     for text in (
-        "calibrated town.tfa as fog", "made of 9 of 15 photos; it saw the map's photos and the calibration's",
+        "calibrated town.tfa as fog", "made of 9 of 15 photos; data used: the map's photos and the calibration's",
         f"assignment {entry['decisions']['route']}", entry["reasons"]["route"], entry["reasons"]["carrier"],
         f"c {strength['c']:.3f}, β {strength['beta']:.3f}", entry["verification"]["reason"],
         f"changes: {'; '.join(entry['differences'])}", "--calibration none",
@@ -82,7 +82,7 @@ def test_info_shows_each_calibration(run, folder, monkeypatch):
 
 def test_a_real_map_is_calibrated_asked_and_told(run, folder):
     told = json.loads(run("calibrate", "town.tfa", "camera", "--name", "night", "--score", "--json", "-q").stdout)
-    assert (told["name"], told["active"], told["saw"]) == ("night", True, "target")
+    assert (told["name"], told["active"], told["data_used"]) == ("night", True, "target")
     assert told["calibration"]["used"] == 14
     assert told["decisions"]["score_calibrated"]
     answers = {

@@ -35,7 +35,7 @@ def test_verbs_take_a_url_where_they_take_a_map(run, url, tmp_path):
     camera = [photo(tmp_path / "camera" / f"{place}.png", place, light=0.7) for place in range(10)]
 
     def answered(*options):
-        result = run("query", url, dusk, "--json", "--no-verify", *options)
+        result = run("query", url, dusk, "--json", "--no-rerank", *options)
         assert result.exit_code == 0, result.output
         return [hit["id"] for hit in json.loads(result.stdout)["answers"][0]["hits"]]
 
@@ -57,7 +57,7 @@ def test_verbs_take_a_url_where_they_take_a_map(run, url, tmp_path):
     assert json.loads(copied.stdout) == {"url": f"{url}2", "version": 1, "images": PLACES}
     assert answered() == [
         hit["id"]
-        for hit in json.loads(run("query", f"{url}2", dusk, "--json", "--no-verify").stdout)["answers"][0]["hits"]
+        for hit in json.loads(run("query", f"{url}2", dusk, "--json", "--no-rerank").stdout)["answers"][0]["hits"]
     ]
     assert "copied memory://" in run("snapshot", f"{url}2", "--to", url).stdout
     report = run("report", url, "--photos", dusk, "--json")

@@ -19,7 +19,7 @@ def evaluate(run, folder):
     listed = {name: right for name, right in LISTED.items() if name != "13.png"} | {"05.png": ["06.png"]}
     Path("truth.json").write_text(json.dumps({f"camera/{name}": right for name, right in listed.items()}))
     Path("camera/03.png").write_bytes(b"no photo")
-    return lambda name, *args: run("evaluate", name, "camera", "--truth", "truth.json", *args)
+    return lambda name, *args: run("evaluate", name, "camera", "--ground-truth", "truth.json", *args)
 
 
 def test_every_head_has_a_row_and_what_is_left_out_is_said(evaluate):
@@ -31,11 +31,11 @@ def test_every_head_has_a_row_and_what_is_left_out_is_said(evaluate):
     ]  # fmt: skip
     assert "14 images, 12 queries; an answer is right: as listed in truth.json." in result.stdout
     assert "The most confident mistakes of calibration night, 1 of " in result.stdout
-    assert "1 photo without truth left out (first: camera/13.png)" in result.stderr
+    assert "1 photo without ground truth left out (first: camera/13.png)" in result.stderr
     assert "1 file skipped:\n  camera/03.png: " in result.stderr
     written = json.loads(Path("all.json").read_text())
     assert [head["name"] for head in written["heads"]] == ["none", "day", "night"]
-    assert written["without_truth"] == ["camera/13.png"]
+    assert written["without_ground_truth"] == ["camera/13.png"]
     assert [entry["number"] for entry in written["queries"]] == [0, 1, 2, *range(4, 13)]
     page = Path("page.html").read_text("utf-8")
     assert page.startswith("<!doctype html>")
@@ -64,20 +64,22 @@ def test_json_tells_recalls_answers_and_the_expected_recall(evaluate):
 
 def test_positions_are_a_truth_and_places_the_map_has_not_may_be_left_out(run, folder):
     Path("at.csv").write_text("file,lat,lon\n05.png,57.5,13.25\n06.png,10,10\n")
-    told = json.loads(run("evaluate", "town.tfa", "camera", "--truth", "at.csv", "--radius", 50, "--json").stdout)
-    assert told["truth"]["rule"] == "at most 50 m away"
-    assert (len(told["queries"]), told["not_in_map"], len(told["without_truth"])) == (2, 1, 12)
+    told = json.loads(
+        run("evaluate", "town.tfa", "camera", "--ground-truth", "at.csv", "--radius", 50, "--json").stdout
+    )
+    assert told["ground_truth"]["rule"] == "at most 50 m away"
+    assert (len(told["queries"]), told["not_in_map"], len(told["without_ground_truth"])) == (2, 1, 12)
     best = told["queries"][0]["answers"]["none"]["hits"][0]
     assert (Path(best["image"]).name, best["right"], best["distance"]) == ("05.png", True, 0.0)
     none = {"fused": None, "within_radius": None, "agreed": 0, "fused_agreed": None, "best": None}
     nowhere = {"placed": 0, **none}  # nothing was verified
     assert told["heads"][0]["metres"] == {"queries": 1, **nowhere, "best_of_all": {"median": 0.0, "ninety": 0.0}}
-    printed = run("evaluate", "town.tfa", "camera", "--truth", "at.csv", "--radius", 50).stdout
+    printed = run("evaluate", "town.tfa", "camera", "--ground-truth", "at.csv", "--radius", 50).stdout
     assert "every best answer: median" in " ".join(printed.split())
     assert "0 of 1" in printed
     assert "no query has a place, for nothing was verified" in printed
     told = json.loads(
-        run("evaluate", "town.tfa", "camera", "--truth", "at.csv", "--skip-unanswerable", "--json").stdout
+        run("evaluate", "town.tfa", "camera", "--ground-truth", "at.csv", "--skip-unanswerable", "--json").stdout
     )
     assert (len(told["queries"]), told["unanswerable_left_out"]) == (1, 1)
 
@@ -93,16 +95,16 @@ def test_an_earlier_evaluation_may_stand_beside(evaluate):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["town.tfa", "camera", "--truth", "absent.csv"], "absent.csv does not exist"),
-        (["town.tfa", "camera", "--truth", "near.jpg"], "must end in .csv"),
-        (["town.tfa", "camera", "--truth", "where.csv", "--radius", "-1"], "give metres, more than 0"),
-        (["plain.tfa", "camera", "--truth", "where.csv"], "build it with --positions, or give positives"),
+        (["town.tfa", "camera", "--ground-truth", "absent.csv"], "absent.csv does not exist"),
+        (["town.tfa", "camera", "--ground-truth", "near.jpg"], "must end in .csv"),
+        (["town.tfa", "camera", "--ground-truth", "where.csv", "--radius", "-1"], "give metres, more than 0"),
+        (["plain.tfa", "camera", "--ground-truth", "where.csv"], "build it with --positions, or give positives"),
         (
-            ["calibrated.tfa", "camera", "--truth", "where.csv", "--calibration", "dusk"],
+            ["calibrated.tfa", "camera", "--ground-truth", "where.csv", "--calibration", "dusk"],
             "there is no calibration 'dusk'",
         ),
-        (["postgres://h/d/town", "camera", "--truth", "where.csv"], "tfa evaluate needs a map in a folder"),
-        (["town.tfa", "bad.jpg", "--truth", "bad.json"], "all 1 images are broken"),
+        (["postgres://h/d/town", "camera", "--ground-truth", "where.csv"], "tfa evaluate needs a map in a folder"),
+        (["town.tfa", "bad.jpg", "--ground-truth", "bad.json"], "all 1 images are broken"),
     ],
 )
 def test_what_cannot_be_evaluated_is_an_error_before_any_work(run, folder, args, words):

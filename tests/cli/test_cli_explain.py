@@ -113,22 +113,22 @@ def test_an_added_photo_and_a_removed_one_keep_rows_apart(town):
 def test_a_montage_counts_the_matches_of_verified_hits(town, monkeypatch):
     drawn = []
     monkeypatch.setattr("tfa.explain.draw_montage.draw_montage", lambda rows, path: drawn.extend(rows))
-    for verify in (True, False):
-        write_montage(Path("answer.png"), town.query_many(["near.png"], k=2, verify=verify), 0.0)
-    hits = town.query("near.png", k=2, verify=True)
+    for rerank in (True, False):
+        write_montage(Path("answer.png"), town.query_many(["near.png"], k=2, rerank=rerank), 0.0)
+    hits = town.query("near.png", k=2, rerank=True)
     verified, plain = drawn
-    assert [tile.caption_lines[2] for tile in verified.tiles] == [f"{hit.matches} consistent matches" for hit in hits]
+    assert [tile.caption_lines[2] for tile in verified.tiles] == [f"{hit.inliers} consistent matches" for hit in hits]
     assert [len(tile.caption_lines) for tile in plain.tiles] == [2, 2]
 
 
 def test_a_map_without_compact_tokens_says_what_to_do(run, town):
-    kept = MapSpec(verify=False)
+    kept = MapSpec(rerank=False)
     PlaceMap.build("photos", head="paper", encoder=FakeEncoder(), spec=HeadSpec(words=4), map_spec=kept).save(
         "plain.tfa"
     )
     result = run("explain", "plain.tfa", "near.png", "-o", "why.png")
     assert result.exit_code == 1
-    assert "--verify" in result.stderr
+    assert "--rerank" in result.stderr
     assert result.stdout == ""
     assert not Path("why.png").exists()
 
@@ -184,7 +184,7 @@ def explanation(matches: Matches, grid: tuple[int, int]) -> Explanation:
 
 
 def test_a_verified_hit_counts_the_matches_that_are_explained(town):
-    counts = {hit.image: hit.matches for hit in town.query("near.png", k=8, verify=True)}
+    counts = {hit.image: hit.inliers for hit in town.query("near.png", k=8, rerank=True)}
     assert len(counts) == 8
     for rank in range(1, 9):
         found = explain_match(town, "near.png", rank=rank)

@@ -71,24 +71,24 @@ def test_json_answers(run, folder):
             "query": "near.jpg",
             "confidence": best.confidence,
             "sure": False,
-            "verified": False,
+            "reranked": False,
             "place": None,
             "place_missing": "no answer was verified",
             "hits": [
                 {
-                    "id": 5, "image": best.image, "score": best.score, "confidence": best.confidence, "matches": None,
+                    "id": 5, "image": best.image, "score": best.score, "confidence": best.confidence, "inliers": None,
                     "sure": False, "position": {"lat": 57.5, "lon": 13.25},
                 },
                 {
                     "id": second.id, "image": second.image, "score": second.score, "confidence": second.confidence,
-                    "matches": None, "sure": False, "position": None,
+                    "inliers": None, "sure": False, "position": None,
                 },
             ],
         },
         {
             # Asked beside another photo: products of two rows may round otherwise than those of one.
             "query": "far.jpg", "confidence": pytest.approx(far.confidence, rel=1e-12), "sure": False,
-            "verified": False, "place": None, "place_missing": "no answer was verified", "hits": [],
+            "reranked": False, "place": None, "place_missing": "no answer was verified", "hits": [],
         },
     ]  # fmt: skip
     assert told["notice"] is None
@@ -100,7 +100,7 @@ def test_json_answers(run, folder):
 
 def test_the_place_of_all_verified_images_is_told(run, folder):
     """Of the map's images three stand somewhere, 555 km apart: image 5 is the only one of its place."""
-    words = ("query", "town.tfa", "near.jpg", "--verify")
+    words = ("query", "town.tfa", "near.jpg", "--rerank")
     [answer] = json.loads(run(*words, "--json").stdout)["answers"]
     assert answer["place"] == {
         "position": {"lat": 57.5, "lon": 13.25},
@@ -110,7 +110,7 @@ def test_the_place_of_all_verified_images_is_told(run, folder):
     }
     assert answer["place_missing"] is None
     assert "  place: 57.50000° N, 13.25000° E ± 707 m" in run(*words).stdout
-    many = run("query", "town.tfa", "near.jpg", *["far.jpg"] * 3, "--verify", "--no-online").stdout
+    many = run("query", "town.tfa", "near.jpg", *["far.jpg"] * 3, "--rerank", "--no-online").stdout
     assert "57.50000° N, 13.25000° E ± 707 m" in many
     [doubtful] = json.loads(run(*words, "--json", "--min-confidence", "1").stdout)["answers"]
     assert (doubtful["place"], doubtful["place_missing"]) == (None, "the answer is too doubtful to be given")
@@ -127,7 +127,7 @@ def test_a_broken_photo_does_not_stop_the_others(run, folder, bad, complaint):
     assert result.exit_code == 1
     first, second = json.loads(result.stdout)["answers"]
     assert (set(first), first["query"], first["hits"]) == (
-        {"query", "error", "adaptation_photos", "confidence", "sure", "verified", "place", "place_missing", "hits"},
+        {"query", "error", "adaptation_photos", "confidence", "sure", "reranked", "place", "place_missing", "hits"},
         bad, [],
     )  # fmt: skip
     assert f"error: {first['error']}\n" == result.stderr
@@ -198,34 +198,34 @@ def test_a_montage_that_cannot_be_written_is_refused_first(run, spy, folder):
 
 
 @pytest.mark.parametrize(
-    ("words", "verify", "candidates"),
+    ("words", "rerank", "candidates"),
     [
         ((), None, None),
-        (("--verify", "--candidates", 7), True, 7),
+        (("--rerank", "--candidates", 7), True, 7),
         (("--candidates", "auto"), None, "auto"),
-        (("--no-verify",), False, None),
+        (("--no-rerank",), False, None),
     ],
 )
-def test_verification_is_asked_for_as_given(run, spy, folder, words, verify, candidates):
+def test_verification_is_asked_for_as_given(run, spy, folder, words, rerank, candidates):
     assert run("query", "town.tfa", "near.jpg", *words).exit_code == 0
     given = spy.given("query_many")
-    assert (given["verify"], given["candidates"]) == (verify, candidates)
+    assert (given["rerank"], given["candidates"]) == (rerank, candidates)
 
 
 def test_verified_answers_have_a_column_of_matches(run, folder):
-    result = run("query", "town.tfa", "near.jpg", "-k", 2, "--verify", "--candidates", 1)
-    best, second = hits("near.jpg", 2, verify=True, candidates=1)
+    result = run("query", "town.tfa", "near.jpg", "-k", 2, "--rerank", "--candidates", 1)
+    best, second = hits("near.jpg", 2, rerank=True, candidates=1)
     lines = result.stdout.splitlines()
-    assert lines[1].split() == ["image", "id", "score", "confidence", "matches", "position"]
-    assert cells(lines[2])[4:6] == [f"{best.confidence:.2f}", str(best.matches)]
+    assert lines[1].split() == ["image", "id", "score", "confidence", "inliers", "position"]
+    assert cells(lines[2])[4:6] == [f"{best.confidence:.2f}", str(best.inliers)]
     assert cells(lines[3])[4:] == [f"{second.confidence:.2f}", "–"]
-    result = run("query", "town.tfa", "walk", "near.jpg", "far.jpg", "--verify")
-    assert "matches" in result.stdout.splitlines()[0]
-    assert "matches" not in run("query", "town.tfa", "walk", "near.jpg", "far.jpg").stdout
-    told = json.loads(run("query", "town.tfa", "near.jpg", "-k", 2, "--verify", "--json").stdout)["answers"][0]["hits"]
-    assert told == [hit.to_dict() for hit in hits("near.jpg", 2, verify=True)]
+    result = run("query", "town.tfa", "walk", "near.jpg", "far.jpg", "--rerank")
+    assert "inliers" in result.stdout.splitlines()[0]
+    assert "inliers" not in run("query", "town.tfa", "walk", "near.jpg", "far.jpg").stdout
+    told = json.loads(run("query", "town.tfa", "near.jpg", "-k", 2, "--rerank", "--json").stdout)["answers"][0]["hits"]
+    assert told == [hit.to_dict() for hit in hits("near.jpg", 2, rerank=True)]
     assert [hit["sure"] for hit in told] == [True, False]
-    assert f"  {told[0]['confidence']:.2f} sure  " in run("query", "town.tfa", "near.jpg", "--verify").stdout
+    assert f"  {told[0]['confidence']:.2f} sure  " in run("query", "town.tfa", "near.jpg", "--rerank").stdout
 
 
 def test_no_candidates_is_a_usage_error(run, spy, folder):
@@ -263,7 +263,7 @@ def test_photos_are_answered_by_the_map_alone_if_that_is_wanted(run, folder, wor
     alone = PlaceMap.load("town.tfa").query_many(sorted(Path("camera").iterdir()))
     assert json.loads(done.stdout)["answers"] == [
         {
-            "query": answer.query, "confidence": answer.confidence, "sure": answer.sure, "verified": answer.verified,
+            "query": answer.query, "confidence": answer.confidence, "sure": answer.sure, "reranked": answer.reranked,
             "place": None, "place_missing": answer.place_missing, "hits": [hit.to_dict() for hit in answer.hits],
         }
         for answer in alone

@@ -26,11 +26,11 @@ def town(fake_encoder: Path) -> Path:
     ("words", "written", "printing"),
     [
         (["report", "town.tfa", "-o", "page.html"], "page.html", "tfa.cli.report.say"),
-        (["query", "town.tfa", "photos/1.png", "--montage", "hits.png"], "hits.png", "tfa.cli.query.show"),
+        (["query", "town.tfa", "photos/1.png", "--montage", "hits.png"], "hits.png", "tfa.cli.query.show_answers"),
         (
-            ["evaluate", "town.tfa", "photos", "--truth", "truth.json", "--html", "page.html"],
+            ["evaluate", "town.tfa", "photos", "--ground-truth", "truth.json", "--html", "page.html"],
             "page.html",
-            "tfa.cli.evaluate.show",
+            "tfa.cli.evaluate.show_evaluation",
         ),
     ],
 )

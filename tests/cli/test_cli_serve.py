@@ -33,7 +33,7 @@ def started(monkeypatch, folder):
         return [type("Map", (list,), {"path": Path(path)})([1, 2]) for path in paths]
 
     monkeypatch.setattr(app, "create_app", create_app)
-    monkeypatch.setattr(running, "run", run)
+    monkeypatch.setattr(running, "run_server", run)
     monkeypatch.setattr(verb, "opened_maps", opened)
     return seen
 
@@ -44,8 +44,8 @@ def test_a_map_is_served_on_this_machine_by_default(run, started):
     assert result.stdout.strip() == f"serving town (2 images) at {started['address']}"
     assert started["address"].startswith("http://127.0.0.1:")
     settings = started["settings"]
-    assert (settings.read_token, settings.edit_token, settings.cors) == (None, None, ())
-    assert (settings.max_upload, settings.sessions) == (20_000_000, 64)
+    assert (settings.read_api_key, settings.edit_api_key, settings.cors) == (None, None, ())
+    assert (settings.max_upload, settings.cameras) == (20_000_000, 64)
     assert started["access_log"] is False
 
 
@@ -56,18 +56,18 @@ def test_memory_for_patches_is_for_maps_in_engines(run, started):
 
 
 def test_options_reach_the_service(run, started, monkeypatch):
-    monkeypatch.setenv("TFA_EDIT_TOKEN", "from-the-environment")
+    monkeypatch.setenv("TFA_EDIT_API_KEY", "from-the-environment")
     result = run(
-        "serve", "town.tfa", "photos", "--port", 0, "--read-token", "r", "--cors", "https://a.example", "--cors",
-        "http://b.example", "--max-upload", "1.5 MB", "--max-pixels", 1000, "--max-batch", 3, "--sessions", 8,
+        "serve", "town.tfa", "photos", "--port", 0, "--read-api-key", "r", "--cors", "https://a.example", "--cors",
+        "http://b.example", "--max-upload", "1.5 MB", "--max-pixels", 1000, "--max-batch", 3, "--cameras", 8,
         "--threads", 2, "--fast", "--access-log", "--quiet",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     settings = started["settings"]
-    assert (settings.read_token, settings.edit_token) == ("r", "from-the-environment")
+    assert (settings.read_api_key, settings.edit_api_key) == ("r", "from-the-environment")
     assert settings.cors == ("https://a.example", "http://b.example")
     assert (settings.max_upload, settings.max_pixels, settings.max_batch) == (1_500_000, 1000, 3)
-    assert settings.sessions == 8
+    assert settings.cameras == 8
     assert started["paths"] == [Path("town.tfa"), Path("photos")]
     assert started["encoder"] == EncoderOptions(threads=2, fast=True)
     assert started["access_log"] is True
@@ -78,15 +78,15 @@ def test_other_machines_are_let_in_on_purpose_only(run, started):
     assert result.exit_code == 1
     assert "0.0.0.0 can be reached from other machines" in result.stderr
     assert "maps" not in started
-    assert run("serve", "town.tfa", "--host", "0.0.0.0", "--port", 0, "--open").exit_code == 0
-    for option in ("--read-token", "--token"):
+    assert run("serve", "town.tfa", "--host", "0.0.0.0", "--port", 0, "--no-auth").exit_code == 0
+    for option in ("--read-api-key", "--api-key"):
         closed = run("serve", "town.tfa", "--host", "0.0.0.0", "--port", 0, option, "r")
         assert "edits are off" in closed.stderr
-        assert started["settings"].read_token == "r"
+        assert started["settings"].read_api_key == "r"
 
 
 def test_a_taken_port_is_told_before_anything_is_loaded(run, started):
-    with running.bound(running.ServiceSettings(port=0)) as taken:
+    with running.bind_socket(running.ServiceSettings(port=0)) as taken:
         taken.listen()
         result = run("serve", "town.tfa", "--port", taken.getsockname()[1])
     assert result.exit_code == 1
@@ -150,7 +150,7 @@ def test_ctrl_c_is_the_usual_end(run, started, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running, "run", interrupted)
+    monkeypatch.setattr(running, "run_server", interrupted)
     result = run("serve", "town.tfa", "--port", 0)
     assert result.exit_code == 0
     assert "stopped; accepted edits are on disk" in result.stdout

@@ -20,7 +20,7 @@ DAY = 86_400
 
 
 def test_merge(run, folder):
-    kept = MapSpec(head="paper", storage="float16", verify=True)
+    kept = MapSpec(head="paper", storage="float16", rerank=True)
     PlaceMap.build(folder / "camera", encoder=FakeEncoder(), spec=SPEC, map_spec=kept).save(folder / "dusk.tfa")
     refused = run("merge", "town.tfa", "dusk.tfa", "--out", "plain.tfa")
     assert refused.exit_code == 1

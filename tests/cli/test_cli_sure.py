@@ -17,29 +17,29 @@ from tfa.photos.images import as_rgb
 
 
 def test_only_sure_answers_are_given_if_nothing_else_is_wanted(run, folder):
-    result = run("query", "town.tfa", "near.jpg", "far.jpg", "--sure", "--verify", "--no-online", "-k", 2)
+    result = run("query", "town.tfa", "near.jpg", "far.jpg", "--sure", "--rerank", "--no-online", "-k", 2)
     assert result.exit_code == 0
-    assert f"{hits('near.jpg', 1, verify=True)[0].confidence:.2f} sure" in result.stdout
+    assert f"{hits('near.jpg', 1, rerank=True)[0].confidence:.2f} sure" in result.stdout
     assert re.search(r"^  not sure \(confidence 0\.\d\d\)$", result.stdout, re.M)
-    told = json.loads(run("query", "town.tfa", "near.jpg", "far.jpg", "--sure", "--verify", "--json").stdout)["answers"]
-    assert [(one["sure"], one["verified"], len(one["hits"])) for one in told] == [(True, True, 5), (False, True, 0)]
+    told = json.loads(run("query", "town.tfa", "near.jpg", "far.jpg", "--sure", "--rerank", "--json").stdout)["answers"]
+    assert [(one["sure"], one["reranked"], len(one["hits"])) for one in told] == [(True, True, 5), (False, True, 0)]
     assert told[1]["confidence"] > 0
     result = run("query", "town.tfa", "near.jpg", "--sure")
     assert "not sure" in result.stdout
     assert "no answer was verified, so none is sure" in " ".join(result.stderr.split())
-    for words, said in ((["--no-verify"], "others are not sure"), (["--min-confidence", 0.3], "have 0.9 and more")):
+    for words, said in ((["--no-rerank"], "others are not sure"), (["--min-confidence", 0.3], "have 0.9 and more")):
         result = run("query", "town.tfa", "near.jpg", "--sure", *words)
         assert result.exit_code == 2
         assert said in " ".join(result.stderr.split())
     town = PlaceMap.load("town.tfa")
-    assert town.query("near.jpg", min_confidence="sure", verify=True) == hits("near.jpg", 5, verify=True)
-    assert town.query("far.jpg", min_confidence="sure", verify=True) == []
+    assert town.query("near.jpg", min_confidence="sure", rerank=True) == hits("near.jpg", 5, rerank=True)
+    assert town.query("far.jpg", min_confidence="sure", rerank=True) == []
     with pytest.raises(BadSpec, match="between 0 and 1, or 'sure'"):
         town.query("far.jpg", min_confidence="certain")
 
 
 def test_a_table_ends_with_how_its_rows_are_ordered(run, folder):
-    for words, rule in (((), ORDER_UNVERIFIED), (("--verify",), ORDER_VERIFIED)):
+    for words, rule in (((), ORDER_UNVERIFIED), (("--rerank",), ORDER_VERIFIED)):
         told = run("query", "town.tfa", "near.jpg", *words).stdout
         assert " ".join(told.split()).endswith(f"{rule} {LATER_HITS}")
     told = run("query", "town.tfa", "--sequence", "camera").stdout
@@ -47,8 +47,8 @@ def test_a_table_ends_with_how_its_rows_are_ordered(run, folder):
 
 
 def test_a_sequence_is_what_a_tracker_answers_frame_by_frame(run, folder):
-    told = json.loads(run("query", "town.tfa", "--sequence", "camera", "-k", 3, "--verify", "--json").stdout)["answers"]
-    tracker = PlaceMap.load("town.tfa").follow(k=3, verify=True)
+    told = json.loads(run("query", "town.tfa", "--sequence", "camera", "-k", 3, "--rerank", "--json").stdout)["answers"]
+    tracker = PlaceMap.load("town.tfa").follow(k=3, rerank=True)
     for number, (frame, answer) in enumerate(zip(sorted(Path("camera").iterdir()), told, strict=True)):
         picture = as_rgb(frame)
         ours = tracker.step([frame, frame.read_bytes(), picture, np.asarray(picture)][number % 4])
@@ -80,7 +80,7 @@ def test_a_sequence_is_filtered_in_the_order_of_names(run, spy, folder, monkeypa
     assert result.exit_code == 0, result.stderr
     assert asked[0][0] == ["a.jpg", "b.jpg"]
     assert asked[0][1] == {
-        "k": 2, "min_confidence": 0.05, "calibration": None, "progress": True, "verify": None, "candidates": None,
+        "k": 2, "min_confidence": 0.05, "calibration": None, "progress": True, "rerank": None, "candidates": None,
         "online": True, "sequence": True,
     }  # fmt: skip
     assert "lost (probability 0.90)" in result.stdout

@@ -10,23 +10,23 @@ from tfa.maps import PlaceMap
 def asked(run, *words):
     result = run("query", *words, "--json")
     assert result.exit_code == 0, result.stderr
-    return [hit["matches"] for hit in json.loads(result.stdout)["answers"][0]["hits"]]
+    return [hit["inliers"] for hit in json.loads(result.stdout)["answers"][0]["hits"]]
 
 
 def test_a_real_map_is_asked_with_and_without_verification(run, folder):
     admitted = json.loads(run("info", "town.tfa", "--json").stdout)["verification"]["admitted"]
-    verified = asked(run, "town.tfa", "camera/05.png", "--verify", "--candidates", 2)
-    assert [matches is None for matches in verified] == [False, False, True, True, True]
-    assert asked(run, "town.tfa", "camera/05.png", "--no-verify") == [None] * 5
+    verified = asked(run, "town.tfa", "camera/05.png", "--rerank", "--candidates", 2)
+    assert [inliers is None for inliers in verified] == [False, False, True, True, True]
+    assert asked(run, "town.tfa", "camera/05.png", "--no-rerank") == [None] * 5
     default = asked(run, "town.tfa", "camera/05.png")
-    assert [matches is not None for matches in default] == [admitted] * 5
+    assert [inliers is not None for inliers in default] == [admitted] * 5
 
 
 def test_a_map_without_compact_tokens_cannot_verify(run, folder):
     assert asked(run, "plain.tfa", "camera/05.png") == [None] * 5
-    result = run("query", "plain.tfa", "camera/05.png", "--verify")
+    result = run("query", "plain.tfa", "camera/05.png", "--rerank")
     assert result.exit_code == 1
-    assert "build it with --verify" in result.stderr
+    assert "build it with --rerank" in result.stderr
     told = run("info", "plain.tfa").stdout
     assert "bytes per image" not in told
     assert "verification" not in told

@@ -16,7 +16,7 @@ from tests.service.conftest import wait_until
 from tfa.maps import PlaceMap
 from tfa.maps.engine_map import EngineMap
 from tfa.service.app import create_app
-from tfa.service.server import address_of, bound
+from tfa.service.server import address_of, bind_socket
 from tfa.service.settings import ServiceSettings
 
 
@@ -41,7 +41,7 @@ def serving(
 ) -> Iterator[tuple[str, FastAPI]]:
     """The same of open maps."""
     app = create_app(maps, settings)
-    with bound(settings) as listening:
+    with bind_socket(settings) as listening:
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none", **config))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()

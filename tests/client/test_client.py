@@ -17,13 +17,13 @@ from tests.client.conftest import build_town, running_service
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
 from tfa.client import Client, ServiceError
-from tfa.client.forms import BATCH_BYTES, batches
+from tfa.client.forms import UPLOAD_BYTES, batches
 from tfa.errors import BadSpec, TfaError
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
 from tfa.service.settings import ServiceSettings
 
-TOKEN = "edit-me"
+API_KEY = "edit-me"
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def served(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TFA_CACHE", str(folder / "cache"))
         path = build_town(folder)
-        settings = ServiceSettings(port=0, read_token="read-me", edit_token=TOKEN)
-        with running_service(path, settings) as (url, _), Client(url, TOKEN) as client:
+        settings = ServiceSettings(port=0, read_api_key="read-me", edit_api_key=API_KEY)
+        with running_service(path, settings) as (url, _), Client(url, API_KEY) as client:
             yield client, path, folder
 
 
@@ -47,7 +47,7 @@ def same(ours, theirs):
         assert one.id == other.id
         assert one.image == Path(other.image).name
         assert one.score == pytest.approx(other.score, abs=1e-5)
-        assert (one.confidence, one.position, one.matches) == (other.confidence, other.position, other.matches)
+        assert (one.confidence, one.position, one.inliers) == (other.confidence, other.position, other.inliers)
 
 
 def test_hits_are_those_of_the_map(served):
@@ -58,10 +58,10 @@ def test_hits_are_those_of_the_map(served):
         expected = local(path).query(awkward, k=3, calibration="none")
         for given in forms_of(awkward).values():
             same(client.query(given, k=3, calibration="none"), expected)
-    same(client.query(dusk, k=2, verify=True), local(path).query(dusk, k=2, verify=True))
-    few = client.query(dusk, k=4, verify=True, candidates=2)
-    same(few, local(path).query(dusk, k=4, verify=True, candidates=2))
-    assert sum(hit.matches is not None for hit in few) == 2
+    same(client.query(dusk, k=2, rerank=True), local(path).query(dusk, k=2, rerank=True))
+    few = client.query(dusk, k=4, rerank=True, candidates=2)
+    same(few, local(path).query(dusk, k=4, rerank=True, candidates=2))
+    assert sum(hit.inliers is not None for hit in few) == 2
     assert client.query(photo(folder / "far.png", 99), min_confidence=1.0) == []
 
 
@@ -137,31 +137,31 @@ def test_a_calibration_is_waited_for(served):
 def test_a_match_is_explained_and_evidence_given(served):
     client, _, folder = served
     dusk = photo(folder / "dusk.png", 5, light=0.8)
-    hit = client.query(dusk, k=1, calibration="none", verify=False)[0]
-    why = client.why(dusk, hit.id, calibration="none")
+    hit = client.query(dusk, k=1, calibration="none", rerank=False)[0]
+    why = client.explain(dusk, hit.id, calibration="none")
     assert sum(part["contribution"] for part in why["terms"]) == pytest.approx(why["score"], rel=1e-4)
     assert why["score"] == pytest.approx(hit.score, rel=1e-4)
     assert any(one["chosen"] for one in client.evidence()["candidates"])
 
 
-def test_photos_of_a_session_are_answered_as_the_map_answers_a_stream(served):
+def test_photos_of_a_camera_are_answered_as_the_map_answers_a_stream(served):
     client, path, folder = served
     photos = [photo(folder / f"s{place}.png", place, light=0.8) for place in range(14)]
     tracker = local(path).follow("none", k=3, sequence=False)
     for one in photos:
-        same(client.query(one, k=3, calibration="none", session="single"), tracker.step(one).hits)
+        same(client.query(one, k=3, calibration="none", camera="single"), tracker.step(one).hits)
     tracker = local(path).follow("none", k=3, sequence=False)
-    for ours, one in zip(client.query_many(photos, k=3, calibration="none", session="many"), photos, strict=True):
+    for ours, one in zip(client.query_many(photos, k=3, calibration="none", camera="many"), photos, strict=True):
         theirs = tracker.step(one)
         same(ours.hits, theirs.hits)
         assert (ours.adaptation_photos, ours.lost, ours.query) == (theirs.adaptation_photos, None, theirs.query)
-    assert [one["name"] for one in client.sessions()] == ["many", "single"]
-    assert client.reset_session("single") == ["single"]
-    with pytest.raises(ServiceError, match="no session 'single'") as refusal:
-        client.reset_session("single")
+    assert [one["name"] for one in client.cameras()] == ["many", "single"]
+    assert client.reset_camera("single") == ["single"]
+    with pytest.raises(ServiceError, match="no camera 'single'") as refusal:
+        client.reset_camera("single")
     assert refusal.value.status == 404
-    assert client.reset_session() == ["many"]
-    assert client.sessions() == []
+    assert client.reset_camera() == ["many"]
+    assert client.cameras() == []
 
 
 def test_a_camera_is_followed_as_by_the_map(served):
@@ -181,17 +181,17 @@ def test_a_camera_is_followed_as_by_the_map(served):
     assert "missing.png cannot be read" in ours.step(folder / "missing.png").error
     (folder / "bad.png").write_bytes(b"no photo")
     assert "no whole photo" in ours.step(folder / "bad.png").error
-    with pytest.raises(ServiceError, match="is no name of a session; letters, digits"):
+    with pytest.raises(ServiceError, match="is not a camera name; letters, digits"):
         client.follow("a/b").step(folder / "f0.png")
     ours.reset()
-    with pytest.raises(ServiceError, match="no session 'drive'"):
+    with pytest.raises(ServiceError, match="no camera 'drive'"):
         _ = ours.state
 
 
 @pytest.mark.parametrize("name", ["query", "query_many", "follow", "calibrate", "info"])
 def test_methods_take_what_those_of_the_map_take(name):
     ours = dict(inspect.signature(getattr(Client, name)).parameters)
-    ours.pop("session", None)  # a tracker is kept by whoever has the map
+    ours.pop("camera", None)  # a tracker is kept by whoever has the map
     theirs = inspect.signature(getattr(PlaceMap, name)).parameters
     for parameter in ours.values():
         assert (parameter.kind, parameter.default) == (theirs[parameter.name].kind, theirs[parameter.name].default)
@@ -202,20 +202,20 @@ def test_methods_take_what_those_of_the_map_take(name):
 @pytest.mark.parametrize("wrong", [np.zeros((8, 8, 3)), np.zeros((8, 8, 4), np.uint8), None, "no/file.jpg", b""])
 def test_what_is_no_photo_is_refused_before_it_is_sent(wrong):
     client = Client("http://127.0.0.1:9")
-    for ask in (client.query, client.add, client.calibrate, lambda photo: client.why(photo, 3)):
+    for ask in (client.query, client.add, client.calibrate, lambda photo: client.explain(photo, 3)):
         with pytest.raises(TfaError, match=r"a photo must be .*, got |give the path of|give the whole file"):
             ask(wrong)
 
 
 def test_refusals_come_with_their_sentence_and_status(served):
     client, _, _ = served
-    with pytest.raises(ServiceError, match="no token was given") as refusal:
+    with pytest.raises(ServiceError, match="no API key was given") as refusal:
         Client(client.url).info()
     assert refusal.value.status == 401
-    with pytest.raises(ServiceError, match="the read token may not edit"):
+    with pytest.raises(ServiceError, match="the read API key may not edit"):
         Client(client.url, "read-me").remove([3])
     with pytest.raises(ServiceError, match="there is no map 'forest'"):
-        Client(client.url, TOKEN, map="forest").info()
+        Client(client.url, API_KEY, map="forest").info()
     with pytest.raises(ServiceError, match="there is no image 99"):
         client.image(99)
     with pytest.raises(ServiceError, match="is tfa serve running there") as silence:
@@ -232,7 +232,7 @@ def test_no_path_leaves_the_page_or_the_map(served, path):
     """As sent: other clients tidy a path before they send it."""
     address = urlsplit(served[0].url)
     connection = HTTPConnection(address.hostname, address.port, timeout=20)
-    connection.request("GET", path, headers={"Authorization": f"Bearer {TOKEN}"})
+    connection.request("GET", path, headers={"Authorization": f"Bearer {API_KEY}"})
     answer = connection.getresponse()
     assert (answer.status, list(json.loads(answer.read()))) in [(404, ["error"]), (405, ["error"]), (422, ["error"])]
     connection.close()
@@ -243,13 +243,13 @@ def test_the_client_is_light_and_keeps_its_token_to_itself():
         tfa.Client("localhost:8000")
     assert tfa.Client is Client
     assert repr(Client("http://localhost:8000/", "secret")) == "<Client of the first map at http://localhost:8000>"
-    assert repr(Client("http://localhost:8000/", map="town")) == "<Client of town at http://localhost:8000, no token>"
+    assert repr(Client("http://localhost:8000/", map="town")) == "<Client of town at http://localhost:8000, no API key>"
     assert Client("http://localhost:8000/").url == "http://localhost:8000"
 
 
 def test_photos_are_sent_in_pieces():
     assert [len(piece) for piece in batches([b"x"] * 40)] == [16, 16, 8]
-    large = bytes(BATCH_BYTES // 2 + 1)
+    large = bytes(UPLOAD_BYTES // 2 + 1)
     assert [len(piece) for piece in batches([large, large, b"x"])] == [1, 2]
     assert list(batches([])) == []
 

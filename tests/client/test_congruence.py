@@ -27,7 +27,7 @@ OF_THE_DISK = {"path", "photos"}  # which a service keeps to itself
 
 def shown(hits):
     """What an answer says, by file names: a service keeps its folders to itself."""
-    return [(hit.id, Path(hit.image).name, pytest.approx(hit.score, abs=1e-5), hit.confidence, hit.sure, hit.matches,
+    return [(hit.id, Path(hit.image).name, pytest.approx(hit.score, abs=1e-5), hit.confidence, hit.sure, hit.inliers,
              hit.position) for hit in hits]  # fmt: skip
 
 
@@ -38,11 +38,11 @@ def script(place_map, folder):
     camera = [photo(folder / f"camera{place}.png", place, light=0.7) for place in range(9)]
     new = [photo(folder / "@7@8@.png", 40), photo(folder / "plain.png", 41)]
     yield "query", shown(place_map.query(dusk[0], k=4))
-    yield "verified", shown(place_map.query(dusk[1], 3, verify=True, candidates=2))
-    fused = place_map.query(dusk[1], 3, verify=True)
+    yield "verified", shown(place_map.query(dusk[1], 3, rerank=True, candidates=2))
+    fused = place_map.query(dusk[1], 3, rerank=True)
     yield "place", (fused.place, fused.place_missing)
     yield "unsure", shown(place_map.query(photo(folder / "far.png", 99), min_confidence=1.0))
-    many = place_map.query_many([*dusk, folder / "broken.png"], k=2, verify=False)
+    many = place_map.query_many([*dusk, folder / "broken.png"], k=2, rerank=False)
     yield "many", [(answer.query, shown(answer.hits), answer.confidence, answer.error is None) for answer in many]
     added = place_map.add(new)
     yield "add", (added.added, added.removed, added.skipped, added.notes)

@@ -14,7 +14,7 @@ from tests.client.conftest import build_town, running_service
 from tests.service.conftest import picture
 from tfa.client import Client, ServiceError
 from tfa.errors import BadSpec
-from tfa.service.problems import busy
+from tfa.service.problems import refuse_busy
 from tfa.service.query_queue import QueryQueue
 from tfa.service.settings import ServiceSettings
 
@@ -125,7 +125,7 @@ def test_a_real_service_answers_threads_of_one_client_through_busy_times(tmp_pat
     def sometimes_full(self, query):
         if len(refused) < 3:
             refused.append(query)
-            raise busy("256 queries wait already; send this one again in a moment")
+            raise refuse_busy("256 queries wait already; send this one again in a moment")
         return real(self, query)
 
     monkeypatch.setattr(QueryQueue, "_submit", sometimes_full)

@@ -39,7 +39,7 @@ def map_of(world):
             fitted.decisions, carrier=carrier, assignment=assignment, admit_cls=admit, c=0.4, beta=0.3
         )
         head = assemble(fitted, decisions, fitted.evidence, backend_for("cpu"))
-        map_spec = MapSpec(storage=storage, ensemble=ensemble, verify=False)
+        map_spec = MapSpec(storage=storage, ensemble=ensemble, rerank=False)
         built = PlaceMap.from_head(head, encoded, FakeEncoder(), map_spec=map_spec)
         built.cache = TokenCache(folder / "tokens")
         return built
@@ -56,7 +56,7 @@ def scores_of(place_map, tokens, calibration=None):
     """`q m` scores of the images that answer, in the order of their ids, through the map itself."""
     order = {record.id: column for column, record in enumerate(place_map.images)}
     scores = np.empty((len(tokens), len(order)), np.float32)
-    for row, hits in enumerate(place_map.query_tokens(tokens, k=len(order), calibration=calibration, verify=False)):
+    for row, hits in enumerate(place_map.query_tokens(tokens, k=len(order), calibration=calibration, rerank=False)):
         for hit in hits:
             scores[row, order[hit.id]] = hit.score
     return scores

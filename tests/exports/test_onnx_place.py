@@ -51,7 +51,7 @@ def town_of(tmp_path_factory):
             sorted(folder.glob("*.png")),
             head="second-order",
             encoder=load_encoder(name, weights=weights),
-            map_spec=MapSpec(carrier=carrier, storage="float32", verify=False),
+            map_spec=MapSpec(carrier=carrier, storage="float32", rerank=False),
             options=EncoderOptions(weights=weights, cache=TokenCache(folder / "tokens")),
         )
         town.calibrate(sorted((folder / "night").glob("*.png")), name="night")

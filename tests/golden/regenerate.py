@@ -30,10 +30,10 @@ def answers(place_map: PlaceMap, tokens: object) -> dict[str, list]:
     ways = {"none": ("none", False), "night": ("night", False), "verified": ("none", True)}
     return {
         name: [
-            [{key: hit.to_dict()[key] for key in ("id", "score", "confidence", "matches")} for hit in hits]
-            for hits in place_map.query_tokens(tokens, k=9, calibration=calibration, verify=verify)
+            [{key: hit.to_dict()[key] for key in ("id", "score", "confidence", "inliers")} for hit in hits]
+            for hits in place_map.query_tokens(tokens, k=9, calibration=calibration, rerank=rerank)
         ]
-        for name, (calibration, verify) in ways.items()
+        for name, (calibration, rerank) in ways.items()
     }
 
 

@@ -24,7 +24,7 @@ def test_the_golden_map_answers_as_it_did(name):
     for way in expected:
         for ours, theirs in zip(found[way], expected[way], strict=True):
             assert [hit["id"] for hit in ours] == [hit["id"] for hit in theirs]
-            assert [hit["matches"] for hit in ours] == [hit["matches"] for hit in theirs]
+            assert [hit["inliers"] for hit in ours] == [hit["inliers"] for hit in theirs]
             for key in ("score", "confidence"):
                 np.testing.assert_allclose([h[key] for h in ours], [h[key] for h in theirs], rtol=1e-4, atol=1e-5)
 

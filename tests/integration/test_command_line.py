@@ -68,13 +68,13 @@ def built(run_alone, work, town, random_weights):
 
 
 def test_answers_in_json(run, run_alone, built, town):
-    words = ("query", built, town.queries, "-k", 5, "--no-verify", "--json")
+    words = ("query", built, town.queries, "-k", 5, "--no-rerank", "--json")
     answers = json.loads(run_alone(*words).stdout)["answers"]
     assert json.loads(run(*words).stdout)["answers"] == answers
     assert [Path(a["query"]).name for a in answers] == town.query_files
     for answer in answers:
         assert [set(hit) for hit in answer["hits"]] == [
-            {"image", "id", "score", "confidence", "matches", "sure", "position"}
+            {"image", "id", "score", "confidence", "inliers", "sure", "position"}
         ] * 5
         assert set(answer["hits"][0]["position"]) == {"x", "y"}
         scores = [hit["score"] for hit in answer["hits"]]

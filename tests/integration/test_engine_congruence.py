@@ -64,7 +64,7 @@ def town(kind_and_head, tmp_path, monkeypatch):
 def shown(hits):
     """What an answer says, by file names: a service keeps its folders to itself."""
     return [(hit.id, Path(hit.image).name, pytest.approx(hit.score, rel=1e-5, abs=1e-5),
-             pytest.approx(hit.confidence, abs=1e-5), hit.sure, hit.matches, hit.position)
+             pytest.approx(hit.confidence, abs=1e-5), hit.sure, hit.inliers, hit.position)
             for hit in hits]  # fmt: skip
 
 
@@ -76,9 +76,9 @@ def script(place_map, folder):
     for number, one in enumerate(dusk):
         yield f"query {number}", shown(place_map.query(one, k=4))
     yield "all", shown(place_map.query(dusk[1], k=PLACES + 9))
-    yield "plain", shown(place_map.query(dusk[0], k=4, verify=False))
-    yield "verified", shown(place_map.query(dusk[1], 3, verify=True, candidates=5))
-    yield "as many as pay", shown(place_map.query(dusk[2], 3, verify=True, candidates="auto"))
+    yield "plain", shown(place_map.query(dusk[0], k=4, rerank=False))
+    yield "verified", shown(place_map.query(dusk[1], 3, rerank=True, candidates=5))
+    yield "as many as pay", shown(place_map.query(dusk[2], 3, rerank=True, candidates="auto"))
     yield "region", shown(place_map.query(dusk[2], k=4, where=Where(region=Region(4, 0, 12, 20))))
     yield "nowhere", shown(place_map.query(dusk[2], k=4, where=Where(region=Region(900, 900, 901, 901))))
     many = place_map.query_many(dusk, k=2)

@@ -64,7 +64,7 @@ def test_float16_storage_keeps_every_top_answer(demo, encoder, tmp_path):
     everyone = [*database.paths, *queries.paths]
     tops = {}
     for storage in ("float16", "float32"):
-        made = PlaceMap.from_head(head, database, encoder, map_spec=MapSpec(storage=storage, verify=False))
+        made = PlaceMap.from_head(head, database, encoder, map_spec=MapSpec(storage=storage, rerank=False))
         made.save(tmp_path / f"{storage}.tfa")
         opened = PlaceMap.load(tmp_path / f"{storage}.tfa", encoder=encoder)
         tokens = [opened.query_tokens(encoded.tokens, k=1) for encoded in (database, queries)]

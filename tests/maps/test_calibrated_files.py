@@ -214,13 +214,13 @@ def test_info_tells_each_calibration(saved, camera, cache):
     editor = reopened(saved)
     editor.calibrate(camera, name="night")
     info = json.loads(json.dumps(reopened(saved).info()))
-    assert info["saw"] == "database"
+    assert info["data_used"] == "database"
     [entry] = info["calibrations"]
     assert set(entry) == {
-        "name", "active", "calibration", "decisions", "reasons", "evidence", "saw", "verification",
+        "name", "active", "calibration", "decisions", "reasons", "evidence", "data_used", "verification",
         "differences", "decided",
     }  # fmt: skip
-    assert (entry["name"], entry["active"], entry["saw"]) == ("night", True, "target")
+    assert (entry["name"], entry["active"], entry["data_used"]) == ("night", True, "target")
     assert entry["differences"][-1].startswith("scores are calibrated")
     assert "reasons" not in entry["evidence"]
 

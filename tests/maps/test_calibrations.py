@@ -54,7 +54,7 @@ def test_scores_are_those_of_the_calibrated_head(town, camera, cache, tmp_path, 
     np.testing.assert_array_equal(scores(built, sorted(camera.iterdir())), found)
     info = built.info()["calibrations"][0]
     assert info["decisions"]["score_calibrated"] == info["calibration"]["score"] == score
-    assert info["saw"] == "target"
+    assert info["data_used"] == "target"
 
 
 def test_several_calibrations_the_newest_is_the_default(saved, camera, dusk, cache):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tfa
-from tfa.base.config import VerifySpec
+from tfa.base.config import RerankSpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
 from tfa.verification.compaction import quantize_rows, restore_rows
@@ -20,13 +20,13 @@ def field():
 
 
 def test_compact_tokens_are_projected_rounded_patches(field):
-    compact = CompactTokens.fit(field, VerifySpec(dimensions=8))
+    compact = CompactTokens.fit(field, RerankSpec(dimensions=8))
     assert (len(compact), compact.grid, compact.bytes_per_image) == (9, (3, 5), 15 * 8)
     assert compact.chunks[0].dtype == np.int8
     exact = compact.compaction.compact(np.asarray(field.patches))
     np.testing.assert_array_equal(compact.rows(np.array([7, 2])), restore_rows(quantize_rows(exact[[7, 2]])))
     np.testing.assert_allclose(compact.query(field.select([3, 1])), exact[[3, 1]], atol=1e-6)
-    again = CompactTokens.fit(field, VerifySpec(dimensions=8))
+    again = CompactTokens.fit(field, RerankSpec(dimensions=8))
     np.testing.assert_array_equal(again.chunks[0], compact.chunks[0])
 
 
@@ -77,29 +77,29 @@ def test_verify_on_tokens_finds_what_lies_alike(field):
     rng = np.random.default_rng(1)
     patches = np.asarray(field.patches, np.float32)
     again = Tokens(patches + 0.05 * rng.normal(size=patches.shape), grid=(3, 5))
-    found = tfa.verify(again, field)
-    assert found.indices.shape == found.evidence.shape == found.matches.shape == (9, 9)
+    found = tfa.rerank_candidates(again, field)
+    assert found.indices.shape == found.evidence.shape == found.inliers.shape == (9, 9)
     assert found.indices[:, 0].tolist() == list(range(9))
-    assert (found.matches[:, 0] == 15).all()
+    assert (found.inliers[:, 0] == 15).all()
     assert (np.diff(found.evidence, axis=1) <= 0).all()  # without scores evidence alone decides
 
 
 def test_verify_on_tokens_keeps_to_the_best_of_the_scores(field):
     scores = np.zeros((1, 9))
     scores[0, [4, 6, 2]] = 3.0, 2.9, 2.8
-    found = tfa.verify(field.select([2]), field, scores, spec=tfa.VerifySpec(candidates=3))
+    found = tfa.rerank_candidates(field.select([2]), field, scores, spec=tfa.RerankSpec(candidates=3))
     assert set(found.indices[0].tolist()) == {2, 4, 6}
     assert found.indices[0, 0] == 2
-    without = tfa.verify(field.select([2]), field, scores, spec=tfa.VerifySpec(candidates=2))
+    without = tfa.rerank_candidates(field.select([2]), field, scores, spec=tfa.RerankSpec(candidates=2))
     assert set(without.indices[0].tolist()) == {4, 6}
 
 
 def test_verify_on_tokens_says_what_is_missing(field):
     with pytest.raises(BadTokens, match=r"\(2, 9\), must be \(queries, database images\) = \(1, 9\)"):
-        tfa.verify(field.select([0]), field, np.zeros((2, 9)))
+        tfa.rerank_candidates(field.select([0]), field, np.zeros((2, 9)))
     with pytest.raises(BadTokens, match="grid=\\(rows, columns\\)"):
-        tfa.verify(field, Tokens(np.asarray(field.patches)))
+        tfa.rerank_candidates(field, Tokens(np.asarray(field.patches)))
     with pytest.raises(BadTokens, match="query tokens: how the patches"):
-        tfa.verify(Tokens(np.ones((1, 6, 20))), field)
+        tfa.rerank_candidates(Tokens(np.ones((1, 6, 20))), field)
     with pytest.raises(ChannelMismatch, match="7 channels, database tokens 20"):
-        tfa.verify(Tokens(np.ones((1, 15, 7))), field)
+        tfa.rerank_candidates(Tokens(np.ones((1, 15, 7))), field)

@@ -44,8 +44,8 @@ def test_a_sentence():
 def test_answers_together_leave_out_what_was_not_answered():
     answers = AnswerList(
         [
-            Answer("a", [], 0.9, sure=True, verified=True),
-            Answer("b", [], 0.5, verified=True),
+            Answer("a", [], 0.9, sure=True, reranked=True),
+            Answer("b", [], 0.5, reranked=True),
             Answer("c", [], 0.0, "it is broken"),
         ]
     )
@@ -150,9 +150,9 @@ def test_few_photos_say_nothing():
 
 def test_little_evidence_is_noticed():
     found = rerank(np.random.default_rng(0).normal(size=(20, 60)), ALTERNATIVES)
-    evidence, matches = np.zeros((20, ALTERNATIVES)), np.full((20, ALTERNATIVES), UNVERIFIED)
-    evidence[:, 2], matches[:, :5] = 0.81, 7
-    verified = dataclasses.replace(found, evidence=evidence, matches=matches)
+    evidence, inliers = np.zeros((20, ALTERNATIVES)), np.full((20, ALTERNATIVES), UNVERIFIED)
+    evidence[:, 2], inliers[:, :5] = 0.81, 7
+    verified = dataclasses.replace(found, evidence=evidence, inliers=inliers)
     scorer = HEAD.scorer(0)
     vectors = scorer.query_vectors(seen_again(DATABASE).select(range(20)))
     shift_monitor = DomainShiftMonitor(2.0)

@@ -97,7 +97,7 @@ def test_a_calibration_needs_neither_photos_nor_cache(judged, town, camera, cach
     assert (made["centring"], made["score_calibrated"]) == (True, True)
     assert "20 photos are few to judge by" in report.reasons["judge"]
     [entry] = opened.info()["calibrations"]
-    assert entry["saw"] == "target"
+    assert entry["data_used"] == "target"
     assert entry["differences"][-2:] == ["queries are centred on the photos", "scores are calibrated"]
     assert entry["verification"]["photos"] == 20
     assert opened.query(dusk, k=1)[0].id == 5
@@ -124,7 +124,7 @@ def test_enough_photos_are_judged(judged, tmp_path):
 
 
 def test_without_patches_the_incumbent_answers(town, cache, camera):
-    made = built(town, verify=False)
+    made = built(town, rerank=False)
     assert made.state.compact is None
     assert "evidence with" in made.info()["reasons"]["judge"]  # it was judged all the same
     report = made.calibrate(camera)
@@ -211,7 +211,7 @@ def test_copies_of_a_photo_tie_to_the_last_bit(town, cache, camera, dusk, tmp_pa
     shutil.copy(town / "05.png", tmp_path / "later.png")
     made.add(tmp_path / "later.png")
     for calibration in ("none", "target"):
-        found = {hit.id: hit.score for hit in made.query(dusk, k=99, calibration=calibration, verify=False)}
+        found = {hit.id: hit.score for hit in made.query(dusk, k=99, calibration=calibration, rerank=False)}
         assert found[5] == found[14] == found[15]
         assert made.query(dusk, k=1, calibration=calibration)[0].id == 5
 
@@ -250,7 +250,7 @@ def map_of(patches, grid=None, **kept):
     names = [f"/nowhere/{number}.png" for number in range(len(tokens))]
     encoded = EncodedImages([Path(n) for n in names], names, tokens, [])
     head = tfa.fit_judged(tokens, spec=SPEC)
-    return PlaceMap.from_head(head, encoded, FakeEncoder(), map_spec=MapSpec(verify=grid is not None, **kept)), tokens
+    return PlaceMap.from_head(head, encoded, FakeEncoder(), map_spec=MapSpec(rerank=grid is not None, **kept)), tokens
 
 
 @pytest.mark.parametrize("storage", ["float32", "int7"])

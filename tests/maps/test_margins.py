@@ -10,7 +10,7 @@ from tfa.maps.margins import Condition, compute_margins, require_all, require_an
 TEMPERED, BLEND, PARTIAL = (f"second_order/{name}" for name in ("tempered", "blend", "partial"))
 
 
-def judged(carrier="tempered", saw="database", **candidates):
+def judged(carrier="tempered", data_used="database", **candidates):
     own = {"value": 3.0, "error": 0.1, "difference": 0.0, "difference_error": 0.0}
     others = {
         f"second_order/{name}": {**own, "difference": difference, "difference_error": error}
@@ -18,7 +18,7 @@ def judged(carrier="tempered", saw="database", **candidates):
     }
     made = {"representation": "second_order", "carrier": carrier, "centring": False, "score_calibrated": False}
     evidence = {"incumbent": TEMPERED, "candidates": {TEMPERED: own, **others}, "reasons": {"judge": "because"}}
-    return {"decisions": made, "evidence": evidence, "saw": saw, "verification": None}
+    return {"decisions": made, "evidence": evidence, "data_used": data_used, "verification": None}
 
 
 def test_the_nearest_challenger_says_how_far_the_incumbent_is_from_falling():
@@ -29,7 +29,9 @@ def test_the_nearest_challenger_says_how_far_the_incumbent_is_from_falling():
         f"0.5 standard errors from flipping, within noise ({BLEND} is ahead of {TEMPERED} by +0.020 ± 0.010, "
         "0.025 decides)"
     )
-    assert compute_margins(judged(saw="target", blend=(0.005, 0.01)))["judge"]["standard_errors"] == pytest.approx(1.5)
+    assert compute_margins(judged(data_used="target", blend=(0.005, 0.01)))["judge"][
+        "standard_errors"
+    ] == pytest.approx(1.5)
     assert "within noise" not in compute_margins(judged(blend=(-0.02, 0.01)))["judge"]["in_words"]
 
 
@@ -60,7 +62,7 @@ def paper(chosen, supports, agreement, **more):
     }
     made = {"assignment": "soft", "carrier": chosen, "admit_cls": False, "c": 0.1, "beta": 0.2}
     evidence = {"candidates": candidates, "pseudo_queries": 100, "reasons": {}, **more}
-    return {"decisions": made, "evidence": evidence, "saw": "database", "verification": None}
+    return {"decisions": made, "evidence": evidence, "data_used": "database", "verification": None}
 
 
 def test_the_papers_carrier_flips_where_the_nearest_of_its_conditions_does():

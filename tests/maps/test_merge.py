@@ -17,7 +17,7 @@ from tfa.maps.merge import keep_confirmed, merge_maps, note_dropped_calibrations
 from tfa.photos.token_cache import TokenCache
 from tfa.search.store import Where
 
-KEPT = MapSpec(head="second-order", verify=True)
+KEPT = MapSpec(head="second-order", rerank=True)
 
 
 def built(folder, cache, positions=None):
@@ -78,7 +78,7 @@ def test_photos_that_show_places_of_both_are_found_by_verification(days):
     assert part.compared == 9
     assert shared.items() <= {f"{place:02d}.png": f"{place:02d}.png" for place in (8, 9, 11)}.items()
     assert shared
-    assert all(one.matches > 0 for one in part.shared)
+    assert all(one.inliers > 0 for one in part.shared)
     assert f"friday: {len(shared)} of 9 photos show places" in part.in_words
 
 

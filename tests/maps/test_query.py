@@ -20,13 +20,13 @@ from tfa.photos.images import as_rgb
 
 
 def test_a_photo_finds_its_place(place_map, tmp_path):
-    hits = place_map.query(photo(tmp_path / "dusk.png", 5, light=0.8), k=3, verify=False)
+    hits = place_map.query(photo(tmp_path / "dusk.png", 5, light=0.8), k=3, rerank=False)
     assert len(hits) == 3
     assert Path(hits[0].image).name == "05.png"
     assert hits[0].id == 5
     assert hits[0].score >= hits[1].score >= hits[2].score
     assert 0 <= hits[2].confidence <= hits[0].confidence <= 1
-    keys = {"image", "id", "score", "confidence", "matches", "sure", "position"}
+    keys = {"image", "id", "score", "confidence", "inliers", "sure", "position"}
     assert json.loads(json.dumps(hits[0].to_dict())).keys() == keys
 
 
@@ -170,7 +170,7 @@ def test_a_broken_photo_stops_the_build_unless_skipped(town, cache):
 def test_info_is_json_and_gives_reasons(place_map, saved):
     info = json.loads(json.dumps(place_map.info()))
     assert info["images"] == info["fitted_images"] == 14
-    assert info["saw"] == "database"
+    assert info["data_used"] == "database"
     assert info["unseen_share"] == 0
     assert set(info["reasons"]) == {"assignment", "strengths", "admit_cls", "carrier"}
     assert info["bytes"] == sum(f.stat().st_size for f in saved.iterdir() if f.name != "map.json")

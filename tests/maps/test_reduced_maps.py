@@ -133,7 +133,7 @@ def test_a_calibration_is_reduced_too_and_stays_when_another_answers(reduced, tm
     for made in (reduced, full):
         made.calibrate(photos[:16], "dusk")
     full.use_engine("exact")
-    assert answers(reduced, photos, verify=False) == answers(full, photos, verify=False)
+    assert answers(reduced, photos, rerank=False) == answers(full, photos, rerank=False)
     again = reopened(tmp_path / "town.tfa")
     [night] = again.state.calibrations
     assert night.stored.dims == DIMS
@@ -189,7 +189,7 @@ def test_a_prepared_map_answers_the_same_and_leaves_its_full_rows_alone(reduced,
 
 def test_a_query_reads_no_more_full_rows_than_it_scores_again(town, cache, camera, tmp_path, monkeypatch):
     monkeypatch.setattr("tfa.search.reduced.AGAIN", 3)
-    made = built(town, cache, head="second-order", verify=False)
+    made = built(town, cache, head="second-order", rerank=False)
     made.save(tmp_path / "town.tfa")
     again, read, plain = reopened(tmp_path / "town.tfa"), [], QuantisedRows.inner
     width = again.state.spaces.spaces[0].halves.width

@@ -8,14 +8,14 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.golden.regenerate import HERE
 from tests.maps.conftest import SPEC, reopened
-from tfa.base.config import MapSpec, VerifySpec
+from tfa.base.config import MapSpec, RerankSpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap
 from tfa.maps import PlaceMap
 from tfa.verification.compaction import restore_rows
 from tfa.verification.patch_store import CompactTokens
 
-SMALL = VerifySpec(patches="small")
+SMALL = RerankSpec(patches="small")
 GRID = (23, 23)  # of the default encoder
 PLACES, CHANNELS = 6, 160
 
@@ -46,12 +46,12 @@ def test_an_image_of_the_default_encoder_takes_at_most_16_kb(world):
 
 def test_evidence_is_close_to_that_of_full_patches(world):
     known, photos = world
-    full, small = (evidence(CompactTokens.fit(known, spec), photos) for spec in (VerifySpec(), SMALL))
+    full, small = (evidence(CompactTokens.fit(known, spec), photos) for spec in (RerankSpec(), SMALL))
     own = np.eye(PLACES, dtype=bool)
     assert (small.argmax(axis=1) == np.arange(PLACES)).all()
     np.testing.assert_allclose(np.sqrt(small[own]), np.sqrt(full[own]), rtol=0.15)
     assert small[own].min() > 3 * small[~own].max()
-    coarse = evidence(CompactTokens.fit(known, VerifySpec(dimensions=8, patches="small")), photos)
+    coarse = evidence(CompactTokens.fit(known, RerankSpec(dimensions=8, patches="small")), photos)
     error = lambda found: np.abs(np.sqrt(found[own]) - np.sqrt(full[own])).mean()  # noqa: E731
     assert error(small) < error(coarse)  # fewer numbers are further off
 
@@ -97,7 +97,7 @@ def test_files_that_do_not_fit_are_refused(world, change, complaint):
 
 @pytest.fixture
 def small_map(town, cache):
-    return PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(verify=SMALL))
+    return PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(rerank=SMALL))
 
 
 def test_a_saved_map_answers_as_the_one_built(small_map, dusk, tmp_path):
@@ -106,10 +106,10 @@ def test_a_saved_map_answers_as_the_one_built(small_map, dusk, tmp_path):
     told = opened.info()["verification"]
     assert (told["spec"]["patches"], told["bytes_per_image"]) == ("small", 16 * 3)
     assert isinstance(opened.state.compact.chunks[0], np.memmap)
-    hits = opened.query(dusk, verify=True)
-    assert hits == small_map.query(dusk, verify=True)
+    hits = opened.query(dusk, rerank=True)
+    assert hits == small_map.query(dusk, rerank=True)
     assert hits[0].id == 5
-    assert hits[0].matches is not None
+    assert hits[0].inliers is not None
 
 
 def test_edits_and_refits_keep_patches_small(small_map, dusk, tmp_path):

@@ -81,7 +81,7 @@ def test_what_a_photo_is_asked_with_does_not_matter(town, cache, queries):
 def test_a_map_of_integers_is_smaller(town, cache, tmp_path):
     sizes = {}
     for storage in ("float32", "float16", "int7"):
-        built(town, storage, verify=False).save(tmp_path / f"{storage}.tfa")
+        built(town, storage, rerank=False).save(tmp_path / f"{storage}.tfa")
         head, gallery = (next((tmp_path / f"{storage}.tfa").glob(f"{name}-*")) for name in ("head", "gallery"))
         sizes[storage] = head.stat().st_size + gallery.stat().st_size
     assert sizes["int7"] < sizes["float16"] < sizes["float32"]

@@ -38,14 +38,14 @@ def answers_of(tracker, photos):
     return [tracker.step(frame) for frame in photos]
 
 
-@pytest.mark.parametrize("verify", [False, True])
-def test_answers_are_those_of_the_stream(place_map, frames, verify):
-    answers = answers_of(place_map.follow(k=3, verify=verify, candidates=5 if verify else None), frames)
+@pytest.mark.parametrize("rerank", [False, True])
+def test_answers_are_those_of_the_stream(place_map, frames, rerank):
+    answers = answers_of(place_map.follow(k=3, rerank=rerank, candidates=5 if rerank else None), frames)
     scorer, tokens = place_map.state.head.scorer, tokens_of(frames)
     compact = place_map.state.compact
-    pairs = PhotoPairs(compact, tokens, (4, 4), np.arange(14)) if verify else None
+    pairs = PhotoPairs(compact, tokens, (4, 4), np.arange(14)) if rerank else None
     stream = follow_scores(
-        scorer, describe_photos(scorer, tokens), pairs, candidates=5 if verify else 0, motion=OrderMotion(14, 2.0)
+        scorer, describe_photos(scorer, tokens), pairs, candidates=5 if rerank else 0, motion=OrderMotion(14, 2.0)
     )
     for answer, frame in zip(answers, stream, strict=True):
         belief = frame.belief
@@ -56,17 +56,17 @@ def test_answers_are_those_of_the_stream(place_map, frames, verify):
         if answer.hits:
             assert answer.hits[0].id == belief.best
             assert answer.hits[0].score == frame.scores[belief.best]
-            assert (answer.hits[0].matches is not None) == verify
+            assert (answer.hits[0].inliers is not None) == rerank
             assert len(answer.hits) == 3
     assert [answer.hits[0].id for answer in answers[4:]] == list(range(4, 14))
 
 
 def test_photos_that_are_no_frames_are_adapted_and_verified_alone(place_map, frames):
-    tracker = place_map.follow(k=2, sequence=False, verify=True)
+    tracker = place_map.follow(k=2, sequence=False, rerank=True)
     answers = answers_of(tracker, frames)
-    assert answers[0].hits == place_map.query(frames[0], k=2, verify=True)  # by the database alone, to the bit
+    assert answers[0].hits == place_map.query(frames[0], k=2, rerank=True)  # by the database alone, to the bit
     assert all(answer.lost is None for answer in answers)
-    assert answers[9].hits[0].score != place_map.query(frames[9], k=1, verify=True)[0].score
+    assert answers[9].hits[0].score != place_map.query(frames[9], k=1, rerank=True)[0].score
     assert tracker.state["lost"] is None
     plain = answers_of(place_map.follow(k=2, sequence=False, online=False), frames)
     assert [answer.hits for answer in plain] == [answer.hits for answer in place_map.query_many(frames, k=2)]
@@ -156,9 +156,9 @@ def test_what_was_learnt_can_be_kept_inspected_and_forgotten(place_map, frames, 
 
 
 def test_photos_of_one_camera_are_asked_differently_and_of_the_map_as_it_becomes(place_map, saved, frames):
-    tracker, same = place_map.follow(sequence=False), place_map.follow(k=3, sequence=False, verify=True)
+    tracker, same = place_map.follow(sequence=False), place_map.follow(k=3, sequence=False, rerank=True)
     for frame in frames[:5]:
-        tracker.rebind(place_map, QueryParams(k=3, verify=True), sequence=False)
+        tracker.rebind(place_map, QueryParams(k=3, rerank=True), sequence=False)
         assert tracker.step(frame) == same.step(frame)
     tracker.rebind(place_map, QueryParams(k=1), sequence=True)
     answer = tracker.step(frames[4])  # shows what the photo before did, but is the first frame
@@ -191,7 +191,7 @@ def built(town, **kept):
 @pytest.mark.parametrize("head", ["judged", "second-order", "paper"])
 @pytest.mark.parametrize("storage", ["float32", "int7"])
 def test_maps_of_every_head_and_storage_and_ensembles_are_followed(town, cache, frames, head, storage):
-    answers = answers_of(built(town, head=head, storage=storage, ensemble=True).follow(verify=True), frames)
+    answers = answers_of(built(town, head=head, storage=storage, ensemble=True).follow(rerank=True), frames)
     assert np.mean([answer.hits[0].id == place for place, answer in enumerate(answers[4:], 4) if answer.hits]) > 0.8
     assert [answer.adaptation_photos for answer in answers] == list(range(14))
 
@@ -200,20 +200,20 @@ def test_maps_of_every_head_and_storage_and_ensembles_are_followed(town, cache, 
 def test_photos_adapt_the_partly_whitened_head_of_a_second_order_map(town, cache, frames, storage):
     blend = built(town, head="second-order", carrier="blend", storage=storage)
     partial = built(town, head="second-order", carrier="partial", storage=storage)
-    first, *later = answers_of(blend.follow(k=3, sequence=False, verify=False), frames)
-    alone = partial.query(frames[0], k=3, verify=False)
+    first, *later = answers_of(blend.follow(k=3, sequence=False, rerank=False), frames)
+    alone = partial.query(frames[0], k=3, rerank=False)
     assert [(hit.id, hit.score) for hit in first.hits] == [(hit.id, hit.score) for hit in alone]
-    adapted = answers_of(partial.follow(k=3, sequence=False, verify=False), frames)[1:]
+    adapted = answers_of(partial.follow(k=3, sequence=False, rerank=False), frames)[1:]
     assert [[(hit.id, hit.score) for hit in answer.hits] for answer in later] == [
         [(hit.id, hit.score) for hit in answer.hits] for answer in adapted
     ]
-    unadapted = blend.follow(k=3, sequence=False, verify=False, online=False).step(frames[0])
-    assert unadapted.hits == blend.query(frames[0], k=3, verify=False)
+    unadapted = blend.follow(k=3, sequence=False, rerank=False, online=False).step(frames[0])
+    assert unadapted.hits == blend.query(frames[0], k=3, rerank=False)
 
 
 def test_a_judged_map_may_be_edited_saved_and_calibrated(town, cache, frames, camera, tmp_path):
     judged = built(town)
-    tracker = judged.follow(sequence=False, verify=False)
+    tracker = judged.follow(sequence=False, rerank=False)
     answers_of(tracker, frames[:5])
     judged.save(tmp_path / "judged.tfa")
     judged.remove([5])
@@ -222,12 +222,12 @@ def test_a_judged_map_may_be_edited_saved_and_calibrated(town, cache, frames, ca
     assert (found.hits[0].id, found.adaptation_photos) == (14, 5)
     assert 5 not in {hit.id for hit in tracker.step(frames[5]).hits}
     tracker.save(tmp_path / "camera.safetensors")
-    again = reopened(tmp_path / "judged.tfa").follow(sequence=False, verify=False)
+    again = reopened(tmp_path / "judged.tfa").follow(sequence=False, rerank=False)
     again.load(tmp_path / "camera.safetensors")
     assert again.step(frames[9]).hits == tracker.step(frames[9]).hits
     judged.calibrate(camera, score=True)
-    calibrated = judged.follow(sequence=False, verify=False)
-    assert calibrated.step(frames[3]).hits == judged.query(frames[3], verify=False)
+    calibrated = judged.follow(sequence=False, rerank=False)
+    assert calibrated.step(frames[3]).hits == judged.query(frames[3], rerank=False)
 
 
 def test_an_empty_map_has_no_answer(place_map, frames):

@@ -18,7 +18,7 @@ from tfa.maps.folder import writer
 
 
 def verified(place_map, query, calibration=None):
-    return [hit.to_dict() for hit in place_map.query(query, 99, 0.0, calibration, verify=True, candidates=8)]
+    return [hit.to_dict() for hit in place_map.query(query, 99, 0.0, calibration, rerank=True, candidates=8)]
 
 
 def test_a_verified_map_survives_the_disk(place_map, saved, dusk):
@@ -38,8 +38,8 @@ def test_added_photos_are_verified_and_additions_are_joined(saved, tmp_path, cac
     assert len(list(saved.glob("tokens-*"))) == len(opened.state.segments)
     assert len(list(saved.glob("compaction-*"))) == 1
     for i in (0, count - 2, count - 1):
-        best = opened.query(tmp_path / f"n{i}.png", k=1, verify=True)[0]
-        assert (best.id, best.matches) == (14 + i, 16)
+        best = opened.query(tmp_path / f"n{i}.png", k=1, rerank=True)[0]
+        assert (best.id, best.inliers) == (14 + i, 16)
     opened.remove([14])
     assert 14 not in {hit["id"] for hit in verified(reopened(saved), tmp_path / "n0.png")}
 
@@ -52,7 +52,7 @@ def test_refit_makes_the_compact_tokens_of_a_fresh_build(saved, town, tmp_path, 
     opened = reopened(saved)
     np.testing.assert_array_equal(opened.state.compact.rows(range(15)), fresh.state.compact.rows(range(15)))
     assert opened.info()["verification"] == fresh.info()["verification"]
-    plain = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(verify=False))
+    plain = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(rerank=False))
     plain.refit()
     assert plain.state.compact is None
 
@@ -68,16 +68,16 @@ def test_a_calibration_judges_on_its_own_photos(saved, camera, dusk, cache):
     assert decided["photos"] == 20
     assert "20 calibration photos" in decided["reason"]
     assert opened.info()["calibrations"][0]["verification"] == decided
-    assert [hit["matches"] for hit in verified(opened, dusk, "night") if hit["id"] == 14] == [16]
+    assert [hit["inliers"] for hit in verified(opened, dusk, "night") if hit["id"] == 14] == [16]
     heads = [dataclasses.replace(h, verification={**h.verification, "admitted": h.name == "night"})
              for h in opened.state.heads]  # fmt: skip
     opened._take(dataclasses.replace(opened.state, heads=tuple(heads)))
-    assert opened.query(dusk)[0].matches is not None  # each head as it was decided for it
-    assert opened.query(dusk, calibration="none")[0].matches is None
+    assert opened.query(dusk)[0].inliers is not None  # each head as it was decided for it
+    assert opened.query(dusk, calibration="none")[0].inliers is None
 
 
 def test_a_map_without_verification_is_calibrated_without(town, camera, cache):
-    plain = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(verify=False))
+    plain = PlaceMap.build(town, head="paper", encoder=FakeEncoder(), spec=SPEC, map_spec=MapSpec(rerank=False))
     plain.calibrate(camera)
     assert plain.state.chosen().verification is None
 
@@ -118,4 +118,4 @@ def test_the_pages_name_what_verification_writes(saved):
     text = page("format.md")
     assert [name for name in sorted(names) if f"`{name}`" not in text] == []
     told = page("cli.md")
-    assert [name for name in ("matches", "verification", "bytes_per_image") if not re.search(rf"`{name}`", told)] == []
+    assert [name for name in ("inliers", "verification", "bytes_per_image") if not re.search(rf"`{name}`", told)] == []

@@ -90,7 +90,7 @@ def test_given_words_become_unit_and_serve_all_constructions():
     head = fit_dual(world(20), SOURCE, spec=SPEC)
     for vocabulary in head.vocabularies["source"]:
         np.testing.assert_allclose(vocabulary.centers, reference.l2(SOURCE))
-        assert (vocabulary.saw, vocabulary.seed) == ("nothing", None)
+        assert (vocabulary.data_used, vocabulary.seed) == ("nothing", None)
     assert (head.decisions.source, head.decisions.source_words) == ("given", 5)
     assert len(set(head.decisions.sigma_source)) == 1
 
@@ -127,7 +127,7 @@ def test_calibration_replaces_an_earlier_one_and_leaves_the_head_alone():
     again = first.calibrate(two)
     np.testing.assert_array_equal(again.scores(queries), head.calibrate(two).scores(queries))
     np.testing.assert_array_equal(head.scores(queries), before)
-    assert (head.saw, first.saw) == ("database", "target")
+    assert (head.data_used, first.data_used) == ("database", "target")
     assert [h.decisions.calibration for h in (head, first, again)] == ["none", "robust", "log mean exp"]
     assert again.decisions.calibration_images == 20
     assert len(again) == 20

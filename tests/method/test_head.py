@@ -184,8 +184,8 @@ def test_evidence_is_json_with_reasons_in_words():
 
 def test_a_head_says_what_it_saw():
     head = fit(world(), SPEC)
-    assert head.saw == "database"
-    assert {b.geometry.saw for b in head.branches.values()} == {"database"}
+    assert head.data_used == "database"
+    assert {b.geometry.data_used for b in head.branches.values()} == {"database"}
 
 
 def test_twins_of_one_construction_only_are_no_twins_of_the_ensemble():

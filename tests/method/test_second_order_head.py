@@ -134,7 +134,7 @@ def test_a_calibrated_head_equals_the_plain_formulas(carrier):
     mean, gamma = reference.target_mean(pca, describe(target)), {"partial": 0.5, "full": 1.0}.get(carrier)
     decisions = fitted.decisions(carrier, centring=True)
     centred = assemble_second_order(fitted, decisions, make_unjudged_evidence(fitted, decisions), target)
-    assert centred.saw == "target"
+    assert centred.data_used == "target"
     if gamma is not None:
         expected = reference.whitened_from(mean, pca, describe(queries), described, gamma)
         np.testing.assert_allclose(centred.scores(queries), expected, atol=EXACT)

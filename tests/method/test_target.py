@@ -116,7 +116,7 @@ def test_the_frozen_head_never_sees_a_later_query():
 def test_calibration_says_what_it_saw_and_why():
     database = world(24)
     made = calibrate(fit(database, SPEC), seen_again(database).select(range(10)), score=True)
-    assert made.saw == "target"
+    assert made.data_used == "target"
     facts = json.loads(json.dumps(made.evidence.to_dict()))
     assert {"m_A", "m_G", "interval_A", "interval_G", "interval_capacity", "capacity"} <= set(facts)
     assert set(facts["global_token"]["local"]) == {"B", "J", "H", "Q", "T"}

@@ -30,7 +30,7 @@ def test_three_constructions_in_one_pass_equal_plain_lloyd(device, seed):
     for vocabulary in fit_vocabularies(patches, 8, backend_for(device)):
         expected = reference.kmeans(patches, 8, vocabulary.seed)
         np.testing.assert_allclose(to_numpy(vocabulary.centers), expected, atol=1e-12)
-        assert vocabulary.saw == "database"
+        assert vocabulary.data_used == "database"
         assert vocabulary.iterations > 1
 
 

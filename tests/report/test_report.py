@@ -178,7 +178,7 @@ def test_every_trouble_is_told_with_its_command():
     assert "--name night" in few
     assert "8 photos" in few
     assert "(7)" in told(WELL, [], [], [{**image, "cosine": 0.1}])[0]
-    assert "--verify" in told({**WELL, "verification": None}, [], [], [])[0]
+    assert "--rerank" in told({**WELL, "verification": None}, [], [], [])[0]
 
 
 def test_a_headline_says_how_many_how_well_and_what_to_do():

@@ -109,7 +109,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         monkeypatch.setattr(stub_rclpy.Node, "transport", carrier, raising=False)
         # Diagnostics look at the service once, and no image is old, however slow the machine is.
         slow = {"diagnostics_period": 600, "stale_after": 600}
-        given = {"url": url, "verify": "always", **slow, **parameters}
+        given = {"url": url, "rerank": "always", **slow, **parameters}
         nodes.append(TfaNode(parameter_overrides=[stub_rclpy.Parameter(*one) for one in _parameters(given)]))
         return Run(nodes[-1], carrier)
 

@@ -160,14 +160,14 @@ class Matches(IdlStruct, typename="tfa_msgs.msg.dds_.Matches_"):
 
 @dataclass
 @final
-class LocaliseRequest(IdlStruct, typename="tfa_msgs.srv.dds_.Localise_Request_"):
+class LocalizeRequest(IdlStruct, typename="tfa_msgs.srv.dds_.Localize_Request_"):
     compressed: CompressedImage
     image: Image
 
 
 @dataclass
 @final
-class LocaliseResponse(IdlStruct, typename="tfa_msgs.srv.dds_.Localise_Response_"):
+class LocalizeResponse(IdlStruct, typename="tfa_msgs.srv.dds_.Localize_Response_"):
     success: bool
     message: str
     matches: Matches

@@ -186,7 +186,7 @@ def modules() -> dict[str, ModuleType]:
         name: SimpleNamespace(
             **{half: message_class(f"tfa_msgs/srv/{name}_{half}") for half in ("Request", "Response")}
         )
-        for name in ("AddPhoto", "Localise")
+        for name in ("AddPhoto", "Localize")
     }
     module("tfa_msgs.srv", **services)
     return found

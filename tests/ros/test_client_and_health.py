@@ -149,10 +149,10 @@ def test_fields_are_of_the_types_that_ros_wants():
 
 
 def test_parameters_are_checked_and_become_fields():
-    values = checked({**DEFAULTS, "rate": 2, "session": "cam0", "sequence": True, "calibration": "night"})
+    values = checked({**DEFAULTS, "rate": 2, "camera": "cam0", "sequence": True, "calibration": "night"})
     assert (values["rate"], type(values["rate"])) == (2.0, float)
     asked = query_fields(values, of_the_camera=True)
-    assert asked == {"k": "5", "min_confidence": "0.0", "calibration": "night", "session": "cam0", "sequence": "true"}
+    assert asked == {"k": "5", "min_confidence": "0.0", "calibration": "night", "camera": "cam0", "sequence": "true"}
     assert set(query_fields(values, of_the_camera=False)) == {"k", "min_confidence", "calibration"}
 
 
@@ -160,10 +160,10 @@ def test_parameters_are_checked_and_become_fields():
     ("given", "said"),
     [
         ({"k": True}, "k is True, must be a whole number"),
-        ({"session": 5}, "session is 5, must be text, in quotes"),
-        ({"session": "a b"}, "letters, digits"),
-        ({"sequence": True}, "session is empty"),
-        ({"verify": "yes"}, "must be one of auto, always, never"),
+        ({"camera": 5}, "camera is 5, must be text, in quotes"),
+        ({"camera": "a b"}, "letters, digits"),
+        ({"sequence": True}, "camera is empty"),
+        ({"rerank": "yes"}, "must be one of auto, always, never"),
         ({"min_confidence": 1.5}, "must be 0 to 1"),
         ({"rate": math.nan}, "rate is nan"),
         ({"image_topic": ""}, "image_topic is empty"),

@@ -18,7 +18,7 @@ from tests.ros.conftest import compressed, degrees
 from tests.ros.dds_transport import CONFIG, DdsTransport
 from tests.ros.dds_types import KINDS, to_dds
 from tests.ros.ros_types import PACKAGE, SEQUENCE, Message, cdr, fields_of, from_cdr, message_class
-from tests.ros.test_node import ADD, LOCALISE
+from tests.ros.test_node import ADD, LOCALIZE
 from tests.service.conftest import picture
 
 
@@ -74,8 +74,8 @@ def test_what_the_node_publishes_is_the_same_in_both(start, service):
     run.heard("/tfa/fix")
     run.diagnose()
     published = [message for several in run.transport.published.values() for message in several]
-    request = LOCALISE(compressed=compressed(picture(5)))
-    published += [request, run.node.services["/tfa/localise"](request), run.node.services["/tfa/add"](ADD())]
+    request = LOCALIZE(compressed=compressed(picture(5)))
+    published += [request, run.node.services["/tfa/localize"](request), run.node.services["/tfa/add"](ADD())]
     kinds = {message._type for message in published}
     assert kinds >= {"tfa_msgs/msg/Matches", "sensor_msgs/msg/NavSatFix", "diagnostic_msgs/msg/DiagnosticArray"}
     assert len(kinds) == 6

@@ -21,12 +21,12 @@ from tfa.client import Client
 from tfa.service.settings import ServiceSettings
 
 OK, WARN, ERROR, STALE = (bytes([level]) for level in range(4))
-ADD, LOCALISE = (message_class(f"tfa_msgs/srv/{name}_Request") for name in ("AddPhoto", "Localise"))
+ADD, LOCALIZE = (message_class(f"tfa_msgs/srv/{name}_Request") for name in ("AddPhoto", "Localize"))
 
 
 def test_an_image_gives_matches_and_a_fix(start, service):
-    run = start(service, k=3, session="cam0")
-    assert run.node.services["/tfa/localise"](LOCALISE(compressed=compressed(picture(6)))).success
+    run = start(service, k=3, camera="cam0")
+    assert run.node.services["/tfa/localize"](LOCALIZE(compressed=compressed(picture(6)))).success
     run.see(compressed(picture(5, 0.8), number=7))
     [found] = run.heard("/tfa/matches")
     assert (found.query, found.map_name, found.calibration) == ("1700000000.000000007", "town", "")
@@ -42,7 +42,7 @@ def test_an_image_gives_matches_and_a_fix(start, service):
     assert 8 < math.sqrt(fix.position_covariance[0] + fix.position_covariance[4]) < 25
     assert (fix.status.status, fix.position_covariance_type, fix.header.frame_id) == (0, 1, "camera")
     assert not run.transport.published["/tfa/pose"]
-    assert [(one["name"], one["seen"]) for one in Client(service).sessions()] == [
+    assert [(one["name"], one["seen"]) for one in Client(service).cameras()] == [
         ("cam0", 1)
     ]  # not what a service asked
     told = run.diagnose()
@@ -70,7 +70,7 @@ def test_a_map_in_metres_gives_a_pose(start, hall):
 
 
 def test_unsure_answers_give_no_position(start, service):
-    run = start(service, verify="never")
+    run = start(service, rerank="never")
     for number in range(20):
         run.see(compressed(picture(5), number))
         run.heard("/tfa/matches", number + 1)
@@ -81,7 +81,7 @@ def test_unsure_answers_give_no_position(start, service):
     elsewhere = start(service)
     elsewhere.see(compressed(picture(99)))  # verified, with a place of its own, and not of the map
     assert not elsewhere.heard("/tfa/matches")[0].matches[0].sure
-    found = elsewhere.node.services["/tfa/localise"](LOCALISE(compressed=compressed(picture(99))))
+    found = elsewhere.node.services["/tfa/localize"](LOCALIZE(compressed=compressed(picture(99))))
     assert (found.sure, found.has_place) == (False, True)
     elsewhere.diagnose()
     assert set(elsewhere.transport.published) == {"/tfa/matches", "/diagnostics"}
@@ -135,18 +135,18 @@ def test_bad_images_are_left_out(start, service):
     assert run.diagnose()["images"].level == OK
 
 
-def test_photos_are_localised_and_added_by_services(start, town, monkeypatch, tmp_path):
+def test_photos_are_localized_and_added_by_services(start, town, monkeypatch, tmp_path):
     copy = shutil.copytree(town, tmp_path / "town.tfa")
-    with running_service(copy, ServiceSettings(port=0, read_token="r" * 16, edit_token="e" * 16)) as (url, _):
-        for token, said in (("", "no token was given"), ("r" * 16, "may not edit")):
-            monkeypatch.setenv("MY_TOKEN", token)
-            run = start(url, token_variable="MY_TOKEN")
+    with running_service(copy, ServiceSettings(port=0, read_api_key="r" * 16, edit_api_key="e" * 16)) as (url, _):
+        for api_key, said in (("", "no API key was given"), ("r" * 16, "may not edit")):
+            monkeypatch.setenv("MY_API_KEY", api_key)
+            run = start(url, api_key_variable="MY_API_KEY")
             refused = run.node.services["/tfa/add"](ADD(compressed=compressed(picture(40)), name="new.png"))
             assert (refused.success, refused.id, refused.revision) == (False, -1, -1)
             assert said in refused.message
-        monkeypatch.setenv("MY_TOKEN", "e" * 16)
-        run = start(url, token_variable="MY_TOKEN")
-        add, localise = run.node.services["/tfa/add"], run.node.services["/tfa/localise"]
+        monkeypatch.setenv("MY_API_KEY", "e" * 16)
+        run = start(url, api_key_variable="MY_API_KEY")
+        add, localize = run.node.services["/tfa/add"], run.node.services["/tfa/localize"]
         where = {"position": ADD.DEGREES, "latitude": 52.6, "longitude": 13.5, "has_heading": True, "heading": 90.0}
         added = add(ADD(compressed=compressed(picture(40)), name="new.png", **where))
         assert (added.success, added.id) == (True, 14), added.message
@@ -154,14 +154,14 @@ def test_photos_are_localised_and_added_by_services(start, town, monkeypatch, tm
         again = add(ADD(compressed=compressed(picture(40)), name="new.png"))
         assert (again.success, again.id) == (False, -1)
         assert again.message.startswith("new.png was not added: ")
-        found = localise(LOCALISE(compressed=compressed(picture(40, 0.9), number=3)))
+        found = localize(LOCALIZE(compressed=compressed(picture(40, 0.9), number=3)))
         assert (found.success, found.sure, found.has_place) == (True, True, True)
         assert (found.matches.matches[0].image, found.matches.matches[0].heading) == ("new.png", 90.0)
         assert (found.latitude, found.longitude) == pytest.approx((52.6, 13.5))
         assert found.radius > 0
         assert math.isnan(found.x)
-        for request, said in ((LOCALISE(), "has no image"), (LOCALISE(compressed=compressed(b"x")), "photo")):
-            nothing = localise(request)
+        for request, said in ((LOCALIZE(), "has no image"), (LOCALIZE(compressed=compressed(b"x")), "photo")):
+            nothing = localize(request)
             assert not nothing.success
             assert said in nothing.message
         strange = add(ADD(compressed=compressed(picture(41)), position=3))
@@ -169,15 +169,15 @@ def test_photos_are_localised_and_added_by_services(start, town, monkeypatch, tm
 
 
 def test_a_wrong_token_is_an_error_that_readiness_does_not_hide(start, town, monkeypatch):
-    monkeypatch.setenv("TFA_TOKEN", "wrong")
-    with running_service(town, ServiceSettings(port=0, read_token="r" * 16)) as (url, _):
+    monkeypatch.setenv("TFA_API_KEY", "wrong")
+    with running_service(town, ServiceSettings(port=0, read_api_key="r" * 16)) as (url, _):
         run = start(url, diagnostics_period=0.05)
         assert run.diagnose()["service"].message == "ready"
         run.see(compressed(picture(3)))
         wait_until(lambda: bool(stub_rclpy.LOG.lines))
         time.sleep(0.06)  # the service is looked at again, and is ready
         told = run.diagnose()["service"]
-        assert (told.level, "this token is not known" in told.message) == (ERROR, True)
+        assert (told.level, "this API key is not known" in told.message) == (ERROR, True)
         assert "wrong" not in str(stub_rclpy.LOG.lines)
 
 

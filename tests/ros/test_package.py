@@ -126,7 +126,7 @@ def test_the_launch_file_launches_the_program_of_the_package(monkeypatch):
 
 def test_the_recipe_is_followed(service, monkeypatch, tmp_path, capsys):
     parameters = YAML(typ="safe").load(block("yaml", "ros__parameters"))["/**"]["ros__parameters"]
-    assert checked({**{one.name: one.default for one in PARAMETERS}, **parameters})["session"] == "front"
+    assert checked({**{one.name: one.default for one in PARAMETERS}, **parameters})["camera"] == "front"
 
     (tmp_path / "photo.jpg").write_bytes(picture(5, 0.9))
     monkeypatch.chdir(tmp_path)

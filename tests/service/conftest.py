@@ -62,7 +62,7 @@ def opened(path: Path, encoder: Any = None) -> PlaceMap:
 
 @pytest.fixture
 def serve(town: Path) -> Iterator[Serve]:
-    """`serve(read_token="x")`: a client of a service of the map (or of other maps) with these settings."""
+    """`serve(read_api_key="x")`: a client of a service of the map (or of other maps) with these settings."""
     with ExitStack() as stack:
 
         def start(*maps: PlaceMap, raises: bool = True, **settings: Any) -> TestClient:

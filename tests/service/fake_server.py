@@ -7,12 +7,12 @@ import sys
 from tests.fakes import FakeEncoder
 from tfa.maps import PlaceMap
 from tfa.service.app import create_app
-from tfa.service.server import address_of, bound, run
+from tfa.service.server import address_of, bind_socket, run_server
 from tfa.service.settings import ServiceSettings
 
 if __name__ == "__main__":
     settings = ServiceSettings(port=0)
-    with bound(settings) as listening:
+    with bind_socket(settings) as listening:
         app = create_app([PlaceMap.load(sys.argv[1], encoder=FakeEncoder())], settings)
         print(f"serving at {address_of(listening)}", flush=True)
-        run(app, listening)
+        run_server(app, listening)

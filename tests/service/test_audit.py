@@ -11,8 +11,8 @@ import threading
 import pytest
 
 from tests.service.conftest import add, picture
+from tests.service.test_api_keys import BOSS, NAMED, ROBOT1, ask_as
 from tests.service.test_calibrations import camera, finished
-from tests.service.test_tokens import BOSS, NAMED, ROBOT1, ask_as
 from tfa.errors import BadSpec
 from tfa.maps import PlaceMap
 from tfa.service import edits
@@ -32,7 +32,7 @@ def ends_of(log):
 
 
 def test_every_edit_that_is_asked_for_is_in_the_audit_log(serve, log):
-    client = serve(tokens=NAMED, audit_log=str(log))
+    client = serve(api_keys=NAMED, audit_log=str(log))
     client.delete("/v1/images/3", headers=BOSS)
     client.delete("/v1/images/4", headers=ROBOT1)
     client.delete("/v1/images/4")
@@ -41,7 +41,7 @@ def test_every_edit_that_is_asked_for_is_in_the_audit_log(serve, log):
     add(client, ("a.png", picture(40)))
     ask_as(client, ROBOT1)
     lines = lines_of(log)
-    assert [(line["token"], line["action"], line["status"]) for line in lines] == [
+    assert [(line["api_key"], line["action"], line["status"]) for line in lines] == [
         ("boss", "DELETE /v1/images/3", 200),
         ("robot1", "DELETE /v1/images/4", 403),
         (None, "DELETE /v1/images/4", 401),
@@ -51,7 +51,7 @@ def test_every_edit_that_is_asked_for_is_in_the_audit_log(serve, log):
     assert lines[0]["result"] == {"removed": [3], "revision": 2}
     assert lines[4]["result"] == {"added": [14], "revision": 3}
     assert all(line["map"] == "town" and line["time"].endswith("+00:00") for line in lines)
-    assert not any(token.secret in log.read_text() for token in NAMED)
+    assert not any(api_key.secret in log.read_text() for api_key in NAMED)
     assert os.stat(log).st_mode & 0o077 == 0
 
 
@@ -79,14 +79,14 @@ def test_an_edit_that_fails_is_noted_as_it_was_answered(serve, log, monkeypatch)
 
 
 def test_the_end_of_a_calibration_is_noted_with_who_asked_for_it(serve, log):
-    client = serve(tokens=NAMED, audit_log=str(log))
+    client = serve(api_keys=NAMED, audit_log=str(log))
     client.headers.update(BOSS)
     done = client.post("/v1/calibrations", files=camera(9), data={"name": "night"}).json()["job"]
     assert finished(client, done)["state"] == "done"
     known = [("images", (f"{place}.png", picture(place))) for place in range(3)]
     failed = client.post("/v1/calibrations", files=known).json()["job"]
     error = finished(client, failed)["error"]
-    noted = [(line["token"], line["map"], line["action"], line["status"], line["result"]) for line in ends_of(log)]
+    noted = [(line["api_key"], line["map"], line["action"], line["status"], line["result"]) for line in ends_of(log)]
     assert noted == [
         ("boss", "town", "calibrate done", None, {"job": done, "name": "night", "revision": 2}),
         ("boss", "town", "calibrate failed", None, {"job": failed, "name": "target", "error": error}),

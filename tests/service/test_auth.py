@@ -8,57 +8,57 @@ import pytest
 
 from tests.service.conftest import add, ask, ids, picture
 from tfa.errors import BadSpec
-from tfa.service import auth, tokens
+from tfa.service import api_keys, auth
 from tfa.service.settings import ServiceSettings, is_loopback
 
 READ, EDIT = {"Authorization": "Bearer read-me"}, {"Authorization": "Bearer edit-me"}
-TOKENS = {"read_token": "read-me", "edit_token": "edit-me"}
+API_KEYS = {"read_api_key": "read-me", "edit_api_key": "edit-me"}
 
 
-def test_reading_needs_the_read_or_the_edit_token(serve):
-    client = serve(**TOKENS)
+def test_reading_needs_the_read_or_the_edit_api_key(serve):
+    client = serve(**API_KEYS)
     for path in ("/v1/maps", "/v1/map", "/v1/images", "/v1/positions", "/v1/images/3/file", "/metrics", "/v1/jobs/x"):
         assert client.get(path).status_code == 401
         assert client.get(path, headers={"Authorization": "Bearer wrong"}).status_code == 401
         assert client.get(path, headers={"Authorization": "Basic cmVhZC1tZTo="}).status_code == 401
-        for token in (READ, EDIT):
-            assert client.get(path, headers=token).status_code in (200, 404)
+        for api_key in (READ, EDIT):
+            assert client.get(path, headers=api_key).status_code in (200, 404)
     refused = ask(client, picture(5))
     assert refused.headers["www-authenticate"] == "Bearer"
-    assert refused.json()["error"].startswith("no token was given, and reading needs one; send the header")
+    assert refused.json()["error"].startswith("no API key was given, and reading needs one; send the header")
 
 
-def test_editing_needs_the_edit_token(serve):
-    client = serve(**TOKENS)
+def test_editing_needs_the_edit_api_key(serve):
+    client = serve(**API_KEYS)
     photo = [("images", ("a.png", picture(40)))]
     edits = [
         ("POST", "/v1/images", {"files": photo}),
         ("DELETE", "/v1/images/3", {}),
         ("POST", "/v1/calibrations", {"files": photo}),
         ("POST", "/v1/calibrations/active", {"json": {"name": None}}),
-        ("DELETE", "/v1/sessions", {}),
-        ("DELETE", "/v1/sessions/cam0", {}),
+        ("DELETE", "/v1/cameras", {}),
+        ("DELETE", "/v1/cameras/cam0", {}),
     ]
     for method, path, sent in edits:
         assert client.request(method, path, **sent).status_code == 401
         forbidden = client.request(method, path, **sent, headers=READ)
         assert forbidden.status_code == 403
-        assert forbidden.json()["error"] == "the read token may not edit; use the edit token"
+        assert forbidden.json()["error"] == "the read API key may not edit; use the edit API key"
     client.headers.update(EDIT)
     assert ids(client) == list(range(14))
     assert add(client, ("a.png", picture(40))).status_code == 200
 
 
 def test_probes_and_the_page_need_no_token(serve):
-    client = serve(**TOKENS)
+    client = serve(**API_KEYS)
     assert client.get("/healthz").json() == {"status": "ok"}
     assert client.get("/readyz").json() == {"status": "ready"}
     assert client.get("/").status_code in (200, 404)
     assert client.get("/openapi.json").status_code == 200
 
 
-def test_with_a_read_token_alone_nobody_edits(serve):
-    client = serve(read_token="read-me")
+def test_with_a_read_api_key_alone_nobody_edits(serve):
+    client = serve(read_api_key="read-me")
     client.headers.update(READ)
     refused = client.delete("/v1/images/3")
     assert refused.status_code == 403
@@ -66,8 +66,8 @@ def test_with_a_read_token_alone_nobody_edits(serve):
     assert client.get("/v1/map").json()["editable"] is False
 
 
-def test_with_an_edit_token_alone_anybody_reads(serve):
-    client = serve(edit_token="edit-me")
+def test_with_an_edit_api_key_alone_anybody_reads(serve):
+    client = serve(edit_api_key="edit-me")
     assert client.get("/v1/map").json()["editable"] is True
     assert client.delete("/v1/images/3").status_code == 401
     assert client.delete("/v1/images/3", headers=EDIT).status_code == 200
@@ -80,12 +80,12 @@ def test_tokens_are_compared_in_constant_time(monkeypatch):
         compared.append((one, other))
         return hmac.compare_digest(one, other)
 
-    monkeypatch.setattr(tokens, "hmac", type("H", (), {"compare_digest": staticmethod(compare)}))
-    settings = ServiceSettings(**TOKENS)
+    monkeypatch.setattr(api_keys, "hmac", type("H", (), {"compare_digest": staticmethod(compare)}))
+    settings = ServiceSettings(**API_KEYS)
     assert not auth.may_read(settings, "r")
     assert not auth.may_edit(settings, "e" * 1000)
     assert auth.may_read(settings, "edit-me")
-    assert len(compared) == 6  # with both tokens, whichever fits
+    assert len(compared) == 6  # with both API keys, whichever fits
     assert {len(part) for pair in compared for part in pair} == {32}
 
 
@@ -102,16 +102,16 @@ def test_which_addresses_only_this_machine_reaches(host, local):
 
 
 def test_other_machines_are_let_in_on_purpose_only():
-    with pytest.raises(BadSpec, match="give --tokens, or --read-token"):
+    with pytest.raises(BadSpec, match="give --api-keys, or --read-api-key"):
         ServiceSettings(host="0.0.0.0")
-    with pytest.raises(BadSpec, match="no read token was given"):
-        ServiceSettings(host="0.0.0.0", edit_token="x")
-    assert ServiceSettings(host="0.0.0.0", open=True).editable
-    assert not ServiceSettings(host="0.0.0.0", read_token="x").editable
+    with pytest.raises(BadSpec, match="no read API key was given"):
+        ServiceSettings(host="0.0.0.0", edit_api_key="x")
+    assert ServiceSettings(host="0.0.0.0", no_auth=True).editable
+    assert not ServiceSettings(host="0.0.0.0", read_api_key="x").editable
 
 
 @pytest.mark.parametrize(
-    "given", [{"port": -1}, {"max_upload": 0}, {"max_pixels": 10**9}, {"read_token": " "}, {"cors": ("example.org",)}]
+    "given", [{"port": -1}, {"max_upload": 0}, {"max_pixels": 10**9}, {"read_api_key": " "}, {"cors": ("example.org",)}]
 )
 def test_settings_are_checked(given):
     with pytest.raises(BadSpec):
@@ -126,7 +126,7 @@ def test_an_open_service_answers_to_its_own_names_only(serve):
         assert "localhost only" in refused.json()["error"]
     for name in ("localhost", "localhost:8000", "127.0.0.1:9", "[::1]:8000"):
         assert client.get("/v1/map", headers={"Host": name}).status_code == 200
-    assert serve(**TOKENS).get("/v1/map", headers={**READ, "Host": "maps.example"}).status_code == 200
+    assert serve(**API_KEYS).get("/v1/map", headers={**READ, "Host": "maps.example"}).status_code == 200
 
 
 def test_a_page_of_another_origin_changes_nothing(serve):

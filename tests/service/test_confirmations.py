@@ -12,8 +12,8 @@ from tfa.service import confirmations
 from tfa.service.confirmations import Confirmations
 
 
-def hit(image: int, *, sure: bool = True, matches: int | None = 9) -> Hit:
-    return Hit(image, "", 1.0, 1.0, None, matches, sure)
+def hit(image: int, *, sure: bool = True, inliers: int | None = 9) -> Hit:
+    return Hit(image, "", 1.0, 1.0, None, inliers, sure)
 
 
 def listed(client) -> dict[int, str | None]:
@@ -22,7 +22,7 @@ def listed(client) -> dict[int, str | None]:
 
 def test_a_sure_answer_confirms_its_image_across_a_restart(serve, town):
     client, before = serve(), opened(town).state.revision
-    for place, how in {3: {"verify": "true"}, 5: {"verify": "true", "session": "cam0"}, 7: {"verify": "false"}}.items():
+    for place, how in {3: {"rerank": "true"}, 5: {"rerank": "true", "camera": "cam0"}, 7: {"rerank": "false"}}.items():
         answer = ask(client, picture(place), **how).json()
         assert (answer["hits"][0]["id"], answer["sure"]) == (place, place != 7)
     assert {one for one, last in listed(client).items() if last is not None} == {3, 5}
@@ -34,7 +34,7 @@ def test_a_sure_answer_confirms_its_image_across_a_restart(serve, town):
     assert listed(serve(opened(town))) == listed(client)
 
 
-@pytest.mark.parametrize("given", [[], [hit(1, sure=False)], [hit(1, matches=None)], [hit(99)]])
+@pytest.mark.parametrize("given", [[], [hit(1, sure=False)], [hit(1, inliers=None)], [hit(99)]])
 def test_other_answers_confirm_nothing(town, given):
     kept = Confirmations(opened(town))
     kept.confirm(given)

@@ -15,7 +15,7 @@ from tfa.maps import query as map_query
 from tfa.maps.folder import writer
 from tfa.photos.images import as_rgb
 from tfa.service import live_map
-from tfa.service.routes.images import positions_of
+from tfa.service.routes.images import parse_positions
 
 
 def test_an_added_photo_answers_the_next_query_and_is_on_disk(client, town):
@@ -108,8 +108,8 @@ def test_bad_positions_are_told_and_nothing_is_added(client):
 
 
 def test_positions_may_be_named(client):
-    assert positions_of({"b": {"x": 1, "y": 2}}, ["a", "b"])[0] is None
-    assert positions_of({"b": {"x": 1, "y": 2}}, ["a", "b"])[1].x == 1
+    assert parse_positions({"b": {"x": 1, "y": 2}}, ["a", "b"])[0] is None
+    assert parse_positions({"b": {"x": 1, "y": 2}}, ["a", "b"])[1].x == 1
 
 
 def test_a_removed_image_answers_no_more(client, town):
@@ -224,8 +224,8 @@ def test_a_large_map_of_floats_answers_the_same_images_from_coarse_scores(serve,
     live = client.app.state.service.maps["town"]
     assert live.current.engine("none").name == "bounded"
     from_disk = opened(town).query(as_rgb(picture(5, 0.8)), k=5)
-    for session in ({}, {"session": "cam0"}):
-        hits = ask(client, picture(5, 0.8), k=5, **session).json()["hits"]
+    for camera in ({}, {"camera": "cam0"}):
+        hits = ask(client, picture(5, 0.8), k=5, **camera).json()["hits"]
         assert [hit["id"] for hit in hits] == [hit.id for hit in from_disk]
         assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in from_disk], rel=1e-6)
 

@@ -114,11 +114,11 @@ def test_regions_and_sessions_choose_who_may_answer(replica):
 
 def test_what_an_engine_cannot_do_is_refused_in_a_sentence(replica):
     client = replica()
-    session = ask(client, picture(3, 0.8), session="cam0")
-    assert session.status_code == 409
-    assert "keeps no sessions" in session.json()["error"]
-    assert client.get("/v1/sessions").json() == {"most": 0, "sessions": []}
-    why = client.post("/v1/why", files={"image": ("q.png", picture(3, 0.8))}, data={"id": 3})
+    camera = ask(client, picture(3, 0.8), camera="cam0")
+    assert camera.status_code == 409
+    assert "remembers no cameras" in camera.json()["error"]
+    assert client.get("/v1/cameras").json() == {"most": 0, "cameras": []}
+    why = client.post("/v1/explain", files={"image": ("q.png", picture(3, 0.8))}, data={"id": 3})
     assert why.status_code == 501
     assert ask(client, picture(3, 0.8), calibration="noon").status_code == 422
 

@@ -18,13 +18,13 @@ def best(client, place: int) -> int:
     return answer.json()["hits"][0]["id"]
 
 
-def test_the_next_query_finds_what_another_process_added_and_sessions_go_on(client, town, tmp_path):
-    assert ask(client, picture(5), session="cam0").json()["adaptation_photos"] == 0
+def test_the_next_query_finds_what_another_process_added_and_cameras_go_on(client, town, tmp_path):
+    assert ask(client, picture(5), camera="cam0").json()["adaptation_photos"] == 0
     opened(town).add([photo(tmp_path / "new.png", 40)], progress=False)
     assert best(client, 40) == 14
-    assert ask(client, picture(6), session="cam0").json()["adaptation_photos"] == 1
+    assert ask(client, picture(6), camera="cam0").json()["adaptation_photos"] == 1
     opened(town).remove([14, 3])
-    assert ask(client, picture(40), session="cam0", k=1).json()["hits"][0]["id"] != 14
+    assert ask(client, picture(40), camera="cam0", k=1).json()["hits"][0]["id"] != 14
     assert ids(client) == [0, 1, 2, *range(4, 14)]  # other requests look too
     assert client.get("/v1/map").json()["revision"] == 3
     assert client.delete("/v1/images/5").json()["revision"] == 4  # and an edit goes on from there

@@ -34,13 +34,13 @@ def test_a_query_is_answered_as_the_map_answers(client, town):
     best = answer["hits"][0]
     assert (best["id"], best["image"]) == (5, "05.png")
     assert best["image_url"] == "v1/images/5/file?map=town"
-    assert set(best) == {"id", "image", "score", "confidence", "sure", "matches", "position", "image_url"}
+    assert set(best) == {"id", "image", "score", "confidence", "sure", "inliers", "position", "image_url"}
 
 
 @pytest.mark.parametrize("head", ["", "data:image/png;base64,"])
 def test_a_photo_may_be_base64_in_json(client, head):
     text = head + base64.b64encode(picture(5, 0.8)).decode()
-    answer = client.post("/v1/query", json={"image": text, "k": 2, "verify": False}).json()
+    answer = client.post("/v1/query", json={"image": text, "k": 2, "rerank": False}).json()
     assert [hit["id"] for hit in answer["hits"]] == [
         hit["id"] for hit in ask(client, picture(5, 0.8), k=2).json()["hits"]
     ]
@@ -54,9 +54,9 @@ def test_low_confidence_is_told_and_gives_no_hits(client):
 
 
 def test_answers_can_be_verified(client, town):
-    answer = ask(client, picture(5, 0.8), verify="true").json()
-    assert [hit["matches"] for hit in answer["hits"]] == [hit.matches for hit in local(town, 5, verify=True)]
-    assert answer["hits"][0]["matches"] is not None
+    answer = ask(client, picture(5, 0.8), rerank="true").json()
+    assert [hit["inliers"] for hit in answer["hits"]] == [hit.inliers for hit in local(town, 5, rerank=True)]
+    assert answer["hits"][0]["inliers"] is not None
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_what_cannot_be_asked_is_told(client, fields, words):
 
 
 def test_an_empty_field_of_a_form_is_left_out(client):
-    assert ask(client, picture(5), calibration="", verify="").status_code == 200
+    assert ask(client, picture(5), calibration="", rerank="").status_code == 200
 
 
 def test_a_batch_answers_each_photo_in_its_place(client):
@@ -112,21 +112,21 @@ def test_several_maps_are_served_side_by_side(serve, town):
 
 def test_why_is_told_of_an_image_of_the_map(client):
     files = {"image": ("a.png", picture(5, 0.8))}
-    why = client.post("/v1/why", files=files, data={"id": 5}).json()
+    why = client.post("/v1/explain", files=files, data={"id": 5}).json()
     assert (why["id"], why["image_url"]) == (5, "v1/images/5/file?map=town")
     best = ask(client, picture(5, 0.8), k=1).json()["hits"][0]
     assert why["score"] == pytest.approx(best["score"], rel=1e-4)
-    assert client.post("/v1/why", files=files, data={"id": 99}).status_code == 404
+    assert client.post("/v1/explain", files=files, data={"id": 99}).status_code == 404
     added = add(client, ("new.png", picture(40))).json()["added"][0]
-    assert client.post("/v1/why", files=files, data={"id": added}).json()["id"] == added
+    assert client.post("/v1/explain", files=files, data={"id": added}).json()["id"] == added
 
 
 def test_only_sure_answers_are_given_if_wanted(client, town):
-    sure = ask(client, picture(5, 0.8), verify="true", sure="true").json()
-    assert (sure["sure"], sure["verified"], sure["hits"][0]["sure"]) == (True, True, True)
-    doubtful = ask(client, picture(99), verify="true", sure="true").json()
-    assert (doubtful["sure"], doubtful["verified"], doubtful["hits"]) == (False, True, [])
-    assert ask(client, picture(99), verify="true").json()["hits"]
+    sure = ask(client, picture(5, 0.8), rerank="true", sure="true").json()
+    assert (sure["sure"], sure["reranked"], sure["hits"][0]["sure"]) == (True, True, True)
+    doubtful = ask(client, picture(99), rerank="true", sure="true").json()
+    assert (doubtful["sure"], doubtful["reranked"], doubtful["hits"]) == (False, True, [])
+    assert ask(client, picture(99), rerank="true").json()["hits"]
 
 
 def test_evidence_and_report_are_told(client, town):
@@ -145,22 +145,22 @@ def test_evidence_and_report_are_told(client, town):
 
 
 def test_fewer_candidates_may_be_verified(client, town):
-    answer = ask(client, picture(5, 0.8), k=5, verify="true", candidates=2).json()
-    matches = [hit["matches"] for hit in answer["hits"]]
-    assert matches == [hit.matches for hit in local(town, 5, k=5, verify=True, candidates=2)]
-    assert sum(number is not None for number in matches) == 2
+    answer = ask(client, picture(5, 0.8), k=5, rerank="true", candidates=2).json()
+    inliers = [hit["inliers"] for hit in answer["hits"]]
+    assert inliers == [hit.inliers for hit in local(town, 5, k=5, rerank=True, candidates=2)]
+    assert sum(number is not None for number in inliers) == 2
     assert ask(client, picture(5), candidates=0).status_code == 422
     assert ask(client, picture(5), candidates="many").status_code == 422
-    auto = ask(client, picture(5, 0.8), k=99, verify="true", candidates="auto").json()["hits"]
-    assert [hit["id"] for hit in auto] == [hit.id for hit in local(town, 5, k=99, verify=True, candidates="auto")]
-    assert sum(hit["matches"] is not None for hit in auto) >= 10
+    auto = ask(client, picture(5, 0.8), k=99, rerank="true", candidates="auto").json()["hits"]
+    assert [hit["id"] for hit in auto] == [hit.id for hit in local(town, 5, k=99, rerank=True, candidates="auto")]
+    assert sum(hit["inliers"] is not None for hit in auto) >= 10
 
 
 def test_the_calibration_of_an_answer_is_the_one_that_gave_it(serve, town, monkeypatch):
     camera = [photo(town.parent / "camera" / f"{place}.png", place, 0.7) for place in range(9)]
     opened(town).calibrate(camera, "night", score=False)
     client = serve(opened(town))
-    live, real = client.app.state.service.maps["town"], routes_query.answer_of
+    live, real = client.app.state.service.maps["town"], routes_query.wait_for
 
     async def slow(future):
         """The map is edited after the query was answered and before the answer is written."""
@@ -168,7 +168,7 @@ def test_the_calibration_of_an_answer_is_the_one_that_gave_it(serve, town, monke
         live.edit("activate", lambda place_map: place_map.activate(None)).result(10)
         return result
 
-    monkeypatch.setattr(routes_query, "answer_of", slow)
+    monkeypatch.setattr(routes_query, "wait_for", slow)
     assert ask(client, picture(5)).json()["calibration"] == "night"
     assert ask(client, picture(5)).json()["calibration"] is None
 
@@ -188,7 +188,7 @@ def test_the_last_queries_say_together_how_many_are_recognised(client, monkeypat
 
 
 def test_queries_of_few_heads_are_kept(town, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_queries, "HEADS", 1)
+    monkeypatch.setattr(kept_queries, "_HEADS", 1)
     place_map, recent = opened(town), RecentQueries("town.tfa")
     camera = [photo(tmp_path / "camera" / f"{place}.png", place, light=0.7) for place in range(14)]
     place_map.calibrate(camera, "night")

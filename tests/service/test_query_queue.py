@@ -52,7 +52,7 @@ def test_queries_that_wait_are_answered_in_one_batch(gated, town):
     encoder, queries, metrics = gated
     first = queries.hits(image(0), QueryParams(k=1))
     assert encoder.entered.wait(10)
-    kinds = [QueryParams(k=3), QueryParams(k=1, verify=True), QueryParams(k=2), QueryParams(k=1, calibration="night")]
+    kinds = [QueryParams(k=3), QueryParams(k=1, rerank=True), QueryParams(k=2), QueryParams(k=1, calibration="night")]
     later = [queries.hits(image(place), question) for place, question in enumerate(kinds, 1)]
     tokens = queries.tokens(image(6))
     encoder.gate.set()
@@ -63,7 +63,7 @@ def test_queries_that_wait_are_answered_in_one_batch(gated, town):
     assert len(tokens.result(10)) == 1
     assert encoder.sizes == [1, 4, 1]
     for place, (future, question) in enumerate(zip(later[:3], kinds, strict=False), 1):
-        alone = opened(town).query(image(place), k=question.k, verify=question.verify)
+        alone = opened(town).query(image(place), k=question.k, rerank=question.rerank)
         assert [hit.id for hit in future.result().hits] == [hit.id for hit in alone]
     assert 'tfa_batch_photos_total{map="town"} 6.0' in metrics.text()
 

@@ -23,11 +23,11 @@ ROUTES = {
     ("get", "/healthz"), ("get", "/readyz"), ("get", "/metrics"), ("get", "/v1/maps"), ("get", "/v1/map"),
     ("get", "/v1/evidence"), ("get", "/v1/report"), ("get", "/v1/positions"), ("post", "/v1/query"),
     ("post", "/v1/query/batch"),
-    ("post", "/v1/why"), ("get", "/v1/images"), ("post", "/v1/images"), ("get", "/v1/images/{id}/file"),
+    ("post", "/v1/explain"), ("get", "/v1/images"), ("post", "/v1/images"), ("get", "/v1/images/{id}/file"),
     ("delete", "/v1/images/{id}"), ("post", "/v1/calibrations"), ("post", "/v1/calibrations/active"),
     ("delete", "/v1/calibrations/{name}"),
-    ("get", "/v1/jobs/{id}"), ("get", "/v1/sessions"), ("delete", "/v1/sessions"),
-    ("get", "/v1/sessions/{name}"), ("delete", "/v1/sessions/{name}"),
+    ("get", "/v1/jobs/{id}"), ("get", "/v1/cameras"), ("delete", "/v1/cameras"),
+    ("get", "/v1/cameras/{name}"), ("delete", "/v1/cameras/{name}"),
 }  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def test_openapi_lists_and_describes_every_route(client):
     content = query["requestBody"]["content"]
     assert set(content) == {"multipart/form-data", "application/json"}
     assert set(content["multipart/form-data"]["schema"]["properties"]) == {
-        "image", "k", "calibration", "min_confidence", "sure", "verify", "candidates", "session", "sequence",
+        "image", "k", "calibration", "min_confidence", "sure", "rerank", "candidates", "camera", "sequence",
         "sessions", "region",
     }  # fmt: skip
     for schema in described["components"]["schemas"].values():

@@ -8,7 +8,7 @@ import pytest
 import tfa
 from tests.worlds import seen_again, world
 from tfa.base.backend import backend_for
-from tfa.base.config import HeadSpec, VerifySpec
+from tfa.base.config import HeadSpec, RerankSpec
 from tfa.method.evidence.rows import NO_ANSWER
 from tfa.method.head import final_scores
 from tfa.verification.admission import (
@@ -126,7 +126,7 @@ def test_each_pair_is_compared_once_and_never_with_itself(head):
         seen.extend((image, int(other)) for other in others)
         return np.ones(len(others))
 
-    found = judge_admission_on_database(head, evidence, VerifySpec(max_pseudo=7, candidates=2), CPU)
+    found = judge_admission_on_database(head, evidence, RerankSpec(max_pseudo=7, candidates=2), CPU)
     assert found.photos == 7
     assert len(seen) == 7 * 23  # 20 against 20, or all there are, whatever is verified later
     assert len(seen) == len(set(seen))
@@ -146,7 +146,7 @@ def test_calibrated_scores_are_judged_with_their_bias():
         tops.setdefault(image, int(others[0]))
         return np.zeros(len(others))
 
-    judge_admission_on_database(head, evidence, VerifySpec(), CPU)
+    judge_admission_on_database(head, evidence, RerankSpec(), CPU)
     _, mask = final_scores(head.used(head.decisions, 0), head.decisions, None, CPU)
     scores = head.scores(tokens, 0)
     scores[mask.rows, mask.columns] = -np.inf

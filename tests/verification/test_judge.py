@@ -109,7 +109,7 @@ def test_the_reason_says_it_in_words():
 def test_a_judged_head_names_every_candidate():
     database = on_grid(world(40))
     head = pipeline.fit_judged(database)
-    assert head.saw == "database"
+    assert head.data_used == "database"
     assert set(head.evidence.candidates) >= {"second_order/tempered", "second_order/partial", "hard/original"}
     assert not any("full" in name for name in head.evidence.candidates)  # pseudo queries say nothing about it
     assert head.decisions.name in head.evidence.candidates
@@ -147,7 +147,7 @@ def test_target_photos_judge_every_calibration():
     database = on_grid(world(70))
     target = on_grid(seen_again(database))
     head = pipeline.fit_judged(database, target)
-    assert head.saw == "target"
+    assert head.data_used == "target"
     names = set(head.evidence.candidates)
     assert {"second_order/full+centring+score", "second_order/partial", "second_order/original+score"} <= names
     assert "second_order/original+centring" not in names  # S_0 has no mean to take queries from

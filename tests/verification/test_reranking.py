@@ -30,7 +30,7 @@ def test_candidates_by_score_and_evidence_then_the_others_in_their_order():
     np.testing.assert_allclose(found.standardised[0], z[[3, 0, 2, 4, 1]])
     np.testing.assert_allclose(found.ordering[0], [z[3] + 12, z[0] + 4, z[2], z[4], z[1]])
     assert found.evidence.tolist() == [[9, 1, 0, 0, 0]]
-    assert found.matches.tolist() == [[90, 10, 0, UNVERIFIED, UNVERIFIED]]
+    assert found.inliers.tolist() == [[90, 10, 0, UNVERIFIED, UNVERIFIED]]
     np.testing.assert_allclose(found.lead[0, :3], compute_leads(np.array([9.0, 1.0, 0.0])))
     assert not found.lead[0, 3:].any()
     short = rerank(scores, 2, 3, ByHand({(0, 3): 9.0, (0, 0): 1.0}))
@@ -51,7 +51,7 @@ def test_exactly_so_many_are_compared_and_of_ties_the_smaller_index():
 def test_without_candidates_or_comparison_the_order_is_that_of_the_scores(given):
     found = rerank(np.array([[1.0, 0.0, 2.0]]), 2, **given)
     assert found.indices.tolist() == [[2, 0]]
-    assert (found.matches == UNVERIFIED).all()
+    assert (found.inliers == UNVERIFIED).all()
     np.testing.assert_array_equal(found.ordering, found.standardised)
 
 
@@ -101,11 +101,11 @@ def test_candidates_go_on_and_stop_as_the_formula_says(images):
     evidence[np.arange(90), rng.integers(images, size=90)] += rng.gamma(1.0, 0.5, size=90)
     found = rerank(scores, images, AUTO, Table(evidence))
     counts = [plain_count(*pair) for pair in zip(scores, evidence, strict=True)]
-    assert (found.matches != UNVERIFIED).sum(axis=1).tolist() == counts
+    assert (found.inliers != UNVERIFIED).sum(axis=1).tolist() == counts
     assert len(set(counts)) >= {3: 1, 9: 1, 10: 1, 11: 2, 14: 2}.get(images, 4)
     for row, count in enumerate(counts):
         alone = rerank(scores[[row]], images, count, Table(evidence[[row]]))
-        for name in ("indices", "standardised", "ordering", "evidence", "lead", "matches"):
+        for name in ("indices", "standardised", "ordering", "evidence", "lead", "inliers"):
             np.testing.assert_array_equal(getattr(found, name)[row], getattr(alone, name)[0], name)
 
 
@@ -132,9 +132,9 @@ def test_a_clear_answer_takes_ten_and_no_evidence_a_hundred_at_most():
     scores = np.linspace(1, 0, 150)[None]
     clear, none = np.zeros((1, 150)), np.zeros((1, 150))
     clear[0, 4] = 9.0
-    assert (rerank(scores, 150, AUTO, Table(clear)).matches != UNVERIFIED).sum() == 10
+    assert (rerank(scores, 150, AUTO, Table(clear)).inliers != UNVERIFIED).sum() == 10
     found = rerank(np.concatenate([scores, np.ones_like(scores)]), 150, AUTO, Table(np.zeros((2, 150))))
-    assert (found.matches != UNVERIFIED).sum(axis=1).tolist()[1] == 100  # equal scores: nothing is ever ahead
+    assert (found.inliers != UNVERIFIED).sum(axis=1).tolist()[1] == 100  # equal scores: nothing is ever ahead
     assert found.indices.shape == (2, 150)
     assert rerank(scores, 3, AUTO, Table(none)).indices.tolist() == [[0, 1, 2]]
 

@@ -106,7 +106,9 @@ def test_the_tutorial(types, newcomer):
     for step in steps_of(TUTORIAL):
         types.type(step)
     assert [".jpg" in line for line in types.printed] == [True] * 3  # the client's hits
-    assert "night" in types.said["tfa evaluate town.tfa evening-walk/ --truth positives.json --html failures.html"]
+    assert (
+        "night" in types.said["tfa evaluate town.tfa evening-walk/ --ground-truth positives.json --html failures.html"]
+    )
     assert (newcomer / "why.png").stat().st_size > 1000
     kept = json.loads(CliRunner().invoke(app, ["info", "town.tfa", "--json"]).stdout)
     assert kept["calibrations"] == []  # dropped on the way

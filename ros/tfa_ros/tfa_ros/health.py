@@ -68,7 +68,7 @@ class Health:
             self._contact(WARN, sentence)
 
     def refused(self, sentence: str) -> None:
-        """Whatever is asked, as the token or the map is wrong."""
+        """Whatever is asked, as the API key or the map is wrong."""
         with self._lock:
             self._contact(ERROR, sentence)
 

@@ -36,7 +36,7 @@ def place_of(answer: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def place_fields(answer: dict[str, Any]) -> dict[str, Any]:
-    """Of the answer of the service Localise: the place, whether it can be relied on, or why there is none."""
+    """Of the answer of the service Localize: the place, whether it can be relied on, or why there is none."""
     place = answer.get("place")
     position = {} if place is None else place["position"]
     return {

@@ -19,7 +19,7 @@ from rclpy.node import Node
 from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CompressedImage, Image, NavSatFix
 from tfa_msgs.msg import Matches
-from tfa_msgs.srv import AddPhoto, Localise
+from tfa_msgs.srv import AddPhoto, Localize
 
 from tfa_ros.assemble import (
     diagnostics_message,
@@ -46,16 +46,16 @@ NEWEST = QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=1, reliability=Reliab
 class TfaNode(Node):
     """Asks a service about the newest image, again and again, from a thread of its own."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__("tfa", **given)
+    def __init__(self, **options: Any) -> None:
+        super().__init__("tfa", **options)
         self._values = checked({one.name: self._declared(one) for one in PARAMETERS})
-        token = os.environ.get(self._values["token_variable"], "") if self._values["token_variable"] else ""
+        api_key = os.environ.get(self._values["api_key_variable"], "") if self._values["api_key_variable"] else ""
         try:
-            self._client = ServiceClient(self._values["url"], token, self._values["map"], self._values["timeout"])
+            self._client = ServiceClient(self._values["url"], api_key, self._values["map"], self._values["timeout"])
         except ValueError as error:
             raise BadParameter(f"parameter url: {error}") from None
         self._map_name = self._values["map"]
-        self._own_name = self.get_fully_qualified_name().lstrip("/")  # with its namespace: there may be more cameras
+        self._node_name = self.get_fully_qualified_name().lstrip("/")  # with its namespace: there may be more cameras
         self._health = Health(self._values["stale_after"])
         self._newest: Latest[Any] = Latest(self._ask, self._values["rate"])
 
@@ -67,7 +67,7 @@ class TfaNode(Node):
         waiting, alone = ReentrantCallbackGroup(), MutuallyExclusiveCallbackGroup()
         kind = CompressedImage if self._values["compressed"] else Image
         self.create_subscription(kind, self._values["image_topic"], self._image_came, NEWEST)
-        self.create_service(Localise, "~/localise", self._localise, callback_group=waiting)
+        self.create_service(Localize, "~/localize", self._localize, callback_group=waiting)
         self.create_service(AddPhoto, "~/add", self._add, callback_group=waiting)
         self.create_timer(self._values["diagnostics_period"], self._diagnose, callback_group=alone)
 
@@ -141,7 +141,7 @@ class TfaNode(Node):
 
     # --- services -----------------------------------------------------------------------------------------------
 
-    def _localise(self, request: Any, response: Any) -> Any:
+    def _localize(self, request: Any, response: Any) -> Any:
         for name in ("latitude", "longitude", "x", "y", "radius"):
             setattr(response, name, math.nan)
         try:
@@ -182,7 +182,7 @@ class TfaNode(Node):
             self._look_at_service()
         statuses = self._health.statuses(*self._newest.counts)
         now = self.get_clock().now().to_msg()
-        self._diagnostics.publish(diagnostics_message(now, self._own_name, self._client.url, statuses))
+        self._diagnostics.publish(diagnostics_message(now, self._node_name, self._client.url, statuses))
 
     def _look_at_service(self) -> None:
         try:

@@ -28,15 +28,17 @@ class Parameter:
 PARAMETERS = (
     Parameter("url", "http://localhost:8000", "address of `tfa serve`"),
     Parameter("map", "", "name of the map; empty: the first the service has"),
-    Parameter("token_variable", "TFA_TOKEN", "environment variable that holds the token; unset or empty: none is sent"),
+    Parameter(
+        "api_key_variable", "TFA_API_KEY", "environment variable that holds the API key; unset or empty: none is sent"
+    ),
     Parameter("image_topic", "camera/image/compressed", "topic of the images"),
     Parameter("compressed", True, "are they `sensor_msgs/CompressedImage`? If not, `sensor_msgs/Image`"),
     Parameter("k", 5, "matches wanted of each image", 1, 1000),
-    Parameter("session", "", "name under which the service adapts to this camera; empty: it does not"),
-    Parameter("sequence", False, "are the images frames of a drive, to be followed? Needs a session"),
+    Parameter("camera", "", "name under which the service adapts to this camera; empty: it does not"),
+    Parameter("sequence", False, "are the images frames of a drive, to be followed? Needs `camera`"),
     Parameter("calibration", "", "calibration of the map; empty: the active one, `none`: without"),
     Parameter(
-        "verify", "auto", "compare patches: `auto` as the map decided, `always`, `never` (no answer is sure then)"
+        "rerank", "auto", "compare patches: `auto` as the map decided, `always`, `never` (no answer is sure then)"
     ),
     Parameter("min_confidence", 0.0, "no matches are published if the best is less confident", 0, 1),
     Parameter("frame_id", "map", "frame of `~/pose`: the plane of the map's x and y"),
@@ -45,15 +47,15 @@ PARAMETERS = (
     Parameter("diagnostics_period", 1.0, "seconds between diagnostics", 0.05, 3600),
     Parameter("stale_after", 5.0, "seconds without an image after which diagnostics call the camera stale", 0.1, 3600),
 )
-VERIFY: dict[str, dict[str, str]] = {"auto": {}, "always": {"verify": "true"}, "never": {"verify": "false"}}
-SESSION_NAME = re.compile("[A-Za-z0-9._-]{1,64}")  # as the service has it
+RERANK: dict[str, dict[str, str]] = {"auto": {}, "always": {"rerank": "true"}, "never": {"rerank": "false"}}
+CAMERA_NAME = re.compile("[A-Za-z0-9._-]{1,64}")  # as the service has it
 
 
-def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+def checked(values_by_name: Mapping[str, Any]) -> dict[str, Any]:
     """Values of all parameters by name; a whole number will do for one with a point."""
     values: dict[str, Any] = {}
     for one in PARAMETERS:
-        value = given[one.name]
+        value = values_by_name[one.name]
         if isinstance(one.default, float) and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if type(value) is not type(one.default):
@@ -62,24 +64,24 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and not one.low <= value <= one.high:
             raise BadParameter(f"parameter {one.name} is {value}, must be {one.low:g} to {one.high:g}: {one.meaning}")
         values[one.name] = value
-    if values["session"] and not SESSION_NAME.fullmatch(values["session"]):
+    if values["camera"] and not CAMERA_NAME.fullmatch(values["camera"]):
         allowed = "letters, digits, - _ and . are allowed, at most 64"
-        raise BadParameter(f"parameter session is {values['session'][:80]!r}; {allowed}")
-    if values["sequence"] and not values["session"]:
-        raise BadParameter("parameter sequence is true, and session is empty; name the camera, such as session: cam0")
-    if values["verify"] not in VERIFY:
-        raise BadParameter(f"parameter verify is {values['verify']!r}, must be one of {', '.join(VERIFY)}")
+        raise BadParameter(f"parameter camera is {values['camera'][:80]!r}; {allowed}")
+    if values["sequence"] and not values["camera"]:
+        raise BadParameter("parameter sequence is true, and camera is empty; name the camera, such as camera: cam0")
+    if values["rerank"] not in RERANK:
+        raise BadParameter(f"parameter rerank is {values['rerank']!r}, must be one of {', '.join(RERANK)}")
     if not values["image_topic"]:
         raise BadParameter("parameter image_topic is empty; name a topic, such as camera/image/compressed")
     return values
 
 
 def query_fields(values: Mapping[str, Any], *, of_the_camera: bool) -> dict[str, str]:
-    """Form fields of a question to the service. Only images of the camera belong to its session."""
-    fields = {"k": str(values["k"]), "min_confidence": str(values["min_confidence"]), **VERIFY[values["verify"]]}
+    """Form fields of a query to the service. Only images of the camera's topic carry its name."""
+    fields = {"k": str(values["k"]), "min_confidence": str(values["min_confidence"]), **RERANK[values["rerank"]]}
     if values["calibration"]:
         fields["calibration"] = values["calibration"]
-    if of_the_camera and values["session"]:
-        fields["session"] = values["session"]
+    if of_the_camera and values["camera"]:
+        fields["camera"] = values["camera"]
         fields["sequence"] = "true" if values["sequence"] else "false"
     return fields

@@ -49,8 +49,8 @@ class ServiceClient:
     Opening one takes no time beside encoding a photo, and nobody waits for another's answer.
     """
 
-    def __init__(self, url: str, token: str = "", map_name: str = "", timeout: float = 10.0) -> None:
-        """An empty token sends none, an empty name of a map means the first."""
+    def __init__(self, url: str, api_key: str = "", map_name: str = "", timeout: float = 10.0) -> None:
+        """An empty API key sends none, an empty name of a map means the first."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not the address of a service; give one such as http://localhost:8000")
@@ -59,8 +59,8 @@ class ServiceClient:
         self._path = parts.path.rstrip("/")
         self._certificates = ssl.create_default_context() if parts.scheme == "https" else None
         self._headers = {"Accept": "application/json"}
-        if token:
-            self._headers["Authorization"] = f"Bearer {token}"
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
 
     def check_ready(self, timeout: float = 2.0) -> None:
         """Raises unless the service says that it answers queries."""
@@ -75,7 +75,7 @@ class ServiceClient:
         return dict(self._post("/v1/query", "image", name, content, fields))
 
     def add(self, name: str, content: bytes, position: dict[str, float] | None) -> dict[str, Any]:
-        """Adds a photo: `added`, `skipped`, `notes` and `revision`. Needs a token that may edit."""
+        """Adds a photo: `added`, `skipped`, `notes` and `revision`. Needs an API key that may edit."""
         fields = {} if position is None else {"positions": json.dumps([position])}
         return dict(self._post("/v1/images", "images", name, content, fields))
 

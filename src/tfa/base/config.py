@@ -103,7 +103,7 @@ _PATCHES = ("full", "small")
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifySpec(Spec):
+class RerankSpec(Spec):
     """How a map is verified (ours, beyond the paper)."""
 
     candidates: Candidates = option(  # noqa: RUF009  # a field, as the others are
@@ -145,8 +145,8 @@ class MapSpec(Spec):
         "int7", "float16, float32, or int7: a quarter of float32 and the fastest to query (ours)", choices=STORAGES
     )
     ensemble: bool = option(False, "keep all three replicas: three times the size, steadier answers")
-    verify: bool | VerifySpec = option(  # noqa: RUF009  # a field, as the others are
-        True, "keep what verifying answers needs, and decide whether it is used (ours)", kinds=(bool, VerifySpec)
+    rerank: bool | RerankSpec = option(  # noqa: RUF009  # a field, as the others are
+        True, "keep what verifying answers needs, and decide whether it is used (ours)", kinds=(bool, RerankSpec)
     )
     dims: int | None = option(
         None,
@@ -156,9 +156,9 @@ class MapSpec(Spec):
     )  # fmt: skip
 
     @property
-    def verification(self) -> VerifySpec | None:
+    def verification(self) -> RerankSpec | None:
         """How answers are verified; None if nothing is kept for it."""
-        return self.verify if isinstance(self.verify, VerifySpec) else VerifySpec() if self.verify else None
+        return self.rerank if isinstance(self.rerank, RerankSpec) else RerankSpec() if self.rerank else None
 
 
 @dataclass(frozen=True, kw_only=True)

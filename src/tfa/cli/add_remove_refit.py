@@ -9,15 +9,15 @@ import typer
 
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
-from tfa.cli.console import counted, print_json, say, show_notes
+from tfa.cli.console import format_count, print_json, say, show_notes
 from tfa.cli.show_map import show_changes, show_map
 
 
 @options.with_encoder
 def add(
     map: options.MapPath,
-    photos: options.Photos,
-    positions: options.Positions = None,
+    photos: options.PhotosArgument,
+    positions: options.PositionsOption = None,
     gpx: options.Gpx = None,
     gpx_offset: options.GpxOffset = None,
     gpx_gap: options.GpxGap = None,
@@ -32,7 +32,7 @@ def add(
     encoding: EncoderOptions,
 ) -> None:
     """Add photos to a map without fitting it again."""
-    sources = options.sources_of(positions, gpx, gpx_offset, gpx_gap, utm)
+    sources = options.read_position_sources(positions, gpx, gpx_offset, gpx_gap, utm)
     place_map, progress = options.open_map(map, replace(encoding, skip_bad=skip_bad), quiet=quiet, json=json)
     named: dict[str, Any] = {} if session is None else {"session": session}
     report = place_map.add(photos, positions=sources, progress=progress, **named)
@@ -88,7 +88,10 @@ def _show_edit(report: Any, place_map: Any, *, json: bool) -> None:
     for verb, ids in (("added", report.added), ("removed", report.removed)):
         if ids:
             shown = ", ".join(map(str, ids[:8])) + (", …" if len(ids) > 8 else "")
-            say(f"{verb} {counted(len(ids), 'image')} ({'id' if len(ids) == 1 else 'ids'} {shown})", style="bold green")
+            say(
+                f"{verb} {format_count(len(ids), 'image')} ({'id' if len(ids) == 1 else 'ids'} {shown})",
+                style="bold green",
+            )
     if not report.added and not report.removed:
         say("nothing changed")
-    say(f"the map holds {counted(len(place_map), 'image')}")
+    say(f"the map holds {format_count(len(place_map), 'image')}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tfa.cli.console import counted, note
+from tfa.cli.console import format_count, note
 from tfa.cli.options import check_writable
 from tfa.errors import BadSpec
 
@@ -67,12 +67,12 @@ class AnswerFiles:
         """All files, each whole or not at all."""
         if not self.paths:
             return
-        from tfa.exports.answers import Asked, format_of, write_answers
-        from tfa.exports.answers.asked import times_of
+        from tfa.exports.answers import ExportContext, format_of, write_answers
+        from tfa.exports.answers.export_context import times_of
         from tfa.maps.state import DATABASE
 
         used = place_map.state.chosen(calibration).name
-        asked = Asked(
+        context = ExportContext(
             times=times_of(answers),
             images=self.images,
             utm=self.utm,
@@ -80,6 +80,6 @@ class AnswerFiles:
             calibration="" if used == DATABASE else used,
             milliseconds=1000 * seconds / max(len(answers), 1),
         )
-        counts = [write_answers(path, answers, asked) for path in self.paths]
+        counts = [write_answers(path, answers, context) for path in self.paths]
         for path, count in zip(self.paths, counts, strict=True):  # all are there before anything is printed
-            note(f"wrote {path} ({format_of(path).holds}: {count:,} of {counted(len(answers), 'photo')})")
+            note(f"wrote {path} ({format_of(path).holds}: {count:,} of {format_count(len(answers), 'photo')})")

@@ -74,9 +74,9 @@ class Shell(TyperGroup):
             show_error(*_explained(error))
             raise typer.Exit(1) from None
 
-    def make_context(self, *args: Any, **given: Any) -> Any:
+    def make_context(self, *args: Any, **extra: Any) -> Any:
         try:
-            return super().make_context(*args, **given)
+            return super().make_context(*args, **extra)
         except Exception as error:
             _made_printable(error)
             raise
@@ -139,8 +139,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"tfa {__version__}")
         raise typer.Exit
 
@@ -176,12 +176,12 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa query town.tfa evening-walk/ --sure --json > answers.json",
         "tfa query town.tfa evening-walk/ --out answers.geojson --out answers.mcap",
         "tfa query town.tfa photo.jpg --calibration night",
-        "tfa query town.tfa photo.jpg --verify --candidates 50",
+        "tfa query town.tfa photo.jpg --rerank --candidates 50",
         "tfa query town.tfa --sequence drive/ --json > path.json",
         "tfa query town.tfa drive.bag --every 2s",
         "tfa query postgres://maps@localhost/geo/town photo.jpg --region 13.3,52.4,13.5,52.6",
     ),
-    explain.explain: (
+    explain.explain_command: (
         "tfa explain town.tfa photo.jpg",
         "tfa explain town.tfa photo.jpg -o why.png --rank 2",
         "tfa explain town.tfa photo.jpg --json > why.json",
@@ -189,12 +189,12 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
     info.info: ("tfa info town.tfa", "tfa info town.tfa --json", "tfa info town.tfa --checksum"),
     report.report: ("tfa report town.tfa -o report.html", "tfa report town.tfa --json > report.json"),
     evaluate.evaluate: (
-        "tfa evaluate town.tfa evening-walk/ --truth evening.csv --radius 10",
-        "tfa evaluate town.tfa evening-walk/ --truth positives.json --html failures.html",
-        "tfa evaluate town.tfa evening-walk/ --truth evening.csv --out before.json",
-        "tfa evaluate new.tfa evening-walk/ --truth evening.csv --against before.json --html changed.html",
+        "tfa evaluate town.tfa evening-walk/ --ground-truth evening.csv --radius 10",
+        "tfa evaluate town.tfa evening-walk/ --ground-truth positives.json --html failures.html",
+        "tfa evaluate town.tfa evening-walk/ --ground-truth evening.csv --out before.json",
+        "tfa evaluate new.tfa evening-walk/ --ground-truth evening.csv --against before.json --html changed.html",
     ),
-    calibrate.calibrate: (
+    calibrate.calibrate_command: (
         "tfa calibrate town.tfa robot-photos/",
         "tfa calibrate town.tfa night-walk/ --name night",
         "tfa query town.tfa photo.jpg --calibration night",
@@ -206,13 +206,13 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
     edit.remove: ("tfa remove town.tfa photos/old.jpg", "tfa remove town.tfa 17 18"),
     edit.refit: ("tfa refit town.tfa",),
     merge.merge: ("tfa merge summer.tfa winter.tfa --out year.tfa",),
-    prune.prune: (
+    prune.prune_command: (
         "tfa prune town.tfa --dry-run",
         "tfa prune town.tfa --photos evening-walk/ --yes",
         "tfa prune town.tfa --unconfirmed 365 --json",
     ),
     rollback.rollback: ("tfa rollback postgres://maps@localhost/geo/town",),
-    snapshot.snapshot: (
+    snapshot.snapshot_command: (
         "tfa snapshot postgres://maps@localhost/geo/town --to lance:///backups/town",
         "tfa snapshot lance:///backups/town --to postgres://maps@localhost/geo/town",
     ),
@@ -220,9 +220,9 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
         "tfa serve town.tfa",
         "tfa serve town.tfa forest.tfa --port 9000",
         "tfa serve --engine postgres://maps@localhost/geo/town",
-        "TFA_READ_TOKEN=… TFA_EDIT_TOKEN=… tfa serve town.tfa --host 0.0.0.0",
+        "TFA_READ_API_KEY=… TFA_EDIT_API_KEY=… tfa serve town.tfa --host 0.0.0.0",
         "tfa serve town.tfa --cors https://example.org --max-upload 8MB",
-        "tfa serve town.tfa --sessions 8  # then: curl -F image=@0001.jpg -F session=cam0 localhost:8000/v1/query",
+        "tfa serve town.tfa --cameras 8  # then: curl -F image=@0001.jpg -F camera=cam0 localhost:8000/v1/query",
     ),
     export.pairs: (
         "tfa pairs town.tfa queries/ -o pairs.txt -k 20",
@@ -253,7 +253,7 @@ VERBS: dict[Callable[..., None], tuple[str, ...]] = {
     demo.demo: ("tfa demo", "tfa demo --out try --references 30 --queries 15"),
 }
 for verb, shown in VERBS.items():
-    app.command(epilog=examples(*shown))(verb)
+    app.command(verb.__name__.removesuffix("_command"), epilog=examples(*shown))(verb)
 app.add_typer(encoders.weights, name="weights", epilog=examples("tfa weights get dinov2-s14-focus"))
 bench.register(app)
 
@@ -284,6 +284,6 @@ def main() -> None:
     finally:
         unwritten = streams.failure()
         if unwritten is not None:
-            streams.discard()
+            streams.discard_output()
             code = streams.PIPE_CLOSED if isinstance(unwritten, BrokenPipeError) else code or streams.NOT_PRINTED
     sys.exit(code)

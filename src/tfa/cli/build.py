@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tfa.base.config import EncoderOptions, HeadSpec, MapSpec, VerifySpec
+from tfa.base.config import EncoderOptions, HeadSpec, MapSpec, RerankSpec
 from tfa.base.shell import format_command
 from tfa.cli import build_engine, options, recordings
 from tfa.cli.console import print_json, say, show_notes, wants_progress
@@ -29,15 +29,15 @@ def build(
         ),
     ],
     out: Annotated[Path | None, typer.Option(metavar="NAME.tfa", help="The map to write, a folder.")] = None,
-    encoder: options.Encoder = "dinov2-s14-focus",
-    positions: options.Positions = None,
+    encoder: options.EncoderOption = "dinov2-s14-focus",
+    positions: options.PositionsOption = None,
     gpx: options.Gpx = None,
     gpx_offset: options.GpxOffset = None,
     gpx_gap: options.GpxGap = None,
     utm: options.Utm = None,
-    topic: recordings.Topic = None,
+    topic: recordings.TopicOption = None,
     position_topic: recordings.PositionTopic = None,
-    every: recordings.Every = None,
+    every: recordings.EveryOption = None,
     frames: Annotated[
         Path | None,
         typer.Option(
@@ -71,10 +71,10 @@ def build(
             metavar="KIND", help="float16, float32, or int7: a quarter of float32 and the fastest to search (ours)."
         ),
     ] = MapSpec.storage,
-    verify: Annotated[
+    rerank: Annotated[
         bool,
         typer.Option(
-            "--verify/--no-verify",
+            "--rerank/--no-rerank",
             help="Keep what verifying answers by their patches needs, and decide whether it is used.",
         ),
     ] = True,
@@ -94,7 +94,7 @@ def build(
             help="How they are kept. full: a byte for each number of a patch; small: two bits for each, about a "
             "quarter of the size (15,870 bytes an image, not 67,712).",
         ),
-    ] = VerifySpec.patches,
+    ] = RerankSpec.patches,
     engine: build_engine.Engine = None,
     ray: build_engine.Ray = None,
     workers: build_engine.Workers = None,
@@ -122,17 +122,17 @@ def build(
     if out is not None:
         check_out(out, force=force)
     given = MapSpec.carrier if carrier is None else carrier
-    kept = verify if patches == VerifySpec.patches else VerifySpec(patches=patches)
-    if kept and not verify:
-        raise BadSpec(f"--patches {patches} says how patches are kept, and --no-verify keeps none; leave one out")
-    if patches_at is not None and not verify:
-        raise BadSpec("--patches-at says where patches are kept, and --no-verify keeps none; leave one out")
+    kept = rerank if patches == RerankSpec.patches else RerankSpec(patches=patches)
+    if kept and not rerank:
+        raise BadSpec(f"--patches {patches} says how patches are kept, and --no-rerank keeps none; leave one out")
+    if patches_at is not None and not rerank:
+        raise BadSpec("--patches-at says where patches are kept, and --no-rerank keeps none; leave one out")
     own_dims = dims if engine is None else None  # that of a map in an engine is how its engine searches
-    map_spec = MapSpec(head=head, carrier=given, storage=storage, ensemble=ensemble, verify=kept, dims=own_dims)
+    map_spec = MapSpec(head=head, carrier=given, storage=storage, ensemble=ensemble, rerank=kept, dims=own_dims)
     if carrier is not None and head != "second-order":
         own = f"the {head} head decides about its carrier itself"
         raise BadSpec(f"--carrier {carrier} is for --head second-order; {own}")
-    sources = options.sources_of(positions, gpx, gpx_offset, gpx_gap, utm)
+    sources = options.read_position_sources(positions, gpx, gpx_offset, gpx_gap, utm)
     if engine is not None and (gpx is not None or utm is not None):
         raise BadSpec("--gpx and --utm are for maps in folders; list lat and lon in the manifest of photos instead")
     chosen = recordings.FrameOptions(topic, position_topic, every, frames)
@@ -165,7 +165,7 @@ def build(
     )
     place_map.save(out, overwrite=force)
     place_map.notes, place_map.skipped = [*notes, *place_map.notes], [*skipped, *place_map.skipped]
-    report(place_map, out, json=json)
+    report_build(place_map, out, json=json)
 
 
 def check_out(out: Path, *, force: bool) -> None:
@@ -177,7 +177,7 @@ def check_out(out: Path, *, force: bool) -> None:
     options.check_writable(out)
 
 
-def report(place_map: Any, out: Path, *, json: bool) -> None:
+def report_build(place_map: Any, out: Path, *, json: bool) -> None:
     info = place_map.info()
     skipped = show_notes(place_map.notes, place_map.skipped)
     if json:

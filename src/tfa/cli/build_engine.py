@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from tfa.base.shell import format_command
-from tfa.cli.console import counted, print_json, say, show_notes
+from tfa.cli.console import format_count, print_json, say, show_notes
 from tfa.errors import BadSpec, NoImages
 from tfa.search.stores import EXAMPLES, is_url, public
 
@@ -73,7 +73,7 @@ class ShardOptions:
     patches_at: str | None = None
 
     @property
-    def given(self) -> list[str]:
+    def flags(self) -> list[str]:
         return [f"--{one.name.replace('_', '-')}" for one in fields(self) if getattr(self, one.name) is not None]
 
 
@@ -84,8 +84,8 @@ def check_place(out: Path | None, engine: str | None, photos: Sequence[str], sha
             f"where shall the map be? Give --out NAME.tfa, a folder, or --engine URL, one of {EXAMPLES}"
         )
     if engine is None:
-        if shards.given:
-            raise BadSpec(f"{shards.given[0]} is for a map in an engine; give --engine URL too: {EXAMPLES}")
+        if shards.flags:
+            raise BadSpec(f"{shards.flags[0]} is for a map in an engine; give --engine URL too: {EXAMPLES}")
         for photo in photos:
             if is_url(photo):
                 raise NoImages(f"{photo} is read for a map in an engine (--engine URL); copy it here for --out")
@@ -132,5 +132,7 @@ def build_in_engine(
         print_json({**report.to_dict(), "skipped": skipped})
         return
     say(f"built {report.url}", style="bold green")
-    say(f"{counted(report.header.count, 'image')} in {report.header.collection}, {report.header.dims} numbers each")
+    say(
+        f"{format_count(report.header.count, 'image')} in {report.header.collection}, {report.header.dims} numbers each"
+    )
     say("query it: " + format_command("tfa", "query", report.url, "PHOTO"))

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import console, counted, open_table, print_json, say
+from tfa.cli.console import console, format_count, open_table, print_json, say
 from tfa.cli.show_map import human_bytes
 
 
@@ -56,7 +56,7 @@ def cache(
         print_json({**facts, "deleted": None if deleted is None else deleted.to_dict()})
         return
     if deleted is not None:
-        say(f"deleted {counted(deleted.files, 'file')}, {human_bytes(deleted.bytes)}", style="bold green")
+        say(f"deleted {format_count(deleted.files, 'file')}, {human_bytes(deleted.bytes)}", style="bold green")
     most = cache_room.read_cache_limit()
     bound = "no limit" if most is None else f"kept below {human_bytes(most)}, those used longest ago go first"
     say(f"{TokenCache().folder}: {human_bytes(size)} ({bound}; {cache_room.CACHE_LIMIT_VARIABLE} sets another)")
@@ -66,7 +66,7 @@ def cache(
     if shelves:
         console().print(table)
     for kept in benchmark:
-        say(f"{kept.kind} of the benchmark: {counted(kept.files, 'file')}, {human_bytes(kept.bytes)}")
+        say(f"{kept.kind} of the benchmark: {format_count(kept.files, 'file')}, {human_bytes(kept.bytes)}")
     if builds.files:
-        room = f"{counted(builds.files, 'file')}, {human_bytes(builds.bytes)}"
-        say(f"{counted(builds.builds, 'unfinished build')}: {room}")
+        room = f"{format_count(builds.files, 'file')}, {human_bytes(builds.bytes)}"
+        say(f"{format_count(builds.builds, 'unfinished build')}: {room}")

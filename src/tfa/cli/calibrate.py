@@ -16,7 +16,7 @@ from tfa.cli.show_map import show_calibration
 
 
 @options.with_encoder
-def calibrate(
+def calibrate_command(
     map: options.MapPath,
     photos: Annotated[
         list[Path] | None, typer.Argument(metavar="PHOTOS", exists=True, help="Photos, or folders searched for photos.")

@@ -7,7 +7,7 @@ from typing import Any
 
 from tfa.cli import options
 from tfa.cli.console import console, open_table, print_json, say
-from tfa.cli.settings import FILE, NAME, OF_THE_CACHE, SHARED, Settings, variable
+from tfa.cli.settings import FILE_NAME, FILE_VARIABLE, OF_THE_CACHE, SHARED, Settings, variable
 
 
 def config(json: options.AsJson = False) -> None:
@@ -19,7 +19,7 @@ def config(json: options.AsJson = False) -> None:
         file = None if settings.file is None else str(settings.file.absolute())
         print_json({"file": file, "settings": rows, "verbs": settings.verbs})
         return
-    say(f"file: {settings.file or f'none ({NAME} of this folder, that of the user, or {FILE})'}")
+    say(f"file: {settings.file or f'none ({FILE_NAME} of this folder, that of the user, or {FILE_VARIABLE})'}")
     table = open_table("setting", "value", "from", "variable", fold=("value",))
     for row in rows:
         value = "" if row["value"] is None else str(row["value"])

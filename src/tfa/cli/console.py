@@ -17,7 +17,7 @@ from rich.text import Text
 from tfa.base.printable import make_lines_printable, make_printable
 from tfa.cli import streams
 
-NUMBERS = ("", "id", "score", "confidence", "matches", "images", "parameters", "patch", "size", "metres")  # headings
+_NUMBERS = ("", "id", "score", "confidence", "inliers", "images", "parameters", "patch", "size", "metres")  # headings
 PIPED_WIDTH = 160  # without a terminal rich assumes 80 columns, too few for a table with paths
 
 
@@ -28,7 +28,7 @@ class PlainConsole(Console):
         return super().render_str(make_printable(text), **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        with streams.named(stderr=self.stderr):
+        with streams.name_stream(stderr=self.stderr):
             super().print(*objects, **options)
 
     def on_broken_pipe(self) -> None:
@@ -60,7 +60,7 @@ def show_notes(notes: Iterable[str], skipped: Sequence[tuple[str, str]] = ()) ->
     for text in notes:
         note(text)
     if skipped:
-        note(f"{counted(len(skipped), 'file')} skipped:", *(f"  {file}: {reason}" for file, reason in skipped))
+        note(f"{format_count(len(skipped), 'file')} skipped:", *(f"  {file}: {reason}" for file, reason in skipped))
     return [{"file": file, "reason": reason} for file, reason in skipped]
 
 
@@ -70,13 +70,13 @@ def _titled(title: str, style: str, lines: Iterable[str]) -> None:
 
 
 def print_json(value: Any) -> None:
-    with streams.named():
+    with streams.name_stream():
         typer.echo(json.dumps(value, indent=1, allow_nan=False))  # in ASCII: control characters are escaped
 
 
 def print_text(text: str) -> None:
     """A page or table that ends its own lines."""
-    with streams.named():
+    with streams.name_stream():
         typer.echo(make_lines_printable(text), nl=False)
 
 
@@ -96,12 +96,12 @@ def open_table(*headings: str, fold: Container[str] = ()) -> Table:
     """A table without lines. Columns of numbers stand at the right; those in `fold` break where they are too long."""
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
-        justify: Any = "right" if heading in NUMBERS else "left"
+        justify: Any = "right" if heading in _NUMBERS else "left"
         table.add_column(heading, justify=justify, no_wrap=heading not in fold, overflow="fold")
     return table
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

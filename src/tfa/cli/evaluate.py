@@ -10,14 +10,14 @@ import typer
 
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
-from tfa.cli.console import console, counted, delivered, note, open_table, say, show_notes
+from tfa.cli.console import console, delivered, format_count, note, open_table, say, show_notes
 
 if TYPE_CHECKING:
     from tfa.bench.evaluation.judgement import Judgement, Run
     from tfa.bench.evaluation.numbers import RunNumbers
     from tfa.bench.evaluation.of_map import MapEvaluation
 
-FOLDED = ("query", "answer", "a true image")
+_FOLDED = ("query", "answer", "a true image")
 
 
 @options.with_encoder
@@ -27,7 +27,7 @@ def evaluate(
         list[Path],
         typer.Argument(metavar="QUERIES", exists=True, help="Photos whose places are known, or folders of them."),
     ],
-    truth: Annotated[
+    ground_truth: Annotated[
         Path,
         typer.Option(
             metavar="positions.csv|positives.json",
@@ -46,8 +46,8 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="ZONE",
-            help="x and y, of the truth or of the map, are metres in this UTM zone, such as 33N; needed where only one "
-            "of the two is in degrees. Needs pip install 'tfa-vpr\\[geo]'.",
+            help="x and y, of the ground truth or of the map, are metres in this UTM zone, such as 33N; needed where "
+            "only one of the two is in degrees. Needs pip install 'tfa-vpr\\[geo]'.",
         ),
     ] = None,
     calibration: Annotated[
@@ -91,14 +91,14 @@ def evaluate(
     """Evaluate a map with photos whose places are known: recall, precision against recall, confident mistakes, and
     whether the recall that was expected without labels holds. Each query is answered by the map alone.
 
-    A query that cannot be read, or whose place the truth does not tell, is left out and reported.
+    A query that cannot be read, or whose place the ground truth does not name, is left out and reported.
     """
     from tfa.bench.evaluation import saved
     from tfa.bench.evaluation.of_map import evaluate_map, heads_of
     from tfa.bench.evaluation.truth import check_truth, read_truth
     from tfa.cli.query import expanded
 
-    check_truth(truth, radius)
+    check_truth(ground_truth, radius)
     for file in (html, out):
         if file is not None:
             options.check_writable(file)
@@ -107,7 +107,7 @@ def evaluate(
     heads_of(place_map, calibration or ())
     photos = expanded(queries)
     root = queries[0] if len(queries) == 1 and queries[0].is_dir() else None
-    known = read_truth(truth, photos, root, place_map.images, radius, utm)
+    known = read_truth(ground_truth, photos, root, place_map.images, radius, utm)
     evaluation = evaluate_map(
         place_map, photos, known, heads=calibration or (), k=k, lines=html is not None,
         skip_unanswerable=skip_unanswerable, progress=progress,
@@ -119,19 +119,19 @@ def evaluate(
         note(f"failure explorer: {html}")
     beside = judgement.runs[len(evaluation.judgement.runs) :]
     if not delivered(saved.to_dict(evaluation, worst, beside), out=out, json=json):
-        show(evaluation, judgement, worst)
+        show_evaluation(evaluation, judgement, worst)
 
 
 def _report_left_out(evaluation: MapEvaluation) -> None:
     show_notes(evaluation.notes, evaluation.unreadable)
     bare = evaluation.without_truth
     if bare:
-        note(f"{counted(len(bare), 'photo')} without truth left out (first: {bare[0]})")
+        note(f"{format_count(len(bare), 'photo')} without ground truth left out (first: {bare[0]})")
     if evaluation.skipped_unanswerable:
         note(f"queries whose place the map does not have left out: {evaluation.skipped_unanswerable:,}")
 
 
-def show(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:
+def show_evaluation(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:
     """One row for each head, then the worst mistakes of the one that answers."""
     from tfa.bench.evaluation.numbers import change_of, numbers_of
     from tfa.bench.evaluation.summary import facts_of, metres_row, row_of
@@ -152,7 +152,7 @@ def show(evaluation: MapEvaluation, judgement: Judgement, worst: int) -> None:
             some = any(metres.placed < metres.queries for _, metres in distances)
             say(
                 "in metres, of queries that have a place; place: of all verified images together; within radius: its "
-                "own radius holds the truth; agreed: places that have at least 0.9 of the answers' shares"
+                "own radius holds the true position; agreed: places that have at least 0.9 of the answers' shares"
                 + ("; every best answer: of queries without a place too" if some else "")
             )
         else:
@@ -189,21 +189,21 @@ def _show_mistakes(judgement: Judgement, run: Run, numbers: RunNumbers, worst: i
         return
     say()
     say(f"The most confident mistakes of {run.title}, {len(mistakes):,} of {len(numbers.mistakes):,}", style="bold")
-    table = open_table("query", "answer", "confidence", "matches", "metres", "a true image", fold=FOLDED)
+    table = open_table("query", "answer", "confidence", "inliers", "metres", "a true image", fold=_FOLDED)
     for mistake in mistakes:
         best = mistake.answer.hits[0]
         table.add_row(
             short[mistake.query.query],
             short[best.image],
             f"{mistake.answer.confidence or 0:.2f}" + (" sure" if mistake.answer.sure else ""),
-            "–" if best.matches is None else str(best.matches),
+            "–" if best.inliers is None else str(best.inliers),
             "–" if best.distance is None else f"{best.distance:,.1f}",
             short.get(mistake.query.true_image or "", "not in the map"),
         )
     console().print(table)
     if numbers.hubs:
         hub = numbers.hubs[0]
-        say(f"{counted(len(numbers.hubs), 'hub')}: {short[hub.image]} is the wrong answer to {hub.wrong} queries")
+        say(f"{format_count(len(numbers.hubs), 'hub')}: {short[hub.image]} is the wrong answer to {hub.wrong} queries")
 
 
 def shown_run(evaluation: MapEvaluation, judgement: Judgement) -> int:

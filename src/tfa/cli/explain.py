@@ -13,7 +13,7 @@ from tfa.cli.console import note, print_json, say
 
 
 @options.with_encoder
-def explain(
+def explain_command(
     map: options.MapPath,
     photo: Annotated[Path, typer.Argument(metavar="PHOTO", help="The query.")],
     out: Annotated[
@@ -36,7 +36,7 @@ def explain(
 ) -> None:
     """Show which patches of a photo match those of the map's answer, and whether they are arranged alike.
 
-    The map must hold compact tokens: [bold]tfa build --verify[/bold].
+    The map must hold compact tokens: [bold]tfa build --rerank[/bold].
     """
     from tfa.explain.matches import explain_match as explained
 
@@ -46,12 +46,12 @@ def explain(
     if json:
         print_json(explanation.to_dict())
     else:
-        show(explanation)
+        _show(explanation)
     if out is not None:
         draw(place_map, explanation, calibration, out)
 
 
-def show(explanation: Any) -> None:
+def _show(explanation: Any) -> None:
     from tfa.explain.matches import describe_view
 
     hit = explanation.hit

@@ -10,7 +10,7 @@ import typer
 
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
-from tfa.cli.console import counted, say, show_notes
+from tfa.cli.console import format_count, say, show_notes
 from tfa.cli.show_answers import end_with_errors
 from tfa.errors import BadSpec
 
@@ -36,7 +36,7 @@ class PairFormat(StrEnum):
 @options.with_encoder
 def pairs(
     map: options.MapPath,
-    photos: options.Photos,
+    photos: options.PhotosArgument,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.txt", dir_okay=False, help="Where to write.")],
     format: Annotated[
         PairFormat,
@@ -69,7 +69,7 @@ def pairs(
     *,
     encoding: EncoderOptions,
 ) -> None:
-    """Write retrieval pairs for 3-D localisation: by default hloc's text format, a line "query map-image" each.
+    """Write retrieval pairs for 3-D localization: by default hloc's text format, a line "query map-image" each.
 
     No name stands for two photos. A photo that cannot be read is reported and the others are written; the exit code is
     then 1.
@@ -109,7 +109,7 @@ def pairs(
         write_pairs(out, name_pairs(found, of_queries, of_map))
         show_notes([] if collision is None else [collision])
         count = len(found)
-    say(f"{counted(count, 'pair')} of {counted(sum(one.error is None for one in answers), 'photo')} in {out}")
+    say(f"{format_count(count, 'pair')} of {format_count(sum(one.error is None for one in answers), 'photo')} in {out}")
     end_with_errors(answers)
 
 
@@ -177,7 +177,7 @@ def export(
         rows = exports.write_onnx_place(out, place_map, compiled, dims=dims, fast=encoding.fast)
         count, width = rows.vectors.shape
         say(f"a photo to a unit vector of {width:,} numbers, {out.stat().st_size / 1e6:,.1f} MB, in {out}")
-        say(f"rows of {counted(count, 'image')}, {width:,} numbers each, in {exports.rows_path(out)}")
+        say(f"rows of {format_count(count, 'image')}, {width:,} numbers each, in {exports.rows_path(out)}")
         return
     write = {
         Format.npz: exports.write_npz,
@@ -187,7 +187,7 @@ def export(
     write[format](out, compiled)
     count, width = compiled.vectors.shape
     held = f"tokens to a vector of {width:,} numbers" if format is Format.onnx_head else f"{width:,} numbers each"
-    what = "the query side" if format is Format.onnx_head else counted(count, "image")
+    what = "the query side" if format is Format.onnx_head else format_count(count, "image")
     say(f"{what}, {held}, in {out}")
 
 
@@ -219,4 +219,4 @@ def _export_hloc(
         encoded = place_map.encode_photos(asked, False, progress)
         photos, vectors = list(encoded.paths), exports.query_vectors(compiled, encoded.tokens)
     exports.write_hloc_features(out, photos, vectors, root or find_common_folder(photos))
-    say(f"{counted(len(photos), 'photo')}, {vectors.shape[1]:,} numbers each, in {out}")
+    say(f"{format_count(len(photos), 'photo')}, {vectors.shape[1]:,} numbers each, in {out}")

@@ -9,17 +9,17 @@ import typer
 
 from tfa.base.shell import format_command
 from tfa.cli import options, recordings
-from tfa.cli.console import counted, print_json, say, show_notes, wants_progress
+from tfa.cli.console import format_count, print_json, say, show_notes, wants_progress
 
 
 def frames(
-    given: Annotated[
+    files: Annotated[
         list[Path], typer.Argument(metavar="RECORDING", exists=True, help="ROS 1 or ROS 2 bags, MCAP files, or videos.")
     ],
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where photos and positions.csv go; new or empty.")],
-    topic: recordings.Topic = None,
+    topic: recordings.TopicOption = None,
     position_topic: recordings.PositionTopic = None,
-    every: recordings.Every = None,
+    every: recordings.EveryOption = None,
     gpx: options.Gpx = None,
     gpx_offset: options.GpxOffset = None,
     gpx_gap: options.GpxGap = None,
@@ -37,15 +37,15 @@ def frames(
 
     options.check_writable(out)
     chosen = recordings.FrameOptions(topic, position_topic, every)
-    sources = options.sources_of(None, gpx, gpx_offset, gpx_gap, None)
+    sources = options.read_position_sources(None, gpx, gpx_offset, gpx_gap, None)
     progress = wants_progress(quiet)
-    found = extract_frames(given, out, chosen.spec(sources), skip_bad=skip_bad, overwrite=force, progress=progress)
+    found = extract_frames(files, out, chosen.spec(sources), skip_bad=skip_bad, overwrite=force, progress=progress)
     skipped = show_notes(found.notes, found.skipped)
     if json:
         where = None if found.positions is None else str(found.positions)
         facts = {"out": str(out), "frames": len(found.photos), "seen": found.seen, "positions": where}
         print_json({**facts, "skipped": skipped, "notes": found.notes})
         return
-    say(f"wrote {counted(len(found.photos), 'photo')} to {out}", style="bold green")
+    say(f"wrote {format_count(len(found.photos), 'photo')} to {out}", style="bold green")
     placed = [] if found.positions is None else ["--positions", str(found.positions)]
     say("map them: " + format_command("tfa", "build", out, "--out", f"{out.name}.tfa", *placed))

@@ -18,8 +18,8 @@ def info(map: options.MapPath, checksum: options.Checksum = False, json: options
         return
     say(f"{map}", style="bold")
     show_map(facts, scales=True)
-    saw = "its own photos only" if facts["saw"] == "database" else facts["saw"]
-    say(f"  format {facts['format_version']}; fitted on {facts['fitted_images']:,} images; it saw {saw}")
+    data_used = "its own photos only" if facts["data_used"] == "database" else facts["data_used"]
+    say(f"  format {facts['format_version']}; fitted on {facts['fitted_images']:,} images; data used: {data_used}")
     if facts["evidence"]:
         say("evidence", style="bold")
         show_evidence(facts)

@@ -10,7 +10,7 @@ import typer
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.build import check_out
-from tfa.cli.console import counted, print_json, say, show_notes
+from tfa.cli.console import format_count, print_json, say, show_notes
 
 
 @options.with_encoder
@@ -47,6 +47,6 @@ def merge(
         told = {**report.to_dict(), "notes": notes}
         print_json({"path": str(out), "images": len(merged), **told})
         return
-    say(f"merged {counted(len(maps), 'map')} into {out}: {counted(len(merged), 'image')}", style="bold green")
+    say(f"merged {format_count(len(maps), 'map')} into {out}: {format_count(len(merged), 'image')}", style="bold green")
     for part in report.parts[1:]:
         say(f"  {part.in_words}")

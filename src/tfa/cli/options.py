@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tfa.maps import PlaceMap
     from tfa.photos.find_positions import PositionSources
 
-PICTURES = (".png", ".jpg", ".jpeg")
+_PICTURES = (".png", ".jpg", ".jpeg")
 
 
 class MapUrl(str):
@@ -53,7 +53,7 @@ Sessions = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="Only images of this session answer; again for more. See tfa add, tfa merge."),
 ]
-RegionGiven = Annotated[
+RegionOption = Annotated[
     str | None,
     typer.Option(
         metavar="W,S,E,N",
@@ -61,17 +61,17 @@ RegionGiven = Annotated[
         "are x and y.",
     ),
 ]
-Photos = Annotated[
+PhotosArgument = Annotated[
     list[Path],
     typer.Argument(metavar="PHOTOS", exists=True, help="Photos, or folders searched for photos."),
 ]
-Encoder = Annotated[
+EncoderOption = Annotated[
     str,
     typer.Option(
         envvar=variable("encoder"), help="name, name@size or name@size/layer-facet; see [bold]tfa encoders[/bold]."
     ),
 ]
-Weights = Annotated[
+WeightsOption = Annotated[
     Path | None,
     typer.Option(
         exists=True,
@@ -80,7 +80,7 @@ Weights = Annotated[
         help="Weights of the encoder: a safetensors or .pth file.",
     ),
 ]
-Positions = Annotated[
+PositionsOption = Annotated[
     Path | None,
     typer.Option(
         exists=True,
@@ -124,7 +124,7 @@ SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out and list photos that cannot be read, rather than stop.")
 ]
 Device = Annotated[str, typer.Option(envvar=variable("device"), help="Where encoding and fitting run: cpu or cuda.")]
-Threads = Annotated[
+ThreadsOption = Annotated[
     int | None,
     typer.Option(
         min=1,
@@ -161,16 +161,16 @@ Quiet = Annotated[
 
 
 # What a verb with an `encoding` parameter takes of its user, by the names of EncoderOptions.
-ENCODING: dict[str, Any] = {"weights": Weights, "device": Device, "threads": Threads, "fast": Fast}
+ENCODING: dict[str, Any] = {"weights": WeightsOption, "device": Device, "threads": ThreadsOption, "fast": Fast}
 
 
 def with_encoder(verb: Callable[..., None]) -> Callable[..., None]:
     """The verb with --weights, --device, --threads and --fast in place of its parameter `encoding`."""
 
     @functools.wraps(verb)
-    def called(**given: Any) -> None:
-        encoding = EncoderOptions(**{name: given.pop(name) for name in ENCODING})
-        verb(**given, encoding=encoding)
+    def called(**arguments: Any) -> None:
+        encoding = EncoderOptions(**{name: arguments.pop(name) for name in ENCODING})
+        verb(**arguments, encoding=encoding)
 
     signature = inspect.signature(verb, eval_str=True)
     own = [parameter for name, parameter in signature.parameters.items() if name != "encoding"]
@@ -200,7 +200,7 @@ def check_folder(place: Path, verb: str) -> None:
         raise BadSpec(f"tfa {verb} needs a map in a folder, {place} is in an engine; build one with --out NAME.tfa")
 
 
-def sources_of(
+def read_position_sources(
     positions: Path | None, gpx: Path | None, gpx_offset: float | None, gpx_gap: float | None, utm: str | None
 ) -> PositionSources:
     """Where positions come from; what cannot be read is refused before the work, not after an hour of it."""
@@ -240,8 +240,8 @@ def share(value: float) -> float:
 def picture(path: Path | None) -> Path | None:
     """A file that can be written, whose ending says which picture format to write."""
     if path is not None:
-        if path.suffix.lower() not in PICTURES:
-            raise typer.BadParameter(f"{path} must end in one of {' '.join(PICTURES)}")
+        if path.suffix.lower() not in _PICTURES:
+            raise typer.BadParameter(f"{path} must end in one of {' '.join(_PICTURES)}")
         check_writable(path)
     return path
 

@@ -11,17 +11,17 @@ import typer
 
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
-from tfa.cli.console import console, counted, note, open_table, print_json, say, show_notes
+from tfa.cli.console import console, format_count, note, open_table, print_json, say, show_notes
 from tfa.errors import BadSpec
 
 if TYPE_CHECKING:
     from tfa.report.prunable import PruneCandidate
 
-SHOWN = 20  # images listed; JSON has all
+_SHOWN = 20  # images listed; JSON has all
 
 
 @options.with_encoder
-def prune(
+def prune_command(
     map: options.MapPath,
     unconfirmed: Annotated[
         float,
@@ -86,25 +86,28 @@ def prune(
             }
         )
     elif removed:
-        say(f"removed {counted(len(going), 'image')}; the map holds {counted(len(place_map), 'image')}", "bold green")
+        say(
+            f"removed {format_count(len(going), 'image')}; the map holds {format_count(len(place_map), 'image')}",
+            "bold green",
+        )
 
 
 def _agreed(count: int, *, json: bool) -> bool:
     """Asks, where somebody can answer."""
-    return not json and sys.stdin.isatty() and typer.confirm(f"Remove {counted(count, 'image')}?")
+    return not json and sys.stdin.isatty() and typer.confirm(f"Remove {format_count(count, 'image')}?")
 
 
-def _show(going: list[PruneCandidate], reasons: Counter[str], losses: list[str], images: int) -> None:
-    if not going:
+def _show(candidates: list[PruneCandidate], reasons: Counter[str], losses: list[str], images: int) -> None:
+    if not candidates:
         say("nothing to remove: no near duplicates, and no image that counts as never confirmed")
         return
     parts = ", ".join(f"{count:,} {why}" for why, count in reasons.items())
-    say(f"{counted(len(going), 'image')} of {images:,} can go: {parts}", style="bold")
+    say(f"{format_count(len(candidates), 'image')} of {images:,} can go: {parts}", style="bold")
     table = open_table("id", "image", "why", "stays", fold=("image",))
-    for one in going[:SHOWN]:
+    for one in candidates[:_SHOWN]:
         table.add_row(str(one.image.id), one.image.path, one.why, "" if one.keep_id is None else str(one.keep_id))
     console().print(table)
-    if len(going) > SHOWN:
-        note(f"the first {SHOWN} are shown; --json lists all")
+    if len(candidates) > _SHOWN:
+        note(f"the first {_SHOWN} are shown; --json lists all")
     for sentence in losses:
         say(sentence)

@@ -14,7 +14,7 @@ from tfa.base.sentences import CONFIDENCE_RULE, SURE_RULE
 from tfa.cli import options, recordings
 from tfa.cli.answer_files import AnswerFiles, answer_files
 from tfa.cli.console import print_json, show_notes
-from tfa.cli.show_answers import end_with_errors, entry, show, write_montage
+from tfa.cli.show_answers import end_with_errors, entry, show_answers, write_montage
 from tfa.search.stores import is_url
 
 if TYPE_CHECKING:
@@ -75,10 +75,10 @@ def query(
         bool, typer.Option("--sure", help=f"Give only answers that are sure; others are 'not sure'. {SURE_RULE}")
     ] = False,
     calibration: options.Calibration = None,
-    verify: Annotated[
+    rerank: Annotated[
         bool | None,
         typer.Option(
-            "--verify/--no-verify",
+            "--rerank/--no-rerank",
             help="Order the best images by how many patches match in one spatial arrangement. "
             "As [bold]tfa info[/bold] says if not given.",
         ),
@@ -108,9 +108,9 @@ def query(
             "answers to those after them, without labels.",
         ),
     ] = False,
-    topic: recordings.Topic = None,
+    topic: recordings.TopicOption = None,
     position_topic: recordings.PositionTopic = None,
-    every: recordings.Every = None,
+    every: recordings.EveryOption = None,
     frames: Annotated[
         Path | None,
         typer.Option(
@@ -128,7 +128,7 @@ def query(
         ),
     ] = None,
     session: options.Sessions = None,
-    region: options.RegionGiven = None,
+    region: options.RegionOption = None,
     checksum: options.Checksum = False,
     quiet: options.Quiet = False,
     *,
@@ -139,12 +139,12 @@ def query(
 
     A photo that cannot be read is reported and the others are answered; the exit code is then 1.
     """
-    wanted = candidates_given(candidates)
+    wanted = parse_candidates(candidates)
     check_combination(photos, sequence, engine, bool(session) or region is not None)
     least: MinConfidence = ONLY_SURE if sure else min_confidence
-    if sure and (verify is False or min_confidence):
+    if sure and (rerank is False or min_confidence):
         other = (
-            "--min-confidence: sure answers have 0.9 and more" if min_confidence else "--no-verify: others are not sure"
+            "--min-confidence: sure answers have 0.9 and more" if min_confidence else "--no-rerank: others are not sure"
         )
         raise typer.BadParameter(f"leave out --sure, or {other}")
     where = options.where_of(session, region)
@@ -161,7 +161,7 @@ def query(
         asked = recordings.Queries(expanded(given))
     queries = asked.photos
     common: dict[str, Any] = {"min_confidence": least, "calibration": calibration, "progress": progress}
-    common |= {"k": k, "verify": verify, "candidates": wanted}
+    common |= {"k": k, "rerank": rerank, "candidates": wanted}
     answers: AnswerList[Any]
     started = time.perf_counter()
     alone = no_online or engine is not None or is_url(map) or where is not None or len(queries) < 2
@@ -184,12 +184,12 @@ def query(
             }
         )
     else:
-        show(answers, k, least)
+        show_answers(answers, k, least)
     show_notes(asked.notes)
     end_with_errors(answers, [reason for _, reason in asked.skipped])
 
 
-def candidates_given(text: str | None) -> Candidates | None:
+def parse_candidates(text: str | None) -> Candidates | None:
     if text is None:
         return None
     if text == AUTO:

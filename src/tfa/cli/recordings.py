@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tfa.photos.find_positions import PositionSources
     from tfa.photos.recordings.extract_frames import ExtractedFrames, FrameSpec
 
-Topic = Annotated[
+TopicOption = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Of a bag: the topic of its images. If not given, the only one there is."),
 ]
@@ -29,7 +29,7 @@ PositionTopic = Annotated[
         "the only one there is.",
     ),
 ]
-Every = Annotated[
+EveryOption = Annotated[
     str | None,
     typer.Option(
         metavar="N|Ns|Nm|new",
@@ -53,7 +53,7 @@ class FrameOptions:
     frames: Path | None = None
 
     @property
-    def given(self) -> list[str]:
+    def flags(self) -> list[str]:
         return [f"--{one.name.replace('_', '-')}" for one in fields(self) if getattr(self, one.name) is not None]
 
     def spec(self, gpx: PositionSources | None = None) -> FrameSpec:
@@ -64,17 +64,17 @@ class FrameOptions:
         return FrameSpec(topic=self.topic, position_topic=self.position_topic, every=every, gpx=gpx)
 
 
-def are_recordings(given: Sequence[str | Path], options: FrameOptions) -> bool:
+def are_recordings(paths: Sequence[str | Path], options: FrameOptions) -> bool:
     """Are these recordings? Photos among them are refused, and so are options that only recordings have."""
     from tfa.photos.recordings.kinds import is_recording
 
-    kinds = [not is_url(one) and is_recording(Path(one)) for one in given]
+    kinds = [not is_url(one) and is_recording(Path(one)) for one in paths]
     if not any(kinds):
-        if options.given:
-            raise BadSpec(f"{options.given[0]} is about a bag or a video, and none was given; leave it out")
+        if options.flags:
+            raise BadSpec(f"{options.flags[0]} is about a bag or a video, and none was given; leave it out")
         return False
     if not all(kinds):
-        recording, other = given[kinds.index(True)], given[kinds.index(False)]
+        recording, other = paths[kinds.index(True)], paths[kinds.index(False)]
         raise BadSpec(
             f"{recording} is a recording and {other} is none; give recordings alone, or make photos of them first: "
             f"tfa frames {recording} --out FOLDER"

@@ -9,7 +9,7 @@ import typer
 
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
-from tfa.cli.console import counted, note, print_json, say
+from tfa.cli.console import format_count, note, print_json, say
 from tfa.cli.show_map import show_decisions
 
 
@@ -66,7 +66,8 @@ def report(
         say(f"  {facts['map']['answers']['in_words']}")
         show_decisions(facts["evidence"]["decided"])
         repeated = sum(len(group["images"]) - 1 for group in facts["duplicates"])
-        say(f"  {counted(facts['map']['images'], 'image')}; {repeated:,} near duplicates, {len(facts['hubs']):,} hubs, "
+        images = format_count(facts["map"]["images"], "image")
+        say(f"  {images}; {repeated:,} near duplicates, {len(facts['hubs']):,} hubs, "
             f"{len(facts['lonely']):,} that nothing else resembles")  # fmt: skip
         for one in facts["recall"]:
             say(f"  like {one['photos_like']}: {one['in_words']}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfa.cli import options
-from tfa.cli.console import counted, print_json, say
+from tfa.cli.console import format_count, print_json, say
 from tfa.errors import BadSpec
 from tfa.search.stores import is_url
 
@@ -24,6 +24,6 @@ def rollback(map: options.MapPath, json: options.AsJson = False) -> None:
     if json:
         print_json({"version": header.version, "active": header.active, "images": header.count, "notes": notes})
         return
-    say(f"took back the last change of {map}: {counted(header.count, 'image')}", style="bold green")
+    say(f"took back the last change of {map}: {format_count(header.count, 'image')}", style="bold green")
     for note in notes:
         say(f"  {note}")

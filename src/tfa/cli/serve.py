@@ -11,12 +11,12 @@ import typer
 
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
-from tfa.cli.console import counted, note, say, wants_progress
+from tfa.cli.console import format_count, note, say, wants_progress
 from tfa.errors import BadSpec, MissingExtra
 from tfa.search.stores import is_url
 
-ON_COMMAND_LINE = {"--read-token", "--edit-token", "--token"}
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+ON_COMMAND_LINE = {"--read-api-key", "--edit-api-key", "--api-key"}
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
 def size(text: str) -> int:
@@ -24,7 +24,7 @@ def size(text: str) -> int:
     given = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)B?\s*", text.upper())
     if given is None:
         raise typer.BadParameter(f"{text!r} is not a valid size; write 20MB, 500KB or a number of bytes")
-    return int(float(given[1]) * UNITS[given[2]])
+    return int(float(given[1]) * _UNITS[given[2]])
 
 
 @options.with_encoder
@@ -45,44 +45,46 @@ def serve(
         "127.0.0.1"
     ),
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 takes any that is free.")] = 8000,
-    read_token: Annotated[
+    read_api_key: Annotated[
         str | None,
         typer.Option(
-            "--read-token",
-            "--token",
-            envvar="TFA_READ_TOKEN",
+            "--read-api-key",
+            "--api-key",
+            envvar="TFA_READ_API_KEY",
             show_envvar=True,
-            metavar="TOKEN",
+            metavar="KEY",
             help="Needed to query and to look. Safer in the environment, where no list of processes shows it.",
         ),
     ] = None,
-    edit_token: Annotated[
+    edit_api_key: Annotated[
         str | None,
         typer.Option(
-            envvar="TFA_EDIT_TOKEN",
+            envvar="TFA_EDIT_API_KEY",
             show_envvar=True,
-            metavar="TOKEN",
+            metavar="KEY",
             help="Needed to add, remove and calibrate; it allows reading too.",
         ),
     ] = None,
-    tokens: Annotated[
+    api_keys: Annotated[
         Path | None,
         typer.Option(
-            envvar="TFA_TOKENS",
+            envvar="TFA_API_KEYS",
             show_envvar=True,
             metavar="FILE",
-            help="Tokens with names, a line each: NAME read|edit TOKEN. Needed to query and to look, or to edit.",
+            help="API keys with names, a line each: NAME read|edit KEY. Needed to query and to look, or to edit.",
         ),
     ] = None,
     rate_limit: Annotated[
         float,
-        typer.Option(min=0, metavar="N", help="Most requests a second of one token; 0: any number. More get 429."),
+        typer.Option(min=0, metavar="N", help="Most requests a second of one API key; 0: any number. More get 429."),
     ] = 100.0,
     audit_log: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Add a line of JSON for every edit asked for: when, which token, what."),
+        typer.Option(metavar="FILE", help="Add a line of JSON for every edit asked for: when, which API key, what."),
     ] = None,
-    open: Annotated[bool, typer.Option("--open", help="No tokens, although other machines reach the address.")] = False,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="No API keys, although other machines reach the address.")
+    ] = False,
     cors: Annotated[
         list[str] | None,
         typer.Option(metavar="ORIGIN", help="A web origin whose pages may call; again for more. None if not given."),
@@ -92,13 +94,13 @@ def serve(
     ] = "20MB",  # type: ignore[assignment]
     max_pixels: Annotated[int, typer.Option(min=1, metavar="N", help="Most pixels of a photo.")] = 50_000_000,
     max_batch: Annotated[int, typer.Option(min=1, metavar="N", help="Most photos of one request.")] = 64,
-    sessions: Annotated[
+    cameras: Annotated[
         int,
         typer.Option(
             min=0,
             max=4096,
             metavar="N",
-            help="Most cameras of a map that queries name (session=cam0). The photos of each adapt the answers to its "
+            help="Most cameras of a map that queries name (camera=cam0). The photos of each adapt the answers to its "
             "later ones; the least recently used is forgotten. 0: none.",
         ),
     ] = 64,
@@ -120,10 +122,10 @@ def serve(
     Edits are on disk before they are answered. Ctrl-C or SIGTERM finishes what is under way and stops.
     """
     try:
+        from tfa.service.api_keys import read_api_keys
         from tfa.service.app import create_app
-        from tfa.service.server import address_of, bound, run
+        from tfa.service.server import address_of, bind_socket, run_server
         from tfa.service.settings import ServiceSettings
-        from tfa.service.tokens import read_tokens
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tfa"):
             raise
@@ -139,29 +141,29 @@ def serve(
     settings = ServiceSettings(
         host=host,
         port=port,
-        read_token=read_token or None,
-        edit_token=edit_token or None,
-        tokens=() if tokens is None else read_tokens(tokens),
+        read_api_key=read_api_key or None,
+        edit_api_key=edit_api_key or None,
+        api_keys=() if api_keys is None else read_api_keys(api_keys),
         rate_limit=rate_limit,
         audit_log=None if audit_log is None else str(audit_log),
-        open=open,
+        no_auth=no_auth,
         cors=tuple(cors or ()),
         max_upload=max_upload,
         max_pixels=max_pixels,
         max_batch=max_batch,
-        sessions=sessions,
+        cameras=cameras,
     )
-    with bound(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
+    with bind_socket(settings) as listening:  # before the encoder is loaded: a taken port is reported at once
         opened = opened_maps(places, encoding, wants_progress(quiet), patch_cache)
         app = create_app(opened, settings)
-        listed = ", ".join(f"{one.path.stem} ({counted(len(one), 'image')})" for one in opened)
+        listed = ", ".join(f"{one.path.stem} ({format_count(len(one), 'image')})" for one in opened)
         say(f"serving {listed} at {address_of(listening)}", style="bold green")
         if not settings.editable:
-            note("edits are off: a read token was given and no edit token")
+            note("edits are off: a read API key was given and no edit API key")
         if ON_COMMAND_LINE & {argument.partition("=")[0] for argument in sys.argv[1:]}:
-            note("a token on the command line is seen by every user of this machine; use --tokens or TFA_READ_TOKEN")
+            note("every user of this machine sees an API key on the command line; use --api-keys or TFA_READ_API_KEY")
         try:
-            run(app, listening, access_log=access_log, stop_seconds=settings.stop_seconds)
+            run_server(app, listening, access_log=access_log, stop_seconds=settings.stop_seconds)
         except KeyboardInterrupt:  # the usual way to end it, after what was under way is done
             say("stopped; accepted edits are on disk")
 

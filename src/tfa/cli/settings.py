@@ -19,8 +19,8 @@ from typing import Any
 
 from tfa.errors import BadSpec
 
-NAME = "tfa.toml"
-FILE = "TFA_CONFIG"  # the environment variable that names the file
+FILE_NAME = "tfa.toml"
+FILE_VARIABLE = "TFA_CONFIG"  # the environment variable that names the file
 SHARED = ("encoder", "weights", "device", "threads", "fast", "quiet")  # options of several verbs
 OF_THE_CACHE = {"cache": "TFA_CACHE", "cache-limit": "TFA_CACHE_LIMIT"}  # settings without an option
 _PLAIN = (str, int, float, bool)
@@ -47,13 +47,13 @@ class Settings:
     @classmethod
     def find(cls) -> Settings:
         """The file named by `$TFA_CONFIG`, else that of this folder, else that of the user."""
-        named = os.environ.get(FILE)
+        named = os.environ.get(FILE_VARIABLE)
         if named:
             if not Path(named).is_file():
-                raise BadSpec(f"{FILE}={named}: there is no such file; name one, or unset {FILE}")
+                raise BadSpec(f"{FILE_VARIABLE}={named}: there is no such file; name one, or unset {FILE_VARIABLE}")
             return cls.read(Path(named))
-        home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tfa" / NAME
-        return next((cls.read(path) for path in (Path(NAME), home) if _is_there(path)), cls())
+        home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tfa" / FILE_NAME
+        return next((cls.read(path) for path in (Path(FILE_NAME), home) if _is_there(path)), cls())
 
     @classmethod
     def read(cls, file: Path) -> Settings:
@@ -61,7 +61,7 @@ class Settings:
             with file.open("rb") as opened:
                 content = tomllib.load(opened)
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise BadSpec(f"{file} is not TOML: {error}; correct it, or name another file by {FILE}") from None
+            raise BadSpec(f"{file} is not TOML: {error}; correct it, or name another file by {FILE_VARIABLE}") from None
         shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
         unknown = sorted(shared.keys() - {*SHARED, *OF_THE_CACHE})
         if unknown:
@@ -97,20 +97,20 @@ class Settings:
                 made[verb] = self._of_verb(command, context, own, f"{where}{verb}")
         return made
 
-    def _of_verb(self, command: Any, context: Any, own: dict[str, Any], where: str) -> dict[str, Any]:
+    def _of_verb(self, command: Any, context: Any, values: dict[str, Any], where: str) -> dict[str, Any]:
         options = {
             spelt.lstrip("-"): parameter
             for parameter in command.params
             for spelt in getattr(parameter, "opts", ())
             if spelt.startswith("-") and "--help" not in parameter.opts
         }
-        unknown = sorted(own.keys() - options.keys())
+        unknown = sorted(values.keys() - options.keys())
         if unknown:
             raise BadSpec(
                 f"{self.file}: {unknown[0]} of [{where}] is no option of tfa {where.replace('.', ' ')}; there are "
                 f"{', '.join(sorted(options))}"
             )
-        given = {key: self.shared[key] for key in SHARED if key in self.shared and key in options} | own
+        given = {key: self.shared[key] for key in SHARED if key in self.shared and key in options} | values
         return {options[key].name: self._checked(options[key], context, key, value) for key, value in given.items()}
 
     def _checked(self, parameter: Any, context: Any, key: str, value: Any) -> Any:

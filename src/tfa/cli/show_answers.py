@@ -10,15 +10,15 @@ import typer
 
 from tfa.base.config import ONLY_SURE, MinConfidence
 from tfa.base.sentences import LATER_HITS, describe_order
-from tfa.cli.console import console, counted, note, open_table, say, show_error
+from tfa.cli.console import console, format_count, note, open_table, say, show_error
 
 if TYPE_CHECKING:
     from tfa.maps.expected_recall import AnswerList
 
-FOLDED = ("query", "image", "best image", "position", "place")  # columns of any length
+_FOLDED = ("query", "image", "best image", "position", "place")  # columns of any length
 ONE_BY_ONE = 3  # up to so many queries get a table of their own
 NEVER_SURE = (
-    "no answer was verified, so none is sure; --verify verifies them, if the map was built with patches to do so"
+    "no answer was verified, so none is sure; --rerank verifies them, if the map was built with patches to do so"
 )
 MONTAGE_ROWS = 60  # a taller picture is no longer a picture
 
@@ -32,7 +32,7 @@ def end_with_errors(answers: Sequence[Any], unread: Sequence[str] = ()) -> None:
         raise typer.Exit(1)
 
 
-def show(answers: AnswerList[Any], k: int, least: MinConfidence) -> None:
+def show_answers(answers: AnswerList[Any], k: int, least: MinConfidence) -> None:
     """A table each, or one for all with what they say together; how rows are ordered; what else is to be known."""
     if len(answers) > ONE_BY_ONE:
         show_many(answers, k, least)
@@ -41,13 +41,13 @@ def show(answers: AnswerList[Any], k: int, least: MinConfidence) -> None:
         for answer in answers:
             show_one(answer, least)
     show_order(answers)
-    if least == ONLY_SURE and not any(answer.verified for answer in answers):
+    if least == ONLY_SURE and not any(answer.reranked for answer in answers):
         note(NEVER_SURE)
     most = max((getattr(answer, "adaptation_photos", 0) for answer in answers), default=0)
     if most:
         note(
-            f"each photo is answered in the light of those before it, the last adapted by {counted(most, 'photo')}; "
-            "--no-online answers each by the map alone"
+            "each photo is answered in the light of those before it, the last adapted by "
+            f"{format_count(most, 'photo')}; --no-online answers each by the map alone"
         )
 
 
@@ -56,7 +56,7 @@ def show_order(answers: Sequence[Any]) -> None:
     answered = [answer for answer in answers if answer.hits]
     if answered:
         drive = any(getattr(answer, "lost", None) is not None for answer in answered)
-        rule = describe_order(verified=any(answer.verified for answer in answered), sequence=drive)
+        rule = describe_order(verified=any(answer.reranked for answer in answered), sequence=drive)
         say(f"{rule} {LATER_HITS}", style="dim")
 
 
@@ -81,7 +81,7 @@ def entry(answer: Any) -> dict[str, Any]:
         entry["lost"] = answer.lost
     if hasattr(answer, "adaptation_photos"):
         entry["adaptation_photos"] = answer.adaptation_photos
-    entry |= {"confidence": answer.confidence, "sure": answer.sure, "verified": answer.verified}
+    entry |= {"confidence": answer.confidence, "sure": answer.sure, "reranked": answer.reranked}
     entry |= {"place": None if answer.place is None else answer.place.to_dict(), "place_missing": answer.place_missing}
     return {**entry, "hits": [hit.to_dict() for hit in answer.hits]}
 
@@ -102,20 +102,20 @@ def show_one(answer: Any, least: MinConfidence) -> None:
         say(f"  {_no_place(answer, least)}", style="yellow")
         return
     columns = _columns([answer])
-    table = open_table("", "image", *columns, fold=FOLDED)
+    table = open_table("", "image", *columns, fold=_FOLDED)
     for rank, hit in enumerate(answer.hits, 1):
         table.add_row(str(rank), *_cells(hit, columns))
     console().print(table)
     if answer.place is not None:
         share = f"{100 * answer.place.share:.0f} % of what speaks for the verified images"
-        say(f"  place: {answer.place} ({share}; {counted(answer.place.images, 'image')})")
+        say(f"  place: {answer.place} ({share}; {format_count(answer.place.images, 'image')})")
     elif any(hit.position is not None for hit in answer.hits):
         say(f"  no place: {answer.place_missing}", style="yellow")
 
 
 def show_many(answers: Sequence[Any], k: int, least: MinConfidence) -> None:
     columns, placed = _columns(answers), any(answer.place is not None for answer in answers)
-    table = open_table("query", "best image", *columns, *(["place"] if placed else []), fold=FOLDED)
+    table = open_table("query", "best image", *columns, *(["place"] if placed else []), fold=_FOLDED)
     for answer in answers:
         query = answer.name
         if answer.hits:
@@ -124,21 +124,21 @@ def show_many(answers: Sequence[Any], k: int, least: MinConfidence) -> None:
             table.add_row(query, _no_place(answer, least), style="yellow")
     console().print(table)
     answered = sum(bool(answer.hits) for answer in answers)
-    say(f"{answered:,} of {counted(len(answers), 'photo')} answered")
+    say(f"{answered:,} of {format_count(len(answers), 'photo')} answered")
     if k > 1 and answered:
         note(f"the best hit of each photo is shown; --json prints all {k}")
 
 
 def _columns(answers: Sequence[Any]) -> tuple[str, ...]:
-    verified = any(hit.matches is not None for answer in answers for hit in answer.hits)
-    return ("id", "score", "confidence", *(["matches"] if verified else []), "position")
+    verified = any(hit.inliers is not None for answer in answers for hit in answer.hits)
+    return ("id", "score", "confidence", *(["inliers"] if verified else []), "position")
 
 
 def _cells(hit: Any, columns: Sequence[str]) -> tuple[str, ...]:
     position = "" if hit.position is None else str(hit.position)
-    matches = ["–" if hit.matches is None else str(hit.matches)] if "matches" in columns else []
+    inliers = ["–" if hit.inliers is None else str(hit.inliers)] if "inliers" in columns else []
     confidence = f"{hit.confidence:.2f}" + (" sure" if hit.sure else "")
-    return hit.image, str(hit.id), f"{hit.score:.4f}", confidence, *matches, position
+    return hit.image, str(hit.id), f"{hit.score:.4f}", confidence, *inliers, position
 
 
 def write_montage(path: Path, answers: Sequence[Any], least: MinConfidence) -> None:
@@ -152,9 +152,9 @@ def write_montage(path: Path, answers: Sequence[Any], least: MinConfidence) -> N
         for hit in answer.hits:
             where = [] if hit.position is None else [str(hit.position)]
             numbers = f"score {hit.score:.4f}, confidence {hit.confidence:.2f}"
-            lines = [Path(hit.image).name, numbers, *format_matches(hit.matches), *where]
+            lines = [Path(hit.image).name, numbers, *format_matches(hit.inliers), *where]
             tiles.append(MontageTile(Path(hit.image), lines))
         rows.append(MontageRow(file, title, tiles))
     draw_montage(rows, path)
     left_out = len(answers) - len(rows)
-    note(f"montage: {path}" + (f" (without the last {counted(left_out, 'photo')})" if left_out else ""))
+    note(f"montage: {path}" + (f" (without the last {format_count(left_out, 'photo')})" if left_out else ""))

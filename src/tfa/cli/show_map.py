@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from tfa.cli.console import console, counted, open_table, say
+from tfa.cli.console import console, format_count, open_table, say
 
 
 def show_map(info: Mapping[str, Any], *, scales: bool = False) -> None:
@@ -65,12 +65,12 @@ def show_decisions(rows: Sequence[Mapping[str, Any]], *more: tuple[str, str, str
 
 
 def show_calibration(entry: Mapping[str, Any]) -> None:
-    """An entry of `calibrations` under its name: what it saw, what it decided, and what that changes."""
+    """An entry of `calibrations` under its name: the data it used, what it decided, and what that changes."""
     active = ", answers unless another is named" if entry["active"] else ""
     say(f"calibration {entry['name']}{active}", style="bold")
     facts = entry["calibration"]
-    saw = "the map's photos and the calibration's" if entry["saw"] == "target" else entry["saw"]
-    say(f"  made of {facts['used']:,} of {counted(facts['given'], 'photo')}; it saw {saw}")
+    data_used = "the map's photos and the calibration's" if entry["data_used"] == "target" else entry["data_used"]
+    say(f"  made of {facts['used']:,} of {format_count(facts['given'], 'photo')}; data used: {data_used}")
     show_decisions(entry["decided"])
     say("  changes: " + ("; ".join(entry["differences"]) or "nothing, the decisions are the same"))
     if facts.get("expected_recall"):
@@ -81,7 +81,7 @@ def show_calibration(entry: Mapping[str, Any]) -> None:
 
 
 def counted_images(info: Mapping[str, Any]) -> str:
-    text = counted(info["images"], "image")
+    text = format_count(info["images"], "image")
     text += f", {info['positions']:,} with a position" if info["positions"] else ", positions unknown"
     if info["unseen_share"] > 0:
         text += f"; {info['unseen_share']:.0%} of them not seen when the map was fitted"

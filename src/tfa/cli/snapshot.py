@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import counted, print_json, say, wants_progress
+from tfa.cli.console import format_count, print_json, say, wants_progress
 from tfa.errors import BadSpec
 from tfa.search.stores import is_url, public
 
 
-def snapshot(
+def snapshot_command(
     map: options.MapPath,
     to: Annotated[str, typer.Option(metavar="URL", help="Where the copy will be: a map's URL, in any engine.")],
     json: options.AsJson = False,
@@ -38,4 +38,4 @@ def snapshot(
     if json:
         print_json({"url": public(to), "version": header.version, "images": header.count})
         return
-    say(f"copied {opened.called} to {public(to)}: {counted(header.count, 'image')}", style="bold green")
+    say(f"copied {opened.called} to {public(to)}: {format_count(header.count, 'image')}", style="bold green")

@@ -29,7 +29,7 @@ def open_missing() -> None:
 
 
 @contextlib.contextmanager
-def named(*, stderr: bool = False) -> Iterator[None]:
+def name_stream(*, stderr: bool = False) -> Iterator[None]:
     """An error says which stream it is of: one of a full disk would else look like that of a file."""
     try:
         yield
@@ -55,7 +55,7 @@ def end_without_memory() -> NoReturn:
     os._exit(NOT_PRINTED)
 
 
-def discard(stream: TextIO | None = None) -> None:
+def discard_output(stream: TextIO | None = None) -> None:
     """Send what a stream still holds nowhere, so that the end of the interpreter does not try it again."""
     null = os.open(os.devnull, os.O_WRONLY)
     try:

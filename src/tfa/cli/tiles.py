@@ -9,7 +9,7 @@ import typer
 
 from tfa.base.shell import format_command
 from tfa.cli import options
-from tfa.cli.console import counted, print_json, say, wants_progress
+from tfa.cli.console import format_count, print_json, say, wants_progress
 
 
 def tiles(
@@ -35,7 +35,7 @@ def tiles(
         pixels = {"across": cut.size[0], "down": cut.size[1]}
         print_json({"out": str(out), "tiles": cut.written, "left_out": cut.left_out, "pixels": pixels})
         return
-    say(f"wrote {counted(cut.written, 'tile')} to {out}", style="bold green")
+    say(f"wrote {format_count(cut.written, 'tile')} to {out}", style="bold green")
     if cut.left_out:
         say(f"  left out, with nearly nothing on them: {cut.left_out:,}")
     say(

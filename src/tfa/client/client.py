@@ -1,6 +1,6 @@
 """A map behind `tfa serve`, used like one on this disk. No extra is needed.
 
-client = tfa.Client("http://localhost:8000", token="…")
+client = tfa.Client("http://localhost:8000", api_key="…")
 client.query("photo.jpg")                                   # the same hits as PlaceMap.query
 """
 
@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 from tfa.base.config import Candidates, MinConfidence
 from tfa.base.progress import Progress, as_progress
-from tfa.client.connection import Connection, ServiceError
-from tfa.client.followed_session import FollowedSession
-from tfa.client.forms import answer_of, batches, fields_of, hits_of, least_fields, skipped_of, where_fields
+from tfa.client.connection import ServiceConnection, ServiceError
+from tfa.client.followed_camera import FollowedCamera
+from tfa.client.forms import batches, fields_of, least_fields, parse_answer, parse_hits, skipped_of, where_fields
 from tfa.errors import TfaError
 from tfa.photos.as_files import PhotosLike, expand_photos, read_photo_file
 from tfa.photos.photo_source import Photo, name_photo
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from tfa.maps.records import Hits
     from tfa.search.store import Where
 
-PAGE = 1000  # images listed at a time
+_PAGE_IMAGES = 1000  # images listed at a time
 POLL_SECONDS = (0.2, 2.0)  # first and longest wait between looks at a job
-STEPS = 100  # a job's progress as a bar
+_STEPS = 100  # a job's progress as a bar
 
 
-class Client(Connection):
+class Client(ServiceConnection):
     """A map behind `tfa serve`. Methods mirror those of `PlaceMap`; `map` names one of several.
 
     Threads may share a client. Connections are kept open between calls.
@@ -47,21 +47,21 @@ class Client(Connection):
         min_confidence: MinConfidence = 0.0,
         calibration: str | None = None,
         *,
-        verify: bool | None = None,
+        rerank: bool | None = None,
         candidates: Candidates | None = None,
-        session: str | None = None,
+        camera: str | None = None,
         where: Where | None = None,
     ) -> Hits:
         """The k most likely places of a photo: a path, its bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
 
-        `session` names a camera, whose photos adapt the answers to those after them; `follow` tells more of it. `where`
+        `camera` names a camera, whose photos adapt the answers to those after them; see also `follow`. `where`
         says which images may answer, as in `PlaceMap.query`.
         """
         fields = fields_of(
-            k=k, calibration=calibration, verify=verify, candidates=candidates, session=session,
+            k=k, calibration=calibration, rerank=rerank, candidates=candidates, camera=camera,
             **least_fields(min_confidence), **where_fields(where),
         )  # fmt: skip
-        return hits_of(self._post("/v1/query", "image", [read_photo_file(photo)], fields))
+        return parse_hits(self._post("/v1/query", "image", [read_photo_file(photo)], fields))
 
     def query_many(
         self,
@@ -71,15 +71,15 @@ class Client(Connection):
         progress: bool | Progress | None = None,
         calibration: str | None = None,
         *,
-        verify: bool | None = None,
+        rerank: bool | None = None,
         candidates: Candidates | None = None,
-        session: str | None = None,
+        camera: str | None = None,
     ) -> AnswerList[Answer]:
-        """Answers for many photos, of a session in this order. One that cannot be read gets an answer that says so."""
+        """Answers for many photos, of a camera in this order. One that cannot be read gets an answer that says so."""
         from tfa.maps.expected_recall import AnswerList
 
         fields = fields_of(
-            k=k, calibration=calibration, verify=verify, candidates=candidates, session=session,
+            k=k, calibration=calibration, rerank=rerank, candidates=candidates, camera=camera,
             **least_fields(min_confidence),
         )  # fmt: skip
         answers: AnswerList[Answer] = AnswerList()
@@ -90,23 +90,23 @@ class Client(Connection):
                 replies = iter(self._post("/v1/query/batch", "images", files, fields)["answers"] if files else [])
                 for one in some:
                     reply: dict[str, Any] = {"error": str(one)} if isinstance(one, TfaError) else next(replies)
-                    answers.append(answer_of(name_photo(several[len(answers)]), reply))
+                    answers.append(parse_answer(name_photo(several[len(answers)]), reply))
                 task.advance(len(some))
         return answers
 
     def follow(
         self,
-        session: str,
+        camera: str,
         calibration: str | None = None,
         *,
         k: int = 5,
-        verify: bool | None = None,
+        rerank: bool | None = None,
         candidates: Candidates | None = None,
         sequence: bool = True,
-    ) -> FollowedSession:
-        """What follows the camera of that name, as `PlaceMap.follow` does: `step(photo)`. The service remembers it."""
-        how = fields_of(k=k, calibration=calibration, verify=verify, candidates=candidates)
-        return FollowedSession(self, session, {**how, "sequence": sequence})
+    ) -> FollowedCamera:
+        """Follow the camera of that name, as `PlaceMap.follow` does: `step(photo)`. The service remembers it."""
+        how = fields_of(k=k, calibration=calibration, rerank=rerank, candidates=candidates)
+        return FollowedCamera(self, camera, {**how, "sequence": sequence})
 
     # --- read --------------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class Client(Connection):
 
         images: list[ImageRecord] = []
         while True:
-            page = self._call("GET", "/v1/images", {"offset": len(images), "limit": PAGE, "filter": filter})
+            page = self._call("GET", "/v1/images", {"offset": len(images), "limit": _PAGE_IMAGES, "filter": filter})
             for one in page["images"]:
                 kept = {key: one[key] for key in ("id", "digest", "fitted", "position")}
                 images.append(ImageRecord.from_dict({**kept, "path": one["image"]}))
@@ -143,14 +143,14 @@ class Client(Connection):
         """What `tfa report` says of the map: a headline, what answers and why, advice, hubs, near duplicates."""
         return dict(self._call("GET", "/v1/report"))
 
-    def why(self, photo: Photo, image_id: int, calibration: str | None = None) -> dict[str, Any]:
+    def explain(self, photo: Photo, image_id: int, calibration: str | None = None) -> dict[str, Any]:
         """What carried the match of a photo with an image of the map: patches, words, terms of the score."""
         fields = fields_of(id=image_id, calibration=calibration)
-        return dict(self._post("/v1/why", "image", [read_photo_file(photo)], fields))
+        return dict(self._post("/v1/explain", "image", [read_photo_file(photo)], fields))
 
-    def sessions(self) -> list[dict[str, Any]]:
+    def cameras(self) -> list[dict[str, Any]]:
         """Cameras that queries named, the most recently used first: name, photos seen and counted, last use."""
-        return list(self._call("GET", "/v1/sessions")["sessions"])
+        return list(self._call("GET", "/v1/cameras")["cameras"])
 
     # --- edit --------------------------------------------------------------------------------------------------
 
@@ -213,19 +213,19 @@ class Client(Connection):
         """Take a calibration out of the map for good."""
         self._call("DELETE", f"/v1/calibrations/{quote(name, safe='')}")
 
-    def reset_session(self, name: str | None = None) -> list[str]:
-        """Forget what the photos of a session taught, or of every one (None); the names of those there were."""
-        path = "/v1/sessions" if name is None else f"/v1/sessions/{quote(name, safe='')}"
+    def reset_camera(self, name: str | None = None) -> list[str]:
+        """Forget what the photos of a camera taught, or of every one (None); the names of those there were."""
+        path = "/v1/cameras" if name is None else f"/v1/cameras/{quote(name, safe='')}"
         return list(self._call("DELETE", path)["reset"])
 
     def _finished(self, job: str, progress: Progress) -> dict[str, Any]:
         pause, shown = POLL_SECONDS[0], 0
-        with progress.task("calibrating", STEPS) as task:
+        with progress.task("calibrating", _STEPS) as task:
             while True:
                 status = self._call("GET", f"/v1/jobs/{quote(job)}")
                 if status["state"] == "failed":
                     raise ServiceError(status["error"])
-                reached = int(STEPS * status["progress"])
+                reached = int(_STEPS * status["progress"])
                 task.advance(max(reached - shown, 0))
                 shown = max(reached, shown)
                 if status["state"] == "done":

@@ -19,7 +19,7 @@ from tfa.photos.as_files import PhotoFile
 RETRIES = 3  # of a request that the service is too busy for, or that came too early
 LONGEST_PAUSE = 30.0  # seconds before a retry, whatever the service says
 # Each thread has a connection to itself while it needs one; so many are kept open while nobody does.
-CONNECTIONS = httpx2.Limits(max_connections=None, max_keepalive_connections=8)
+_CONNECTIONS = httpx2.Limits(max_connections=None, max_keepalive_connections=8)
 
 
 class ServiceError(TfaError):
@@ -36,13 +36,13 @@ def _certificates() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
-class Connection:
+class ServiceConnection:
     """To a service, and to one of its maps; what `Client` sends its requests by."""
 
     def __init__(
         self,
         url: str,
-        token: str | None = None,
+        api_key: str | None = None,
         *,
         map: str | None = None,
         timeout: float = 120.0,
@@ -55,12 +55,14 @@ class Connection:
             raise BadSpec(f"retries={retries} is out of range: must be at least 0")
         self.url, self.map, self.timeout, self.retries = url.rstrip("/"), map, timeout, retries
         self._headers = {"Accept": "application/json"}
-        if token is not None:
-            self._headers["Authorization"] = f"Bearer {token}"
+        if api_key is not None:
+            self._headers["Authorization"] = f"Bearer {api_key}"
         self._open()
 
     def _open(self) -> None:
-        self._http = httpx2.Client(base_url=self.url, headers=self._headers, limits=CONNECTIONS, verify=_certificates())
+        self._http = httpx2.Client(
+            base_url=self.url, headers=self._headers, limits=_CONNECTIONS, verify=_certificates()
+        )
         self._close = weakref.finalize(self, self._http.close)
 
     def close(self) -> None:
@@ -74,9 +76,9 @@ class Connection:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:  # without the token
-        token = "" if "Authorization" in self._headers else ", no token"
-        return f"<{type(self).__name__} of {'the first map' if self.map is None else self.map} at {self.url}{token}>"
+    def __repr__(self) -> str:  # without the API key
+        api_key = "" if "Authorization" in self._headers else ", no API key"
+        return f"<{type(self).__name__} of {'the first map' if self.map is None else self.map} at {self.url}{api_key}>"
 
     def _post(self, path: str, key: str, files: Sequence[PhotoFile], fields: dict[str, Any]) -> Any:
         return self._call("POST", path, data=fields, files=[(key, file) for file in files])

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from tfa.maps.records import FrameAnswer, Hits
     from tfa.search.store import Where
 
-QUERY_BATCH = 16  # photos sent at a time
-BATCH_BYTES = 100_000_000  # and so many bytes at most
+_QUERY_BATCH = 16  # photos sent at a time
+UPLOAD_BYTES = 100_000_000  # and so many bytes at most
 
 
 def batches(photos: Iterable[Photo]) -> Iterator[list[PhotoFile | TfaError]]:
@@ -29,7 +29,7 @@ def batches(photos: Iterable[Photo]) -> Iterator[list[PhotoFile | TfaError]]:
             more = len(file[1])
         except TfaError as error:
             file, more = error, 0
-        if piece and (len(piece) == QUERY_BATCH or size + more > BATCH_BYTES):
+        if piece and (len(piece) == _QUERY_BATCH or size + more > UPLOAD_BYTES):
             yield piece
             piece, size = [], 0
         piece.append(file)
@@ -38,9 +38,9 @@ def batches(photos: Iterable[Photo]) -> Iterator[list[PhotoFile | TfaError]]:
         yield piece
 
 
-def fields_of(**given: Any) -> dict[str, Any]:
-    """Form fields of what was given; None is left out, so that the service's defaults hold."""
-    return {key: value for key, value in given.items() if value is not None}
+def fields_of(**values: Any) -> dict[str, Any]:
+    """Form fields of these values; None is left out, so that the service's defaults hold."""
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def least_fields(min_confidence: MinConfidence) -> dict[str, Any]:
@@ -62,12 +62,12 @@ def skipped_of(reply: dict[str, Any]) -> list[tuple[str, str]]:
     return [(one["image"], one["reason"]) for one in reply["skipped"]]
 
 
-def hits_of(answer: dict[str, Any]) -> Hits:
+def parse_hits(answer: dict[str, Any]) -> Hits:
     """The hits of one answer, and its place."""
     from tfa.maps.records import Fused, Hit, Hits, Place
     from tfa.photos.positions import Position
 
-    keys = ("id", "image", "score", "confidence", "matches", "sure")
+    keys = ("id", "image", "score", "confidence", "inliers", "sure")
     hits = [
         Hit(**{key: one[key] for key in keys}, position=one["position"] and Position.from_dict(one["position"]))
         for one in answer["hits"]
@@ -76,12 +76,12 @@ def hits_of(answer: dict[str, Any]) -> Hits:
     return Hits(hits, Fused(None if place is None else Place.from_dict(place), answer.get("place_missing")))
 
 
-def answer_of(name: str, reply: dict[str, Any]) -> FrameAnswer:
+def parse_answer(name: str, reply: dict[str, Any]) -> FrameAnswer:
     """The answer to the photo of that name, or why there is none."""
     from tfa.maps.records import FrameAnswer
 
     if "error" in reply:
         return FrameAnswer(name, [], 0.0, reply["error"])
-    hits, told = hits_of(reply), {key: reply[key] for key in ("sure", "verified")}
+    hits, told = parse_hits(reply), {key: reply[key] for key in ("sure", "reranked")}
     told |= {"place": hits.place, "place_missing": hits.place_missing}
     return FrameAnswer(name, hits, reply["confidence"], None, reply["lost"], reply["adaptation_photos"], **told)

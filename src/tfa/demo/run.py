@@ -159,7 +159,7 @@ def _draw(out: Path, town: Town, place_map: PlaceMap, result: DemoResult, encode
             TableRow(
                 method,
                 {f"R@{k}": (100 * v, None) for k, v in zip(_KS, values, strict=True)},
-                {"saw": "references and target photos" if "calibrated" in method else "references"},
+                {"data used": "references and target photos" if "calibrated" in method else "references"},
             )
             for method, values in result.recalls.items()
         ],
@@ -177,7 +177,7 @@ def _montage_row(answer: Answer, town: Town) -> MontageRow:
             [
                 Path(hit.image).name,
                 f"score {hit.score:.3f}, confidence {hit.confidence:.2f}",
-                *format_matches(hit.matches),
+                *format_matches(hit.inliers),
                 str(hit.position or ""),
             ],
             "good" if Path(hit.image).name in right else "bad",

@@ -95,7 +95,7 @@ def explain_match(place_map: ReadOnlyMap, photo: Photo, rank: int = 1, calibrati
     compact, head = place_map.state.compact, place_map.state.chosen(calibration)
     if compact is None:
         raise BadMap(
-            "this map holds no compact tokens to compare patches with; build it again with: tfa build --verify"
+            "this map holds no compact tokens to compare patches with; build it again with: tfa build --rerank"
         )
     if not 1 <= rank <= len(place_map):
         raise BadSpec(f"rank={rank} is out of range: the map has {len(place_map)} photos, 1 is the best hit")

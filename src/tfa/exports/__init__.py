@@ -3,7 +3,7 @@
 In: a map, or answers of one. Out: files in formats of others. May see: the map, and the photos asked.
 """
 
-from tfa.exports.answers import Asked, write_answers
+from tfa.exports.answers import ExportContext, write_answers
 from tfa.exports.hloc_features import query_vectors, write_hloc_features
 from tfa.exports.hloc_pairs import rank_pairs, write_pairs
 from tfa.exports.onnx_place import rows_path, write_onnx_place
@@ -12,8 +12,8 @@ from tfa.exports.pair_files import write_kapture_pairs, write_match_list, write_
 from tfa.exports.vectors import CompiledMap, compile_map, write_faiss, write_npz
 
 __all__ = [
-    "Asked",
     "CompiledMap",
+    "ExportContext",
     "compile_map",
     "query_vectors",
     "rank_pairs",

@@ -5,7 +5,16 @@ In: photos. Out: `PlaceMap`, and hits with their confidence. May see: the databa
 
 from tfa.maps.place_map import PlaceMap
 from tfa.maps.records import Answer, CalibrationReport, EditReport, Hit, ImageRecord
-from tfa.maps.verification import verify
-from tfa.verification.reranking import Verified
+from tfa.maps.verification import rerank_candidates
+from tfa.verification.reranking import Reranked
 
-__all__ = ["Answer", "CalibrationReport", "EditReport", "Hit", "ImageRecord", "PlaceMap", "Verified", "verify"]
+__all__ = [
+    "Answer",
+    "CalibrationReport",
+    "EditReport",
+    "Hit",
+    "ImageRecord",
+    "PlaceMap",
+    "Reranked",
+    "rerank_candidates",
+]

@@ -90,18 +90,18 @@ class BaseMap(ABC):
         min_confidence: MinConfidence = 0.0,
         calibration: str | None = None,
         *,
-        verify: bool | None = None,
+        rerank: bool | None = None,
         candidates: Candidates | None = None,
         where: Where | None = None,
     ) -> Hits:
         """The k most likely places of a photo: a path, its bytes, a PIL image, or a uint8 array (H, W, 3) in RGB.
 
         There are none if the best is below `min_confidence`; "sure" admits sure answers only. `calibration` names the
-        one to use; None is the map's active one, "none" the database-only head. `verify` says whether the best
+        one to use; None is the map's active one, "none" the database-only head. `rerank` says whether the best
         `candidates` are verified by their patches; None is as was admitted. `where` says which images may answer, by
         session and region; None lets all answer. `hits.place` is where they say together that it was taken.
         """
-        params, least = QueryParams(k, calibration, verify, candidates, where), check_min_confidence(min_confidence)
+        params, least = QueryParams(k, calibration, rerank, candidates, where), check_min_confidence(min_confidence)
         [answer] = self._answers([photo], params, strict=True)
         return answer.withhold_below(least).as_hits
 
@@ -113,7 +113,7 @@ class BaseMap(ABC):
         progress: bool | Progress | None = None,
         calibration: str | None = None,
         *,
-        verify: bool | None = None,
+        rerank: bool | None = None,
         candidates: Candidates | None = None,
         where: Where | None = None,
     ) -> AnswerList[Answer]:
@@ -121,7 +121,7 @@ class BaseMap(ABC):
 
         One that cannot be read gets an answer that says so.
         """
-        answers, params = AnswerList[Answer](), QueryParams(k, calibration, verify, candidates, where)
+        answers, params = AnswerList[Answer](), QueryParams(k, calibration, rerank, candidates, where)
         shift_monitor = DomainShiftMonitor.for_head(self.state.chosen(calibration))
         several, min_confidence = expand_photos(photos), check_min_confidence(min_confidence)
         with as_progress(progress).task("querying", len(several), "photos") as task:
@@ -137,7 +137,7 @@ class BaseMap(ABC):
         k: int = 5,
         calibration: str | None = None,
         *,
-        verify: bool | None = None,
+        rerank: bool | None = None,
         candidates: Candidates | None = None,
         where: Where | None = None,
     ) -> list[Hits]:
@@ -145,7 +145,7 @@ class BaseMap(ABC):
 
         Where it was admitted, photos are verified if the grid of their patches is known or is the map's.
         """
-        return self.hits(tokens, QueryParams(k, calibration, verify, candidates, where))
+        return self.hits(tokens, QueryParams(k, calibration, rerank, candidates, where))
 
     def _answers(
         self,

@@ -28,7 +28,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tfa.verification.reranking import UNVERIFIED, Verified
+from tfa.verification.reranking import UNVERIFIED, Reranked
 
 ALTERNATIVES = 30  # images that could have been given instead, where fewer were verified
 _LOWEST, _HIGHEST = 0.01, 0.9933  # of Σ p_c s_c: beyond, it says no more
@@ -93,7 +93,7 @@ class Features:
         return 1 / (1 + np.exp(-(by.offset + self.columns() @ (by.per_place, by.per_agreement, by.per_lead))))
 
 
-def compute_confidence(ranked: Verified, image_scores: ImageScores, k: int) -> tuple[np.ndarray, np.ndarray]:
+def compute_confidence(ranked: Reranked, image_scores: ImageScores, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Compute the confidence `q k` of the first k images of each query, and whether they are sure `q k`.
 
     `ranked` holds all images that were verified, and 30 at least if there are so many.
@@ -104,12 +104,12 @@ def compute_confidence(ranked: Verified, image_scores: ImageScores, k: int) -> t
     return confidence, features.sure(confidence)
 
 
-def compute_features(ranked: Verified, image_scores: ImageScores, k: int) -> Features:
+def compute_features(ranked: Reranked, image_scores: ImageScores, k: int) -> Features:
     """Compute the features of the first k images of each query, `q k` each."""
     k = min(k, ranked.indices.shape[1])
     shape = (len(ranked.indices), k)
     place, agreement, lead = np.zeros((3, *shape))
-    verified = ranked.matches != UNVERIFIED
+    verified = ranked.inliers != UNVERIFIED
     for row, images in enumerate(ranked.indices):
         compared = int(verified[row].sum())
         count = max(compared, ALTERNATIVES)

@@ -41,7 +41,7 @@ def estimate_answer_recall(answers: Iterable[Answer]) -> ExpectedRecall | None:
     Frames of a drive are left out: the probability of a filter is another thing.
     """
     counted = [one for one in answers if one.error is None and getattr(one, "lost", None) is None]
-    verified = bool(counted) and sum(one.verified for one in counted) * 2 >= len(counted)
+    verified = bool(counted) and sum(one.reranked for one in counted) * 2 >= len(counted)
     return estimate_recall([one.confidence for one in counted], [one.sure for one in counted], verified=verified)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfa import pipeline
-from tfa.base.config import HeadSpec, MapSpec, VerifySpec
+from tfa.base.config import HeadSpec, MapSpec, RerankSpec
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.maps.stored_head import AnyHead
@@ -35,7 +35,7 @@ def fit_map(tokens: Tokens, map_spec: MapSpec, spec: HeadSpec | None, device: st
     if map_spec.head == "second-order":
         plain = pipeline.fit_second_order(tokens, map_spec.carrier, spec=spec, device=device, progress=progress)
         return add_verification(plain, tokens, map_spec, device, progress)
-    compact = fit_compact_tokens(tokens, map_spec.verification or VerifySpec())
+    compact = fit_compact_tokens(tokens, map_spec.verification or RerankSpec())
     head, spaces = pipeline.select_head(tokens, spec, compact, device, progress=progress)
     fitted = add_verification(head, tokens, map_spec, device, progress, compact)
     notes = [] if compact is not None else [f"the head was not judged: {explain_missing_grid(tokens)}"]

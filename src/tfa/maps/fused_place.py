@@ -23,7 +23,7 @@ from tfa.maps.confidence import VERIFIED_CONSTANTS, softmax
 from tfa.maps.records import Fused, ImageRecord, Place
 from tfa.online.motion import EARTH_RADIUS, estimate_step, project_to_meters
 from tfa.photos.positions import Position
-from tfa.verification.reranking import UNVERIFIED, Verified
+from tfa.verification.reranking import UNVERIFIED, Reranked
 
 REACH = 25.0  # metres within which two photos are commonly said to show one place
 MOST_REACH = 1000.0  # metres: between photos that are farther apart lie other places
@@ -37,9 +37,9 @@ NO_EVIDENCE = "the likeliest place bears no more evidence than others"
 CAMERA_LOST = "the camera is lost"
 
 
-def locate_photo(ranked: Verified, row: int, images: Sequence[ImageRecord], reach: float) -> Fused:
+def locate_photo(ranked: Reranked, row: int, images: Sequence[ImageRecord], reach: float) -> Fused:
     """Locate one query photo; `images` are those that `ranked` numbers."""
-    compared = int((ranked.matches[row] != UNVERIFIED).sum())
+    compared = int((ranked.inliers[row] != UNVERIFIED).sum())
     if not compared:
         return Fused(None, NOT_VERIFIED)
     positions = [images[i].position for i in ranked.indices[row, :compared].tolist()]

@@ -24,7 +24,7 @@ from tfa.search.reduced import ReducedEngine
 from tfa.search.store import Where
 from tfa.verification.admission import PairEvidence
 from tfa.verification.patch_store import CompactTokens, PhotoPairs
-from tfa.verification.reranking import UNVERIFIED, Compared, Comparison, Verified, count_candidates, reorder
+from tfa.verification.reranking import UNVERIFIED, Compared, Comparison, Reranked, count_candidates, reorder
 
 _PHOTOS_PER_SEARCH = 64  # photos searched at a time, however many are given
 _SAMPLED_IMAGES = 1000  # images whose scores stand for all, where an engine knows neither their mean nor their spread
@@ -95,11 +95,11 @@ class SearchableHead:
             best = zip(
                 ranked.indices[row, :k].tolist(),
                 confidence[row].tolist(),
-                ranked.matches[row, :k].tolist(),
+                ranked.inliers[row, :k].tolist(),
                 sure[row].tolist(),
                 strict=True,
             )
-            own_hits = (make_hit(self.images[i], score[i], trust, matches, own) for i, trust, matches, own in best)
+            own_hits = (make_hit(self.images[i], score[i], trust, inliers, own) for i, trust, inliers, own in best)
             hits.append(Hits(own_hits, locate_photo(ranked, row, self.images, reach)))
         return hits
 
@@ -123,7 +123,7 @@ class SearchableHead:
         candidates: Candidates,
         pairs: Comparison | None,
         admitted: np.ndarray | None = None,
-    ) -> tuple[Verified, np.ndarray, np.ndarray, list[QueryVectors]]:
+    ) -> tuple[Reranked, np.ndarray, np.ndarray, list[QueryVectors]]:
         """The best images, verified; their columns `q c` and scores `q c` before that; and the photos as compared."""
         width, starts = max(k, count_candidates(candidates), ALTERNATIVES), range(0, len(tokens), _PHOTOS_PER_SEARCH)
         query_vectors = self.stored.scorer.query_vectors
@@ -199,6 +199,6 @@ def pair_photos(
     return PhotoPairs(compact, tokens, grid, rows if duplicates is None else duplicates[rows])
 
 
-def make_hit(image: ImageRecord, score: float, confidence: float, matches: int | None, sure: bool) -> Hit:
-    matches = None if matches == UNVERIFIED else matches
-    return Hit(image.id, image.path, score, confidence, image.position, matches, sure)
+def make_hit(image: ImageRecord, score: float, confidence: float, inliers: int | None, sure: bool) -> Hit:
+    inliers = None if inliers == UNVERIFIED else inliers
+    return Hit(image.id, image.path, score, confidence, image.position, inliers, sure)

@@ -55,7 +55,7 @@ def compute_margins(head: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     made, evidence = head["decisions"], head["evidence"]
     found: dict[str, Condition | None] = {"verification": _verification(head.get("verification"))}
     if "representation" in made:
-        found["judge"] = _judged(made, evidence, TARGET_MARGIN if head["saw"] == "target" else DATABASE_MARGIN)
+        found["judge"] = _judged(made, evidence, TARGET_MARGIN if head["data_used"] == "target" else DATABASE_MARGIN)
     else:
         photos = evidence.get("target_images") or evidence["pseudo_queries"]
         pairs = _Pairs(evidence["candidates"], photos)

@@ -33,7 +33,7 @@ class SharedPlace:
 
     image: str
     shows: str
-    matches: int
+    inliers: int
 
     def to_dict(self) -> dict[str, Any]:
         return dict(vars(self))
@@ -170,12 +170,12 @@ def _shared(
                 records[start : start + _PHOTOS_PER_QUERY],
                 tokens.select(slice(start, start + _PHOTOS_PER_QUERY)),
             )
-            answers = zip(*(other.query_tokens(photos, 1, verify=True) for other in before), strict=True)
+            answers = zip(*(other.query_tokens(photos, 1, rerank=True) for other in before), strict=True)
             for record, hits in zip(some, answers, strict=True):
                 sure = [hit for of_one in hits for hit in of_one if hit.sure]
                 if sure:
-                    best = max(sure, key=lambda hit: hit.matches or 0)
-                    found.append(SharedPlace(record.path, best.image, best.matches or 0))
+                    best = max(sure, key=lambda hit: hit.inliers or 0)
+                    found.append(SharedPlace(record.path, best.image, best.inliers or 0))
             task.advance(len(some))
     return found
 

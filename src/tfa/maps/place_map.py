@@ -109,7 +109,7 @@ class PlaceMap(ReadOnlyMap):
 
         Without a `map_spec` answers are not verified: the map then answers as the head does.
         """
-        map_spec, options = map_spec or MapSpec(verify=False), options or EncoderOptions()
+        map_spec, options = map_spec or MapSpec(rerank=False), options or EncoderOptions()
         fitted = add_verification(head, encoded.tokens, map_spec, options.device, progress)
         return cls._new(fitted, encoded, encoder, places or {}, map_spec, options)
 

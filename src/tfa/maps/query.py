@@ -119,7 +119,7 @@ class ReadOnlyMap(BaseMap):
         calibration: str | None = None,
         *,
         k: int = 5,
-        verify: bool | None = None,
+        rerank: bool | None = None,
         candidates: Candidates | None = None,
         online: bool = True,
         sequence: bool = True,
@@ -130,7 +130,7 @@ class ReadOnlyMap(BaseMap):
         `online` says whether photos adapt the scores of later ones, `sequence` whether they are the frames of a drive,
         which a filter follows (`spec`); the rest is as in `query`. The map stays as it is.
         """
-        params = QueryParams(k, calibration, verify, candidates)
+        params = QueryParams(k, calibration, rerank, candidates)
         return Tracker(self, params, online=online, sequence=sequence, spec=spec)
 
     def motion(self, reach: float) -> Motion:

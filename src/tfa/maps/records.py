@@ -51,7 +51,7 @@ class Hit:
     score: float
     confidence: float  # see `tfa.maps.confidence`
     position: Position | None = None
-    matches: int | None = None  # patches that match in one arrangement; None if it was not verified
+    inliers: int | None = None  # patches that match in one arrangement; None if it was not verified
     sure: bool = False  # can it be relied on? see `tfa.base.sentences.SURE`
 
     def to_dict(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class Answer:
     confidence: float  # of the best hit, also when it was not confident enough to be given
     error: str | None = None
     sure: bool = field(default=False, kw_only=True)  # of the best hit, too
-    verified: bool = field(default=False, kw_only=True)
+    reranked: bool = field(default=False, kw_only=True)
     place: Place | None = field(default=None, kw_only=True)  # None where the hits are none or do not agree
     place_missing: str | None = field(default=None, kw_only=True)  # why there is no place
     time_ns: int | None = field(default=None, kw_only=True)  # when a frame of a recording was taken, since 1970
@@ -139,7 +139,7 @@ class Answer:
 
 def describe_best_hit(hits: Sequence[Hit]) -> dict[str, bool]:
     """Return the flags of an answer's best hit."""
-    return {"sure": bool(hits) and hits[0].sure, "verified": bool(hits) and hits[0].matches is not None}
+    return {"sure": bool(hits) and hits[0].sure, "reranked": bool(hits) and hits[0].inliers is not None}
 
 
 def describe_hits(hits: Hits) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from tfa.method.carriers import MEAN
 from tfa.method.query_sides import SecondOrderSide
 from tfa.method.scorer import GLOBAL, Scorer
 from tfa.search.engine import QueryVectors
-from tfa.verification.reranking import UNVERIFIED, Verified
+from tfa.verification.reranking import UNVERIFIED, Reranked
 
 WINDOW_PHOTOS = 256  # photos: the last ones
 MIN_PHOTOS, MIN_PHOTOS_CENTERED = 16, 64
@@ -52,7 +52,7 @@ class DomainShiftMonitor:
         self,
         scorer: Scorer,
         photos: Sequence[QueryVectors],
-        ranked: Verified,
+        ranked: Reranked,
         rows: np.ndarray,
         ids: np.ndarray | None = None,
     ) -> None:
@@ -67,7 +67,7 @@ class DomainShiftMonitor:
         if theirs is not None:
             ours = np.concatenate([some for some in coordinates if some is not None])
             self._photos.extend(zip(ours, theirs, known_by.tolist(), strict=True))
-        compared = (ranked.matches != UNVERIFIED).any(axis=1)
+        compared = (ranked.inliers != UNVERIFIED).any(axis=1)
         self._evidence.extend(np.sqrt(ranked.evidence[compared].max(axis=1, initial=0.0)).tolist())
 
     @property

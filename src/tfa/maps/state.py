@@ -30,9 +30,9 @@ class NamedHead:
     stored: StoredHead
     decisions: dict[str, Any]
     evidence: dict[str, Any]
-    saw: str
+    data_used: str
     replica: ReplicaName
-    calibration: dict[str, Any] | None = None  # of a calibration: the photos it saw, see docs/format.md
+    calibration: dict[str, Any] | None = None  # of a calibration: the photos it used, see docs/format.md
     verification: dict[str, Any] | None = None  # is it used, and why; None if it was not judged
 
     @classmethod
@@ -50,11 +50,12 @@ class NamedHead:
         """What a map keeps of a fitted head; `spaces` are the map's, `dims` the numbers it is searched by."""
         stored = StoredHead.of(head, replica, storage, spaces).reduce_to(dims)
         decisions, evidence = head.decisions, head.evidence
-        return cls(name, stored, decisions.to_dict(), evidence.to_dict(), head.saw, replica, calibration, verification)
+        made = decisions.to_dict(), evidence.to_dict()
+        return cls(name, stored, *made, head.data_used, replica, calibration, verification)
 
     def to_dict(self) -> dict[str, Any]:
-        """Its entry in the header."""
-        facts = {key: value for key, value in vars(self).items() if key != "stored"}
+        """Return its entry in the header, where `data_used` is called `saw`."""
+        facts = {"saw" if key == "data_used" else key: value for key, value in vars(self).items() if key != "stored"}
         return {**facts, "layout": self.stored.layout()}
 
     @property
@@ -79,7 +80,7 @@ class NamedHead:
 
     @classmethod
     def from_dict(cls, entry: dict[str, Any], stored: StoredHead) -> NamedHead:
-        facts = {key: value for key, value in entry.items() if key != "layout"}
+        facts = {"data_used" if key == "saw" else key: value for key, value in entry.items() if key != "layout"}
         return cls(stored=stored, **facts)
 
 
@@ -108,7 +109,7 @@ class MapState:
 
     @property
     def database(self) -> NamedHead:
-        """The head that saw the map's own photos only."""
+        """The head that was fitted on the map's own photos only."""
         return self.heads[0]
 
     @property
@@ -140,7 +141,7 @@ class MapState:
             carrier=self.database.decisions["carrier"],
             storage=self.head.storage,
             ensemble=self.database.replica == ENSEMBLE,
-            verify=False if self.compact is None else self.compact.spec,
+            rerank=False if self.compact is None else self.compact.spec,
             dims=self.head.dims,
         )
 

@@ -59,7 +59,7 @@ def describe_map(state: MapState, images: Sequence[ImageRecord], path: Path | No
         "decisions": state.database.decisions,
         "reasons": state.database.evidence["reasons"],
         "evidence": _numbers(state.database),
-        "saw": state.database.saw,
+        "data_used": state.database.data_used,
         "replica": state.database.replica,
         "storage": state.head.storage,
         "reduction": _reduction(state),
@@ -80,7 +80,7 @@ def _answers(state: MapState) -> dict[str, Any]:
     verified = "verified by their patches" if head.verifies else "not verified"
     return {
         "calibration": name,
-        "verified": head.verifies,
+        "reranked": head.verifies,
         "in_words": f"answers come from {source}; they are {verified}",
     }
 
@@ -94,7 +94,7 @@ def _calibration(state: MapState, head: NamedHead) -> dict[str, Any]:
         "decisions": head.decisions,
         "reasons": head.evidence["reasons"],
         "evidence": _numbers(head),
-        "saw": head.saw,
+        "data_used": head.data_used,
         "verification": head.verification,
         "differences": list_differences(state.database.decisions, head.decisions),
     }

@@ -119,11 +119,11 @@ class Tracker:
     def _answer_from(self, name: str, frame: StreamFrame) -> FrameAnswer:
         k, images, belief, ranked = self.params.k, self.place_map.images, frame.belief, frame.ranked
         alone, sure = compute_confidence(ranked, self._image_scores, k)
-        matches = dict(zip(ranked.indices[0].tolist(), ranked.matches[0].tolist(), strict=True))
+        inliers = dict(zip(ranked.indices[0].tolist(), ranked.inliers[0].tolist(), strict=True))
         # Along a drive too, only what the photo is sure of by itself is called sure.
         sure_of = set(ranked.indices[0, :k][sure[0]].tolist())
         if belief is None:
-            first = _hits(images, ranked.indices[0, :k], frame.scores, alone[0], matches, sure_of)
+            first = _hits(images, ranked.indices[0, :k], frame.scores, alone[0], inliers, sure_of)
             hits = Hits(first, locate_photo(ranked, 0, images, self.place_map.reach))
             return FrameAnswer(
                 name, hits, hits[0].confidence, None, None, frame.adaptation_photos, **describe_hits(hits)
@@ -136,7 +136,7 @@ class Tracker:
         if belief.is_lost:
             hits = Hits(fused=Fused(None, CAMERA_LOST))
         else:
-            first = _hits(images, best, frame.scores, trust, matches, sure_of)
+            first = _hits(images, best, frame.scores, trust, inliers, sure_of)
             hits = Hits(first, locate_frame(belief.places, images, self.place_map.reach))
         return FrameAnswer(
             name, hits, belief.confidence, None, belief.lost, frame.adaptation_photos, **describe_hits(hits)
@@ -252,10 +252,10 @@ def _hits(
     best: np.ndarray,
     scores: np.ndarray,
     confidence: np.ndarray,
-    matches: dict[int, int],
+    inliers: dict[int, int],
     sure_of: set[int],
 ) -> list[Hit]:
     return [
-        make_hit(images[i], float(scores[i]), trust, matches.get(i), i in sure_of)
+        make_hit(images[i], float(scores[i]), trust, inliers.get(i), i in sure_of)
         for i, trust in zip(best.tolist(), confidence.tolist(), strict=True)
     ]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.backend import backend_for
-from tfa.base.config import Candidates, VerifySpec
+from tfa.base.config import Candidates, RerankSpec
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec, BadTokens, ChannelMismatch
@@ -18,7 +18,7 @@ from tfa.search.store import Where
 from tfa.verification.admission import PairEvidence, judge_admission_on_database, judge_admission_on_target
 from tfa.verification.patch_source import SourcedTokens
 from tfa.verification.patch_store import CompactTokens, PhotoPairs, explain_missing_grid
-from tfa.verification.reranking import Verified, count_candidates, rerank
+from tfa.verification.reranking import Reranked, count_candidates, rerank
 
 
 def decide_admission(
@@ -46,7 +46,7 @@ class QueryParams:
 
     k: int = 5
     calibration: str | None = None
-    verify: bool | None = None  # None: as admitted
+    rerank: bool | None = None  # None: as admitted
     candidates: Candidates | None = None  # None: as the map was built
     where: Where | None = None  # which images may answer; None: all
 
@@ -64,14 +64,14 @@ def resolve_candidates(
     compact = state.compact if compact is None else compact
     head = state.chosen(params.calibration)
     if params.candidates is not None:
-        VerifySpec(candidates=params.candidates)  # refuses what is out of range
-    if compact is None and params.verify:
-        raise BadSpec("this map holds no compact tokens to verify answers with; build it with --verify (verify=True)")
-    verify = head.verifies if params.verify is None else params.verify
+        RerankSpec(candidates=params.candidates)  # refuses what is out of range
+    if compact is None and params.rerank:
+        raise BadSpec("this map holds no compact tokens to verify answers with; build it with --rerank (rerank=True)")
+    verify = head.verifies if params.rerank is None else params.rerank
     if compact is None or not verify:
         return 0
     if tokens is not None and compact.resolve_grid(tokens) is None:
-        if params.verify:
+        if params.rerank:
             raise BadTokens(
                 f"query tokens: {explain_missing_grid(tokens)}; give it: Tokens(patches, grid=(rows, columns))"
             )
@@ -79,21 +79,21 @@ def resolve_candidates(
     return params.candidates or compact.spec.candidates
 
 
-def verify(
+def rerank_candidates(
     query_tokens: Tokens,
     database_tokens: Tokens,
     scores: np.ndarray | None = None,
     *,
-    spec: VerifySpec | None = None,
+    spec: RerankSpec | None = None,
     progress: bool | Progress | None = None,
-) -> Verified:
+) -> Reranked:
     """Order the best database images of each query by spatially consistent patch matches (ours, beyond the paper).
 
     `scores` are those of a head, `q m`: their best `spec.candidates` are verified, and those of "auto" that are not
     follow in their order. Without scores every database image is a candidate and evidence alone decides. Both tokens
     need a grid.
     """
-    spec = spec or VerifySpec()
+    spec = spec or RerankSpec()
     if query_tokens.channels != database_tokens.channels:
         raise ChannelMismatch(
             f"query tokens have {query_tokens.channels} channels, database tokens {database_tokens.channels}; "

@@ -60,7 +60,7 @@ class DualHead(BaseHead):
     vocabularies: Mapping[str, tuple[Vocabulary, ...]]  # of each branch, three constructions
     members: Mapping[tuple[str, int], Scorer]  # x_b of each branch and construction, never calibrated
     scorers: Mapping[ReplicaName, Scorer]
-    saw: str = "database"
+    data_used: str = "database"
 
     def calibrate(self, target: Tokens, *, robust: bool = False) -> DualHead:
         """The head less the mean score (log mean exp) of each database image on unlabelled target photos.
@@ -79,7 +79,7 @@ class DualHead(BaseHead):
             calibration="robust" if robust else "log mean exp",
             calibration_images=len(target),
         )
-        return replace(self, decisions=decisions, scorers=_replicas(members), saw="target")
+        return replace(self, decisions=decisions, scorers=_replicas(members), data_used="target")
 
 
 def fit_dual_head(
@@ -111,7 +111,7 @@ def fit_dual_head(
     backend, bars = backend_for(device), as_progress(progress)
 
     # Words: both vocabularies from one sample of the database's patches, or the source's from outside.
-    given = None if source is None else Vocabulary(l2_normalize(source), None, 0, float("nan"), saw="nothing")
+    given = None if source is None else Vocabulary(l2_normalize(source), None, 0, float("nan"), data_used="nothing")
     patches = sample_patches(tokens, spec.max_patches, dtype)
     vocabularies = {
         name: (given,)

@@ -110,7 +110,7 @@ class Head(FittedDatabase, BaseHead):
     decisions: AnyDecisions
     evidence: AnyEvidence
     scorers: Mapping[ReplicaName, Scorer]
-    saw: str = "database"
+    data_used: str = "database"
 
 
 def assemble(
@@ -120,7 +120,7 @@ def assemble(
     backend: Backend,
     *,
     score_target: Tokens | None = None,
-    saw: str = "database",
+    data_used: str = "database",
 ) -> Head:
     """A head from its decisions: the scorer of each replica.
 
@@ -151,7 +151,7 @@ def assemble(
         for _, branch, _ in used:
             branch.release()
     scorers[ENSEMBLE] = join_scorers([scorers[s] for s in CONSTRUCTIONS])
-    return Head(fitted.spec, fitted.vocabularies, branches, cls, decisions, evidence, scorers, saw)
+    return Head(fitted.spec, fitted.vocabularies, branches, cls, decisions, evidence, scorers, data_used)
 
 
 def replica_scorer(

@@ -66,7 +66,7 @@ class SecondOrderHead(BaseHead):
     decisions: JudgedDecisions
     evidence: JudgedEvidence
     scorers: Mapping[ReplicaName, Scorer]
-    saw: str = "database"
+    data_used: str = "database"
     vocabularies: tuple[Vocabulary, ...] = ()  # of the residual heads that competed with it
 
     @property
@@ -142,8 +142,8 @@ def assemble_second_order(
         scorer = space.scorer(kernel, fitted.dtype, spill)
         scorers[s] = calibrated_scorer(scorer, decisions, target, kernel, space)
     scorers[ENSEMBLE] = join_scorers([scorers[s] for s in range(len(fitted.spaces))])
-    saw = "database" if target is None else "target"
-    return SecondOrderHead(fitted, decisions, evidence, scorers, saw)
+    data_used = "database" if target is None else "target"
+    return SecondOrderHead(fitted, decisions, evidence, scorers, data_used)
 
 
 def calibrated_scorer(

@@ -31,7 +31,7 @@ class Geometry:
     anchor_means: np.ndarray  # g, a
     grand_mean: float  # m = ‖μ‖²
     participation: float  # PR^u of the anchors' uncentred Gram matrix
-    saw: str = "database"
+    data_used: str = "database"
     complete: bool = False  # no direction was left out but those of rounding: E diag(η) Eᵀ is all of G_c
 
     @property

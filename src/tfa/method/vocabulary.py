@@ -30,7 +30,7 @@ class Vocabulary:
     seed: int | None  # None: supplied from outside
     iterations: int
     distortion: float  # mean squared distance of a patch to its word, before the words were normalised
-    saw: str = "database"
+    data_used: str = "database"
 
 
 def unit_patches(patches: np.ndarray, out: np.ndarray) -> bool:
@@ -127,4 +127,4 @@ def wrap_vocabularies(centers: Any, channels: int) -> list[Vocabulary]:
         raise BadSpec(f"centers have {arrays[0].shape[1]} channels, the tokens {channels}")
     if not all(np.isfinite(array).all() for array in arrays):
         raise BadSpec("centers have non-finite values")
-    return [Vocabulary(array, None, 0, float("nan"), saw="nothing") for array in arrays]
+    return [Vocabulary(array, None, 0, float("nan"), data_used="nothing") for array in arrays]

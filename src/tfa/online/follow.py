@@ -20,7 +20,7 @@ from tfa.method.scorer import Scorer
 from tfa.online.adapted_scorer import AdaptedScorer, DescribedPhoto
 from tfa.online.motion import Motion
 from tfa.online.sequence_filter import Belief, SequenceFilter, SequenceSpec
-from tfa.verification.reranking import Compared, Comparison, Verified, count_candidates, rerank
+from tfa.verification.reranking import Compared, Comparison, Reranked, count_candidates, rerank
 
 # Of a frame, where they are "auto": a filter also weighs images that are no likely winner of their frame alone, for
 # which 10 are often thought enough (berlin-kudamm: R@1 92.5 with 20, 90.4 with as many as pay, level on four others).
@@ -32,7 +32,7 @@ class StreamFrame:
     """What is said of one photo of a stream."""
 
     scores: np.ndarray  # m: adapted by the photos before it
-    ranked: Verified  # a table of one row: its best images, verified if they were compared
+    ranked: Reranked  # a table of one row: its best images, verified if they were compared
     belief: Belief | None  # None if the stream is not filtered
     adaptation_photos: int  # earlier photos of this camera that shifted the scores
 

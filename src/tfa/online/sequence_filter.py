@@ -27,7 +27,7 @@ import numpy as np
 from tfa.base.config import Spec, option
 from tfa.method.evidence.rows import ROW_EPSILON, mean_and_spread, z_scores
 from tfa.online.motion import Motion
-from tfa.verification.reranking import UNVERIFIED, WEIGHT, Verified
+from tfa.verification.reranking import UNVERIFIED, WEIGHT, Reranked
 
 PLENTY, PER_ROOT, MOST_OFF = 1.3, 3.0, 1.0  # √M below which x is lowered, by how much of it, and at most
 
@@ -83,9 +83,9 @@ class SequenceFilter:
         self._believed = np.full(states, found / math.prod(states))  # v m
         self._lost, self._first = 1 - found, True
 
-    def update(self, scores: np.ndarray, ranked: Verified | None = None) -> Belief:
+    def update(self, scores: np.ndarray, ranked: Reranked | None = None) -> Belief:
         """Update with the scores `m` of the next frame and, if verified, its best images (a table of one row)."""
-        verified = ranked is not None and bool((ranked.matches != UNVERIFIED).any())
+        verified = ranked is not None and bool((ranked.inliers != UNVERIFIED).any())
         seen = observe_frame(scores, ranked if verified else None)
         logs = compute_log_likelihood(seen, self.spec.trust if verified else self.spec.trust_unverified)
         believed, lost = self._predicted()
@@ -135,7 +135,7 @@ class SequenceFilter:
         return self.belief()
 
 
-def observe_frame(scores: np.ndarray, ranked: Verified | None = None) -> np.ndarray:
+def observe_frame(scores: np.ndarray, ranked: Reranked | None = None) -> np.ndarray:
     """Compute x of every image `m`; where all scores are equal, which is no evidence, nan."""
     row = np.asarray(scores, np.float64)[None]
     mean, spread = mean_and_spread(row)
@@ -143,7 +143,7 @@ def observe_frame(scores: np.ndarray, ranked: Verified | None = None) -> np.ndar
         return np.full(row.shape[1], np.nan)
     seen = z_scores(row[0], mean, spread)
     if ranked is not None:
-        compared = ranked.matches[0] != UNVERIFIED
+        compared = ranked.inliers[0] != UNVERIFIED
         seen[ranked.indices[0, compared]] += WEIGHT * ranked.lead[0, compared]
         best = math.sqrt(float(ranked.evidence[0, compared].max()))
         seen += min(max(PER_ROOT * (best - PLENTY), -MOST_OFF), 0.0)

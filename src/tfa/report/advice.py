@@ -41,9 +41,9 @@ def give_advice(
         advice.append(Advice(f"look at {count}", sentence))
     if facts["verification"] is None:
         sentence = (
-            "Build with --verify: this map keeps no patches, so answers can neither be verified nor be called sure"
+            "Build with --rerank: this map keeps no patches, so answers can neither be verified nor be called sure"
         )
-        advice.append(Advice("build with --verify", sentence))
+        advice.append(Advice("build with --rerank", sentence))
     return advice
 
 

@@ -16,17 +16,26 @@ from tfa.maps import PlaceMap
 from tfa.maps.engine_map import EngineMap
 from tfa.report.plan_view import PLAN_VIEW
 from tfa.service.context import Service
-from tfa.service.metrics import Measured
+from tfa.service.metrics import MeasureRequests
 from tfa.service.middleware import BodyLimit, OriginGuard, SecurityHeaders
-from tfa.service.problems import ANSWERED, answer
-from tfa.service.routes import calibrations, images, map, query, sessions, status
+from tfa.service.problems import ANSWERED, answer_problem
+from tfa.service.routes.calibrations import calibrations_edits, calibrations_router
+from tfa.service.routes.cameras import cameras_edits, cameras_router
+from tfa.service.routes.images import images_edits, images_router
+from tfa.service.routes.map import map_router
+from tfa.service.routes.query import query_router
+from tfa.service.routes.status import status_router
 from tfa.service.settings import ServiceSettings
 from tfa.version import __version__
 
-PAGE = Path(__file__).parent / "page"
-ABOUT = (
-    "Where was this photo taken? Maps of places, queried, edited and calibrated over HTTP. Photos of a camera that is "
-    "named by a session adapt the answers to its later ones."
+_ROUTERS = (
+    status_router, map_router, query_router, images_router, images_edits, calibrations_router, calibrations_edits,
+    cameras_router, cameras_edits,
+)  # fmt: skip
+_PAGE = Path(__file__).parent / "page"
+_ABOUT = (
+    "Where was this photo taken? Maps of places, queried, edited and calibrated over HTTP. Photos of a named camera "
+    "adapt the answers to its later ones."
 )
 
 
@@ -46,21 +55,19 @@ def create_app(maps: Sequence[PlaceMap | EngineMap], settings: ServiceSettings |
     # The interactive documentation of FastAPI loads scripts from elsewhere; the description itself does not.
     app = FastAPI(
         title="TFA",
-        description=ABOUT,
+        description=_ABOUT,
         version=__version__,
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        exception_handlers=dict.fromkeys(ANSWERED, answer),
+        exception_handlers=dict.fromkeys(ANSWERED, answer_problem),
     )
     app.state.service = service
-    for group in (status, map, query, images, calibrations, sessions):
-        for router in (group.router, getattr(group, "edits", None)):
-            if router is not None:
-                app.include_router(router)
+    for router in _ROUTERS:
+        app.include_router(router)
     app.add_api_route(f"/static/{PLAN_VIEW.name}", lambda: FileResponse(PLAN_VIEW), include_in_schema=False)
-    app.mount("/static", StaticFiles(directory=PAGE), name="static")
-    app.add_api_route("/", lambda: FileResponse(PAGE / "index.html"), include_in_schema=False)
+    app.mount("/static", StaticFiles(directory=_PAGE), name="static")
+    app.add_api_route("/", lambda: FileResponse(_PAGE / "index.html"), include_in_schema=False)
 
     # The last added is the first to see a request.
     app.add_middleware(BodyLimit, settings=service.settings)
@@ -72,6 +79,6 @@ def create_app(maps: Sequence[PlaceMap | EngineMap], settings: ServiceSettings |
             allow_headers=["Authorization", "Content-Type"],
         )
     app.add_middleware(OriginGuard, settings=service.settings)
-    app.add_middleware(Measured, metrics=service.metrics)
+    app.add_middleware(MeasureRequests, metrics=service.metrics)
     app.add_middleware(SecurityHeaders)
     return app

@@ -17,9 +17,9 @@ from fastapi.routing import APIRoute
 
 from tfa.errors import BadSpec
 
-log = getLogger("tfa.service")
-CUT_OFF = "the service stopped before it answered; whether the edit was made, the map's revision tells"
-KEPT = ("added", "removed", "reset", "dropped", "active", "job", "revision")  # of an answer
+_log = getLogger("tfa.service")
+_CUT_OFF = "the service stopped before it answered; whether the edit was made, the map's revision tells"
+_LOGGED_KEYS = ("added", "removed", "reset", "dropped", "active", "job", "revision")  # of an answer
 
 
 class AuditLog:
@@ -44,7 +44,7 @@ class AuditLog:
             try:
                 os.write(self._file, f"{line}\n".encode())
             except OSError as error:
-                log.error("the audit log cannot be written (%s), its line is: %s", error, line)
+                _log.error("the audit log cannot be written (%s), its line is: %s", error, line)
 
     def close(self) -> None:
         if self._file is not None:
@@ -64,14 +64,14 @@ class AuditedRoute(APIRoute):
             try:
                 response = await handle(request)
             except asyncio.CancelledError:
-                _note(request, 503, {"error": CUT_OFF})
+                _note(request, 503, {"error": _CUT_OFF})
                 raise
             except BaseException as error:
                 refusal = refusal_of(request, error)
                 _note(request, refusal.status, {"error": refusal.public})
                 raise
             told = json.loads(bytes(response.body))
-            _note(request, response.status_code, {key: told[key] for key in KEPT if key in told})
+            _note(request, response.status_code, {key: told[key] for key in _LOGGED_KEYS if key in told})
             return response
 
         return noted
@@ -89,8 +89,8 @@ def _note(request: Request, status: int, result: dict[str, Any]) -> None:
 
 
 def asker_of(request: Request) -> dict[str, str | None]:
-    """The name of the token that asks, and from where."""
+    """The name of the API key that asks, and from where."""
     return {
-        "token": getattr(request.state, "token", None),
+        "api_key": getattr(request.state, "api_key", None),
         "address": None if request.client is None else request.client.host,
     }

@@ -10,12 +10,12 @@ from pydantic import ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from tfa.service.models import Given
+from tfa.service.models import RequestModel
 from tfa.service.problems import Refused, sentence_of
 from tfa.service.settings import ServiceSettings
 from tfa.service.uploads import Upload, from_base64, upload_of
 
-M = TypeVar("M", bound=Given)
+M = TypeVar("M", bound=RequestModel)
 MAX_FILES = 2048  # files that are parsed at all; how many photos are allowed, the settings say
 MAX_FIELDS = 16
 FIELD_BYTES = 1_000_000  # of a form field that is no photo: positions of a batch
@@ -23,7 +23,7 @@ PHOTO_KEYS = ("image", "images")
 EXAMPLE = 'send an object such as {"image": "<base64>"}'
 
 
-def body_schema(model: type[Given], key: str) -> dict[str, Any]:
+def body_schema(model: type[RequestModel], key: str) -> dict[str, Any]:
     """How OpenAPI describes such a body; `key` is `image`, or `images` where several are taken."""
     fields = model.model_json_schema()
     properties, required = fields.get("properties", {}), fields.get("required", [])

@@ -16,10 +16,10 @@ from tfa.errors import TfaError
 from tfa.maps import PlaceMap
 from tfa.maps.confirmed import Confirmed, make_image_key
 from tfa.maps.records import Hit, ImageRecord
-from tfa.service.keeping import Troubles
+from tfa.service.log_once import LogOnce
 
 WRITTEN_EVERY = 60.0  # seconds at most between a confirmation and the next one that writes them
-log = getLogger("tfa.service")
+_log = getLogger("tfa.service")
 
 
 class Confirmations:
@@ -28,33 +28,33 @@ class Confirmations:
     def __init__(self, place_map: PlaceMap) -> None:
         assert place_map.path is not None
         self._folder = place_map.path
-        self._troubles = Troubles(f"what was confirmed of {self._folder.name} is kept again")
+        self._write_log = LogOnce(f"what was confirmed of {self._folder.name} is kept again")
         self._lock = threading.Lock()  # held within queries: no file is touched under it
         self._files = threading.Lock()
         self._keeper = ThreadPoolExecutor(1, thread_name_prefix="tfa-confirmed")
         self._changed, self._tried = False, time.monotonic()
         try:
-            self._kept = Confirmed.read(self._folder)
+            self._confirmed = Confirmed.read(self._folder)
         except (TfaError, OSError) as error:
-            log.warning("what was confirmed is not known and is counted anew: %s", error)
-            self._kept = Confirmed()
+            _log.warning("what was confirmed is not known and is counted anew: %s", error)
+            self._confirmed = Confirmed()
         self.publish(place_map)
 
     def publish(self, place_map: PlaceMap) -> None:
         """From now on the images are those of this map."""
         keys = {record.id: make_image_key(record) for record in place_map.images}
         with self._lock:
-            self._keys, self._kept = keys, self._kept.watched(place_map.images, int(time.time()))
+            self._keys, self._confirmed = keys, self._confirmed.watched(place_map.images, int(time.time()))
 
     def confirm(self, hits: Sequence[Hit]) -> None:
         """Note an answer; one that is not sure, or was not verified, says nothing."""
-        if not hits or not hits[0].sure or hits[0].matches is None:
+        if not hits or not hits[0].sure or hits[0].inliers is None:
             return
         with self._lock:
             key = self._keys.get(hits[0].id)
             if key is None:  # removed since
                 return
-            self._kept.last[key] = int(time.time())
+            self._confirmed.last[key] = int(time.time())
             self._changed = True
             due = time.monotonic() - self._tried >= WRITTEN_EVERY
             if due:
@@ -65,14 +65,14 @@ class Confirmations:
     def last_of(self, image: ImageRecord) -> int | None:
         """When it was last confirmed, in seconds since 1970."""
         with self._lock:
-            return self._kept.last_of(image)
+            return self._confirmed.last_of(image)
 
     def _keep(self) -> None:
         with self._files:
             with self._lock:
                 if not self._changed:
                     return
-                written = Confirmed(dict(self._kept.since), dict(self._kept.last))
+                written = Confirmed(dict(self._confirmed.since), dict(self._confirmed.last))
                 self._changed = False
             problems = []
             try:
@@ -83,7 +83,7 @@ class Confirmations:
                 )
                 with self._lock:
                     self._changed = True
-            self._troubles.tell(problems)
+            self._write_log.note(problems)
 
     def _on_disk(self) -> Confirmed:
         try:

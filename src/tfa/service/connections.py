@@ -16,18 +16,18 @@ try:
 except ImportError:  # not a system with such limits
     resource = None  # type: ignore[assignment]
 
-HEAD_SECONDS = 10.0  # for the head of a request to arrive, from the connection or its first byte on
+REQUEST_HEAD_SECONDS = 10.0  # for the head of a request to arrive, from the connection or its first byte on
 SPARE_FILES = 64  # for maps, logs, photos and decoders, whatever the clients do
 MOST_FILES = 2**20
 LOGGED_EVERY = 60.0  # seconds; what a client can cause any number of times is logged so often
 late = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-log = getLogger("tfa.service")
+_log = getLogger("tfa.service")
 
 
 class BoundedConnection(H11Protocol):
     """uvicorn's protocol, which waits for the head of a request for ever, with an end to that."""
 
-    head_seconds, most = HEAD_SECONDS, MOST_FILES
+    head_seconds, most = REQUEST_HEAD_SECONDS, MOST_FILES
     _clock: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -73,15 +73,15 @@ class BoundedConnection(H11Protocol):
             self.transport.close()
 
 
-_told: dict[str, float] = {}  # when something was last said, by what it is about
+_last_logged: dict[str, float] = {}  # when something was last said, by what it is about
 
 
 def tell(about: str, sentence: str, *values: object) -> None:
     """Log a warning, at most once in a while."""
     now = time.monotonic()
-    if now - _told.get(about, -LOGGED_EVERY) >= LOGGED_EVERY:
-        _told[about] = now
-        log.warning(sentence, *values)
+    if now - _last_logged.get(about, -LOGGED_EVERY) >= LOGGED_EVERY:
+        _last_logged[about] = now
+        _log.warning(sentence, *values)
 
 
 def quieter(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

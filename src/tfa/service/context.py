@@ -22,21 +22,21 @@ from tfa.maps import PlaceMap
 from tfa.maps.engine_map import EngineMap
 from tfa.maps.records import ImageRecord
 from tfa.service.audit import AuditLog
-from tfa.service.decoders import DECODERS, Decoded, shared_decoders
+from tfa.service.decoders import DECODER_COUNT, Decoded, shared_decoders
 from tfa.service.jobs import JobBoard, JobState
 from tfa.service.live_engine_map import LiveEngineMap
 from tfa.service.live_map import LiveMap
 from tfa.service.metrics import Metrics
 from tfa.service.photo_files import Copies
-from tfa.service.problems import Refused, busy
+from tfa.service.problems import Refused, refuse_busy
 from tfa.service.rates import RateLimit
 from tfa.service.served import Served
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
 from tfa.service.uploads import Upload
 
-T = TypeVar("T")
-log = getLogger("tfa.service")
+_T = TypeVar("_T")
+_log = getLogger("tfa.service")
 MOST_DIGITS = 18  # of an id
 WORKERS = 2  # copies, explanations and evidence made at once
 
@@ -67,7 +67,7 @@ class Service:
                 raise BadMap(f"two maps are called {live.name!r}; rename the folder of one of them")
             self.maps[live.name] = live
         self._encoders = list(encoders.values())
-        self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="tfa-decode")
+        self._decoders = ThreadPoolExecutor(DECODER_COUNT, thread_name_prefix="tfa-decode")
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tfa-work")
         for state in get_args(JobState):
             self.metrics.jobs.labels(state).set_function(partial(self.jobs.count, state))
@@ -93,14 +93,14 @@ class Service:
                 live.prepare()
             self._warm = True
         except Exception:
-            log.exception("an encoder does not run, or a map cannot be read: the service will not be ready")
+            _log.exception("an encoder does not run, or a map cannot be read: the service will not be ready")
 
     async def decoded(self, upload: Upload, encoder: SharedEncoder) -> Decoded:
         """The photo at the size the encoder reads; decoded in another process, a few at a time."""
         if not self._warm:
-            raise busy("the service is loading its encoder; send the request again in a moment")
+            raise refuse_busy("the service is loading its encoder; send the request again in a moment")
         if self._decoding >= self.settings.max_waiting:  # each holds its photo in memory
-            raise busy(f"{self._decoding} photos wait to be decoded already; send this one again in a moment")
+            raise refuse_busy(f"{self._decoding} photos wait to be decoded already; send this one again in a moment")
 
         def decode() -> Decoded:
             photo = shared_decoders().decode(upload, self.settings, encoder.reads)
@@ -112,9 +112,9 @@ class Service:
         finally:
             self._decoding -= 1
 
-    async def work(self, call: Callable[[], T]) -> T:
+    async def work(self, call: Callable[[], _T]) -> _T:
         """Run something slow in a thread."""
-        return await answer_of(self._workers.submit(call))
+        return await wait_for(self._workers.submit(call))
 
     def close(self) -> None:
         """Finish what was accepted, in order: jobs end in edits, edits and queries in answers."""
@@ -145,18 +145,18 @@ def chosen_map(service: Running, map: MapName = None) -> Served:
     return service.maps[name]
 
 
-def _digits(given: object) -> object:
+def _digits(value: object) -> object:
     """Of a path: 1.0, +1 and 1_0 are numbers to Python and no ids."""
-    if isinstance(given, str) and not (given.isascii() and given.isdecimal() and len(given) <= MOST_DIGITS):
-        raise ValueError(f"{given[:40]!r} is not the id of an image; /v1/images lists those there are")
-    return given
+    if isinstance(value, str) and not (value.isascii() and value.isdecimal() and len(value) <= MOST_DIGITS):
+        raise ValueError(f"{value[:40]!r} is not the id of an image; /v1/images lists those there are")
+    return value
 
 
 ImageId = Annotated[int, BeforeValidator(_digits), PathParameter(ge=0, description="Of an image of the map.")]
 Chosen = Annotated[Served, Depends(chosen_map)]
 
 
-async def answer_of(future: Future[T]) -> T:
+async def wait_for(future: Future[_T]) -> _T:
     """Wait for another thread without holding this one."""
     try:
         return await asyncio.wrap_future(future)
@@ -171,7 +171,7 @@ def image_url(live: Served, image_id: int) -> str:
     return f"v1/images/{image_id}/file?map={quote(live.name)}"
 
 
-async def record_of(service: Service, live: Served, image_id: int) -> ImageRecord:
+async def find_record(service: Service, live: Served, image_id: int) -> ImageRecord:
     """An image that answers, by its id."""
     record = await service.work(lambda: live.record(image_id))
     if record is None:

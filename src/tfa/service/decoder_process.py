@@ -23,43 +23,43 @@ except ImportError:  # not a system with such limits; the parent's clock holds t
 
 BASE_BYTES = 2**30  # of address space: Python and its libraries
 PIXEL_BYTES = 32  # of address space, at most, while a pixel is decoded, turned and written
-REASONS: tuple[tuple[type[BadImage], str], ...] = ((UnknownFormat, "format"), (TooManyPixels, "pixels"))
+_REASONS: tuple[tuple[type[BadImage], str], ...] = ((UnknownFormat, "format"), (TooManyPixels, "pixels"))
 
 
-def main() -> None:
+def run_decoder() -> None:
     photos, pixels = sys.stdin.buffer, os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints does not get among the pixels
     image_extensions()  # loads Pillow's readers: before the first photo, whose time is measured
     pixels.write(b"{}\n")  # ready
     pixels.flush()
     while (line := photos.readline()) != b"":
-        asked = json.loads(line)
-        answer(asked, photos.read(asked["bytes"]), pixels)
+        request = json.loads(line)
+        answer_request(request, photos.read(request["bytes"]), pixels)
 
 
-def answer(asked: dict[str, Any], content: bytes, pixels: IO[bytes]) -> None:
+def answer_request(request: dict[str, Any], content: bytes, pixels: IO[bytes]) -> None:
     """The pixels of a photo, or why there are none."""
     body = b""
     try:
-        bound(asked["seconds"], asked["most_pixels"])
-        image, kind = decode_untrusted(content, asked["name"], asked["most_pixels"])
-        if asked["reads"] is not None:  # fewer pixels to pass on
-            width, height, resample = asked["reads"]
+        limit_resources(request["seconds"], request["most_pixels"])
+        image, kind = decode_untrusted(content, request["name"], request["most_pixels"])
+        if request["reads"] is not None:  # fewer pixels to pass on
+            width, height, resample = request["reads"]
             image = resize(image, (width, height), resample)
         body = image.tobytes()
         told: dict[str, Any] = {"kind": kind, "size": image.size}
     except BadImage as error:
-        reason = next((name for fits, name in REASONS if isinstance(error, fits)), "damaged")
+        reason = next((name for fits, name in _REASONS if isinstance(error, fits)), "damaged")
         told = {"refused": reason, "sentence": str(error)}
     except MemoryError:
-        sentence = f"{asked['name']} takes more memory than a photo may; send a smaller copy"
+        sentence = f"{request['name']} takes more memory than a photo may; send a smaller copy"
         told = {"refused": "pixels", "sentence": sentence}
     pixels.write(json.dumps(told).encode() + b"\n")
     pixels.write(body)
     pixels.flush()
 
 
-def bound(seconds: float, most_pixels: int) -> None:
+def limit_resources(seconds: float, most_pixels: int) -> None:
     """Let the system end this process should nobody else: its parent may be gone."""
     if resource is None:
         return
@@ -76,4 +76,4 @@ def bound(seconds: float, most_pixels: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_decoder()

@@ -23,14 +23,14 @@ from tfa.service.problems import Refused
 from tfa.service.settings import ServiceSettings
 from tfa.service.uploads import Upload
 
-DECODERS = 2  # photos decoded at once: each may take three bytes a pixel
-START_SECONDS = 60.0  # for a process to begin
-ATTEMPTS = 2  # with a photo whose decoder dies: the system may have ended it for another reason
+DECODER_COUNT = 2  # photos decoded at once: each may take three bytes a pixel
+_START_SECONDS = 60.0  # for a process to begin
+_ATTEMPTS = 2  # with a photo whose decoder dies: the system may have ended it for another reason
 PROGRAM = ("-P", "-m", "tfa.service.decoder_process")
 PIPE_BYTES = 2**20  # of a pipe; pixels pass in fewer pieces
-STATUSES = {"format": 415, "pixels": 413, "damaged": 422}
+_STATUSES = {"format": 415, "pixels": 413, "damaged": 422}
 Reads = tuple[int, int, str] | None  # what an encoder reads: width, height, kind of resampling
-log = getLogger("tfa.service")
+_log = getLogger("tfa.service")
 
 
 @dataclass(frozen=True)
@@ -53,33 +53,33 @@ class Decoder:
 
         Refuses what is no whole photo, has too many pixels, or takes too long.
         """
-        for _ in range(ATTEMPTS):
+        for _ in range(_ATTEMPTS):
             process, late = self.started(), threading.Event()
             clock = threading.Timer(settings.decode_seconds, _end, [process, late])
             clock.daemon = True
             try:
                 self._wait_for_start(process)
                 clock.start()
-                told, pixels = _asked(process, upload, settings, reads)
+                told, pixels = _exchange(process, upload, settings, reads)
                 break
             except (OSError, ValueError):
                 self.close()
                 if late.is_set():
                     limit = f"{settings.decode_seconds:g} s"
-                    raise _given_up(upload, f"takes more than {limit} to decode") from None
+                    raise _refuse(upload, f"takes more than {limit} to decode") from None
             finally:
                 clock.cancel()
         else:
-            raise _given_up(upload, "breaks its decoder")
+            raise _refuse(upload, "breaks its decoder")
         if "refused" in told:
-            raise Refused(STATUSES[told["refused"]], told["sentence"])
+            raise Refused(_STATUSES[told["refused"]], told["sentence"])
         return Decoded(Image.frombytes("RGB", tuple(told["size"]), pixels), told["kind"])
 
     def started(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is not None:
             self.close()
         if self._process is None:
-            # Without the tokens of the service; with this very package, wherever it is; -P: nothing of this folder.
+            # Without the API keys of the service; with this very package, wherever it is; -P: nothing of this folder.
             environment = {name: value for name, value in os.environ.items() if not name.startswith("TFA_")}
             package = str(Path(tfa.__file__).parents[1])
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
@@ -98,7 +98,7 @@ class Decoder:
     def _wait_for_start(self, process: subprocess.Popen[bytes]) -> None:
         """A process that has only begun takes its time: that is no fault of the photo."""
         if self._ready is not process:
-            clock = threading.Timer(START_SECONDS, process.kill)
+            clock = threading.Timer(_START_SECONDS, process.kill)
             clock.daemon = True
             clock.start()
             assert process.stdout is not None
@@ -122,20 +122,20 @@ def _end(process: subprocess.Popen[bytes], late: threading.Event) -> None:
     process.kill()
 
 
-def _given_up(upload: Upload, reason: str) -> Refused:
-    log.warning("%s %s", upload.name, reason)
+def _refuse(upload: Upload, reason: str) -> Refused:
+    _log.warning("%s %s", upload.name, reason)
     return Refused(422, f"{upload.name} {reason}; save it again as an ordinary JPEG")
 
 
-def _asked(
+def _exchange(
     process: subprocess.Popen[bytes], upload: Upload, settings: ServiceSettings, reads: Reads
 ) -> tuple[dict[str, Any], bytes]:
     """What the process answers; OSError or ValueError if it ends before."""
     assert process.stdin is not None
     assert process.stdout is not None
-    asked: dict[str, Any] = {"name": upload.name, "bytes": len(upload.content), "most_pixels": settings.max_pixels}
-    asked |= {"seconds": settings.decode_seconds, "reads": reads}
-    process.stdin.write(json.dumps(asked).encode() + b"\n")
+    request: dict[str, Any] = {"name": upload.name, "bytes": len(upload.content), "most_pixels": settings.max_pixels}
+    request |= {"seconds": settings.decode_seconds, "reads": reads}
+    process.stdin.write(json.dumps(request).encode() + b"\n")
     process.stdin.write(upload.content)
     process.stdin.flush()
     told: dict[str, Any] = json.loads(process.stdout.readline())
@@ -149,7 +149,7 @@ def _asked(
 class DecoderPool:
     """Decoders that threads share: who finds none idle waits, no longer than a photo may take."""
 
-    def __init__(self, count: int = DECODERS) -> None:
+    def __init__(self, count: int = DECODER_COUNT) -> None:
         self._all = [Decoder() for _ in range(count)]
         self._idle: queue.LifoQueue[Decoder] = queue.LifoQueue()
         for decoder in self._all:

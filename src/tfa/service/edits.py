@@ -18,7 +18,7 @@ from tfa.maps import EditReport, PlaceMap
 from tfa.photos.find_positions import read_photo_position
 from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages
-from tfa.service.photo_files import discard, store
+from tfa.service.photo_files import discard_photo, store
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def _add(place_map: PlaceMap, fresh: dict[str, NewPhoto], session: str | None) -
         named = {Path(record.path) for record in place_map.state.images}
         for path in places:
             if path.resolve() not in named:  # an image that was removed may still be kept there
-                discard(folder, path)
+                discard_photo(folder, path)
         raise
 
 

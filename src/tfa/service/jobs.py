@@ -13,14 +13,14 @@ from typing import Any, Literal
 
 from tfa.base.progress import Progress, Task
 from tfa.errors import TfaError, from_os_error
-from tfa.service.problems import DEFECT, Refused, busy
+from tfa.service.problems import DEFECT, Refused, refuse_busy
 
-REMEMBERED = 100  # ended jobs whose result can still be fetched
+_REMEMBERED = 100  # ended jobs whose result can still be fetched
 MAX_WAITING = 16
 TASK_SHARE = 0.25  # of what is left of the bar, for each task: how many there will be is not known
-log = getLogger("tfa.service")
-CUT_OFF = "the service was stopped before the job was done; start it again"
-GIVEN_UP = "the service was ended before the job was; if the map does not have its result, start it again"
+_log = getLogger("tfa.service")
+_CUT_OFF = "the service was stopped before the job was done; start it again"
+_ABANDONED = "the service was ended before the job was; if the map does not have its result, start it again"
 JobState = Literal["waiting", "running", "done", "failed"]
 
 
@@ -62,11 +62,11 @@ class JobBoard:
         job = Job(secrets.token_urlsafe(12))  # not to be guessed: a job's answer is for who started it
         with self._lock:
             if self._closing:
-                raise busy("the service is stopping; send the request again when it is back")
+                raise refuse_busy("the service is stopping; send the request again when it is back")
             if sum(not other.ended for other in self._jobs.values()) >= MAX_WAITING:
-                raise busy(f"{MAX_WAITING} jobs wait already; try again when they are done")
+                raise refuse_busy(f"{MAX_WAITING} jobs wait already; try again when they are done")
             self._jobs[job.id], self._ended[job.id] = job, ended
-            for old in [key for key, other in self._jobs.items() if other.ended][:-REMEMBERED]:
+            for old in [key for key, other in self._jobs.items() if other.ended][:-_REMEMBERED]:
                 del self._jobs[old]
         self._pool.submit(self._run, job.id, work)
         return job
@@ -89,7 +89,7 @@ class JobBoard:
     def give_up(self) -> None:
         """The process ends now, whatever still runs."""
         for job_id in list(self._ended):
-            self._fail(job_id, GIVEN_UP)
+            self._fail(job_id, _ABANDONED)
 
     def _change(self, job_id: str, **changes: Any) -> None:
         with self._lock:
@@ -103,17 +103,17 @@ class JobBoard:
             result = work(_JobProgress(self, job_id))
             self._end(job_id, state="done", progress=1.0, message="done", result=result)
         except Stopped:
-            self._fail(job_id, CUT_OFF)
+            self._fail(job_id, _CUT_OFF)
         except TfaError as error:
             self._fail(job_id, error.public)
         except MemoryError as error:
             self._fail(job_id, str(from_os_error(error)))
         except OSError as error:
-            log.exception("a job failed")
+            _log.exception("a job failed")
             known = from_os_error(error)
             self._fail(job_id, DEFECT if known is None else known.public)
         except BaseException:  # whatever it is: a job that failed must not seem to run
-            log.exception("a job failed")
+            _log.exception("a job failed")
             self._fail(job_id, DEFECT)
 
     def _fail(self, job_id: str, sentence: str) -> None:
@@ -128,7 +128,7 @@ class JobBoard:
         try:
             ended(last)
         except Exception:
-            log.exception("the end of a job cannot be noted")
+            _log.exception("the end of a job cannot be noted")
         with self._lock:
             self._jobs[job_id] = last
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tfa.base.config import EncoderOptions, VerifySpec
+from tfa.base.config import EncoderOptions, RerankSpec
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, TfaError
@@ -28,8 +28,8 @@ from tfa.service.served import Served
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
 
-T = TypeVar("T")
-FOLDER = "photos"  # of uploads: documents NAME/photos/DIGEST
+_T = TypeVar("_T")
+_FOLDER = "photos"  # of uploads: documents NAME/photos/DIGEST
 
 
 class LiveEngineMap(Served):
@@ -44,7 +44,7 @@ class LiveEngineMap(Served):
         super().__init__(engine_map.name, encoder, settings, metrics)
 
     @property
-    def asked(self) -> BaseMap:
+    def current_map(self) -> BaseMap:
         if self.map.view.header.encoder["fingerprint"] != self._model:
             raise BadMap(f"{self.name} was built again with another encoder; start the service again")
         return self.map
@@ -64,7 +64,7 @@ class LiveEngineMap(Served):
     @property
     def trouble(self) -> str | None:
         try:
-            self.asked  # noqa: B018  # looks at the header
+            self.current_map  # noqa: B018  # looks at the header
         except TfaError as error:
             return error.public
         return None
@@ -74,24 +74,24 @@ class LiveEngineMap(Served):
 
     def check(self, question: QueryParams) -> None:
         if question.candidates is not None:
-            VerifySpec(candidates=question.candidates)  # refuses what is out of range; the rest is asked of the engine
+            RerankSpec(candidates=question.candidates)  # refuses what is out of range; the rest is asked of the engine
 
-    def no_sessions(self) -> Refused:
-        sentence = "needs the scores of all images, and an engine gives the best; query without a session"
-        return Refused(409, f"{self.name} is in an engine and keeps no sessions: adapting to a camera {sentence}")
+    def no_cameras(self) -> Refused:
+        sentence = "needs the scores of all images, and an engine gives the best; query without a camera"
+        return Refused(409, f"{self.name} is in an engine and remembers no cameras: adapting to a camera {sentence}")
 
     def info(self) -> dict[str, Any]:
         return self.map.info()
 
-    def images(self, offset: int, limit: int, wanted: str) -> tuple[int, list[ImageRecord]]:
-        wanted, shown, matching = wanted.casefold(), list[ImageRecord](), 0
+    def images(self, offset: int, limit: int, name_filter: str) -> tuple[int, list[ImageRecord]]:
+        name_filter, shown, matching = name_filter.casefold(), list[ImageRecord](), 0
         for record in self.map.records():
-            if wanted and wanted not in Path(record.path).name.casefold():
+            if name_filter and name_filter not in Path(record.path).name.casefold():
                 continue
             if offset <= matching < offset + limit:
                 shown.append(record)
             matching += 1
-            if not wanted and matching >= offset + limit:
+            if not name_filter and matching >= offset + limit:
                 return len(self.map), shown
         return matching, shown
 
@@ -106,17 +106,17 @@ class LiveEngineMap(Served):
         return content if content is not None else file_of(record, None)
 
     def _key(self, digest: str) -> str:
-        return f"{self.name}/{FOLDER}/{digest}"
+        return f"{self.name}/{_FOLDER}/{digest}"
 
-    def judged_on(self) -> tuple[object, ReadOnlyMap]:
+    def evidence_map(self) -> tuple[object, ReadOnlyMap]:
         return self.map.view.content, self.map.sample()
 
-    def why(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
+    def explain(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
         raise Refused(501, f"matches are not explained for {self.name}: it is in an engine, which keeps no tokens")
 
     # --- edits --------------------------------------------------------------------------------------------------
 
-    def _edit(self, kind: str, change: Callable[[Any], T]) -> tuple[T, int]:
+    def _edit(self, kind: str, change: Callable[[Any], _T]) -> tuple[_T, int]:
         before = self.map.view.content
         result = change(self.map)
         if self.map.view.content != before:
@@ -145,7 +145,7 @@ class LiveEngineMap(Served):
         for digest, photo in fresh.items():
             engine_map.store.put(self._key(digest), photo.content)
             place = photo.position or read_photo_position(photo.content, photo.name)
-            records.append(ImageRecord(0, f"{FOLDER}/{digest[:16]}/{photo.name}", digest, False, place))
+            records.append(ImageRecord(0, f"{_FOLDER}/{digest[:16]}/{photo.name}", digest, False, place))
         report = engine_map.add_records(tokens, records, session)
         return EditReport(report.added, [], skipped, report.notes)
 

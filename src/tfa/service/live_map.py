@@ -16,7 +16,7 @@ from tfa.base.config import EncoderOptions
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap
-from tfa.explain.why import explain_score as explain
+from tfa.explain.why import explain_score
 from tfa.maps import CalibrationReport, EditReport, PlaceMap
 from tfa.maps.folder.header import HEADER_FILE, read_map_header
 from tfa.maps.folder.writer import MAX_SEGMENTS
@@ -25,19 +25,19 @@ from tfa.maps.records import Hit, ImageRecord
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import reuse_prepared_arrays, share_first_files
 from tfa.maps.verification import QueryParams
+from tfa.service.cameras import ANONYMOUS, MapCameras
 from tfa.service.confirmations import Confirmations
 from tfa.service.edits import NewPhoto, add_photos
 from tfa.service.metrics import Metrics
 from tfa.service.photo_files import file_of
 from tfa.service.problems import Refused
-from tfa.service.query_queue import no_sessions
+from tfa.service.query_queue import no_cameras
 from tfa.service.served import Served
-from tfa.service.sessions import NOBODY, MapSessions
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
 
-T = TypeVar("T")
-log = getLogger("tfa.service")
+_T = TypeVar("_T")
+_log = getLogger("tfa.service")
 UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)  # a map that is served from where nobody may write
 
 
@@ -63,13 +63,13 @@ class LiveMap(Served):
         self._header: tuple[int, ...] | None = None  # the file of the header that `current` was last compared with
         self._looking, self._unreadable = threading.Lock(), ""
         self._working: PlaceMap | None = None  # of an edit under way
-        owners = [token.name for token in settings.all_tokens] + [NOBODY] * (not settings.closed)
-        self.sessions = MapSessions(self.current, settings.sessions, owners) if settings.sessions else None
+        owners = [key.name for key in settings.all_api_keys] + [ANONYMOUS] * (not settings.closed)
+        self.cameras = MapCameras(self.current, settings.cameras, owners) if settings.cameras else None
         self.confirmations = Confirmations(self.current)
         super().__init__(place_map.path.stem, encoder, settings, metrics)
 
     @property
-    def asked(self) -> PlaceMap:
+    def current_map(self) -> PlaceMap:
         self.look()
         return self.current
 
@@ -96,15 +96,17 @@ class LiveMap(Served):
     def check(self, question: QueryParams) -> None:
         self.current.check(question)
 
-    def no_sessions(self) -> Refused:
-        return no_sessions()
+    def no_cameras(self) -> Refused:
+        return no_cameras()
 
     def info(self) -> dict[str, Any]:
         return self.current.info()
 
-    def images(self, offset: int, limit: int, wanted: str) -> tuple[int, list[ImageRecord]]:
-        wanted = wanted.casefold()
-        matching = [one for one in self.current.images if not wanted or wanted in Path(one.path).name.casefold()]
+    def images(self, offset: int, limit: int, name_filter: str) -> tuple[int, list[ImageRecord]]:
+        name_filter = name_filter.casefold()
+        matching = [
+            one for one in self.current.images if not name_filter or name_filter in Path(one.path).name.casefold()
+        ]
         return len(matching), matching[offset : offset + limit]
 
     def record(self, image_id: int) -> ImageRecord | None:
@@ -122,11 +124,11 @@ class LiveMap(Served):
     def photo(self, record: ImageRecord) -> bytes:
         return file_of(record, self.path)
 
-    def judged_on(self) -> tuple[object, ReadOnlyMap]:
+    def evidence_map(self) -> tuple[object, ReadOnlyMap]:
         return self.current, self.current
 
-    def why(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
-        return explain(self.current, tokens, image_id, calibration=calibration)
+    def explain(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
+        return explain_score(self.current, tokens, image_id, calibration=calibration)
 
     # --- what another process does -----------------------------------------------------------------------------
 
@@ -150,13 +152,13 @@ class LiveMap(Served):
             except (BadMap, OSError) as error:
                 self._header_file()  # refuses if it was removed meanwhile
                 if str(error) != self._unreadable:  # said once
-                    log.warning("%s on disk cannot be read, revision %d answers: %s", self.name, self.revision, error)
+                    _log.warning("%s on disk cannot be read, revision %d answers: %s", self.name, self.revision, error)
                 self._unreadable = str(error)
                 return
             if fresh is not None:
                 self._check_encoder(fresh)
                 self._publish(self._ready(fresh))
-                log.info("revision %d of %s was made by another process", self.revision, self.name)
+                _log.info("revision %d of %s was made by another process", self.revision, self.name)
             self._header, self._unreadable = header, ""
 
     def _header_file(self) -> tuple[int, ...]:
@@ -172,8 +174,8 @@ class LiveMap(Served):
     def _publish(self, place_map: PlaceMap) -> None:
         """From now on queries see this map."""
         self.current, self._header = place_map, None
-        if self.sessions is not None:
-            self.sessions.publish(place_map)
+        if self.cameras is not None:
+            self.cameras.publish(place_map)
         self.confirmations.publish(place_map)
 
     def _opened(self, state: MapState, notes: Sequence[str]) -> PlaceMap:
@@ -201,7 +203,7 @@ class LiveMap(Served):
         _, revision = self.edit("calibrate", lambda current: current.adopt_calibration(apart, name)).result()
         return report, base.state.database.decisions, revision
 
-    def _edit(self, kind: str, change: Callable[[PlaceMap], T]) -> tuple[T, int]:
+    def _edit(self, kind: str, change: Callable[[PlaceMap], _T]) -> tuple[_T, int]:
         try:
             self._working = working = self._latest()
             before = working.state.digest
@@ -216,7 +218,7 @@ class LiveMap(Served):
         except OSError as error:
             if error.errno not in UNWRITABLE:
                 raise
-            log.warning("the edit '%s' of %s cannot be written: %s", kind, self.name, error)
+            _log.warning("the edit '%s' of %s cannot be written: %s", kind, self.name, error)
             sentence = f"the folder of {self.name} cannot be written ({error.strerror}); nothing was changed"
             raise Refused(507, f"{sentence}. Queries are answered as before") from error
         finally:
@@ -229,7 +231,7 @@ class LiveMap(Served):
             tidied.prepare()  # what stayed is packed already
             return tidied
         except Exception:
-            log.exception(
+            _log.exception(
                 "revision %d of %s is not packed: its queries may be slower", edited.state.revision, self.name
             )
             return self._opened(edited.state, edited.notes)
@@ -266,6 +268,6 @@ class LiveMap(Served):
 
     def close(self) -> None:
         super().close()
-        if self.sessions is not None:
-            self.sessions.close()
+        if self.cameras is not None:
+            self.cameras.close()
         self.confirmations.close()

@@ -26,9 +26,9 @@ class Metrics:
         self.queue_length = Gauge("tfa_queue_length", "Queries that wait to be encoded.", ["map"], registry=own)
         self.map_images = Gauge("tfa_map_images", "Images that answer.", ["map"], registry=own)
         self.map_revision = Gauge("tfa_map_revision", "Revision of the map.", ["map"], registry=own)
-        self.sessions = Gauge("tfa_sessions", "Sessions that are remembered.", ["map"], registry=own)
-        answered = "Photos answered in a session, adapted by those before them."
-        self.session_photos = Counter("tfa_session_photos", answered, ["map"], registry=own)
+        self.cameras = Gauge("tfa_cameras", "Cameras that are remembered.", ["map"], registry=own)
+        answered = "Photos of named cameras that were answered."
+        self.camera_photos = Counter("tfa_camera_photos", answered, ["map"], registry=own)
         self.jobs = Gauge("tfa_jobs", "Calibration jobs remembered.", ["state"], registry=own)
 
     def text(self) -> str:
@@ -36,7 +36,7 @@ class Metrics:
         return generate_latest(self._registry).decode()
 
 
-class Measured:
+class MeasureRequests:
     """Counts and times every request, under the pattern of its route: ids in paths would make endless labels."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:

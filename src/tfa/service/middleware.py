@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tfa.service.problems import HEADERS, Refused, problem
 from tfa.service.settings import ServiceSettings, is_loopback
 
-MANY = ("/v1/query/batch", "/v1/images", "/v1/calibrations")  # routes that take several photos
+_MANY = ("/v1/query/batch", "/v1/images", "/v1/calibrations")  # routes that take several photos
 CHANGING = ("POST", "PUT", "PATCH", "DELETE")
 
 
@@ -29,7 +29,7 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        many = scope["path"].rstrip("/") in MANY
+        many = scope["path"].rstrip("/") in _MANY
         limit = self.settings.many_bytes if many else self.settings.single_bytes
         refusal = Refused(
             413,
@@ -63,7 +63,7 @@ class BodyLimit:
 
 
 class OriginGuard:
-    """Without tokens a browser is the way in: pages of other origins may not edit, nor point their name here."""
+    """Without API keys a browser is the way in: pages of other origins may not edit, nor point their name here."""
 
     def __init__(self, app: ASGIApp, settings: ServiceSettings) -> None:
         self.app, self.settings = app, settings
@@ -80,8 +80,8 @@ class OriginGuard:
         host, origin = headers.get("host", ""), headers.get("origin")
         if self.settings.checks_host and not is_loopback(_name(host)):
             return (
-                "this service runs without tokens and answers to localhost only, not to the name it was called by; "
-                "start it with tokens, or with --open"
+                "this service runs without API keys and answers to localhost only, not to the name it was called by; "
+                "start it with API keys, or with --no-auth"
             )
         if origin is None or scope["method"] not in CHANGING or "*" in self.settings.cors:
             return None

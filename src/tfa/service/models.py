@@ -10,17 +10,17 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from tfa.base.sentences import CONFIDENCE, CONFIDENCE_RULE, LATER_HITS, ORDER_VERIFIED, SURE, SURE_RULE
 
 MOST_HITS = 1000
-SESSION_NAME = re.compile("[A-Za-z0-9._-]{1,64}")
+CAMERA_NAME = re.compile("[A-Za-z0-9._-]{1,64}")
 NAME_RULE = "letters, digits, - _ and . are allowed, at most 64"
 
 
-class Given(BaseModel):
+class RequestModel(BaseModel):
     """A request: a field that is not known is an error."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class QueryFields(Given):
+class QueryFields(RequestModel):
     k: int = Field(5, ge=1, le=MOST_HITS, description="Hits wanted.", examples=[5])
     calibration: str | None = Field(
         None, description='Query with this calibration; "none" goes without, absent is the active one.'
@@ -29,23 +29,23 @@ class QueryFields(Given):
         0.0, ge=0, le=1, description=f"No hits are given if the best is less confident than this. {CONFIDENCE_RULE}"
     )
     sure: bool = Field(False, description=f"No hits are given unless the answer is sure. {SURE_RULE}")
-    verify: bool | None = Field(
-        None, description="Verify the best images by their patches; absent: as the map decided."
+    rerank: bool | None = Field(
+        None, description="Rerank the best images by their patches; absent: as the map decided."
     )
     candidates: Annotated[int, Field(ge=1, le=MOST_HITS)] | Literal["auto"] | None = Field(
         None,
         description="Best images that are verified; auto: as many as pay, 10 to 100. Absent: as the map was built.",
         examples=["auto", 20],
     )
-    session: str | None = Field(
+    camera: str | None = Field(
         None,
         description="The name of a camera: its photos, in the order they come, adapt the answers to those after them. "
         f"{NAME_RULE}. Absent: the map alone answers.",
         examples=["cam0"],
-        json_schema_extra={"pattern": f"^{SESSION_NAME.pattern}$"},
+        json_schema_extra={"pattern": f"^{CAMERA_NAME.pattern}$"},
     )
     sequence: bool = Field(
-        False, description="The photos of the session are frames of a drive, which is followed; needs a session."
+        False, description="The camera's photos are frames of a drive, which is followed; needs a camera."
     )
 
     sessions: list[str] = Field(
@@ -62,30 +62,30 @@ class QueryFields(Given):
 
     @field_validator("sessions", "region", mode="before")
     @classmethod
-    def _listed(cls, given: Any) -> Any:
-        """Of a form: values with commas between them."""
-        return given.split(",") if isinstance(given, str) else given
+    def _listed(cls, value: Any) -> Any:
+        """Split the comma-separated values of a form."""
+        return value.split(",") if isinstance(value, str) else value
 
-    @field_validator("session")
+    @field_validator("camera")
     @classmethod
-    def _named(cls, session: str | None) -> str | None:
-        if session is not None and not SESSION_NAME.fullmatch(session):
-            raise ValueError(f"{session[:80]!r} is no name of a session; {NAME_RULE}")
-        return session
+    def _named(cls, camera: str | None) -> str | None:
+        if camera is not None and not CAMERA_NAME.fullmatch(camera):
+            raise ValueError(f"{camera[:80]!r} is not a camera name; {NAME_RULE}")
+        return camera
 
     @model_validator(mode="after")
     def _of_a_camera(self) -> Self:
-        if self.sequence and self.session is None:
-            raise ValueError("a sequence is of one camera; name it with session, such as session=cam0")
+        if self.sequence and self.camera is None:
+            raise ValueError("a sequence is of one camera; name it, such as camera=cam0")
         return self
 
 
-class WhyFields(Given):
+class ExplainFields(RequestModel):
     id: int = Field(description="The map's image to compare with.", examples=[3])
     calibration: str | None = Field(None, description="As for a query.")
 
 
-class AddFields(Given):
+class AddFields(RequestModel):
     positions: Any = Field(
         None,
         description="Where the photos were taken: a list in their order, or an object by file name, of "
@@ -97,12 +97,12 @@ class AddFields(Given):
     )
 
 
-class CalibrationFields(Given):
+class CalibrationFields(RequestModel):
     name: str = Field("target", description="Letters, digits, - and _.", examples=["night"])
     score: bool | None = Field(None, description="Also calibrate scores; absent: as the judge decides.")
 
 
-class ActiveRequest(Given):
+class ActiveRequest(RequestModel):
     name: str | None = Field(description="A calibration of the map, or null for none.", examples=["night"])
 
 
@@ -169,7 +169,7 @@ class HitModel(ShownImage):
     score: float
     confidence: float = Field(description=CONFIDENCE)
     sure: bool = Field(description=SURE)
-    matches: int | None = Field(description="Patches that match in one spatial arrangement; null: not verified.")
+    inliers: int | None = Field(description="Patches that match in one spatial arrangement; null: not verified.")
 
 
 class PlaceModel(BaseModel):
@@ -185,13 +185,13 @@ class QueryAnswer(BaseModel):
     hits: list[HitModel] = Field(description=f"{ORDER_VERIFIED} {LATER_HITS}")
     confidence: float = Field(description="Of the best hit, also if it was too doubtful to be given.")
     sure: bool = Field(description="Of the best hit, too.")
-    verified: bool = Field(description="Was the best hit verified by its patches?")
+    reranked: bool = Field(description="Was the best hit compared by its patches?")
     place: PlaceModel | None = Field(description="null where no hits are given, or the verified images disagree.")
     place_missing: str | None = Field(description="Why there is no place.")
     calibration: str | None = Field(description="The calibration that answered.")
-    session: str | None = Field(description="The camera that was named.")
+    camera: str | None = Field(description="The camera that was named.")
     adaptation_photos: int = Field(
-        description="Photos of the session that taught before this one; 0 without a session."
+        description="Earlier photos of the camera that adapted this answer; 0 without a camera."
     )
     lost: float | None = Field(description="Probability that a frame shows no place of the map; null: no sequence.")
     seconds: float = Field(description="From the decoded photo to its hits, waiting included.")
@@ -213,21 +213,21 @@ class ImageList(BaseModel):
     images: list[ImageEntry]
 
 
-class Positions(BaseModel):
+class PositionList(BaseModel):
     kind: str | None = Field(description='"xy" in metres, "latlon" in degrees, or null without positions.')
     points: list[Annotated[list[int | float], Field(min_length=3, max_length=3)]] = Field(
         description='[id, x, y]; of "latlon" x is lon and y is lat.'
     )
 
 
-class Skipped(BaseModel):
+class SkippedPhoto(BaseModel):
     image: str
     reason: str
 
 
 class Added(BaseModel):
     added: list[int]
-    skipped: list[Skipped]
+    skipped: list[SkippedPhoto]
     notes: list[str]
     revision: int = Field(description="Of the map, on disk and visible to the next query.")
 
@@ -251,16 +251,16 @@ class Dropped(BaseModel):
     revision: int
 
 
-class SessionEntry(BaseModel):
+class CameraEntry(BaseModel):
     name: str
-    owner: str | None = Field(description="Name of the token whose queries it is of; null without tokens.")
+    owner: str | None = Field(description="Name of the API key whose queries it is of; null without API keys.")
     seen: int = Field(description="Photos so far.")
-    counted: int = Field(description="Of them those that taught: one that shows what the last did teaches nothing.")
-    calibration: str | None = Field(description="The head that answers; another one starts the session anew.")
+    counted: int = Field(description="Photos used for adaptation; near-repeats are ignored.")
+    calibration: str | None = Field(description="The head that answers; another one starts the camera anew.")
     last_used: str = Field(description="Time of the last photo, UTC.", examples=["2025-06-01T12:00:00+00:00"])
 
 
-class SessionDetails(SessionEntry):
+class CameraDetails(CameraEntry):
     sequence: bool = Field(description="Is a drive followed?")
     lost: float | None = Field(description="Of the last frame of the drive.")
     shift: float | None = Field(description="Length of what photos are centred by; null before the first.")
@@ -268,10 +268,10 @@ class SessionDetails(SessionEntry):
     notice: str | None = Field(description="Says so if its last photos are unlike those the map is made for.")
 
 
-class SessionList(BaseModel):
-    most: int = Field(description="Sessions that are kept; a new one takes the place of the least recently used.")
-    sessions: list[SessionEntry] = Field(description="The most recently used first.")
+class CameraList(BaseModel):
+    most: int = Field(description="Cameras that are remembered; a new one takes the place of the least recently used.")
+    cameras: list[CameraEntry] = Field(description="The most recently used first.")
 
 
 class Reset(BaseModel):
-    reset: list[str] = Field(description="Sessions that were forgotten.")
+    reset: list[str] = Field(description="Cameras that were reset.")

@@ -18,15 +18,15 @@ from tfa.maps.records import ImageRecord
 from tfa.photos.images import as_rgb
 from tfa.service.problems import Refused
 
-FOLDER = "photos"
+_FOLDER = "photos"
 SMALLEST, LARGEST = 32, 2048  # pixels of the longer side of a copy
-KEPT_BYTES = 64_000_000  # of copies in memory
-QUALITY = 85
+_COPY_BYTES = 64_000_000  # of copies in memory
+_QUALITY = 85
 
 
 def store(map_folder: Path, name: str, digest: str, content: bytes) -> Path:
     """Write a photo to the map's own folder, under its content and its name; it is safe on disk on return."""
-    folder = map_folder / FOLDER / digest[:16]
+    folder = map_folder / _FOLDER / digest[:16]
     path = folder / name
     if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != digest:
         write_atomically(path, lambda temporary: temporary.write_bytes(content))
@@ -35,9 +35,9 @@ def store(map_folder: Path, name: str, digest: str, content: bytes) -> Path:
     return path
 
 
-def discard(map_folder: Path, path: Path) -> None:
+def discard_photo(map_folder: Path, path: Path) -> None:
     """Take back what `store` wrote for an edit that did not come about."""
-    if path.is_relative_to(map_folder / FOLDER):
+    if path.is_relative_to(map_folder / _FOLDER):
         path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # the same content may be there under another name
             path.parent.rmdir()
@@ -47,8 +47,8 @@ def file_of(record: ImageRecord, map_folder: Path | None) -> bytes:
     """The file a map's image was made of. It must be that file still: whatever else lies there is not given out."""
     path = Path(record.path)
     places = [path]
-    if map_folder is not None and path.parent.parent.name == FOLDER:  # an upload moves with its map
-        places.append(map_folder / FOLDER / path.parent.name / path.name)
+    if map_folder is not None and path.parent.parent.name == _FOLDER:  # an upload moves with its map
+        places.append(map_folder / _FOLDER / path.parent.name / path.name)
     for place in places:
         try:
             content = place.read_bytes() if place.is_file() else b""
@@ -65,10 +65,10 @@ def file_of(record: ImageRecord, map_folder: Path | None) -> bytes:
 class Copies:
     """JPEG copies of the map's photos, the last used of them in memory."""
 
-    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, max_bytes: int = _COPY_BYTES) -> None:
         self._lock = threading.Lock()
         self._made: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-        self._bytes, self._kept_bytes = 0, kept_bytes
+        self._bytes, self._max_bytes = 0, max_bytes
 
     def of(self, record: ImageRecord, photo: Callable[[ImageRecord], bytes], size: int) -> bytes:
         """A JPEG whose longer side has at most `size` pixels; `photo` gives the file of an image."""
@@ -83,7 +83,7 @@ class Copies:
             raise Refused(404, f"the photo of image {record.id} cannot be opened any more") from None
         picture.thumbnail((key[1], key[1]), Image.Resampling.LANCZOS)
         written = io.BytesIO()
-        picture.save(written, "JPEG", quality=QUALITY)  # pixels alone: no EXIF, no position of the photographer
+        picture.save(written, "JPEG", quality=_QUALITY)  # pixels alone: no EXIF, no position of the photographer
         self._keep(key, written.getvalue())
         return written.getvalue()
 
@@ -91,5 +91,5 @@ class Copies:
         with self._lock:
             self._bytes += len(content) - len(self._made.pop(key, b""))
             self._made[key] = content
-            while self._bytes > self._kept_bytes and len(self._made) > 1:
+            while self._bytes > self._max_bytes and len(self._made) > 1:
                 self._bytes -= len(self._made.popitem(last=False)[1])

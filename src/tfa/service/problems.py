@@ -39,10 +39,10 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 RETRY = {"Retry-After": "1"}
-log = getLogger("tfa.service")
+_log = getLogger("tfa.service")
 DEFECT = "the service failed on this request; nothing was changed unless it said so before. Its log has the details"
 # The first that fits counts; any other TfaError is something the client gave.
-STATUSES: tuple[tuple[type[TfaError], int], ...] = (
+_STATUSES: tuple[tuple[type[TfaError], int], ...] = (
     (UnknownImage, 404),
     (BadCalibration, 422),
     (BadMap, 409),
@@ -65,7 +65,7 @@ class Refused(TfaError):
         self.status, self.headers = status, dict(headers or {})
 
 
-def busy(sentence: str) -> Refused:
+def refuse_busy(sentence: str) -> Refused:
     return Refused(503, sentence, RETRY)
 
 
@@ -76,7 +76,7 @@ def problem(status: int, sentence: str, headers: Mapping[str, str] | None = None
 def status_of(error: TfaError) -> int:
     if isinstance(error, Refused):
         return error.status
-    return next((status for kind, status in STATUSES if isinstance(error, kind)), 422)
+    return next((status for kind, status in _STATUSES if isinstance(error, kind)), 422)
 
 
 def sentence_of(errors: Any) -> str:
@@ -116,18 +116,18 @@ def refusal_of(request: Request, error: BaseException) -> Refused:
             return Refused(500, DEFECT, HEADERS)  # the one answer that no middleware of ours sees
 
 
-async def answer(request: Request, error: Exception) -> JSONResponse:
+async def answer_problem(request: Request, error: Exception) -> JSONResponse:
     """Every kind of error in the same shape. Defects are logged by the server, what the machine lacks here."""
     refusal = refusal_of(request, error)
     match error:
         case ClientDisconnect():
-            log.warning("%s %s: the client hung up before its request was there", request.method, request.url.path)
+            _log.warning("%s %s: the client hung up before its request was there", request.method, request.url.path)
         case EngineUnavailable():
-            log.warning("%s %s: %s", request.method, request.url.path, error)
+            _log.warning("%s %s: %s", request.method, request.url.path, error)
         case OSError() | MemoryError() if refusal.status == 500:
-            log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+            _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         case OSError() | MemoryError():
-            log.warning("%s %s: %s", request.method, request.url.path, from_os_error(error))
+            _log.warning("%s %s: %s", request.method, request.url.path, from_os_error(error))
     return problem(refusal.status, refusal.public, refusal.headers)
 
 

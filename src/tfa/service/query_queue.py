@@ -20,14 +20,14 @@ from tfa.errors import TfaError
 from tfa.maps.base_map import BaseMap
 from tfa.maps.records import Hit, Hits
 from tfa.maps.verification import QueryParams
+from tfa.service.cameras import CameraKey, MapCameras
 from tfa.service.metrics import Metrics
-from tfa.service.problems import Refused, busy
+from tfa.service.problems import Refused, refuse_busy
 from tfa.service.recent import RecentQueries
-from tfa.service.sessions import MapSessions, SessionKey
 from tfa.service.settings import ServiceSettings
 
 FAILED_SECONDS = 10.0  # that /readyz tells of a failure, unless a batch succeeds before
-log = getLogger("tfa.service")
+_log = getLogger("tfa.service")
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class QueryResult:
     confidence: float  # of the best
     head: str
     seconds: float  # from the decoded photo, waiting included
-    adaptation_photos: int = 0  # photos of its session that taught before it
+    adaptation_photos: int = 0  # photos of its camera that taught before it
     lost: float | None = None  # of a frame of a drive
 
 
@@ -48,7 +48,7 @@ class WaitingQuery:
 
     image: Image.Image
     question: QueryParams | None
-    session: SessionKey | None = None  # the camera it is of, if that has a name
+    camera: CameraKey | None = None  # the camera it is of, if that has a name
     sequence: bool = False  # is it a frame of that camera's drive?
     future: Future[Any] = field(default_factory=Future)
     since: float = field(default_factory=time.perf_counter)
@@ -67,12 +67,12 @@ class QueryQueue:
         encoder: Encoder,
         settings: ServiceSettings,
         metrics: Metrics,
-        sessions: MapSessions | None = None,
+        cameras: MapCameras | None = None,
         confirm: Callable[[Sequence[Hit]], None] = lambda hits: None,
     ) -> None:
         self.name, self._current, self._encoder = name, current, encoder
         self.recent = RecentQueries(f"{name}.tfa")
-        self._settings, self._metrics, self._sessions = settings, metrics, sessions
+        self._settings, self._metrics, self._cameras = settings, metrics, cameras
         self._confirm = confirm  # is given the hits of every photo
         self._waiting: queue.SimpleQueue[WaitingQuery | None] = queue.SimpleQueue()
         # Held to put a query in and to end: after the end nothing is put in that nobody would take out.
@@ -96,10 +96,10 @@ class QueryQueue:
         return "failed" if now - self._failed < FAILED_SECONDS else "ready"
 
     def hits(
-        self, image: Image.Image, question: QueryParams, session: SessionKey | None = None, sequence: bool = False
+        self, image: Image.Image, question: QueryParams, camera: CameraKey | None = None, sequence: bool = False
     ) -> Future[QueryResult]:
-        """The answer to a photo; those of one session are answered in the order of these calls."""
-        return self._submit(WaitingQuery(image, question, session, sequence))
+        """The answer to a photo; those of one camera are answered in the order of these calls."""
+        return self._submit(WaitingQuery(image, question, camera, sequence))
 
     def tokens(self, image: Image.Image) -> Future[Tokens]:
         return self._submit(WaitingQuery(image, None))
@@ -107,12 +107,14 @@ class QueryQueue:
     def _submit(self, query: WaitingQuery) -> Future[Any]:
         with self._lock:
             if self._closed:
-                raise busy("the service is stopping; send the query again when it is back")
+                raise refuse_busy("the service is stopping; send the query again when it is back")
             if self.state == "stalled":
                 limit = f"{self._settings.stall_seconds:g} s"
-                raise busy(f"{self.name} has been at one batch of queries for more than {limit}; try again later")
+                raise refuse_busy(
+                    f"{self.name} has been at one batch of queries for more than {limit}; try again later"
+                )
             if len(self) >= self._settings.max_waiting:
-                raise busy(f"{self._settings.max_waiting} queries wait already; send this one again in a moment")
+                raise refuse_busy(f"{self._settings.max_waiting} queries wait already; send this one again in a moment")
             self._waiting.put(query)
         return query.future
 
@@ -136,7 +138,7 @@ class QueryQueue:
                 self._failed = -FAILED_SECONDS
             except BaseException:  # nothing we know of comes here: a batch keeps its exceptions to itself
                 self._failed = time.monotonic()
-                log.exception("the query thread of %s failed on a batch and goes on; /readyz says so", self.name)
+                _log.exception("the query thread of %s failed on a batch and goes on; /readyz says so", self.name)
             finally:
                 self._since = None
                 for query in batch:
@@ -178,7 +180,7 @@ class QueryQueue:
         except Exception as error:
             failure = error
             if not isinstance(error, TfaError):
-                log.exception("a batch of %d queries of %s failed", len(batch), self.name)
+                _log.exception("a batch of %d queries of %s failed", len(batch), self.name)
         finally:
             for query in batch:
                 if not query.future.done():
@@ -200,9 +202,9 @@ class QueryQueue:
         for row, query in enumerate(batch):
             if query.question is None:
                 query.future.set_result(tokens.select([row]))
-            elif query.session is not None:  # now, in the order they came: each is adapted by those before it
+            elif query.camera is not None:  # now, in the order they came: each is adapted by those before it
                 with self._settled([query]):
-                    self._answer_in_session(query, query.session, query.question, tokens.select([row]))
+                    self._answer_camera(query, query.camera, query.question, tokens.select([row]))
             else:
                 groups.setdefault(replace(query.question, k=0), []).append(row)
         for kind, rows in groups.items():
@@ -210,13 +212,11 @@ class QueryQueue:
             with self._settled(group):
                 self._answer_group(current, tokens.select(rows), group, kind)
 
-    def _answer_in_session(
-        self, query: WaitingQuery, session: SessionKey, question: QueryParams, tokens: Tokens
-    ) -> None:
-        if self._sessions is None:
-            raise no_sessions()
-        answer, head = self._sessions.answer(session, tokens, question, query.sequence)
-        self._metrics.session_photos.labels(self.name).inc()
+    def _answer_camera(self, query: WaitingQuery, camera: CameraKey, question: QueryParams, tokens: Tokens) -> None:
+        if self._cameras is None:
+            raise no_cameras()
+        answer, head = self._cameras.answer(camera, tokens, question, query.sequence)
+        self._metrics.camera_photos.labels(self.name).inc()
         seconds = time.perf_counter() - query.since
         told = QueryResult(answer.as_hits, answer.confidence, head, seconds, answer.adaptation_photos, answer.lost)
         query.future.set_result(told)
@@ -236,8 +236,8 @@ class QueryQueue:
 
 
 def _failed() -> Refused:
-    return busy("the service failed on this query, its log has the details; send it again")
+    return refuse_busy("the service failed on this query, its log has the details; send it again")
 
 
-def no_sessions() -> Refused:
-    return Refused(409, "this service keeps no sessions; start it with --sessions N, or query without one")
+def no_cameras() -> Refused:
+    return Refused(409, "this service remembers no cameras; start it with --cameras N, or query without a camera")

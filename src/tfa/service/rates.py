@@ -1,4 +1,4 @@
-"""How often one token, or one address, may ask: a bucket for each that fills at a steady rate."""
+"""How often one API key, or one address, may ask: a bucket for each that fills at a steady rate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 BURST_SECONDS = 5  # a full bucket holds the requests of so many seconds
-REMEMBERED = 4096  # buckets; one that was not used for long is full again and need not be kept
+_REMEMBERED = 4096  # buckets; one that was not used for long is full again and need not be kept
 
 
 class RateLimit:
@@ -28,6 +28,6 @@ class RateLimit:
         left = min(most, left + (now - since) * self.per_second)
         taken = left >= 1
         self._buckets[who] = (left - taken, now)
-        while len(self._buckets) > REMEMBERED:
+        while len(self._buckets) > _REMEMBERED:
             self._buckets.popitem(last=False)
         return 0 if taken else max(1, math.ceil((1 - left) / self.per_second))

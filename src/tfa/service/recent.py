@@ -16,7 +16,7 @@ from tfa.maps.shift import WINDOW_PHOTOS, DomainShiftMonitor
 from tfa.maps.state import MapState
 from tfa.maps.verification import QueryParams
 
-HEADS = 8  # whose queries are kept: those that were queried last
+_HEADS = 8  # whose queries are kept: those that were queried last
 
 
 @dataclass
@@ -40,7 +40,7 @@ class RecentQueries:
         with self._lock:
             recent = self._heads.pop(key, None) or _Recent(DomainShiftMonitor.for_head(head))
             self._heads[key] = recent
-            while len(self._heads) > HEADS:
+            while len(self._heads) > _HEADS:
                 del self._heads[next(iter(self._heads))]
             answers = current.hits(tokens, question, recent.shift_monitor)
             recent.answers.extend(build_answer("", Hits(hits[:1])) for hits in answers if hits)

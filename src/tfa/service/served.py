@@ -16,40 +16,42 @@ from tfa.maps.base_map import BaseMap
 from tfa.maps.query import ReadOnlyMap
 from tfa.maps.records import Hit, ImageRecord
 from tfa.maps.verification import QueryParams
+from tfa.service.cameras import MapCameras
 from tfa.service.edits import NewPhoto
 from tfa.service.metrics import Metrics
-from tfa.service.problems import Refused, busy
+from tfa.service.problems import Refused, refuse_busy
 from tfa.service.query_queue import QueryQueue
-from tfa.service.sessions import MapSessions
 from tfa.service.settings import ServiceSettings
 from tfa.service.shared_encoder import SharedEncoder
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Served(ABC):
     """One map: queries wait for no edit, edits wait for each other in the map's one editing thread."""
 
-    sessions: MapSessions | None = None
+    cameras: MapCameras | None = None
 
     def __init__(self, name: str, encoder: SharedEncoder, settings: ServiceSettings, metrics: Metrics) -> None:
         self.name, self.encoder = name, encoder
         self._settings, self._metrics = settings, metrics
-        self.queries = QueryQueue(name, lambda: self.asked, encoder, settings, metrics, self.sessions, self._confirm)
+        self.queries = QueryQueue(
+            name, lambda: self.current_map, encoder, settings, metrics, self.cameras, self._confirm
+        )
         self._editor = ThreadPoolExecutor(1, thread_name_prefix=f"tfa-edits-{name}")
         self._waiting, self._lock, self._closed = 0, threading.Lock(), False
         metrics.queue_length.labels(name).set_function(lambda: len(self.queries))
         metrics.map_images.labels(name).set_function(lambda: self.count)
         metrics.map_revision.labels(name).set_function(lambda: self.revision)
-        metrics.sessions.labels(name).set_function(lambda: 0 if self.sessions is None else len(self.sessions))
-        # Evidence and report, as last computed, and of what.
-        self.told: tuple[object, dict[str, dict[str, Any]]] | None = None
+        metrics.cameras.labels(name).set_function(lambda: 0 if self.cameras is None else len(self.cameras))
+        # Evidence and report as last computed, and the state of the map they belong to.
+        self.report_cache: tuple[object, dict[str, dict[str, Any]]] | None = None
 
     # --- what a kind of map brings ------------------------------------------------------------------------------
 
     @property
     @abstractmethod
-    def asked(self) -> BaseMap:
+    def current_map(self) -> BaseMap:
         """The map as it is now."""
 
     @property
@@ -80,16 +82,16 @@ class Served(ABC):
         """Refuse what is known at once to be impossible, before a photo is decoded."""
 
     @abstractmethod
-    def no_sessions(self) -> Refused:
-        """The refusal of a session, where there are none."""
+    def no_cameras(self) -> Refused:
+        """The refusal of a camera, where there are none."""
 
     @abstractmethod
     def info(self) -> dict[str, Any]:
         """`PlaceMap.info()`."""
 
     @abstractmethod
-    def images(self, offset: int, limit: int, wanted: str) -> tuple[int, list[ImageRecord]]:
-        """How many have `wanted` in their file name, case aside, and some of them."""
+    def images(self, offset: int, limit: int, name_filter: str) -> tuple[int, list[ImageRecord]]:
+        """How many have `name_filter` in their file name, case aside, and some of them."""
 
     @abstractmethod
     def record(self, image_id: int) -> ImageRecord | None:
@@ -104,11 +106,11 @@ class Served(ABC):
         """The file an image was made of; refused if it is not there any more."""
 
     @abstractmethod
-    def judged_on(self) -> tuple[object, ReadOnlyMap]:
+    def evidence_map(self) -> tuple[object, ReadOnlyMap]:
         """The map that decisions were judged on, and something that is another after an edit."""
 
     @abstractmethod
-    def why(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
+    def explain(self, tokens: Tokens, image_id: int, calibration: str | None) -> dict[str, Any]:
         """What carried a match."""
 
     @abstractmethod
@@ -122,7 +124,7 @@ class Served(ABC):
         """Calibrate by photos: the report, what was decided without a calibration, and the revision."""
 
     @abstractmethod
-    def _edit(self, kind: str, change: Callable[[Any], T]) -> tuple[T, int]:
+    def _edit(self, kind: str, change: Callable[[Any], _T]) -> tuple[_T, int]:
         """Run an edit in the editing thread; its answer and the revision that queries see from then on."""
 
     @abstractmethod
@@ -139,17 +141,17 @@ class Served(ABC):
 
     # --- edits --------------------------------------------------------------------------------------------------
 
-    def edit(self, kind: str, change: Callable[[Any], T]) -> Future[tuple[T, int]]:
+    def edit(self, kind: str, change: Callable[[Any], _T]) -> Future[tuple[_T, int]]:
         """Run `change` on the map, in turn; its answer and the revision that queries see from then on."""
         with self._lock:
             if self._closed:
-                raise busy("the service is stopping; send the edit again when it is back")
+                raise refuse_busy("the service is stopping; send the edit again when it is back")
             if self._waiting >= self._settings.max_waiting:
-                raise busy(f"{self._waiting} edits wait already; send this one again in a moment")
+                raise refuse_busy(f"{self._waiting} edits wait already; send this one again in a moment")
             self._waiting += 1
             return self._editor.submit(self._in_turn, kind, change)
 
-    def _in_turn(self, kind: str, change: Callable[[Any], T]) -> tuple[T, int]:
+    def _in_turn(self, kind: str, change: Callable[[Any], _T]) -> tuple[_T, int]:
         try:
             return self._edit(kind, change)
         finally:

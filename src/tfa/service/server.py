@@ -17,17 +17,17 @@ from tfa.errors import TfaError
 from tfa.service.connections import BoundedConnection, quieter, raised_file_limit
 from tfa.service.settings import STOP_SECONDS, ServiceSettings
 
-GRACE_SHARE = 2 / 3  # of the time to stop in, for requests under way; the rest is for edits, jobs and sessions
+GRACE_SHARE = 2 / 3  # of the time to stop in, for requests under way; the rest is for edits, jobs and cameras
 BACKLOG = 512
 LAST_SECONDS = 1.0  # to note what is cut off
-log = logging.getLogger("tfa.service")
+_log = logging.getLogger("tfa.service")
 
 
 class CannotListen(TfaError):
     """The address is taken, or not of this machine."""
 
 
-def bound(settings: ServiceSettings) -> socket.socket:
+def bind_socket(settings: ServiceSettings) -> socket.socket:
     """A listening socket at the settings' address; port 0 takes any that is free."""
     host, port = settings.host.strip("[]"), settings.port
     try:
@@ -46,7 +46,7 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-class Server(uvicorn.Server):
+class BoundedServer(uvicorn.Server):
     """uvicorn's server, which ends in time whatever hangs."""
 
     def __init__(self, config: uvicorn.Config, stop_seconds: float, give_up: Callable[[], None]) -> None:
@@ -70,7 +70,7 @@ class Server(uvicorn.Server):
         noting.start()
         noting.join(LAST_SECONDS)
         busy = sorted(thread.name for thread in threading.enumerate() if thread.name.startswith("tfa-"))
-        log.error(
+        _log.error(
             "the service did not stop within %g s and is ended; accepted edits are on disk. Still at work: %s",
             self._stop_seconds,
             ", ".join(busy) or "uvicorn",
@@ -79,7 +79,9 @@ class Server(uvicorn.Server):
         os._exit(1)  # a thread that hangs cannot be ended otherwise
 
 
-def run(app: Any, listening: socket.socket, *, access_log: bool = False, stop_seconds: float = STOP_SECONDS) -> None:
+def run_server(
+    app: Any, listening: socket.socket, *, access_log: bool = False, stop_seconds: float = STOP_SECONDS
+) -> None:
     """Serve until SIGINT (raised again as KeyboardInterrupt) or SIGTERM; requests under way are finished first.
 
     Should something hang, the process is ended `stop_seconds` after the signal, with exit code 1.
@@ -96,4 +98,4 @@ def run(app: Any, listening: socket.socket, *, access_log: bool = False, stop_se
         backlog=BACKLOG,
         timeout_graceful_shutdown=max(1, int(GRACE_SHARE * stop_seconds)),
     )
-    Server(config, stop_seconds, app.state.service.jobs.give_up).run(sockets=[listening])
+    BoundedServer(config, stop_seconds, app.state.service.jobs.give_up).run(sockets=[listening])

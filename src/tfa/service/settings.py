@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tfa.base.config import Spec, option
 from tfa.errors import BadSpec
-from tfa.service.tokens import Token
+from tfa.service.api_keys import ApiKey
 
 PILLOW_MOST = 178_956_970  # pixels above which Pillow itself refuses to open a picture
 SLACK = 65_536  # bytes of a request that are not the photo: form fields, part headers
@@ -22,16 +22,16 @@ class ServiceSettings(Spec):
 
     host: str = option("127.0.0.1", "address to listen on")
     port: int = option(8000, "port to listen on; 0 takes any that is free", low=0, high=65_535)
-    read_token: str | None = option(
+    read_api_key: str | None = option(
         None, "for looking and querying; None: open to whoever reaches the port", kinds=(str, type(None))
     )
-    edit_token: str | None = option(None, "for changing maps, and for reading too", kinds=(str, type(None)))
-    tokens: tuple[Token, ...] = option((), "tokens with names, of a file; with any of them reading needs one")
+    edit_api_key: str | None = option(None, "for changing maps, and for reading too", kinds=(str, type(None)))
+    api_keys: tuple[ApiKey, ...] = option((), "API keys with names, of a file; with any of them reading needs one")
     rate_limit: float = option(
-        100.0, "requests a second of one token, or of one address without; 0: any number", low=0, high=1e6
+        100.0, "requests a second of one API key, or of one address without; 0: any number", low=0, high=1e6
     )
     audit_log: str | None = option(None, "file that gets a line for each edit asked for", kinds=(str, type(None)))
-    open: bool = option(False, "on purpose: no token although other machines can reach the port")
+    no_auth: bool = option(False, "on purpose: no API key although other machines can reach the port")
     cors: tuple[str, ...] = option((), "origins whose pages may call from a browser")
     max_upload: int = option(20_000_000, "bytes of one photo", low=1, high=2**31)
     max_pixels: int = option(50_000_000, "width × height, read before a photo is decoded", low=1, high=PILLOW_MOST)
@@ -47,53 +47,53 @@ class ServiceSettings(Spec):
         STOP_SECONDS, "from SIGTERM to the end, whatever hangs; two thirds for requests under way", low=1, high=3600
     )
     decode_seconds: float = option(10.0, "for a photo to be decoded, in a process of its own", low=0.1, high=3600)
-    sessions: int = option(
+    cameras: int = option(
         64, "named cameras of a map that adapt their answers, the least recently used is forgotten; 0: none",
         low=0, high=4096,
     )  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        names = [token.name for token in self.all_tokens]
-        for kind, values in (("called", names), ("the same", [token.secret for token in self.all_tokens])):
+        names = [api_key.name for api_key in self.all_api_keys]
+        for kind, values in (("called", names), ("the same", [api_key.secret for api_key in self.all_api_keys])):
             twice = next((names[at] for at, value in enumerate(values) if value in values[:at]), None)
             if twice is not None:
-                raise BadSpec(f"two tokens are {kind} ({twice}); every token needs a name and a text of its own")
+                raise BadSpec(f"two API keys are {kind} ({twice}); every API key needs a name and a text of its own")
         for origin in self.cors:
             if origin != "*" and not origin.startswith(("http://", "https://")):
                 raise BadSpec(f"{origin!r} is not an origin; write it as browsers do, such as https://example.org")
-        if not is_loopback(self.host) and not self.closed and not self.open:
+        if not is_loopback(self.host) and not self.closed and not self.no_auth:
             raise BadSpec(
-                f"{self.host} can be reached from other machines, and no read token was given: anybody there could "
-                "query the map and see its photos; give --tokens, or --read-token (and --edit-token to allow edits), "
-                "or --open on purpose"
+                f"{self.host} can be reached from other machines, and no read API key was given: anybody there could "
+                "query the map and see its photos; give --api-keys, or --read-api-key (and --edit-api-key to allow "
+                "edits), or --no-auth on purpose"
             )
 
     @property
     def editable(self) -> bool:
-        """May anybody edit? With a read token alone nobody can be distinguished from a reader."""
-        return any(token.edits for token in self.all_tokens) or not self.closed
+        """May anybody edit? With a read API key alone nobody can be distinguished from a reader."""
+        return any(api_key.edits for api_key in self.all_api_keys) or not self.closed
 
     @property
-    def all_tokens(self) -> tuple[Token, ...]:
+    def all_api_keys(self) -> tuple[ApiKey, ...]:
         """Those with names of their own, and the two that are called after what they allow."""
-        plain = (("read", False, self.read_token), ("edit", True, self.edit_token))
-        return (*self.tokens, *(Token(name, edits, text) for name, edits, text in plain if text is not None))
+        plain = (("read", False, self.read_api_key), ("edit", True, self.edit_api_key))
+        return (*self.api_keys, *(ApiKey(name, edits, text) for name, edits, text in plain if text is not None))
 
     @property
     def closed(self) -> bool:
-        """Does reading need a token?"""
-        return self.read_token is not None or bool(self.tokens)
+        """Does reading need an API key?"""
+        return self.read_api_key is not None or bool(self.api_keys)
 
     @property
     def limited_rate(self) -> float:
         """Requests a second that are taken of one; any number where only this machine and nobody else asks."""
-        return 0.0 if self.checks_host and not self.all_tokens else self.rate_limit
+        return 0.0 if self.checks_host and not self.all_api_keys else self.rate_limit
 
     @property
     def checks_host(self) -> bool:
         """An open service on this machine answers to its own names only (a web page could point its own here)."""
-        return not self.closed and not self.open
+        return not self.closed and not self.no_auth
 
     @property
     def single_bytes(self) -> int:

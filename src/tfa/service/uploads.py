@@ -26,9 +26,9 @@ class Upload:
     content: bytes
 
 
-def safe_name(given: str | None) -> str:
+def safe_name(text: str | None) -> str:
     """The last part of a name without anything a path or a shell could stumble on."""
-    name = unicodedata.normalize("NFC", given or "").replace("\\", "/").rsplit("/", 1)[-1]
+    name = unicodedata.normalize("NFC", text or "").replace("\\", "/").rsplit("/", 1)[-1]
     name = re.sub(r"[^\w.@+-]+", "_", name).lstrip(".-_")
     # Cut in bytes, as file systems count, and keep the ending.
     stem, dot, ending = name.rpartition(".") if "." in name else (name, "", "")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.backend import Backend
-from tfa.base.config import VerifySpec
+from tfa.base.config import RerankSpec
 from tfa.base.progress import Progress, SilentProgress
 from tfa.base.threads import map_in_threads
 from tfa.base.tokens import Tokens
@@ -115,7 +115,7 @@ def _most(images: np.ndarray, row: int, evidence: PairEvidence) -> tuple[float, 
 def judge_admission_on_database(
     head: Head | SecondOrderHead,
     evidence_between: PairEvidence,
-    spec: VerifySpec,
+    spec: RerankSpec,
     backend: Backend,
     progress: Progress | None = None,
 ) -> VerificationEvidence:

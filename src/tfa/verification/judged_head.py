@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from tfa.base.backend import Backend
-from tfa.base.config import HeadSpec, VerifySpec
+from tfa.base.config import HeadSpec, RerankSpec
 from tfa.base.progress import Progress
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
@@ -245,6 +245,6 @@ def make_unjudged_evidence(
     return JudgedEvidence(0, "", head.name, {}, {SECOND_ORDER: fitted.strengths}, words)
 
 
-def fit_compact_tokens(tokens: Tokens, spec: VerifySpec) -> CompactTokens | None:
+def fit_compact_tokens(tokens: Tokens, spec: RerankSpec) -> CompactTokens | None:
     """Fit compact tokens of the database, if its patches lie on a grid."""
     return None if tokens.grid is None else CompactTokens.fit(tokens, spec)

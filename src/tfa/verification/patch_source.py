@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tfa.base.config import VerifySpec
+from tfa.base.config import RerankSpec
 from tfa.base.tokens import Tokens
 from tfa.verification.compaction import Compaction
 from tfa.verification.matching import Matches
@@ -73,7 +73,7 @@ class SourcedTokens:
 
     compaction: Compaction
     grid: PatchGrid
-    spec: VerifySpec
+    spec: RerankSpec
     source: CachedPatches
 
     @property

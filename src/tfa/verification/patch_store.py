@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tfa.base.config import VerifySpec
+from tfa.base.config import RerankSpec
 from tfa.base.spill import Spill
 from tfa.base.threads import map_in_threads
 from tfa.base.tokens import Tokens
@@ -34,20 +34,20 @@ class CompactTokens:
     compaction: Compaction
     grid: PatchGrid  # rows, columns of patches
     chunks: tuple[np.ndarray, ...]  # `rows n r` int8, or small `rows n g` uint8: a map grows by chunks
-    spec: VerifySpec
+    spec: RerankSpec
 
     @classmethod
-    def fit(cls, tokens: Tokens, spec: VerifySpec | None = None) -> CompactTokens:
+    def fit(cls, tokens: Tokens, spec: RerankSpec | None = None) -> CompactTokens:
         """Fitted on a sample of the images' own patches (ours)."""
-        spec = spec or VerifySpec()
+        spec = spec or RerankSpec()
         return cls.of(tokens, fit_spec_compaction(sample_patches(tokens, spec.max_patches), spec), spec)
 
     @classmethod
-    def of(cls, tokens: Tokens, compaction: Compaction, spec: VerifySpec | None = None) -> CompactTokens:
+    def of(cls, tokens: Tokens, compaction: Compaction, spec: RerankSpec | None = None) -> CompactTokens:
         """Compact images whose patches all lie on one known grid."""
         if tokens.grid is None:
             raise BadTokens(f"{explain_missing_grid(tokens)}; give it: Tokens(patches, grid=(rows, columns))")
-        empty = cls(compaction, tokens.grid, (), spec or VerifySpec())
+        empty = cls(compaction, tokens.grid, (), spec or RerankSpec())
         return empty.grown(tokens)
 
     def grown(self, tokens: Tokens) -> CompactTokens:
@@ -135,7 +135,7 @@ class CompactTokens:
 
     @classmethod
     def from_tensors(cls, entry: dict[str, Any], head: _Tensors, galleries: Sequence[_Tensors]) -> CompactTokens:
-        spec, grid = VerifySpec.from_dict(entry["spec"]), (int(entry["grid"][0]), int(entry["grid"][1]))
+        spec, grid = RerankSpec.from_dict(entry["spec"]), (int(entry["grid"][0]), int(entry["grid"][1]))
         deviations = head["deviations"] if spec.patches == "small" else None
         compaction = Compaction(head["mean"], head["projection"], deviations)
         if compaction.deviations is not None and compaction.deviations.shape != (compaction.dimensions,):
@@ -147,7 +147,7 @@ class CompactTokens:
         return cls(compaction, grid, chunks, spec)
 
 
-def fit_spec_compaction(patches: np.ndarray, spec: VerifySpec) -> Compaction:
+def fit_spec_compaction(patches: np.ndarray, spec: RerankSpec) -> Compaction:
     """Fit a compaction of the kind that `spec` names on unit patches `t d` of the map."""
     full = fit_compaction(patches, count_dimensions(spec.patches, spec.dimensions))
     return full if spec.patches == "full" else use_two_bits(full, patches)

@@ -59,7 +59,7 @@ class Compared(NamedTuple):
     """A query beside some images `c`."""
 
     evidence: np.ndarray  # M of each, float64
-    matches: np.ndarray  # how many matches are consistent
+    inliers: np.ndarray  # how many matches are consistent
 
 
 class Comparison(Protocol):
@@ -71,7 +71,7 @@ class Comparison(Protocol):
 
 
 @dataclass(frozen=True)
-class Verified:
+class Reranked:
     """Images of each query in their new order, best first; those that were no candidate follow in their old order."""
 
     indices: np.ndarray  # q k
@@ -79,7 +79,7 @@ class Verified:
     ordering: np.ndarray  # q k: what candidates are ordered by; the z-score where it was no candidate
     evidence: np.ndarray  # q k: 0 where it was no candidate
     lead: np.ndarray  # q k: how far the evidence stands out from that of all candidates
-    matches: np.ndarray  # q k: number of consistent matches; UNVERIFIED where it was no candidate
+    inliers: np.ndarray  # q k: number of consistent matches; UNVERIFIED where it was no candidate
 
 
 def rerank(
@@ -88,7 +88,7 @@ def rerank(
     candidates: Candidates = 0,
     comparison: Comparison | None = None,
     progress: Progress | None = None,
-) -> Verified:
+) -> Reranked:
     """The k best columns of scores `q m`, their first `candidates` in the order of score and evidence.
 
     Exactly so many are candidates: an image that ties with the last of them but has a larger index is not. Without a
@@ -105,14 +105,14 @@ def reorder(
     candidates: Candidates = 0,
     comparison: Comparison | None = None,
     progress: Progress | None = None,
-) -> Verified:
+) -> Reranked:
     """`rerank` of images that an engine has ranked already: their columns `q c` and z-scores `q c`, best first.
 
     They are at least as many as k and as `count_candidates`, or all that there are.
     """
     evidence, lead = np.zeros((2, *ranked.shape))
-    matches = np.full(ranked.shape, UNVERIFIED, np.int64)
-    result = Verified(ranked.copy(), standardised.copy(), standardised.copy(), evidence, lead, matches)
+    inliers = np.full(ranked.shape, UNVERIFIED, np.int64)
+    result = Reranked(ranked.copy(), standardised.copy(), standardised.copy(), evidence, lead, inliers)
     ends = plan_rounds(candidates, ranked.shape[1])
     if comparison is not None and ends:
         with (progress or SilentProgress()).task("verification", len(ranked), "photos") as task:
@@ -121,7 +121,7 @@ def reorder(
                 for row, count in zip(rows.tolist(), _compare(result, rows, ends, comparison), strict=True):
                     _reorder_row(result, row, count)
                 task.advance(len(rows))
-    return Verified(*(getattr(result, field.name)[:, :k] for field in fields(Verified)))
+    return Reranked(*(getattr(result, field.name)[:, :k] for field in fields(Reranked)))
 
 
 def plan_rounds(candidates: Candidates, ranked: int) -> list[int]:
@@ -131,7 +131,7 @@ def plan_rounds(candidates: Candidates, ranked: int) -> list[int]:
     return [*earlier, most] if most else []
 
 
-def _compare(result: Verified, rows: np.ndarray, ends: Sequence[int], comparison: Comparison) -> list[int]:
+def _compare(result: Reranked, rows: np.ndarray, ends: Sequence[int], comparison: Comparison) -> list[int]:
     """Write evidence and matches of the candidates of some rows, in the head's order, into the tables of `result`.
 
     `rows` follow each other. Returns how many candidates each has; all that go on are compared together.
@@ -140,7 +140,7 @@ def _compare(result: Verified, rows: np.ndarray, ends: Sequence[int], comparison
     for end in ends:
         images = [result.indices[row, done:end] for row in rows]
         for row, compared in zip(rows, comparison.with_queries(rows.tolist(), images), strict=True):
-            result.evidence[row, done:end], result.matches[row, done:end] = compared
+            result.evidence[row, done:end], result.inliers[row, done:end] = compared
         counts[rows - first], done = end, end
         if end < ends[-1]:
             stop = is_settled(
@@ -152,12 +152,12 @@ def _compare(result: Verified, rows: np.ndarray, ends: Sequence[int], comparison
     return counts.tolist()
 
 
-def _reorder_row(result: Verified, row: int, count: int) -> None:
+def _reorder_row(result: Reranked, row: int, count: int) -> None:
     """Bring the candidates of a query, the first `count`, from the head's order into the verified one."""
     z, evidence = result.standardised[row, :count], result.evidence[row, :count]
     standing = combine_scores(z, evidence)
     order = np.argsort(-standing, kind="stable")  # of equals the head's first
     result.ordering[row, :count], result.lead[row, :count] = standing, compute_leads(evidence)
-    for field in fields(Verified):
+    for field in fields(Reranked):
         table = getattr(result, field.name)
         table[row, :count] = table[row, :count][order]

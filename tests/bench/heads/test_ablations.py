@@ -65,7 +65,7 @@ def test_a_forced_assignment_is_used(head, assignment):
     assert fit_by(rules, head).decisions.assignment == assignment
     target = calibrate_by(rules, head, seen_again(world(20)))
     assert target.decisions.route == assignment
-    assert target.saw == "target"
+    assert target.data_used == "target"
 
 
 def test_the_global_token_always_or_never(head):

@@ -114,7 +114,7 @@ def test_a_released_vocabulary_is_used_as_it_is(tmp_path):
     np.save(tmp_path / "words.npy", centers)
     released = anyloc.anyloc_from_file(tmp_path / "words.npy")
     head = released.fit(Photos(TOKENS), Shared())
-    assert (released.name, head.saw, head.replicas) == ("anyloc-released", "nothing", (ONLY,))
+    assert (released.name, head.data_used, head.replicas) == ("anyloc-released", "nothing", (ONLY,))
     assert released.settings["words"] == 4
     expected = np.array([plain_vlad(unit_patches(i), centers) for i in range(len(TOKENS))])
     np.testing.assert_allclose(head.scores(Photos(TOKENS), ONLY), expected @ expected.T, atol=1e-6)

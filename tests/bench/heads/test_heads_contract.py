@@ -10,7 +10,7 @@ import pytest
 
 from tests import worlds
 from tfa import pipeline
-from tfa.base.config import HeadSpec, VerifySpec
+from tfa.base.config import HeadSpec, RerankSpec
 from tfa.base.tokens import Tokens
 from tfa.bench.heads import ablations, spectral
 from tfa.bench.heads.catalogue import head_card
@@ -154,7 +154,7 @@ def test_a_duplicate_image_comes_next_and_ties_exactly(card):
             first, second = list(row).index(3), list(row).index(len(database) - 1)
             # Where the first is the last candidate, its duplicate stays where the head put it: after all candidates.
             assert second == first + 1 or (
-                card.name in VERIFIED and first < second in plan_rounds(VerifySpec().candidates, len(database))
+                card.name in VERIFIED and first < second in plan_rounds(RerankSpec().candidates, len(database))
             )
 
 
@@ -195,8 +195,8 @@ def test_a_head_that_looks_where_patches_lie_says_so_where_that_is_unknown(card)
 @every_card
 def test_a_head_has_seen_what_its_card_declares(card):
     head = card.fit(Photos(DATABASE), Shared(spec=SPEC))
-    assert fitted_once(card.name).saw == card.sees
-    assert head.saw == ("database" if card.plan.calibrates else card.sees)
+    assert fitted_once(card.name).data_used == card.sees
+    assert head.data_used == ("database" if card.plan.calibrates else card.sees)
     assert card.plan.sees_target == (card.sees == "target")
 
 

@@ -125,7 +125,7 @@ def test_transductive_is_the_database_head_until_it_is_calibrated():
     database, shared = Photos(TOKENS), Shared()
     plain, transductive = (card(tfvpr, name).fit(database, shared) for name in ("tfvpr", "tfvpr-transductive"))
     np.testing.assert_array_equal(plain.scores(database, ONLY), transductive.scores(database, ONLY))
-    assert transductive.calibrate(Photos(seen_again(TOKENS))).saw == "target"
+    assert transductive.calibrate(Photos(seen_again(TOKENS))).data_used == "target"
 
 
 # RIA

@@ -67,7 +67,7 @@ def test_judged_heads_are_the_pipelines(shared, calibrated):
     target = QUERIES.select(TARGET)
     expected = pipeline.calibrate_judged(base, target, prepare_photo_evidence(CompactTokens.fit(DATABASE), target))
     assert_same_head(calibrated[""], expected)
-    assert calibrated[""].saw == "target"
+    assert calibrated[""].data_used == "target"
 
 
 def test_a_database_is_fitted_once_for_all_heads(monkeypatch):

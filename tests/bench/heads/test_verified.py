@@ -9,7 +9,7 @@ import pytest
 
 from tests.bench.fields import town
 from tfa import pipeline
-from tfa.base.config import AUTO, HeadSpec, VerifySpec
+from tfa.base.config import AUTO, HeadSpec, RerankSpec
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.catalogue import GROUPS, head_card
 from tfa.bench.heads.contract import Photos, Shared
@@ -85,7 +85,7 @@ def test_of_duplicates_the_first_is_ahead_also_where_it_alone_is_a_candidate():
     database = DATABASE.select(np.r_[np.arange(len(DATABASE)), 5])
     last = len(database) - 1
     for candidates in (2, 3, 4):  # neither, the first alone, both
-        pairs = PatchPairs(database, VerifySpec(candidates=candidates))
+        pairs = PatchPairs(database, RerankSpec(candidates=candidates))
         scores = scores_between(len(QUERIES), len(database))
         scores[:, last] = scores[:, 5] = np.sort(scores, axis=1)[:, -3]  # the third place, shared
         found, _ = verified(scores, pairs.of(QUERIES), candidates, own_scores(database))
@@ -127,7 +127,7 @@ def test_what_is_remembered_is_what_is_found_anew_and_no_pair_is_matched_twice(a
     np.testing.assert_array_equal(always.scores(photos.select([3, 1]), "0"), fresh[[3, 1]])
     np.testing.assert_array_equal(always.scores(photos, "0"), fresh)
     once = sum(matched)
-    counted = rerank(always.base.scores(photos, "0"), 28, AUTO, always.pairs.of(photos.tokens)).matches != UNVERIFIED
+    counted = rerank(always.base.scores(photos, "0"), 28, AUTO, always.pairs.of(photos.tokens)).inliers != UNVERIFIED
     assert once == sum(matched) == counted.sum()
     np.testing.assert_array_equal(always.scores(photos.select([5]), "0"), fresh[[5]])
     assert sum(matched) == once
@@ -174,7 +174,7 @@ def test_a_refused_head_is_the_head_it_stands_on_bit_for_bit(always, admission, 
 def test_without_calibration_the_database_decides(name):
     head = fit(name)
     decision = head.decisions["verification"]
-    assert head.saw == "database"
+    assert head.data_used == "database"
     assert decision["photos"] == len(DATABASE)
     assert "pseudo queries" in decision["reason"]
     counts = {key: decision[key] for key in ("favours_candidates", "photos")}
@@ -187,9 +187,9 @@ def test_without_calibration_the_database_decides(name):
 def test_calibration_photos_decide_where_there_are_any(name):
     head = fit(name)
     assert head.admission is None
-    assert head.saw == "database"
+    assert head.data_used == "database"
     calibrated = head.calibrate(Photos(QUERIES))
-    assert calibrated.saw == "target"
+    assert calibrated.data_used == "target"
     assert calibrated.admission.photos == len(QUERIES)
     assert "calibration photos" in calibrated.admission.reason
     assert head.admission is None

@@ -8,7 +8,7 @@ import pytest
 import tfa
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
-from tfa.base.config import HeadSpec, MapSpec, VerifySpec
+from tfa.base.config import HeadSpec, MapSpec, RerankSpec
 from tfa.bench.heads.catalogue import head_card
 from tfa.bench.heads.contract import Photos, Shared
 from tfa.bench.heads.verified import VerifiedHead
@@ -43,7 +43,7 @@ def encoded(tmp_path_factory):
 @pytest.mark.parametrize("calibrates", [False, True])
 def test_a_verified_head_and_a_map_give_the_same_order_matches_and_confidence(encoded, candidates, calibrates):
     database, queries = encoded
-    spec = VerifySpec(candidates=candidates)
+    spec = RerankSpec(candidates=candidates)
     bench = head_card("tfa-c8-v-always" if calibrates else "tfa-v-always").fit(
         Photos(database.tokens), Shared(spec=SPEC)
     )
@@ -51,10 +51,10 @@ def test_a_verified_head_and_a_map_give_the_same_order_matches_and_confidence(en
     if calibrates:
         bench = bench.calibrate(photos.select(slice(0, 8)))
     bench = VerifiedHead(bench.base, PatchPairs(database.tokens, spec), always=True)
-    kept = MapSpec(storage="float32", verify=spec)
+    kept = MapSpec(storage="float32", rerank=spec)
     place_map = PlaceMap.from_head(bench.base.retriever, database, FakeEncoder(), map_spec=kept)
 
-    answers = place_map.query_tokens(queries.tokens, k=IMAGES, verify=True)
+    answers = place_map.query_tokens(queries.tokens, k=IMAGES, rerank=True)
     scores, sure = bench.scores_and_confidence(photos, "0")
     order, _ = ranked(scores, IMAGES, np.dtype(np.int64))
 
@@ -62,7 +62,7 @@ def test_a_verified_head_and_a_map_give_the_same_order_matches_and_confidence(en
     np.testing.assert_allclose([answer[0].confidence for answer in answers], sure, rtol=1e-6)
     compared = bench.pairs.of(photos.tokens)
     for row, answer in enumerate(answers):
-        verified = [hit for hit in answer if hit.matches is not None]
+        verified = [hit for hit in answer if hit.inliers is not None]
         assert len(verified) in plan_rounds(candidates, IMAGES)
         images = np.array([hit.id for hit in verified])
-        assert [hit.matches for hit in verified] == compared.with_queries([row], [images])[0].matches.tolist()
+        assert [hit.inliers for hit in verified] == compared.with_queries([row], [images])[0].inliers.tolist()

@@ -36,7 +36,7 @@ def answers_in(folder: Path, position: Position) -> list[Answer]:
     pair = ("lat", "lon") if position.is_global else ("x", "y")
     there = Position(**dict(zip(pair, (first + 1e-5, second - 1e-5), strict=True)))
     hits = [Hit(3, "map/3.png", 1.5, 0.97, position, 12, True), Hit(4, "map/4.png", 0.25, 0.5, None, 3)]
-    sure = {"sure": True, "verified": True, "place": Place(there, 12.5, 0.9, 3)}
+    sure = {"sure": True, "reranked": True, "place": Place(there, 12.5, 0.9, 3)}
     return [
         Answer(str(folder / "a.jpg"), hits, 0.97, **sure),
         Answer(

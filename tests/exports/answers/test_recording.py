@@ -15,14 +15,14 @@ from PIL import Image
 
 from tests.exports.answers.conftest import METRES, TAKEN
 from tfa.errors import BadImage
-from tfa.exports import Asked, write_answers
-from tfa.exports.answers.ros_messages import OWN
+from tfa.exports import ExportContext, write_answers
+from tfa.exports.answers.ros_messages import DEFINITIONS
 from tfa.photos.utm import to_degrees
 
 highlevel = pytest.importorskip("rosbags.highlevel", reason="rosbags is not installed: no recording was written")
 reader = pytest.importorskip("mcap_ros2.reader", reason="mcap-ros2-support is not installed: it read no recording")
 MESSAGES = Path(__file__).parents[3] / "ros" / "tfa_msgs" / "msg"
-ASKED = Asked(map_name="town.tfa", calibration="night", milliseconds=12.5)
+CONTEXT = ExportContext(map_name="town.tfa", calibration="night", milliseconds=12.5)
 SECOND = 10**9
 
 
@@ -46,7 +46,7 @@ def pairs(diagnostics):
 
 @pytest.mark.parametrize("read", [by_rosbags, by_mcap])
 def test_others_read_what_was_answered(answers, tmp_path, read):
-    assert write_answers(tmp_path / "a.mcap", answers, ASKED) == 5
+    assert write_answers(tmp_path / "a.mcap", answers, CONTEXT) == 5
     messages = read(tmp_path / "a.mcap")
     # Photos without a time stand a second after the one before them.
     times = [TAKEN, TAKEN + SECOND, TAKEN + 2 * SECOND, TAKEN + 3 * SECOND, TAKEN + 7 * SECOND]
@@ -73,7 +73,7 @@ def test_others_read_what_was_answered(answers, tmp_path, read):
     assert [int(one.status[0].level) for one in told] == [0, 1, 2, 1, 0]
     assert pairs(told[3])["lost"] == "0.75"
     assert pairs(told[0]) | {"query": ""} == {
-        "query": "", "confidence": "0.97", "sure": "true", "verified": "true", "radius": "12.5", "milliseconds": "12.5",
+        "query": "", "confidence": "0.97", "sure": "true", "reranked": "true", "radius": "12.5", "milliseconds": "12.5",
         "time": "known", "expected_recall": str(told_recall(answers)[0]),
         "expected_recall_low": str(told_recall(answers)[1]), "expected_recall_high": str(told_recall(answers)[2]),
     }  # fmt: skip
@@ -95,10 +95,10 @@ def test_photos_are_copied_as_they_are_or_become_jpeg(answers, tmp_path):
         assert bytes(message.data) == Path(answers[row].query).read_bytes()
     with Image.open(io.BytesIO(bytes(found[2].data))) as picture:
         assert (picture.format, picture.size) == ("JPEG", (40, 30))
-    write_answers(tmp_path / "b.mcap", answers, Asked(images=False))
+    write_answers(tmp_path / "b.mcap", answers, ExportContext(images=False))
     assert of("/tfa/image/compressed", by_rosbags(tmp_path / "b.mcap")) == []
     given = [Path(answers[0].query).read_bytes(), None, None, None, Image.new("RGB", (4, 3))]
-    write_answers(tmp_path / "c.mcap", answers, Asked(photos=iter(given)))
+    write_answers(tmp_path / "c.mcap", answers, ExportContext(photos=iter(given)))
     assert [one.format for one in of("/tfa/image/compressed", by_rosbags(tmp_path / "c.mcap"))] == ["jpeg", "png"]
     (tmp_path / "d.webp").write_bytes(b"nonsense")
     with pytest.raises(BadImage, match="--no-images leaves photos out"):
@@ -107,7 +107,7 @@ def test_photos_are_copied_as_they_are_or_become_jpeg(answers, tmp_path):
 
 
 def test_metres_are_poses_and_with_a_zone_fixes_too(in_metres, tmp_path):
-    write_answers(tmp_path / "a.mcap", in_metres, Asked(times=[None] * 5))
+    write_answers(tmp_path / "a.mcap", in_metres, ExportContext(times=[None] * 5))
     messages = by_rosbags(tmp_path / "a.mcap")
     assert [time for time, topic, _ in messages if topic == "/tfa/matches"] == [row * SECOND for row in range(5)]
     pose, _ = of("/tfa/pose", messages)
@@ -122,7 +122,9 @@ def test_metres_are_poses_and_with_a_zone_fixes_too(in_metres, tmp_path):
     assert list(diagonal[:3]) == [12.5**2 / 2, 12.5**2 / 2, 1e6]
     assert diagonal[5] == pytest.approx(math.radians(30) ** 2)
     # A camera's clock may stand anywhere; what ROS cannot count is taken for no time.
-    write_answers(tmp_path / "b.mcap", in_metres, Asked(utm="33N", times=[-5, 2**62, None, 7, None], images=False))
+    write_answers(
+        tmp_path / "b.mcap", in_metres, ExportContext(utm="33N", times=[-5, 2**62, None, 7, None], images=False)
+    )
     messages = by_rosbags(tmp_path / "b.mcap")
     assert [time for time, topic, _ in messages if topic == "/tfa/matches"] == [0, 0, 0, 7, SECOND + 7]
     [there] = to_degrees([in_metres[0].place.position], "33N")
@@ -134,7 +136,7 @@ def test_metres_are_poses_and_with_a_zone_fixes_too(in_metres, tmp_path):
 def test_our_definitions_are_those_of_the_ros_package():
     from rosbags.typesys import get_types_from_msg
 
-    for name, definition in OWN.items():
+    for name, definition in DEFINITIONS.items():
         text = (MESSAGES / f"{name.rpartition('/')[2]}.msg").read_text("utf-8")
         assert get_types_from_msg(text, name) == get_types_from_msg(definition, name)
 
@@ -146,7 +148,7 @@ def test_rerun_converts_it(in_metres, tmp_path):
         pytest.skip("rerun is not installed (pip install rerun-sdk, 500 MB): it converted no recording")
     own = {**os.environ, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")}
     subprocess.run([rerun, "analytics", "disable"], env=own, capture_output=True, check=True)
-    write_answers(tmp_path / "a.mcap", in_metres, Asked(utm="33N"))
+    write_answers(tmp_path / "a.mcap", in_metres, ExportContext(utm="33N"))
     command = [rerun, "mcap", "convert", "a.mcap", "-o", "a.rrd"]
     done = subprocess.run(command, env=own, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -14,10 +14,10 @@ import pytest
 
 from tests.exports.answers.conftest import METRES, TAKEN
 from tfa.errors import BadPositions, BadSpec, DiskFull, MissingExtra
-from tfa.exports import Asked, write_answers
+from tfa.exports import ExportContext, write_answers
 from tfa.exports.answers import check_positions
-from tfa.exports.answers.asked import iso_time, spaced, times_of
-from tfa.exports.answers.record import COLUMNS
+from tfa.exports.answers.export_context import iso_time, spaced, times_of
+from tfa.exports.answers.record import ANSWER_COLUMNS
 from tfa.maps import Answer
 from tfa.photos.gpx import read_gpx
 from tfa.photos.positions import Position
@@ -50,13 +50,13 @@ def test_gdal_reads_geojson(answers, tmp_path):
     assert [bool(one) for one in columns["sure"]] == [True, False, False, False, True]
     assert columns["time"][0] == np.datetime64("2025-06-01T10:00:00.250")
     assert np.isnat(columns["time"][1])
-    numbers = {"score": 1.5, "matches": 12, "radius": 12.5, "image_alt": 34.5, "image_heading": 120.0}
+    numbers = {"score": 1.5, "inliers": 12, "radius": 12.5, "image_alt": 34.5, "image_heading": 120.0}
     assert {name: columns[name][0] for name in numbers} == numbers
     assert (columns["lost"][3], columns["place_missing"][3]) == (0.75, "the camera is lost")
     assert columns["error"][2] == "c.jpg cannot be opened"
     written = json.loads((tmp_path / "a.geojson").read_text("utf-8"))
     assert "crs" not in written  # RFC 7946 knows one
-    assert list(written["features"][0]["properties"]) == [*COLUMNS, "located_by"]
+    assert list(written["features"][0]["properties"]) == [*ANSWER_COLUMNS, "located_by"]
 
 
 def test_gdal_reads_csv(answers, tmp_path):
@@ -65,14 +65,14 @@ def test_gdal_reads_csv(answers, tmp_path):
         tmp_path / "a.CSV", X_POSSIBLE_NAMES="lon", Y_POSSIBLE_NAMES="lat", AUTODETECT_TYPE="YES"
     )  # fmt: skip
     assert points == [(LON, LAT), None, None, None, (LON, LAT)]
-    assert list(columns) == list(COLUMNS)
+    assert list(columns) == list(ANSWER_COLUMNS)
     assert list(columns["image_lat"][:2]) == [52.5, 52.5]
     content = (tmp_path / "a.CSV").read_bytes()
     assert content.count(b"\r\n") == content.count(b"\n") == 6
     rows = list(csv.DictReader(content.decode().splitlines()))
     assert rows[0] | {"query": ""} == {
-        **dict.fromkeys(COLUMNS, ""), "time": "2025-06-01T10:00:00.25Z", "image": "map/3.png", "score": "1.5",
-        "confidence": "0.97", "sure": "true", "verified": "true", "matches": "12", "lat": repr(LAT), "lon": repr(LON),
+        **dict.fromkeys(ANSWER_COLUMNS, ""), "time": "2025-06-01T10:00:00.25Z", "image": "map/3.png", "score": "1.5",
+        "confidence": "0.97", "sure": "true", "reranked": "true", "inliers": "12", "lat": repr(LAT), "lon": repr(LON),
         "radius": "12.5", "image_lat": "52.5", "image_lon": "13.25", "image_alt": "34.5", "image_heading": "120.0",
     }  # fmt: skip
 
@@ -89,7 +89,7 @@ def test_gdal_and_we_ourselves_read_gpx(answers, tmp_path):
     _, track = read(tmp_path / "a.gpx", layer="track_points")
     assert (track["time"] == times).all()
     assert read_gpx(tmp_path / "a.gpx").at(1_748_772_000.25, 60) == Position(lat=LAT, lon=LON, alt=34.5)
-    assert write_answers(tmp_path / "a.gpx", answers, Asked(times=[None] * 5)) == 2
+    assert write_answers(tmp_path / "a.gpx", answers, ExportContext(times=[None] * 5)) == 2
     assert "<time>" not in (tmp_path / "a.gpx").read_text("utf-8")
     assert "<trk>" not in (tmp_path / "a.gpx").read_text("utf-8")
 
@@ -99,19 +99,19 @@ def test_metres_are_refused_where_only_degrees_are_known_unless_the_zone_is(in_m
         with pytest.raises(BadPositions, match=r"in metres, such as x 381000.3 m.* --utm 33N, else write \.csv or"):
             write_answers(tmp_path / name, in_metres)
         assert not (tmp_path / name).exists()
-    assert write_answers(tmp_path / "a.geojson", in_metres, Asked(utm="33N")) == 3
+    assert write_answers(tmp_path / "a.geojson", in_metres, ExportContext(utm="33N")) == 3
     points, columns = read(tmp_path / "a.geojson")
     [there] = to_degrees([in_metres[0].place.position], "33N")
     assert points[0] == (there.lon, there.lat)
     assert (columns["x"][0], columns["image_y"][0]) == (METRES.x + 1e-5, METRES.y)
     assert write_answers(tmp_path / "a.csv", in_metres) == 5
     with pytest.raises(BadPositions, match="UTM zone"):
-        write_answers(tmp_path / "b.csv", in_metres, Asked(utm="33"))
+        write_answers(tmp_path / "b.csv", in_metres, ExportContext(utm="33"))
 
 
 def test_without_any_position_points_are_none(tmp_path):
-    asked = [Answer("a.jpg", [], 0.1)]
-    assert [write_answers(tmp_path / f"a{ending}", asked) for ending in (".geojson", ".gpx", ".csv")] == [0, 0, 1]
+    context = [Answer("a.jpg", [], 0.1)]
+    assert [write_answers(tmp_path / f"a{ending}", context) for ending in (".geojson", ".gpx", ".csv")] == [0, 0, 1]
     assert read(tmp_path / "a.geojson")[0] == [None]
     assert read(tmp_path / "a.gpx", layer="waypoints")[0] == []
     with pytest.raises(BadPositions, match="no image of the map has a position"):
@@ -123,7 +123,7 @@ def test_what_cannot_be_written_is_said(answers, tmp_path, monkeypatch):
     with pytest.raises(BadSpec, match=r"a\.kml must end in one of \.mcap \.geojson \.gpx \.csv"):
         write_answers(tmp_path / "a.kml", answers)
     with pytest.raises(BadSpec, match="2 times were given for 5 answers"):
-        write_answers(tmp_path / "a.csv", answers, Asked(times=[1, 2]))
+        write_answers(tmp_path / "a.csv", answers, ExportContext(times=[1, 2]))
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "rosbags", None)
         with pytest.raises(MissingExtra, match=r"tfa-vpr\[bags\]"):

@@ -1,4 +1,4 @@
-"""Saved maps, shards of the token cache, and what a service keeps of its sessions."""
+"""Saved maps, shards of the token cache, and what a service keeps of its cameras."""
 
 from __future__ import annotations
 

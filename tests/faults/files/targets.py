@@ -20,7 +20,7 @@ TARGETS: dict[str, tuple[str, str, str, int, int]] = {
     "judged map": ("maps", "judged", "saved maps", 60, 6_000),
     "paper map": ("maps", "paper", "saved maps", 60, 6_000),
     "token cache": ("maps", "shards", "token cache shards", 60, 10_000),
-    "adaptation": ("maps", "adaptation", "sessions kept by a service", 20, 6_000),
+    "adaptation": ("maps", "adaptation", "what cameras taught a service", 20, 6_000),
     "png": ("images", "png", "images and their EXIF blocks", 25, 4_000),
     "jpeg": ("images", "jpeg", "images and their EXIF blocks", 25, 6_000),
     "webp": ("images", "webp", "images and their EXIF blocks", 25, 4_000),

@@ -1,4 +1,4 @@
-"""Damaged maps, token caches and sessions: refused with one error, or read; with checksums any damage is found."""
+"""Damaged maps, token caches and cameras: refused with one error, or read; with checksums any damage is found."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from tests.faults.files.fuzzing import fuzz
 pytestmark = pytest.mark.slow
 
 
-def test_saved_maps_caches_and_sessions(campaign: Campaign, tmp_path: Path) -> None:
+def test_saved_maps_caches_and_cameras(campaign: Campaign, tmp_path: Path) -> None:
     assert fuzz(["judged map", "paper map", "token cache", "adaptation"], campaign, tmp_path) == []

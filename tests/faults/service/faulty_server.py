@@ -14,7 +14,7 @@ from tests.fakes import FakeEncoder
 from tfa.maps import PlaceMap
 from tfa.service import connections
 from tfa.service.app import create_app
-from tfa.service.server import address_of, bound, run
+from tfa.service.server import address_of, bind_socket, run_server
 from tfa.service.settings import ServiceSettings
 
 
@@ -35,12 +35,12 @@ def main(place_map: str, options: list[str]) -> None:
     if "files" in given:
         files = given.pop("files")
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    connections.BoundedConnection.head_seconds = given.pop("head_seconds", connections.HEAD_SECONDS)
+    connections.BoundedConnection.head_seconds = given.pop("head_seconds", connections.REQUEST_HEAD_SECONDS)
     settings = ServiceSettings(port=0, **given)
-    with bound(settings) as listening:
+    with bind_socket(settings) as listening:
         app = create_app([PlaceMap.load(place_map, encoder=encoder)], settings)
         print(f"serving at {address_of(listening)}", flush=True)
-        run(app, listening, stop_seconds=settings.stop_seconds)
+        run_server(app, listening, stop_seconds=settings.stop_seconds)
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ def soak(town: Path, log: Path, seconds: float) -> Soak:
                 with lock:
                     counts[0] += 1
 
-    with serving(town, log, "--sessions", "4") as child:
+    with serving(town, log, "--cameras", "4") as child:
         assert child._process is not None
         pid = child._process.pid
         threads = [threading.Thread(target=work, args=(child.url, number), daemon=True) for number in range(CLIENTS)]
@@ -118,7 +118,7 @@ def _one(client: Client, url: str, choose: random.Random) -> None:
             with connected(url) as one:
                 one.sendall(HEAD)  # and hang up
         case 3:
-            client.query(picture(place), session=f"cam{choose.randrange(8)}")
+            client.query(picture(place), camera=f"cam{choose.randrange(8)}")
         case 4:
             client.image(client.images()[0].id)
         case _:

@@ -110,8 +110,8 @@ def test_a_photo_that_breaks_every_decoder_is_refused(client, monkeypatch):
     assert ask(client, picture(5), k=1).json()["hits"][0]["id"] == 5
 
 
-def test_decoders_know_no_tokens_and_end_with_the_service(monkeypatch):
-    monkeypatch.setenv("TFA_EDIT_TOKEN", "secret")
+def test_decoders_know_no_api_keys_and_end_with_the_service(monkeypatch):
+    monkeypatch.setenv("TFA_EDIT_API_KEY", "secret")
     pool = DecoderPool(1)
     try:
         pool.warm_up()

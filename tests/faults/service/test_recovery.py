@@ -8,12 +8,12 @@ import os
 import pytest
 
 from tests.fakes import FakeEncoder
+from tests.service.camera_steps import files
 from tests.service.conftest import add, ask, opened, picture, wait_until
-from tests.service.session_steps import files
 from tfa.base import files as base_files
 from tfa.maps.tracker import Tracker
+from tfa.service import cameras as kept
 from tfa.service import edits, live_map
-from tfa.service import sessions as kept
 
 
 class FaultyEncoder(FakeEncoder):
@@ -38,11 +38,11 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("fault", "status", "says"), FAULTS, ids=lambda value: type(value).__name__)
-@pytest.mark.parametrize("session", [None, "cam0"])
-def test_a_fault_of_the_encoder(serve, town, campaign, fault, status, says, session):
+@pytest.mark.parametrize("camera", [None, "cam0"])
+def test_a_fault_of_the_encoder(serve, town, campaign, fault, status, says, camera):
     encoder = FaultyEncoder()
     client = serve(opened(town, encoder), raises=False)
-    fields = {} if session is None else {"session": session}
+    fields = {} if camera is None else {"camera": camera}
     for _ in range(campaign.size(1, 20)):
         encoder.fault = fault
         refused = ask(client, picture(5), **fields)
@@ -57,7 +57,7 @@ def test_a_fault_of_the_encoder(serve, town, campaign, fault, status, says, sess
 
 
 @pytest.mark.parametrize("fault", [OSError(errno.EIO, "Input/output error"), MemoryError(), SystemExit()], ids=repr)
-def test_a_fault_of_a_session_fails_its_query_alone(serve, monkeypatch, campaign, fault):
+def test_a_fault_of_a_camera_fails_its_query_alone(serve, monkeypatch, campaign, fault):
     client, times = serve(raises=False), campaign.size(1, 20)
 
     def fails(*_):
@@ -66,12 +66,12 @@ def test_a_fault_of_a_session_fails_its_query_alone(serve, monkeypatch, campaign
     for number in range(times):
         with monkeypatch.context() as patch:
             patch.setattr(Tracker, "answer", fails)
-            assert ask(client, picture(5), session="cam0").status_code >= 500
+            assert ask(client, picture(5), camera="cam0").status_code >= 500
             assert ask(client, picture(5), k=1).json()["hits"][0]["id"] == 5
-        assert ask(client, picture(number % 14), session="cam0", k=1).json()["hits"][0]["id"] == number % 14
+        assert ask(client, picture(number % 14), camera="cam0", k=1).json()["hits"][0]["id"] == number % 14
         wait_until(lambda: client.get("/readyz").status_code == 200)
-    assert client.get("/v1/sessions/cam0").json()["seen"] == times  # those that failed taught nothing
-    campaign.count("faults of sessions survived without a restart", times)
+    assert client.get("/v1/cameras/cam0").json()["seen"] == times  # those that failed taught nothing
+    campaign.count("faults of cameras survived without a restart", times)
 
 
 def test_a_full_disk_refuses_edits_and_loses_none(serve, town, monkeypatch, campaign):
@@ -95,7 +95,7 @@ def test_a_full_disk_refuses_edits_and_loses_none(serve, town, monkeypatch, camp
     campaign.count("full disks survived without a restart", len(places) * times)
 
 
-def test_sessions_on_a_full_disk_cost_the_log_one_line(serve, town, monkeypatch, caplog, campaign):
+def test_cameras_on_a_full_disk_cost_the_log_one_line(serve, town, monkeypatch, caplog, campaign):
     monkeypatch.setattr(kept, "SAVED_EVERY", 1)
     queries = campaign.size(12, 200)
     with monkeypatch.context() as patch:
@@ -104,17 +104,17 @@ def test_sessions_on_a_full_disk_cost_the_log_one_line(serve, town, monkeypatch,
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         patch.setattr(base_files.os, "fsync", full)
-        client = serve(sessions=2)
+        client = serve(cameras=2)
         for number in range(queries):
-            answer = ask(client, picture(number % 14), session=f"cam{number % 3}")
+            answer = ask(client, picture(number % 14), camera=f"cam{number % 3}")
             assert answer.status_code == 200
         wait_until(lambda: "cannot be saved, which is tried again later" in caplog.text)
         assert (caplog.text.count("cannot be saved"), "Traceback" in caplog.text) == (1, False)
     for _ in range(2):
-        ask(client, picture(3), session="cam0")
+        ask(client, picture(3), camera="cam0")
     wait_until(lambda: len(files(town)) == 2)
-    wait_until(lambda: "the sessions of town.tfa are kept again" in caplog.text)
-    campaign.count("queries in sessions answered on a full disk", queries)
+    wait_until(lambda: "the cameras of town.tfa are kept again" in caplog.text)
+    campaign.count("queries of cameras answered on a full disk", queries)
 
 
 def test_a_disk_that_is_read_only_answers_queries(serve, town, monkeypatch, campaign):
@@ -131,8 +131,8 @@ def test_a_disk_that_is_read_only_answers_queries(serve, town, monkeypatch, camp
                 507,
                 "the folder of town cannot be written (Read-only file system)",
             )
-            for session in ({}, {"session": "cam0"}):
-                assert ask(client, picture(5), k=1, **session).json()["hits"][0]["id"] == 5
+            for camera in ({}, {"camera": "cam0"}):
+                assert ask(client, picture(5), k=1, **camera).json()["hits"][0]["id"] == 5
         assert add(client, ("a.png", picture(40 + number))).json()["added"] == [14 + number]
     assert len(opened(town)) == 14 + times
     campaign.count("read-only disks survived without a restart", times)

@@ -100,7 +100,7 @@ def test_forms_of_any_shape_are_refused(client, campaign):
         (b'{"k": ' + b"9" * 5000 + b"}", {"Content-Type": "application/json"}),
         (b"\0" * 100, {"Content-Type": "application/x-www-form-urlencoded"}),
     ]
-    for path in ("/v1/query", "/v1/query/batch", "/v1/images", "/v1/calibrations", "/v1/why"):
+    for path in ("/v1/query", "/v1/query/batch", "/v1/images", "/v1/calibrations", "/v1/explain"):
         for body, headers in bodies:
             refused = client.post(path, content=body, headers=headers)
             if path == "/v1/query/batch" and refused.status_code == 200:  # photos of a batch have errors of their own

@@ -33,9 +33,9 @@ def test_a_service_without_rights_queries_edits_and_calibrates(town, tmp_path):
     maps.mkdir()
     shutil.move(town, maps)
     shutil.move(tmp_path / "cache", maps)
-    (maps / "tokens").write_text(f"office edit {SECRET}\n")
+    (maps / "api_keys").write_text(f"office edit {SECRET}\n")
     given_to_the_user(maps)
-    options = ("--tokens", "/mnt/maps/tokens", "--audit-log", "/mnt/maps/audit.jsonl", "--quiet")
+    options = ("--api-keys", "/mnt/maps/api_keys", "--audit-log", "/mnt/maps/audit.jsonl", "--quiet")
     with Child(maps, lambda _: command(maps, *options), log) as child, Client(child.url, SECRET) as client:
         status = Path(f"/proc/{child._process.pid}/status").read_text()
         facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
@@ -44,7 +44,7 @@ def test_a_service_without_rights_queries_edits_and_calibrates(town, tmp_path):
         assert facts["NoNewPrivs"] == "1"
         assert client.query(picture(5), k=1)[0].id == 5
         assert client.add([picture(40)]).added == [14]
-        assert client.query(picture(40), k=1, session="cam0")[0].id == 14
+        assert client.query(picture(40), k=1, camera="cam0")[0].id == 14
         assert client.remove([3]).removed == [3]
         assert client.calibrate([picture(place, 0.7) for place in range(9)], "night").used == 9
         child._process.send_signal(signal.SIGTERM)
@@ -53,13 +53,13 @@ def test_a_service_without_rights_queries_edits_and_calibrates(town, tmp_path):
     edited = opened(maps / "town.tfa")
     assert (len(edited), edited.calibrations) == (14, ["night"])
     lines = [json.loads(line) for line in (maps / "audit.jsonl").read_text().splitlines()]
-    assert [line["token"] for line in lines] == ["office"] * 4
+    assert [line["api_key"] for line in lines] == ["office"] * 4
     assert lines[-1]["action"] == "calibrate done"
 
 
 @pytest.fixture
 def proxied(town, tmp_path):
-    """The example of a proxy in front of a service: a client that trusts its certificate, with the token that edits."""
+    """The example of a proxy in front of a service: a client that trusts its certificate, with an edit API key."""
     if shutil.which("nginx") is None or shutil.which("openssl") is None:
         pytest.skip("nginx and openssl are needed to try the example")
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
@@ -68,7 +68,7 @@ def proxied(town, tmp_path):
     subprocess.run([*made, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with serving(town, tmp_path / "log", "--edit_token", json.dumps(SECRET), "--read_token", '"r"') as child:
+    with serving(town, tmp_path / "log", "--edit_api_key", json.dumps(SECRET), "--read_api_key", '"r"') as child:
         text = EXAMPLE.read_text()
         for old, new in (
             ("listen 443 ssl", f"listen 127.0.0.1:{port} ssl"),

@@ -22,7 +22,7 @@ CHECKS = [
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # as in test_requests
 def test_no_request_gets_an_answer_that_is_not_described(serve, campaign):
-    client, sent = serve(open=True, rate_limit=0), 0  # open: made-up requests call it by any name
+    client, sent = serve(no_auth=True, rate_limit=0), 0  # no_auth: made-up requests call it by any name
     schema = schemathesis.openapi.from_asgi("/openapi.json", client.app)
     for result in schema.get_all_operations():
         for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):

@@ -182,6 +182,6 @@ def test_sessions_filter_what_was_added_with_them(town, tmp_path, dusk):
     town._encoder = FakeEncoder()
     assert {hit.id for hit in town.query(dusk, k=9, where=Where(("night",)))} == set(night)
     assert town.query(dusk, k=9, where=Where(("nobody",))) == []
-    whole = {hit.id: hit for hit in town.query(dusk, k=99, verify=False)}
-    for hit in town.query(dusk, k=9, where=Where(("night",)), verify=False):
+    whole = {hit.id: hit for hit in town.query(dusk, k=99, rerank=False)}
+    for hit in town.query(dusk, k=9, where=Where(("night",)), rerank=False):
         assert hit.score == whole[hit.id].score

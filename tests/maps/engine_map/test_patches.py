@@ -10,7 +10,7 @@ from tests.maps.conftest import SPEC
 from tests.maps.engine_map.conftest import PLACES, told
 from tests.maps.engine_map.stores import memory_store, new_url
 from tests.maps.sharded.builders import build
-from tfa.base.config import MapSpec, VerifySpec
+from tfa.base.config import MapSpec, RerankSpec
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
 from tfa.maps.engine_map import EngineMap, patches
@@ -49,13 +49,13 @@ def test_a_query_reads_patches_once_and_the_map_says_what_it_keeps(town, url, du
     reads, store = [], memory_store(url)
     read = store.read_pieces
     monkeypatch.setattr(store, "read_pieces", lambda *given: reads.append(given) or read(*given))
-    first = told(opened.query(dusk, k=3, verify=True, candidates=5))
+    first = told(opened.query(dusk, k=3, rerank=True, candidates=5))
     assert len(reads) == 1
     cache = opened.info()["verification"]["cache"]
     assert cache["most_bytes"] == 1_000
     assert 0 < cache["bytes"] <= 1_000
     assert (
-        told(PlaceMap.load(url, encoder=FakeEncoder(), patch_cache=0).query(dusk, k=3, verify=True, candidates=5))
+        told(PlaceMap.load(url, encoder=FakeEncoder(), patch_cache=0).query(dusk, k=3, rerank=True, candidates=5))
         == first
     )
     with pytest.raises(BadSpec, match="patch_cache=-1 is out of range"):
@@ -63,12 +63,12 @@ def test_a_query_reads_patches_once_and_the_map_says_what_it_keeps(town, url, du
 
 
 def test_small_patches_answer_as_in_a_folder(small, url, dusk, tmp_path):
-    kept = MapSpec(head="second-order", verify=VerifySpec(patches="small"))
+    kept = MapSpec(head="second-order", rerank=RerankSpec(patches="small"))
     folder = PlaceMap.build(tmp_path / "town", encoder=FakeEncoder(), spec=SPEC, map_spec=kept)
     engine = EngineMap.build_from(folder, url, dims=64)
-    both = [one.query(dusk, k=3, verify=True) for one in (folder, engine)]
-    assert [(hit.id, hit.score, hit.matches) for hit in both[0]] == [
-        (hit.id, hit.score, hit.matches) for hit in both[1]
+    both = [one.query(dusk, k=3, rerank=True) for one in (folder, engine)]
+    assert [(hit.id, hit.score, hit.inliers) for hit in both[0]] == [
+        (hit.id, hit.score, hit.inliers) for hit in both[1]
     ]
     facts = engine.info()["verification"]
     assert facts["bytes_per_image"] == folder.info()["verification"]["bytes_per_image"] < 16 * 12
@@ -77,7 +77,7 @@ def test_small_patches_answer_as_in_a_folder(small, url, dusk, tmp_path):
 def test_damage_names_the_image(town, url, dusk):
     memory_store(url).put("town/v1/patches/5", b"short")
     with pytest.raises(BadMap, match="the patches of image 5 are damaged in the engine"):
-        EngineMap.open(url, FakeEncoder()).query(dusk, verify=True, candidates=PLACES)
+        EngineMap.open(url, FakeEncoder()).query(dusk, rerank=True, candidates=PLACES)
 
 
 def test_patches_may_lie_in_another_store_and_go_with_their_version(small, url, tmp_path, dusk, monkeypatch):
@@ -88,7 +88,7 @@ def test_patches_may_lie_in_another_store_and_go_with_their_version(small, url, 
     engine = EngineMap.open(url, FakeEncoder())
     assert engine.info()["verification"]["at"] == at
     [added] = engine.add([dusk]).added
-    assert added in [hit.id for hit in engine.query(dusk, k=2, verify=True)]
+    assert added in [hit.id for hit in engine.query(dusk, k=2, rerank=True)]
     folders = {key.rpartition("/")[0] + "/" for key in kept.keys("")}
     assert folders == {one.patches["folder"] for one in built[1:]}  # this version's, and those of the one before
     assert f"{built[2].patches['folder']}{added}" in kept.keys("")

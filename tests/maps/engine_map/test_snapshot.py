@@ -14,7 +14,7 @@ from tfa.maps.engine_map.snapshot import snapshot
 
 
 def told(hits):
-    return [(hit.id, hit.image, hit.score, hit.confidence, hit.matches) for hit in hits]
+    return [(hit.id, hit.image, hit.score, hit.confidence, hit.inliers) for hit in hits]
 
 
 @pytest.mark.parametrize("kind", STORES)
@@ -26,7 +26,7 @@ def test_a_copy_answers_as_the_map_and_goes_its_own_way(town, camera, dusk, kind
     copy_header, here = snapshot(town, to), told(town.query(dusk, k=20))
     copy = EngineMap.open(to, FakeEncoder())
     assert told(copy.query(dusk, k=20)) == here
-    assert {hit.matches for hit in copy.query(dusk, k=2)} != {None}  # patches came along
+    assert {hit.inliers for hit in copy.query(dusk, k=2)} != {None}  # patches came along
     assert (copy_header.active, copy_header.count) == ("night", len(town))
     assert any(f"a copy of version {town.view.header.version} of" in note for note in copy.info()["notes"])
     town.remove([new])

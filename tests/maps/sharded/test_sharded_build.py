@@ -10,7 +10,7 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
 from tests.maps.sharded.builders import SPEC, LoggedEncoder, Published, build, counted, same
-from tfa.base.config import EncoderOptions, MapSpec, VerifySpec
+from tfa.base.config import EncoderOptions, MapSpec, RerankSpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadImage, BadSpec, NoImages
 from tfa.maps import PlaceMap
@@ -142,7 +142,7 @@ def test_sample_images_have_the_same_rows_in_the_skeleton_as_in_the_store(fleet,
 @pytest.mark.parametrize(("sample", "kept"), [(32, "full"), (100, "small")])
 def test_patches_of_every_image_are_in_the_store_and_the_map_answers(fleet, url, sample, kept):
     (fleet / "013.png").write_bytes(b"no picture")  # so that shards begin elsewhere
-    map_spec = MapSpec(verify=VerifySpec(patches=kept))
+    map_spec = MapSpec(rerank=RerankSpec(patches=kept))
     build(fleet, url, options=EncoderOptions(skip_bad=True), sample=sample, map_spec=map_spec)
     found = Published(url)
     patches = read_patches(found.store, found.header.patches)

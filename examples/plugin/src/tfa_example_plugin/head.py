@@ -15,7 +15,7 @@ def describe(photos: Photos) -> np.ndarray:
 
 class MeanHead:
     replicas = (ONLY,)
-    saw = "nothing"
+    data_used = "nothing"
 
     def __init__(self, database: Photos) -> None:
         self.vectors = describe(database)

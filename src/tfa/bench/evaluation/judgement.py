@@ -27,7 +27,7 @@ class JudgedHit:
     image: str
     right: bool
     confidence: float | None = None  # None where only that of the best is recorded
-    matches: int | None = None  # patches that match in one arrangement; None if it was not verified
+    inliers: int | None = None  # patches that match in one arrangement; None if it was not verified
     distance: float | None = None  # metres from the query; None where positions are not known
     lines: tuple[int, ...] = field(default=(), repr=False)  # patches of query and image in turn, to draw; not saved
 
@@ -49,7 +49,7 @@ class JudgedAnswer:
     hits: tuple[JudgedHit, ...]
     confidence: float | None  # of the best; None where there is none
     sure: bool = False
-    verified: bool = False
+    reranked: bool = False
     place: JudgedPlace | None = None  # None where there is none, or no distance can be told
 
     @property

@@ -37,7 +37,7 @@ class Mistake:
             "confidence": self.answer.confidence,
             "sure": self.answer.sure,
             "distance": best.distance,
-            "matches": best.matches,
+            "inliers": best.inliers,
             "first_right": self.answer.first_right,
             "in_map": self.query.in_map,
             "true_image": self.query.true_image,
@@ -138,7 +138,7 @@ def numbers_of(judgement: Judgement, run: Run, ks: Sequence[int] = KS) -> RunNum
     confidence = np.array([np.nan if one.confidence is None else one.confidence for one in answers], np.float64)
     first = np.array([answer.first_right or np.inf for answer in answers])
     sure = np.array([answer.sure for answer in answers], bool)
-    verified = 2 * sum(answer.verified for answer in answers) >= len(answers)
+    verified = 2 * sum(answer.reranked for answer in answers) >= len(answers)
     expected = estimate_recall(confidence, sure, verified=verified) if run.kind == PROBABILITY else None
     return RunNumbers(
         len(answers),

@@ -126,7 +126,7 @@ class _Judge:
     def judged(self, at: int, hits: Hits, lines: Mapping[int, tuple[int, ...]]) -> JudgedAnswer:
         away = self._distances(self.where[at], [hit.position for hit in hits])
         judged = [
-            JudgedHit(hit.image, hit.id in self.right[at], hit.confidence, hit.matches, metres, lines.get(hit.id, ()))
+            JudgedHit(hit.image, hit.id in self.right[at], hit.confidence, hit.inliers, metres, lines.get(hit.id, ()))
             for hit, metres in zip(hits, away, strict=True)
         ]
         best = describe_best_hit(hits)
@@ -143,7 +143,7 @@ class _Judge:
     def lines(self, at: int, hits: Sequence[Hit], photo: Tokens) -> dict[int, tuple[int, ...]]:
         """Of the best hit and of the first that is right, by id: patches of query and image that match, in turn."""
         right = [hit for hit in hits if hit.id in self.right[at]]
-        shown = list(dict.fromkeys(hit.id for hit in [*hits[:1], *right[:1]] if hit.matches is not None))
+        shown = list(dict.fromkeys(hit.id for hit in [*hits[:1], *right[:1]] if hit.inliers is not None))
         if self.compact is None or not shown:
             return {}
         rows = np.array([self.row_of[number] for number in shown])

@@ -32,11 +32,11 @@ FORMAT, VERSION = "tfa-evaluation", 1
 
 # What a file must hold to be set beside another evaluation; all else in it is for readers.
 HIT = fields(
-    {"image": text(), "right": boolean, "confidence": maybe(finite_number()), "matches": maybe(integer()),
+    {"image": text(), "right": boolean, "confidence": maybe(finite_number()), "inliers": maybe(integer()),
      "distance": maybe(finite_number(0)), "position": maybe(mapping_of(finite_number()))}
 )  # fmt: skip
 ANSWER = fields(
-    {"confidence": maybe(finite_number()), "sure": boolean, "verified": boolean, "hits": list_of(HIT)}, None, anything
+    {"confidence": maybe(finite_number()), "sure": boolean, "reranked": boolean, "hits": list_of(HIT)}, None, anything
 )
 QUERY = fields(
     {"query": text(), "in_map": boolean, "true_image": maybe(text()), "answers": mapping_of(maybe(ANSWER))},
@@ -47,7 +47,7 @@ HEAD = fields(
     {"name": text(), "title": text(), "confidence": one_of(PROBABILITY, Z_SCORE), "k": integer(1)}, None, anything
 )
 EVALUATION = fields(
-    {"map": text(), "truth": fields({"rule": text(), "fingerprint": text()}), "heads": list_of(HEAD, 1),
+    {"map": text(), "ground_truth": fields({"rule": text(), "fingerprint": text()}), "heads": list_of(HEAD, 1),
      "queries": list_of(QUERY, 1)}, None, anything,
 )  # fmt: skip
 
@@ -72,10 +72,10 @@ def to_dict(evaluation: MapEvaluation, worst: int, beside: Sequence[Run] = ()) -
         "tfa": __version__,
         "map": judgement.title,
         "images": len(judgement.images),
-        "truth": {"rule": judgement.rule, "fingerprint": evaluation.truth.fingerprint},
+        "ground_truth": {"rule": judgement.rule, "fingerprint": evaluation.truth.fingerprint},
         "not_in_map": judgement.not_in_map,
         "unanswerable_left_out": evaluation.skipped_unanswerable,
-        "without_truth": list(evaluation.without_truth),
+        "without_ground_truth": list(evaluation.without_truth),
         "unreadable": [{"file": file, "reason": reason} for file, reason in evaluation.unreadable],
         "notes": list(evaluation.notes),
         "heads": heads,
@@ -105,7 +105,7 @@ def _answer_dict(answer: JudgedAnswer | None, images: Mapping[str, Position | No
         "right": answer.right,
         "confidence": answer.confidence,
         "sure": answer.sure,
-        "verified": answer.verified,
+        "reranked": answer.reranked,
         "first_right": answer.first_right,
         "place": None if answer.place is None else {**vars(answer.place), "position": answer.place.position.to_dict()},
         "hits": hits,
@@ -117,11 +117,12 @@ def set_beside(evaluation: MapEvaluation, file: Path) -> Judgement:
     values = require_format(file, FORMAT, VERSION, BadEvaluation, "; write it with tfa evaluate --out FILE.json")
     judgement = evaluation.judgement
     try:
+        values = _upgrade(values)
         EVALUATION(values, "it")
-        if values["truth"]["fingerprint"] != evaluation.truth.fingerprint:
+        if values["ground_truth"]["fingerprint"] != evaluation.truth.fingerprint:
             raise BadEvaluation(
-                f"{file} was judged by another truth ({values['truth']['rule']}; here {judgement.rule}); evaluate both "
-                "maps by one file and one radius",
+                f"{file} was judged by another ground truth ({values['ground_truth']['rule']}; here {judgement.rule}); "
+                "evaluate both maps by one file and one radius",
                 file,
             )
         theirs = {str(entry["query"]): entry for entry in values["queries"]}
@@ -147,6 +148,17 @@ def set_beside(evaluation: MapEvaluation, file: Path) -> Judgement:
     return replace(judgement, images=images, queries=queries, runs=(*judgement.runs, *runs), files=files)
 
 
+_OLD_KEYS = {"truth": "ground_truth", "verified": "reranked", "matches": "inliers"}
+
+
+def _upgrade(values: Any, parent: str = "") -> Any:
+    """Rename keys of files that were written before the keys had their present names."""
+    if isinstance(values, dict):
+        renamed = {} if parent == "answers" else _OLD_KEYS  # the keys of `answers` are names of heads
+        return {renamed.get(key, key): _upgrade(value, key) for key, value in values.items()}
+    return [_upgrade(value) for value in values] if isinstance(values, list) else values
+
+
 def _in_either(query: JudgedQuery, other: Mapping[str, Any] | None) -> JudgedQuery:
     """The query; the other map may have its place where this one has not."""
     if query.in_map or other is None or not other["in_map"]:
@@ -163,6 +175,6 @@ def _answer(entry: Mapping[str, Any] | None, head: str, images: dict[str, Positi
     for hit in answer["hits"]:
         where = hit["position"]
         images.setdefault(str(hit["image"]), None if where is None else Position.from_dict(where))
-        kept = {key: hit[key] for key in ("image", "right", "confidence", "matches", "distance")}
+        kept = {key: hit[key] for key in ("image", "right", "confidence", "inliers", "distance")}
         hits.append(JudgedHit(**kept))
-    return JudgedAnswer(tuple(hits), answer["confidence"], bool(answer["sure"]), bool(answer["verified"]))
+    return JudgedAnswer(tuple(hits), answer["confidence"], bool(answer["sure"]), bool(answer["reranked"]))

@@ -73,8 +73,8 @@ def _answer(answer: JudgedAnswer | None, row_of: Mapping[str, int]) -> list[Any]
 
 
 def _hit(hit: JudgedHit, row_of: Mapping[str, int]) -> list[Any]:
-    """Image, right, confidence, matches, metres, lines; what is unknown at the end is left out."""
-    rounded = [None if value is None else round(value, 4) for value in (hit.confidence, hit.matches, hit.distance)]
+    """Image, right, confidence, inliers, metres, lines; what is unknown at the end is left out."""
+    rounded = [None if value is None else round(value, 4) for value in (hit.confidence, hit.inliers, hit.distance)]
     values = [row_of[hit.image], int(hit.right), *rounded, list(hit.lines) or None]
     while values[-1] is None:
         values.pop()

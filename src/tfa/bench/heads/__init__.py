@@ -1,1 +1,1 @@
-"""Every head of the benchmark: tokens in, a ranking out. Each says what it saw."""
+"""Every head of the benchmark: tokens in, a ranking out. Each states the data it used."""

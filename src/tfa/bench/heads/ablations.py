@@ -89,7 +89,7 @@ def calibrate_by(rules: Rules, head: Head, target: Tokens) -> Head:
     words = [vocabulary.centers for vocabulary in head.vocabularies]
     described = describe_residuals(target, words, ASSIGNMENT_KINDS, head.spec.temperature, backend, dtype=head.dtype)
     decisions, evidence = decide_from_target(head.branches, described, head.cls, target.cls, backend, rules=rules)
-    return assemble(head, decisions, evidence, backend, saw="target")
+    return assemble(head, decisions, evidence, backend, data_used="target")
 
 
 def fitted_single(database: Photos, shared: Shared) -> Head:

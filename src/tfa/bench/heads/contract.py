@@ -50,7 +50,7 @@ class Fitted(Protocol):
         ...
 
     @property
-    def saw(self) -> str:
+    def data_used(self) -> str:
         """ "nothing" | "database" | "target" | "labels", those a system was trained with elsewhere"""
         ...
 

@@ -48,7 +48,7 @@ class OnlineHead:
     verification: Mapping[str, Any] = field(default_factory=dict)  # what was decided about that
     follows: bool = False  # is the camera followed along the database, which is in driving order?
     replicas: ClassVar[tuple[str, ...]] = tuple(map(str, CONSTRUCTIONS))
-    saw: ClassVar[str] = "target"
+    data_used: ClassVar[str] = "target"
 
     @property
     def decisions(self) -> dict[str, Any]:

@@ -50,8 +50,8 @@ class RetrieverHead:
         return tuple(str(replica) for replica in self.own_replicas)
 
     @property
-    def saw(self) -> str:
-        return str(self.retriever.saw)  # type: ignore[attr-defined]
+    def data_used(self) -> str:
+        return str(self.retriever.data_used)  # type: ignore[attr-defined]
 
     @property
     def decisions(self) -> dict[str, Any]:

@@ -42,12 +42,12 @@ class VectorHead:
     describe: Mapping[str, Describe]
     gallery: Mapping[str, np.ndarray]  # m D
     duplicates: Mapping[str, np.ndarray | None]
-    saw: str
+    data_used: str
 
     @classmethod
-    def of(cls, database: Photos, describe: Mapping[str, Describe], saw: str, progress: Progress) -> VectorHead:
+    def of(cls, database: Photos, describe: Mapping[str, Describe], data_used: str, progress: Progress) -> VectorHead:
         gallery = {replica: described(database.tokens, describe[replica], progress) for replica in describe}
-        return cls(describe, gallery, {replica: find_duplicates(rows) for replica, rows in gallery.items()}, saw)
+        return cls(describe, gallery, {replica: find_duplicates(rows) for replica, rows in gallery.items()}, data_used)
 
     @property
     def replicas(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.backend import backend_for
-from tfa.base.config import Candidates, VerifySpec
+from tfa.base.config import Candidates, RerankSpec
 from tfa.base.progress import Progress
 from tfa.base.tokens import Tokens
 from tfa.bench.heads.contract import Fit, Fitted, HeadCard, Photos, Shared
@@ -38,7 +38,7 @@ from tfa.verification.admission import (
     shortlist_images,
     space_evenly,
 )
-from tfa.verification.reranking import UNVERIFIED, Comparison, Verified, count_candidates, rerank
+from tfa.verification.reranking import UNVERIFIED, Comparison, Reranked, count_candidates, rerank
 
 _NAME = re.compile(r"(.+)-v(-always)?")
 
@@ -71,8 +71,8 @@ class VerifiedHead:
         return self.base.replicas
 
     @property
-    def saw(self) -> str:
-        return self.base.saw
+    def data_used(self) -> str:
+        return self.base.data_used
 
     @property
     def used(self) -> bool:
@@ -113,11 +113,11 @@ def verified(
     return reordered(scores, ranked), np.where(equal, 0.0, compute_confidence(ranked, own, 1)[0][:, 0])
 
 
-def reordered(scores: np.ndarray, ranked: Verified) -> np.ndarray:
+def reordered(scores: np.ndarray, ranked: Reranked) -> np.ndarray:
     """Scores `q m` whose order is that of `ranked`; a row of equal scores stays as it is."""
     result = np.array(scores, np.float64, order="C")
     for index in np.flatnonzero(scores.max(axis=1) != scores.min(axis=1)):
-        compared = ranked.matches[index] != UNVERIFIED
+        compared = ranked.inliers[index] != UNVERIFIED
         result[index] = lifted(result[index], ranked.indices[index, compared], ranked.ordering[index, compared])
     return result
 
@@ -167,7 +167,7 @@ def verified_card(name: str) -> HeadCard | None:
     if match is None or base is None:
         return None
     always = bool(match[2])
-    settings = {"always": always, "window": 2 * matching.WINDOW + 1, **VerifySpec().to_dict()}
+    settings = {"always": always, "window": 2 * matching.WINDOW + 1, **RerankSpec().to_dict()}
     return dataclasses.replace(
         base,
         name=name,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.config import VerifySpec
+from tfa.base.config import RerankSpec
 from tfa.bench.heads.contract import Fitted, HeadCard, Photos, Shared
 from tfa.bench.heads.own_heads import OURS, patch_pairs
 from tfa.bench.heads.vectors import VectorHead
@@ -34,8 +34,8 @@ class VerifiedVectors:
         return self.base.replicas
 
     @property
-    def saw(self) -> str:
-        return self.base.saw
+    def data_used(self) -> str:
+        return self.base.data_used
 
     @property
     def decisions(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def verified_peer(card: HeadCard) -> HeadCard:
         name=f"{card.name}-v",
         title=f"{card.title} +V",
         fit=fit,
-        settings={**card.settings, "verification": {"always": False, **VerifySpec().to_dict()}},
+        settings={**card.settings, "verification": {"always": False, **RerankSpec().to_dict()}},
         stages=(*card.stages, "verification"),
         note=OURS,
     )

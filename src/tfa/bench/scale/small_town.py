@@ -48,7 +48,7 @@ class SmallTown:
     def map(self, name: str, first: int = 0, images: int = IMAGES) -> PlaceMap:
         """Of photos by the seeds from `first` on."""
         photos = [self.photo(name, seed) for seed in range(first, first + images)]
-        kept = MapSpec(head="second-order", verify=False)
+        kept = MapSpec(head="second-order", rerank=False)
         return PlaceMap.build(photos, encoder=ENCODER, options=self.options, spec=HeadSpec(words=16), map_spec=kept)
 
     def tokens(self, photo: Path) -> Tokens:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.config import HeadSpec, VerifySpec
+from tfa.base.config import HeadSpec, RerankSpec
 from tfa.base.progress import Progress, SilentProgress, Task, as_progress
 from tfa.base.tokens import Tokens
 from tfa.bench.speed import peer_builds
@@ -183,7 +183,7 @@ def _builds(tokens: Tokens, spec: HeadSpec, repeats: int) -> tuple[Mapping[str, 
 
 def _calibration(tokens: Tokens, photos: Tokens, fitted: FittedSpaces, repeats: int) -> Measured:
     """All that `tfa calibrate` does of a judged map but encoding: judge, head, and whether it is verified."""
-    compact = CompactTokens.fit(tokens, VerifySpec())
+    compact = CompactTokens.fit(tokens, RerankSpec())
     spaces = StoredSpaces.of(fitted, 0, STORAGE)
 
     def calibrated() -> None:

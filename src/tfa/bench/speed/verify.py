@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.base.config import VerifySpec
+from tfa.base.config import RerankSpec
 from tfa.base.progress import Progress, as_progress
 from tfa.base.tokens import Tokens
 from tfa.bench.speed.calibrate import seen_again
@@ -88,7 +88,7 @@ def run_verify_benchmark(
     """
     grid = squarest(patches)
     images = synthetic_tokens(candidates, patches, channels)
-    spec = VerifySpec(dimensions=dimensions, patches="small" if small else "full")
+    spec = RerankSpec(dimensions=dimensions, patches="small" if small else "full")
     known = CompactTokens.fit(Tokens(images.patches, grid=grid), spec)
     tokens = seen_again(images, queries)
     photos = [tokens.load(index, index + 1) for index in range(queries)]

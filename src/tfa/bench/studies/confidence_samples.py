@@ -32,7 +32,7 @@ from tfa.online.follow import follow_scores
 from tfa.search.engine import QueryVectors
 from tfa.verification.admission import judge_admission_on_database, judge_admission_on_target
 from tfa.verification.judged_head import make_unjudged_evidence
-from tfa.verification.reranking import Comparison, Verified, count_candidates, rerank
+from tfa.verification.reranking import Comparison, Reranked, count_candidates, rerank
 
 WAYS = ("alone", "online", "c64")
 BUDGET = 64
@@ -175,7 +175,7 @@ def _add(
         samples.setdefault((way, verified), []).append(Sample(best, np.array(right, bool), np.full(len(rows), number)))
 
 
-def _found(scores: np.ndarray, comparison: Comparison | None) -> Verified:
+def _found(scores: np.ndarray, comparison: Comparison | None) -> Reranked:
     return (
         rerank(scores, ALTERNATIVES)
         if comparison is None
@@ -220,7 +220,7 @@ def looked(scorer: Scorer, photos: _Photos, usual: float | None, *, centred: boo
     for start in range(0, max(count - IN_A_ROW, 0) + 1, IN_A_ROW // 2):
         part = slice(start, start + IN_A_ROW)
         shift_monitor = DomainShiftMonitor(usual, centred=centred)
-        some = Verified(*(getattr(found, field.name)[part] for field in fields(Verified)))
+        some = Reranked(*(getattr(found, field.name)[part] for field in fields(Reranked)))
         shift_monitor.observe(
             scorer,
             [QueryVectors(tuple(term[part] for term in vectors.terms), vectors.weights)],

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfa.base.config import VerifySpec
+from tfa.base.config import RerankSpec
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens
@@ -21,14 +21,14 @@ from tfa.verification.reranking import Compared, Comparison
 class PatchPairs:
     """The patches of a database, and every pair compared so far."""
 
-    def __init__(self, database: Tokens, spec: VerifySpec | None = None) -> None:
+    def __init__(self, database: Tokens, spec: RerankSpec | None = None) -> None:
         known_grid(database)
         self.store = CompactTokens.fit(database, spec)
         self.evidence_between = cache_evidence(self.store.evidence_between)
         self._known: dict[Tokens, ComparedQueries] = {}  # by the set that queries are taken from
 
     @property
-    def spec(self) -> VerifySpec:
+    def spec(self) -> RerankSpec:
         return self.store.spec
 
     def of(self, queries: Tokens) -> Comparison:
@@ -56,7 +56,7 @@ class ComparedQueries(PhotoPairs):
         missing = [(row, [image for image in own if (row, image) not in self._found]) for row, own in wanted]
         fresh = [(row, np.array(own)) for row, own in missing if own]
         for (row, own), compared in zip(fresh, super().with_queries(*_columns(fresh)), strict=True):
-            pairs = zip(own.tolist(), compared.evidence.tolist(), compared.matches.tolist(), strict=True)
+            pairs = zip(own.tolist(), compared.evidence.tolist(), compared.inliers.tolist(), strict=True)
             self._found.update({(row, image): (evidence, matches) for image, evidence, matches in pairs})
         tables = [[self._found[row, image] for image in own] for row, own in wanted]
         return [

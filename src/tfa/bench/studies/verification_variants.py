@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfa.base.config import AUTO, Candidates, VerifySpec
+from tfa.base.config import AUTO, Candidates, RerankSpec
 from tfa.bench.studies.match_geometries import (
     Measure,
     affine,
@@ -25,7 +25,7 @@ from tfa.errors import BadSpec
 from tfa.verification.reranking import combine_scores
 
 Fuse = Callable[[np.ndarray, np.ndarray], np.ndarray]  # z-scores `c` and evidence `c` → what orders them
-DEFAULT = VerifySpec()
+DEFAULT = RerankSpec()
 FEW = 20  # candidates of what differs from the default in another factor
 FULL = 1 << 20  # more dimensions than any encoder has: all of them are kept
 NOTHING, BUILT = "none", "default"

@@ -169,7 +169,7 @@ def by_head(sheet: ByHead, look: Lookup, *, paper: bool = True) -> Table:
             rows = ours if title in sheet.unranked else _ranked_down(ours, sheet.across_encoders)
             groups.append(RowGroup(title, tuple(rows)))
     name = f"{sheet.title}: {look.dataset_title(look.datasets[0])}" if one else sheet.title
-    made = Table(sheet.name, name, ("Head", "Saw", "Encoder"), tuple(columns), tuple(groups), ())
+    made = Table(sheet.name, name, ("Head", "Data used", "Encoder"), tuple(columns), tuple(groups), ())
     listed = [head for block in sheet.blocks.values() for head in block]
     scope = "column" if sheet.across_encoders else "column, group and encoder"
     return replace(made, footnotes=footnotes(made, look, listed, scope, extra=sheet.notes, tell_seen=False))
@@ -181,19 +181,24 @@ def _lines_of_head(sheet: ByHead, look: Lookup, head: str, slots: Sequence[tuple
             return [None for _ in slots]
         return [figure(sheet.paper, look.paper_row(dataset), head, k, backbone) for dataset, k in slots]
 
-    title, saw, lines, beside_ours = sheet.titles.get(head) or look.head_title(head), look.saw(head), [], set()
-    trained = saw == LABELS
+    title, data_used, lines, beside_ours = (
+        sheet.titles.get(head) or look.head_title(head),
+        look.data_used(head),
+        [],
+        set(),
+    )
+    trained = data_used == LABELS
     for encoder in look.encoders:
         ours = [number_of(look.cell(dataset, encoder, head), k) for dataset, k in slots]
         if any(ours):
             backbone = ANY_BACKBONE if trained else BACKBONES.get(encoder)
             beside_ours.add(backbone)
             mean = [Shown(_mean(ours))] if sheet.mean and len(look.datasets) > 1 else []
-            lines.append(Row((title, saw, encoder), (*map(Shown, ours, printed(backbone)), *mean)))
+            lines.append(Row((title, data_used, encoder), (*map(Shown, ours, printed(backbone)), *mean)))
     for backbone in _paper_backbones(sheet.paper, head) if sheet.paper_rows else ():
         theirs = printed(backbone)
         if not beside_ours & {backbone, ANY_BACKBONE} and any(theirs):
-            lines.append(Row((title, saw, f"paper ({backbone})"), tuple(map(Shown, theirs))))
+            lines.append(Row((title, data_used, f"paper ({backbone})"), tuple(map(Shown, theirs))))
     return lines
 
 

@@ -43,7 +43,7 @@ class Lookup:
         """The record of a supervised reference, whose encoder is its own."""
         return next((c for c in self.cells if (c.dataset, c.head, c.sees) == (dataset, head, LABELS)), None)
 
-    def saw(self, head: str) -> str:
+    def data_used(self, head: str) -> str:
         """The most a head has seen before it was queried; "" where there is no record."""
         return self._heads[head].sees if head in self._heads else ""
 

@@ -42,8 +42,8 @@ KINDS = (
     JUDGED, "Ablations",
 )  # fmt: skip
 PRODUCT = {
-    "Saw the map's photos alone": ("anyloc", "ria", "tfa", "judged-v"),
-    "Saw 64 unlabelled photos of the camera too": ("judged-c64-v",),
+    "Map photos only": ("anyloc", "ria", "tfa", "judged-v"),
+    "Map photos and 64 unlabeled camera photos": ("judged-c64-v",),
 }
 IN_USERS_WORDS = {
     "tfa": "TFA, the paper's head",
@@ -97,7 +97,7 @@ def overview(cells: Sequence[Cell], paper: bool = True) -> Table:
         blocks=OVERVIEW,
         paper=_MATCHED,
         mean=True,
-        notes=("Numbers of one block are compared: its heads saw the same.",),
+        notes=("Numbers of one block are compared: its heads used the same data.",),
     )
     return by_head(sheet, Lookup(_of_heads(cells, OVERVIEW.values())), paper=paper)
 

@@ -26,7 +26,7 @@ def confidence(
             "queries of the two datasets given next.",
         ),
     ],
-    encoder: options.Encoder = "dinov2-s14-focus",
+    encoder: options.EncoderOption = "dinov2-s14-focus",
     out: options.JsonFile = None,
     json: options.AsJson = False,
     quiet: options.Quiet = False,

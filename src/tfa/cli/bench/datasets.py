@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from tfa.cli import options
-from tfa.cli.console import console, counted, open_table, print_json, say, wants_progress
+from tfa.cli.console import console, format_count, open_table, print_json, say, wants_progress
 
 if TYPE_CHECKING:
     from tfa.bench.datasets.card import DatasetCard
@@ -112,5 +112,5 @@ def show_findings(dataset: str, findings: Sequence[Finding]) -> None:
     for finding in findings:
         say(f"{finding.level}: {finding.text}", style=STYLES[finding.level])
     errors = sum(1 for finding in findings if finding.level == "error")
-    verdict = f"not whole: {counted(errors, 'error')}" if errors else "whole"
+    verdict = f"not whole: {format_count(errors, 'error')}" if errors else "whole"
     say(f"{dataset} is {verdict}", style="bold")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import counted, note, say, wants_progress
+from tfa.cli.console import format_count, note, say, wants_progress
 
 
 def explore(
@@ -51,4 +51,4 @@ def explore(
     progress = wants_progress(quiet)
     write_explorer(out, judged.judgement, table, facts, progress=progress)
     queries = max(len(run.evaluated) for run in judged.judgement.runs)
-    say(f"{out}: {counted(len(names), 'head')} on {queries:,} queries of {judged.truth.title}")
+    say(f"{out}: {format_count(len(names), 'head')} on {queries:,} queries of {judged.truth.title}")

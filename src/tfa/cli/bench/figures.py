@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import counted, say
+from tfa.cli.console import format_count, say
 
 
 def figures(
@@ -41,7 +41,7 @@ def figures(
     written = write_figures(
         results, out, photos=folders, datasets=dataset or None, encoder=encoder, reference=reference, rows=rows
     )
-    say(f"{written[-1]}: {counted(len(written) - 1, 'picture')}, each also a PNG file below {out}")
+    say(f"{written[-1]}: {format_count(len(written) - 1, 'picture')}, each also a PNG file below {out}")
 
 
 def _named_folder(text: str) -> tuple[str, Path]:

@@ -18,7 +18,7 @@ def judge(
         list[str],
         typer.Option(metavar="NAME=PATH", help="A dataset and its folder, as for [bold]tfa bench run[/bold]; several."),
     ],
-    encoder: options.Encoder = "dinov2-s14-focus",
+    encoder: options.EncoderOption = "dinov2-s14-focus",
     out: options.JsonFile = None,
     json: options.AsJson = False,
     quiet: options.Quiet = False,

@@ -22,7 +22,7 @@ def merge(
             "places of its database frame by frame: query i that of image i.",
         ),
     ],
-    encoder: options.Encoder = "dinov2-s14-focus",
+    encoder: options.EncoderOption = "dinov2-s14-focus",
     out: options.JsonFile = None,
     json: options.AsJson = False,
     quiet: options.Quiet = False,

@@ -42,7 +42,7 @@ def onnx(
     head: Annotated[
         str, typer.Option(metavar="KIND", help="Of the map: judged, second-order or paper, as for tfa build.")
     ] = MapSpec.head,
-    encoder: options.Encoder = "dinov2-s14-focus",
+    encoder: options.EncoderOption = "dinov2-s14-focus",
     out: options.JsonFile = None,
     json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -61,7 +61,7 @@ def onnx(
     if encoding.fast:
         raise BadSpec("tfa bench onnx measures files with and without --fast; leave it out")
     import_onnxruntime()  # before anything is encoded
-    spec = MapSpec(head=head, storage="float32", verify=False)
+    spec = MapSpec(head=head, storage="float32", rerank=False)
     loaded = load_all(dataset, out=out)
     bars = as_progress(wants_progress(quiet))
     model = loaded_encoder(encoder, encoding)

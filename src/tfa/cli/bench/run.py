@@ -10,7 +10,7 @@ import typer
 
 from tfa.base.config import EncoderOptions
 from tfa.cli import options
-from tfa.cli.console import console, counted, note, open_table, print_json, say, wants_progress
+from tfa.cli.console import console, format_count, note, open_table, print_json, say, wants_progress
 
 if TYPE_CHECKING:
     from tfa.bench.datasets.load import Dataset
@@ -73,7 +73,7 @@ def run(
     heads: Annotated[
         str, typer.Option(metavar="NAME,NAME,…", help="Heads and groups of [bold]tfa bench heads[/bold], or all.")
     ] = DEFAULT_HEADS,
-    encoder: options.Encoder = "dinov2-s14-focus",
+    encoder: options.EncoderOption = "dinov2-s14-focus",
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where records are kept.")] = Path("results"),
     positives: Annotated[
         Path | None,
@@ -219,7 +219,7 @@ def _report(done: list[Ran], out: Path, *, json: bool) -> None:
         return
     if scored:
         show_scores(scored)
-    say(f"{counted(len(finished), 'record')} in {out}")
+    say(f"{format_count(len(finished), 'record')} in {out}")
 
 
 def heads(json: options.AsJson = False) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tfa.cli import options
-from tfa.cli.console import console, counted, note, open_table, print_json, say
+from tfa.cli.console import console, format_count, note, open_table, print_json, say
 from tfa.errors import BadSpec
 
 if TYPE_CHECKING:
@@ -112,14 +112,14 @@ def _entry(one: Scored, against: str | None, difference: Paired | None) -> dict[
 def _show(rows: Sequence[tuple[int, Scored]], against: str | None, differences: Differences) -> None:
     first = rows[0][1]
     say(f"{first.dataset_title} ({first.dataset}), {first.encoder}", style="bold")
-    averaged = f", recall averaged over {counted(len(first.strata), 'condition')}" if first.strata else ""
+    averaged = f", recall averaged over {format_count(len(first.strata), 'condition')}" if first.strata else ""
     queries = _queries([one for _, one in rows])
-    say(f"{counted(first.database, 'image')}, {queries}{averaged}; in percent, R@1 with its 95 % interval")
+    say(f"{format_count(first.database, 'image')}, {queries}{averaged}; in percent, R@1 with its 95 % interval")
     compare = against is not None and any(row in differences for row, _ in rows)
     recalls = [f"R@{k}" for k in first.ks]
     numeric = [*recalls, "mAP", "PR area", "R at 99 % P", *([f"R@1 - {against}"] if compare else [])]
     table = open_table()
-    for column in ("head", "saw", *numeric):
+    for column in ("head", "data used", *numeric):
         table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
     for row, one in rows:
         accepted = [_percent(one.acceptance.area), _percent(one.acceptance.recall_at_99)]
@@ -137,7 +137,7 @@ def _show(rows: Sequence[tuple[int, Scored]], against: str | None, differences: 
 def _queries(scored: Sequence[Scored]) -> str:
     from tfa.bench.metrics.scored import UNANSWERABLE
 
-    text = counted(scored[0].queries, "query").replace("querys", "queries")
+    text = format_count(scored[0].queries, "query").replace("querys", "queries")
     without = max(one.without_positives for one in scored)  # a head with a budget is evaluated on fewer
     return f"{text} ({UNANSWERABLE[scored[0].unanswerable]}: {without:,})" if without else text
 

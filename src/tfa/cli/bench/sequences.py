@@ -23,7 +23,7 @@ def sequences(
             "must be in driving order by their names: of other datasets the numbers mean nothing.",
         ),
     ],
-    encoder: options.Encoder = "dinov2-s14-focus",
+    encoder: options.EncoderOption = "dinov2-s14-focus",
     out: options.JsonFile = None,
     json: options.AsJson = False,
     quiet: options.Quiet = False,

@@ -48,7 +48,7 @@ def verification(
             help="Compare verification with a learned matcher instead, on the same 20 candidates: aliked-lightglue.",
         ),
     ] = None,
-    encoder: options.Encoder = "dinov2-s14-focus",
+    encoder: options.EncoderOption = "dinov2-s14-focus",
     out: options.JsonFile = None,
     json: options.AsJson = False,
     quiet: options.Quiet = False,

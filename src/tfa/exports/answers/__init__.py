@@ -3,7 +3,7 @@
 In: answers of a map. Out: one file, whole or not at all, in the format its ending names. May see: the photos asked.
 """
 
-from tfa.exports.answers.asked import Asked
-from tfa.exports.answers.formats import FORMATS, AnswerFormat, check_positions, format_of, write_answers
+from tfa.exports.answers.export_context import ExportContext
+from tfa.exports.answers.formats import ANSWER_FORMATS, AnswerFormat, check_positions, format_of, write_answers
 
-__all__ = ["FORMATS", "AnswerFormat", "Asked", "check_positions", "format_of", "write_answers"]
+__all__ = ["ANSWER_FORMATS", "AnswerFormat", "ExportContext", "check_positions", "format_of", "write_answers"]

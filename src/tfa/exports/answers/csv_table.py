@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from tfa.base.files import write_text
-from tfa.exports.answers.asked import Asked, degrees_of
-from tfa.exports.answers.record import COLUMNS, record_of
+from tfa.exports.answers.export_context import ExportContext, degrees_of
+from tfa.exports.answers.record import ANSWER_COLUMNS, flatten_answer
 from tfa.maps import Answer
 
 
-def write_csv(path: Path, answers: Sequence[Answer], asked: Asked) -> int:
+def write_csv(path: Path, answers: Sequence[Answer], context: ExportContext) -> int:
     """All answers; how many they are."""
-    assert asked.times is not None
+    assert context.times is not None
     written = io.StringIO(newline="")
     table = csv.writer(written, lineterminator="\r\n")
-    table.writerow(COLUMNS)
-    degrees = degrees_of(answers, asked.utm)
-    for answer, time in zip(answers, asked.times, strict=True):
-        table.writerow([_cell(value) for value in record_of(answer, time, degrees).values()])
+    table.writerow(ANSWER_COLUMNS)
+    degrees = degrees_of(answers, context.utm)
+    for answer, time in zip(answers, context.times, strict=True):
+        table.writerow([_cell(value) for value in flatten_answer(answer, time, degrees).values()])
     write_text(path, written.getvalue())
     return len(answers)
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfa.errors import BadPositions, BadSpec
-from tfa.exports.answers.asked import Asked, positions_of, with_times
 from tfa.exports.answers.csv_table import write_csv
+from tfa.exports.answers.export_context import ExportContext, positions_of, with_times
 from tfa.exports.answers.geojson import write_geojson
 from tfa.exports.answers.gpx_points import write_gpx
 from tfa.exports.answers.recording import check_installed, write_mcap
 from tfa.maps import Answer
 from tfa.photos.positions import Position
 
-Write = Callable[[Path, Sequence[Answer], Asked], int]
+Write = Callable[[Path, Sequence[Answer], ExportContext], int]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class AnswerFormat:
     check: Callable[[], None] = lambda: None  # that what it needs is installed
 
 
-FORMATS = {
+ANSWER_FORMATS = {
     ".mcap": AnswerFormat("MCAP", write_mcap, "answers", images=True, check=check_installed),
     ".geojson": AnswerFormat("GeoJSON", write_geojson, "answers with a position", degrees=True),
     ".gpx": AnswerFormat("GPX", write_gpx, "sure answers with a place", degrees=True, positions=True),
@@ -42,9 +42,9 @@ FORMATS = {
 def format_of(path: str | Path) -> AnswerFormat:
     """The format that the ending of a file names."""
     ending = Path(path).suffix.lower()
-    if ending not in FORMATS:
-        raise BadSpec(f"{path} must end in one of {' '.join(FORMATS)}, which says how answers are written")
-    return FORMATS[ending]
+    if ending not in ANSWER_FORMATS:
+        raise BadSpec(f"{path} must end in one of {' '.join(ANSWER_FORMATS)}, which says how answers are written")
+    return ANSWER_FORMATS[ending]
 
 
 def check_positions(path: str | Path, positions: Iterable[Position | None], utm: str | None) -> None:
@@ -61,17 +61,17 @@ def check_positions(path: str | Path, positions: Iterable[Position | None], utm:
         )
 
 
-def write_answers(path: str | Path, answers: Sequence[Answer], asked: Asked | None = None) -> int:
+def write_answers(path: str | Path, answers: Sequence[Answer], context: ExportContext | None = None) -> int:
     """Write answers in the format that the ending of `path` names; how many are in it as what the format is for.
 
-    Without `asked` times are those of the files that the answers name (EXIF).
+    Without `context` times are those of the files that the answers name (EXIF).
     """
-    wanted, asked = format_of(path), asked or Asked()
+    wanted, context = format_of(path), context or ExportContext()
     wanted.check()
-    for name, given in (("times", asked.times), ("photos", asked.photos)):
+    for name, given in (("times", context.times), ("photos", context.photos)):
         if isinstance(given, Sized) and len(given) != len(answers):
             raise BadSpec(f"{len(given):,} {name} were given for {len(answers):,} answers; give one for each, or none")
     positions = list(positions_of(answers))
     if positions:  # without any, a map may still have some
-        check_positions(path, positions, asked.utm)
-    return wanted.write(Path(path), answers, with_times(asked, answers))
+        check_positions(path, positions, context.utm)
+    return wanted.write(Path(path), answers, with_times(context, answers))

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from tfa.base.files import write_text
 from tfa.base.printable import make_printable
-from tfa.exports.answers.asked import Asked, called, degrees_of, iso_time
+from tfa.exports.answers.export_context import ExportContext, called, degrees_of, iso_time
 from tfa.exports.answers.record import sure_place
 from tfa.maps import Answer
 from tfa.photos.positions import Position
@@ -17,13 +17,13 @@ from tfa.version import __version__
 NAMESPACE = "http://www.topografix.com/GPX/1/1"
 
 
-def write_gpx(path: Path, answers: Sequence[Answer], asked: Asked) -> int:
+def write_gpx(path: Path, answers: Sequence[Answer], context: ExportContext) -> int:
     """Sure answers with a place, in degrees; how many they are."""
-    assert asked.times is not None
-    degrees = degrees_of(answers, asked.utm)
+    assert context.times is not None
+    degrees = degrees_of(answers, context.utm)
     found = [
         (answer, place, degrees[place.position], time)
-        for answer, time in zip(answers, asked.times, strict=True)
+        for answer, time in zip(answers, context.times, strict=True)
         if (place := sure_place(answer)) is not None and place.position in degrees
     ]
     root = Element("gpx", {"version": "1.1", "creator": f"tfa {__version__}", "xmlns": NAMESPACE})

@@ -10,7 +10,7 @@ from typing import Any
 
 from tfa.base.files import write_atomically
 from tfa.errors import BadImage
-from tfa.exports.answers.asked import SECOND, Asked, degrees_of, spaced
+from tfa.exports.answers.export_context import SECOND, ExportContext, degrees_of, spaced
 from tfa.exports.answers.record import sure_place
 from tfa.exports.answers.ros_messages import Messages, diagnostic_values, needs_extra
 from tfa.maps import Answer
@@ -30,7 +30,7 @@ TOPICS = {
     FIX: "sensor_msgs/msg/NavSatFix",
     DIAGNOSTICS: "diagnostic_msgs/msg/DiagnosticArray",
 }
-STARTS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}  # of files that are copied as they are
+_STARTS = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}  # of files that are copied as they are
 JPEG_QUALITY = 95
 LAST_SECOND = 2**31 - 1_000_000  # ROS counts seconds in 31 bits; the rest is room for photos without a time
 
@@ -44,9 +44,9 @@ def check_installed() -> None:
         raise needs_extra() from None
 
 
-def write_mcap(path: Path, answers: Sequence[Answer], asked: Asked) -> int:
+def write_mcap(path: Path, answers: Sequence[Answer], context: ExportContext) -> int:
     """Every answer in its order; how many they are. One photo at a time is held in memory."""
-    assert asked.times is not None
+    assert context.times is not None
     check_installed()
     from mcap.writer import Writer
 
@@ -60,7 +60,7 @@ def write_mcap(path: Path, answers: Sequence[Answer], asked: Asked) -> int:
             for topic, kind in TOPICS.items():
                 schema = writer.register_schema(kind, "ros2msg", messages.definition(kind).encode())
                 channels[topic] = writer.register_channel(topic, "cdr", schema, {"offered_qos_profiles": ""})
-            for sequence, (time, topic, message) in enumerate(_messages(messages, answers, asked)):
+            for sequence, (time, topic, message) in enumerate(_messages(messages, answers, context)):
                 writer.add_message(channels[topic], time, messages.cdr(message), time, sequence)
             writer.finish()
 
@@ -68,15 +68,15 @@ def write_mcap(path: Path, answers: Sequence[Answer], asked: Asked) -> int:
     return len(answers)
 
 
-def _messages(messages: Messages, answers: Sequence[Answer], asked: Asked) -> Iterator[tuple[int, str, Any]]:
+def _messages(messages: Messages, answers: Sequence[Answer], context: ExportContext) -> Iterator[tuple[int, str, Any]]:
     """Time, topic and message, photo by photo."""
-    assert asked.times is not None
-    known = [time if time is not None and 0 <= time < LAST_SECOND * SECOND else None for time in asked.times]
-    degrees, recall = degrees_of(answers, asked.utm), estimate_answer_recall(answers)
-    for answer, photo, time, own in zip(answers, _photos(answers, asked), spaced(known), known, strict=True):
+    assert context.times is not None
+    known = [time if time is not None and 0 <= time < LAST_SECOND * SECOND else None for time in context.times]
+    degrees, recall = degrees_of(answers, context.utm), estimate_answer_recall(answers)
+    for answer, photo, time, own in zip(answers, _photos(answers, context), spaced(known), known, strict=True):
         if photo is not None and answer.error is None:
             yield time, IMAGE, messages.image(time, *_compressed(photo))
-        yield time, MATCHES_TOPIC, messages.matches(time, answer, degrees, asked.map_name, asked.calibration)
+        yield time, MATCHES_TOPIC, messages.matches(time, answer, degrees, context.map_name, context.calibration)
         place = sure_place(answer)
         if place is not None:
             best, on_globe = answer.hits[0].position, degrees.get(place.position)
@@ -84,23 +84,23 @@ def _messages(messages: Messages, answers: Sequence[Answer], asked: Asked) -> It
                 yield time, POSE, messages.pose(time, place, best)
             if on_globe is not None:
                 yield time, FIX, messages.fix(time, place, on_globe, best)
-        values = diagnostic_values(answer, asked.milliseconds, recall, timed=own is not None)
-        yield time, DIAGNOSTICS, messages.diagnostics(time, answer, asked.map_name, values)
+        values = diagnostic_values(answer, context.milliseconds, recall, timed=own is not None)
+        yield time, DIAGNOSTICS, messages.diagnostics(time, answer, context.map_name, values)
 
 
-def _photos(answers: Sequence[Answer], asked: Asked) -> Iterable[Photo | None]:
+def _photos(answers: Sequence[Answer], context: ExportContext) -> Iterable[Photo | None]:
     """Those to be copied; of answers alone the files that they name, which a photo given in memory has none of."""
-    if not asked.images:
+    if not context.images:
         return itertools.repeat(None, len(answers))
-    if asked.photos is not None:
-        return asked.photos
+    if context.photos is not None:
+        return context.photos
     return (path if (path := Path(answer.query)).is_file() else None for answer in answers)
 
 
 def _compressed(photo: Photo) -> tuple[str, bytes]:
     """Format and content: the file itself if it is JPEG or PNG, else the picture as JPEG."""
     content = read_photo_file(photo)[1]
-    for kind, start in STARTS.items():
+    for kind, start in _STARTS.items():
         if content.startswith(start):
             return kind, content
     written = io.BytesIO()

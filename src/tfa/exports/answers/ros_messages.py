@@ -13,7 +13,7 @@ import numpy as np
 
 from tfa.base.printable import make_printable
 from tfa.errors import MissingExtra
-from tfa.exports.answers.asked import SECOND, called
+from tfa.exports.answers.export_context import SECOND, called
 from tfa.maps import Answer, Hit
 from tfa.maps.records import ExpectedRecall, Place
 from tfa.photos.positions import Position
@@ -39,7 +39,7 @@ string map_name
 string calibration
 tfa_msgs/Match[] matches
 """
-OWN = {"tfa_msgs/msg/Match": MATCH, "tfa_msgs/msg/Matches": MATCHES}
+DEFINITIONS = {"tfa_msgs/msg/Match": MATCH, "tfa_msgs/msg/Matches": MATCHES}
 UNKNOWN_HEIGHT = 1e6  # m²: a kilometre either way
 UNKNOWN_ANGLE = math.pi**2 / 3  # rad²: uniform on a circle
 LIKE_THE_BEST = math.radians(30) ** 2  # how far a photo looks another way than the image that shows its place; a guess
@@ -61,7 +61,7 @@ class Messages:
             raise needs_extra() from None
         # The oldest release that is still looked after: what it defines, later ones read.
         self._store: Any = get_typestore(Stores.ROS2_HUMBLE)
-        for name, definition in OWN.items():
+        for name, definition in DEFINITIONS.items():
             self._store.register(get_types_from_msg(definition, name))
 
     def cdr(self, message: Any) -> bytes:
@@ -160,7 +160,7 @@ def diagnostic_values(
         "query": called(answer),
         "confidence": answer.confidence,
         "sure": answer.sure,
-        "verified": answer.verified,
+        "reranked": answer.reranked,
         "lost": getattr(answer, "lost", None),
         "radius": None if answer.place is None else answer.place.radius,
         "place_missing": answer.place_missing,

@@ -135,9 +135,9 @@ def _verified(
     for row in range(len(tokens)):
         score = dict(zip(ranked.columns[row].tolist(), ranked.scores[row].tolist(), strict=True))
         first = verified.indices[row, : asked.k].tolist()
-        told = zip(first, confidence[row].tolist(), verified.matches[row].tolist(), sure[row].tolist(), strict=False)
+        told = zip(first, confidence[row].tolist(), verified.inliers[row].tolist(), sure[row].tolist(), strict=False)
         own_hits = (
-            make_hit(found.records[i], score[i], trust, matches, is_sure) for i, trust, matches, is_sure in told
+            make_hit(found.records[i], score[i], trust, inliers, is_sure) for i, trust, inliers, is_sure in told
         )
         hits.append(Hits(own_hits, locate_photo(verified, row, found.records, REACH)))
     return hits

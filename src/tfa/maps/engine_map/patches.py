@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from tfa.base.config import VerifySpec
+from tfa.base.config import RerankSpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps.engine_map.documents import arrays_of, folder_of, to_bytes
@@ -101,7 +101,7 @@ def read_patches(
     grid = (int(place["grid"][0]), int(place["grid"][1]))
     shape = (grid[0] * grid[1], compaction.bytes_per_patch)
     pieces = StoredPatches(holder_of(store, place), place["folder"], shape, compaction.dtype)
-    return SourcedTokens(compaction, grid, VerifySpec.from_dict(place["spec"]), CachedPatches(pieces, cached_bytes))
+    return SourcedTokens(compaction, grid, RerankSpec.from_dict(place["spec"]), CachedPatches(pieces, cached_bytes))
 
 
 def write_added(

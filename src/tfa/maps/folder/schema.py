@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tfa.base.config import HEAD_KINDS, STORAGES, HeadSpec, Spec, VerifySpec
+from tfa.base.config import HEAD_KINDS, STORAGES, HeadSpec, RerankSpec, Spec
 from tfa.base.json_shape import (
     BadShape,
     Check,
@@ -158,7 +158,7 @@ _HEADER_FIELDS = fields(
      "photos": fields({"root": maybe(text()), "from_map": maybe(text())}), "encoder": _ENCODER,
      "spec": _check_spec(HeadSpec),
      "head_kind": one_of(*HEAD_KINDS), "space": maybe(_SPACE),
-     "verification": maybe(fields({"spec": _check_spec(VerifySpec), "grid": _GRID})), "heads": list_of(_HEAD, 1),
+     "verification": maybe(fields({"spec": _check_spec(RerankSpec), "grid": _GRID})), "heads": list_of(_HEAD, 1),
      "active": text(), "segments": list_of(integer(1, 10**9), 1), "removed": list_of(integer()),
      "next_id": integer(0, 10**15), "files": list_of(_FILE, 1), "digest": text(_HEX)}
 )  # fmt: skip

@@ -1,10 +1,10 @@
-// The service, as the page calls it: one place for the map's name, the token and errors.
+// The service, as the page calls it: one place for the map's name, the API key and errors.
 
-const TOKEN = "tfa-token";
+const API_KEY = "tfa-api-key";
 const MAP = "tfa-map";
 const BASE = new URL(".", document.baseURI);
 
-/** Events: "token-wanted" when the service refuses, "session" when token or map changed, "map-edited" after edits, "answered" with hits. */
+/** Events: "api-key-needed" when the service refuses, "access" when API key or map changed, "map-edited" after edits, "answered" with hits. */
 export const events = new EventTarget();
 export const announce = (name, detail) => events.dispatchEvent(new CustomEvent(name, { detail }));
 
@@ -15,10 +15,10 @@ export class ServiceError extends Error {
   }
 }
 
-export const token = () => sessionStorage.getItem(TOKEN) || "";
-export function setToken(value) {
-  if (value) sessionStorage.setItem(TOKEN, value);
-  else sessionStorage.removeItem(TOKEN);
+export const apiKey = () => sessionStorage.getItem(API_KEY) || "";
+export function setApiKey(value) {
+  if (value) sessionStorage.setItem(API_KEY, value);
+  else sessionStorage.removeItem(API_KEY);
 }
 
 export const chosenMap = () => sessionStorage.getItem(MAP) || "";
@@ -27,7 +27,7 @@ export function chooseMap(name) {
   else sessionStorage.removeItem(MAP);
 }
 
-const headers = () => (token() ? { Authorization: `Bearer ${token()}` } : {});
+const headers = () => (apiKey() ? { Authorization: `Bearer ${apiKey()}` } : {});
 
 function address(path, query = {}) {
   const url = new URL(path, BASE);
@@ -59,8 +59,8 @@ async function refusal(response) {
   return typeof sentence === "string" && sentence ? sentence : `The service answered ${response.status} ${response.statusText}`.trim();
 }
 
-/** Would another token help? A token that may read but not edit gets a 403. */
-export const wantsToken = (status) => status === 401 || (status === 403 && token() !== "");
+/** Would another API key help? An API key that may read but not edit gets a 403. */
+export const needsApiKey = (status) => status === 401 || (status === 403 && apiKey() !== "");
 
 /** Call a route and give its JSON; a refusal is thrown as a ServiceError. */
 export async function call(path, { method = "GET", query, form, json, signal } = {}) {
@@ -73,7 +73,7 @@ export async function call(path, { method = "GET", query, form, json, signal } =
   const response = await send(address(path, query), options);
   if (!response.ok) {
     const error = new ServiceError(await refusal(response), response.status);
-    if (wantsToken(response.status)) announce("token-wanted", error);
+    if (needsApiKey(response.status)) announce("api-key-needed", error);
     throw error;
   }
   return response.json();
@@ -97,7 +97,7 @@ export async function photoFile(path, name, size = 960) {
 }
 
 /**
- * Put a photo of the map into an <img>. An <img> cannot send a token, so with one the photo is fetched here.
+ * Put a photo of the map into an <img>. An <img> cannot send an API key, so with one the photo is fetched here.
  * Only addresses of this very service are followed.
  */
 export async function showPhoto(image, path, size = 480) {
@@ -105,7 +105,7 @@ export async function showPhoto(image, path, size = 480) {
   image.addEventListener("error", missing, { once: true });
   const url = path ? address(path, { size }) : null;
   if (!url || url.origin !== BASE.origin) return missing();
-  if (!token()) {
+  if (!apiKey()) {
     image.src = url;
     return undefined;
   }

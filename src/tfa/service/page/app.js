@@ -1,5 +1,5 @@
-// Start: tabs, the chooser of maps, the token, and which part of the page is fresh.
-import { call, chooseMap, chosenMap, events, setToken, announce, token } from "./api.js";
+// Start: tabs, the chooser of maps, the API key, and which part of the page is fresh.
+import { call, chooseMap, chosenMap, events, setApiKey, announce, apiKey } from "./api.js";
 import { startRecognising } from "./recognise.js";
 import { startCalibrating } from "./calibrate.js";
 import { showDecisions } from "./decisions.js";
@@ -47,7 +47,7 @@ async function loadMaps() {
   byId("map-chooser").hidden = maps.length < 2;
 }
 
-/** Everything anew: at the start, after a token, after another map was chosen, after an edit. */
+/** Everything anew: at the start, after an API key, after another map was chosen, after an edit. */
 async function load() {
   alertIn("start-alert", null);
   try {
@@ -61,25 +61,25 @@ async function load() {
   freshen();
 }
 
-function startToken() {
-  const form = byId("token-form");
-  events.addEventListener("token-wanted", () => {
+function startApiKey() {
+  const form = byId("api-key-form");
+  events.addEventListener("api-key-needed", () => {
     const first = form.hidden;
     form.hidden = false;
-    byId("token-forget").hidden = !token();
-    if (first) byId("token").focus();
+    byId("api-key-forget").hidden = !apiKey();
+    if (first) byId("api-key").focus();
   });
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    setToken(byId("token").value.trim());
-    byId("token").value = "";
+    setApiKey(byId("api-key").value.trim());
+    byId("api-key").value = "";
     form.hidden = true; // it comes back if the service refuses this one too
     for (const id of ["map-alert", "calibrate-alert", "decisions-alert"]) alertIn(id, null);
     await load();
-    announce("session");
+    announce("access");
   });
-  byId("token-forget").addEventListener("click", () => {
-    setToken("");
+  byId("api-key-forget").addEventListener("click", () => {
+    setApiKey("");
     form.hidden = true;
     load();
   });
@@ -92,7 +92,7 @@ byId("map-select").addEventListener("change", (event) => {
 });
 events.addEventListener("map-edited", load);
 refuseStrayDrops();
-startToken();
+startApiKey();
 startTabs((name) => {
   shown = name;
   if (facts && !stale.has(name)) views[name].seen?.(); // what changes without an edit of this page

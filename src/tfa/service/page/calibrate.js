@@ -3,7 +3,7 @@ import { call, events, formOf, announce } from "./api.js";
 import { alertIn, byId, count, make, say, table } from "./dom.js";
 import { ChosenFiles, fileZone } from "./files.js";
 import { decidedList } from "./report.js";
-import { showSessions, startSessions } from "./sessions.js";
+import { showCameras, startCameras } from "./cameras.js";
 
 let chosen = null;
 let busy = false;
@@ -103,7 +103,7 @@ function show(facts) {
   select.replaceChildren(make("option", { value: "" }, "none"),
     ...facts.calibrations.map((name) => make("option", { value: name }, name)));
   select.value = facts.active || "";
-  showSessions(facts);
+  showCameras(facts);
 }
 
 export function startCalibrating() {
@@ -114,10 +114,10 @@ export function startCalibrating() {
   });
   byId("calibrate-form").addEventListener("submit", calibrate);
   byId("active-form").addEventListener("submit", use);
-  startSessions();
+  startCameras();
   events.addEventListener("map-chosen", () => {
     byId("changes").hidden = true;
     say("job-status", "");
   });
-  return { show, seen: showSessions };
+  return { show, seen: showCameras };
 }

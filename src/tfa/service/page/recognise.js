@@ -1,5 +1,5 @@
 // The view that recognises a photo: the photo, its best matches, where they are, and why.
-import { announce, call, events, formOf, showPhoto, wantsToken } from "./api.js";
+import { announce, call, events, formOf, showPhoto, needsApiKey } from "./api.js";
 import { alertIn, bar, byId, count, make, number, positionInWords, say } from "./dom.js";
 import { fileZone, preview } from "./files.js";
 import { Plan } from "./plan.js";
@@ -8,14 +8,14 @@ import { hideWhy, showWhy } from "./why.js";
 
 let photo = null; // the file of the last query
 let hits = [];
-let refused = false; // was the last question refused for want of a token?
+let refused = false; // was the last question refused for want of an API key?
 let running = null; // of the question under way, so that a newer one can stop it
 let plan = null;
 let rules = {}; // in the words of the service
 
 const options = () => {
   const form = byId("recognise-options");
-  const names = ["k", "calibration", "min_confidence", "sure", "verify", "session", "sequence"];
+  const names = ["k", "calibration", "min_confidence", "sure", "rerank", "camera", "sequence"];
   return Object.fromEntries(names.map((name) => [name, form.elements[name].value.trim()]));
 };
 
@@ -46,7 +46,7 @@ async function recognise(file) {
     showAnswer(answer);
   } catch (error) {
     if (error.name === "AbortError") return;
-    refused = wantsToken(error.status);
+    refused = needsApiKey(error.status);
     say("recognise-status", "");
     showPlaces(false);
     alertIn("recognise-alert", error);
@@ -59,7 +59,7 @@ function showAnswer(answer) {
   hits = answer.hits;
   const head = answer.calibration ? `calibrated to ${answer.calibration}` : "not calibrated";
   const best = `confidence ${number(answer.confidence, 2)}`;
-  const adapted = answer.session ? `, adapted by ${count(answer.adaptation_photos, "photo")} of ${answer.session}` : "";
+  const adapted = answer.camera ? `, adapted by ${count(answer.adaptation_photos, "photo")} of ${answer.camera}` : "";
   const isLost = typeof answer.lost === "number" && answer.lost > answer.confidence;
   const none = isLost
     ? `Lost${adapted}: that this frame shows no place of the map has probability ${number(answer.lost, 2)}. Give it the next frame.`
@@ -69,7 +69,7 @@ function showAnswer(answer) {
   say("recognise-status", hits.length
     ? `${count(hits.length, "match", "matches")}, best ${best}, ${head}${adapted}, ${number(answer.seconds, 2)} s.` : none);
   byId("hits").replaceChildren(...hits.map(hitCard));
-  const order = typeof answer.lost === "number" ? rules.order_sequence : answer.verified ? rules.order_verified : rules.order_unverified;
+  const order = typeof answer.lost === "number" ? rules.order_sequence : answer.reranked ? rules.order_verified : rules.order_unverified;
   say("hits-order", hits.length && order ? `${order} ${rules.sure}` : "");
 }
 
@@ -77,8 +77,8 @@ function hitCard(hit, index) {
   const image = make("img", { alt: `Map photo ${hit.image}` });
   showPhoto(image, hit.image_url, 480);
   const where = positionInWords(hit.position);
-  const verified = hit.matches === null || hit.matches === undefined
-    ? null : `${count(hit.matches, "patch", "patches")} in one spatial arrangement`;
+  const verified = hit.inliers === null || hit.inliers === undefined
+    ? null : `${count(hit.inliers, "patch", "patches")} in one spatial arrangement`;
   const why = make("button", { type: "button", "aria-label": `Why ${hit.image}?`, click: () => choose(hit, card, why) }, "Why?");
   const [here, away] = [() => plan.point(hit.id), () => plan.point(null)];
   const card = make("li", { class: "card hit", mouseenter: here, mouseleave: away, focusin: here, focusout: away },
@@ -143,7 +143,7 @@ export function startRecognising() {
     if (photo) recognise(photo);
     else alertIn("recognise-alert", new Error("There is no photo yet. Choose one first."));
   });
-  events.addEventListener("session", () => refused && photo && recognise(photo));
+  events.addEventListener("access", () => refused && photo && recognise(photo));
   events.addEventListener("map-chosen", forget);
   return { show };
 }

@@ -29,7 +29,7 @@ export async function showWhy(photo, hit, calibration) {
   title.focus({ preventScroll: true }); // there is nothing to see yet
   try {
     const form = formOf("image", [photo], { id: hit.id, calibration });
-    const why = await call("v1/why", { method: "POST", form, signal: mine.signal });
+    const why = await call("v1/explain", { method: "POST", form, signal: mine.signal });
     const pictures = [["Your photo", "Your photo"], [`Map photo ${hit.image}`, hit.image]].map(([alt, caption]) => ({
       image: make("img", { alt: `${alt} with the patches that carried the match` }), caption }));
     const [own, other] = pictures.map((picture) => picture.image);

@@ -18,27 +18,27 @@ from tfa.maps.calibrate import check_request
 from tfa.maps.expected_recall import format_expected_recall
 from tfa.maps.summary import list_differences
 from tfa.service.audit import asker_of
-from tfa.service.auth import editing, reading
+from tfa.service.auth import editing_router, reading_router
 from tfa.service.bodies import body_schema, read_photos
-from tfa.service.context import Chosen, Running, Service, answer_of
+from tfa.service.context import Chosen, Running, Service, wait_for
 from tfa.service.jobs import Job
 from tfa.service.models import Active, ActiveRequest, CalibrationFields, Dropped, JobStarted
 from tfa.service.problems import Refused
 from tfa.service.served import Served
 from tfa.service.uploads import Upload, file_name
 
-router, edits = reading("calibration"), editing("calibration")
-PHOTOS = body_schema(CalibrationFields, "images")
+calibrations_router, calibrations_edits = reading_router("calibration"), editing_router("calibration")
+_PHOTOS = body_schema(CalibrationFields, "images")
 
 
-@edits.post("/calibrations", status_code=202, response_model=JobStarted, openapi_extra=PHOTOS)
-async def calibrate(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
+@calibrations_edits.post("/calibrations", status_code=202, response_model=JobStarted, openapi_extra=_PHOTOS)
+async def start_calibration(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """Calibrate the map for a camera, from photos of it that the map does not hold.
 
     Takes a while: poll the job. The calibration answers as soon as it is done; edits need not wait for it.
     """
     uploads, fields = await read_photos(request, CalibrationFields, service.settings)
-    await service.work(lambda: check_request(live.asked.state, fields.name, CalibrationSpec.budget))
+    await service.work(lambda: check_request(live.current_map.state, fields.name, CalibrationSpec.budget))
     uploads, names, skipped = await _whole(uploads, service, live)
     folder = Path(tempfile.mkdtemp(prefix="tfa-calibration-"))
     try:
@@ -125,21 +125,21 @@ def _reported(
     }
 
 
-@router.get("/jobs/{id}")
+@calibrations_router.get("/jobs/{id}")
 async def job(service: Running, id: str) -> Job:
     """How far a job has come, and its result when it is done."""
     return service.jobs.get(id)
 
 
-@edits.post("/calibrations/active", response_model=Active)
-async def set_active(live: Chosen, wanted: ActiveRequest) -> dict[str, Any]:
+@calibrations_edits.post("/calibrations/active", response_model=Active)
+async def set_active(live: Chosen, choice: ActiveRequest) -> dict[str, Any]:
     """Choose the calibration that answers where a query names none."""
-    active, _ = await answer_of(live.edit("activate", lambda current: current.activate(wanted.name)))
+    active, _ = await wait_for(live.edit("activate", lambda current: current.activate(choice.name)))
     return {"active": active}
 
 
-@edits.delete("/calibrations/{name}", response_model=Dropped)
+@calibrations_edits.delete("/calibrations/{name}", response_model=Dropped)
 async def drop(live: Chosen, name: str) -> dict[str, Any]:
     """Take a calibration out of the map for good; if it was the active one, the map answers without."""
-    _, revision = await answer_of(live.edit("drop", lambda current: current.drop_calibration(name)))
+    _, revision = await wait_for(live.edit("drop", lambda current: current.drop_calibration(name)))
     return {"dropped": name, "revision": revision}

@@ -13,19 +13,19 @@ from fastapi.responses import Response
 from tfa.errors import BadPositions
 from tfa.maps.confirmed import format_time
 from tfa.photos.positions import Position
-from tfa.service.auth import editing, reading
+from tfa.service.auth import editing_router, reading_router
 from tfa.service.bodies import body_schema, read_photos
-from tfa.service.context import Chosen, ImageId, Running, answer_of, image_url, record_of
+from tfa.service.context import Chosen, ImageId, Running, find_record, image_url, wait_for
 from tfa.service.edits import NewPhoto
 from tfa.service.models import Added, AddFields, ImageList, Removed
 from tfa.service.photo_files import LARGEST, SMALLEST
 from tfa.service.problems import Refused
 from tfa.service.uploads import file_name
 
-router, edits = reading("images"), editing("images")
+images_router, images_edits = reading_router("images"), editing_router("images")
 
 
-@router.get("/images", response_model=ImageList)
+@images_router.get("/images", response_model=ImageList)
 async def list_images(
     service: Running,
     live: Chosen,
@@ -49,7 +49,7 @@ async def list_images(
     }
 
 
-@router.get(
+@images_router.get(
     "/images/{id}/file",
     response_class=Response,
     responses={200: {"content": {"image/jpeg": {}}, "description": "A copy of the photo."}},
@@ -62,7 +62,7 @@ async def image_file(
     size: Annotated[int, Query(ge=SMALLEST, le=LARGEST)] = 480,
 ) -> Response:
     """A JPEG copy of one of the map's own photos, its longer side at most `size` pixels, without its EXIF data."""
-    record = await record_of(service, live, id)
+    record = await find_record(service, live, id)
     # The same id is another photo once the map was built again: a browser asks whether what it keeps is still right.
     known = {"ETag": f'"{record.digest[:16]}-{size}"', "Cache-Control": "private, no-cache"}
     if request.headers.get("If-None-Match") == known["ETag"]:
@@ -71,14 +71,14 @@ async def image_file(
     return Response(copy, media_type="image/jpeg", headers=known)
 
 
-@edits.post("/images", response_model=Added, openapi_extra=body_schema(AddFields, "images"))
-async def add_images(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
+@images_edits.post("/images", response_model=Added, openapi_extra=body_schema(AddFields, "images"))
+async def post_images(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """Add photos. They are on disk and visible to the next query when the answer comes.
 
     They are described by the head as it was fitted. A photo that cannot be read, or that the map holds, is skipped.
     """
     uploads, fields = await read_photos(request, AddFields, service.settings)
-    places = positions_of(fields.positions, [upload.name for upload in uploads])
+    places = parse_positions(fields.positions, [upload.name for upload in uploads])
     photos: list[NewPhoto] = []
     skipped: list[tuple[str, str]] = []
     for upload, place in zip(uploads, places, strict=True):
@@ -89,35 +89,35 @@ async def add_images(request: Request, service: Running, live: Chosen) -> dict[s
             if refusal.status == 503 or len(uploads) == 1:
                 raise
             skipped.append((upload.name, refusal.public))
-    report, revision = await answer_of(live.add(photos, fields.session))
+    report, revision = await wait_for(live.add(photos, fields.session))
     left_out = [{"image": image, "reason": reason} for image, reason in [*skipped, *report.skipped]]
     return {"added": report.added, "skipped": left_out, "notes": report.notes, "revision": revision}
 
 
-def positions_of(given: Any, names: Sequence[str]) -> list[Position | None]:
+def parse_positions(value: Any, names: Sequence[str]) -> list[Position | None]:
     """The position of each photo: from a list in their order, or from an object by file name; JSON or its text."""
-    if isinstance(given, str):
+    if isinstance(value, str):
         try:
-            given = json.loads(given)
+            value = json.loads(value)
         except (ValueError, RecursionError):
             raise BadPositions('positions is not JSON; write [{"lat": 52.5, "lon": 13.4}, null]') from None
-    if given is None:
+    if value is None:
         return [None] * len(names)
-    if isinstance(given, dict):
-        strange = sorted(set(given) - set(names))
+    if isinstance(value, dict):
+        strange = sorted(set(value) - set(names))
         if strange:
             raise BadPositions(f"positions names {strange[0]!r}, which is no photo of this request: {', '.join(names)}")
-        given = [given.get(name) for name in names]
-    if not isinstance(given, list) or len(given) != len(names):
+        value = [value.get(name) for name in names]
+    if not isinstance(value, list) or len(value) != len(names):
         raise BadPositions(f"positions must be a list of {len(names)}, one for each photo, or an object by file name")
-    if not all(place is None or isinstance(place, dict) for place in given):
+    if not all(place is None or isinstance(place, dict) for place in value):
         raise BadPositions("each position must be an object with lat and lon, or x and y, or null")
-    return [None if place is None else Position.from_dict(place) for place in given]
+    return [None if place is None else Position.from_dict(place) for place in value]
 
 
-@edits.delete("/images/{id}", response_model=Removed)
+@images_edits.delete("/images/{id}", response_model=Removed)
 async def remove_image(service: Running, live: Chosen, id: ImageId) -> dict[str, Any]:
     """Take an image out of the answers. Its descriptors stay in the map until `tfa refit`, its file stays too."""
-    await record_of(service, live, id)
-    report, revision = await answer_of(live.edit("remove", lambda current: current.remove([id])))
+    await find_record(service, live, id)
+    report, revision = await wait_for(live.edit("remove", lambda current: current.remove([id])))
     return {"removed": report.removed, "notes": report.notes, "revision": revision}

@@ -10,15 +10,15 @@ from tfa.base.sentences import list_rules
 from tfa.maps.state import DATABASE
 from tfa.report.collect import collect_report, list_heads
 from tfa.report.evidence import collect_evidence
-from tfa.service.auth import reading
+from tfa.service.auth import reading_router
 from tfa.service.context import Chosen, Running, image_url
-from tfa.service.models import MapEntry, MapInfo, Positions
+from tfa.service.models import MapEntry, MapInfo, PositionList
 from tfa.service.served import Served
 
-router = reading("map")
+map_router = reading_router("map")
 
 
-@router.get("/maps", response_model=list[MapEntry])
+@map_router.get("/maps", response_model=list[MapEntry])
 async def maps(service: Running) -> list[dict[str, Any]]:
     """The maps of this service; the first answers where none is named."""
     return [
@@ -32,7 +32,7 @@ async def maps(service: Running) -> list[dict[str, Any]]:
     ]
 
 
-@router.get("/map", response_model=MapInfo)
+@map_router.get("/map", response_model=MapInfo)
 async def map_info(service: Running, live: Chosen) -> dict[str, Any]:
     """What a map holds, what was decided and why, and its calibrations."""
     told = await service.work(lambda: public_info(live))
@@ -41,7 +41,7 @@ async def map_info(service: Running, live: Chosen) -> dict[str, Any]:
 
 def public_info(live: Served) -> dict[str, Any]:
     """`PlaceMap.info()` for the network: without paths of this machine and without the list of photos."""
-    info, place_map = live.info(), live.asked
+    info, place_map = live.info(), live.current_map
     state = place_map.state
     weights = info["encoder"]["weights"]
     info["encoder"] = {**info["encoder"], "weights": None if weights is None else Path(weights).name}
@@ -58,27 +58,27 @@ def public_info(live: Served) -> dict[str, Any]:
     }
 
 
-@router.get("/evidence")
-async def evidence(service: Running, live: Chosen) -> dict[str, Any]:
+@map_router.get("/evidence")
+async def get_evidence(service: Running, live: Chosen) -> dict[str, Any]:
     """What the decisions of the head that answers rest on: its candidates, the spectrum, similarities of pairs."""
-    return await service.work(lambda: _kept(live, "evidence", collect_evidence))
+    return await service.work(lambda: _cached(live, "evidence", collect_evidence))
 
 
-@router.get("/report")
-async def report(service: Running, live: Chosen) -> dict[str, Any]:
+@map_router.get("/report")
+async def get_report(service: Running, live: Chosen) -> dict[str, Any]:
     """What `tfa report` says: a headline, what answers and why, advice, hubs, near and least recognised photos."""
-    return await service.work(lambda: _kept(live, "report", lambda place_map: _report(live, place_map)))
+    return await service.work(lambda: _cached(live, "report", lambda place_map: _report(live, place_map)))
 
 
-def _kept(live: Served, name: str, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+def _cached(live: Served, name: str, make: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     """What was made of the map as it is: the same until an edit."""
-    known_by, judged_on = live.judged_on()
-    if live.told is None or (live.told[0] is not known_by and live.told[0] != known_by):
-        live.told = (known_by, {})
-    told = live.told[1]
-    if name not in told:
-        told[name] = make(judged_on)
-    return told[name]
+    key, place_map = live.evidence_map()
+    if live.report_cache is None or (live.report_cache[0] is not key and live.report_cache[0] != key):
+        live.report_cache = (key, {})
+    cached = live.report_cache[1]
+    if name not in cached:
+        cached[name] = make(place_map)
+    return cached[name]
 
 
 def _report(live: Served, place_map: Any) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _report(live: Served, place_map: Any) -> dict[str, Any]:
     }
 
 
-@router.get("/positions", response_model=Positions)
+@map_router.get("/positions", response_model=PositionList)
 async def positions(service: Running, live: Chosen) -> dict[str, Any]:
     """Where the images were taken; of two kinds in one map the more frequent is given."""
     found = await service.work(live.placed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from pathlib import PureWindowsPath
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import Request
 
@@ -14,37 +14,37 @@ from tfa.maps.records import Answer, describe_hits
 from tfa.maps.state import DATABASE
 from tfa.maps.verification import QueryParams
 from tfa.search.store import Region, Where
-from tfa.service.auth import reading, refusals, who
+from tfa.service.auth import reading_router, refusals, who
 from tfa.service.bodies import body_schema, read_photo, read_photos
-from tfa.service.context import Chosen, Running, Service, answer_of, image_url, record_of
-from tfa.service.models import BatchAnswer, QueryAnswer, QueryFields, WhyFields
+from tfa.service.cameras import CameraKey
+from tfa.service.context import Chosen, Running, Service, find_record, image_url, wait_for
+from tfa.service.models import BatchAnswer, ExplainFields, QueryAnswer, QueryFields
 from tfa.service.problems import Refused, status_of
 from tfa.service.query_queue import QueryResult
 from tfa.service.served import Served
-from tfa.service.sessions import SessionKey
 from tfa.service.uploads import Upload
 
-router = reading("query")
-router.responses |= refusals(400, 408, 409, 413, 415)
+query_router = reading_router("query")
+query_router.responses |= refusals(400, 408, 409, 413, 415)
 
 
-@router.post("/query", response_model=QueryAnswer, openapi_extra=body_schema(QueryFields, "image"))
-async def query(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
+@query_router.post("/query", response_model=QueryAnswer, openapi_extra=body_schema(QueryFields, "image"))
+async def query_photo(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """The most likely places of one photo."""
     upload, fields = await read_photo(request, QueryFields, service.settings)
-    asked = _asked(request, live, fields)
-    return await _answer(live, await _start(service, live, upload, asked), fields)
+    queued = _parse_query(request, live, fields)
+    return await _answer(live, await _start(service, live, upload, queued), fields)
 
 
-@router.post("/query/batch", response_model=BatchAnswer, openapi_extra=body_schema(QueryFields, "images"))
+@query_router.post("/query/batch", response_model=BatchAnswer, openapi_extra=body_schema(QueryFields, "images"))
 async def query_batch(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """The places of several photos; one that cannot be read gets an error in its place."""
     uploads, fields = await read_photos(request, QueryFields, service.settings)
-    asked, answers = _asked(request, live, fields), list[dict[str, Any]]()
+    queued, answers = _parse_query(request, live, fields), list[dict[str, Any]]()
     queries: list[Future[QueryResult]] = []
     for upload in uploads:  # decoded one after the other, encoded together as they come
         try:
-            queries.append(await _start(service, live, upload, asked))
+            queries.append(await _start(service, live, upload, queued))
         except Refused as refusal:
             if refusal.status == 503:
                 raise
@@ -60,31 +60,36 @@ async def query_batch(request: Request, service: Running, live: Chosen) -> dict[
     return {"answers": answers}
 
 
-Asked = tuple[QueryParams, SessionKey | None, bool]  # of the next photo: a question, its camera, is it of a drive?
+class QueuedQuery(NamedTuple):
+    """How the photos of a request are answered."""
+
+    question: QueryParams
+    camera: CameraKey | None = None  # None: the map alone answers
+    sequence: bool = False  # are the photos frames of a drive?
 
 
-def _asked(request: Request, live: Served, fields: QueryFields) -> Asked:
-    """What the request wants to know; the impossible is refused before a photo is decoded."""
+def _parse_query(request: Request, live: Served, fields: QueryFields) -> QueuedQuery:
+    """Read what the request asks for; the impossible is refused before a photo is decoded."""
     region = None if fields.region is None else Region(*fields.region)
     where = Where(tuple(fields.sessions), region) if fields.sessions or region is not None else None
-    question = QueryParams(fields.k, fields.calibration, fields.verify, fields.candidates, where)
+    question = QueryParams(fields.k, fields.calibration, fields.rerank, fields.candidates, where)
     live.check(question)
-    if fields.session is None:
-        return question, None, False
-    if live.sessions is None:
-        raise live.no_sessions()
+    if fields.camera is None:
+        return QueuedQuery(question)
+    if live.cameras is None:
+        raise live.no_cameras()
     if where is not None:
-        raise Refused(422, "a session's photos are answered by the whole map; leave out sessions and region")
-    return question, SessionKey(who(request), fields.session), fields.sequence
+        raise Refused(422, "photos of a camera are answered by the whole map; leave out sessions and region")
+    return QueuedQuery(question, CameraKey(who(request), fields.camera), fields.sequence)
 
 
-async def _start(service: Service, live: Served, upload: Upload, asked: Asked) -> Future[QueryResult]:
+async def _start(service: Service, live: Served, upload: Upload, queued: QueuedQuery) -> Future[QueryResult]:
     photo = await service.decoded(upload, live.encoder)
-    return live.queries.hits(photo.image, *asked)
+    return live.queries.hits(photo.image, *queued)
 
 
 async def _answer(live: Served, query: Future[QueryResult], fields: QueryFields) -> dict[str, Any]:
-    result = await answer_of(query)
+    result = await wait_for(query)
     told = Answer("", result.hits, result.confidence, None, **describe_hits(result.hits))
     told = told.withhold_below(ONLY_SURE if fields.sure else fields.min_confidence)
     return {
@@ -94,23 +99,23 @@ async def _answer(live: Served, query: Future[QueryResult], fields: QueryFields)
         ],
         "confidence": told.confidence,
         "sure": told.sure,
-        "verified": told.verified,
+        "reranked": told.reranked,
         "place": None if told.place is None else told.place.to_dict(),
         "place_missing": told.place_missing,
         "calibration": None if result.head == DATABASE else result.head,
-        "session": fields.session,
+        "camera": fields.camera,
         "adaptation_photos": result.adaptation_photos,
         "lost": result.lost,
         "seconds": result.seconds,
     }
 
 
-@router.post("/why", openapi_extra=body_schema(WhyFields, "image"))
-async def why(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
+@query_router.post("/explain", openapi_extra=body_schema(ExplainFields, "image"))
+async def explain_match(request: Request, service: Running, live: Chosen) -> dict[str, Any]:
     """What carried the match of a photo with an image of the map: patches, words and terms of the score."""
-    upload, fields = await read_photo(request, WhyFields, service.settings)
-    record = await record_of(service, live, fields.id)
+    upload, fields = await read_photo(request, ExplainFields, service.settings)
+    record = await find_record(service, live, fields.id)
     photo = await service.decoded(upload, live.encoder)
-    tokens = await answer_of(live.queries.tokens(photo.image))
-    explanation = await service.work(lambda: live.why(tokens, record.id, fields.calibration))
+    tokens = await wait_for(live.queries.tokens(photo.image))
+    explanation = await service.work(lambda: live.explain(tokens, record.id, fields.calibration))
     return {**explanation, "image_url": image_url(live, record.id)}

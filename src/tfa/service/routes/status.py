@@ -12,16 +12,16 @@ from tfa.service.live_engine_map import LiveEngineMap
 from tfa.service.models import Health
 from tfa.service.problems import RETRY
 
-router = APIRouter(tags=["status"])
+status_router = APIRouter(tags=["status"])
 
 
-@router.get("/healthz", response_model=Health)
+@status_router.get("/healthz", response_model=Health)
 async def healthz() -> dict[str, str]:
     """Alive: the process answers."""
     return {"status": "ok"}
 
 
-@router.get(
+@status_router.get(
     "/readyz", response_model=Health, responses={503: {"model": Health, "description": "Still loading, or failed."}}
 )
 async def readyz(service: Running) -> Response:
@@ -38,7 +38,7 @@ async def readyz(service: Running) -> Response:
     return JSONResponse({"status": status}, 200 if status == "ready" else 503, RETRY if status == "loading" else None)
 
 
-@router.get("/metrics", response_class=PlainTextResponse, dependencies=[Depends(reader)])
+@status_router.get("/metrics", response_class=PlainTextResponse, dependencies=[Depends(reader)])
 async def metrics(service: Running) -> Response:
     """Counts, latencies, queue lengths and map sizes in Prometheus' text format."""
     return Response(service.metrics.text(), media_type=CONTENT_TYPE_PLAIN_0_0_4)

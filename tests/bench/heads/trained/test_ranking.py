@@ -78,7 +78,7 @@ def photos(vectors: np.ndarray, codes: np.ndarray | None) -> Photos:
 def test_one_stage_is_the_cosine():
     database, queries = unit_rows(30, 6, 1), unit_rows(4, 6, 2)
     head = fit_vectors(photos(database, None), Shared())
-    assert (head.saw, head.replicas) == ("labels", ("only",))
+    assert (head.data_used, head.replicas) == ("labels", ("only",))
     np.testing.assert_allclose(head.scores(photos(queries, None), "only"), queries @ database.T, atol=1e-6)
 
 

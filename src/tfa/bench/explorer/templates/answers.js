@@ -14,8 +14,8 @@ function answerOf(run, query) {
   return { confidence, sure: Boolean(sure), hits: hits.map(hitOf), right: first === 0, firstRight: first < 0 ? null : first + 1 };
 }
 
-function hitOf([image, right, confidence = null, matches = null, metres = null, lines = null]) {
-  return { image, right: Boolean(right), confidence, matches, metres, lines };
+function hitOf([image, right, confidence = null, inliers = null, metres = null, lines = null]) {
+  return { image, right: Boolean(right), confidence, inliers, metres, lines };
 }
 
 const rightOf = (run, query) => Boolean(runs[run].answers[query]?.[2][0]?.[1]);

@@ -12,7 +12,7 @@ function hitWords(hit) {
     hit.right ? "right" : "wrong",
     hit.confidence === null ? null : `confidence ${hit.confidence.toFixed(2)}`,
     hit.metres === null ? null : inMetres(hit.metres),
-    hit.matches === null ? null : counted(hit.matches, "match", "matches"),
+    hit.inliers === null ? null : counted(hit.inliers, "inlier", "inliers"),
   ].filter(Boolean);
 }
 

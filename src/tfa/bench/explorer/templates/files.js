@@ -1,5 +1,5 @@
 // The listed queries as files: CSV, and GeoJSON with a line from each query to its best answer.
-const COLUMNS = ["number", "query", "head", "right", "confidence", "sure", "answer", "distance_m", "matches", "first_right", "in_map", "true_image", "condition"];
+const COLUMNS = ["number", "query", "head", "right", "confidence", "sure", "answer", "distance_m", "inliers", "first_right", "in_map", "true_image", "condition"];
 
 function rowsOf() {
   return state.list.flatMap((query) => [state.run, state.beside].filter((run) => run >= 0 && isEvaluated(run, query)).map((run) => {
@@ -9,7 +9,7 @@ function rowsOf() {
     return {
       number: own.number, query: content.queryNames[query], head: runs[run].name, right: answer.right,
       confidence: answer.confidence, sure: answer.sure, answer: best ? content.images.names[best.image] : null,
-      distance_m: best?.metres ?? null, matches: best?.matches ?? null, first_right: answer.firstRight, in_map: own.inMap,
+      distance_m: best?.metres ?? null, inliers: best?.inliers ?? null, first_right: answer.firstRight, in_map: own.inMap,
       true_image: own.true < 0 ? null : content.images.names[own.true], condition: own.condition,
       ends: [own.degrees, best ? content.images.degrees[best.image] : null],
     };

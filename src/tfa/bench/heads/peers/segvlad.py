@@ -76,7 +76,7 @@ class SegVladHead:
     low: float
     high: float
     replicas: tuple[str, ...] = ("0",)
-    saw: str = "database"
+    data_used: str = "database"
 
     def scores(self, queries: Photos, replica: str) -> np.ndarray:
         """`q m`, 0 for a photo without votes. Each query is computed on its own: rows do not depend on each other."""

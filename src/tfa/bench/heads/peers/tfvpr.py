@@ -142,8 +142,8 @@ class Transductive:
         return self.head.replicas
 
     @property
-    def saw(self) -> str:
-        return self.head.saw
+    def data_used(self) -> str:
+        return self.head.data_used
 
     def scores(self, queries: Photos, replica: str) -> np.ndarray:
         return self.head.scores(queries, replica)

@@ -29,7 +29,7 @@ class TwoStageHead:
     vectors: VectorHead
     codes: np.ndarray  # m c of ±1
     replicas: tuple[str, ...] = (ONLY,)
-    saw: str = LABELS
+    data_used: str = LABELS
 
     def scores(self, queries: Photos, replica: str) -> np.ndarray:
         """`q m`: the cosine of the images that are reranked; the others just below the last of them, by their bits.

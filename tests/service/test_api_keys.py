@@ -1,23 +1,23 @@
-"""Tokens with names: their file, how often they may ask, whose sessions are whose."""
+"""API keys with names: their file, how often they may ask, whose cameras are whose."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.service.camera_steps import files
 from tests.service.conftest import picture, wait_until
-from tests.service.session_steps import files
 from tfa.client import Client, connection
 from tfa.errors import BadSpec
+from tfa.service.api_keys import ApiKey, read_api_keys
+from tfa.service.cameras import CameraKey
 from tfa.service.rates import RateLimit
-from tfa.service.sessions import SessionKey
 from tfa.service.settings import ServiceSettings
-from tfa.service.tokens import Token, read_tokens
 
-NAMED = (Token("robot1", False, "r" * 16), Token("robot2", False, "s" * 16), Token("boss", True, "b" * 16))
+NAMED = (ApiKey("robot1", False, "r" * 16), ApiKey("robot2", False, "s" * 16), ApiKey("boss", True, "b" * 16))
 
 
-def header(token: Token) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token.secret}"}
+def header(api_key: ApiKey) -> dict[str, str]:
+    return {"Authorization": f"Bearer {api_key.secret}"}
 
 
 ROBOT1, ROBOT2, BOSS = map(header, NAMED)
@@ -28,76 +28,76 @@ def ask_as(client, who, place=0, **fields):
 
 
 def test_a_file_of_tokens(tmp_path):
-    path = tmp_path / "tokens"
+    path = tmp_path / "api_keys"
     path.write_text("# who may ask\n\nrobot1 read rrrrrrrrrrrrrrrr\nboss\tedit   bbbbbbbbbbbbbbbb\n")
-    assert read_tokens(path) == (NAMED[0], NAMED[2])
-    assert "rrrr" not in repr(read_tokens(path))
+    assert read_api_keys(path) == (NAMED[0], NAMED[2])
+    assert "rrrr" not in repr(read_api_keys(path))
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("robot1 read", "line 1 of .* is not understood; write a line for each token"),
+        ("robot1 read", "line 1 of .* is not understood; write a line for each API key"),
         ("robot1 write rrrrrrrrrrrrrrrr", "line 1"),
-        ("\nrobot1 read short", "the token in line 2 of .* has 5 characters and needs 16"),
-        ("# nothing", "holds no token"),
-        ("ro/bot read rrrrrrrrrrrrrrrr", "no name of a token"),
+        ("\nrobot1 read short", "the API key in line 2 of .* has 5 characters and needs 16"),
+        ("# nothing", "holds no API key"),
+        ("ro/bot read rrrrrrrrrrrrrrrr", "no name of an API key"),
     ],
 )
 def test_a_file_of_tokens_that_cannot_be_used_is_told_without_its_secrets(tmp_path, text, says):
-    path = tmp_path / "tokens"
+    path = tmp_path / "api_keys"
     path.write_text(text)
     with pytest.raises(BadSpec, match=says) as error:
-        read_tokens(path)
+        read_api_keys(path)
     assert "rrrr" not in str(error.value)
     with pytest.raises(BadSpec, match="cannot be read: No such file"):
-        read_tokens(tmp_path / "none")
+        read_api_keys(tmp_path / "none")
 
 
 def test_tokens_need_names_and_texts_of_their_own():
     with pytest.raises(BadSpec, match="called"):
-        ServiceSettings(tokens=(NAMED[0], Token("robot1", True, "x" * 16)))
-    with pytest.raises(BadSpec, match="two tokens are the same"):
-        ServiceSettings(tokens=NAMED, read_token="r" * 16)
-    assert not ServiceSettings(tokens=NAMED[:1]).editable
-    assert ServiceSettings(tokens=NAMED, host="0.0.0.0").editable
+        ServiceSettings(api_keys=(NAMED[0], ApiKey("robot1", True, "x" * 16)))
+    with pytest.raises(BadSpec, match="two API keys are the same"):
+        ServiceSettings(api_keys=NAMED, read_api_key="r" * 16)
+    assert not ServiceSettings(api_keys=NAMED[:1]).editable
+    assert ServiceSettings(api_keys=NAMED, host="0.0.0.0").editable
 
 
 def test_named_tokens_read_and_edit(serve):
-    client = serve(tokens=NAMED)
+    client = serve(api_keys=NAMED)
     assert client.get("/v1/map").status_code == 401
     assert client.get("/v1/map", headers=ROBOT1).status_code == 200
     assert client.delete("/v1/images/3", headers=ROBOT1).status_code == 403
     assert client.delete("/v1/images/3", headers=BOSS).status_code == 200
 
 
-def test_a_session_belongs_to_the_token_that_made_it(serve, town):
-    client = serve(tokens=NAMED, sessions=2)
-    assert ask_as(client, ROBOT1, 0, session="cam0").json()["adaptation_photos"] == 0
-    assert ask_as(client, ROBOT2, 9, session="cam0").json()["adaptation_photos"] == 0  # another camera of that name
-    assert ask_as(client, ROBOT1, 1, session="cam0").json()["adaptation_photos"] == 1
+def test_a_camera_belongs_to_the_token_that_made_it(serve, town):
+    client = serve(api_keys=NAMED, cameras=2)
+    assert ask_as(client, ROBOT1, 0, camera="cam0").json()["adaptation_photos"] == 0
+    assert ask_as(client, ROBOT2, 9, camera="cam0").json()["adaptation_photos"] == 0  # another camera of that name
+    assert ask_as(client, ROBOT1, 1, camera="cam0").json()["adaptation_photos"] == 1
     for name in ("x", "y", "z"):  # pushes out robot2's own alone
-        ask_as(client, ROBOT2, 3, session=name)
-    assert ask_as(client, ROBOT1, 2, session="cam0").json()["adaptation_photos"] == 2
+        ask_as(client, ROBOT2, 3, camera=name)
+    assert ask_as(client, ROBOT1, 2, camera="cam0").json()["adaptation_photos"] == 2
 
     def named(who):
-        listed = client.get("/v1/sessions", headers=who).json()["sessions"]
+        listed = client.get("/v1/cameras", headers=who).json()["cameras"]
         return [(one["owner"], one["name"]) for one in listed]
 
     assert named(ROBOT1) == [("robot1", "cam0")]
     assert named(ROBOT2) == [("robot2", "z"), ("robot2", "y")]
     assert named(BOSS) == [("robot1", "cam0"), ("robot2", "z"), ("robot2", "y")]
-    assert client.get("/v1/sessions/cam0", headers=ROBOT2).status_code == 404
-    assert client.get("/v1/sessions/cam0", headers=BOSS).json()["seen"] == 3
+    assert client.get("/v1/cameras/cam0", headers=ROBOT2).status_code == 404
+    assert client.get("/v1/cameras/cam0", headers=BOSS).json()["seen"] == 3
     client.__exit__(None, None, None)
-    assert SessionKey("robot1", "cam0").file_name in files(town)
-    again = serve(tokens=NAMED[:1])  # robot2's token is no more
-    assert [one["seen"] for one in again.get("/v1/sessions", headers=ROBOT1).json()["sessions"]] == [3]
-    wait_until(lambda: files(town) == [SessionKey("robot1", "cam0").file_name])
+    assert CameraKey("robot1", "cam0").file_name in files(town)
+    again = serve(api_keys=NAMED[:1])  # robot2's API key is no more
+    assert [one["seen"] for one in again.get("/v1/cameras", headers=ROBOT1).json()["cameras"]] == [3]
+    wait_until(lambda: files(town) == [CameraKey("robot1", "cam0").file_name])
 
 
 def test_one_token_cannot_ask_without_end_and_others_can(serve):
-    client = serve(tokens=NAMED, rate_limit=1)
+    client = serve(api_keys=NAMED, rate_limit=1)
     answers = [client.get("/v1/map", headers=ROBOT1) for _ in range(20)]
     refused = next(answer for answer in answers if answer.status_code == 429)
     assert refused.headers["retry-after"].isdecimal()
@@ -121,8 +121,8 @@ def test_buckets_fill_again():
 
 def test_nothing_is_limited_where_only_this_machine_asks():
     assert ServiceSettings().limited_rate == 0
-    assert ServiceSettings(read_token="r").limited_rate == 100
-    assert ServiceSettings(open=True).limited_rate == 100
+    assert ServiceSettings(read_api_key="r").limited_rate == 100
+    assert ServiceSettings(no_auth=True).limited_rate == 100
 
 
 def test_the_client_waits_as_it_is_told(monkeypatch):

@@ -1,4 +1,4 @@
-"""What sessions learnt is kept, bounded, shown and forgotten; it belongs to the head that learnt it."""
+"""What cameras learnt is kept, bounded, shown and forgotten; it belongs to the head that learnt it."""
 
 from __future__ import annotations
 
@@ -6,92 +6,92 @@ import threading
 
 import pytest
 
+from tests.service.camera_steps import DRIVE, STREAM, files, followed, listed, told
 from tests.service.conftest import add, ask, opened, picture, wait_until
-from tests.service.session_steps import DRIVE, STREAM, files, followed, listed, told
 from tfa.base.files import write_tensors
-from tfa.service import sessions as kept
+from tfa.service import cameras as kept
 
 
 def file_of(name: str, owner: str = "") -> str:
-    return kept.SessionKey(owner, name).file_name
+    return kept.CameraKey(owner, name).file_name
 
 
 @pytest.mark.slow
-def test_a_restart_keeps_sessions(serve, town):
+def test_a_restart_keeps_cameras(serve, town):
     first = serve()
-    answers = [told(ask(first, one, session="cam0")) for one in STREAM[:20]]
-    ask(first, DRIVE[0], session="CAM0")
-    before = first.get("/v1/sessions").json()
+    answers = [told(ask(first, one, camera="cam0")) for one in STREAM[:20]]
+    ask(first, DRIVE[0], camera="CAM0")
+    before = first.get("/v1/cameras").json()
     first.__exit__(None, None, None)
     assert files(town) == sorted([file_of("cam0"), file_of("CAM0")])
     assert len({name.lower() for name in files(town)}) == 2  # also where file names have no case
     again = serve()
-    assert again.get("/v1/sessions").json() == before
-    answers += [told(ask(again, one, session="cam0")) for one in STREAM[20:]]
+    assert again.get("/v1/cameras").json() == before
+    answers += [told(ask(again, one, camera="cam0")) for one in STREAM[20:]]
     assert answers == followed(opened(town), STREAM)
-    assert len(opened(town)) == 14  # the files of sessions are no files of the map
+    assert len(opened(town)) == 14  # the files of cameras are no files of the map
 
 
 def test_the_least_recently_used_is_forgotten_also_on_disk(serve, town, monkeypatch):
-    client = serve(sessions=2)
-    assert client.get("/v1/sessions").json()["most"] == 2
+    client = serve(cameras=2)
+    assert client.get("/v1/cameras").json()["most"] == 2
     for name in ("a", "b", "a", "c"):
-        ask(client, DRIVE[0], session=name)
+        ask(client, DRIVE[0], camera=name)
     assert listed(client) == {"c": 1, "a": 2}
-    assert ask(client, DRIVE[1], session="b").json()["adaptation_photos"] == 0
-    assert ask(client, DRIVE[1], session="c").json()["adaptation_photos"] == 1
-    assert 'tfa_sessions{map="town"} 2.0' in client.get("/metrics").text
-    assert 'tfa_session_photos_total{map="town"} 6.0' in client.get("/metrics").text
+    assert ask(client, DRIVE[1], camera="b").json()["adaptation_photos"] == 0
+    assert ask(client, DRIVE[1], camera="c").json()["adaptation_photos"] == 1
+    assert 'tfa_cameras{map="town"} 2.0' in client.get("/metrics").text
+    assert 'tfa_camera_photos_total{map="town"} 6.0' in client.get("/metrics").text
     client.__exit__(None, None, None)
     assert files(town) == sorted([file_of("b"), file_of("c")])
-    fewer = serve(sessions=1)
+    fewer = serve(cameras=1)
     assert listed(fewer) == {"c": 2}
     wait_until(lambda: files(town) == [file_of("c")])
-    monkeypatch.setattr(kept, "MOST_BYTES", 3 * 256 * 4 * 14)
-    assert serve(sessions=64).get("/v1/sessions").json()["most"] == 3  # of a large map fewer are kept
+    monkeypatch.setattr(kept, "_MOST_BYTES", 3 * 256 * 4 * 14)
+    assert serve(cameras=64).get("/v1/cameras").json()["most"] == 3  # of a large map fewer are kept
 
 
-def test_sessions_can_be_looked_at_and_reset(serve, town):
+def test_cameras_can_be_looked_at_and_reset(serve, town):
     client = serve()
     for one in DRIVE:
-        ask(client, one, session="cam0")
-        ask(client, DRIVE[0], session="still")
-    ask(client, DRIVE[0], session="other")
-    shown = client.get("/v1/sessions/cam0").json()
+        ask(client, one, camera="cam0")
+        ask(client, DRIVE[0], camera="still")
+    ask(client, DRIVE[0], camera="other")
+    shown = client.get("/v1/cameras/cam0").json()
     assert (shown["name"], shown["seen"], shown["counted"], shown["calibration"]) == ("cam0", 14, 14, None)
     assert shown["shift"] > 0
     assert shown["bias_spread"] is None
     assert shown["last_used"].endswith("+00:00")
-    assert client.get("/v1/sessions/still").json()["counted"] == 1
-    assert client.delete("/v1/sessions/cam0").json() == {"reset": ["cam0"]}
+    assert client.get("/v1/cameras/still").json()["counted"] == 1
+    assert client.delete("/v1/cameras/cam0").json() == {"reset": ["cam0"]}
     assert set(listed(client)) == {"still", "other"}
     assert file_of("cam0") not in files(town)
-    for gone in (client.get("/v1/sessions/cam0"), client.delete("/v1/sessions/cam0")):
+    for gone in (client.get("/v1/cameras/cam0"), client.delete("/v1/cameras/cam0")):
         assert gone.status_code == 404
-        assert "there is no session 'cam0' in town; /v1/sessions lists" in gone.json()["error"]
-    assert ask(client, DRIVE[3], session="cam0").json()["adaptation_photos"] == 0
-    assert sorted(client.delete("/v1/sessions").json()["reset"]) == ["cam0", "other", "still"]
+        assert "there is no camera 'cam0' in town; /v1/cameras lists" in gone.json()["error"]
+    assert ask(client, DRIVE[3], camera="cam0").json()["adaptation_photos"] == 0
+    assert sorted(client.delete("/v1/cameras").json()["reset"]) == ["cam0", "other", "still"]
     assert (listed(client), files(town)) == ({}, [])
     client.__exit__(None, None, None)
     assert files(town) == []
 
 
-def test_looking_needs_the_read_token_and_resetting_the_edit_token(serve):
-    client = serve(read_token="look", edit_token="change")
-    look, change = ({"Authorization": f"Bearer {token}"} for token in ("look", "change"))
-    client.post("/v1/query", files={"image": ("a.png", DRIVE[0])}, data={"session": "cam0"}, headers=look)
-    assert client.get("/v1/sessions").status_code == 401
-    assert client.get("/v1/sessions/cam0", headers=look).json()["seen"] == 1
-    for path in ("/v1/sessions/cam0", "/v1/sessions"):
+def test_looking_needs_the_read_api_key_and_resetting_the_edit_api_key(serve):
+    client = serve(read_api_key="look", edit_api_key="change")
+    look, change = ({"Authorization": f"Bearer {api_key}"} for api_key in ("look", "change"))
+    client.post("/v1/query", files={"image": ("a.png", DRIVE[0])}, data={"camera": "cam0"}, headers=look)
+    assert client.get("/v1/cameras").status_code == 401
+    assert client.get("/v1/cameras/cam0", headers=look).json()["seen"] == 1
+    for path in ("/v1/cameras/cam0", "/v1/cameras"):
         assert client.delete(path, headers=look).status_code == 403
         assert client.delete(path, headers=change).status_code == 200
 
 
-def test_sessions_that_are_not_used_follow_the_map_too(client):
-    ask(client, DRIVE[0], session="cam0")
+def test_cameras_that_are_not_used_follow_the_map_too(client):
+    ask(client, DRIVE[0], camera="cam0")
     add(client, ("a.png", picture(40)))
     live = client.app.state.service.maps["town"]
-    wait_until(lambda: live.sessions._sessions[kept.SessionKey("", "cam0")].tracker.place_map is live.current)
+    wait_until(lambda: live.cameras._cameras[kept.CameraKey("", "cam0")].tracker.place_map is live.current)
 
 
 def fitted_on_fewer(town, image):
@@ -100,24 +100,24 @@ def fitted_on_fewer(town, image):
 
 
 @pytest.mark.slow
-def test_another_head_starts_a_session_anew(serve, town, caplog):
+def test_another_head_starts_a_camera_anew(serve, town, caplog):
     client = serve()
     for one in STREAM[:5]:
-        ask(client, one, session="cam0")
-        ask(client, one, session="day", calibration="none")
+        ask(client, one, camera="cam0")
+        ask(client, one, camera="day", calibration="none")
     files_of_a_camera = [("images", (f"{place}.png", picture(place, 0.7))) for place in range(9)]
     job = client.post("/v1/calibrations", files=files_of_a_camera, data={"name": "night"}).json()["job"]
     wait_until(lambda: client.get(f"/v1/jobs/{job}").json()["state"] in ("done", "failed"))
-    first = ask(client, STREAM[5], session="cam0").json()
+    first = ask(client, STREAM[5], camera="cam0").json()
     assert (first["calibration"], first["adaptation_photos"]) == ("night", 0)
-    assert ask(client, STREAM[5], session="day", calibration="none").json()["adaptation_photos"] == 5
-    assert told(ask(client, STREAM[6], session="cam0")) == followed(opened(town), STREAM[5:7])[-1]
+    assert ask(client, STREAM[5], camera="day", calibration="none").json()["adaptation_photos"] == 5
+    assert told(ask(client, STREAM[6], camera="cam0")) == followed(opened(town), STREAM[5:7])[-1]
     client.post("/v1/calibrations", files=files_of_a_camera[:6], data={"name": "night"})
-    wait_until(lambda: "session cam0 was learnt by a head that town.tfa no longer has" in caplog.text)
+    wait_until(lambda: "camera cam0 was learnt by a head that town.tfa no longer has" in caplog.text)
     wait_until(lambda: listed(client) == {"day": 6})
     fitted_on_fewer(town, 0)  # by another process: noticed by the next request
     assert listed(client) == {}
-    ask(client, STREAM[0], session="cam0")
+    ask(client, STREAM[0], camera="cam0")
     client.__exit__(None, None, None)
     assert files(town) == [file_of("cam0")]
     fitted_on_fewer(town, 1)
@@ -132,7 +132,7 @@ def test_a_file_that_cannot_be_read_is_told_and_removed(serve, town, caplog):
     write_tensors(town / file_of("cam1"), {}, {"kind": "other"})
     client = serve()
     assert listed(client) == {}
-    assert caplog.text.count("is removed, its session starts anew") == 2
+    assert caplog.text.count("is removed, its camera starts anew") == 2
     wait_until(lambda: files(town) == [])
 
 
@@ -149,14 +149,14 @@ def test_a_disk_that_cannot_be_written_fails_no_query_and_is_tried_again(serve, 
     monkeypatch.setattr(kept, "write_tensors", write)
     client = serve()
     for place in range(3):
-        assert ask(client, picture(place), session="cam0", k=1).json()["hits"][0]["id"] == place
-    wait_until(lambda: "session cam0 cannot be saved, which is tried again later" in caplog.text)
+        assert ask(client, picture(place), camera="cam0", k=1).json()["hits"][0]["id"] == place
+    wait_until(lambda: "camera cam0 cannot be saved, which is tried again later" in caplog.text)
     assert files(town) == []
     full.clear()
     for place in range(3):
-        assert ask(client, picture(place), session="cam0").status_code == 200
+        assert ask(client, picture(place), camera="cam0").status_code == 200
     wait_until(lambda: len(files(town)) == 1)
-    assert {name.split("_")[0] for name in threads} == {"tfa-sessions"}  # never the thread of the queries
+    assert {name.split("_")[0] for name in threads} == {"tfa-cameras"}  # never the thread of the queries
     assert listed(client) == {"cam0": 6}
 
 
@@ -168,5 +168,5 @@ def test_files_that_cannot_be_listed_fail_neither_queries_nor_edits(serve, town,
 
     monkeypatch.setattr(type(town), "glob", unreadable)
     assert add(client, ("a.png", picture(40))).json()["added"] == [14]
-    assert ask(client, picture(40), session="cam0", k=1).json()["hits"][0]["id"] == 14
-    wait_until(lambda: "old sessions of town.tfa cannot be removed" in caplog.text)
+    assert ask(client, picture(40), camera="cam0", k=1).json()["hits"][0]["id"] == 14
+    wait_until(lambda: "old cameras of town.tfa cannot be removed" in caplog.text)

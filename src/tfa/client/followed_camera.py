@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from tfa.client.forms import answer_of
+from tfa.client.forms import parse_answer
 from tfa.errors import BadImage
 from tfa.photos.as_files import read_photo_file
 from tfa.photos.photo_source import Photo, name_photo
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from tfa.maps.records import FrameAnswer
 
 
-class FollowedSession:
-    """`Client.follow` makes it. Its state is the service's: another client that names the session goes on with it."""
+class FollowedCamera:
+    """`Client.follow` makes it. Its state is the service's: another client that names the camera continues it."""
 
-    def __init__(self, client: Client, session: str, how: dict[str, Any]) -> None:
-        self.client, self.session, self._how = client, session, how
+    def __init__(self, client: Client, camera: str, how: dict[str, Any]) -> None:
+        self.client, self.camera, self._how = client, camera, how
 
     def step(self, photo: Photo) -> FrameAnswer:
         """The answer to the next photo, adapted by those before it. One that cannot be read gets one that says so."""
         try:
             file = read_photo_file(photo)
         except BadImage as error:
-            return answer_of(name_photo(photo), {"error": str(error)})
-        fields = {**self._how, "session": self.session}
+            return parse_answer(name_photo(photo), {"error": str(error)})
+        fields = {**self._how, "camera": self.camera}
         (reply,) = self.client._post("/v1/query/batch", "images", [file], fields)["answers"]
-        return answer_of(name_photo(photo), reply)
+        return parse_answer(name_photo(photo), reply)
 
     @property
     def state(self) -> dict[str, Any]:
         """What the service knows of it: photos seen and counted, what they taught."""
-        return dict(self.client._call("GET", f"/v1/sessions/{quote(self.session, safe='')}"))
+        return dict(self.client._call("GET", f"/v1/cameras/{quote(self.camera, safe='')}"))
 
     def reset(self) -> None:
         """Forget every photo."""
-        self.client.reset_session(self.session)
+        self.client.reset_camera(self.camera)

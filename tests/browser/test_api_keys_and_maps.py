@@ -1,55 +1,55 @@
-"""Tokens, several maps, and what is remembered."""
+"""API keys, several maps, and what is remembered."""
 
 from __future__ import annotations
 
 from tests.browser.steps import IS_LOADED, ask, wait_for_text, wait_until
 
 
-def test_a_wrong_token_is_told_and_the_right_one_opens_the_map(open_page, service, photo):
-    service.stub.read_token = "right"
+def test_a_wrong_api_key_is_told_and_the_right_one_opens_the_map(open_page, service, photo):
+    service.stub.read_api_key = "right"
     page = open_page(service.url)
-    wait_for_text(page, "#start-alert", "this needs the read token of the service")
-    assert page.evaluate("document.activeElement.id") == "token"
+    wait_for_text(page, "#start-alert", "this needs the read API key of the service")
+    assert page.evaluate("document.activeElement.id") == "api-key"
     page.keyboard.type("wrong")
     page.keyboard.press("Enter")
-    wait_until(page, "document.querySelector('#token').value === ''")
-    wait_for_text(page, "#start-alert", "this needs the read token of the service")
-    page.fill("#token", "right")
-    page.click("text=Use token")
+    wait_until(page, "document.querySelector('#api-key').value === ''")
+    wait_for_text(page, "#start-alert", "this needs the read API key of the service")
+    page.fill("#api-key", "right")
+    page.click("text=Use API key")
     wait_for_text(page, "#map-facts", "30 photos")
-    assert page.is_hidden("#token-form")
+    assert page.is_hidden("#api-key-form")
     assert page.is_hidden("#start-alert")
-    assert page.evaluate("[sessionStorage.getItem('tfa-token'), localStorage.length]") == ["right", 0]
-    ask(page, photo)  # photos of the map need the token too
+    assert page.evaluate("[sessionStorage.getItem('tfa-api-key'), localStorage.length]") == ["right", 0]
+    ask(page, photo)  # photos of the map need the API key too
     wait_until(page, f"[...document.querySelectorAll('.hit img')].every({IS_LOADED})")
     page.reload()
     wait_for_text(page, "#map-facts", "30 photos")
 
 
-def test_a_question_refused_for_want_of_a_token_is_asked_again_with_it(open_page, service, photo):
+def test_a_question_refused_for_want_of_an_api_key_is_asked_again_with_it(open_page, service, photo):
     page = open_page(service.url)
     wait_for_text(page, "#map-facts", "30 photos")
-    service.stub.read_token = "right"
+    service.stub.read_api_key = "right"
     ask(page, photo)
-    assert "this needs the read token" in page.inner_text("#recognise-alert")
-    page.fill("#token", "right")
-    page.click("text=Use token")
+    assert "this needs the read API key" in page.inner_text("#recognise-alert")
+    page.fill("#api-key", "right")
+    page.click("text=Use API key")
     page.wait_for_selector(".hit")
     assert page.is_hidden("#recognise-alert")
 
 
 def test_reading_may_need_less_than_editing(open_page, service):
-    service.stub.read_token, service.stub.edit_token = "reader", "editor"
+    service.stub.read_api_key, service.stub.edit_api_key = "reader", "editor"
     page = open_page(service.url, "#map")
-    page.fill("#token", "reader")
-    page.click("text=Use token")
+    page.fill("#api-key", "reader")
+    page.click("text=Use API key")
     page.click("[aria-label='Remove street-001.jpg']")
     page.click("#confirm button.danger")
-    wait_for_text(page, "#map-alert", "this needs the edit token of the service")
+    wait_for_text(page, "#map-alert", "this needs the edit API key of the service")
     assert 1 in service.stub.maps["town"].photos
-    page.fill("#token", "editor")
-    page.click("text=Use token")
-    page.wait_for_selector("#token-form", state="hidden")
+    page.fill("#api-key", "editor")
+    page.click("text=Use API key")
+    page.wait_for_selector("#api-key-form", state="hidden")
     page.click("[aria-label='Remove street-001.jpg']")
     page.click("#confirm button.danger")
     wait_for_text(page, "#map-status", "Removed street-001.jpg.")

@@ -1,4 +1,4 @@
-"""What is known of answers beside themselves: the photos, when they were taken, where metres of the map lie."""
+"""Metadata of answers: the photos, when they were taken, where metres of the map lie."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What was asked, and of which map. Nothing of it must be known."""
+class ExportContext:
+    """Optional metadata written with answers; every field may be missing."""
 
     times: Sequence[int | None] | None = None  # nanoseconds since 1970, one for each answer; see `times_of`
     photos: Iterable[Photo | None] | None = None  # one for each answer; None: the files that answers name
@@ -51,9 +51,9 @@ def _time_of(answer: Answer) -> int | None:
     return None if taken is None else round(taken.utc * 1_000_000) * 1000
 
 
-def with_times(asked: Asked, answers: Sequence[Answer]) -> Asked:
+def with_times(context: ExportContext, answers: Sequence[Answer]) -> ExportContext:
     """With times looked up, if none were given."""
-    return asked if asked.times is not None else replace(asked, times=times_of(answers))
+    return context if context.times is not None else replace(context, times=times_of(answers))
 
 
 def spaced(times: Sequence[int | None]) -> list[int]:
@@ -62,7 +62,7 @@ def spaced(times: Sequence[int | None]) -> list[int]:
     Those before the first known one stand a second before each other; if none is known they start at 0.
     """
     first = next((row for row, time in enumerate(times) if time is not None), None)
-    last = -SECOND if first is None else _known(times, first) - (first + 1) * SECOND
+    last = -SECOND if first is None else _require_time(times, first) - (first + 1) * SECOND
     found = []
     for time in times:
         last = last + SECOND if time is None else time
@@ -70,7 +70,7 @@ def spaced(times: Sequence[int | None]) -> list[int]:
     return found
 
 
-def _known(times: Sequence[int | None], row: int) -> int:
+def _require_time(times: Sequence[int | None], row: int) -> int:
     time = times[row]
     assert time is not None
     return time

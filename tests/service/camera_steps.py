@@ -15,12 +15,12 @@ def told(answer):
 
 
 def of_json(answer):
-    hits = [(hit["id"], hit["score"], hit["confidence"], hit["matches"]) for hit in answer["hits"]]
+    hits = [(hit["id"], hit["score"], hit["confidence"], hit["inliers"]) for hit in answer["hits"]]
     return hits, answer["confidence"], answer["adaptation_photos"], answer["lost"]
 
 
 def of_tracker(answer):
-    hits = [(hit.id, hit.score, hit.confidence, hit.matches) for hit in answer.hits]
+    hits = [(hit.id, hit.score, hit.confidence, hit.inliers) for hit in answer.hits]
     return hits, answer.confidence, answer.adaptation_photos, answer.lost
 
 
@@ -30,7 +30,7 @@ def followed(place_map, photos, **how):
 
 
 def listed(client):
-    return {one["name"]: one["seen"] for one in client.get("/v1/sessions").json()["sessions"]}
+    return {one["name"]: one["seen"] for one in client.get("/v1/cameras").json()["cameras"]}
 
 
 def files(town):
