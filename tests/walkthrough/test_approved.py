@@ -38,7 +38,7 @@ COMMANDS = [
     ("query-calibrated", "query town.tfa photo.jpg --calibration night"),
     ("explain", "explain town.tfa photo.jpg"),
     ("report", "report town.tfa"),
-    ("evaluate", "evaluate town.tfa evening-walk/ --truth positives.json"),
+    ("evaluate", "evaluate town.tfa evening-walk/ --ground-truth positives.json"),
     ("add", "add town.tfa new.jpg --session walk"),
     ("remove", "remove town.tfa photos/0003.jpg"),
     ("refit", "refit town.tfa"),
