@@ -13,7 +13,6 @@ from tfa.bench.speed.synthetic_maps import synthetic_head
 from tfa.bench.speed.synthetic_states import SyntheticEncoder, synthetic_state
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
-from tfa.maps import query as asking
 from tfa.photos.images import as_rgb
 from tfa.search.quantised_rows import QuantisedRows
 
@@ -146,10 +145,4 @@ def test_a_prepared_map_stays_so_when_it_grows(tmp_path):
     place_map.add([photo(tmp_path / "new.png", 1)])
     hit = place_map.query(tmp_path / "new.png", k=1)[0]
     assert hit.id == 600
-    assert place_map.engine("none").name == "bounded"
-
-
-def test_small_maps_of_floats_are_searched_plainly():
-    place_map = large("original", "float32", images=asking.COARSE_FROM - 1)
-    place_map.prepare()
-    assert place_map.engine().name == "exact"
+    assert place_map.searchable("none").searcher.rows.galleries[0].chunks[-1].dtype == np.float16

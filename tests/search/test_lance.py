@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tfa.search.store_engine import StoreEngine
 
 from tests.search.engine_contract import EngineContract
 from tests.search.store_contract import StoreContract
 from tests.search.store_world import entries_of, vectors_with_bias
 from tfa.errors import BadSpec, EngineConflict, EngineUnavailable
-from tfa.search.store_engine import StoreEngine
 
 pytestmark = pytest.mark.engines
 pytest.importorskip("lancedb", reason="lancedb is not installed (pip install -e '.[dev]')")

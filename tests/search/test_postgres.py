@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from tfa.search.store_engine import StoreEngine
 
 from tests.search.engine_contract import EngineContract
 from tests.search.store_contract import StoreContract
@@ -14,7 +15,6 @@ from tests.search.store_world import entries_of, vectors_with_bias
 from tests.servers import PostgresServer
 from tfa.errors import BadSpec, EngineUnavailable
 from tfa.search.store import Entries, Where
-from tfa.search.store_engine import StoreEngine
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed (pip install -e '.[dev]')")
 from psycopg import sql  # noqa: E402

@@ -1,12 +1,12 @@
-"""The reduced engine: what it scores again is exact, what it knows of a row comes from moments; no more is read."""
+"""The reduced search: what it scores again is exact, what it knows of a row comes from moments; no more is read."""
 
 import numpy as np
 import pytest
 
-from tfa.search.exact import ExactEngine, WeightedGalleries
+from tfa.search.exact import ExactSearch, WeightedGalleries
 from tfa.search.gallery import Gallery
 from tfa.search.quantised_rows import QuantisedRows, rounded
-from tfa.search.reduced import AGAIN, ReducedEngine, fit_reduced
+from tfa.search.reduced import AGAIN, ReducedSearch, fit_reduced
 
 IMAGES, WIDTHS, DIMS = 400, (40, 24), 16
 WEIGHTS = (0.7, 1.6)
@@ -35,15 +35,13 @@ def queries(galleries):
     return (rows + 0.1 * rng.standard_normal(rows.shape)).astype(np.float32)
 
 
-def engines(galleries, alive=None, dims=DIMS):
+def searchers(galleries, alive=None, dims=DIMS):
     ids = np.arange(IMAGES)[::-1] * 3 if alive is None else alive * 3
-    return ExactEngine(galleries, ids, alive), ReducedEngine(
-        galleries, ids, alive, reduced=fit_reduced(galleries, dims)
-    )
+    return ExactSearch(galleries, ids, alive), ReducedSearch(galleries, ids, alive, fit_reduced(galleries, dims))
 
 
 def test_what_is_found_has_the_score_of_an_exhaustive_search_to_the_last_bit(galleries, queries):
-    exact, reduced = engines(galleries)
+    exact, reduced = searchers(galleries)
     expected, found = exact.search(queries, 5), reduced.search(queries, 5)
     np.testing.assert_array_equal(found.ids, expected.ids)  # sixteen numbers are enough to have them among the hundred
     np.testing.assert_array_equal(found.scores, expected.scores)
@@ -51,30 +49,30 @@ def test_what_is_found_has_the_score_of_an_exhaustive_search_to_the_last_bit(gal
 
 def test_few_numbers_miss_what_is_not_among_the_hundred(galleries, queries):
     """The search is not exhaustive: with two numbers an image, the bias is all that it sees."""
-    exact, reduced = engines(galleries, dims=2)
+    exact, reduced = searchers(galleries, dims=2)
     expected, found = exact.search(queries, 20), reduced.search(queries, 20)
     assert (found.ids != expected.ids).any()
     assert (np.diff(found.scores, axis=1) <= 0).all()
 
 
 def test_all_are_scored_again_where_all_are_wanted(galleries, queries):
-    exact, reduced = engines(galleries, dims=2)
+    exact, reduced = searchers(galleries, dims=2)
     expected, found = exact.search(queries, IMAGES), reduced.search(queries, IMAGES)
     np.testing.assert_array_equal(found.ids, expected.ids)
     np.testing.assert_array_equal(found.scores, expected.scores)
 
 
 def test_mean_and_spread_are_those_of_the_reduced_rows(galleries, queries):
-    _, reduced = engines(galleries)
+    _, reduced = searchers(galleries)
     result, rows = reduced.search(queries, 1), np.asarray(reduced.reduced.rows.take(np.arange(IMAGES)), np.float64)
-    small = reduced.reduced.reduction.of_queries(np.asarray(galleries.taken_apart(queries)))
+    small = reduced.reduced.reduction.of_queries(np.asarray(galleries.split_terms(queries)))
     scores = small.astype(np.float64) @ rows.T + galleries.bias.mean()
     np.testing.assert_allclose(result.mean, scores.mean(axis=1), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(result.spread, scores.std(axis=1), rtol=1e-9)
 
 
 def test_with_all_directions_mean_and_spread_are_those_of_the_scores(galleries, queries):
-    exact, reduced = engines(galleries, dims=sum(WIDTHS) + 1)
+    exact, reduced = searchers(galleries, dims=sum(WIDTHS) + 1)
     expected, found = exact.search(queries, 1), reduced.search(queries, 1)
     np.testing.assert_allclose(found.mean, expected.mean, atol=5e-3 * expected.spread.max())
     np.testing.assert_allclose(found.spread, expected.spread, rtol=2e-3)
@@ -85,7 +83,7 @@ def test_images_that_are_gone_and_copies_count_as_in_an_exhaustive_search(galler
     same = np.arange(IMAGES)
     same[[60, 61, 310, 350]] = [41, 41, 300, 0]  # of photos of one content
     tied = WeightedGalleries(galleries.weights, galleries.galleries, galleries.bias, same)
-    exact, reduced = engines(tied, alive, dims=sum(WIDTHS) + 1)
+    exact, reduced = searchers(tied, alive, dims=sum(WIDTHS) + 1)
     expected, found = exact.search(queries, 7), reduced.search(queries, 7)
     np.testing.assert_array_equal(found.ids, expected.ids)
     np.testing.assert_array_equal(found.scores, expected.scores)
@@ -96,13 +94,13 @@ def test_images_that_are_gone_and_copies_count_as_in_an_exhaustive_search(galler
 def test_copies_tie_and_the_first_wins(galleries):
     same = np.zeros(IMAGES, np.int64)
     tied = WeightedGalleries(galleries.weights, galleries.galleries, galleries.bias, same)
-    result = engines(tied)[1].search(np.ones((1, sum(WIDTHS)), np.float32), 3)
+    result = searchers(tied)[1].search(np.ones((1, sum(WIDTHS)), np.float32), 3)
     assert result.ids.tolist() == [[0, 3, 6]]
     assert len(set(result.scores[0].tolist())) == 1
 
 
 def test_only_the_rows_that_are_scored_again_are_read(galleries, queries, monkeypatch):
-    _, reduced = engines(galleries)
+    _, reduced = searchers(galleries)
     reduced.prepare()
     read = []
     plain = QuantisedRows.inner
@@ -123,7 +121,7 @@ def test_a_new_chunk_leaves_the_others_and_their_moments_in_place(galleries):
     assert grown.rows.chunks[0] is reduced.rows.chunks[0]
     assert grown.moments()[0] is known
     assert len(grown) == IMAGES
-    again = ReducedEngine(galleries, np.arange(IMAGES), reduced=grown)
+    again = ReducedSearch(galleries, np.arange(IMAGES), None, grown)
     vectors = np.concatenate([np.sqrt(w) * g.take([350]) for w, g in weighted(galleries)], 1)
     assert again.search(vectors.astype(np.float32), 4).ids.shape == (1, 4)
 

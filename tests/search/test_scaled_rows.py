@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tfa.search.bounded import BoundedRows
 from tfa.search.gallery import Gallery, inner, inner_of_terms
 from tfa.search.quantised_rows import rounded
 from tfa.search.scaled_rows import ScaledRows
@@ -59,11 +58,3 @@ def test_chunks_of_unlike_numbers_are_multiplied_apart(scaled):
     features = [rng.normal(size=(2, 24)).astype(np.float32) for _ in range(2)]
     for own, gallery, some in zip(inner_of_terms([ours, theirs], features), (ours, theirs), features, strict=True):
         np.testing.assert_array_equal(own, gallery.inner(some))
-
-
-def test_bounds_hold_for_scaled_rows_of_floats():
-    rng = np.random.default_rng(3)
-    rows = ScaledRows(rng.normal(size=(600, 8)).astype(np.float32), rng.uniform(1, 2, 600), rng.uniform(1, 2, 8))
-    bounded = BoundedRows.of(rows)
-    lost = np.linalg.norm(np.asarray(rows, np.float64) - np.asarray(bounded.rows, np.float64), axis=1)
-    np.testing.assert_allclose(bounded.lost, lost, rtol=1e-3, atol=1e-7)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tfa.search.store_engine import StoreEngine
 
 from tests.search.engine_contract import EngineContract
 from tests.search.store_contract import StoreContract
 from tfa.errors import BadSpec
 from tfa.search.memory_store import MemoryStore
-from tfa.search.store_engine import StoreEngine
 
 
 class TestEngineInMemory(EngineContract):

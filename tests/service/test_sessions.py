@@ -13,7 +13,6 @@ from tests.service.session_steps import DRIVE, STREAM, followed, listed, of_json
 from tests.service.test_query_queue import GatedEncoder
 from tfa.base.config import MapSpec
 from tfa.maps import PlaceMap
-from tfa.maps import query as asking
 from tfa.maps.verification import Question
 from tfa.photos.images import as_rgb
 from tfa.service import sessions as kept
@@ -38,14 +37,6 @@ def test_the_frames_of_a_drive_are_followed(client, town):
     hidden = ask(client, DRIVE[0], session="cam0", sequence="true", min_confidence=1).json()
     assert hidden["hits"] == []
     assert 0 <= hidden["confidence"] < 1
-
-
-def test_a_large_map_of_floats_has_sessions_too(serve, town, monkeypatch):
-    monkeypatch.setattr(asking, "COARSE_FROM", 2)
-    client = serve()
-    assert client.app.state.service.maps["town"].current.engine("none").name == "bounded"
-    answers = [told(ask(client, one, session="cam0")) for one in STREAM]
-    assert answers == followed(opened(town), STREAM)  # from exact scores, whatever answers photos without a session
 
 
 def test_a_photo_without_a_session_is_answered_by_the_map_alone(client, town):

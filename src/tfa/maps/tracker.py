@@ -32,7 +32,7 @@ from tfa.online.follow import Follower, Frame
 from tfa.online.motion import Motion, metres, motion_of
 from tfa.online.sequence_filter import SequenceSpec
 from tfa.photos.given import Photo
-from tfa.search.engine import checked_k
+from tfa.search.exact import check_k
 
 if TYPE_CHECKING:
     from tfa.maps.query import AskableMap
@@ -52,7 +52,7 @@ class Tracker:
         adaptation: Adaptation | None = None,
     ) -> None:
         """`adaptation` is what earlier photos taught the same head."""
-        checked_k(question.k)
+        check_k(question.k)
         self.place_map, self.question, self.spec = place_map, question, spec or SequenceSpec()
         wanted_candidates(question, place_map.state)  # what cannot be answered is refused before photos are read
         self.calibration = place_map.state.chosen(question.calibration).name

@@ -18,8 +18,7 @@ from tfa.base.tokens import Tokens
 from tfa.errors import BadTokens, ChannelMismatch
 from tfa.method.carriers import MEAN, Gamma
 from tfa.method.query_sides import QuerySide, ResidualSide, SecondOrderSide, SideView
-from tfa.search.engine import QueryVectors, direct_sum
-from tfa.search.exact import WeightedGalleries
+from tfa.search.exact import QueryVectors, WeightedGalleries, direct_sum
 from tfa.search.gallery import Gallery
 from tfa.search.ties import find_duplicates
 

@@ -24,7 +24,7 @@ GALLERY_BLOCK = 256  # rows of a float16 gallery widened to float32 at a time
 OwnRows = np.ndarray | QuantisedRows  # numbers of their own
 Rows = OwnRows | ScaledRows
 # Products `q m` that were made already, each with the rows it is of.
-Known = Sequence[tuple[Rows, np.ndarray]]
+Products = Sequence[tuple[Rows, np.ndarray]]
 B = TypeVar("B")
 
 
@@ -72,9 +72,9 @@ class Gallery:
         """Rows `start` to `stop` as they are stored; None if there are none."""
         return rows_between(self.chunks, start, stop)
 
-    def inner(self, features: np.ndarray, known: Known = ()) -> np.ndarray:
-        """⟨f(q), row⟩ `q m`; products with chunks that are known already are not made again."""
-        return np.concatenate([_products(features, chunk, known) for chunk in self.chunks], axis=1)
+    def inner(self, features: np.ndarray, computed: Products = ()) -> np.ndarray:
+        """⟨f(q), row⟩ `q m`; products with chunks that are computed already are not made again."""
+        return np.concatenate([_products(features, chunk, computed) for chunk in self.chunks], axis=1)
 
     def derived(self, make: Callable[[Rows], B]) -> list[B]:
         """`make` of each chunk, made once: a chunk that an edit leaves in place is not worked on again."""
@@ -95,12 +95,14 @@ class Gallery:
             base.release() if isinstance(base, QuantisedRows) else release(base)
 
 
-def inner_of_terms(galleries: Sequence[Gallery], features: Sequence[np.ndarray], known: Known = ()) -> list[np.ndarray]:
+def inner_of_terms(
+    galleries: Sequence[Gallery], features: Sequence[np.ndarray], computed: Products = ()
+) -> list[np.ndarray]:
     """⟨f_t(q), row⟩ `q m` of each term t. Rows that several terms have on other scales are read once."""
     products: list[np.ndarray] = [np.empty(0)] * len(galleries)
     for terms in _of_equal_bases(galleries):
         if len(terms) == 1:
-            products[terms[0]] = galleries[terms[0]].inner(features[terms[0]], known)
+            products[terms[0]] = galleries[terms[0]].inner(features[terms[0]], computed)
             continue
         chunks = []
         for rows in zip(*(galleries[term].chunks for term in terms), strict=True):
@@ -178,8 +180,8 @@ def query_blocks(features: np.ndarray, rows: Rows) -> list[np.ndarray]:
     return [np.concatenate([block, np.repeat(block[:1], QUERY_BLOCK - len(block), axis=0)]) for block in blocks]
 
 
-def _products(features: np.ndarray, rows: Rows, known: Known) -> np.ndarray:
-    for other, products in known:
+def _products(features: np.ndarray, rows: Rows, computed: Products) -> np.ndarray:
+    for other, products in computed:
         if other is rows:
             return products
     if not len(features):

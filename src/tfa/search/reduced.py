@@ -9,22 +9,19 @@ spread of a query's scores with all images follow from the moments of ŷ.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from tfa.errors import BadMap
-from tfa.search.engine import Payload, QueryVectors, SearchResult, checked_k, direct_sum
-from tfa.search.exact import DAMAGED, ExactEngine, WeightedGalleries
+from tfa.search.exact import DAMAGED, ExactSearch, QueryVectors, SearchResult, WeightedGalleries, check_k, direct_sum
 from tfa.search.gallery import QUERY_BLOCK, Gallery, Rows
 from tfa.search.quantised_rows import QuantisedRows, empty_levels, rounded
 from tfa.search.reduction import Moments, Reduction, checked_dims, fit_reduction, fit_reduction_by_products
 from tfa.search.ties import top_k
 
 AGAIN = 100  # images that are scored again, or k if that is more
-DIMS = 1024  # of vectors that come without a map
 BLOCK = 1024  # rows worked on at a time
 LARGEST = 8192  # rows and columns of the matrix whose eigenvectors are taken
 
@@ -121,54 +118,29 @@ def _reduced(reduction: Reduction, galleries: WeightedGalleries, start: int, sto
     return QuantisedRows(levels, step, reduction.dims)
 
 
-class ReducedEngine(ExactEngine):
-    """Searches int8 rows of a reduction, and scores the best again by the rows they are of."""
-
-    name = "reduced"
+class ReducedSearch(ExactSearch):
+    """Searches int8 rows of a reduction, and scores the best again by the full rows."""
 
     def __init__(
-        self,
-        rows: WeightedGalleries,
-        ids: np.ndarray,
-        alive: np.ndarray | None = None,
-        payload: Sequence[Payload] | None = None,
-        reduced: ReducedRows | None = None,
+        self, rows: WeightedGalleries, ids: np.ndarray, alive: np.ndarray | None, reduced: ReducedRows
     ) -> None:
-        """`reduced` are those of a map; without, a reduction to 1,024 numbers at most is fitted to the rows."""
-        super().__init__(rows, ids, alive, payload)
-        self.reduced = reduced or (fit_reduced(rows, min(DIMS, sum(rows.widths) + 1)) if len(rows) else None)
+        super().__init__(rows, ids, alive)
+        self.reduced = reduced
         self._moments: Moments | None = None
 
-    def upsert(
-        self, vectors: np.ndarray, bias: np.ndarray, ids: np.ndarray, payload: Sequence[Payload] | None = None
-    ) -> None:
-        super().upsert(vectors, bias, ids, payload)
-        if self.reduced is None:
-            self.reduced = fit_reduced(self.rows, min(DIMS, sum(self.rows.widths) + 1))
-        else:
-            self.reduced = self.reduced.with_rows(self.rows)
-        self._moments = None
-
-    def delete(self, ids: Sequence[int] | np.ndarray) -> None:
-        super().delete(ids)
-        self._moments = None
-
     def search(self, vectors: np.ndarray | QueryVectors, k: int) -> SearchResult:
-        checked_k(k)
-        queries = self.rows.taken_apart(vectors)
-        if self.reduced is None or not len(self.alive):
+        check_k(k)
+        queries = self.rows.split_terms(vectors)
+        if not len(self.alive) or not len(queries):
             return super().search(queries, k)
         whole = np.asarray(queries, np.float32)
         blocks = range(0, len(queries), QUERY_BLOCK)
-        found = [self._search(queries, whole[at : at + QUERY_BLOCK], at, k) for at in blocks]
-        if not found:
-            return super().search(queries, k)
-        ids, scores, mean, spread = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+        results = [self._search(queries, whole[at : at + QUERY_BLOCK], at, k) for at in blocks]
+        ids, scores, mean, spread = (np.concatenate(arrays) for arrays in zip(*results, strict=True))
         return SearchResult(ids, scores, mean, spread)
 
     def _search(self, queries: QueryVectors, whole: np.ndarray, start: int, k: int) -> tuple[np.ndarray, ...]:
         """Ids, scores, mean and spread of the queries `whole`, which begin at `start`."""
-        assert self.reduced is not None
         reduction, first = self.reduced.reduction, self._first()
         small = reduction.of_queries(whole)
         coarse = self.reduced.rows.inner(small)[:, first]
@@ -200,13 +172,7 @@ class ReducedEngine(ExactEngine):
             raise BadMap(DAMAGED)
         return scores[places]
 
-    def describe(self) -> dict[str, Any]:
-        """What the engine holds, in JSON."""
-        dims = None if self.reduced is None else self.reduced.reduction.dims
-        return {**super().describe(), "reduced_dimensions": dims, "scored_again": AGAIN}
-
     def prepare(self) -> None:
         """Pack the int8 rows for their kernel; full rows stay where they are."""
-        if self.reduced is not None:
-            self._moments = self.reduced.moments_over(self._first())  # reads all rows, which packing gives back
-            self.reduced.rows.prepare()
+        self._moments = self.reduced.moments_over(self._first())  # reads all rows, which packing gives back
+        self.reduced.rows.prepare()

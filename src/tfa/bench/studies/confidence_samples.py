@@ -29,7 +29,7 @@ from tfa.method.second_order_head import FittedSpaces, SecondOrderHead, assemble
 from tfa.method.vocabulary import CONSTRUCTIONS
 from tfa.online.adapted_scorer import DescribedPhoto, described_photos
 from tfa.online.follow import follow_scores
-from tfa.search.engine import QueryVectors
+from tfa.search.exact import QueryVectors
 from tfa.verification.admission import judge_on_database, judge_on_target
 from tfa.verification.judged_head import not_judged
 from tfa.verification.reranking import Comparison, Verified, most_candidates, rerank

@@ -25,8 +25,7 @@ from tfa.maps.hits import hit_of
 from tfa.maps.likeness import Likeness
 from tfa.maps.records import Hits
 from tfa.method.evidence.rows import z_scores
-from tfa.search.engine import QueryVectors, checked_k
-from tfa.search.exact import DAMAGED
+from tfa.search.exact import DAMAGED, QueryVectors, check_k
 from tfa.search.store import NOBODY, Where
 from tfa.search.ties import top_k
 from tfa.verification.patch_store import PhotoPairs
@@ -54,7 +53,7 @@ def hits_of(
     view: View, version: Version, tokens: Tokens, asked: Asked, known: KnownScores, likeness: Likeness | None = None
 ) -> list[Hits]:
     """The k best images for each photo; none where nobody passes the filter."""
-    checked_k(asked.k)
+    check_k(asked.k)
     hits: list[Hits] = []
     for start in range(0, len(tokens), AT_ONCE):
         block = tokens.select(slice(start, min(start + AT_ONCE, len(tokens))))

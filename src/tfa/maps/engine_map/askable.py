@@ -155,11 +155,6 @@ class AskableEngineMap(Asking):
         """Refused: the photos are not here."""
         raise BadSpec("a map in an engine is not fitted again in place; build it again with: tfa build PHOTOS --engine")
 
-    def use_engine(self, name: str | None) -> None:
-        """The engine is the one that the images live in."""
-        if name is not None:
-            raise BadSpec(f"the images of {self.called} live in their own engine; leave out --engine {name}")
-
     # --- describe ------------------------------------------------------------------------------------------------
 
     @property

@@ -20,7 +20,7 @@ from tfa.maps.own_scores import NEAREST
 from tfa.maps.records import ImageRecord
 from tfa.method.scorer import Scorer
 from tfa.photos.positions import Position
-from tfa.search.engine import QueryVectors, direct_sum
+from tfa.search.exact import QueryVectors, direct_sum
 from tfa.search.gallery import as_multiplied
 from tfa.search.store import NOBODY, Payload
 

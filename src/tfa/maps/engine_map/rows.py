@@ -18,7 +18,7 @@ from tfa.maps.stored_space import StoredSpaces
 from tfa.method.score_calibration import bias_of_rows
 from tfa.method.scorer import Scorer
 from tfa.method.second_order_space import rows_of
-from tfa.search.engine import direct_sum
+from tfa.search.exact import direct_sum
 from tfa.search.gallery import Gallery
 from tfa.search.quantised_rows import QuantisedRows, rounded
 from tfa.search.reduction import Moments, Reduction, fit_reduction
