@@ -100,11 +100,11 @@ class MissingExtra(TfaError):
     """An optional dependency is needed and not installed."""
 
 
-class EngineUnavailable(TfaError):
+class StoreUnavailable(TfaError):
     """A vector engine, or a part of it, does not answer. Nothing is answered in its place."""
 
 
-class EngineConflict(TfaError):
+class StoreConflict(TfaError):
     """A vector engine holds something else under that name: another shape, another owner, or nothing."""
 
 

@@ -20,7 +20,7 @@ from tfa.bench.scale.mappings import mappings, spilled_bytes
 from tfa.bench.scale.page import all_tables, tables
 from tfa.bench.scale.suite import PARTS, ScaleSettings, chosen_parts, run_parts
 from tfa.bench.scale.switches import Seen, Switched, judged
-from tfa.errors import BadSpec, EngineUnavailable
+from tfa.errors import BadSpec, StoreUnavailable
 
 DIMS, BLOCK = 64, 400
 
@@ -159,7 +159,7 @@ def test_a_server_that_runs_elsewhere_is_not_killed():
     server = new_server("milvus", running="milvus://search:19530/")
     assert isinstance(server, RunningEngine)
     assert server.start().url == "milvus://search:19530"
-    with pytest.raises(EngineUnavailable, match="not ours to kill"):
+    with pytest.raises(StoreUnavailable, match="not ours to kill"):
         server.kill()
 
 
@@ -180,14 +180,14 @@ def test_what_goes_wrong_in_switches_is_counted():
         Seen(11.5, 11.6, ("second",)),  # old, too late
         Seen(12.0, 12.1, ("first", "second")),
         Seen(13.0, 13.1, ("first",)),
-        Seen(14.0, 14.5, (), "EngineUnavailable: away"),
+        Seen(14.0, 14.5, (), "StoreUnavailable: away"),
         Seen(20.5, 20.6, ("first",)),
         Seen(21.2, 21.4, ("first",)),
     ]
     found = judged(seen, switched)
     assert (found["errors"], found["mixed"], found["late"]) == (1, 1, 1)
     assert found["old_seconds"] == pytest.approx(1.5)
-    assert found["error"] == "EngineUnavailable: away"
+    assert found["error"] == "StoreUnavailable: away"
     assert found["queries"] == 8
 
 

@@ -14,7 +14,7 @@ from tfa.maps import asking
 from tfa.maps.engine_map.header import read_header
 from tfa.maps.sharded import encoding, executors
 from tfa.maps.sharded.executors import SerialExecutor
-from tfa.search.stores import parsed
+from tfa.search.store import open_map_store
 
 
 @pytest.fixture
@@ -62,8 +62,7 @@ def test_a_map_is_built_in_an_engine_and_reported(run, folder, url):
     told = " ".join(result.stdout.split())
     assert f"built {url} 14 images in town__v1, 16 numbers each" in told
     assert "built by 1 worker (serial): sample " in result.stderr
-    kind, base, name = parsed(url)
-    assert read_header(kind.connect(base), name, url)[0].count == 14
+    assert read_header(*open_map_store(url), url)[0].count == 14
 
 
 @pytest.mark.engines

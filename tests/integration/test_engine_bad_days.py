@@ -19,14 +19,13 @@ from tests.servers import PostgresServer, free_port
 from tests.service.conftest import wait_until
 from tfa.client.client import Client
 from tfa.client.connection import ServiceError
-from tfa.errors import BadMap, BadSpec, EngineConflict, EngineUnavailable
+from tfa.errors import BadMap, BadSpec, StoreConflict, StoreUnavailable
 from tfa.maps import PlaceMap
 from tfa.maps.engine_map import EngineMap, claim
 from tfa.maps.engine_map.claim import Builder, claimed
 from tfa.maps.engine_map.documents import claim_key
 from tfa.maps.sharded.row_passes import WriteEntries
-from tfa.search.store import Entries
-from tfa.search.stores import parsed
+from tfa.search.store import Entries, open_map_store
 from tfa.service.settings import ServiceSettings
 
 pytestmark = pytest.mark.engines
@@ -53,8 +52,7 @@ def dusk(tmp_path):
 
 
 def connected(url):
-    kind, place, name = parsed(url)
-    return kind.connect(place), name
+    return open_map_store(url)
 
 
 def told(hits):
@@ -67,7 +65,7 @@ def test_an_engine_that_is_down_at_the_start_is_named(scheme):
         pytest.importorskip("pymilvus")
     address = f"127.0.0.1:{free_port()}"
     middle = "postgres/" if scheme == "postgres" else ""
-    with pytest.raises(EngineUnavailable, match=address) as refusal:
+    with pytest.raises(StoreUnavailable, match=address) as refusal:
         PlaceMap.load(f"{scheme}://{address}/{middle}town")
     assert "start it" in str(refusal.value)
     assert "\n" not in str(refusal.value)
@@ -86,7 +84,7 @@ def test_a_server_killed_during_a_sharded_build_is_named_and_the_next_run_finish
         return write(self, shard)
 
     monkeypatch.setattr(WriteEntries, "__call__", at_the_fourth_shard)
-    with pytest.raises(EngineUnavailable, match=own_postgres.address):
+    with pytest.raises(StoreUnavailable, match=own_postgres.address):
         build(fleet, url)
     monkeypatch.setattr(WriteEntries, "__call__", write)
     own_postgres.start()
@@ -136,10 +134,10 @@ def test_of_two_builders_one_is_refused_and_what_a_dead_one_left_is_dropped(kind
         start.wait()
         try:
             won.append(EngineMap.build_from(small, url, dims=64))
-        except EngineConflict as error:
+        except StoreConflict as error:
             lost.append(str(error))
 
-    refused = pytest.raises(EngineConflict, match=r"is being built by process \d+ of .* since 0 min")
+    refused = pytest.raises(StoreConflict, match=r"is being built by process \d+ of .* since 0 min")
     with claimed(store, name, "built", url), refused:
         EngineMap.build_from(small, url, dims=64)
     threads = [threading.Thread(target=builder) for _ in range(2)]
@@ -166,7 +164,7 @@ def test_a_collection_that_somebody_made_anew_is_refused(kind, request, small, d
     store, _ = connected(url)
     collection = built.view.header.collection
     store.drop(collection)
-    with pytest.raises((EngineConflict, BadMap), match="build the map again"):
+    with pytest.raises((StoreConflict, BadMap), match="build the map again"):
         EngineMap.open(url, FakeEncoder())
     payload = [{"path": "x", "digest": "x", "session": None, "position": None}]
     store.create(collection, 32).write(Entries(np.array([0]), np.ones((1, 32), np.float32), payload, [b""]))
@@ -219,7 +217,7 @@ def test_a_lost_shard_or_a_wrong_password_is_named_and_nothing_is_answered_witho
         expected = told(town.query(dusk, k=PLACES))
         assert len(expected) == PLACES
         second.kill()
-        with pytest.raises(EngineUnavailable, match=rf"shard {second.address} .* nothing is answered without it"):
+        with pytest.raises(StoreUnavailable, match=rf"shard {second.address} .* nothing is answered without it"):
             town.query(dusk)
         second.start()
         assert told(town.query(dusk, k=PLACES)) == expected

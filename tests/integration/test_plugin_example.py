@@ -1,4 +1,4 @@
-"""The distribution of `examples/plugin`, installed and used: an encoder, an engine, a head and a layout."""
+"""The distribution of `examples/plugin`, installed and used: an encoder, a store, a head and a layout."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from tfa.encoders import Encoder, load_encoder
 from tfa.encoders.brought import brought_encoders
 from tfa.errors import BadPlugin, BadSpec, UnknownEncoder
 from tfa.maps import PlaceMap
+from tfa.maps.engine_map import EngineMap
+from tfa.search.store_contract import StoreContract
 
 pytestmark = pytest.mark.slow
 
@@ -109,6 +111,23 @@ def test_a_map_is_built_and_loaded_again_with_an_encoder_from_outside(plugin, pa
     PlaceMap.build(photos, head="paper", encoder=encoder).save(target)
     [answer] = PlaceMap.load(target).query_many([photos[3]], k=1)  # the map finds its encoder by the name it keeps
     assert answer.hits[0].image.endswith("before/3.png")
+
+
+def test_a_map_is_built_in_a_store_from_outside(plugin, pairs):
+    photos, url = sorted((pairs / "before").iterdir()), "example-dict://here/town"
+    place_map = PlaceMap.build(photos, encoder=load_encoder("example-colours"), head="second-order")
+    EngineMap.build_from(place_map, url, dims=16)
+    answers = json.loads(run("query", url, photos[1], "-k", "1", "--json"))
+    assert answers["answers"][0]["hits"][0]["id"] == 1
+    assert json.loads(run("info", url, "--json"))["engine"]["count"] == PLACES
+
+
+class TestExampleStore(StoreContract):
+    """The store of the example passes the suite that all stores pass."""
+
+    @pytest.fixture
+    def url(self, plugin) -> str:
+        return "example-dict://tests"
 
 
 def test_what_is_not_installed_is_unknown(tmp_path):

@@ -13,7 +13,7 @@ from tfa.errors import BadMap, BadSpec
 from tfa.exports.vectors import compiled_map
 from tfa.maps import PlaceMap
 from tfa.report.collect import report_of
-from tfa.search.quantised_rows import QuantisedRows
+from tfa.search.quantized import QuantizedRows
 from tfa.search.reduced import ReducedSearch
 
 DIMS = 8
@@ -177,7 +177,7 @@ def test_a_refit_keeps_to_the_number(reduced, tmp_path, cache):
 def test_a_prepared_map_answers_the_same_and_leaves_its_full_rows_alone(reduced, camera, monkeypatch):
     photos, plain = sorted(camera.iterdir()), reduced.query_many(sorted(camera.iterdir()), k=5)
     packed = []
-    monkeypatch.setattr(QuantisedRows, "prepare", lambda self: packed.append(self))
+    monkeypatch.setattr(QuantizedRows, "prepare", lambda self: packed.append(self))
     reduced.prepare()
     assert any(rows is reduced.state.head.reduced.rows.chunks[0] for rows in packed)
     full = [chunk for term in reduced.state.head.scorer.terms for chunk in term.gallery.chunks]
@@ -190,9 +190,9 @@ def test_a_query_reads_no_more_full_rows_than_it_scores_again(town, cache, camer
     monkeypatch.setattr("tfa.search.reduced.AGAIN", 3)
     made = built(town, cache, head="second-order", verify=False)
     made.save(tmp_path / "town.tfa")
-    again, read, plain = reopened(tmp_path / "town.tfa"), [], QuantisedRows.inner
+    again, read, plain = reopened(tmp_path / "town.tfa"), [], QuantizedRows.inner
     width = again.state.spaces.spaces[0].halves.width
-    monkeypatch.setattr(QuantisedRows, "inner", lambda self, f: read.append((self, len(f))) or plain(self, f))
+    monkeypatch.setattr(QuantizedRows, "inner", lambda self, f: read.append((self, len(f))) or plain(self, f))
     again.searchable(None).searcher.search(
         again.state.head.scorer.query_vectors(next(iter(again.encoded_batches([sorted(camera.iterdir())[0]])))[1]), 1
     )

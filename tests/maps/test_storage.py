@@ -14,7 +14,7 @@ from tfa.bench.speed.synthetic_states import SyntheticEncoder, synthetic_state
 from tfa.errors import BadMap, BadSpec
 from tfa.maps import PlaceMap
 from tfa.photos.images import as_rgb
-from tfa.search.quantised_rows import QuantisedRows
+from tfa.search.quantized import QuantizedRows
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ def test_a_map_of_integers_survives_the_disk_and_edits(town, cache, queries, tmp
     made.save(tmp_path / "m.tfa")
     opened = reopened(tmp_path / "m.tfa", cache)
     scorer = opened.state.head.scorer
-    assert all(isinstance(part.gallery.chunks[0], QuantisedRows) for part in scorer.terms)
+    assert all(isinstance(part.gallery.chunks[0], QuantizedRows) for part in scorer.terms)
     np.testing.assert_array_equal(scorer.scores(queries), made.state.head.scorer.scores(queries))
     for number in range(18):  # more than there are segments
         opened.add([photo(tmp_path / f"n{number}.png", 100 + number)])

@@ -5,10 +5,9 @@ import pytest
 
 from tfa.errors import BadSpec
 from tfa.search.exact import ExactSearch, QueryVectors, WeightedGalleries, gather_rows
-from tfa.search.gallery import Gallery
-from tfa.search.quantised_rows import rounded
+from tfa.search.gallery import Gallery, top_k
+from tfa.search.quantized import round_rows
 from tfa.search.reduced import ReducedSearch, fit_reduced
-from tfa.search.ties import top_k
 
 DIMENSIONS, IMAGES, QUERIES, K = 48, 300, 17, 10
 
@@ -143,7 +142,7 @@ def test_terms_and_their_direct_sum_give_the_same_scores():
     np.testing.assert_array_equal(held.search(queries, 4).ids, plain.search(queries, 4).ids)
 
 
-@pytest.mark.parametrize("store", [np.asarray, lambda r: r.astype(np.float16), rounded], ids=["f32", "f16", "int8"])
+@pytest.mark.parametrize("store", [np.asarray, lambda r: r.astype(np.float16), round_rows], ids=["f32", "f16", "int8"])
 def test_a_gallery_reads_the_rows_it_is_asked_for_from_any_chunk(store):
     rng = np.random.default_rng(1)
     pieces = [store(rng.standard_normal((n, 8)).astype(np.float32)) for n in (3, 1, 4)]

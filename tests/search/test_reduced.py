@@ -5,7 +5,7 @@ import pytest
 
 from tfa.search.exact import ExactSearch, WeightedGalleries
 from tfa.search.gallery import Gallery
-from tfa.search.quantised_rows import QuantisedRows, rounded
+from tfa.search.quantized import QuantizedRows, round_rows
 from tfa.search.reduced import AGAIN, ReducedSearch, fit_reduced
 
 IMAGES, WIDTHS, DIMS = 400, (40, 24), 16
@@ -20,7 +20,7 @@ def galleries():
     for width in WIDTHS:
         places = rng.standard_normal((IMAGES // 4, width)) * np.arange(1, width + 1) ** -0.4
         rows = (np.repeat(places, 4, axis=0) + 0.2 * rng.standard_normal((IMAGES, width))).astype(np.float32)
-        terms.append(Gallery.of(rounded(rows[:300]), rounded(rows[300:])))
+        terms.append(Gallery.of(round_rows(rows[:300]), round_rows(rows[300:])))
     return WeightedGalleries(WEIGHTS, tuple(terms), rng.normal(0, 1, IMAGES))
 
 
@@ -103,8 +103,8 @@ def test_only_the_rows_that_are_scored_again_are_read(galleries, queries, monkey
     _, reduced = searchers(galleries)
     reduced.prepare()
     read = []
-    plain = QuantisedRows.inner
-    monkeypatch.setattr(QuantisedRows, "inner", lambda self, f: read.append((self.width, len(self))) or plain(self, f))
+    plain = QuantizedRows.inner
+    monkeypatch.setattr(QuantizedRows, "inner", lambda self, f: read.append((self.width, len(self))) or plain(self, f))
     reduced.search(queries[:1], 10)
     full = [rows for width, rows in read if width != DIMS]
     assert sum(full) == len(WIDTHS) * AGAIN

@@ -3,16 +3,15 @@
 import numpy as np
 import pytest
 
-from tfa.search.gallery import Gallery, inner, inner_of_terms
-from tfa.search.quantised_rows import rounded
-from tfa.search.scaled_rows import ScaledRows
+from tfa.search.gallery import Gallery, ScaledRows, inner, inner_of_terms
+from tfa.search.quantized import round_rows
 
 
 @pytest.fixture(params=["float32", "float16", "integers"])
 def scaled(request):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(40, 24)).astype(np.float32)
-    base = rounded(rows) if request.param == "integers" else rows.astype(request.param)
+    base = round_rows(rows) if request.param == "integers" else rows.astype(request.param)
     return ScaledRows(base, rng.uniform(0.5, 2, 40).astype(np.float32), rng.uniform(0.1, 3, 24))
 
 

@@ -14,11 +14,11 @@ import typer
 from tfa.base.shell import command
 from tfa.cli.console import counted, print_json, say, show_notes
 from tfa.errors import BadSpec, NoImages
-from tfa.search.stores import EXAMPLES, is_url, public
+from tfa.search.store import URL_EXAMPLES, hide_password, is_url
 
 Engine = Annotated[
     str | None,
-    typer.Option(metavar="URL", help=f"Build the map in an engine, in shards, in place of --out: {EXAMPLES}."),
+    typer.Option(metavar="URL", help=f"Build the map in an engine, in shards, in place of --out: {URL_EXAMPLES}."),
 ]
 Ray = Annotated[
     str | None,
@@ -81,16 +81,18 @@ def check_place(out: Path | None, engine: str | None, photos: Sequence[str], sha
     """A map is written to a folder or to an engine, and what belongs to one is refused with the other."""
     if out is None and engine is None:
         raise typer.BadParameter(
-            f"where shall the map be? Give --out NAME.tfa, a folder, or --engine URL, one of {EXAMPLES}"
+            f"where shall the map be? Give --out NAME.tfa, a folder, or --engine URL, one of {URL_EXAMPLES}"
         )
     if engine is None:
         if shards.given:
-            raise BadSpec(f"{shards.given[0]} is for a map in an engine; give --engine URL too: {EXAMPLES}")
+            raise BadSpec(f"{shards.given[0]} is for a map in an engine; give --engine URL too: {URL_EXAMPLES}")
         for photo in photos:
             if is_url(photo):
                 raise NoImages(f"{photo} is read for a map in an engine (--engine URL); copy it here for --out")
     elif out is not None:
-        raise BadSpec(f"--out {out} and --engine {public(engine)} were given; a map is in one of them: leave one out")
+        raise BadSpec(
+            f"--out {out} and --engine {hide_password(engine)} were given; a map is in one of them: leave one out"
+        )
     for photo in photos:
         if not is_url(photo) and not Path(photo).exists():
             raise typer.BadParameter(f"{photo} does not exist; give an image, a folder of images, or several of them")
@@ -111,9 +113,9 @@ def build_in_engine(
     from tfa.maps.sharded.executors import executor_for
     from tfa.maps.sharded.photo_list import SHARD_SIZE
     from tfa.maps.sharded.settings import DIMS
-    from tfa.search.stores import parsed
+    from tfa.search.store import split_map_url
 
-    parsed(engine)  # a misspelt one costs no cluster
+    split_map_url(engine)  # a misspelt one costs no cluster
     encoding = settings["options"]
     listed = list_photos(photos, positions=positions, skip_bad=encoding.skip_bad)
     # What executors print is no answer of ours: Ray writes of lost workers to standard output.

@@ -16,8 +16,7 @@ from tfa.base.config import EncoderOptions
 from tfa.cli.console import wants_progress
 from tfa.cli.settings import variable
 from tfa.errors import BadSpec, TfaError
-from tfa.search.store import Region, Where
-from tfa.search.stores import is_url, public
+from tfa.search.store import Region, Where, hide_password, is_url
 
 if TYPE_CHECKING:
     from tfa.maps import PlaceMap
@@ -30,7 +29,7 @@ class MapUrl(str):
     """The URL of a map in an engine. It is printed without its password."""
 
     def __str__(self) -> str:
-        return public(str.__str__(self))
+        return hide_password(str.__str__(self))
 
     def __format__(self, spec: str) -> str:
         return format(str(self), spec)

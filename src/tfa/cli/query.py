@@ -15,7 +15,7 @@ from tfa.cli import options, recordings
 from tfa.cli.answer_files import AnswerFiles, answer_files
 from tfa.cli.console import print_json, show_notes
 from tfa.cli.show_answers import end_with_errors, entry, show, write_montage
-from tfa.search.stores import is_url
+from tfa.search.store import is_url
 
 if TYPE_CHECKING:
     from tfa.maps.expected_recall import Answers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfa.cli import options
 from tfa.cli.console import counted, print_json, say
 from tfa.errors import BadSpec
-from tfa.search.stores import is_url
+from tfa.search.store import is_url
 
 
 def rollback(map: options.MapPath, json: options.AsJson = False) -> None:

@@ -13,7 +13,7 @@ from tfa.base.config import EncoderOptions
 from tfa.cli import options
 from tfa.cli.console import counted, note, say, wants_progress
 from tfa.errors import BadSpec, MissingExtra
-from tfa.search.stores import is_url
+from tfa.search.store import is_url
 
 ON_COMMAND_LINE = {"--read-token", "--edit-token", "--token"}
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}

@@ -9,7 +9,7 @@ import typer
 from tfa.cli import options
 from tfa.cli.console import counted, print_json, say, wants_progress
 from tfa.errors import BadSpec
-from tfa.search.stores import is_url, public
+from tfa.search.store import hide_password, is_url
 
 
 def snapshot(
@@ -36,6 +36,6 @@ def snapshot(
     finally:
         opened.close()
     if json:
-        print_json({"url": public(to), "version": header.version, "images": header.count})
+        print_json({"url": hide_password(to), "version": header.version, "images": header.count})
         return
-    say(f"copied {opened.called} to {public(to)}: {counted(header.count, 'image')}", style="bold green")
+    say(f"copied {opened.called} to {hide_password(to)}: {counted(header.count, 'image')}", style="bold green")

@@ -19,7 +19,7 @@ from tfa.exports.vectors import CompiledMap
 from tfa.method.carriers import MEAN
 from tfa.method.query_sides import SecondOrderSide
 from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
-from tfa.search.reduction import leading_directions
+from tfa.search.reduced import leading_directions
 
 OWN = 2  # numbers of a vector that are no part of Ψ: the bias, and ρ
 MARGIN = 1.01  # of c²: axes that are stored in few bits are not quite orthonormal

@@ -29,7 +29,7 @@ from tfa.photos.images import find_images, nameable
 from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages, TokenCache
 from tfa.pipeline import encode
-from tfa.search.stores import is_url
+from tfa.search.store import is_url
 
 UNSEEN_LIMIT = 0.2  # share of images not seen at fitting from which a refit is advised
 

@@ -18,8 +18,7 @@ from tfa.method.carriers import Gamma
 from tfa.method.score_calibration import bias_of_rows
 from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.method.second_order_space import rows_of
-from tfa.search.gallery import Gallery, Rows
-from tfa.search.scaled_rows import ScaledRows
+from tfa.search.gallery import Gallery, Rows, ScaledRows
 
 
 def over_spaces(scorer: Scorer, spaces: StoredSpaces) -> Scorer:

@@ -26,7 +26,7 @@ from tfa.method.scorer import GLOBAL, Scorer, ScoreTerm
 from tfa.method.second_order_head import SecondOrderHead
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import Gallery, Rows
-from tfa.search.quantised_rows import QuantisedRows, rounded
+from tfa.search.quantized import QuantizedRows, round_rows
 from tfa.search.reduced import ReducedRows, fit_reduced
 
 GEOMETRY = ("grand_mean", "participation")  # the numbers of a geometry and of a term that the header holds
@@ -201,7 +201,7 @@ def _stored_side(side: ResidualSide, storage: str) -> ResidualSide:
     anchors = stored_rows(side.anchors, storage, wide=True)
     vectors = side.geometry.vectors
     # 1/√η enlarges the rounding of E in the last directions: two bytes a number, where rows have one.
-    directions = rounded(vectors.T, fine=True) if storage == INTEGERS else None
+    directions = round_rows(vectors.T, fine=True) if storage == INTEGERS else None
     vectors = vectors.astype(storage) if directions is None else _no_vectors(side.geometry.anchors)
     geometry = replace(side.geometry, vectors=vectors)
     return replace(side, centers=centers, geometry=geometry, anchors=anchors, directions=directions)
@@ -221,7 +221,7 @@ def _read_side(name: str, entry: dict[str, Any], head: Tensors) -> ResidualSide:
     if entry["geometry"] is None:
         return side
     vectors, index = read(name + "vectors", head, None), head[name + "anchor_index"]
-    directions = vectors if isinstance(vectors, QuantisedRows) else None
+    directions = vectors if isinstance(vectors, QuantizedRows) else None
     geometry = Geometry(
         anchors=index,
         vectors=vectors if isinstance(vectors, np.ndarray) else _no_vectors(index),

@@ -25,8 +25,7 @@ from tfa.method.head import ENSEMBLE, Replica
 from tfa.method.query_sides import SecondOrderSide
 from tfa.method.second_order_head import FittedSpaces
 from tfa.method.second_order_space import SecondOrderSpace
-from tfa.search.gallery import Gallery, OwnRows
-from tfa.search.scaled_rows import ScaledRows
+from tfa.search.gallery import BaseRows, Gallery, ScaledRows
 
 SIGMAS = ("sigma_original", "sigma_partial", "sigma_tempered")
 
@@ -61,7 +60,7 @@ class StoredSpace:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def chunks(self) -> Iterator[tuple[OwnRows, np.ndarray]]:
+    def chunks(self) -> Iterator[tuple[BaseRows, np.ndarray]]:
         """φ_½ and lengths, chunk by chunk."""
         start = 0
         for rows in self.halves.chunks:

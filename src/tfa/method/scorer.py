@@ -19,8 +19,7 @@ from tfa.errors import BadTokens, ChannelMismatch
 from tfa.method.carriers import MEAN, Gamma
 from tfa.method.query_sides import QuerySide, ResidualSide, SecondOrderSide, SideView
 from tfa.search.exact import QueryVectors, WeightedGalleries, direct_sum
-from tfa.search.gallery import Gallery
-from tfa.search.ties import find_duplicates
+from tfa.search.gallery import Gallery, find_duplicates
 
 GLOBAL = -1  # the "side" of terms that compare global tokens
 INTEGER_BLOCK = 64  # queries at a time where rows are integers: their products are exact, so nothing is padded

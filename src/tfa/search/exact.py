@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from tfa.errors import BadMap, BadSpec
-from tfa.search.gallery import Gallery, Products, inner_of_terms
-from tfa.search.ties import find_duplicates, top_k
+from tfa.search.gallery import Gallery, Products, find_duplicates, inner_of_terms, top_k
 
 DAMAGED = (
     "a photo's scores are not finite numbers: files of the map were damaged since they were written; see which with "

@@ -31,10 +31,10 @@ class Ranked:
         order = np.lexsort((own, -best))
         return cls(own[order], best[order])
 
-    def ends_in_a_tie(self, k: int, asked: int, close: float = CLOSE) -> bool:
-        """May something that was not among the `asked` answers score like the k-th?"""
-        if len(self.ids) < asked or len(self.ids) <= k:
-            return len(self.ids) >= asked
+    def ends_in_a_tie(self, k: int, limit: int, close: float = CLOSE) -> bool:
+        """May something that was not among the `limit` answers score like the k-th?"""
+        if len(self.ids) < limit or len(self.ids) <= k:
+            return len(self.ids) >= limit
         return bool(self.scores[-1] >= self.scores[k - 1] - _tolerance(self.scores, close))
 
     def close_ones(self, close: float = CLOSE) -> np.ndarray:

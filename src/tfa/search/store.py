@@ -1,27 +1,51 @@
 """Stores: a server, a folder or a bucket that holds collections of vectors, and documents beside them.
 
-A store is what an engine for many images brings, one file each in `search.engines`. It knows ids, vectors, payloads and
-bytes, nothing of heads: bias, rotation and reduction are folded into the vectors before (`search.reduction`), and
-ties, scores from full vectors and confidence are ours after.
+A store knows ids, vectors, payloads and bytes, nothing of heads: bias, rotation and reduction are folded into the
+vectors before (`search.reduced`), and ties, scores from full vectors and confidence are computed after.
 
-A collection is one physical version of a map and has a name of its own. Which one answers is said by a document, the
-map's header, that `swap` replaces all at once: engines' own aliases may be seen late.
+A collection is one physical version of a map. A document, the map's header, says which collection answers, and `swap`
+replaces it all at once: databases' aliases may be seen late.
+
+PostgreSQL and LanceDB are here. Another distribution adds a store by an entry point whose name is the URL scheme and
+whose value opens a URL; `tfa.search.store_contract` is the test suite for it.
+
+    [project.entry-points."tfa.stores"]
+    milvus = "tfa_milvus:MilvusStore.connect"
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from difflib import get_close_matches
+from importlib import import_module
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 
-from tfa.errors import BadSpec
+from tfa.base.entry_points import load_plugin, plugin_names
+from tfa.errors import BadSpec, MissingExtra
 
 Payload = Mapping[str, Any]  # path, digest, session, position and what else JSON can hold
-NOBODY = -1  # the id in the places of a row that has fewer answers
+NO_ID = -1  # the id in the places of a row that has fewer answers
+
+_GROUP = "tfa.stores"
+_BUILT_IN = {
+    "postgres": "tfa.search.postgres:PostgresStore.connect",
+    "lance": "tfa.search.lance:LanceStore.connect",
+    "lance+s3": "tfa.search.lance:LanceStore.connect",
+}
+_DISTRIBUTIONS = {"milvus": "tfa-milvus", "qdrant": "tfa-qdrant"}  # stores of this project that are installed apart
+URL_EXAMPLES = (
+    "postgres://USER@HOST:5432/DATABASE/NAME, lance:///FOLDER/NAME, lance+s3://BUCKET/PREFIX/NAME, "
+    "milvus://HOST:19530/NAME, qdrant:///FOLDER/NAME"
+)
 
 
 @dataclass(frozen=True)
@@ -103,7 +127,7 @@ class Collection(ABC):
     def nearest(self, queries: np.ndarray, k: int, where: Where | None = None) -> tuple[np.ndarray, np.ndarray]:
         """ids `q k'` and scores `q k'` (float32) of the k best, k' = min(k, count), best first, ties to the smaller id.
 
-        Exactly those unless `seal` made an approximate index. Where fewer pass the filter, NOBODY and −∞ follow.
+        Exactly those unless `seal` made an approximate index. Where fewer pass the filter, NO_ID and −∞ follow.
         """
 
     @abstractmethod
@@ -130,14 +154,14 @@ class Collection(ABC):
     def describe(self) -> dict[str, Any]:
         """`engine`, `collection`, `count`, `dimensions`, `dtype` and what else is worth knowing, in JSON."""
 
-    def fitting(self, vectors: np.ndarray) -> np.ndarray:
-        """Vectors `m D` in float32, refused if their dimension is not the collection's."""
-        given = np.asarray(vectors, np.float32)
-        if given.ndim != 2 or given.shape[1] != self.dimensions:
+    def fit(self, vectors: np.ndarray) -> np.ndarray:
+        """Return vectors `m D` in float32; refuse another dimension than the collection's."""
+        vectors = np.asarray(vectors, np.float32)
+        if vectors.ndim != 2 or vectors.shape[1] != self.dimensions:
             raise BadSpec(
-                f"vectors of shape {given.shape} do not fit {self.name!r}, which has {self.dimensions} dimensions"
+                f"vectors of shape {vectors.shape} do not fit {self.name!r}, which has {self.dimensions} dimensions"
             )
-        return given
+        return vectors
 
 
 class Store(ABC):
@@ -146,18 +170,13 @@ class Store(ABC):
     scheme: str  # of its URLs
     one_process: bool = False  # can only one process at a time write to it, or see what it holds?
 
-    @classmethod
-    @abstractmethod
-    def connect(cls, url: str) -> Self:
-        """The store of a URL without the map's name; `EngineUnavailable` if nobody answers."""
-
     @abstractmethod
     def create(self, name: str, dimensions: int, dtype: str = "float32") -> Collection:
-        """A new, empty collection; `EngineConflict` if there is one of that name."""
+        """A new, empty collection; `StoreConflict` if there is one of that name."""
 
     @abstractmethod
     def open(self, name: str) -> Collection:
-        """One that was created before; `EngineConflict` if it is not there or is not of our making."""
+        """One that was created before; `StoreConflict` if it is not there or is not of our making."""
 
     @abstractmethod
     def drop(self, name: str) -> None:
@@ -211,3 +230,110 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of connections."""
+
+
+# --- where a map is ----------------------------------------------------------------------------------------------
+
+
+Opener = Callable[[str], Store]  # of a store URL without a map's name
+
+
+def is_url(text: object) -> bool:
+    """Say whether this names a map in a store, not one in a folder."""
+    return isinstance(text, str) and "://" in text
+
+
+def hide_password(url: str) -> str:
+    """Return the URL without its password, to be printed."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, f"{parts.username}:***@{host}", parts.path, parts.query, parts.fragment))
+
+
+@dataclass(frozen=True)
+class MapLocation:
+    """Where a map is: a folder, or the URL of a map in a store. It is printed without a password."""
+
+    text: str
+
+    @property
+    def in_store(self) -> bool:
+        return is_url(self.text)
+
+    @property
+    def folder(self) -> Path:
+        """The folder; only for a map that is not in a store."""
+        assert not self.in_store, "a map in a store has no folder"
+        return Path(self.text)
+
+    def __str__(self) -> str:
+        return hide_password(self.text) if self.in_store else str(Path(self.text))
+
+
+def split_map_url(url: str) -> tuple[str, str]:
+    """Return the URL of the store and the name of the map in it; refuse a scheme that no store is installed for."""
+    parts = urlsplit(url)
+    find_opener(url)
+    base, _, name = parts.path.rstrip("/").rpartition("/")
+    if not (name.isascii() and name.replace("_", "a").isalnum() and name[0].isalpha() and len(name) <= 40):
+        raise BadSpec(
+            f"{hide_password(url)}: {name!r} cannot be the name of a map; use letters, digits and underscores, a "
+            f"letter first, 40 at most. For example {URL_EXAMPLES}"
+        )
+    return urlunsplit((parts.scheme, parts.netloc, base, parts.query, "")), name
+
+
+def open_store(url: str) -> Store:
+    """Connect to the store of a URL without a map's name; `StoreUnavailable` if it does not answer."""
+    opener = find_opener(url)
+    with _explain_missing(urlsplit(url).scheme):
+        store: Store = opener(url)
+        return store
+
+
+def open_map_store(url: str) -> tuple[Store, str]:
+    """Connect to the store of a map's URL; return it with the name of the map."""
+    base, name = split_map_url(url)
+    return open_store(base), name
+
+
+def list_schemes() -> list[str]:
+    """Return the URL schemes that stores are installed for."""
+    return [*_BUILT_IN, *plugin_names(_GROUP, _BUILT_IN)]
+
+
+def find_opener(url: str) -> Opener:
+    """Return what connects to the store of a URL; an error lists the schemes that stores are installed for."""
+    scheme = urlsplit(url).scheme
+    if scheme in _BUILT_IN:
+        module, _, attributes = _BUILT_IN[scheme].partition(":")
+        with _explain_missing(scheme):
+            opener: Opener = attrgetter(attributes)(import_module(module))
+            return opener
+    opener = load_plugin(_GROUP, scheme, _BUILT_IN)
+    if opener is not None:
+        return opener
+    schemes = list_schemes()
+    if scheme in _DISTRIBUTIONS:
+        hint = f"; install it with: pip install {_DISTRIBUTIONS[scheme]}"
+    else:
+        near = get_close_matches(scheme, [*schemes, *_DISTRIBUTIONS], 1)
+        hint = f"; did you mean {near[0]}://?" if near else f". For example {URL_EXAMPLES}"
+    installed = ", ".join(f"{one}://" for one in schemes)
+    raise BadSpec(f"{hide_password(url)}: no store for {scheme}:// is installed; there are {installed}{hint}")
+
+
+@contextmanager
+def _explain_missing(scheme: str) -> Iterator[None]:
+    """Name the extra to install if a package that a store needs is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if scheme not in _BUILT_IN or (error.name or "").startswith("tfa"):
+            raise
+        raise MissingExtra(
+            f"a map in {scheme}:// needs {error.name}, which is not installed; install with: "
+            f"pip install 'tfa-vpr[{scheme.partition('+')[0]}]'"
+        ) from None

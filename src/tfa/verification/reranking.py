@@ -22,7 +22,7 @@ import numpy as np
 from tfa.base.config import AUTO, Candidates
 from tfa.base.progress import Progress, SilentProgress
 from tfa.method.evidence.rows import standardised
-from tfa.search.ties import top_k
+from tfa.search.gallery import top_k
 
 WEIGHT = 4.0  # of √M beside a z-score
 FIRST, FURTHER, MOST = 10, 5, 100  # candidates of a photo, where they are as many as pay

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from tfa.errors import EngineUnavailable
-from tfa.search.memory_store import MemoryStore
+from tests.search.memory_store import MemoryStore
+from tfa.errors import StoreUnavailable
 from tfa.search.store import Store
 
 _NUMBERS = itertools.count()
@@ -54,7 +54,7 @@ class Flaky:
 
     def __getattr__(self, name: str) -> Any:
         if not self.there:
-            raise EngineUnavailable("the engine flaky://here does not answer; start it, or try again later")
+            raise StoreUnavailable("the engine flaky://here does not answer; start it, or try again later")
         found = getattr(self._store, name)
         return found
 
@@ -68,7 +68,7 @@ class _FlakyCollection:
 
     def __getattr__(self, name: str) -> Any:
         if not self._owner.there:
-            raise EngineUnavailable("the engine flaky://here does not answer; start it, or try again later")
+            raise StoreUnavailable("the engine flaky://here does not answer; start it, or try again later")
         return getattr(self._collection, name)
 
 

@@ -12,10 +12,10 @@ from tests.maps.conftest import photo
 from tests.maps.engine_map.conftest import told
 from tests.maps.engine_map.stores import new_url
 from tests.maps.sharded.builders import build
-from tfa.errors import EngineUnavailable, NoImages
+from tfa.errors import NoImages, StoreUnavailable
 from tfa.maps import PlaceMap
 from tfa.maps.sharded import list_photos
-from tfa.search.stores import parsed
+from tfa.search.store import open_map_store
 
 pytestmark = pytest.mark.engines
 
@@ -49,8 +49,7 @@ def test_a_map_in_a_bucket_is_built_asked_and_edited(drive, bucket, s3_endpoint,
 
 def test_of_those_that_swap_a_document_of_a_bucket_at_once_one_wins(bucket):
     pytest.importorskip("lancedb", reason="lancedb is not installed (pip install -e '.[dev]')")
-    kind, base, _ = parsed(f"lance+s3://{bucket}/race/town")
-    stores, together = [kind.connect(base) for _ in range(4)], Barrier(4)
+    stores, together = [open_map_store(f"lance+s3://{bucket}/race/town")[0] for _ in range(4)], Barrier(4)
 
     def swap(who: int) -> bytes | None:
         together.wait()
@@ -63,8 +62,7 @@ def test_of_those_that_swap_a_document_of_a_bucket_at_once_one_wins(bucket):
 
 def test_a_bucket_that_is_not_there_is_named(bucket):
     pytest.importorskip("lancedb", reason="lancedb is not installed (pip install -e '.[dev]')")
-    kind, base, _ = parsed(f"lance+s3://{bucket}-gone/maps/town")
-    with pytest.raises(EngineUnavailable, match=f"there is no bucket for s3://{bucket}-gone/maps"):
-        kind.connect(base)
+    with pytest.raises(StoreUnavailable, match=f"there is no bucket for s3://{bucket}-gone/maps"):
+        open_map_store(f"lance+s3://{bucket}-gone/maps/town")
     with pytest.raises(NoImages, match=f"s3://{bucket}-gone/photos cannot be listed: .*bucket"):
         list_photos(f"s3://{bucket}-gone/photos")

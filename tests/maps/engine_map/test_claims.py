@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from tfa.errors import EngineConflict
+from tests.search.memory_store import MemoryStore
+from tfa.errors import StoreConflict
 from tfa.maps.engine_map.claim import Builder, claimed
 from tfa.maps.engine_map.documents import claim_key
 from tfa.maps.engine_map.publish import Publisher
-from tfa.search.memory_store import MemoryStore
 
 BUSY = r"memory://x/town is being built by process \d+ of .* since 0 min; try again when it is done"
 
@@ -60,7 +60,7 @@ def test_a_claim_counts_before_its_owner_has_heard_that_it_has_it():
     store, refused = SlowStore(), []
 
     def second():
-        with pytest.raises(EngineConflict, match=BUSY), publisher(store).claim():
+        with pytest.raises(StoreConflict, match=BUSY), publisher(store).claim():
             pass
         refused.append(True)
 
@@ -75,7 +75,7 @@ def test_a_claim_counts_before_its_owner_has_heard_that_it_has_it():
 
 def test_a_claim_and_a_header_are_read_as_they_are_now():
     store = LaggingStore()
-    with publisher(store).claim(), pytest.raises(EngineConflict, match=BUSY), publisher(store).claim():
+    with publisher(store).claim(), pytest.raises(StoreConflict, match=BUSY), publisher(store).claim():
         pass
     store.before, store._documents["town/header"] = {}, b"as it is"
     one = publisher(store)
@@ -112,7 +112,7 @@ def test_a_collection_that_another_builder_was_faster_to_make_is_told_of_as_that
 
     monkeypatch.setattr(store, "create", create_second)
     one = publisher(store)
-    with pytest.raises(EngineConflict) as refusal, one.claim():
+    with pytest.raises(StoreConflict) as refusal, one.claim():
         one.begin(8)
     assert str(refusal.value).startswith(said)
     assert store.names() == ([] if doing is None else ["town__v1"])  # what nobody builds is dropped
@@ -122,11 +122,11 @@ def test_an_engine_that_refuses_for_another_reason_says_so_itself(monkeypatch):
     store = MemoryStore()
 
     def refuse(*_):
-        raise EngineConflict("no room for another collection")
+        raise StoreConflict("no room for another collection")
 
     monkeypatch.setattr(store, "create", refuse)
     one = publisher(store)
-    with pytest.raises(EngineConflict, match="no room for another collection"), one.claim():
+    with pytest.raises(StoreConflict, match="no room for another collection"), one.claim():
         one.begin(8)
 
 

@@ -13,12 +13,12 @@ from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
 from tests.maps.engine_map.conftest import PLACES, told
 from tests.maps.engine_map.stores import memory_store
-from tfa.errors import EngineConflict, UnknownImage
+from tfa.errors import StoreConflict, UnknownImage
 from tfa.maps.engine_map import edits, versions
 from tfa.maps.engine_map.claim import claimed
 from tfa.maps.engine_map.documents import header_key, read_moments
 from tfa.maps.engine_map.header import Pending, parsed_header
-from tfa.search.reduction import Moments
+from tfa.search.reduced import Moments
 from tfa.search.store import Where
 
 
@@ -121,7 +121,7 @@ def test_a_removal_that_was_killed_is_done_by_the_next_edit_and_seen_at_once(tow
 def test_a_map_that_is_calibrated_is_not_edited_meanwhile(town, url, tmp_path):
     with (
         claimed(memory_store(url), "town", "calibrated", url),
-        pytest.raises(EngineConflict, match=r"is being calibrated by process \d+ of .* since 0 min; try again"),
+        pytest.raises(StoreConflict, match=r"is being calibrated by process \d+ of .* since 0 min; try again"),
     ):
         town.add([photo(tmp_path / "new.png", 40)])
     assert town.add([tmp_path / "new.png"]).added == [PLACES]
@@ -140,7 +140,7 @@ def test_whoever_is_always_late_is_told_by_whom(town, monkeypatch):
 
     monkeypatch.setattr(store, "swap", busy)
     monkeypatch.setattr(edits, "PAUSE", 0.0)
-    with pytest.raises(EngineConflict, match=r"edited by others 20 times meanwhile \(last by process 7 of elsewhere"):
+    with pytest.raises(StoreConflict, match=r"edited by others 20 times meanwhile \(last by process 7 of elsewhere"):
         town.remove([1])
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.fakes import FakeEncoder
 from tests.maps.conftest import photo
 from tests.maps.engine_map.stores import STORES, new_name, new_url, place_of
-from tfa.errors import BadSpec, EngineConflict
+from tfa.errors import BadSpec, StoreConflict
 from tfa.maps.engine_map import EngineMap
 from tfa.maps.engine_map.publish import Publisher
 from tfa.maps.engine_map.snapshot import snapshot
@@ -40,7 +40,7 @@ def test_a_copy_answers_as_the_map_and_goes_its_own_way(town, camera, dusk, kind
 
 
 def test_a_map_is_not_copied_while_it_is_built_nor_onto_itself(town, url):
-    with Publisher(town.store, town.name, url).claim(), pytest.raises(EngineConflict, match="is being built by"):
+    with Publisher(town.store, town.name, url).claim(), pytest.raises(StoreConflict, match="is being built by"):
         snapshot(town, new_url("memory://test{n}"))
     with pytest.raises(BadSpec, match="onto itself"):
         snapshot(town, url)
@@ -48,8 +48,8 @@ def test_a_map_is_not_copied_while_it_is_built_nor_onto_itself(town, url):
 
 def test_a_copy_that_fails_leaves_nothing(town, dusk, monkeypatch):
     to = new_url("memory://test{n}", "copy")
-    monkeypatch.setattr(Publisher, "finish", lambda *_, **__: (_ for _ in ()).throw(EngineConflict("the power is out")))
-    with pytest.raises(EngineConflict, match="power"):
+    monkeypatch.setattr(Publisher, "finish", lambda *_, **__: (_ for _ in ()).throw(StoreConflict("the power is out")))
+    with pytest.raises(StoreConflict, match="power"):
         snapshot(town, to)
     monkeypatch.undo()
     snapshot(town, to)

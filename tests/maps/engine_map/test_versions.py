@@ -13,7 +13,7 @@ from tests.maps.conftest import SPEC, photo
 from tests.maps.engine_map.conftest import PLACES, told
 from tests.maps.engine_map.stores import Flaky, memory_store
 from tfa.base.config import MapSpec
-from tfa.errors import BadCalibration, BadMap, BadSpec, BadWeights, EngineConflict, EngineUnavailable
+from tfa.errors import BadCalibration, BadMap, BadSpec, BadWeights, StoreConflict, StoreUnavailable
 from tfa.maps import PlaceMap
 from tfa.maps.engine_map import EngineMap, claim, from_place_map
 from tfa.maps.engine_map.claim import Builder, claimed
@@ -103,7 +103,7 @@ def test_photos_of_the_map_do_not_calibrate_it(town, tmp_path):
 def test_two_builders_of_one_name_are_told_of_each_other(small, town, url):
     with (
         claimed(memory_store(url), "town", "built", url),
-        pytest.raises(EngineConflict, match=r"town is being built by process \d+ of .* since 0 min; try again when"),
+        pytest.raises(StoreConflict, match=r"town is being built by process \d+ of .* since 0 min; try again when"),
     ):
         EngineMap.build_from(small, url, dims=64)
     EngineMap.build_from(small, url, dims=64)
@@ -132,7 +132,7 @@ def test_a_builder_that_was_taken_for_dead_publishes_nothing(small, town, url, d
         return real(self, *given, **named)
 
     monkeypatch.setattr(Publisher, "finish", late)
-    with pytest.raises(EngineConflict, match="another builder has taken over"):
+    with pytest.raises(StoreConflict, match="another builder has taken over"):
         from_place_map.publish(small, publisher, dims=64)
     assert told(town.query(dusk)) == before
 
@@ -198,9 +198,9 @@ def test_an_engine_that_goes_away_is_named_and_comes_back(town, url, dusk):
     flaky = EngineMap(store, "town", url, FakeEncoder())
     expected = told(flaky.query(dusk))
     store.there = False
-    with pytest.raises(EngineUnavailable, match="flaky://here does not answer"):
+    with pytest.raises(StoreUnavailable, match="flaky://here does not answer"):
         flaky.query(dusk)
-    with pytest.raises(EngineUnavailable):
+    with pytest.raises(StoreUnavailable):
         flaky.add([dusk])
     store.there = True
     assert told(flaky.query(dusk)) == expected

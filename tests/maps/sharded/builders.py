@@ -20,11 +20,11 @@ from tfa.maps.engine_map.documents import read_moments, read_reduction
 from tfa.maps.engine_map.header import read_header
 from tfa.maps.engine_map.skeleton import read_skeleton
 from tfa.maps.sharded import BuildReport, Sharding, build_sharded
-from tfa.search import stores
+from tfa.search import store
 
 SPEC = HeadSpec(words=6)
 LOG = "TFA_TEST_ENCODED"  # names a folder in which each encoded image leaves a line
-stores.KINDS["sqlite"] = "tests.maps.sharded.sqlite_store:SqliteStore"
+store._BUILT_IN["sqlite"] = "tests.maps.sharded.sqlite_store:SqliteStore.connect"
 
 
 class LoggedEncoder(FakeEncoder):
@@ -91,8 +91,7 @@ class Published:
     """What a build has put into its store, by id."""
 
     def __init__(self, url: str) -> None:
-        kind, base, name = stores.parsed(url)
-        self.store = kind.connect(base)
+        self.store, name = store.open_map_store(url)
         self.header, _ = read_header(self.store, name, url)
         self.collection = self.store.open(self.header.collection)
         [entries] = self.collection.pages(100_000)

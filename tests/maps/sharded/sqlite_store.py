@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from tfa.errors import EngineConflict
-from tfa.search.memory_store import MemoryCollection
+from tests.search.memory_store import MemoryCollection
+from tfa.errors import StoreConflict
 from tfa.search.store import Collection, Entries, Store, Where
 
 TABLES = """
@@ -92,13 +92,13 @@ class SqliteStore(Store):
             with self._database:
                 self._database.execute("insert into collections values (?, ?)", (name, dimensions))
         except sqlite3.IntegrityError:
-            raise EngineConflict(f"there is a collection {name}") from None
+            raise StoreConflict(f"there is a collection {name}") from None
         return SqliteCollection(self._database, name, dimensions)
 
     def open(self, name: str) -> Collection:
         row = self._database.execute("select dims from collections where name = ?", (name,)).fetchone()
         if row is None:
-            raise EngineConflict(f"there is no collection {name}")
+            raise StoreConflict(f"there is no collection {name}")
         return SqliteCollection(self._database, name, row[0])
 
     def drop(self, name: str) -> None:

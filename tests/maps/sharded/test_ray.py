@@ -21,7 +21,7 @@ from tests.maps.conftest import photo
 from tests.maps.sharded.builders import LOG, Published, build, counted, same
 from tests.maps.sharded.ray_driver import RayDriver
 from tfa.bench.scale.ray_cluster import PATIENCE, Cluster, paths
-from tfa.errors import EngineUnavailable
+from tfa.errors import StoreUnavailable
 from tfa.maps.sharded.ray_executor import RayExecutor
 
 pytestmark = [
@@ -42,7 +42,7 @@ def cluster(log):
     """Two nodes of a core each."""
     try:
         made = Cluster({LOG: str(log)}, cores=1)
-    except EngineUnavailable as missing:
+    except StoreUnavailable as missing:
         pytest.skip(str(missing))
     yield made
     made.stop()
@@ -138,7 +138,7 @@ def test_a_killed_node_that_nobody_replaces_costs_no_image(plain, cluster, drive
 
 
 def test_an_address_where_nobody_answers_is_one_sentence():
-    with pytest.raises(EngineUnavailable, match=r"Ray does not answer at 127.0.0.1:1 .*ray start"):
+    with pytest.raises(StoreUnavailable, match=r"Ray does not answer at 127.0.0.1:1 .*ray start"):
         RayExecutor("127.0.0.1:1")
 
 

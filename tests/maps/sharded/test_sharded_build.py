@@ -21,7 +21,7 @@ from tfa.maps.sharded.executors import Executor, ProcessExecutor, SerialExecutor
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
 from tfa.reference.second_order import descriptor
-from tfa.search.reduction import Moments
+from tfa.search.reduced import Moments
 from tfa.verification.patch_store import CompactTokens
 
 

@@ -19,14 +19,14 @@ from tests.maps.sharded.builders import (
     same,
 )
 from tfa.base import files
-from tfa.errors import BadSpec, DiskFull, EngineConflict, OutOfResources, TfaError
+from tfa.errors import BadSpec, DiskFull, OutOfResources, StoreConflict, TfaError
 from tfa.maps.engine_map.publish import Publisher
 from tfa.maps.engine_map.skeleton import sampled
 from tfa.maps.sharded import Sharding, list_photos
 from tfa.maps.sharded.describe_passes import Describe
 from tfa.maps.sharded.executors import ProcessExecutor
 from tfa.maps.sharded.work_folder import WorkFolder
-from tfa.search.stores import parsed
+from tfa.search.store import open_map_store
 
 DRIVER = """
 import sys
@@ -140,10 +140,10 @@ def test_a_full_disk_at_a_worker_is_one_sentence_and_the_build_goes_on_after(fle
 
 
 def test_of_two_builders_of_one_map_the_second_is_refused_before_any_work(fleet, url, encoded):
-    kind, base, name = parsed(url)
+    store, name = open_map_store(url)
     with (
-        Publisher(kind.connect(base), name, url).claim(),
-        pytest.raises(EngineConflict, match=f"process {os.getpid()}"),
+        Publisher(store, name, url).claim(),
+        pytest.raises(StoreConflict, match=f"process {os.getpid()}"),
     ):
         build(fleet, url)
     assert counted(encoded) == 0

@@ -12,10 +12,9 @@ import numpy as np
 from tfa.errors import MissingExtra
 from tfa.search.exact import ExactSearch, WeightedGalleries
 from tfa.search.gallery import Gallery
-from tfa.search.quantised_rows import rounded
+from tfa.search.quantized import round_rows
 from tfa.search.reduced import ReducedSearch, fit_reduced
-from tfa.search.store import Entries
-from tfa.search.stores import parsed
+from tfa.search.store import Entries, open_map_store
 
 REDUCED_DIMS = 512
 WRITTEN = 1000  # images at a time, as a build writes them
@@ -45,14 +44,14 @@ def _galleries(rows: Any, count: int) -> WeightedGalleries:
 
 
 def exact(vectors: np.ndarray, _: str) -> Contender:
-    searcher = ExactSearch(_galleries(rounded(vectors), len(vectors)), np.arange(len(vectors)))
+    searcher = ExactSearch(_galleries(round_rows(vectors), len(vectors)), np.arange(len(vectors)))
     for gallery in searcher.rows.galleries:
         gallery.prepare()
     return InProcess(searcher)
 
 
 def reduced(vectors: np.ndarray, _: str) -> Contender:
-    rows = _galleries(rounded(vectors), len(vectors))
+    rows = _galleries(round_rows(vectors), len(vectors))
     small = fit_reduced(rows, min(REDUCED_DIMS, vectors.shape[1] // 2))
     searcher = ReducedSearch(rows, np.arange(len(vectors)), None, small)
     searcher.prepare()
@@ -71,8 +70,7 @@ class InStore:
 
 def in_store(dtype: str, index: str | None) -> Callable[[np.ndarray, str], Contender]:
     def build(vectors: np.ndarray, url: str) -> Contender:
-        kind, base, name = parsed(f"{url}/bench_scale")
-        store = kind.connect(base)
+        store, name = open_map_store(f"{url}/bench_scale")
         store.drop(name)
         collection = store.create(name, vectors.shape[1], dtype)
         for start in range(0, len(vectors), WRITTEN):

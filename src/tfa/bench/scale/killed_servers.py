@@ -19,7 +19,7 @@ from tfa.bench.scale.kept_rows import KeptRows
 from tfa.bench.scale.local_servers import AnyServer, FolderEngine
 from tfa.bench.scale.small_town import DIMS, IMAGES, SmallTown
 from tfa.encoders import load_encoder
-from tfa.errors import EngineUnavailable, TfaError
+from tfa.errors import StoreUnavailable, TfaError
 from tfa.maps.engine_map import EngineMap
 
 PART = "killed"
@@ -60,7 +60,7 @@ def _killed(town: SmallTown, server: AnyServer, added: int) -> dict[str, Any]:
     restart = time.monotonic()
     if killed == "server":
         server.start()
-    until_answered(lambda: asked.query_tokens(tokens, 1), EngineUnavailable, PATIENCE)
+    until_answered(lambda: asked.query_tokens(tokens, 1), StoreUnavailable, PATIENCE)
     back = time.monotonic() - restart
     writer.kill()
     writer.join()
@@ -98,6 +98,6 @@ def _error_of(asked: EngineMap, tokens: Tokens) -> str | None:
     time.sleep(1.0)  # longer than a header is believed
     try:
         asked.query_tokens(tokens, 1)
-    except EngineUnavailable as error:
+    except StoreUnavailable as error:
         return str(error)
     return None

@@ -23,7 +23,7 @@ from tfa.method.described_queries import DescribedQueries
 from tfa.method.query_sides import residual
 from tfa.method.residuals import describe
 from tfa.method.scorer import Scorer
-from tfa.search.ties import top_k
+from tfa.search.gallery import top_k
 
 ROWS = 4096  # rows and columns of the float32 matrix whose products with a batch are timed, for as many numbers
 ONE_BAR, BATCH_BAR = Bar(1.5), Bar(8.0, at_least=True)

@@ -16,9 +16,8 @@ from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.method.second_order import DIRECTIONS, descriptor_width
 from tfa.method.second_order_space import MAX_PSEUDO, rows_of
 from tfa.method.spectrum import Geometry
-from tfa.search.gallery import Gallery, OwnRows
-from tfa.search.quantised_rows import SEVEN_TOP, TOP, QuantisedRows
-from tfa.search.scaled_rows import ScaledRows
+from tfa.search.gallery import BaseRows, Gallery, ScaledRows
+from tfa.search.quantized import SEVEN_TOP, TOP, QuantizedRows
 
 MAX_RANK = 4096  # directions a geometry keeps at most
 STRENGTHS = {"c": 0.6, "beta": 0.3}  # of the adaptive carrier: all three of its terms
@@ -44,7 +43,7 @@ def synthetic_head(
         directions = None
         if storage == INTEGERS:
             levels, fine = _levels(rng, (rank, images), TOP), _levels(rng, (rank, images), TOP)
-            directions = QuantisedRows(levels, np.full(rank, 1 / (60 * np.sqrt(images)), np.float32), images, TOP, fine)
+            directions = QuantizedRows(levels, np.full(rank, 1 / (60 * np.sqrt(images)), np.float32), images, TOP, fine)
         else:
             vectors = (rng.standard_normal((images, rank), np.float32) / np.sqrt(images)).astype(storage)
         means = np.full(images, 0.3)
@@ -57,12 +56,12 @@ def synthetic_head(
     return StoredHead(Scorer((side,), tuple(parts), np.zeros(images)), storage)
 
 
-def _rows(rng: np.random.Generator, images: int, width: int, top: int, storage: str) -> OwnRows:
-    """OwnRows of about unit length."""
+def _rows(rng: np.random.Generator, images: int, width: int, top: int, storage: str) -> BaseRows:
+    """BaseRows of about unit length."""
     levels = _levels(rng, (images, width), top)
     step = np.full(images, np.sqrt(3 / width) / top, np.float32)
     if storage == INTEGERS:
-        return QuantisedRows(levels, step, width, top)
+        return QuantizedRows(levels, step, width, top)
     return (levels * np.float32(step[0])).astype(storage)
 
 
@@ -95,7 +94,7 @@ def second_order_head(spaces: StoredSpaces, carrier: str = "tempered") -> Stored
     return StoredHead(Scorer((space.side,), tuple(parts), np.zeros(len(spaces))), spaces.storage)
 
 
-def rows_read(head: StoredHead) -> list[OwnRows]:
+def rows_read(head: StoredHead) -> list[BaseRows]:
     """The rows that one question is multiplied with, each once."""
     sides = [rows for side in map(residual, head.scorer.sides) for rows in (side.anchors, side.directions)]
     vectors = [side.geometry.vectors for side in map(residual, head.scorer.sides) if side.geometry is not None]
@@ -112,5 +111,5 @@ def arrays_read(head: StoredHead) -> list[np.ndarray]:
     """The arrays of these rows."""
     arrays: list[np.ndarray | None] = []
     for rows in rows_read(head):
-        arrays += [rows.levels, rows.fine] if isinstance(rows, QuantisedRows) else [rows]
+        arrays += [rows.levels, rows.fine] if isinstance(rows, QuantizedRows) else [rows]
     return [array for array in arrays if array is not None]

@@ -26,7 +26,7 @@ from tfa.bench.studies.verification_variants import BUILT, DEFAULT, FULL, VARIAN
 from tfa.errors import BadSpec
 from tfa.method.evidence.rows import standardised
 from tfa.method.vocabulary import sample_patches
-from tfa.search.ties import top_k
+from tfa.search.gallery import top_k
 from tfa.verification.admission import evenly_spaced
 from tfa.verification.compaction import Compaction, fit_compaction, in_two_bits, numbers_kept
 from tfa.verification.patch_store import CompactTokens

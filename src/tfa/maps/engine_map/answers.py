@@ -26,8 +26,8 @@ from tfa.maps.likeness import Likeness
 from tfa.maps.records import Hits
 from tfa.method.evidence.rows import z_scores
 from tfa.search.exact import DAMAGED, QueryVectors, check_k
-from tfa.search.store import NOBODY, Where
-from tfa.search.ties import top_k
+from tfa.search.gallery import top_k
+from tfa.search.store import NO_ID, Where
 from tfa.verification.patch_store import PhotoPairs
 from tfa.verification.reranking import most_candidates, reorder
 
@@ -71,8 +71,8 @@ def _block(
         raise BadMap(DAMAGED) from None
     queries, gone = query_of(version, vectors), view.header.removing
     ids, _ = version.collection.nearest(queries.astype(np.float32), max(asked.width, RESCORED) + len(gone), asked.where)
-    ids = np.where(np.isin(ids, list(gone)), NOBODY, ids) if gone else ids
-    found = fetched(version, ids[ids != NOBODY])
+    ids = np.where(np.isin(ids, list(gone)), NO_ID, ids) if gone else ids
+    found = fetched(version, ids[ids != NO_ID])
     may = np.zeros((len(tokens), len(found)), bool)  # an answer does not depend on the photos beside it
     for row in range(len(tokens)):
         may[row, np.searchsorted(found.ids, np.intersect1d(ids[row], found.ids))] = True

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Self
 
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder
-from tfa.errors import BadSpec, EngineConflict
+from tfa.errors import BadSpec, StoreConflict
 from tfa.maps.asking import Asking
 from tfa.maps.engine_map.answers import Asked, hits_of
 from tfa.maps.engine_map.candidates import KnownScores, record_of
@@ -22,8 +22,7 @@ from tfa.maps.records import Hits, ImageRecord
 from tfa.maps.state import MapState
 from tfa.maps.summary import in_short
 from tfa.maps.verification import Question, candidates_wanted
-from tfa.search.store import Store
-from tfa.search.stores import parsed, public
+from tfa.search.store import Store, hide_password, open_map_store
 
 UNSEEN_LIMIT = 0.2  # share of images not seen at fitting from which building again is advised
 
@@ -39,7 +38,7 @@ class AskableEngineMap(Asking):
         if patch_cache is not None and patch_cache < 0:
             raise BadSpec(f"patch_cache={patch_cache} is out of range: bytes of memory, 0 keeps nothing")
         self.store, self.name, self.url, self.patch_cache = store, name, url, patch_cache
-        self._versions = Versions(store, name, public(url), patch_cache)
+        self._versions = Versions(store, name, hide_password(url), patch_cache)
         self._known: dict[tuple[str, int], KnownScores] = {}
 
     # --- open ----------------------------------------------------------------------------------------------------
@@ -47,8 +46,8 @@ class AskableEngineMap(Asking):
     @classmethod
     def open(cls, url: str, encoder: Encoder | None = None, patch_cache: int | None = None) -> Self:
         """The map of a URL; an error says which maps are there if it is not."""
-        kind, place, name = parsed(url)
-        opened = cls(kind.connect(place), name, url, encoder, patch_cache)
+        store, name = open_map_store(url)
+        opened = cls(store, name, url, encoder, patch_cache)
         opened.view  # noqa: B018  # what is wrong with it is said now
         return opened
 
@@ -74,7 +73,7 @@ class AskableEngineMap(Asking):
 
     @property
     def called(self) -> str:
-        return public(self.url)
+        return hide_password(self.url)
 
     def __len__(self) -> int:
         return self.view.header.count
@@ -98,7 +97,7 @@ class AskableEngineMap(Asking):
     def hits(self, tokens: Tokens, question: Question, likeness: Likeness | None = None) -> list[Hits]:
         try:
             return self._hits(self.view, tokens, question, likeness)
-        except EngineConflict:  # the version was dropped while it was asked: twice replaced within half a second
+        except StoreConflict:  # the version was dropped while it was asked: twice replaced within half a second
             return self._hits(self._versions.now(fresh=True), tokens, question, likeness)
 
     def _hits(self, view: View, tokens: Tokens, question: Question, likeness: Likeness | None) -> list[Hits]:

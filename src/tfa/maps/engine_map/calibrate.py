@@ -19,7 +19,7 @@ from tfa.maps.engine_map.rows import SpaceRows, fit_reduction_of, ranks_of
 from tfa.maps.engine_map.skeleton import put_skeleton, write_skeleton
 from tfa.maps.engine_map.versions import Version, Versions, View, holds_the_same
 from tfa.maps.state import MapState
-from tfa.search.reduction import Moments
+from tfa.search.reduced import Moments
 from tfa.search.store import Collection, Entries
 
 

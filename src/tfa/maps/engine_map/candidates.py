@@ -22,7 +22,7 @@ from tfa.method.scorer import Scorer
 from tfa.photos.positions import Position
 from tfa.search.exact import QueryVectors, direct_sum
 from tfa.search.gallery import as_multiplied
-from tfa.search.store import NOBODY, Payload
+from tfa.search.store import NO_ID, Payload
 
 REMEMBERED = 100_000  # images whose mean and best scores are kept
 
@@ -112,7 +112,7 @@ class CandidateScores:
         vectors = scorer.image_vectors(images)
         queries = query_of(version, vectors)
         nearest, _ = version.collection.nearest(queries.astype(np.float32), NEAREST)
-        beside = fetched(version, nearest[nearest != NOBODY])
+        beside = fetched(version, nearest[nearest != NO_ID])
         scores = beside.scorer.rows.scores(vectors) - beside.scorer.bias
         own = np.array([products(scorer, one, scorer, one)[0, 0] for one in images[:, None]])
         # A query without the bias' axis has scores without biases.

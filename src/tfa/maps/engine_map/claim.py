@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tfa.base.reading import parse_json
-from tfa.errors import EngineConflict, TfaError
+from tfa.errors import StoreConflict, TfaError
 from tfa.maps.engine_map.documents import claim_key
 from tfa.search.store import Store
 
@@ -101,7 +101,7 @@ class Claim:
     def check(self) -> None:
         """Raise if somebody else took the claim because no sign of life came through."""
         if self._lost:
-            raise EngineConflict("another builder has taken over: this one was silent for a minute; build again")
+            raise StoreConflict("another builder has taken over: this one was silent for a minute; build again")
 
     def other(self) -> Builder | None:
         """Who has the map instead by now, and lives."""
@@ -161,12 +161,12 @@ def _take(store: Store, name: str, builder: Builder, url: str) -> None:
 
 def busy(
     url: str, other: Builder | None, unknown: str = "it was claimed by another builder at the same moment"
-) -> EngineConflict:
+) -> StoreConflict:
     """`unknown` is what is said if it cannot be read who builds."""
     if other is None:
-        return EngineConflict(f"{url} is being built: {unknown}; try again when it is done")
+        return StoreConflict(f"{url} is being built: {unknown}; try again when it is done")
     minutes = max(time.time() - other.started, 0) / 60
-    return EngineConflict(
+    return StoreConflict(
         f"{url} is being {other.doing} by {other.who} since {minutes:.0f} min; try again when it is done "
         f"(a builder that was killed is forgotten after {ABANDONED:.0f} s)"
     )

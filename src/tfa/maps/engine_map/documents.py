@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from tfa.errors import BadMap
-from tfa.search.reduction import Moments, Reduction
+from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Store
 
 

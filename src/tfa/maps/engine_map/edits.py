@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tfa.base.tokens import Tokens
-from tfa.errors import EngineConflict
+from tfa.errors import StoreConflict
 from tfa.maps.engine_map.candidates import payload_of
 from tfa.maps.engine_map.claim import ABANDONED, builder_of, busy, whoami
 from tfa.maps.engine_map.documents import folder_of, header_key, moments_bytes
@@ -28,7 +28,7 @@ from tfa.maps.engine_map.publish import AT_ONCE, write_entries
 from tfa.maps.engine_map.rows import SpaceRows, ranks_of
 from tfa.maps.engine_map.versions import Version, Versions, View
 from tfa.maps.records import ImageRecord
-from tfa.search.reduction import Moments
+from tfa.search.reduced import Moments
 from tfa.search.store import Entries
 
 PAUSE = 0.02  # seconds before a header is looked at again that somebody else was faster to swap
@@ -56,7 +56,7 @@ def swapped(versions: Versions, change: Callable[[View], EngineHeader | None], *
             versions.store.erase(header.moments)
         editor = view.header.editor
         time.sleep(PAUSE * (attempt + 1) * (0.5 + secrets.randbelow(100) / 100))
-    raise EngineConflict(
+    raise StoreConflict(
         f"{versions.url} was edited by others {ATTEMPTS} times meanwhile (last by {editor or 'an unknown process'}); "
         "do it again in a moment"
     )

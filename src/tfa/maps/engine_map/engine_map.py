@@ -41,7 +41,7 @@ from tfa.photos.find_positions import Positions, find_positions
 from tfa.photos.images import find_images, nameable
 from tfa.photos.positions import Position
 from tfa.photos.token_cache import EncodedImages
-from tfa.search.stores import parsed, public
+from tfa.search.store import hide_password, open_map_store
 
 
 class EngineMap(AskableEngineMap):
@@ -64,9 +64,15 @@ class EngineMap(AskableEngineMap):
         progress: bool | Progress | None = None,
     ) -> EngineMap:
         """Publish a map that was built in this process, in place of an older one of that URL if there is one."""
-        kind, place, name = parsed(url)
-        store = kind.connect(place)
-        publish(place_map, Publisher(store, name, public(url)), dims=dims, dtype=dtype, index=index, progress=progress)
+        store, name = open_map_store(url)
+        publish(
+            place_map,
+            Publisher(store, name, hide_password(url)),
+            dims=dims,
+            dtype=dtype,
+            index=index,
+            progress=progress,
+        )
         built = cls(store, name, url)
         built._encoder, built.cache, built.options = place_map._encoder, place_map.cache, place_map.options
         built.skipped = list(place_map.skipped)

@@ -25,7 +25,7 @@ from tfa.method.controllers.decisions import JudgedEvidence
 from tfa.method.controllers.judged import DATABASE_CARRIERS, INCUMBENT
 from tfa.method.second_order import SECOND_ORDER
 from tfa.method.second_order_head import assemble_second_order
-from tfa.search.reduction import Moments
+from tfa.search.reduced import Moments
 
 DIMS = 1024  # numbers of a reduced vector, unless another is wanted
 

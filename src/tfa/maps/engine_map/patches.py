@@ -21,8 +21,7 @@ from tfa.base.config import VerifySpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
 from tfa.maps.engine_map.documents import arrays_of, folder_of, to_bytes
-from tfa.search.store import Store
-from tfa.search.stores import parsed
+from tfa.search.store import Store, open_map_store, split_map_url
 from tfa.verification.compaction import Compaction
 from tfa.verification.patch_source import CachedPatches, SourcedTokens
 from tfa.verification.patch_store import CompactTokens
@@ -54,7 +53,7 @@ class StoredPatches:
 
 def check_elsewhere(url: str) -> None:
     """Refuse what cannot keep patches for another store."""
-    parsed(url)
+    split_map_url(url)
     if url.partition("://")[0] not in ELSEWHERE:
         raise BadSpec(
             f"--patches-at {url.partition('://')[0]}://… keeps no patches for another engine; give "
@@ -72,7 +71,7 @@ def begin_patches(
     if compact is None:
         return None
     prefix = f"{folder_of(name, version)}patches/"
-    folder = prefix if at is None else f"{parsed(at)[2]}/{uuid4().hex}/"
+    folder = prefix if at is None else f"{split_map_url(at)[1]}/{uuid4().hex}/"
     if at is not None:
         store.put(f"{prefix}at", json.dumps({"at": at, "folder": folder}).encode())
     store.put(f"{prefix}compaction", to_bytes(compact.compaction_tensors()))
@@ -130,5 +129,4 @@ def holder_of(store: Store, place: Mapping[str, Any]) -> Store:
 @lru_cache(maxsize=4)
 def _connected(url: str) -> Store:
     """One connection to each in every process."""
-    kind, base, _ = parsed(url)
-    return kind.connect(base)
+    return open_map_store(url)[0]

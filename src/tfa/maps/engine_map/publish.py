@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tfa.errors import EngineConflict, EngineUnavailable
+from tfa.errors import StoreConflict, StoreUnavailable
 from tfa.maps.engine_map.claim import Claim, busy, claimed, whoami
 from tfa.maps.engine_map.documents import (
     collection_of,
@@ -27,7 +27,7 @@ from tfa.maps.engine_map.patches import erase_elsewhere
 from tfa.maps.engine_map.rows import SpaceRows
 from tfa.maps.engine_map.skeleton import put_skeleton
 from tfa.method.scorer import Scorer
-from tfa.search.reduction import Moments, Reduction
+from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Collection, Entries, Payload, Store
 
 AT_ONCE = 1000  # images written at a time
@@ -94,7 +94,7 @@ class Publisher:
         name = collection_of(self.name, self.version)
         try:
             return self.store.create(name, dims, dtype)
-        except EngineConflict as error:
+        except StoreConflict as error:
             if name not in self.store.names(name):
                 raise
             other = self._claim.other()
@@ -172,9 +172,7 @@ class Publisher:
         header = EngineHeader.from_dict({**header.to_dict(), "previous": kept})
         fresh = header.to_bytes()
         if not self.store.swap(header_key(self.name), self._before, fresh):
-            raise EngineConflict(
-                f"{self.url} was edited while a new version was made; nothing was changed, do it again"
-            )
+            raise StoreConflict(f"{self.url} was edited while a new version was made; nothing was changed, do it again")
         self._before = fresh
         self.tidy()
         return header
@@ -198,9 +196,9 @@ class Publisher:
         """Somebody else's collection may be called like a version of this map: it is left alone."""
         try:
             self.store.open(name)
-        except EngineConflict:
+        except StoreConflict:
             return False
-        except EngineUnavailable:
+        except StoreUnavailable:
             pass  # damaged, or the engine is away: dropping it says so
         return True
 

@@ -20,8 +20,8 @@ from tfa.method.scorer import Scorer
 from tfa.method.second_order_space import rows_of
 from tfa.search.exact import direct_sum
 from tfa.search.gallery import Gallery
-from tfa.search.quantised_rows import QuantisedRows, rounded
-from tfa.search.reduction import Moments, Reduction, fit_reduction
+from tfa.search.quantized import QuantizedRows, round_rows
+from tfa.search.reduced import Moments, Reduction, fit_reduction
 from tfa.search.store import Entries, Payload
 
 NUMBERS = np.dtype("<f4")  # step and length
@@ -31,7 +31,7 @@ NUMBERS = np.dtype("<f4")  # step and length
 class SpaceRows:
     """Rows of images in every space: `m r` levels with a step, and a length each."""
 
-    halves: tuple[QuantisedRows, ...]
+    halves: tuple[QuantizedRows, ...]
     lengths: tuple[np.ndarray, ...]  # m, float32
 
     def __len__(self) -> int:
@@ -44,7 +44,7 @@ class SpaceRows:
         for space in spaces.spaces:
             rows = space.halves.between(start, stop)
             assert rows is not None, "there are images"
-            halves.append(rows if isinstance(rows, QuantisedRows) else rounded(np.asarray(rows)))
+            halves.append(rows if isinstance(rows, QuantizedRows) else round_rows(np.asarray(rows)))
         return cls(tuple(halves), tuple(space.lengths[start:stop] for space in spaces.spaces))
 
     @classmethod
@@ -60,7 +60,7 @@ class SpaceRows:
             numbers = table[:, start + rank : start + rank + 2 * NUMBERS.itemsize]
             step, length = np.ascontiguousarray(numbers).view(NUMBERS).astype(np.float32).T.copy()
             levels = np.ascontiguousarray(table[:, start : start + rank]).view(np.int8)
-            halves.append(QuantisedRows(levels, step, rank))
+            halves.append(QuantizedRows(levels, step, rank))
             lengths.append(length)
             start += rank + 2 * NUMBERS.itemsize
         return cls(tuple(halves), tuple(lengths))

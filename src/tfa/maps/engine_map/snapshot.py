@@ -20,19 +20,17 @@ from tfa.maps.engine_map.header import EngineHeader
 from tfa.maps.engine_map.patches import holder_of, seal_patches
 from tfa.maps.engine_map.publish import AT_ONCE, Publisher, VersionFacts
 from tfa.maps.engine_map.versions import View
-from tfa.search.store import Store
-from tfa.search.stores import parsed, public
+from tfa.search.store import Store, hide_password, open_map_store
 
 UPLOADS = "photos/"  # documents of photos that came over HTTP
 
 
 def snapshot(source: EngineMap, url: str, progress: bool | Progress | None = None) -> EngineHeader:
     """Copy a map to the URL; returns the header of the copy."""
-    if public(url) == source.called:
+    if hide_password(url) == source.called:
         raise BadSpec(f"{source.called} cannot be copied onto itself; give another name, or another engine")
-    kind, base, name = parsed(url)
-    store = kind.connect(base)
-    ours, theirs = Publisher(source.store, source.name, source.called), Publisher(store, name, public(url))
+    store, name = open_map_store(url)
+    ours, theirs = Publisher(source.store, source.name, source.called), Publisher(store, name, hide_password(url))
     try:
         with ours.claim("copied"), theirs.claim("copied"):
             view = quiet_view(source._versions, ours)

@@ -19,7 +19,7 @@ from tfa.maps.engine_map.patches import read_patches
 from tfa.maps.engine_map.skeleton import read_skeleton
 from tfa.maps.state import MapState, NamedHead
 from tfa.maps.state_changes import with_duplicates
-from tfa.search.reduction import Moments, Reduction
+from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Collection, Store
 from tfa.verification.patch_source import SourcedTokens
 

@@ -46,8 +46,8 @@ from tfa.maps.state import DATABASE, MapState
 from tfa.maps.state_changes import encoder_facts
 from tfa.method.principal_axes import principal_axes
 from tfa.method.second_order_space import MAX_RANK
-from tfa.search.reduction import Moments
-from tfa.search.stores import parsed, public
+from tfa.search.reduced import Moments
+from tfa.search.store import find_opener, hide_password, split_map_url
 
 SAMPLE_MAP, SKELETON = "sample.tfa", "skeleton.tfa"  # maps in the work folder
 
@@ -70,22 +70,23 @@ def build_sharded(
     """
     map_spec, options, sharding = map_spec or MapSpec(), options or EncoderOptions(), sharding or Sharding()
     check_kept(map_spec)
-    kind, base, name = parsed(url)
+    base, name = split_map_url(url)
     if sharding.patches_at is not None:
         check_elsewhere(sharding.patches_at)
     if not isinstance(photos, PhotoList):
         photos = list_photos(photos, skip_bad=options.skip_bad)
     if len(photos) < 2:
         raise NoImages(f"a map needs at least 2 photos, {len(photos)} were listed")
-    store = kind.connect(base)
-    publisher = Publisher(store, name, public(url))
+    opener = find_opener(base)
+    store = opener(base)
+    publisher = Publisher(store, name, hide_password(url))
     with publisher.claim():  # before the work: another builder is refused at once
         cache = None if options.cache is None else options.cache.folder
         encoding = Encoding(encoder, replace(options, cache=None), cache)
         runner = PassRunner(sharding.executor, as_progress(progress))
         build = _Build(photos, publisher, encoding, spec or HeadSpec(), map_spec, sharding, runner)
         writes = SerialExecutor() if store.one_process else sharding.executor
-        return build.run(partial(WriteEntries, build.folder, SKELETON, kind, base, name), writes)
+        return build.run(partial(WriteEntries, build.folder, SKELETON, opener, base, name), writes)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from tfa.base.threads import usable_cores
-from tfa.errors import BadSpec, EngineUnavailable, MissingExtra, TfaError
+from tfa.errors import BadSpec, MissingExtra, StoreUnavailable, TfaError
 from tfa.maps.sharded.executors import AHEAD, Executor
 
 T = TypeVar("T")
@@ -88,9 +88,9 @@ def _check_answers(address: str) -> None:
         raise _silent(address, error) from None
 
 
-def _silent(address: str, error: Exception) -> EngineUnavailable:
+def _silent(address: str, error: Exception) -> StoreUnavailable:
     said = (str(error) or type(error).__name__).splitlines()[0]
-    return EngineUnavailable(
+    return StoreUnavailable(
         f"Ray does not answer at {address} ({said}); start a cluster with: ray start --head, or give {ADDRESSES}"
     )
 
@@ -108,7 +108,7 @@ def _result(ray: Any, done: Any) -> Any:
             raise error.cause from None  # as if it had happened here
         raise
     except ray.exceptions.RayError as error:
-        raise EngineUnavailable(
+        raise StoreUnavailable(
             f"Ray gave up on a shard ({str(error).splitlines()[0]}); build again: what is done is not repeated"
         ) from None
 

@@ -21,9 +21,9 @@ from tfa.maps.stored_rows import INTEGERS, stored_rows
 from tfa.maps.stored_space import halves_of
 from tfa.method.principal_axes import PrincipalAxes
 from tfa.method.scorer import Scorer
-from tfa.search.quantised_rows import QuantisedRows
-from tfa.search.reduction import Reduction
-from tfa.search.store import Store
+from tfa.search.quantized import QuantizedRows
+from tfa.search.reduced import Reduction
+from tfa.search.store import Opener, Store
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Project(KeptPass[Shard]):
         if payload:
             halves, lengths = halves_of(axes.coordinates(described["descriptors"]), axes.eigenvalues)
             rows = stored_rows(halves.astype(np.float32), INTEGERS, wide=False)
-            assert isinstance(rows, QuantisedRows)
+            assert isinstance(rows, QuantizedRows)
             tensors = row_tensors(SpaceRows((rows,), (lengths,)))
         return tensors, {"payload": payload}
 
@@ -63,7 +63,7 @@ def axes_of(folder: WorkFolder) -> PrincipalAxes:
 
 def rows_of_shard(kept: Result) -> SpaceRows:
     levels = kept["levels"]
-    return SpaceRows((QuantisedRows(levels, kept["step"], levels.shape[1]),), (kept["lengths"],))
+    return SpaceRows((QuantizedRows(levels, kept["step"], levels.shape[1]),), (kept["lengths"],))
 
 
 @lru_cache(maxsize=1)
@@ -78,7 +78,7 @@ class WriteEntries:
 
     folder: WorkFolder
     skeleton: str
-    store: type[Store]
+    opener: Opener
     url: str
     name: str
     version: int
@@ -90,7 +90,7 @@ class WriteEntries:
         kept = self.folder.needed(named("rows", shard.number))
         payload = kept.facts["payload"]
         if payload:
-            store, rows = connected(self.store, self.url), rows_of_shard(kept)
+            store, rows = connected(self.opener, self.url), rows_of_shard(kept)
             ids = self.ids[shard.number] + np.arange(len(payload))
             if self.patches is not None:
                 patches = self.folder.needed(named("patches", shard.number))["patches"]
@@ -101,6 +101,6 @@ class WriteEntries:
 
 
 @lru_cache(maxsize=2)
-def connected(store: type[Store], url: str) -> Store:
+def connected(opener: Opener, url: str) -> Store:
     """One connection in each process."""
-    return store.connect(url)
+    return opener(url)

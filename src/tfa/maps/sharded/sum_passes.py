@@ -14,7 +14,7 @@ from tfa.maps.sharded.work_folder import Result
 from tfa.maps.sharded.work_items import Group, KeptPass, named
 from tfa.method.principal_axes import add_moments
 from tfa.method.scorer import Scorer
-from tfa.search.reduction import Moments
+from tfa.search.reduced import Moments
 
 
 @dataclass(frozen=True)
