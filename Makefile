@@ -62,7 +62,7 @@ test: $(VENV)/.installed browser
 	$(PYTEST)
 
 test-fast: $(VENV)/.installed
-	$(PYTEST) -m "not browser and not kill and not encoder and not slow and not faults and not engines"
+	$(PYTEST) -m "not browser and not kill and not encoder and not slow and not faults and not stores"
 
 # mypy takes one core for a minute. Meanwhile another process compiles the tests and what they import, so that two workers
 # need not do the same; then the tests begin. What mypy said comes last, and counts as much as they do.

@@ -59,7 +59,7 @@ def _json_as_documented() -> Iterator[None]:
 settings.register_profile("tfa", deadline=None)  # no test fails because others use the machine
 settings.load_profile("tfa")
 
-LONG = {"browser", "kill", "encoder", "slow", "engines", "faults"}
+LONG = {"browser", "kill", "encoder", "slow", "stores", "faults"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -101,11 +101,11 @@ class MissingExtra(TfaError):
 
 
 class StoreUnavailable(TfaError):
-    """A vector engine, or a part of it, does not answer. Nothing is answered in its place."""
+    """A store, or a part of it, does not answer. Nothing is answered in its place."""
 
 
 class StoreConflict(TfaError):
-    """A vector engine holds something else under that name: another shape, another owner, or nothing."""
+    """A store holds something else under that name: another shape, another owner, or nothing."""
 
 
 class DiskFull(TfaError):

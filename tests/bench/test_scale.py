@@ -130,7 +130,7 @@ def test_a_row_that_takes_too_long_is_given_up(tmp_path):
     assert row["given_up"] == "not done within 0 s"
 
 
-@pytest.mark.engines
+@pytest.mark.stores
 @pytest.mark.slow
 def test_a_store_is_measured_in_a_process_of_its_own(tmp_path):
     pytest.importorskip("qdrant_edge")
@@ -191,7 +191,7 @@ def test_what_goes_wrong_in_switches_is_counted():
     assert found["queries"] == 8
 
 
-@pytest.mark.engines
+@pytest.mark.stores
 @pytest.mark.kill
 @pytest.mark.slow
 def test_switches_kills_and_replicas_of_a_folder_of_lancedb(monkeypatch):

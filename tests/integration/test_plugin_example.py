@@ -22,7 +22,7 @@ from tfa.encoders import Encoder, load_encoder
 from tfa.encoders.brought import brought_encoders
 from tfa.errors import BadPlugin, BadSpec, UnknownEncoder
 from tfa.maps import PlaceMap
-from tfa.maps.engine_map import EngineMap
+from tfa.maps.store import StoreMap
 from tfa.search.store_contract import StoreContract
 
 pytestmark = pytest.mark.slow
@@ -116,10 +116,10 @@ def test_a_map_is_built_and_loaded_again_with_an_encoder_from_outside(plugin, pa
 def test_a_map_is_built_in_a_store_from_outside(plugin, pairs):
     photos, url = sorted((pairs / "before").iterdir()), "example-dict://here/town"
     place_map = PlaceMap.build(photos, encoder=load_encoder("example-colours"), head="second-order")
-    EngineMap.build_from(place_map, url, dims=16)
+    StoreMap.build_from(place_map, url, dims=16)
     answers = json.loads(run("query", url, photos[1], "-k", "1", "--json"))
     assert answers["answers"][0]["hits"][0]["id"] == 1
-    assert json.loads(run("info", url, "--json"))["engine"]["count"] == PLACES
+    assert json.loads(run("info", url, "--json"))["store"]["count"] == PLACES
 
 
 class TestExampleStore(StoreContract):

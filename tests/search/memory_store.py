@@ -78,7 +78,7 @@ class MemoryCollection(Collection):
 
     def describe(self) -> dict[str, Any]:
         return {
-            "engine": "memory",
+            "store": "memory",
             "collection": self.name,
             "count": self.count(),
             "dimensions": self.dimensions,

@@ -13,7 +13,7 @@ import pytest
 from tfa.errors import BadSpec, StoreConflict, StoreUnavailable
 from tfa.search.store_contract import StoreContract, make_entries, make_vectors
 
-pytestmark = pytest.mark.engines
+pytestmark = pytest.mark.stores
 pytest.importorskip("lancedb", reason="lancedb is not installed (pip install -e '.[dev]')")
 
 

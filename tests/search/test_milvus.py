@@ -20,7 +20,7 @@ from tfa_milvus import documents as milvus_documents
 from tfa_milvus.connection import Connection
 from tfa_milvus.store import MilvusStore
 
-pytestmark = pytest.mark.engines
+pytestmark = pytest.mark.stores
 
 COUNT_UP = """
 import sys

@@ -16,7 +16,7 @@ from tfa.search.store_contract import StoreContract, make_entries, make_vectors
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed (pip install -e '.[dev]')")
 from psycopg import sql  # noqa: E402
 
-pytestmark = pytest.mark.engines
+pytestmark = pytest.mark.stores
 
 
 class TestPostgres(StoreContract):

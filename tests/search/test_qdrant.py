@@ -14,7 +14,7 @@ from tfa.search.store_contract import DIMENSIONS, StoreContract, make_entries
 from tfa_qdrant.store import QdrantEdgeStore
 
 pytest.importorskip("qdrant_edge", reason="qdrant-edge-py is not installed: pip install -e plugins/tfa-qdrant")
-pytestmark = pytest.mark.engines
+pytestmark = pytest.mark.stores
 
 OPEN_IT = """
 import sys

@@ -15,7 +15,6 @@ from tfa.cli import options, recordings
 from tfa.cli.answer_files import AnswerFiles, answer_files
 from tfa.cli.console import print_json, show_notes
 from tfa.cli.show_answers import end_with_errors, entry, show, write_montage
-from tfa.search.store import is_url
 
 if TYPE_CHECKING:
     from tfa.maps.expected_recall import Answers
@@ -156,7 +155,7 @@ def query(
     common |= {"k": k, "verify": verify, "candidates": wanted}
     answers: Answers[Any]
     started = time.perf_counter()
-    alone = no_online or is_url(map) or where is not None or len(queries) < 2
+    alone = no_online or map.in_store or where is not None or len(queries) < 2
     if sequence is None and alone:
         answers = place_map.query_many(queries, **common, where=where)
     else:

@@ -69,7 +69,7 @@ class Scorer:
         return self.rows.scores(QueryVectors(tuple(features), tuple(term.weight for term in self.terms)))
 
     def query_vectors(self, tokens: Tokens) -> QueryVectors:
-        """The queries as an engine takes them: the feature of each term, `q D`."""
+        """The queries as a search takes them: the feature of each term, `q D`."""
         return self.vectors_of(self.describe(tokens), tokens.cls, [side.shift for side in self.sides])
 
     def describe(self, tokens: Tokens) -> list[SideView]:
@@ -135,7 +135,7 @@ class Scorer:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A head as one vector per image: any inner-product engine can search it."""
+    """A head as one vector per image: any inner-product search can use it."""
 
     scorer: Scorer
     database: np.ndarray  # m D

@@ -8,9 +8,9 @@ from typing import Any
 
 from tfa.base.sentences import rules
 from tfa.maps import Answer, ImageRecord, PlaceMap
-from tfa.maps.engine_map import SampleMap
 from tfa.maps.expected_recall import Answers, in_words
 from tfa.maps.records import ExpectedRecall
+from tfa.maps.store import SampleMap
 from tfa.report.advice import Advice, advice_of
 from tfa.report.ageing import DAYS, ageing_of
 from tfa.report.evidence import evidence_of

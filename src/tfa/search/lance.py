@@ -304,7 +304,7 @@ class LanceCollection(Collection):
 
     def describe(self) -> dict[str, Any]:
         size = {"count": self.count(), "dimensions": self.dimensions, "dtype": self.dtype, "index": self._index()}
-        return {"engine": "lance", "collection": self.name, **size}
+        return {"store": "lance", "collection": self.name, **size}
 
     def _rows(self, condition: str) -> pa.Table:
         return self._table.search().where(condition).select(_ROWS).to_arrow()

@@ -1,8 +1,8 @@
-"""Near ties of engines: equal vectors may get scores that differ in the last bits, and engines order no ties by id.
+"""Near ties of stores: equal vectors may get scores that differ in the last bits, and stores order no ties by id.
 
     |s(q, d) − s(q, d')| ≤ ε   →   both are scored again in float64, and the smaller id wins if they are equal
 
-Engines multiply in blocks, and a block's shape decides how a sum is rounded. So scores this close are not believed.
+Stores multiply in blocks, and a block's shape decides how a sum is rounded. So scores this close are not believed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Vectors = Callable[[Sequence[int]], Mapping[int, np.ndarray]]  # of these ids, t
 
 @dataclass(frozen=True)
 class Ranked:
-    """What an engine answered to one query, best first by its own scores."""
+    """What a store answered to one query, best first by its own scores."""
 
     ids: np.ndarray  # int64
     scores: np.ndarray  # float32

@@ -324,7 +324,7 @@ class PostgresCollection(Collection):
             connection.execute(sql.SQL(command).format(own))
 
     def describe(self) -> dict[str, Any]:
-        about = {"engine": "postgres", "server": str(self._server.address), "collection": self.name}
+        about = {"store": "postgres", "server": str(self._server.address), "collection": self.name}
         size = {"count": self.count(), "dimensions": self.dimensions, "dtype": self.dtype}
         return {**about, **size, "index": self.index, "shards": list(self.shards)}
 

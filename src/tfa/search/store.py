@@ -77,7 +77,7 @@ class Where:
     region: Region | None = None
 
     def admits(self, payload: Payload) -> bool:
-        """By the definition; engines have filters of their own."""
+        """By the definition; stores have filters of their own."""
         if self.sessions and payload.get("session") not in self.sessions:
             return False
         if self.region is None:
@@ -113,7 +113,7 @@ class Collection(ABC):
 
     name: str
     dimensions: int
-    dtype: str  # float32, float16 or what else the engine stores vectors in
+    dtype: str  # float32, float16 or another type that vectors are stored in
 
     @abstractmethod
     def write(self, entries: Entries) -> None:
@@ -152,7 +152,7 @@ class Collection(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """`engine`, `collection`, `count`, `dimensions`, `dtype` and what else is worth knowing, in JSON."""
+        """`store`, `collection`, `count`, `dimensions`, `dtype` and what else is worth knowing, in JSON."""
 
     def fit(self, vectors: np.ndarray) -> np.ndarray:
         """Return vectors `m D` in float32; refuse another dimension than the collection's."""
@@ -214,13 +214,13 @@ class Store(ABC):
     def put_pieces(self, folder: str, pieces: Mapping[int, bytes]) -> None:
         """Write many documents of a kind, by number, below a folder (its name ends in a stroke), durably.
 
-        In few requests where the engine can. A piece is not changed later; writing it twice is writing it once.
+        In few requests where the store can. A piece is not changed later; writing it twice is writing it once.
         """
         for number, data in pieces.items():
             self.put(f"{folder}{number}", data)
 
     def read_pieces(self, folder: str, numbers: Sequence[int]) -> dict[int, bytes]:
-        """Those of the numbers that are there; in one request where the engine can."""
+        """Those of the numbers that are there; in one request where the store can."""
         found = {int(number): self.read(f"{folder}{number}") for number in numbers}
         return {number: data for number, data in found.items() if data is not None}
 

@@ -272,7 +272,7 @@ class StoreContract:
 
     def test_it_describes_itself_in_json(self, filled: Collection, name: str) -> None:
         about = json.loads(json.dumps(filled.describe()))
-        assert about["engine"]
+        assert about["store"]
         wanted = {"collection": name, "count": IMAGES, "dimensions": DIMENSIONS, "dtype": "float32"}
         assert {key: about[key] for key in wanted} == wanted
 

@@ -97,7 +97,7 @@ def refusal_of(request: Request, error: BaseException) -> Refused:
             return Refused(status_of(known), known.public, RETRY if isinstance(known, OutOfResources) else None)
         case ClientDisconnect():  # nobody reads the answer
             return Refused(400, "the request did not arrive as a whole; send it again")
-        case StoreUnavailable():  # it names the engine
+        case StoreUnavailable():  # it names the store
             return Refused(status_of(error), error.public, RETRY)
         case TfaError():
             return Refused(status_of(error), error.public, getattr(error, "headers", None))

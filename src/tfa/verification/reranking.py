@@ -106,7 +106,7 @@ def reorder(
     comparison: Comparison | None = None,
     progress: Progress | None = None,
 ) -> Verified:
-    """`rerank` of images that an engine has ranked already: their columns `q c` and z-scores `q c`, best first.
+    """`rerank` of images that a search has ranked already: their columns `q c` and z-scores `q c`, best first.
 
     They are at least as many as k and as `most_candidates`, or all that there are.
     """

@@ -223,7 +223,7 @@ class MilvusCollection(Collection):
 
     def describe(self) -> dict[str, Any]:
         return {
-            "engine": "milvus",
+            "store": "milvus",
             "collection": self.name,
             "count": self.count(),
             "dimensions": self.dimensions,

@@ -190,7 +190,7 @@ class QdrantEdgeCollection(Collection):
 
     def describe(self) -> dict[str, Any]:
         return {
-            "engine": "qdrant-edge",
+            "store": "qdrant-edge",
             "collection": self.name,
             "count": self.count(),
             "dimensions": self.dimensions,

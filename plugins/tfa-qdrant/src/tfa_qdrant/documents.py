@@ -25,7 +25,7 @@ class HeldFolder:
             os.close(self._handle)
             raise StoreConflict(
                 f"{folder} is in use by {holder}, and one process has it at a time; end that one, use it through "
-                "`tfa serve`, or take an engine with a server (milvus://, postgres://)",
+                "`tfa serve`, or take a store with a server (milvus://, postgres://)",
                 folder,
             )
         os.ftruncate(self._handle, 0)

@@ -30,7 +30,7 @@ from tfa.bench.scale.local_servers import AnyServer, new_server
 from tfa.bench.scale.ray_cluster import Cluster, paths
 from tfa.bench.scale.small_town import SmallTown
 from tfa.errors import StoreUnavailable, TfaError
-from tfa.maps.engine_map.header import read_header
+from tfa.maps.store.header import read_header
 from tfa.photos.images import find_images
 from tfa.search.store import open_map_store
 

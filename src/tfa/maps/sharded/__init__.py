@@ -1,6 +1,6 @@
 """A map of any number of photos, built in shards on one machine or on many, and published in a store.
 
-In: a list of photos. Out: a version of a map in a store (`maps.engine_map`). Each shard's result is a file in a work
+In: a list of photos. Out: a version of a map in a store (`maps.store`). Each shard's result is a file in a work
 folder: a build that was killed goes on where it was. `build.py` has the passes in their order.
 """
 

@@ -26,10 +26,6 @@ from tfa.base.files import cache_folder, sha256_of_json
 from tfa.base.progress import Progress, as_progress
 from tfa.encoders import DEFAULT_ENCODER, Encoder
 from tfa.errors import BadMap, NoImages
-from tfa.maps.engine_map.patches import begin_patches, check_elsewhere, seal_patches
-from tfa.maps.engine_map.publish import Publisher, VersionFacts
-from tfa.maps.engine_map.rows import SpaceRows, reduction_from
-from tfa.maps.engine_map.skeleton import sampled, write_skeleton
 from tfa.maps.folder import reader, writer
 from tfa.maps.sharded.describe_passes import Describe, EncodeSample, sample_tokens
 from tfa.maps.sharded.encoding import Encoding
@@ -44,6 +40,10 @@ from tfa.maps.sharded.work_folder import WorkFolder
 from tfa.maps.sharded.work_items import Done, Group, named
 from tfa.maps.state import DATABASE, MapState
 from tfa.maps.state_changes import encoder_facts
+from tfa.maps.store.patches import begin_patches, check_elsewhere, seal_patches
+from tfa.maps.store.publish import Publisher, VersionFacts
+from tfa.maps.store.rows import SpaceRows, reduction_from
+from tfa.maps.store.skeleton import sampled, write_skeleton
 from tfa.method.principal_axes import principal_axes
 from tfa.method.second_order_space import MAX_RANK
 from tfa.search.reduced import Moments

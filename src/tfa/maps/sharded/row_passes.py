@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from tfa.maps.engine_map.documents import collection_of
-from tfa.maps.engine_map.patches import write_patches
-from tfa.maps.engine_map.publish import write_entries
-from tfa.maps.engine_map.rows import SpaceRows
 from tfa.maps.folder import reader
 from tfa.maps.sharded.photo_list import Shard
 from tfa.maps.sharded.work_folder import Result, WorkFolder
 from tfa.maps.sharded.work_items import Done, KeptPass, named
+from tfa.maps.store.documents import collection_of
+from tfa.maps.store.patches import write_patches
+from tfa.maps.store.publish import write_entries
+from tfa.maps.store.rows import SpaceRows
 from tfa.maps.stored_rows import INTEGERS, stored_rows
 from tfa.maps.stored_space import halves_of
 from tfa.method.principal_axes import PrincipalAxes
@@ -84,7 +84,7 @@ class WriteEntries:
     version: int
     reduction: Reduction
     ids: Sequence[int]  # of the first image of each shard, and of the first that comes after all
-    patches: Mapping[str, Any] | None  # where patches are, see `engine_map.patches`; None: nothing is verified
+    patches: Mapping[str, Any] | None  # where patches are, see `store.patches`; None: nothing is verified
 
     def __call__(self, shard: Shard) -> Done:
         kept = self.folder.needed(named("rows", shard.number))

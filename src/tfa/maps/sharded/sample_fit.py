@@ -14,12 +14,12 @@ from tfa.base.progress import Progress
 from tfa.base.spill import Spill
 from tfa.base.tokens import Tokens
 from tfa.errors import BadSpec
-from tfa.maps.engine_map.from_place_map import second_order_state
 from tfa.maps.fit_map import fit_map
 from tfa.maps.folder.photo_paths import common_folder
 from tfa.maps.records import ImageRecord
 from tfa.maps.state import MapState
 from tfa.maps.state_changes import new_state
+from tfa.maps.store.from_place_map import second_order_state
 from tfa.maps.stored_head import StoredHead
 from tfa.maps.stored_space import SIGMAS, StoredSpaces
 from tfa.method.branch import DatabaseSplit
@@ -36,12 +36,12 @@ FACTS = ("rho", "participation", "displacement")
 def check_kept(map_spec: MapSpec) -> None:
     """Refuse what a map in a store cannot be."""
     if map_spec.head == "paper":
-        raise BadSpec("--head paper is for a map in a folder (--out); one in an engine has second-order heads: judged "
+        raise BadSpec("--head paper is for a map in a folder (--out); one in a store has second-order heads: judged "
                       "or second-order")  # fmt: skip
     if map_spec.ensemble:
-        raise BadSpec("--ensemble is for a map in a folder (--out); one in an engine keeps one row an image")
+        raise BadSpec("--ensemble is for a map in a folder (--out); one in a store keeps one row an image")
     if map_spec.storage != "int7":
-        raise BadSpec(f"--storage {map_spec.storage} is for a map in a folder (--out); rows in an engine are int7")
+        raise BadSpec(f"--storage {map_spec.storage} is for a map in a folder (--out); rows in a store are int7")
 
 
 def records_from(payload: Sequence[dict[str, Any]], ids: Sequence[int]) -> list[ImageRecord]:

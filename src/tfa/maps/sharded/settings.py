@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from tfa.errors import BadSpec
-from tfa.maps.engine_map.header import EngineHeader
-from tfa.maps.engine_map.skeleton import BLOCK, SAMPLE
 from tfa.maps.sharded.executors import Executor, SerialExecutor
 from tfa.maps.sharded.pass_runner import PassReport
 from tfa.maps.sharded.photo_list import SHARD_SIZE
+from tfa.maps.store.header import StoreHeader
+from tfa.maps.store.skeleton import BLOCK, SAMPLE
 
 DIMS = 1024
 
@@ -21,7 +21,7 @@ class BuildReport:
     """What a build did."""
 
     url: str
-    header: EngineHeader
+    header: StoreHeader
     skipped: list[tuple[str, str]]
     notes: list[str]
     passes: list[PassReport]
@@ -33,14 +33,14 @@ class BuildReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Sharding:
-    """How a build is divided, and what its engine searches. `work` is a folder that all workers see."""
+    """How a build is divided, and what its store searches. `work` is a folder that all workers see."""
 
     executor: Executor = field(default_factory=SerialExecutor)
     shard_size: int = SHARD_SIZE
     sample: int = SAMPLE  # photos that decisions are taken on, at most
     work: str | Path | None = None  # beside the token cache if None
     dims: int = DIMS
-    index: str | None = None  # of the engine; None searches exactly
+    index: str | None = None  # of the store; None searches exactly
     patches_at: str | None = None  # URL of another store for the patches; None keeps them in the map's own
 
     def __post_init__(self) -> None:

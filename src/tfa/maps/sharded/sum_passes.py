@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tfa.maps.engine_map.rows import second_moment
 from tfa.maps.sharded.row_passes import head_of, rows_of_shard
 from tfa.maps.sharded.work_folder import Result
 from tfa.maps.sharded.work_items import Group, KeptPass, named
+from tfa.maps.store.rows import second_moment
 from tfa.method.principal_axes import add_moments
 from tfa.method.scorer import Scorer
 from tfa.search.reduced import Moments

@@ -1,0 +1,150 @@
+"""The map as a reader sees it now: its header looked at twice a second at most, all else read when that names another.
+
+A version that was replaced is still there for as long as a reader may have the header before.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from tfa.base.shell import command
+from tfa.errors import BadCalibration, BadMap
+from tfa.maps.state import MapState, NamedHead
+from tfa.maps.state_changes import with_duplicates
+from tfa.maps.store.documents import read_moments, read_reduction
+from tfa.maps.store.header import StoreHeader, read_header
+from tfa.maps.store.patches import read_patches
+from tfa.maps.store.skeleton import read_skeleton
+from tfa.search.reduced import Moments, Reduction
+from tfa.search.store import Collection, Store
+from tfa.verification.patch_source import SourcedTokens
+
+LOOK_AGAIN = 0.5  # seconds: what others edited is seen within a second
+
+
+@dataclass(frozen=True)
+class Version:
+    """A collection, and the head that its vectors are of."""
+
+    head: NamedHead
+    collection: Collection
+    reduction: Reduction
+    moments: Moments
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything of one header."""
+
+    header: StoreHeader
+    content: bytes  # of the header's document
+    state: MapState  # the skeleton, with the head that answers
+    patches: SourcedTokens | None
+    versions: dict[str, Version]  # by the name of the head: the active one, and the one before if it holds the same
+
+    @property
+    def active(self) -> Version:
+        return self.versions[self.header.active]
+
+    def chosen(self, calibration: str | None) -> Version:
+        """The version of that head; None is the active one."""
+        name = self.state.chosen(calibration).name
+        if name not in self.versions:
+            raise BadCalibration(
+                f"a store holds the vectors of one head at a time, now those of {self.header.active!r}; let "
+                f"{name!r} answer from now on with: {command('tfa', 'calibrate', 'URL', '--activate', name)}"
+            )
+        return self.versions[name]
+
+    @cached_property
+    def sample_ids(self) -> list[int]:
+        return [record.id for record in self.state.images]
+
+
+class Versions:
+    """Reads views of the map of that name; what did not change since the last is not read again."""
+
+    def __init__(self, store: Store, name: str, url: str, cached_bytes: int | None = None) -> None:
+        self.store, self.name, self.url = store, name, url
+        self._cached_bytes = cached_bytes
+        self._lock = threading.Lock()
+        self._view: View | None = None
+        self._looked = 0.0
+        self._kept: dict[str, Any] = {}  # by document or collection: what was read of it
+
+    def now(self, *, fresh: bool = False) -> View:
+        """The map as it is; `fresh` looks at the header, however short ago that was done."""
+        with self._lock:
+            if self._view is not None and not fresh and time.monotonic() - self._looked < LOOK_AGAIN:
+                return self._view
+            view = self._read()
+            self._view, self._looked = view, time.monotonic()
+            return view
+
+    @property
+    def last(self) -> View:
+        """What was seen last."""
+        return self._view or self.now()
+
+    def _read(self) -> View:
+        for attempt in range(2):
+            header, content = read_header(self.store, self.name, self.url)
+            if self._view is not None and content == self._view.content:
+                return self._view
+            try:
+                return self._of(header, content)
+            except BadMap:
+                if attempt:  # else it was replaced while it was read
+                    raise
+        raise AssertionError
+
+    def _of(self, header: StoreHeader, content: bytes) -> View:
+        kept: dict[str, Any] = {}
+
+        def once(key: str, read: Any) -> Any:
+            kept[key] = self._kept[key] if key in self._kept else read()
+            return kept[key]
+
+        skeleton = once(header.skeleton_folder, lambda: self._skeleton(header))
+        state = replace(skeleton, active=header.active, next_id=header.next_id, revision=header.revision)
+        place = header.patches
+        patches = None
+        if place is not None:
+            patches = once(place["prefix"], lambda: read_patches(self.store, place, self._cached_bytes))
+        versions = {}
+        before = header.before
+        for one in (before, header):  # the newer counts where both are of one head
+            if one is None or (one is before and not holds_the_same(one, header)):
+                continue
+            versions[one.active] = Version(
+                state.chosen(one.active),
+                once(one.collection, lambda one=one: self._collection(one)),
+                once(one.reduction, lambda one=one: read_reduction(self.store, one.reduction)),
+                once(one.moments, lambda one=one: read_moments(self.store, one.moments)),
+            )
+        self._kept = kept
+        return View(header, content, state, patches, versions)
+
+    def _collection(self, header: StoreHeader) -> Collection:
+        found = self.store.open(header.collection)
+        if found.dimensions != header.dims:
+            raise BadMap(
+                f"{self.url}: its collection {found.name!r} has {found.dimensions} dimensions where the map has "
+                f"{header.dims}: it was made anew by somebody else; build the map again"
+            )
+        return found
+
+    def _skeleton(self, header: StoreHeader) -> MapState:
+        state = with_duplicates(read_skeleton(self.store, header.skeleton_folder))
+        for head in state.heads:
+            head.stored.scorer.prepare()
+        return state
+
+
+def holds_the_same(before: StoreHeader, header: StoreHeader) -> bool:
+    """Has the version before the very images of this one, under a head that the map still has?"""
+    return before.edits == header.edits and before.active in header.heads and before.dims == header.dims
