@@ -11,8 +11,8 @@ from tests.maps.conftest import photo
 from tests.maps.store.stores import REAL, new_name, place_of
 from tests.servers import free_port
 from tfa.maps import asking
-from tfa.maps.sharded import encoding, executors
-from tfa.maps.sharded.executors import SerialExecutor
+from tfa.maps.building import executors, passes
+from tfa.maps.building.executors import SerialExecutor
 from tfa.maps.store.header import read_header
 from tfa.search.store import open_map_store
 
@@ -20,10 +20,10 @@ from tfa.search.store import open_map_store
 @pytest.fixture
 def url(tmp_path, monkeypatch):
     monkeypatch.setenv("TFA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(encoding, "load_encoder", lambda name, **options: FakeEncoder())
-    encoding._loaded.cache_clear()
+    monkeypatch.setattr(passes, "load_encoder", lambda name, **options: FakeEncoder())
+    passes._load_once.cache_clear()
     yield f"memory://{tmp_path.name.lower().replace('_', '-')}/town"
-    encoding._loaded.cache_clear()  # of the fake one
+    passes._load_once.cache_clear()  # of the fake one
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_photos_become_a_map_in_every_store_by_its_url(run, folder, url, kind, r
 @pytest.mark.stores
 @pytest.mark.parametrize("address", ["postgres://{}/postgres/town", "milvus://{}/town"])
 def test_a_store_that_is_down_is_named_before_any_photo_is_encoded(run, folder, url, address, monkeypatch):
-    monkeypatch.setattr(encoding, "load_encoder", lambda *_, **__: pytest.fail("an encoder was loaded"))
+    monkeypatch.setattr(passes, "load_encoder", lambda *_, **__: pytest.fail("an encoder was loaded"))
     nobody = f"127.0.0.1:{free_port()}"
     result = run("build", "photos", "--out", address.format(nobody))
     assert result.exit_code == 1
@@ -105,7 +105,7 @@ class Chatty(SerialExecutor):
 
 
 def test_json_has_the_passes_and_what_was_skipped_and_nothing_that_others_print(run, folder, url, monkeypatch):
-    monkeypatch.setattr(executors, "executor_for", lambda *given: Chatty())
+    monkeypatch.setattr(executors, "choose_executor", lambda *given: Chatty())
     result = run("build", "photos", "bad.jpg", "--out", url, "--skip-bad", "--json")
     facts = json.loads(result.stdout)
     assert result.stderr.count("(raylet)") == 3

@@ -11,8 +11,8 @@ import pytest
 
 from tests.client.conftest import serving
 from tests.fakes import FakeEncoder
-from tests.maps.build.builders import Published, build, counted
-from tests.maps.build.conftest import encoded, fleet  # noqa: F401
+from tests.maps.building.builders import Published, build, counted
+from tests.maps.building.conftest import encoded, fleet  # noqa: F401
 from tests.maps.conftest import SPEC, photo
 from tests.maps.store.stores import REAL, new_name, place_of
 from tests.servers import PostgresServer, free_port
@@ -21,10 +21,9 @@ from tfa.client.client import Client
 from tfa.client.connection import ServiceError
 from tfa.errors import BadMap, BadSpec, StoreConflict, StoreUnavailable
 from tfa.maps import PlaceMap
-from tfa.maps.sharded.row_passes import WriteEntries
-from tfa.maps.store import StoreMap, claim
-from tfa.maps.store.claim import Builder, claimed
-from tfa.maps.store.documents import claim_key
+from tfa.maps.building.passes import WriteEntries
+from tfa.maps.store import StoreMap
+from tfa.maps.store.header import ABANDONED, Builder, claim_key, claim_map
 from tfa.search.store import Entries, open_map_store
 from tfa.service.settings import ServiceSettings
 
@@ -124,7 +123,7 @@ def test_a_service_over_a_killed_server_says_so_and_comes_back_by_itself(own_pos
 def test_of_two_builders_one_is_refused_and_what_a_dead_one_left_is_dropped(kind, request, small):
     url = f"{place_of(kind, request)}/{new_name()}"
     store, name = connected(url)
-    long_ago = time.time() - 1.5 * claim.ABANDONED
+    long_ago = time.time() - 1.5 * ABANDONED
     store.put(claim_key(name), Builder("process 1 of elsewhere", "built", long_ago, long_ago, "x").to_bytes())
     store.create(f"{name}__v77", 64)
     store.put(f"{name}/v77/skeleton/map.json", b"half")
@@ -138,7 +137,7 @@ def test_of_two_builders_one_is_refused_and_what_a_dead_one_left_is_dropped(kind
             lost.append(str(error))
 
     refused = pytest.raises(StoreConflict, match=r"is being built by process \d+ of .* since 0 min")
-    with claimed(store, name, "built", url), refused:
+    with claim_map(store, name, "built", url), refused:
         StoreMap.build_from(small, url, dims=64)
     threads = [threading.Thread(target=builder) for _ in range(2)]
     for thread in threads:

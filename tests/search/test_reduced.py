@@ -129,7 +129,7 @@ def test_a_new_chunk_leaves_the_others_and_their_moments_in_place(galleries):
 def test_a_tall_gallery_is_fitted_by_its_second_moment_and_a_wide_one_by_products(galleries, monkeypatch):
     queries = np.random.default_rng(2).standard_normal((9, sum(WIDTHS))).astype(np.float32)
     tall = fit_reduced(galleries, DIMS).reduction.of_queries(queries)
-    monkeypatch.setattr("tfa.search.reduced.LARGEST", sum(WIDTHS) - 1)
+    monkeypatch.setattr("tfa.search.reduced._LARGEST", sum(WIDTHS) - 1)
     few = fit_reduced(galleries, DIMS).reduction.of_queries(queries)
     assert not np.allclose(few, tall, atol=1e-3)  # of 63 images
     wide = WeightedGalleries(

@@ -61,7 +61,7 @@ def test_an_edit_through_one_replica_is_seen_in_another_within_a_second(replica)
     before = best(other)
     added = add(one, ("new.png", picture(40))).json()
     assert added["added"] == [PLACES]
-    wait_until(lambda: best(other)["id"] == PLACES, seconds=versions.LOOK_AGAIN + 5)
+    wait_until(lambda: best(other)["id"] == PLACES, seconds=versions._LOOK_AGAIN + 5)
     told = other.get("/v1/map").json()
     assert (told["images"], told["verification"]["cache"]["most_bytes"]) == (PLACES + 1, 5_000)
     shown = other.get(f"/v1/images/{PLACES}/file")  # the photo that the other replica was sent

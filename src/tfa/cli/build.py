@@ -281,21 +281,21 @@ def _build_in_store(
     progress: bool,
     json: bool,
 ) -> None:
-    from tfa.maps.sharded import Sharding, build_sharded, list_photos
-    from tfa.maps.sharded.executors import executor_for
-    from tfa.maps.sharded.photo_list import SHARD_SIZE
-    from tfa.maps.sharded.settings import DIMS
+    from tfa.maps.building import Sharding, build_sharded, list_photos
+    from tfa.maps.building.executors import choose_executor
+    from tfa.maps.building.photo_list import SHARD_SIZE
+    from tfa.maps.building.sharded import _DIMS
 
     split_map_url(url)  # before a cluster is started
     encoding = settings["options"]
     listed = list_photos(photos, positions=positions, skip_bad=encoding.skip_bad)
     # What executors print is not our output: Ray writes of lost workers to standard output.
-    with redirect_stdout(sys.stderr), executor_for(shards.ray, shards.workers, encoding.device) as executor:
+    with redirect_stdout(sys.stderr), choose_executor(shards.ray, shards.workers, encoding.device) as executor:
         sharding = Sharding(
             executor=executor,
             shard_size=shards.shard_size or SHARD_SIZE,
             work=shards.work,
-            dims=dims or DIMS,
+            dims=dims or _DIMS,
             index=shards.seal,
             patches_at=shards.patches_at,
         )

@@ -30,7 +30,7 @@ def snapshot(
         raise BadSpec(f"--to {to} is not a map URL, such as lance:///backups/town")
 
     from tfa.maps.store import StoreMap
-    from tfa.maps.store.snapshot import snapshot as copied
+    from tfa.maps.store.republish import copy_map as copied
 
     opened = StoreMap.open(map.text)
     try:

@@ -24,7 +24,7 @@ import pyarrow as pa
 from tfa.errors import BadSpec, StoreConflict
 from tfa.search.gallery import top_k
 from tfa.search.lance_tables import FAILURES, Documents, Pieces, is_absent, table_names, translate_errors
-from tfa.search.store import NO_ID, Collection, Entries, Store, Where, coordinates_of
+from tfa.search.store import NO_ID, Collection, Entries, Store, Where, read_coordinates
 from tfa.search.store_text import ascii_text
 
 for variable in (
@@ -191,7 +191,7 @@ class LanceCollection(Collection):
         if not last:
             return
         payload = [dict(entries.payload[place]) for place in last.values()]
-        places = [coordinates_of(one) or (None, None) for one in payload]
+        places = [read_coordinates(one) or (None, None) for one in payload]
         columns = {
             "id": list(last),
             "vector": pa.FixedSizeListArray.from_arrays(

@@ -40,9 +40,9 @@ def translate_errors(method: _Method) -> _Method:
     """A method of an object that has a `place`: its failures name that."""
 
     @wraps(method)
-    def wrapper(self: Any, *given: Any, **named: Any) -> Any:
+    def wrapper(self: Any, *arguments: Any, **options: Any) -> Any:
         try:
-            return method(self, *given, **named)
+            return method(self, *arguments, **options)
         except FAILURES as error:
             raise _translate(error, self.place) from error
 

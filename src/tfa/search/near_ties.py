@@ -19,14 +19,14 @@ Vectors = Callable[[Sequence[int]], Mapping[int, np.ndarray]]  # of these ids, t
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedIds:
     """What a store answered to one query, best first by its own scores."""
 
     ids: np.ndarray  # int64
     scores: np.ndarray  # float32
 
     @classmethod
-    def of(cls, ids: Sequence[int] | np.ndarray, scores: Sequence[float] | np.ndarray) -> Ranked:
+    def of(cls, ids: Sequence[int] | np.ndarray, scores: Sequence[float] | np.ndarray) -> RankedIds:
         own, best = np.asarray(ids, np.int64), np.asarray(scores, np.float32)
         order = np.lexsort((own, -best))
         return cls(own[order], best[order])
@@ -47,7 +47,9 @@ def _tolerance(scores: np.ndarray, close: float) -> float:
     return close * max(1.0, float(np.abs(scores).max(initial=0)))
 
 
-def settle(queries: np.ndarray, answers: Sequence[Ranked], vectors_of: Vectors, every: bool = False) -> list[Ranked]:
+def settle_ties(
+    queries: np.ndarray, answers: Sequence[RankedIds], vectors_of: Vectors, every: bool = False
+) -> list[RankedIds]:
     """The answers with near ties, or all, scored again; the vectors for all queries are asked for at once, if any."""
     close = [np.arange(len(answer.ids)) if every else answer.close_ones() for answer in answers]
     wanted = sorted({int(one) for answer, at in zip(answers, close, strict=True) for one in answer.ids[at]})
@@ -59,5 +61,5 @@ def settle(queries: np.ndarray, answers: Sequence[Ranked], vectors_of: Vectors, 
         if known:
             rows = np.stack([vectors[int(one)] for one in answer.ids[known]]).astype(np.float64)
             scores[known] = (rows * query.astype(np.float64)).sum(axis=1)  # row by row: equal rows, equal sums
-        settled.append(Ranked.of(answer.ids, scores))
+        settled.append(RankedIds.of(answer.ids, scores))
     return settled

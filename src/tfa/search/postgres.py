@@ -20,7 +20,7 @@ from psycopg import errors, sql
 
 from tfa.errors import BadSpec, StoreConflict
 from tfa.search.postgres_server import Address, Connection, Server, Shards, holders, write_rows
-from tfa.search.store import NO_ID, Collection, Entries, Store, Where, coordinates_of
+from tfa.search.store import NO_ID, Collection, Entries, Store, Where, read_coordinates
 from tfa.search.store_text import ascii_text
 
 _MOST_DIMENSIONS = 16_000  # pgvector's own limit
@@ -200,7 +200,7 @@ class PostgresCollection(Collection):
                 copy.set_types(["int8", self._type, "json", "text", "float8", "float8", "text", "bytea"])
                 for own in sorted(rows):
                     vector, payload, full = rows[own]
-                    east, north = coordinates_of(payload) or (None, None)
+                    east, north = read_coordinates(payload) or (None, None)
                     session, digest = ascii_text(payload.get("session")), ascii_text(payload.get("digest"))
                     copy.write_row(
                         (own, self._vector(vector), dict(payload), session, east, north, digest, bytes(full))

@@ -36,7 +36,7 @@ SEVEN_TOP = 63  # largest level that is stored in seven bits
 _QUERY_TOP = 63  # largest level of a query's plane: int8 kernels add two products in 16 bits
 BASE = 32  # planes of a query of plain rows: 12 bits
 FINE_BASE = 127  # of rows that are kept fine: 14 bits
-_FINE = 254  # parts that `fine` divides a step into
+FINE = 254  # parts that `fine` divides a step into
 _EXACT = 1 << 24  # below it every integer is a float32
 _RUN = 512  # columns of a float32 product
 ROWS = 512  # rows of it: a block of 1 MB stays in a cache
@@ -83,7 +83,7 @@ class QuantizedRows:
         """The rows that the integers stand for."""
         levels = self.levels.astype(np.float64)
         if self.fine is not None:
-            levels += self.fine / _FINE
+            levels += self.fine / FINE
         return (levels * self.step[:, None]).astype(np.float32 if dtype is None else dtype)
 
     def inner(self, features: np.ndarray) -> np.ndarray:
@@ -94,7 +94,7 @@ class QuantizedRows:
         planes = split_planes(features, BASE if self.fine is None else FINE_BASE)
         sums = self._sums("levels", planes)
         if self.fine is not None:
-            sums += self._sums("fine", planes) / _FINE
+            sums += self._sums("fine", planes) / FINE
         sums *= planes.unit[:, None]
         sums *= self.step
         return sums.astype(features.dtype)
@@ -197,7 +197,7 @@ def round_rows(rows: np.ndarray, top: int = TOP, *, fine: bool = False) -> Quant
         nearest = np.rint(scaled)
         levels[start : start + ROWS], step[start : start + ROWS] = nearest.clip(-top, top), steps
         if rest is not None:
-            rest[start : start + ROWS] = np.rint((scaled - nearest) * _FINE).clip(-TOP, TOP)
+            rest[start : start + ROWS] = np.rint((scaled - nearest) * FINE).clip(-TOP, TOP)
     return QuantizedRows(levels, step, rows.shape[1], top, rest)
 
 

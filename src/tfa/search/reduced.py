@@ -28,7 +28,7 @@ from tfa.search.exact import DAMAGED, ExactSearch, QueryVectors, SearchResult, W
 from tfa.search.gallery import QUERY_BLOCK, Gallery, Rows, top_k
 from tfa.search.quantized import QuantizedRows, empty_levels, round_rows
 
-SEED = 0  # of the rotation
+_SEED = 0  # of the rotation
 LEAST_DIMS = 2  # a direction and the bias
 
 
@@ -90,12 +90,12 @@ class Reduction:
 
 def fit_reduction(second: np.ndarray, dims: int, mean_bias: float = 0.0) -> Reduction:
     """From Σ Ψ(d) Ψ(d)ᵀ `D D`. Fewer than `dims` − 1 directions are all there are; the rest is 0."""
-    return _rotated(_leading(second, checked_dims(dims) - 1)[1].T, dims, mean_bias)
+    return _rotated(_leading(second, check_dims(dims) - 1)[1].T, dims, mean_bias)
 
 
 def fit_reduction_by_products(vectors: np.ndarray, dims: int, mean_bias: float = 0.0) -> Reduction:
     """The same from the vectors `m D` themselves, by their products `m m`: for fewer images than numbers in each."""
-    return _rotated(_directions_by_products(vectors, checked_dims(dims) - 1), dims, mean_bias)
+    return _rotated(_directions_by_products(vectors, check_dims(dims) - 1), dims, mean_bias)
 
 
 def leading_directions(vectors: np.ndarray, most: int) -> np.ndarray:
@@ -113,7 +113,7 @@ def _directions_by_products(vectors: np.ndarray, most: int) -> np.ndarray:
     return np.asarray((images[:, kept] / np.sqrt(values[kept])).T @ wide)
 
 
-def checked_dims(dims: int) -> int:
+def check_dims(dims: int) -> int:
     if dims < LEAST_DIMS:
         raise BadSpec(f"dims={dims} is out of range: must be at least {LEAST_DIMS}, better 256 to 2048")
     return dims
@@ -142,7 +142,7 @@ def _one_way(directions: np.ndarray) -> np.ndarray:
 @lru_cache(maxsize=4)
 def fixed_rotation(dims: int) -> np.ndarray:
     """A random orthogonal matrix `dims dims`, float64, always the same."""
-    q, r = np.linalg.qr(np.random.default_rng(SEED).standard_normal((dims, dims)))
+    q, r = np.linalg.qr(np.random.default_rng(_SEED).standard_normal((dims, dims)))
     return q * np.sign(np.diag(r))
 
 
@@ -197,8 +197,8 @@ class Moments:
 
 
 AGAIN = 100  # images that are scored again, or k if that is more
-BLOCK = 1024  # rows worked on at a time
-LARGEST = 8192  # rows and columns of the matrix whose eigenvectors are taken
+_BLOCK = 1024  # rows worked on at a time
+_LARGEST = 8192  # rows and columns of the matrix whose eigenvectors are taken
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class ReducedRows:
 
     def moments(self) -> list[Moments]:
         """Of each chunk, made when they are first needed unless they came from a file."""
-        return self.rows.derived(moments_of)
+        return self.rows.derived(compute_moments)
 
     def moments_over(self, rows: np.ndarray) -> Moments:
         """Of some rows, one may be there twice: all rows' with what is missing taken off, where that is less work."""
@@ -242,13 +242,13 @@ class ReducedRows:
         return Moments.total([*self.moments(), *self._moments_at(extra)]) - Moments.total(self._moments_at(missing))
 
     def _moments_at(self, rows: np.ndarray) -> Iterator[Moments]:
-        for start in range(0, max(len(rows), 1), BLOCK):
-            yield Moments.of(self.rows.take(rows[start : start + BLOCK]))
+        for start in range(0, max(len(rows), 1), _BLOCK):
+            yield Moments.of(self.rows.take(rows[start : start + _BLOCK]))
 
 
-def moments_of(chunk: Rows) -> Moments:
+def compute_moments(chunk: Rows) -> Moments:
     """Of the numbers that rows stand for."""
-    return Moments.total(Moments.of(np.asarray(chunk[low : low + BLOCK])) for low in range(0, len(chunk), BLOCK))
+    return Moments.total(Moments.of(np.asarray(chunk[low : low + _BLOCK])) for low in range(0, len(chunk), _BLOCK))
 
 
 def fit_reduced(galleries: WeightedGalleries, dims: int) -> ReducedRows:
@@ -258,15 +258,15 @@ def fit_reduced(galleries: WeightedGalleries, dims: int) -> ReducedRows:
     those of 8,192 images, evenly spaced.
     """
     count, width, bias = len(galleries), sum(galleries.widths), float(galleries.bias.mean())
-    if width <= min(count, LARGEST):
+    if width <= min(count, _LARGEST):
         second = np.zeros((width, width))
-        for start in range(0, count, BLOCK):
-            block = vectors_of(galleries, np.arange(start, min(start + BLOCK, count))).astype(np.float64)
+        for start in range(0, count, _BLOCK):
+            block = vectors_of(galleries, np.arange(start, min(start + _BLOCK, count))).astype(np.float64)
             second += block.T @ block
         reduction = fit_reduction(second, dims, bias)
     else:
-        checked_dims(dims)
-        images = np.unique(np.linspace(0, count - 1, min(count, LARGEST)).astype(np.int64))
+        check_dims(dims)
+        images = np.unique(np.linspace(0, count - 1, min(count, _LARGEST)).astype(np.int64))
         reduction = fit_reduction_by_products(vectors_of(galleries, images), dims, bias)
     reduction = reduction.in_half
     chunks, start = [], 0
@@ -286,8 +286,8 @@ def vectors_of(galleries: WeightedGalleries, images: np.ndarray) -> np.ndarray:
 def _reduced(reduction: Reduction, galleries: WeightedGalleries, start: int, stop: int) -> QuantizedRows:
     """Rows `start` to `stop`, a block at a time."""
     levels, step = empty_levels(stop - start, reduction.dims), np.empty(stop - start, np.float32)
-    for low in range(start, stop, BLOCK):
-        images = np.arange(low, min(low + BLOCK, stop))
+    for low in range(start, stop, _BLOCK):
+        images = np.arange(low, min(low + _BLOCK, stop))
         rows = round_rows(reduction.of_images(vectors_of(galleries, images), galleries.bias[images]))
         levels[images - start], step[images - start] = rows.stored, rows.step
     return QuantizedRows(levels, step, reduction.dims)

@@ -82,12 +82,12 @@ class Where:
             return False
         if self.region is None:
             return True
-        place = coordinates_of(payload)
+        place = read_coordinates(payload)
         box = self.region
         return place is not None and box.west <= place[0] <= box.east and box.south <= place[1] <= box.north
 
 
-def coordinates_of(payload: Payload) -> tuple[float, float] | None:
+def read_coordinates(payload: Payload) -> tuple[float, float] | None:
     """(lon or x, lat or y) of a payload's position."""
     position = payload.get("position")
     if not position:
@@ -312,9 +312,9 @@ def find_opener(url: str) -> Opener:
         with _explain_missing(scheme):
             opener: Opener = attrgetter(attributes)(import_module(module))
             return opener
-    opener = load_plugin(_GROUP, scheme, _BUILT_IN)
-    if opener is not None:
-        return opener
+    plugin: Opener | None = load_plugin(_GROUP, scheme, _BUILT_IN)
+    if plugin is not None:
+        return plugin
     schemes = list_schemes()
     if scheme in _DISTRIBUTIONS:
         hint = f"; install it with: pip install {_DISTRIBUTIONS[scheme]}"

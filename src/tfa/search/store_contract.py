@@ -26,8 +26,8 @@ from tfa.search.gallery import top_k
 from tfa.search.reduced import fixed_rotation
 from tfa.search.store import NO_ID, Collection, Entries, Region, Store, Where, open_map_store
 
-World = tuple[np.ndarray, np.ndarray, np.ndarray]  # ids, vectors, queries
-DIMENSIONS, IMAGES, QUERIES, K = 64, 300, 17, 10
+_World = tuple[np.ndarray, np.ndarray, np.ndarray]  # ids, vectors, queries
+DIMENSIONS, _IMAGES, _QUERIES, _K = 64, 300, 17, 10
 _SESSIONS = ("morning", 'it\'s "noon"', "night")
 _SCORE_ERROR = {"float32": 1e-6, "float16": 1e-4}
 _MANY, _WIDE, _RESCORED = 2000, 256, 100  # images and dimensions where an index has something to leave out
@@ -46,7 +46,7 @@ def make_vectors(images: int, dimensions: int, seed: int = 0) -> tuple[np.ndarra
     return images_side.astype(np.float32), queries_side.astype(np.float32)
 
 
-def make_payload(image: int, globe: bool = True) -> dict[str, Any]:
+def _make_payload(image: int, globe: bool = True) -> dict[str, Any]:
     """Every seventh image has no position, every ninth no session."""
     across, up = (image * 37 % 100) / 100, (image * 61 % 100) / 100
     place = {"lat": 52 + up, "lon": 13 + across} if globe else {"x": 1000 * across - 500, "y": 1000 * up}
@@ -64,13 +64,13 @@ def make_entries(ids: np.ndarray, vectors: np.ndarray, globe: bool = True) -> En
     return Entries(
         np.asarray(ids, np.int64),
         np.asarray(vectors, np.float32),
-        [make_payload(one, globe) for one in own],
+        [_make_payload(one, globe) for one in own],
         [b"" if one % 5 == 0 else bytes([one % 256, 0, 255]) * 40 for one in own],
     )
 
 
 def rank_by_definition(
-    ids: np.ndarray, vectors: np.ndarray, queries: np.ndarray, k: int = K, dtype: str = "float32"
+    ids: np.ndarray, vectors: np.ndarray, queries: np.ndarray, k: int = _K, dtype: str = "float32"
 ) -> tuple[np.ndarray, np.ndarray]:
     """By the definition: every score of the vectors as they are stored, in float64, ties to the smaller id."""
     order = np.argsort(ids)
@@ -111,13 +111,13 @@ class StoreContract:
             store.erase(key)
 
     @pytest.fixture
-    def world(self) -> World:
-        vectors, queries = make_vectors(IMAGES, DIMENSIONS)
-        ids = np.random.default_rng(1).permutation(10 * IMAGES)[:IMAGES].astype(np.int64)
-        return ids, vectors, queries[:QUERIES]
+    def world(self) -> _World:
+        vectors, queries = make_vectors(_IMAGES, DIMENSIONS)
+        ids = np.random.default_rng(1).permutation(10 * _IMAGES)[:_IMAGES].astype(np.int64)
+        return ids, vectors, queries[:_QUERIES]
 
     @pytest.fixture
-    def filled(self, store: Store, name: str, world: World) -> Collection:
+    def filled(self, store: Store, name: str, world: _World) -> Collection:
         collection = store.create(name, DIMENSIONS)
         collection.write(make_entries(*world[:2]))
         return collection
@@ -128,7 +128,7 @@ class StoreContract:
         ids: np.ndarray,
         vectors: np.ndarray,
         queries: np.ndarray,
-        k: int = K,
+        k: int = _K,
         dtype: str = "float32",
     ) -> None:
         found, scores = collection.nearest(queries, k)
@@ -139,7 +139,7 @@ class StoreContract:
 
     # --- collections -----------------------------------------------------------------------------------------
 
-    def test_the_best_are_those_of_the_definition(self, store: Store, name: str, world: World) -> None:
+    def test_the_best_are_those_of_the_definition(self, store: Store, name: str, world: _World) -> None:
         for dtype in self.dtypes:
             collection = store.create(f"{name}_{dtype}", DIMENSIONS, dtype)
             assert collection.dtype == dtype
@@ -147,9 +147,9 @@ class StoreContract:
             self.check(collection, *world, dtype=dtype)
             collection.seal(None)
             self.check(collection, *world, dtype=dtype)
-            self.check(store.open(f"{name}_{dtype}"), *world, k=IMAGES + 5, dtype=dtype)
+            self.check(store.open(f"{name}_{dtype}"), *world, k=_IMAGES + 5, dtype=dtype)
 
-    def test_ties_go_to_the_smaller_id(self, store: Store, name: str, world: World) -> None:
+    def test_ties_go_to_the_smaller_id(self, store: Store, name: str, world: _World) -> None:
         collection = store.create(name, DIMENSIONS)
         ids = np.random.default_rng(2).permutation(50)
         collection.write(make_entries(ids, np.repeat(world[1][:1], 50, axis=0)))
@@ -157,21 +157,21 @@ class StoreContract:
         collection.seal()
         assert collection.nearest(world[2][:1], 7)[0].tolist() == [list(range(7))]
 
-    def test_writing_twice_is_writing_once_and_replaces(self, store: Store, name: str, world: World) -> None:
+    def test_writing_twice_is_writing_once_and_replaces(self, store: Store, name: str, world: _World) -> None:
         ids, vectors, queries = world
         collection = store.create(name, DIMENSIONS)
         collection.write(make_entries(ids[:200], vectors[:200]))
         for _ in range(2):
             collection.write(make_entries(ids[150:], vectors[150:]))
-            assert collection.count() == IMAGES
+            assert collection.count() == _IMAGES
             self.check(collection, *world)
         moved = vectors[::-1].copy()
         collection.write(make_entries(ids, moved, globe=False))
         self.check(collection, ids, moved, queries)
-        assert collection.count() == IMAGES
-        assert collection.fetch(ids[:1]).payload[0] == make_payload(int(ids[0]), globe=False)
+        assert collection.count() == _IMAGES
+        assert collection.fetch(ids[:1]).payload[0] == _make_payload(int(ids[0]), globe=False)
 
-    def test_delete_takes_out_and_may_be_repeated(self, filled: Collection, world: World) -> None:
+    def test_delete_takes_out_and_may_be_repeated(self, filled: Collection, world: _World) -> None:
         ids, vectors, queries = world
         for _ in range(2):
             filled.delete(ids[:100])
@@ -181,20 +181,20 @@ class StoreContract:
         filled.write(make_entries(ids[:100], vectors[:100]))
         self.check(filled, *world)
         filled.delete(ids)
-        assert filled.nearest(queries, K)[0].shape == (QUERIES, 0)
+        assert filled.nearest(queries, _K)[0].shape == (_QUERIES, 0)
         assert list(filled.pages()) == []
 
-    def test_nothing_written_is_nothing_found(self, store: Store, name: str, world: World) -> None:
+    def test_an_empty_collection_answers_with_nothing(self, store: Store, name: str, world: _World) -> None:
         collection = store.create(name, DIMENSIONS)
         collection.write(make_entries(world[0][:0], world[1][:0]))
         assert collection.count() == 0
-        assert collection.nearest(world[2], K)[0].shape == (QUERIES, 0)
+        assert collection.nearest(world[2], _K)[0].shape == (_QUERIES, 0)
         assert len(collection.fetch([1, 2])) == 0
         assert collection.find(["a"]) == {}
 
-    def test_fetch_keeps_the_order_and_leaves_out_what_is_missing(self, filled: Collection, world: World) -> None:
+    def test_fetch_keeps_the_order_and_leaves_out_what_is_missing(self, filled: Collection, world: _World) -> None:
         ids, vectors, _ = world
-        asked = np.concatenate([ids[5:8], [10 * IMAGES + 1], ids[:2]])
+        asked = np.concatenate([ids[5:8], [10 * _IMAGES + 1], ids[:2]])
         expected = make_entries(np.concatenate([ids[5:8], ids[:2]]), np.concatenate([vectors[5:8], vectors[:2]]))
         got = filled.fetch(asked)
         assert got.ids.tolist() == expected.ids.tolist()
@@ -202,26 +202,26 @@ class StoreContract:
         assert [dict(one) for one in got.payload] == expected.payload
         assert [bytes(one) for one in got.full] == expected.full
 
-    def test_the_smallest_id_of_a_digest_is_found(self, filled: Collection, world: World) -> None:
+    def test_digests_find_their_smallest_id(self, filled: Collection, world: _World) -> None:
         ids, vectors, _ = world
-        twin = Entries(np.array([10**6]), vectors[:1], [make_payload(int(ids[0]))], [b""])
+        twin = Entries(np.array([10**6]), vectors[:1], [_make_payload(int(ids[0]))], [b""])
         filled.write(twin)
         digests = [f"{int(one):064x}" for one in ids[:3]]
         assert filled.find([*digests, "of nobody"]) == dict(zip(digests, ids[:3].tolist(), strict=True))
         filled.delete(ids[:1])
         assert filled.find(digests[:1]) == {digests[0]: 10**6}
 
-    def test_pages_hold_everything_by_growing_id(self, filled: Collection, world: World) -> None:
+    def test_pages_hold_everything_by_growing_id(self, filled: Collection, world: _World) -> None:
         ids, vectors, _ = world
         pages = list(filled.pages(70))
         assert [len(page) for page in pages] == [70, 70, 70, 70, 20]
         order = np.argsort(ids)
         assert np.concatenate([page.ids for page in pages]).tolist() == ids[order].tolist()
         np.testing.assert_array_equal(np.concatenate([page.vectors for page in pages]), vectors[order])
-        assert dict(pages[0].payload[0]) == make_payload(int(ids.min()))
+        assert dict(pages[0].payload[0]) == _make_payload(int(ids.min()))
 
     @pytest.mark.parametrize("globe", [True, False], ids=["degrees", "metres"])
-    def test_filters_answer_as_the_filtered_row(self, store: Store, name: str, world: World, globe: bool) -> None:
+    def test_filters_answer_as_the_filtered_row(self, store: Store, name: str, world: _World, globe: bool) -> None:
         ids, vectors, queries = world
         collection = store.create(name, DIMENSIONS)
         collection.write(make_entries(ids, vectors, globe))
@@ -235,22 +235,22 @@ class StoreContract:
             Where((), small),
             Where(("of nobody",)),
         ):
-            able = np.array([where.admits(make_payload(int(one), globe)) for one in ids])
+            able = np.array([where.admits(_make_payload(int(one), globe)) for one in ids])
             best_ids, best = rank_by_definition(ids[able], vectors[able], queries)
-            found, scores = collection.nearest(queries, K, where)
-            assert found.shape == (QUERIES, K)
+            found, scores = collection.nearest(queries, _K, where)
+            assert found.shape == (_QUERIES, _K)
             wide = best_ids.shape[1]
             np.testing.assert_array_equal(found[:, :wide], best_ids)
             np.testing.assert_allclose(scores[:, :wide], best, atol=1e-5)
             assert (found[:, wide:] == NO_ID).all()
             assert np.isneginf(scores[:, wide:]).all()
 
-    def test_a_wrong_dimension_is_refused_naming_both(self, filled: Collection, world: World) -> None:
+    def test_a_wrong_dimension_is_refused_naming_both(self, filled: Collection, world: _World) -> None:
         ids, vectors, queries = world
         with pytest.raises(TfaError, match=rf"(?s)(?=.*\b5\b)(?=.*\b{DIMENSIONS}\b)"):
             filled.write(make_entries(ids[:2], vectors[:2, :5]))
         with pytest.raises(TfaError, match=rf"(?s)(?=.*\b5\b)(?=.*\b{DIMENSIONS}\b)"):
-            filled.nearest(queries[:, :5], K)
+            filled.nearest(queries[:, :5], _K)
         self.check(filled, *world)
 
     def test_an_index_and_100_scored_again_find_the_best(self, store: Store, name: str) -> None:
@@ -266,19 +266,21 @@ class StoreContract:
             first = found[np.arange(len(queries)), scores.argmax(axis=1)]
             assert (first == best).mean() >= 0.99, (dtype, index)
             collection.delete(best[:1])
-            assert best[0] not in collection.nearest(queries[:1], K)[0]
+            assert best[0] not in collection.nearest(queries[:1], _K)[0]
             collection.seal(None)
             self.check(collection, ids[ids != best[0]], vectors[ids != best[0]], queries[:9], dtype=dtype)
 
     def test_it_describes_itself_in_json(self, filled: Collection, name: str) -> None:
         about = json.loads(json.dumps(filled.describe()))
         assert about["store"]
-        wanted = {"collection": name, "count": IMAGES, "dimensions": DIMENSIONS, "dtype": "float32"}
+        wanted = {"collection": name, "count": _IMAGES, "dimensions": DIMENSIONS, "dtype": "float32"}
         assert {key: about[key] for key in wanted} == wanted
 
     # --- collections by name, and connections -----------------------------------------------------------------
 
-    def test_collections_are_created_once_opened_named_and_dropped(self, store: Store, name: str, world: World) -> None:
+    def test_collections_are_created_once_opened_named_and_dropped(
+        self, store: Store, name: str, world: _World
+    ) -> None:
         first = store.create(name, DIMENSIONS)
         first.write(make_entries(world[0][:3], world[1][:3]))
         store.create(f"{name}_b", 128)
@@ -295,7 +297,7 @@ class StoreContract:
         assert store.create(name, DIMENSIONS).count() == 0
 
     def test_two_connections_see_each_other_at_once(
-        self, store: Store, url: str, filled: Collection, world: World
+        self, store: Store, url: str, filled: Collection, world: _World
     ) -> None:
         ids, vectors, queries = world
         other = self.connect(url)
@@ -306,7 +308,7 @@ class StoreContract:
             writer.write(make_entries(np.array([10**6 + step]), vector))
             assert reader.nearest(queries[step : step + 1], 1)[0].tolist() == [[10**6 + step]]
             writer.delete([10**6 + step])
-            assert reader.count() == IMAGES
+            assert reader.count() == _IMAGES
         self.check(theirs, ids, vectors, queries)
         store.put(f"{filled.name}/a", b"first")
         assert other.read(f"{filled.name}/a") == b"first"

@@ -8,13 +8,13 @@ from threading import Barrier
 import pytest
 
 from tests.fakes import FakeEncoder
-from tests.maps.build.builders import build
+from tests.maps.building.builders import build
 from tests.maps.conftest import photo
 from tests.maps.store.conftest import told
 from tests.maps.store.stores import new_url
 from tfa.errors import NoImages, StoreUnavailable
 from tfa.maps import PlaceMap
-from tfa.maps.sharded import list_photos
+from tfa.maps.building import list_photos
 from tfa.search.store import open_map_store
 
 pytestmark = pytest.mark.stores

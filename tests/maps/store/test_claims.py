@@ -8,8 +8,7 @@ import pytest
 
 from tests.search.memory_store import MemoryStore
 from tfa.errors import StoreConflict
-from tfa.maps.store.claim import Builder, claimed
-from tfa.maps.store.documents import claim_key
+from tfa.maps.store.header import Builder, claim_key, claim_map
 from tfa.maps.store.publish import Publisher
 
 BUSY = r"memory://x/town is being built by process \d+ of .* since 0 min; try again when it is done"
@@ -132,7 +131,7 @@ def test_a_store_that_refuses_for_another_reason_says_so_itself(monkeypatch):
 
 def test_a_claim_is_given_back_if_its_owner_fails():
     store = MemoryStore()
-    with pytest.raises(ZeroDivisionError), claimed(store, "town", "built", "x"):
+    with pytest.raises(ZeroDivisionError), claim_map(store, "town", "built", "x"):
         1 / 0  # noqa: B018
-    with claimed(store, "town", "built", "x"):
+    with claim_map(store, "town", "built", "x"):
         pass

@@ -15,9 +15,7 @@ from tests.maps.store.conftest import PLACES, told
 from tests.maps.store.stores import memory_store
 from tfa.errors import StoreConflict, UnknownImage
 from tfa.maps.store import edits, versions
-from tfa.maps.store.claim import claimed
-from tfa.maps.store.documents import header_key, read_moments
-from tfa.maps.store.header import Pending, parsed_header
+from tfa.maps.store.header import Pending, claim_map, header_key, parse_header, read_moments
 from tfa.search.reduced import Moments
 from tfa.search.store import Where
 
@@ -37,7 +35,7 @@ def test_an_edit_is_seen_by_others_when_they_look_again(town, another, tmp_path,
     other = another()
     before = other.query(photo(tmp_path / "q.png", 40, light=0.9), k=1)
     added = town.add([photo(tmp_path / "@1@2@.png", 40)]).added
-    monkeypatch.setattr(versions, "LOOK_AGAIN", 0.0)  # half a second later
+    monkeypatch.setattr(versions, "_LOOK_AGAIN", 0.0)  # half a second later
     after = other.query(tmp_path / "q.png", k=1)
     assert before[0].id != added[0] == after[0].id
     assert len(other) == PLACES + 1
@@ -83,7 +81,7 @@ def test_an_addition_that_was_killed_is_settled_by_the_next_edit(town, tmp_path,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(edits, "write_entries" if step == "write" else "counted", killed)
+        patch.setattr(edits, "write_entries" if step == "write" else "count_images", killed)
         with pytest.raises(KeyboardInterrupt):
             town.add(new)
     pending = town._versions.now(fresh=True).header.pending
@@ -114,13 +112,13 @@ def test_a_removal_that_was_killed_is_done_by_the_next_edit_and_seen_at_once(tow
     with pytest.raises(UnknownImage):
         town.remove([best])
     monkeypatch.setattr(edits, "ABANDONED", 0.0)
-    edits.settle(town._versions)
+    edits.settle_edits(town._versions)
     assert sound(town) == PLACES - 2
 
 
 def test_a_map_that_is_calibrated_is_not_edited_meanwhile(town, url, tmp_path):
     with (
-        claimed(memory_store(url), "town", "calibrated", url),
+        claim_map(memory_store(url), "town", "calibrated", url),
         pytest.raises(StoreConflict, match=r"is being calibrated by process \d+ of .* since 0 min; try again"),
     ):
         town.add([photo(tmp_path / "new.png", 40)])
@@ -133,14 +131,14 @@ def test_whoever_is_always_late_is_told_by_whom(town, monkeypatch):
 
     def busy(key, old, new):
         if key == header_key("town") and old is not None:
-            header = parsed_header(old, "town")
+            header = parse_header(old, "town")
             real(key, old, header.changed(editor="process 7 of elsewhere").to_bytes())
             return False
         return real(key, old, new)
 
     monkeypatch.setattr(store, "swap", busy)
-    monkeypatch.setattr(edits, "PAUSE", 0.0)
-    with pytest.raises(StoreConflict, match=r"edited by others 20 times meanwhile \(last by process 7 of elsewhere"):
+    monkeypatch.setattr(edits, "_PAUSE", 0.0)
+    with pytest.raises(StoreConflict, match=r"edited by others 20 times \(last by process 7 of elsewhere"):
         town.remove([1])
 
 

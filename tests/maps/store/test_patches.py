@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.fakes import FakeEncoder
-from tests.maps.build.builders import build
+from tests.maps.building.builders import build
 from tests.maps.conftest import SPEC
 from tests.maps.store.conftest import PLACES, told
 from tests.maps.store.stores import memory_store, new_url
@@ -81,7 +81,7 @@ def test_damage_names_the_image(town, url, dusk):
 
 
 def test_patches_may_lie_in_another_store_and_go_with_their_version(small, url, tmp_path, dusk, monkeypatch):
-    monkeypatch.setattr(patches, "ELSEWHERE", ("memory",))
+    monkeypatch.setattr(patches, "_ELSEWHERE", ("memory",))
     at = new_url("memory://bucket{n}", "patches")
     kept = memory_store(at)
     built = [build(tmp_path / "town", url, patches_at=at).header for _ in range(3)]

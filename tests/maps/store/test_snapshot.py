@@ -10,7 +10,7 @@ from tests.maps.store.stores import STORES, new_name, new_url, place_of
 from tfa.errors import BadSpec, StoreConflict
 from tfa.maps.store import StoreMap
 from tfa.maps.store.publish import Publisher
-from tfa.maps.store.snapshot import snapshot
+from tfa.maps.store.republish import copy_map
 
 
 def told(hits):
@@ -23,7 +23,7 @@ def test_a_copy_answers_as_the_map_and_goes_its_own_way(town, camera, dusk, kind
     [new] = town.add([photo(tmp_path / "@7@8@.png", 40)], session="night").added
     town.calibrate(camera, "night")
     to = f"{place_of(kind, request)}/{new_name()}"
-    copy_header, here = snapshot(town, to), told(town.query(dusk, k=20))
+    copy_header, here = copy_map(town, to), told(town.query(dusk, k=20))
     copy = StoreMap.open(to, FakeEncoder())
     assert told(copy.query(dusk, k=20)) == here
     assert {hit.matches for hit in copy.query(dusk, k=2)} != {None}  # patches came along
@@ -32,7 +32,7 @@ def test_a_copy_answers_as_the_map_and_goes_its_own_way(town, camera, dusk, kind
     town.remove([new])
     assert new in [hit.id for hit in copy.query(dusk, k=20)]
     assert [head.name for head in copy.state.heads] == [head.name for head in town.state.heads]
-    snapshot(copy, town.url)  # the other way round: the map is as it was
+    copy_map(copy, town.url)  # the other way round: the map is as it was
     restored = StoreMap.open(town.url, FakeEncoder())
     assert new in [hit.id for hit in restored.query(dusk, k=20)]
     for one in (copy, restored):
@@ -41,18 +41,18 @@ def test_a_copy_answers_as_the_map_and_goes_its_own_way(town, camera, dusk, kind
 
 def test_a_map_is_not_copied_while_it_is_built_nor_onto_itself(town, url):
     with Publisher(town.store, town.name, url).claim(), pytest.raises(StoreConflict, match="is being built by"):
-        snapshot(town, new_url("memory://test{n}"))
+        copy_map(town, new_url("memory://test{n}"))
     with pytest.raises(BadSpec, match="onto itself"):
-        snapshot(town, url)
+        copy_map(town, url)
 
 
 def test_a_copy_that_fails_leaves_nothing(town, dusk, monkeypatch):
     to = new_url("memory://test{n}", "copy")
     monkeypatch.setattr(Publisher, "finish", lambda *_, **__: (_ for _ in ()).throw(StoreConflict("the power is out")))
     with pytest.raises(StoreConflict, match="power"):
-        snapshot(town, to)
+        copy_map(town, to)
     monkeypatch.undo()
-    snapshot(town, to)
+    copy_map(town, to)
     copy = StoreMap.open(to, FakeEncoder())
     assert copy.view.header.version == 1
     assert told(copy.query(dusk)) == told(town.query(dusk))

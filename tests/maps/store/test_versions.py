@@ -16,9 +16,8 @@ from tfa.base.config import MapSpec
 from tfa.errors import BadCalibration, BadMap, BadSpec, BadWeights, StoreConflict, StoreUnavailable
 from tfa.maps import PlaceMap
 from tfa.maps.query import AskableMap
-from tfa.maps.store import StoreMap, claim, from_place_map
-from tfa.maps.store.claim import Builder, claimed
-from tfa.maps.store.documents import claim_key, header_key
+from tfa.maps.store import StoreMap, publish
+from tfa.maps.store.header import ABANDONED, Builder, claim_key, claim_map, header_key
 from tfa.maps.store.publish import Publisher
 
 
@@ -102,7 +101,7 @@ def test_photos_of_the_map_do_not_calibrate_it(town, tmp_path):
 
 def test_two_builders_of_one_name_are_told_of_each_other(small, town, url):
     with (
-        claimed(memory_store(url), "town", "built", url),
+        claim_map(memory_store(url), "town", "built", url),
         pytest.raises(StoreConflict, match=r"town is being built by process \d+ of .* since 0 min; try again when"),
     ):
         StoreMap.build_from(small, url, dims=64)
@@ -111,7 +110,7 @@ def test_two_builders_of_one_name_are_told_of_each_other(small, town, url):
 
 def test_an_abandoned_claim_is_taken_and_what_it_left_is_dropped(small, town, url):
     store = memory_store(url)
-    long_ago = time.time() - 1.5 * claim.ABANDONED
+    long_ago = time.time() - 1.5 * ABANDONED
     left = Builder("process 1 of elsewhere", "built", long_ago, long_ago, "x")
     store.put(claim_key("town"), left.to_bytes())
     store.create("town__v77", 64)
@@ -133,7 +132,7 @@ def test_a_builder_that_was_taken_for_dead_publishes_nothing(small, town, url, d
 
     monkeypatch.setattr(Publisher, "finish", late)
     with pytest.raises(StoreConflict, match="another builder has taken over"):
-        from_place_map.publish(small, publisher, dims=64)
+        publish.publish_map(small, publisher, dims=64)
     assert told(town.query(dusk)) == before
 
 

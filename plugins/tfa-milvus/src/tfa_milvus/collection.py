@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from tfa.errors import BadSpec
-from tfa.search.near_ties import SPARE, Ranked, settle
-from tfa.search.store import NO_ID, Collection, Entries, Payload, Where, coordinates_of
+from tfa.search.near_ties import SPARE, RankedIds, settle_ties
+from tfa.search.store import NO_ID, Collection, Entries, Payload, Where, read_coordinates
 from tfa.search.store_text import bytes_from_text, bytes_to_text, fingerprint, payload_from_text, payload_to_text
 from tfa_milvus.connection import BUILD_SECONDS, SMALLEST_FIRST, WRITE_SECONDS, Connection, pymilvus
 
@@ -47,7 +47,7 @@ def schema_of(dimensions: int, description: str = "") -> Any:
 
 
 def _row(number: int, vector: np.ndarray, payload: Payload, full: bytes) -> dict[str, Any]:
-    east, north = coordinates_of(payload) or (NOWHERE, NOWHERE)
+    east, north = read_coordinates(payload) or (NOWHERE, NOWHERE)
     row: dict[str, Any] = {
         "id": number,
         "vector": vector,
@@ -127,9 +127,9 @@ class MilvusCollection(Collection):
             ids[row, :best], scores[row, :best] = answer.ids[:best], answer.scores[:best]
         return ids, scores
 
-    def _ranked(self, queries: np.ndarray, k: int, where: Where | None) -> list[Ranked]:
+    def _ranked(self, queries: np.ndarray, k: int, where: Where | None) -> list[RankedIds]:
         """Of each query the best k and some more, in the order of the contract; more yet where the k-th ties."""
-        answers: dict[int, Ranked] = {}
+        answers: dict[int, RankedIds] = {}
         pending, limit = list(range(len(queries))), min(k + SPARE, PLACES)
         while pending:
             for start in range(0, len(pending), step := max(1, ANSWERS // limit)):
@@ -140,9 +140,9 @@ class MilvusCollection(Collection):
             pending = [row for row in pending if answers[row].ends_in_a_tie(k, limit)]
             limit = min(4 * limit, PLACES)
         ordered = [answers[row] for row in range(len(queries))]
-        return settle(queries, ordered, self._vectors_of) if self._index == "FLAT" else ordered
+        return settle_ties(queries, ordered, self._vectors_of) if self._index == "FLAT" else ordered
 
-    def _search(self, queries: np.ndarray, limit: int, where: Where | None) -> list[Ranked]:
+    def _search(self, queries: np.ndarray, limit: int, where: Where | None) -> list[RankedIds]:
         params = dict(_SEARCHED.get(self._index, {}))
         if self._index == "HNSW":
             params["ef"] = max(512, 2 * limit)
@@ -156,7 +156,7 @@ class MilvusCollection(Collection):
             search_params={"metric_type": "IP", "params": params},
             consistency_level="Bounded",
         )
-        return [Ranked.of([hit["id"] for hit in row], [hit["distance"] for hit in row]) for row in found]
+        return [RankedIds.of([hit["id"] for hit in row], [hit["distance"] for hit in row]) for row in found]
 
     def _vectors_of(self, ids: Sequence[int]) -> dict[int, np.ndarray]:
         return {row["id"]: np.asarray(row["vector"], np.float32) for row in self._rows_of(ids, ["id", "vector"])}

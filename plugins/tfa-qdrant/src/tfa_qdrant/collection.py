@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tfa.errors import BadSpec, StoreUnavailable
-from tfa.search.near_ties import CLOSE, SPARE, Ranked, settle
-from tfa.search.store import NO_ID, Collection, Entries, Where, coordinates_of
+from tfa.search.near_ties import CLOSE, SPARE, RankedIds, settle_ties
+from tfa.search.store import NO_ID, Collection, Entries, Where, read_coordinates
 from tfa.search.store_text import bytes_from_text, bytes_to_text, fingerprint, payload_from_text, payload_to_text
 
 DTYPES = ("float32", "float16")
@@ -66,7 +66,7 @@ class QdrantEdgeCollection(Collection):
         for own, vector, payload, full in given:  # an id given twice: the last one counts
             kept: dict[str, Any] = {"payload": payload_to_text(payload), "full": bytes_to_text(full)}
             kept |= {name: fingerprint(payload.get(name)) for name in ("digest", "session")}
-            if (place := coordinates_of(payload)) is not None:
+            if (place := read_coordinates(payload)) is not None:
                 kept |= {"east": float(place[0]), "north": float(place[1])}
             points[own] = self._library.Point(own, vector, kept)
         every = list(points.values())
@@ -88,9 +88,9 @@ class QdrantEdgeCollection(Collection):
             ids[row, :best], scores[row, :best] = answer.ids[:best], answer.scores[:best]
         return ids, scores
 
-    def _ranked(self, queries: np.ndarray, k: int, where: Where | None) -> list[Ranked]:
+    def _ranked(self, queries: np.ndarray, k: int, where: Where | None) -> list[RankedIds]:
         """Of each query the best k and some more, in the order of the contract; more yet where the k-th ties."""
-        answers: dict[int, Ranked] = {}
+        answers: dict[int, RankedIds] = {}
         pending, limit = list(range(len(queries))), k + SPARE
         exact, half = self._about["index"] is None, self.dtype == "float16"
         close = HALF_CLOSE if half else CLOSE
@@ -99,9 +99,9 @@ class QdrantEdgeCollection(Collection):
             pending = [row for row in pending if exact and answers[row].ends_in_a_tie(k, limit, close)]
             limit *= 4
         ordered = [answers[row] for row in range(len(queries))]
-        return settle(queries, ordered, self._vectors_of, every=half) if exact else ordered
+        return settle_ties(queries, ordered, self._vectors_of, every=half) if exact else ordered
 
-    def _search(self, queries: np.ndarray, limit: int, where: Where | None) -> list[Ranked]:
+    def _search(self, queries: np.ndarray, limit: int, where: Where | None) -> list[RankedIds]:
         library = self._library
         if self._about["index"] is None:
             codes = library.QuantizationSearchParams(ignore=True)
@@ -117,7 +117,7 @@ class QdrantEdgeCollection(Collection):
             for query in queries
         ]
         found = self._ask("query_batch", library.QueryBatchRequest(requests))
-        return [Ranked.of([one.id for one in row], [one.score for one in row]) for row in found]
+        return [RankedIds.of([one.id for one in row], [one.score for one in row]) for row in found]
 
     def _filter(self, where: Where | None) -> Any:
         library, terms = self._library, []

@@ -20,44 +20,54 @@ import numpy as np
 from tfa.base.tokens import Tokens
 from tfa.errors import StoreConflict
 from tfa.maps.records import ImageRecord
-from tfa.maps.store.candidates import payload_of
-from tfa.maps.store.claim import ABANDONED, builder_of, busy, whoami
-from tfa.maps.store.documents import folder_of, header_key, moments_bytes
-from tfa.maps.store.header import ATTEMPTS, Pending, StoreHeader
+from tfa.maps.store.header import (
+    ABANDONED,
+    SWAP_ATTEMPTS,
+    Pending,
+    StoreHeader,
+    header_key,
+    make_busy_error,
+    name_process,
+    pack_moments,
+    read_builder,
+    version_folder,
+)
 from tfa.maps.store.patches import write_added
-from tfa.maps.store.publish import AT_ONCE, write_entries
-from tfa.maps.store.rows import SpaceRows, ranks_of
+from tfa.maps.store.publish import WRITTEN_AT_ONCE, write_entries
+from tfa.maps.store.rows import SpaceRows, make_payload, read_ranks
 from tfa.maps.store.versions import Version, Versions, View
 from tfa.search.reduced import Moments
 from tfa.search.store import Entries
 
-PAUSE = 0.02  # seconds before a header is looked at again that somebody else was faster to swap
+_PAUSE = 0.02  # seconds before a header is looked at again that somebody else was faster to swap
 
 
-def swapped(versions: Versions, change: Callable[[View], StoreHeader | None], *, building: bool = False) -> View:
+def swap_header(versions: Versions, change: Callable[[View], StoreHeader | None], *, building: bool = False) -> View:
     """Replace the header by what `change` makes of the map as it is, again as often as somebody else was faster.
 
     None changes nothing. While somebody builds or calibrates the map it is not edited, but by themselves (`building`).
     """
     editor = ""
-    for attempt in range(ATTEMPTS):
+    for attempt in range(SWAP_ATTEMPTS):
         view = versions.now(fresh=True)
-        builder = None if building else builder_of(versions.store, versions.name)
+        builder = None if building else read_builder(versions.store, versions.name)
         if builder is not None:
-            raise busy(versions.url, builder)
+            raise make_busy_error(versions.url, builder)
         header = change(view)
         if header is None:
             return view
-        if versions.store.swap(header_key(versions.name), view.content, header.changed(editor=whoami()).to_bytes()):
+        if versions.store.swap(
+            header_key(versions.name), view.content, header.changed(editor=name_process()).to_bytes()
+        ):
             if view.header.moments not in (header.moments, (header.previous or {}).get("moments")):
                 versions.store.erase(view.header.moments)
             return versions.now(fresh=True)
         if header.moments != view.header.moments:
             versions.store.erase(header.moments)
         editor = view.header.editor
-        time.sleep(PAUSE * (attempt + 1) * (0.5 + secrets.randbelow(100) / 100))
+        time.sleep(_PAUSE * (attempt + 1) * (0.5 + secrets.randbelow(100) / 100))
     raise StoreConflict(
-        f"{versions.url} was edited by others {ATTEMPTS} times meanwhile (last by {editor or 'an unknown process'}); "
+        f"{versions.url} was edited by others {SWAP_ATTEMPTS} times (last by {editor or 'an unknown process'}); "
         "do it again in a moment"
     )
 
@@ -78,21 +88,21 @@ class NewImages:
 
     def entries(self, view: View, version: Version, first: int, rows: SpaceRows) -> Entries:
         ids = np.arange(first, first + len(self.records))
-        payload = [payload_of(record, self.session) for record in self.records]
+        payload = [make_payload(record, self.session) for record in self.records]
         return rows.entries(version.head.stored.scorer, version.reduction, ids, payload)
 
 
 def add_images(versions: Versions, new: NewImages) -> list[int]:
     """Their ids; they can be found by everybody on return."""
-    settle(versions)
+    settle_edits(versions)
     token, count = secrets.token_hex(8), len(new.records)
 
     def claim_ids(view: View) -> StoreHeader:
         first = view.header.next_id
-        pending = Pending("add", (first, first + count), time.time(), whoami())
+        pending = Pending("add", (first, first + count), time.time(), name_process())
         return _with(view.header, token, pending, next_id=first + count)
 
-    view = swapped(versions, claim_ids)
+    view = swap_header(versions, claim_ids)
     first, rows = view.header.pending[token].ids[0], new.rows(view)
     ids = list(range(first, first + count))
     if view.patches is not None and view.header.patches is not None:
@@ -107,21 +117,21 @@ def add_images(versions: Versions, new: NewImages) -> list[int]:
             return None
         if view.header.version != written:
             moments, written = _again(view), view.header.version
-        return counted(versions, view, moments, token, placed=placed, fitted=0)
+        return count_images(versions, view, moments, token, placed=placed, fitted=0)
 
     def _again(view: View) -> Moments:
         return write_entries(view.active.collection, new.entries(view, view.active, first, rows))
 
-    swapped(versions, complete, building=True)
+    swap_header(versions, complete, building=True)
     return ids
 
 
 def remove_images(versions: Versions, ids: Sequence[int]) -> list[int]:
     """Take images out; those that were there. Nobody finds them on return."""
-    settle(versions)
+    settle_edits(versions)
     gone: list[int] = []
-    for start in range(0, len(ids), AT_ONCE):
-        gone += _remove(versions, ids[start : start + AT_ONCE])
+    for start in range(0, len(ids), WRITTEN_AT_ONCE):
+        gone += _remove(versions, ids[start : start + WRITTEN_AT_ONCE])
     return gone
 
 
@@ -135,9 +145,9 @@ def _remove(versions: Versions, ids: Sequence[int]) -> list[int]:
         if not gone:
             return None
         payload = [entries.payload[i] for i in kept]
-        moments = moments_of(view.active, [entries.full[i] for i in kept])
-        pending = Pending("remove", tuple(gone), time.time(), whoami())
-        header = counted(
+        moments = sum_moments(view.active, [entries.full[i] for i in kept])
+        pending = Pending("remove", tuple(gone), time.time(), name_process())
+        header = count_images(
             versions,
             view,
             Moments(-moments.count, -moments.first, -moments.second),
@@ -147,26 +157,26 @@ def _remove(versions: Versions, ids: Sequence[int]) -> list[int]:
         )
         return _with(header, token, pending, removed=header.removed + len(gone))
 
-    view = swapped(versions, hide)
+    view = swap_header(versions, hide)
     if gone:
         view.active.collection.delete(gone)
-        swapped(versions, lambda view: _without(view.header, token), building=True)
+        swap_header(versions, lambda view: _without(view.header, token), building=True)
     return gone
 
 
-def moments_of(version: Version, full: Sequence[bytes]) -> Moments:
+def sum_moments(version: Version, full: Sequence[bytes]) -> Moments:
     """Of images by their own rows: what a store gives back of a vector may be rounded."""
     head = version.head.stored.scorer
-    return Moments.of(version.reduction.of_images(*SpaceRows.of_bytes(full, ranks_of(head)).compiled(head)))
+    return Moments.of(version.reduction.of_images(*SpaceRows.of_bytes(full, read_ranks(head)).compiled(head)))
 
 
-def counted(
+def count_images(
     versions: Versions, view: View, added: Moments, token: str | None, *, placed: int, fitted: int
 ) -> StoreHeader:
     """The header with images counted; their moments are in a new document."""
     header, total = view.header, view.active.moments + added
-    key = f"{folder_of(header.name, header.version)}moments-r{header.revision + 1}-{secrets.token_hex(4)}"
-    versions.store.put(key, moments_bytes(total))
+    key = f"{version_folder(header.name, header.version)}moments-r{header.revision + 1}-{secrets.token_hex(4)}"
+    versions.store.put(key, pack_moments(total))
     header = header if token is None else _without(header, token) or header
     return replace(
         header, moments=key, count=total.count, placed=header.placed + placed, fitted=header.fitted + fitted,
@@ -185,7 +195,7 @@ def _without(header: StoreHeader, token: str) -> StoreHeader | None:
     return replace(header, pending={key: edit for key, edit in header.pending.items() if key != token})
 
 
-def settle(versions: Versions, *, building: bool = False, patience: float = 0.0) -> View:
+def settle_edits(versions: Versions, *, building: bool = False, patience: float = 0.0) -> View:
     """Finish what killed editors left. A builder waits up to `patience` seconds for those that still work."""
     deadline = time.monotonic() + patience
     while True:
@@ -196,7 +206,7 @@ def settle(versions: Versions, *, building: bool = False, patience: float = 0.0)
             _settle_one(versions, token, building=building)
         if not view.header.pending or time.monotonic() >= deadline:
             return versions.now(fresh=True)
-        time.sleep(PAUSE if old else 10 * PAUSE)
+        time.sleep(_PAUSE if old else 10 * _PAUSE)
 
 
 def _settle_one(versions: Versions, token: str, *, building: bool) -> None:
@@ -211,6 +221,6 @@ def _settle_one(versions: Versions, token: str, *, building: bool) -> None:
         if not len(entries):
             return _without(view.header, token)
         placed = sum(one.get("position") is not None for one in entries.payload)
-        return counted(versions, view, moments_of(view.active, entries.full), token, placed=placed, fitted=0)
+        return count_images(versions, view, sum_moments(view.active, entries.full), token, placed=placed, fitted=0)
 
-    swapped(versions, settled, building=building)
+    swap_header(versions, settled, building=building)

@@ -20,14 +20,14 @@ import numpy as np
 from tfa.base.config import VerifySpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadMap, BadSpec
-from tfa.maps.store.documents import arrays_of, folder_of, to_bytes
+from tfa.maps.store.header import pack_arrays, read_arrays, version_folder
 from tfa.search.store import Store, open_map_store, split_map_url
 from tfa.verification.compaction import Compaction
 from tfa.verification.patch_source import CachedPatches, SourcedTokens
 from tfa.verification.patch_store import CompactTokens
 
-AT = "patches/at"  # how the document ends that says where pieces are
-ELSEWHERE = ("lance", "lance+s3")  # their URLs hold no password: one is kept in the header
+_AT = "patches/at"  # how the document ends that says where pieces are
+_ELSEWHERE = ("lance", "lance+s3")  # their URLs hold no password: one is kept in the header
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class StoredPatches:
 def check_elsewhere(url: str) -> None:
     """Refuse what cannot keep patches for another store."""
     split_map_url(url)
-    if url.partition("://")[0] not in ELSEWHERE:
+    if url.partition("://")[0] not in _ELSEWHERE:
         raise BadSpec(
             f"--patches-at {url.partition('://')[0]}://… keeps no patches for another store; give "
             "lance+s3://BUCKET/PREFIX/NAME or lance:///FOLDER/NAME"
@@ -70,23 +70,23 @@ def begin_patches(
     """
     if compact is None:
         return None
-    prefix = f"{folder_of(name, version)}patches/"
+    prefix = f"{version_folder(name, version)}patches/"
     folder = prefix if at is None else f"{split_map_url(at)[1]}/{uuid4().hex}/"
     if at is not None:
         store.put(f"{prefix}at", json.dumps({"at": at, "folder": folder}).encode())
-    store.put(f"{prefix}compaction", to_bytes(compact.compaction_tensors()))
+    store.put(f"{prefix}compaction", pack_arrays(compact.compaction_tensors()))
     return {"prefix": prefix, "at": at, "folder": folder, **compact.to_dict()}
 
 
 def write_patches(store: Store, place: Mapping[str, Any], ids: Sequence[int] | np.ndarray, patches: np.ndarray) -> None:
     """Compact patches `m n g` of images; from any process, twice is once."""
     pieces = {int(one): np.ascontiguousarray(own).tobytes() for one, own in zip(ids, patches, strict=True)}
-    holder_of(store, place).put_pieces(place["folder"], pieces)
+    find_holder(store, place).put_pieces(place["folder"], pieces)
 
 
 def seal_patches(store: Store, place: Mapping[str, Any]) -> None:
     """After the last write of a build."""
-    holder_of(store, place).seal_pieces(place["folder"])
+    find_holder(store, place).seal_pieces(place["folder"])
 
 
 def read_patches(
@@ -95,11 +95,11 @@ def read_patches(
     """The patches that a header tells of; None if it tells of none."""
     if place is None:
         return None
-    arrays = arrays_of(store, f"{place['prefix']}compaction")
+    arrays = read_arrays(store, f"{place['prefix']}compaction")
     compaction = Compaction(arrays["mean"], arrays["projection"], arrays.get("deviations"))
     grid = (int(place["grid"][0]), int(place["grid"][1]))
     shape = (grid[0] * grid[1], compaction.bytes_per_patch)
-    pieces = StoredPatches(holder_of(store, place), place["folder"], shape, compaction.dtype)
+    pieces = StoredPatches(find_holder(store, place), place["folder"], shape, compaction.dtype)
     return SourcedTokens(compaction, grid, VerifySpec.from_dict(place["spec"]), CachedPatches(pieces, cached_bytes))
 
 
@@ -113,20 +113,20 @@ def write_added(
 
 def erase_elsewhere(store: Store, key: str) -> None:
     """Before a document of a dropped version is erased: the pieces in another store that it tells of."""
-    content = store.read(key) if key.endswith(AT) else None
+    content = store.read(key) if key.endswith(_AT) else None
     if content is not None:
         said = json.loads(content)
-        holder = _connected(said["at"])
+        holder = _connect_once(said["at"])
         for piece in holder.keys(said["folder"]):
             holder.erase(piece)
 
 
-def holder_of(store: Store, place: Mapping[str, Any]) -> Store:
+def find_holder(store: Store, place: Mapping[str, Any]) -> Store:
     """The store that has the pieces."""
-    return store if place["at"] is None else _connected(place["at"])
+    return store if place["at"] is None else _connect_once(place["at"])
 
 
 @lru_cache(maxsize=4)
-def _connected(url: str) -> Store:
+def _connect_once(url: str) -> Store:
     """One connection to each in every process."""
     return open_map_store(url)[0]

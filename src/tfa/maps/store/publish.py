@@ -1,36 +1,54 @@
 """Publishing a version of a map in a store: a new collection beside the old, documents, and then the header, which
-makes it the map all at once. The version before stays, to be taken back; what is older is dropped."""
+makes it the map all at once. The version before stays, to be taken back; what is older is dropped.
+
+`publish_map` publishes a small map that was built in this process.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tfa.errors import StoreConflict, StoreUnavailable
-from tfa.maps.store.claim import Claim, busy, claimed, whoami
-from tfa.maps.store.documents import (
-    collection_of,
-    folder_of,
+from tfa.base.config import HeadSpec
+from tfa.base.progress import Progress, as_progress
+from tfa.errors import BadSpec, StoreConflict, StoreUnavailable
+from tfa.maps.query import AskableMap
+from tfa.maps.state import DATABASE, MapState, NamedHead
+from tfa.maps.state_changes import duplicates_of
+from tfa.maps.store.header import (
+    Claim,
+    StoreHeader,
+    claim_map,
+    collection_name,
     header_key,
-    moments_bytes,
-    reduction_bytes,
-    versions_there,
+    list_versions,
+    make_busy_error,
+    name_process,
+    pack_moments,
+    pack_reduction,
+    parse_header,
+    version_folder,
 )
-from tfa.maps.store.header import StoreHeader, parsed_header
-from tfa.maps.store.patches import erase_elsewhere
-from tfa.maps.store.rows import SpaceRows
-from tfa.maps.store.skeleton import put_skeleton
+from tfa.maps.store.patches import begin_patches, erase_elsewhere, seal_patches, write_patches
+from tfa.maps.store.rows import SpaceRows, fit_store_reduction, make_payload
+from tfa.maps.store.versions import SKELETON_IMAGES, put_skeleton, write_skeleton
+from tfa.maps.verification import judge_head
+from tfa.method.controllers.decisions import JudgedEvidence
+from tfa.method.controllers.judged import DATABASE_CARRIERS, INCUMBENT
 from tfa.method.scorer import Scorer
+from tfa.method.second_order import SECOND_ORDER
+from tfa.method.second_order_head import assemble_second_order
 from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Collection, Entries, Payload, Store
 
-AT_ONCE = 1000  # images written at a time
+WRITTEN_AT_ONCE = 1000  # images written at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +86,7 @@ class Publisher:
 
         `doing` is what others are told: built, calibrated.
         """
-        with claimed(self.store, self.name, doing, self.url) as held:
+        with claim_map(self.store, self.name, doing, self.url) as held:
             self._claim = held
             self.look()
             self.tidy()
@@ -85,25 +103,25 @@ class Publisher:
     @property
     def before(self) -> StoreHeader | None:
         """The header that was there when the map was claimed; None if there was no map."""
-        return None if self._before is None else parsed_header(self._before, self.url)
+        return None if self._before is None else parse_header(self._before, self.url)
 
     def begin(self, dims: int, dtype: str = "float32") -> Collection:
         """The next collection, empty: its number is beyond everything that is there."""
         assert self._claim is not None, "whoever publishes has claimed the map"
         self.next_version()
-        name = collection_of(self.name, self.version)
+        name = collection_name(self.name, self.version)
         try:
             return self.store.create(name, dims, dtype)
         except StoreConflict as error:
             if name not in self.store.names(name):
                 raise
             other = self._claim.other()
-            raise busy(self.url, other, f"another builder made the collection {name!r} meanwhile") from error
+            raise make_busy_error(self.url, other, f"another builder made the collection {name!r} meanwhile") from error
 
     def next_version(self) -> int:
         """A number beyond everything that is there, for what is written from now on."""
         known = 0 if self.before is None else self.before.revision
-        self.version = max([known, self.version, *versions_there(self.store, self.name)]) + 1
+        self.version = max([known, self.version, *list_versions(self.store, self.name)]) + 1
         return self.version
 
     def look(self) -> None:
@@ -131,10 +149,10 @@ class Publisher:
 
         `skeleton_folder` is a map as `skeleton.write_skeleton` writes it.
         """
-        folder, before = folder_of(self.name, self.version), self.before
+        folder, before = version_folder(self.name, self.version), self.before
         put_skeleton(self.store, f"{folder}skeleton/", skeleton_folder)
-        self.store.put(f"{folder}reduction", reduction_bytes(reduction))
-        self.store.put(f"{folder}moments", moments_bytes(moments))
+        self.store.put(f"{folder}reduction", pack_reduction(reduction))
+        self.store.put(f"{folder}moments", pack_moments(moments))
         same = facts.same_images and before is not None
         header = StoreHeader(
             name=self.name,
@@ -156,7 +174,7 @@ class Publisher:
             placed=facts.placed,
             removed=before.removed if same and before is not None else 0,
             edits=0 if before is None else before.edits + (not same),
-            editor=whoami(),
+            editor=name_process(),
             notes=tuple(facts.notes),
         )
         return self.swap(header)
@@ -203,7 +221,121 @@ class Publisher:
 
 def write_entries(collection: Collection, entries: Entries) -> Moments:
     """Write images, some at a time, and what they add to the moments."""
-    for start in range(0, len(entries), AT_ONCE):
-        part = slice(start, start + AT_ONCE)
+    for start in range(0, len(entries), WRITTEN_AT_ONCE):
+        part = slice(start, start + WRITTEN_AT_ONCE)
         collection.write(Entries(entries.ids[part], entries.vectors[part], entries.payload[part], entries.full[part]))
     return Moments.of(entries.vectors)
+
+
+# --- a map that was built in this process --------------------------------------------------------------------------
+
+
+STORE_DIMS = 1024  # numbers of a reduced vector, unless another is wanted
+
+
+def publish_map(
+    place_map: AskableMap,
+    publisher: Publisher,
+    *,
+    dims: int = STORE_DIMS,
+    dtype: str = "float32",
+    index: str | None = None,
+    progress: bool | Progress | None = None,
+) -> StoreHeader:
+    """Write all images that answer, and the map as their skeleton. They keep their ids."""
+    state, notes = second_order_state(place_map.state)
+    if len(state.images) > SKELETON_IMAGES:
+        all_rows = f"every reader keeps the rows of all {len(state.images):,} images in memory"
+        notes = [*notes, f"{all_rows}; a map of tfa build --out URL keeps those of a sample of {SKELETON_IMAGES:,}"]
+    head, rows = state.chosen().stored.scorer, place_map.rows
+    assert state.spaces is not None, "second-order heads have a space"
+    with publisher.claim():
+        blocks = [rows[start : start + WRITTEN_AT_ONCE] for start in range(0, len(rows), WRITTEN_AT_ONCE)]
+        reduction = fit_store_reduction(head, (_rows(state, block) for block in blocks), dims)
+        collection = publisher.begin(dims, dtype)
+        place = begin_patches(publisher.store, publisher.name, publisher.version, state.compact)
+        if place is not None:
+            _write_all_patches(publisher, place, state)
+        parts = []
+        with as_progress(progress).task("publishing", len(rows), "images") as task:
+            for block in blocks:
+                records = [state.images[row] for row in block]
+                ids, payload = np.array([one.id for one in records]), [make_payload(one) for one in records]
+                parts.append(publisher.write(collection, ids, _rows(state, block), payload, head, reduction))
+                task.advance(len(block))
+        collection.seal(index)
+        alive = [state.images[row] for row in rows]
+        with tempfile.TemporaryDirectory(prefix="tfa-publish-") as folder:
+            write_skeleton(Path(folder) / "skeleton.tfa", replace(state, revision=publisher.version))
+            return publisher.finish(
+                Path(folder) / "skeleton.tfa",
+                reduction,
+                Moments.total(parts),
+                VersionFacts(
+                    next_id=state.next_id,
+                    fitted=sum(record.fitted for record in alive),
+                    placed=sum(record.position is not None for record in alive),
+                    encoder=state.encoder,
+                    heads=[one.name for one in state.heads],
+                    active=state.active,
+                    dtype=dtype,
+                    index=index,
+                    patches=place,
+                    notes=[*place_map.notes, *notes],
+                ),
+            )
+
+
+def _rows(state: MapState, rows: np.ndarray) -> SpaceRows:
+    """Some images of a map, which need not stand one after the other."""
+    assert state.spaces is not None
+    start, stop = int(rows[0]), int(rows[-1]) + 1
+    every = SpaceRows.of(state.spaces, start, stop)
+    return every if len(rows) == stop - start else every.take(rows - start)
+
+
+def _write_all_patches(publisher: Publisher, place: dict[str, object], state: MapState) -> None:
+    """Patches of all images of a map, removed ones too: a calibration is judged on what was fitted."""
+    assert state.compact is not None
+    ids = [record.id for record in state.images]
+    for start in range(0, len(ids), WRITTEN_AT_ONCE):
+        own = ids[start : start + WRITTEN_AT_ONCE]
+        [chunk] = state.compact.patch_tensors(start, start + len(own)).values()
+        write_patches(publisher.store, place, own, chunk)
+    seal_patches(publisher.store, place)
+
+
+def second_order_state(state: MapState) -> tuple[MapState, list[str]]:
+    """The map with second-order heads alone, and what is to be said about it."""
+    if state.spaces is None:
+        raise BadSpec(
+            "a map in a store has a second-order head, this one has the paper's; build it with --head judged or "
+            "--head second-order"
+        )
+    if state.head.in_space:
+        return state, []
+    database, carrier = _best_second_order(state)
+    heads = (database, *(head for head in state.calibrations if head.stored.in_space))
+    active = state.active if state.active in [head.name for head in heads] else DATABASE
+    was = state.database.decisions["representation"]
+    note = f"the judge chose {was} residuals; a store holds second-order heads: the carrier {carrier} answers"
+    return replace(state, heads=heads, active=active, vocabularies=None), [note]
+
+
+def _best_second_order(state: MapState) -> tuple[NamedHead, str]:
+    """Of the second-order heads that were judged the best, for a map whose judge chose another."""
+    assert state.spaces is not None
+    fitted_records = [record for record in state.images if record.fitted]
+    spec, same = HeadSpec.from_dict(state.spec), duplicates_of(fitted_records)
+    fitted = state.spaces.fitted(len(fitted_records), spec, same)
+    known = state.database.evidence["candidates"]
+    judged = [one for one in DATABASE_CARRIERS if fitted.decisions(one).name in known]
+    value = {one: known[fitted.decisions(one).name]["value"] for one in judged}
+    carrier = max(judged, key=lambda one: value[one]) if judged else INCUMBENT
+    evidence = JudgedEvidence.from_dict(state.database.evidence)
+    head = assemble_second_order(fitted, fitted.decisions(carrier), evidence)
+    verification = judge_head(head, state.compact)
+    named = NamedHead.of(
+        DATABASE, head, state.database.replica, state.head.storage, verification=verification, spaces=state.spaces
+    )
+    return named, f"{SECOND_ORDER.replace('_', '-')}/{carrier}"

@@ -13,18 +13,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tfa.errors import BadMap
+from tfa.errors import BadMap, BadPositions
+from tfa.maps.records import ImageRecord
 from tfa.maps.stored_space import StoredSpaces
 from tfa.method.score_calibration import bias_of_rows
 from tfa.method.scorer import Scorer
 from tfa.method.second_order_space import rows_of
+from tfa.photos.positions import Position
 from tfa.search.exact import direct_sum
 from tfa.search.gallery import Gallery
 from tfa.search.quantized import QuantizedRows, round_rows
 from tfa.search.reduced import Moments, Reduction, fit_reduction
 from tfa.search.store import Entries, Payload
 
-NUMBERS = np.dtype("<f4")  # step and length
+_NUMBERS = np.dtype("<f4")  # step and length
 
 
 @dataclass(frozen=True)
@@ -50,19 +52,19 @@ class SpaceRows:
     @classmethod
     def of_bytes(cls, full: Sequence[bytes], ranks: Sequence[int]) -> SpaceRows:
         """The inverse of `to_bytes`, of spaces of so many directions."""
-        size = sum(rank + 2 * NUMBERS.itemsize for rank in ranks)
+        size = sum(rank + 2 * _NUMBERS.itemsize for rank in ranks)
         wrong = [len(one) for one in full if len(one) != size]
         if wrong:
             raise BadMap(f"an image of the store has a row of {wrong[0]} bytes, must be {size}; build the map again")
         table = np.frombuffer(b"".join(full), np.uint8).reshape(len(full), size)
         halves, lengths, start = [], [], 0
         for rank in ranks:
-            numbers = table[:, start + rank : start + rank + 2 * NUMBERS.itemsize]
-            step, length = np.ascontiguousarray(numbers).view(NUMBERS).astype(np.float32).T.copy()
+            numbers = table[:, start + rank : start + rank + 2 * _NUMBERS.itemsize]
+            step, length = np.ascontiguousarray(numbers).view(_NUMBERS).astype(np.float32).T.copy()
             levels = np.ascontiguousarray(table[:, start : start + rank]).view(np.int8)
             halves.append(QuantizedRows(levels, step, rank))
             lengths.append(length)
-            start += rank + 2 * NUMBERS.itemsize
+            start += rank + 2 * _NUMBERS.itemsize
         return cls(tuple(halves), tuple(lengths))
 
     def take(self, rows: np.ndarray) -> SpaceRows:
@@ -73,7 +75,7 @@ class SpaceRows:
         """`full` of each image."""
         columns = []
         for halves, lengths in zip(self.halves, self.lengths, strict=True):
-            numbers = np.stack([halves.step, lengths], axis=1).astype(NUMBERS)
+            numbers = np.stack([halves.step, lengths], axis=1).astype(_NUMBERS)
             columns += [np.ascontiguousarray(halves.levels).view(np.uint8), numbers.view(np.uint8)]
         return [row.tobytes() for row in np.concatenate(columns, axis=1)]
 
@@ -98,18 +100,18 @@ class SpaceRows:
         return Entries(np.asarray(ids, np.int64), reduction.of_images(*self.compiled(head)), payload, self.to_bytes())
 
 
-def ranks_of(head: Scorer) -> list[int]:
+def read_ranks(head: Scorer) -> list[int]:
     """Directions of each space of a second-order head."""
     return [len(side.eigenvalues) for side in head.sides]
 
 
-def fit_reduction_of(head: Scorer, pages: Iterable[SpaceRows], dims: int) -> Reduction:
+def fit_store_reduction(head: Scorer, pages: Iterable[SpaceRows], dims: int) -> Reduction:
     """The reduction of a head from all images, in one pass over their rows.
 
     A sum over pages: it does not depend on which process computed which (`second_moment`), but for rounding.
     """
     total = Moments.total(second_moment(head, page) for page in pages)
-    return reduction_from(total, dims)
+    return fit_reduction_to_moments(total, dims)
 
 
 def second_moment(head: Scorer, page: SpaceRows) -> Moments:
@@ -118,7 +120,28 @@ def second_moment(head: Scorer, page: SpaceRows) -> Moments:
     return Moments.of(np.concatenate([vectors.astype(np.float64), bias[:, None]], axis=1))
 
 
-def reduction_from(total: Moments, dims: int) -> Reduction:
+def fit_reduction_to_moments(total: Moments, dims: int) -> Reduction:
     """From the sum of `second_moment` over all pages."""
     mean_bias = float(total.first[-1]) / max(total.count, 1)
     return fit_reduction(np.ascontiguousarray(total.second[:-1, :-1]), dims, mean_bias)
+
+
+# --- what is stored beside a row ---------------------------------------------------------------------------------
+
+
+def parse_record(image_id: int, payload: Payload) -> ImageRecord:
+    """An image by its payload."""
+    try:
+        position = payload.get("position")
+        place = None if position is None else Position.from_dict(position)
+        fitted, session = bool(payload["fitted"]), payload.get("session")
+        return ImageRecord(image_id, payload["path"], payload["digest"], fitted, place, session)
+    except (KeyError, TypeError, BadPositions) as error:
+        raise BadMap(f"image {image_id} of the store is damaged ({error!r}); build the map again") from None
+
+
+def make_payload(record: ImageRecord, session: str | None = None) -> dict[str, object]:
+    """What is kept beside an image; `session` is its own if not given."""
+    position = None if record.position is None else record.position.to_dict()
+    return {"path": record.path, "digest": record.digest, "fitted": record.fitted, "position": position,
+            "session": record.session if session is None else session}  # fmt: skip

@@ -1,29 +1,85 @@
-"""The map as a reader sees it now: its header looked at twice a second at most, all else read when that names another.
+"""The map as a reader sees it now: the header is read at most every 0.5 s, all else when the header names another.
 
 A version that was replaced is still there for as long as a reader may have the header before.
+
+The skeleton of a version is an ordinary small map of a sample of the images, file by file in documents. It has the
+query side and the decisions of every head, and what a calibration is judged on. It is read through the ordinary reader,
+with its checks. It holds no compact tokens: they are stored as patches.
 """
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from tfa.base.shell import command
 from tfa.errors import BadCalibration, BadMap
+from tfa.maps.folder import reader, writer
+from tfa.maps.folder.header import HEADER
 from tfa.maps.state import MapState, NamedHead
 from tfa.maps.state_changes import with_duplicates
-from tfa.maps.store.documents import read_moments, read_reduction
-from tfa.maps.store.header import StoreHeader, read_header
+from tfa.maps.store.header import StoreHeader, read_document, read_header, read_moments, read_reduction
 from tfa.maps.store.patches import read_patches
-from tfa.maps.store.skeleton import read_skeleton
 from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Collection, Store
 from tfa.verification.patch_source import SourcedTokens
 
-LOOK_AGAIN = 0.5  # seconds: what others edited is seen within a second
+# --- the skeleton --------------------------------------------------------------------------------------------------
+
+
+SKELETON_IMAGES = 4096  # images of a skeleton at most
+SAMPLE_BLOCK = 16  # neighbouring photos of a sample: a place needs its neighbours to be judged
+
+
+def choose_sample(count: int, limit: int = SKELETON_IMAGES) -> np.ndarray:
+    """Which of so many images are the sample: all, or blocks of neighbours evenly spaced over the list."""
+    if count <= limit:
+        return np.arange(count)
+    blocks = limit // SAMPLE_BLOCK
+    starts = np.linspace(0, count - SAMPLE_BLOCK, blocks).astype(np.int64)
+    return (starts[:, None] + np.arange(SAMPLE_BLOCK)).ravel()
+
+
+def write_skeleton(folder: Path, state: MapState) -> None:
+    """A map as `Publisher.finish` takes it: without its compact tokens."""
+    writer.write_new(folder, replace(state, compact=None, revision=1), overwrite=False)
+
+
+def put_skeleton(store: Store, prefix: str, folder: Path) -> None:
+    """Every file of a map's folder as a document, the header last."""
+    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    if HEADER not in names:
+        raise BadMap(f"{folder} is not a map: it has no {HEADER}", folder)
+    for name in sorted(names, key=lambda name: name == HEADER):
+        store.put(f"{prefix}{name}", (folder / name).read_bytes())
+
+
+def read_skeleton(store: Store, prefix: str) -> MapState:
+    """The skeleton in a state; its arrays lie in a temporary file that goes with them."""
+    keys = store.keys(prefix)
+    if f"{prefix}{HEADER}" not in keys:
+        raise BadMap(f"{prefix}{HEADER} is missing in the store: the map is not whole; build it again")
+    with tempfile.TemporaryDirectory(prefix="tfa-skeleton-", ignore_cleanup_errors=True) as place:
+        folder = Path(place) / "skeleton.tfa"
+        folder.mkdir()
+        for key in keys:
+            name = key.removeprefix(prefix)
+            if Path(name).name == name:
+                (folder / name).write_bytes(read_document(store, key))
+        return reader.read(folder)  # mapped files outlive their names
+
+
+# --- versions and views --------------------------------------------------------------------------------------------
+
+
+_LOOK_AGAIN = 0.5  # seconds: what others edited is seen within a second
 
 
 @dataclass(frozen=True)
@@ -74,12 +130,12 @@ class Versions:
         self._lock = threading.Lock()
         self._view: View | None = None
         self._looked = 0.0
-        self._kept: dict[str, Any] = {}  # by document or collection: what was read of it
+        self._cache: dict[str, Any] = {}  # by document or collection: what was read of it
 
     def now(self, *, fresh: bool = False) -> View:
         """The map as it is; `fresh` looks at the header, however short ago that was done."""
         with self._lock:
-            if self._view is not None and not fresh and time.monotonic() - self._looked < LOOK_AGAIN:
+            if self._view is not None and not fresh and time.monotonic() - self._looked < _LOOK_AGAIN:
                 return self._view
             view = self._read()
             self._view, self._looked = view, time.monotonic()
@@ -106,7 +162,7 @@ class Versions:
         kept: dict[str, Any] = {}
 
         def once(key: str, read: Any) -> Any:
-            kept[key] = self._kept[key] if key in self._kept else read()
+            kept[key] = self._cache[key] if key in self._cache else read()
             return kept[key]
 
         skeleton = once(header.skeleton_folder, lambda: self._skeleton(header))
@@ -118,7 +174,7 @@ class Versions:
         versions = {}
         before = header.before
         for one in (before, header):  # the newer counts where both are of one head
-            if one is None or (one is before and not holds_the_same(one, header)):
+            if one is None or (one is before and not holds_same_images(one, header)):
                 continue
             versions[one.active] = Version(
                 state.chosen(one.active),
@@ -126,7 +182,7 @@ class Versions:
                 once(one.reduction, lambda one=one: read_reduction(self.store, one.reduction)),
                 once(one.moments, lambda one=one: read_moments(self.store, one.moments)),
             )
-        self._kept = kept
+        self._cache = kept
         return View(header, content, state, patches, versions)
 
     def _collection(self, header: StoreHeader) -> Collection:
@@ -145,6 +201,6 @@ class Versions:
         return state
 
 
-def holds_the_same(before: StoreHeader, header: StoreHeader) -> bool:
+def holds_same_images(before: StoreHeader, header: StoreHeader) -> bool:
     """Has the version before the very images of this one, under a head that the map still has?"""
     return before.edits == header.edits and before.active in header.heads and before.dims == header.dims

@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
+from tests.maps.building.builders import Published, build
 from tests.maps.conftest import photo
-from tests.maps.build.builders import Published, build
 from tfa.base.config import EncoderOptions
 from tfa.errors import BadImage, BadManifest, MissingExtra, NoImages
-from tfa.maps.sharded import list_photos
+from tfa.maps.building import list_photos
 from tfa.photos.positions import Position
 
 

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from tests.listening import LOOPBACK, listened_at
+from tests.maps.building.builders import LOG, Published, build, counted, same
+from tests.maps.building.ray_driver import RayDriver
 from tests.maps.conftest import photo
-from tests.maps.build.builders import LOG, Published, build, counted, same
-from tests.maps.build.ray_driver import RayDriver
 from tfa.bench.scale.ray_cluster import PATIENCE, Cluster, paths
 from tfa.errors import StoreUnavailable
-from tfa.maps.sharded.ray_executor import RayExecutor
+from tfa.maps.building.executors import RayExecutor
 
 pytestmark = [
     pytest.mark.stores,
@@ -145,7 +145,7 @@ def test_an_address_where_nobody_answers_is_one_sentence():
 LOCAL = """
 import os
 from tests.listening import LOOPBACK, listened_at
-from tfa.maps.sharded.ray_executor import RayExecutor
+from tfa.maps.building.executors import RayExecutor
 with RayExecutor("local", workers=1) as executor:
     assert executor.workers == 1
     assert sorted(executor.map(abs, range(-3, 0))) == [1, 2, 3]

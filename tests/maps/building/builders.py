@@ -16,15 +16,14 @@ from PIL import Image
 from tests.fakes import FakeEncoder
 from tfa.base import files
 from tfa.base.config import HeadSpec
-from tfa.maps.store.documents import read_moments, read_reduction
-from tfa.maps.store.header import read_header
-from tfa.maps.store.skeleton import read_skeleton
-from tfa.maps.sharded import BuildReport, Sharding, build_sharded
+from tfa.maps.building import BuildReport, Sharding, build_sharded
+from tfa.maps.store.header import read_header, read_moments, read_reduction
+from tfa.maps.store.versions import read_skeleton
 from tfa.search import store
 
 SPEC = HeadSpec(words=6)
 LOG = "TFA_TEST_ENCODED"  # names a folder in which each encoded image leaves a line
-store._BUILT_IN["sqlite"] = "tests.maps.build.sqlite_store:SqliteStore.connect"
+store._BUILT_IN["sqlite"] = "tests.maps.building.sqlite_store:SqliteStore.connect"
 
 
 class LoggedEncoder(FakeEncoder):

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from tests.fakes import FakeEncoder
+from tests.maps.building.builders import SPEC, LoggedEncoder, Published, build, counted, same
 from tests.maps.conftest import photo
-from tests.maps.build.builders import SPEC, LoggedEncoder, Published, build, counted, same
 from tfa.base.config import EncoderOptions, MapSpec, VerifySpec
 from tfa.base.tokens import Tokens
 from tfa.errors import BadImage, BadSpec, NoImages
 from tfa.maps import PlaceMap
+from tfa.maps.building import list_photos
+from tfa.maps.building.executors import Executor, ProcessExecutor, SerialExecutor
 from tfa.maps.store.patches import read_patches
-from tfa.maps.store.rows import SpaceRows, ranks_of
-from tfa.maps.sharded import list_photos
-from tfa.maps.sharded.executors import Executor, ProcessExecutor, SerialExecutor
+from tfa.maps.store.rows import SpaceRows, read_ranks
 from tfa.photos.images import as_rgb
 from tfa.photos.token_cache import TokenCache
 from tfa.reference.second_order import descriptor
@@ -118,7 +118,7 @@ def test_a_sample_of_some_has_the_space_of_all_by_the_plain_formulas(fleet, url)
     scaled = (v - mean) @ vectors * values**-0.25
     lengths = np.linalg.norm(scaled, axis=1)
     halves = scaled / lengths[:, None]
-    rows = SpaceRows.of_bytes(found.full, ranks_of(found.state.head.scorer))
+    rows = SpaceRows.of_bytes(found.full, read_ranks(found.state.head.scorer))
     np.testing.assert_allclose(rows.lengths[0], lengths, rtol=1e-4)
     kept, step = np.asarray(rows.halves[0], np.float64), rows.halves[0].step
     signs = np.sign((kept * halves).sum(axis=0))

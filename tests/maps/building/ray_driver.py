@@ -1,6 +1,6 @@
 """A driver of builds on Ray in a process of its own: Ray reads its environment once, and a driver can be killed.
 
-`python -m tests.maps.build.ray_driver ADDRESS` builds what each line of its input names and prints how it went.
+`python -m tests.maps.building.ray_driver ADDRESS` builds what each line of its input names and prints how it went.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class RayDriver:
 
 
 def main() -> None:
-    from tests.maps.build import builders
+    from tests.maps.building import builders
     from tfa.errors import TfaError
-    from tfa.maps.sharded.ray_executor import RayExecutor
+    from tfa.maps.building.executors import RayExecutor
 
     with RayExecutor(sys.argv[1]) as executor:
         for line in sys.stdin:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.maps.building.builders import LOG
 from tests.maps.conftest import photo
-from tests.maps.build.builders import LOG
 
 
 @pytest.fixture

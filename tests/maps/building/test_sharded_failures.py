@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.maps.build.builders import (
+from tests.maps.building.builders import (
     AlwaysDyingEncoder,
     DyingEncoder,
     FullDiskEncoder,
@@ -20,18 +20,18 @@ from tests.maps.build.builders import (
 )
 from tfa.base import files
 from tfa.errors import BadSpec, DiskFull, OutOfResources, StoreConflict, TfaError
+from tfa.maps.building import Sharding, list_photos
+from tfa.maps.building.executors import ProcessExecutor
+from tfa.maps.building.passes import Describe
+from tfa.maps.building.work_folder import WorkFolder
 from tfa.maps.store.publish import Publisher
-from tfa.maps.store.skeleton import sampled
-from tfa.maps.sharded import Sharding, list_photos
-from tfa.maps.sharded.describe_passes import Describe
-from tfa.maps.sharded.executors import ProcessExecutor
-from tfa.maps.sharded.work_folder import WorkFolder
+from tfa.maps.store.versions import choose_sample
 from tfa.search.store import open_map_store
 
 DRIVER = """
 import sys
-from tests.maps.build.builders import SlowEncoder, build
-from tfa.maps.sharded.executors import ProcessExecutor
+from tests.maps.building.builders import SlowEncoder, build
+from tfa.maps.building.executors import ProcessExecutor
 if __name__ == "__main__":
     with ProcessExecutor(2) as pool:
         build(sys.argv[1], sys.argv[2], encoder=SlowEncoder, executor=pool, work=sys.argv[3])
@@ -83,7 +83,7 @@ def test_a_killed_driver_is_followed_by_a_run_that_repeats_only_what_was_under_w
     assert (
         f"{sum(finished) + 5} of 13 shards were done by an earlier run" in report.notes
     )  # 5 have photos of the sample
-    shards = list_photos(fleet).shards(10, sampled(75, 32).tolist())
+    shards = list_photos(fleet).shards(10, choose_sample(75, 32).tolist())
     left = [len(shard) - len(shard.sample) for shard in shards if not finished[shard.number]]
     assert counted(encoded) == sum(left)
     assert before + counted(encoded) <= 75 + 4 * 10  # once more at most what four items under way had
@@ -153,7 +153,7 @@ def test_of_two_builders_of_one_map_the_second_is_refused_before_any_work(fleet,
 
 
 @pytest.mark.parametrize(("given", "allowed"), [
-    ({"sample": 15}, r"sample=15 is out of range: must be a whole number from 16, .*; leave it out for 4096"),
+    ({"sample": 15}, r"sample=15 is out of range: must be a whole number from 16: .*; leave it out for 4096"),
     ({"sample": 0}, "sample=0 is out of range"),
     ({"sample": 32.0}, r"sample=32\.0 is out of range"),
     ({"sample": None}, "sample=None is out of range"),
