@@ -44,8 +44,8 @@ def test_a_vector_deleted_meanwhile_keeps_the_score_it_had():
 
 def test_a_border_is_a_tie_unless_the_last_answer_is_clearly_worse_or_nothing_was_left_out():
     scores = [0.9, 0.5, 0.5, 0.5]
-    assert RankedIds.of([1, 2, 3, 4], scores).ends_in_a_tie(2, asked=4)
-    assert not RankedIds.of([1, 2, 3, 4], scores).ends_in_a_tie(1, asked=4)
-    assert not RankedIds.of([1, 2, 3, 4], scores).ends_in_a_tie(2, asked=5)
-    assert RankedIds.of([1, 2], [0.5, 0.5 - CLOSE / 2]).ends_in_a_tie(1, asked=2)
-    assert not RankedIds.of([], []).ends_in_a_tie(1, asked=2)
+    assert RankedIds.of([1, 2, 3, 4], scores).ends_in_a_tie(2, limit=4)
+    assert not RankedIds.of([1, 2, 3, 4], scores).ends_in_a_tie(1, limit=4)
+    assert not RankedIds.of([1, 2, 3, 4], scores).ends_in_a_tie(2, limit=5)
+    assert RankedIds.of([1, 2], [0.5, 0.5 - CLOSE / 2]).ends_in_a_tie(1, limit=2)
+    assert not RankedIds.of([], []).ends_in_a_tie(1, limit=2)

@@ -2,7 +2,7 @@
 
 The judged head, decided by the database alone, first construction. Galleries are all datasets as one, each searched
 by the queries of every dataset, and each dataset alone. Of every gallery R@1 at each number of dims, for rows as
-`search.reduction` makes them in float32 and in int8, and in 4 bits and 1 bit of them, as they are and with the best 100
+`search.reduced` makes them in float32 and in int8, and in 4 bits and 1 bit of them, as they are and with the best 100
 scored again. Then how many images are needed: of the gallery for the reduction, and for the head.
 """
 
