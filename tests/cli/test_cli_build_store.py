@@ -13,7 +13,7 @@ from tests.servers import free_port
 from tfa.maps import asking
 from tfa.maps.building import executors, passes
 from tfa.maps.building.executors import SerialExecutor
-from tfa.maps.store.header import read_header
+from tfa.maps.store.header import read_store_header
 from tfa.search.store import open_map_store
 
 
@@ -61,7 +61,7 @@ def test_a_map_is_built_in_a_store_and_reported(run, folder, url):
     told = " ".join(result.stdout.split())
     assert f"built {url} 14 images in town__v1, 16 numbers each" in told
     assert "built by 1 worker (serial): sample " in result.stderr
-    assert read_header(*open_map_store(url), url)[0].count == 14
+    assert read_store_header(*open_map_store(url), url)[0].count == 14
 
 
 @pytest.mark.stores

@@ -20,7 +20,7 @@ from tfa.method.evidence.support import Mask
 from tfa.method.query_sides import SecondOrderSide
 from tfa.method.scorer import Scorer, ScoreTerm
 from tfa.search.gallery import Gallery
-from tfa.search.quantized import SEVEN_TOP, TOP, QuantizedRows
+from tfa.search.quantized import ROW_TOP, SEVEN_TOP, QuantizedRows
 
 CHANNELS, DIRECTIONS = 384, 128
 WIDTH = DIRECTIONS * (DIRECTIONS + 1) // 2
@@ -40,7 +40,7 @@ def made_up(images: int, rank: int) -> MapState:
     )
     pseudo = np.arange(min(images, 1000))
     lengths = np.ones(images, np.float32)
-    space = StoredSpace(side, Gallery.of(rows(images, rank, TOP)), lengths, pseudo, Mask(pseudo, pseudo))
+    space = StoredSpace(side, Gallery.of(rows(images, rank, ROW_TOP)), lengths, pseudo, Mask(pseudo, pseudo))
     thirds = dict.fromkeys(SIGMAS, (1.0, 1.0, 1.0))
     spaces = StoredSpaces((space,), SpectralStrengths.of([0.5] * 3, [9.0] * 3, [0.5] * 3), thirds, "int7")
     terms = tuple(

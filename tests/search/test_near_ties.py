@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfa.search.near_ties import CLOSE, RankedIds, settle_ties
+from tfa.search.near_ties import NEAR_TIE, RankedIds, settle_ties
 
 QUERY = np.array([[1.0, 0.0]], np.float32)
 
@@ -47,5 +47,5 @@ def test_a_border_is_a_tie_unless_the_last_answer_is_clearly_worse_or_nothing_wa
     assert RankedIds.of([1, 2, 3, 4], scores).ends_in_a_tie(2, limit=4)
     assert not RankedIds.of([1, 2, 3, 4], scores).ends_in_a_tie(1, limit=4)
     assert not RankedIds.of([1, 2, 3, 4], scores).ends_in_a_tie(2, limit=5)
-    assert RankedIds.of([1, 2], [0.5, 0.5 - CLOSE / 2]).ends_in_a_tie(1, limit=2)
+    assert RankedIds.of([1, 2], [0.5, 0.5 - NEAR_TIE / 2]).ends_in_a_tie(1, limit=2)
     assert not RankedIds.of([], []).ends_in_a_tie(1, limit=2)

@@ -8,8 +8,8 @@ from hypothesis.extra import numpy as arrays
 
 from tfa.search import quantized as module
 from tfa.search.quantized import (
+    ROW_TOP,
     SEVEN_TOP,
-    TOP,
     QuantizedRows,
     from_seven_bits,
     join_rows,
@@ -28,7 +28,7 @@ def made(rows: int = 300, width: int = 700) -> np.ndarray:
     return (rng.standard_normal((rows, width)) * rng.gamma(1.0, size=(rows, 1))).astype(np.float32)
 
 
-@pytest.mark.parametrize("top", [SEVEN_TOP, TOP])
+@pytest.mark.parametrize("top", [SEVEN_TOP, ROW_TOP])
 def test_rounding_is_within_half_a_step(top):
     rows = made()
     near = round_rows(rows, top)
@@ -48,7 +48,7 @@ def test_zero_rows_and_zero_queries_give_zero():
 
 
 @pytest.mark.parametrize("fine", [False, True])
-@pytest.mark.parametrize("top", [SEVEN_TOP, TOP])
+@pytest.mark.parametrize("top", [SEVEN_TOP, ROW_TOP])
 def test_a_product_is_the_same_alone_in_a_batch_and_packed(top, fine):
     rows, queries = round_rows(made(), top, fine=fine), made(20)
     together = rows.inner(queries)
@@ -71,7 +71,7 @@ def test_sums_are_those_of_the_integers():
     assert max(np.abs(planes.coarse).max(), np.abs(planes.rest).max()) <= 63
     plain = planes.whole.astype(np.int64) @ rows.levels.astype(np.int64).T
     np.testing.assert_array_equal(sum_products(rows.levels, planes), plain)
-    kernel = kernel_for(rows.levels.__getitem__, *rows.shape, TOP)
+    kernel = kernel_for(rows.levels.__getitem__, *rows.shape, ROW_TOP)
     if kernel is not None:  # x86 only
         for plane in (planes.coarse, planes.rest):
             plain = plane.astype(np.int64) @ rows.levels.astype(np.int64).T
@@ -80,15 +80,15 @@ def test_sums_are_those_of_the_integers():
 
 @pytest.mark.parametrize("width", [600, 3073, 12288, 13000])
 def test_the_largest_sums_are_exact_too(width):
-    rows = QuantizedRows(np.full((300, width), TOP, np.int8), np.ones(300, np.float32), width)
+    rows = QuantizedRows(np.full((300, width), ROW_TOP, np.int8), np.ones(300, np.float32), width)
     flat = np.ones((1, width), np.float32)
     rows.prepare()
-    expected = np.float32(width * TOP)
+    expected = np.float32(width * ROW_TOP)
     assert rows.inner(flat)[0, 0] == expected
     assert rows.inner(np.repeat(flat, 8, axis=0))[7, 299] == expected
 
 
-@pytest.mark.parametrize("top", [SEVEN_TOP, TOP])
+@pytest.mark.parametrize("top", [SEVEN_TOP, ROW_TOP])
 def test_packed_rows_are_in_memory_once(top, monkeypatch):
     monkeypatch.setattr(module, "_PIECE_ROWS", 128)  # several pieces
     whole, queries = round_rows(made(), top), made(3)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tfa.search.gallery import BaseRows, Rows
-from tfa.search.quantized import SEVEN_TOP, TOP, QuantizedRows, round_rows
+from tfa.search.quantized import ROW_TOP, SEVEN_TOP, QuantizedRows, round_rows
 
 Tensors = Mapping[str, np.ndarray]
 INTEGERS = "int7"  # descriptors, and axes as long as they are, in seven bits a number, the rest of a row in eight
@@ -17,7 +17,7 @@ def stored_rows(rows: Rows, storage: str, *, wide: bool) -> BaseRows:
     """Rows as they are kept. Of integers those as `wide` as a descriptor have seven bits a number, other rows eight."""
     if storage != INTEGERS:
         return np.asarray(rows).astype(storage)
-    return round_rows(np.asarray(rows), SEVEN_TOP if wide else TOP)
+    return round_rows(np.asarray(rows), SEVEN_TOP if wide else ROW_TOP)
 
 
 def written(name: str, rows: Rows) -> dict[str, np.ndarray]:
@@ -37,4 +37,4 @@ def read(name: str, tensors: Tensors, width: int | None) -> BaseRows:
         if rows.shape[1] != (7 * width + 7) // 8:
             raise ValueError(f"{name} has {rows.shape[1]} bytes a row, {width} numbers need {(7 * width + 7) // 8}")
         return QuantizedRows(rows, step, width, SEVEN_TOP)
-    return QuantizedRows(rows, step, rows.shape[1], TOP, tensors.get(f"{name}.fine"))
+    return QuantizedRows(rows, step, rows.shape[1], ROW_TOP, tensors.get(f"{name}.fine"))

@@ -110,7 +110,7 @@ class ExactSearch:
 
     def search(self, vectors: np.ndarray | QueryVectors, k: int) -> SearchResult:
         """Return the k best for each query `q D`, or all if there are fewer."""
-        return rank(self.scores(vectors), self.ids, check_k(k))
+        return _rank(self.scores(vectors), self.ids, check_k(k))
 
     def prepare(self) -> None:
         """Make ready for many searches: pack rows of integers for their kernel."""
@@ -127,7 +127,7 @@ def gather_rows(vectors: np.ndarray, bias: np.ndarray) -> WeightedGalleries:
     return WeightedGalleries((1.0,), (Gallery.of(vectors),), bias, same)
 
 
-def rank(scores: np.ndarray, ids: np.ndarray, k: int) -> SearchResult:
+def _rank(scores: np.ndarray, ids: np.ndarray, k: int) -> SearchResult:
     """The k best columns of scores `q n`, ties to the smaller id, and mean and spread of each row."""
     wide = np.ascontiguousarray(scores, np.float64)  # sums must not depend on how the rows lie in memory
     if not np.isfinite(wide).all():  # of queries that are finite

@@ -16,7 +16,7 @@ import numpy as np
 from tfa.base.backend import to_numpy
 from tfa.base.half import widened
 from tfa.base.spill import release
-from tfa.search.quantized import BASE, FINE_BASE, QuantizedRows, join_rows, split_planes
+from tfa.search.quantized import FINE_PLANE_BASE, PLANE_BASE, QuantizedRows, join_rows, split_planes
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def as_multiplied(features: np.ndarray, rows: Rows) -> np.ndarray:
         onto = as_multiplied(_onto_base(features, rows), rows.base)
         return np.divide(onto, rows.columns, out=np.zeros_like(onto), where=rows.columns != 0)
     if isinstance(rows, QuantizedRows):
-        planes = split_planes(features, BASE if rows.fine is None else FINE_BASE)
+        planes = split_planes(features, PLANE_BASE if rows.fine is None else FINE_PLANE_BASE)
         return planes.whole.astype(np.float64) * planes.unit[:, None]
     return features.astype(np.float64)
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from tfa.errors import BadSpec, StoreConflict
 from tfa.search.gallery import top_k
-from tfa.search.lance_tables import FAILURES, Documents, Pieces, is_absent, table_names, translate_errors
+from tfa.search.lance_tables import FAILURES, DocumentTables, PieceTables, is_absent, table_names, translate_errors
 from tfa.search.store import NO_ID, Collection, Entries, Store, Where, read_coordinates
 from tfa.search.store_text import ascii_text
 
@@ -52,9 +52,9 @@ class LanceStore(Store):
 
         self._tables = lancedb.connect(self.place, read_consistency_interval=_READ_STALENESS, storage_options=options)
         below = self.place.rstrip("/")
-        self._documents = Documents(lancedb.connect(f"{below}/documents", storage_options=options))
+        self._documents = DocumentTables(lancedb.connect(f"{below}/documents", storage_options=options))
         pieces = lancedb.connect(f"{below}/pieces", read_consistency_interval=_READ_STALENESS, storage_options=options)
-        self._pieces = Pieces(pieces)
+        self._pieces = PieceTables(pieces)
 
     @classmethod
     def connect(cls, url: str) -> LanceStore:

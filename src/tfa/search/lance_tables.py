@@ -92,7 +92,7 @@ class _Version:
 _NONE = _Version(0, None)
 
 
-class Documents:
+class DocumentTables:
     """Those of one LanceDB connection."""
 
     def __init__(self, database: Any) -> None:
@@ -117,7 +117,7 @@ class Documents:
             self.put(key, None)
 
     def keys(self, prefix: str) -> list[str]:
-        there = {decode_key(table): table for table in sorted(self._tables(encode_key(prefix)))}  # the newest of each
+        there = {_decode_key(table): table for table in sorted(self._tables(_encode_key(prefix)))}  # the newest of each
         return sorted(key for key, table in there.items() if not self._is_erased(key, table))
 
     def _is_erased(self, key: str, highest: str) -> bool:
@@ -130,12 +130,12 @@ class Documents:
 
     def _latest(self, key: str) -> _Version:
         for _ in range(_ATTEMPTS):
-            there = sorted(self._tables(encode_key(key) + "."), reverse=True)
+            there = sorted(self._tables(_encode_key(key) + "."), reverse=True)
             for name in there:
                 version = self._version(name)
                 if version is not None:
                     return version
-            if not there or there == self._tables(encode_key(key) + "."):
+            if not there or there == self._tables(_encode_key(key) + "."):
                 return _NONE
         raise RuntimeError(f"too many others write the document {key!r}")
 
@@ -154,7 +154,7 @@ class Documents:
     def _created(self, key: str, latest: _Version, data: bytes | None) -> bool:
         """Whether the version after `latest` is ours."""
         number, writer = latest.number + 1, uuid4().hex
-        name = f"{encode_key(key)}.{number:012}"
+        name = f"{_encode_key(key)}.{number:012}"
         try:
             row = {"data": [data], "writer": [writer], "before": [latest.writers[-_NAMED_WRITERS:]]}
             self._database.create_table(name, pa.table(row, schema=_DOCUMENT_SCHEMA), mode="create")
@@ -167,7 +167,7 @@ class Documents:
             if mine is not None and mine.writers[-1] == writer:
                 self._database.drop_table(name, ignore_missing=True)  # our number had been taken away before we came
             return False
-        for old in sorted(self._tables(encode_key(key) + "."))[: -_OLD_VERSIONS - 1]:
+        for old in sorted(self._tables(_encode_key(key) + "."))[: -_OLD_VERSIONS - 1]:
             self._database.drop_table(old, ignore_missing=True)
         return True
 
@@ -182,7 +182,7 @@ def table_names(database: Any) -> list[str]:
     return names
 
 
-def encode_key(key: str) -> str:
+def _encode_key(key: str) -> str:
     """A key as the beginning of a table's name: letters, digits and _ as they are, other bytes in hexadecimal."""
     return "".join(
         chr(byte) if byte < 128 and (chr(byte).isalnum() or chr(byte) == "_") else f"-{byte:02x}"
@@ -190,7 +190,7 @@ def encode_key(key: str) -> str:
     )
 
 
-def decode_key(table: str) -> str:
+def _decode_key(table: str) -> str:
     stem = table.rpartition(".")[0].encode()
     return re.sub(rb"-([0-9a-f]{2})", lambda match: bytes([int(match[1], 16)]), stem).decode()
 
@@ -202,7 +202,7 @@ _PIECE_SCHEMA = pa.schema([pa.field("number", pa.int64()), pa.field("data", pa.l
 _PIECES_AT_ONCE = 1000  # pieces of a write: some 60 MB
 
 
-class Pieces:
+class PieceTables:
     """Those of one LanceDB connection."""
 
     def __init__(self, database: Any) -> None:
@@ -238,14 +238,14 @@ class Pieces:
         return [folder for folder in map(_folder_of, table_names(self._database)) if folder.startswith(prefix)]
 
     def erase(self, folder: str) -> None:
-        self._database.drop_table(encode_key(folder), ignore_missing=True)
+        self._database.drop_table(_encode_key(folder), ignore_missing=True)
         self._open.pop(folder, None)
 
     def _there(self, folder: str) -> Any:
         with self._lock:
             if folder not in self._open:
                 try:
-                    self._open[folder] = self._database.open_table(encode_key(folder))
+                    self._open[folder] = self._database.open_table(_encode_key(folder))
                 except FAILURES as error:
                     if not is_absent(error):
                         raise
@@ -256,7 +256,7 @@ class Pieces:
         table = self._there(folder)
         if table is None:
             try:
-                self._database.create_table(encode_key(folder), schema=_PIECE_SCHEMA, mode="create")
+                self._database.create_table(_encode_key(folder), schema=_PIECE_SCHEMA, mode="create")
             except FAILURES:
                 if self._there(folder) is None:  # else somebody else was faster
                     raise
@@ -265,4 +265,4 @@ class Pieces:
 
 
 def _folder_of(table: str) -> str:
-    return decode_key(f"{table}.")
+    return _decode_key(f"{table}.")

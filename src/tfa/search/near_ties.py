@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-CLOSE = 4e-6  # of a score, or of 1 where it is smaller: some eight times the error of a float32 inner product
+NEAR_TIE = 4e-6  # of a score, or of 1 where it is smaller: some eight times the error of a float32 inner product
 SPARE = 16  # answers asked for beyond k, so that most ties at the border are seen whole
 
-Vectors = Callable[[Sequence[int]], Mapping[int, np.ndarray]]  # of these ids, those that are there
+_Vectors = Callable[[Sequence[int]], Mapping[int, np.ndarray]]  # of these ids, those that are there
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class RankedIds:
         order = np.lexsort((own, -best))
         return cls(own[order], best[order])
 
-    def ends_in_a_tie(self, k: int, limit: int, close: float = CLOSE) -> bool:
+    def ends_in_a_tie(self, k: int, limit: int, close: float = NEAR_TIE) -> bool:
         """May something that was not among the `limit` answers score like the k-th?"""
         if len(self.ids) < limit or len(self.ids) <= k:
             return len(self.ids) >= limit
         return bool(self.scores[-1] >= self.scores[k - 1] - _tolerance(self.scores, close))
 
-    def close_ones(self, close: float = CLOSE) -> np.ndarray:
+    def close_ones(self, close: float = NEAR_TIE) -> np.ndarray:
         """Where a neighbour's score is too close to tell which is better."""
         near = np.abs(np.diff(self.scores)) <= _tolerance(self.scores, close)
         return np.flatnonzero(np.append(near, False) | np.append(False, near))
@@ -48,7 +48,7 @@ def _tolerance(scores: np.ndarray, close: float) -> float:
 
 
 def settle_ties(
-    queries: np.ndarray, answers: Sequence[RankedIds], vectors_of: Vectors, every: bool = False
+    queries: np.ndarray, answers: Sequence[RankedIds], vectors_of: _Vectors, every: bool = False
 ) -> list[RankedIds]:
     """The answers with near ties, or all, scored again; the vectors for all queries are asked for at once, if any."""
     close = [np.arange(len(answer.ids)) if every else answer.close_ones() for answer in answers]

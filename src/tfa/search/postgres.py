@@ -19,7 +19,7 @@ from pgvector import HalfVector, Vector
 from psycopg import errors, sql
 
 from tfa.errors import BadSpec, StoreConflict
-from tfa.search.postgres_server import Address, Connection, Server, Shards, holders, write_rows
+from tfa.search.postgres_server import Address, PostgresConnection, PostgresServer, Shards, holders, write_rows
 from tfa.search.store import NO_ID, Collection, Entries, Store, Where, read_coordinates
 from tfa.search.store_text import ascii_text
 
@@ -39,12 +39,12 @@ class PostgresStore(Store):
 
     scheme = "postgres"
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: PostgresServer) -> None:
         self._server = server
 
     @classmethod
     def connect(cls, url: str) -> PostgresStore:
-        return cls(Server(Address.of(url)))
+        return cls(PostgresServer(Address.of(url)))
 
     def create(self, name: str, dimensions: int, dtype: str = "float32") -> Collection:
         if dtype not in _TYPES:
@@ -95,14 +95,14 @@ class PostgresStore(Store):
         return self._server.run(lambda c: _document(c, key))
 
     def put(self, key: str, data: bytes) -> None:
-        def replace(connection: Connection) -> None:
+        def replace(connection: PostgresConnection) -> None:
             _lock(connection, key)
             _write(connection, key, data)
 
         self._server.run(replace)
 
     def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
-        def compare_and_replace(connection: Connection) -> bool:
+        def compare_and_replace(connection: PostgresConnection) -> bool:
             _lock(connection, key)
             if _document(connection, key) != old:
                 return False
@@ -135,30 +135,30 @@ class PostgresStore(Store):
         self._server.close()
 
 
-def _make_table(connection: Connection, table: str, columns: str) -> None:
+def _make_table(connection: PostgresConnection, table: str, columns: str) -> None:
     own = sql.Identifier("tfa", table)
     connection.execute(sql.SQL("create table {} ").format(own) + sql.SQL(columns))
     connection.execute(sql.SQL("alter table {} add primary key (id)").format(own))
     connection.execute(sql.SQL("create index on {} (digest)").format(own))
 
 
-def _dropping(table: str) -> Callable[[Connection], Any]:
+def _dropping(table: str) -> Callable[[PostgresConnection], Any]:
     command = sql.SQL("drop table if exists {}").format(sql.Identifier("tfa", table))
     return lambda connection: connection.execute(command)
 
 
-def _lock(connection: Connection, key: str) -> None:
+def _lock(connection: PostgresConnection, key: str) -> None:
     """Until the transaction ends: who swaps or puts this document does so alone."""
     connection.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", (key,))
 
 
-def _document(connection: Connection, key: str) -> bytes | None:
+def _document(connection: PostgresConnection, key: str) -> bytes | None:
     parts = "select data from tfa.documents where key = %s order by part"
     rows = connection.cursor(binary=True).execute(parts, (key,)).fetchall()
     return b"".join(bytes(row[0]) for row in rows) if rows else None
 
 
-def _write(connection: Connection, key: str, data: bytes) -> None:
+def _write(connection: PostgresConnection, key: str, data: bytes) -> None:
     connection.execute("delete from tfa.documents where key = %s", (key,))
     for part, start in enumerate(range(0, max(1, len(data)), _PART)):
         values = (key, part, data[start : start + _PART])
@@ -181,7 +181,7 @@ class PostgresCollection(Collection):
     """A table."""
 
     def __init__(
-        self, server: Server, name: str, dimensions: int, dtype: str, index: str, shards: Sequence[str]
+        self, server: PostgresServer, name: str, dimensions: int, dtype: str, index: str, shards: Sequence[str]
     ) -> None:
         self.name, self.dimensions, self.dtype = name, dimensions, dtype
         self.index, self.shards = index, tuple(shards)
@@ -194,7 +194,7 @@ class PostgresCollection(Collection):
         if not np.isfinite(stored).all():
             raise BadSpec(f"vectors for {self.name!r} hold numbers that {self.dtype} cannot")
 
-        def replace(connection: Connection) -> None:
+        def replace(connection: PostgresConnection) -> None:
             connection.execute(self._sql("delete from {table} where id = any(%s)"), (sorted(rows),))
             with connection.cursor().copy(self._sql("copy {table} from stdin (format binary)")) as copy:
                 copy.set_types(["int8", self._type, "json", "text", "float8", "float8", "text", "bytea"])
@@ -222,7 +222,7 @@ class PostgresCollection(Collection):
         condition, values = _condition(where)
         command = self._search().format(table=self._table, condition=condition)
 
-        def search(connection: Connection) -> tuple[list[list[tuple[int, float]]], int]:
+        def search(connection: PostgresConnection) -> tuple[list[list[tuple[int, float]]], int]:
             with connection.pipeline():
                 cursors = [
                     connection.execute(
@@ -298,7 +298,7 @@ class PostgresCollection(Collection):
         self._server.run(lambda c: c.execute(told, (index, self.name)))
         self.index = index
 
-    def _reindex(self, connection: Connection, table: str, index: str) -> None:
+    def _reindex(self, connection: PostgresConnection, table: str, index: str) -> None:
         own = sql.Identifier("tfa", table)
         old = "select indexrelid::regclass::text from pg_index join pg_class c on c.oid = indexrelid join pg_am a on "
         old += "a.oid = c.relam where indrelid = %s::regclass and amname in ('ivfflat', 'hnsw')"

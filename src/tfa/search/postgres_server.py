@@ -22,7 +22,7 @@ from psycopg import errors, sql
 
 from tfa.errors import BadSpec, DiskFull, StoreConflict, StoreUnavailable, TfaError
 
-Connection = psycopg.Connection[Any]
+PostgresConnection = psycopg.Connection[Any]
 _Answer = TypeVar("_Answer")
 _CONNECTIONS = 8  # at most, of one process
 _CONNECT_SECONDS = 5
@@ -84,7 +84,7 @@ class Address:
         try:
             host, port = parts.hostname or "localhost", parts.port or 5432
             for one in (*asked.get("shards", ()), *asked.get("replicas", ())):
-                host_and_port(one)
+                _split_address(one)
         except ValueError:
             raise BadSpec("the addresses in a postgres:// URL are HOST:PORT, several separated by commas") from None
         shards, replicas = asked.get("shards", ()), asked.get("replicas", ())
@@ -100,21 +100,21 @@ class Address:
 
     def at(self, shard: str) -> Address:
         """The same user and database on a shard."""
-        host, port = host_and_port(shard)
+        host, port = _split_address(shard)
         return replace(self, host=host, port=port, shards=(), replicas=())
 
 
-def host_and_port(address: str) -> tuple[str, int]:
+def _split_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host, int(port)
 
 
-class Server:
+class PostgresServer:
     """Runs work on a connection of its own, in one transaction; connects again by itself when a server is back."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self._idle: list[Connection] = []
+        self._idle: list[PostgresConnection] = []
         self._owner = os.getpid()
         self._lock = threading.Lock()
         self._free = threading.Semaphore(_CONNECTIONS)
@@ -125,7 +125,9 @@ class Server:
             self.close()
             raise
 
-    def run(self, work: Callable[[Connection], _Answer], once: bool = False, lock: str | None = None) -> _Answer:
+    def run(
+        self, work: Callable[[PostgresConnection], _Answer], once: bool = False, lock: str | None = None
+    ) -> _Answer:
         """Return the work's answer. It is begun a second time if the connection turned out to be lost, unless it may
         happen `once` only; and a few times if another writer disturbed it.
 
@@ -160,7 +162,7 @@ class Server:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
-    def _taken(self, checked: bool) -> Connection:
+    def _taken(self, checked: bool) -> PostgresConnection:
         with self._lock:
             if self._owner != os.getpid():  # a forked child must not speak through its parent's sockets
                 self._idle, self._owner = [], os.getpid()
@@ -175,11 +177,11 @@ class Server:
                 connection = None
         return connection or self._connected()
 
-    def _give_back(self, connection: Connection) -> None:
+    def _give_back(self, connection: PostgresConnection) -> None:
         with self._lock:
             self._idle.append(connection)
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> PostgresConnection:
         where = self.address
         try:
             connection = psycopg.connect(
@@ -196,7 +198,7 @@ class Server:
         except psycopg.Error as error:
             raise self.in_our_words(error, lost=True) from error
         try:
-            add_extension(connection, "vector", where)
+            _add_extension(connection, "vector", where)
             register_vector(connection)
         except psycopg.Error as error:
             connection.close()
@@ -246,19 +248,19 @@ class Server:
             connection.close()
 
 
-def _let_go(idle: list[Connection], owner: int) -> None:
+def _let_go(idle: list[PostgresConnection], owner: int) -> None:
     """Close what a server kept, in the process that opened it."""
     while idle and owner == os.getpid():
         idle.pop().close()
 
 
-def _set_up(connection: Connection) -> None:
+def _set_up(connection: PostgresConnection) -> None:
     if connection.execute("select to_regclass('tfa.documents')").fetchone() == (None,):
         connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK_OF_SETUP,))  # several may begin at once
         connection.execute(_SETUP)
 
 
-def add_extension(connection: Connection, name: str, where: Address) -> None:
+def _add_extension(connection: PostgresConnection, name: str, where: Address) -> None:
     if connection.execute("select 1 from pg_extension where extname = %s", (name,)).fetchone():
         return
     try:
@@ -286,16 +288,16 @@ def _shard_named_in(message: str) -> str | None:
 _SHARD_CONNECT_SECONDS = 3  # until the replica is tried
 
 
-def holders(server: Server, name: str, shards: Sequence[str]) -> Iterator[tuple[Server, str]]:
+def holders(server: PostgresServer, name: str, shards: Sequence[str]) -> Iterator[tuple[PostgresServer, str]]:
     """The servers that hold a collection's rows, and their table's name there."""
     if not shards:
         yield server, name
     for shard in shards:
-        with closing(Server(server.address.at(shard))) as other:
+        with closing(PostgresServer(server.address.at(shard))) as other:
             yield other, name
 
 
-def write_rows(server: Server, collection: str, work: Callable[[Connection], Any]) -> None:
+def write_rows(server: PostgresServer, collection: str, work: Callable[[PostgresConnection], Any]) -> None:
     """Write to a collection. Who reads from a replica because its shard was away tries the shard again first.
 
     Two that write the same ids may disturb each other, on shards without PostgreSQL seeing why. Then the one that
@@ -324,13 +326,13 @@ class Shards:
     def __init__(self, address: Address) -> None:
         self._address = address
 
-    def make_parent(self, connection: Connection, name: str, columns: str) -> None:
+    def make_parent(self, connection: PostgresConnection, name: str, columns: str) -> None:
         """The partitioned table and its foreign parts."""
         where = self._address
-        add_extension(connection, "postgres_fdw", where)
+        _add_extension(connection, "postgres_fdw", where)
         for place, shard in enumerate(where.shards):
             hosts = [shard, *where.replicas[place : place + 1]]  # tried in this order
-            self._connect(connection, shard, [host_and_port(one) for one in hosts])
+            self._connect(connection, shard, [_split_address(one) for one in hosts])
         own = sql.Identifier("tfa", name)
         connection.execute(
             sql.SQL("create table {} ").format(own) + sql.SQL(columns) + sql.SQL(" partition by hash (id)")
@@ -344,7 +346,7 @@ class Shards:
             numbers = sql.Literal(len(where.shards)), sql.Literal(place)
             connection.execute(part.format(piece, own, *numbers, _name_server(shard), sql.Literal(name)))
 
-    def _connect(self, connection: Connection, shard: str, hosts: Sequence[tuple[str, int]]) -> None:
+    def _connect(self, connection: PostgresConnection, shard: str, hosts: Sequence[tuple[str, int]]) -> None:
         where, server = self._address, _name_server(shard)
         options = {
             "host": ",".join(host for host, _ in hosts),

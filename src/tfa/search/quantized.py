@@ -31,15 +31,15 @@ import numpy as np
 
 from tfa.base.spill import Spill, release
 
-TOP = 127  # largest level of a row
+ROW_TOP = 127  # largest level of a row
 SEVEN_TOP = 63  # largest level that is stored in seven bits
 _QUERY_TOP = 63  # largest level of a query's plane: int8 kernels add two products in 16 bits
-BASE = 32  # planes of a query of plain rows: 12 bits
-FINE_BASE = 127  # of rows that are kept fine: 14 bits
+PLANE_BASE = 32  # planes of a query of plain rows: 12 bits
+FINE_PLANE_BASE = 127  # of rows that are kept fine: 14 bits
 FINE = 254  # parts that `fine` divides a step into
 _EXACT = 1 << 24  # below it every integer is a float32
 _RUN = 512  # columns of a float32 product
-ROWS = 512  # rows of it: a block of 1 MB stays in a cache
+_ROWS = 512  # rows of it: a block of 1 MB stays in a cache
 _IN_MEMORY_BYTES = 64 << 20  # levels of more than this lie in a mapped temporary file
 _SMALL = 256  # rows up to which the int8 kernel is not worth its packing
 _PACKED_AFTER = 2  # products after which rows are packed for it: a program that queries once need not wait
@@ -52,9 +52,9 @@ class QuantizedRows:
     stored: np.ndarray  # int8 `m D`, or seven bits a level: uint8 `m ⌈7D/8⌉`
     step: np.ndarray  # float32 `m`
     width: int  # D
-    top: int = TOP  # largest level
+    top: int = ROW_TOP  # largest level
     fine: np.ndarray | None = None  # int8 `m D`: row ≈ step · (levels + fine / 254)
-    _kernels: dict[str, Kernel | None] = field(default_factory=dict, repr=False, compare=False)
+    _kernels: dict[str, _Kernel | None] = field(default_factory=dict, repr=False, compare=False)
     _uses: list[int] = field(default_factory=lambda: [0], repr=False, compare=False)
 
     @cached_property
@@ -91,7 +91,7 @@ class QuantizedRows:
         self._uses[0] += 1
         if self._uses[0] > _PACKED_AFTER:
             self.prepare()
-        planes = split_planes(features, BASE if self.fine is None else FINE_BASE)
+        planes = split_planes(features, PLANE_BASE if self.fine is None else FINE_PLANE_BASE)
         sums = self._sums("levels", planes)
         if self.fine is not None:
             sums += self._sums("fine", planes) / FINE
@@ -123,7 +123,7 @@ class QuantizedRows:
             return
         self._kernels["levels"] = kernel_for(self._levels_of, *self.shape, self.top)
         if self.fine is not None:
-            self._kernels["fine"] = kernel_for(self.fine.__getitem__, *self.shape, TOP)
+            self._kernels["fine"] = kernel_for(self.fine.__getitem__, *self.shape, ROW_TOP)
         if self._kernels["levels"] is not None:
             self.__dict__.pop("levels", None)  # what was widened: the kernel has it now
             self.release()
@@ -154,7 +154,7 @@ class Planes:
         return self.coarse * np.float32(self.base) + self.rest
 
 
-def split_planes(features: np.ndarray, base: int = BASE) -> Planes:
+def split_planes(features: np.ndarray, base: int = PLANE_BASE) -> Planes:
     """Features `q D` rounded to base · 63 steps of their largest entry, in two planes."""
     top = _QUERY_TOP * base
     unit = np.abs(features).max(axis=1, initial=0.0).astype(np.float64) / top
@@ -164,7 +164,7 @@ def split_planes(features: np.ndarray, base: int = BASE) -> Planes:
     return Planes(coarse, whole - coarse * np.float32(base), unit, base)
 
 
-def sum_products(levels: np.ndarray, planes: Planes, top: int = TOP) -> np.ndarray:
+def sum_products(levels: np.ndarray, planes: Planes, top: int = ROW_TOP) -> np.ndarray:
     """Σ Q_i L_i `q m` by float32 products of blocks that are widened in the cache."""
     total, whole = np.zeros((len(levels), len(planes.unit))), planes.whole
     runs: list[tuple[slice, list[tuple[int, np.ndarray]]]] = []
@@ -175,29 +175,29 @@ def sum_products(levels: np.ndarray, planes: Planes, top: int = TOP) -> np.ndarr
         one = top * np.abs(whole[:, run]).sum(axis=1).max(initial=0.0) < _EXACT
         terms = [(1, whole)] if one else [(planes.base, planes.coarse), (1, planes.rest)]
         runs.append((run, [(factor, np.ascontiguousarray(plane[:, run].T)) for factor, plane in terms]))
-    for start in range(0, len(levels), ROWS):
-        sums = total[start : start + ROWS]  # stays in the cache over all runs
+    for start in range(0, len(levels), _ROWS):
+        sums = total[start : start + _ROWS]  # stays in the cache over all runs
         for run, terms in runs:
-            block = levels[start : start + ROWS, run].astype(np.float32)
+            block = levels[start : start + _ROWS, run].astype(np.float32)
             for factor, plane in terms:
                 product = block @ plane
                 sums += product if factor == 1 else factor * product.astype(np.float64)
     return np.ascontiguousarray(total.T)
 
 
-def round_rows(rows: np.ndarray, top: int = TOP, *, fine: bool = False) -> QuantizedRows:
+def round_rows(rows: np.ndarray, top: int = ROW_TOP, *, fine: bool = False) -> QuantizedRows:
     """Rows `m D` to the nearest levels, the largest entry of a row being `top` steps."""
     levels, step = empty_levels(*rows.shape), np.empty(len(rows), np.float32)
     rest = empty_levels(*rows.shape) if fine else None
-    for start in range(0, len(rows), ROWS):
-        block = np.asarray(rows[start : start + ROWS], np.float32)
+    for start in range(0, len(rows), _ROWS):
+        block = np.asarray(rows[start : start + _ROWS], np.float32)
         steps = np.abs(block).max(axis=1, initial=0.0) / np.float32(top)
         steps[steps == 0] = 1.0  # a zero row
         scaled = block / steps[:, None]
         nearest = np.rint(scaled)
-        levels[start : start + ROWS], step[start : start + ROWS] = nearest.clip(-top, top), steps
+        levels[start : start + _ROWS], step[start : start + _ROWS] = nearest.clip(-top, top), steps
         if rest is not None:
-            rest[start : start + ROWS] = np.rint((scaled - nearest) * FINE).clip(-TOP, TOP)
+            rest[start : start + _ROWS] = np.rint((scaled - nearest) * FINE).clip(-ROW_TOP, ROW_TOP)
     return QuantizedRows(levels, step, rows.shape[1], top, rest)
 
 
@@ -216,10 +216,10 @@ def join_rows(chunks: Sequence[QuantizedRows]) -> QuantizedRows:
 def to_seven_bits(levels: np.ndarray) -> np.ndarray:
     """int8 levels `m D` of at most 63 → uint8 `m ⌈7D/8⌉`: each level + 64 in seven bits, the highest bit first."""
     packed = np.empty((len(levels), (levels.shape[1] * 7 + 7) // 8), np.uint8)
-    for start in range(0, len(levels), ROWS):
-        shifted = (levels[start : start + ROWS] + np.int8(64)).view(np.uint8)
+    for start in range(0, len(levels), _ROWS):
+        shifted = (levels[start : start + _ROWS] + np.int8(64)).view(np.uint8)
         bits = np.unpackbits(shifted[:, :, None], axis=2)[:, :, 1:]
-        packed[start : start + ROWS] = np.packbits(bits.reshape(len(shifted), -1), axis=1)
+        packed[start : start + _ROWS] = np.packbits(bits.reshape(len(shifted), -1), axis=1)
     return packed
 
 
@@ -227,8 +227,8 @@ def from_seven_bits(packed: np.ndarray, width: int) -> np.ndarray:
     """The int8 levels `m width` again."""
     levels = np.empty((len(packed), width), np.int8)
     groups = -(-width // 8)
-    for start in range(0, len(packed), ROWS):
-        block = packed[start : start + ROWS]
+    for start in range(0, len(packed), _ROWS):
+        block = packed[start : start + _ROWS]
         whole = np.zeros((len(block), groups * 7 + 1), np.uint16)  # a byte more, so that every level has a next one
         whole[:, : block.shape[1]] = block
         fields = np.empty((len(block), groups, 8), np.uint16)
@@ -236,7 +236,7 @@ def from_seven_bits(packed: np.ndarray, width: int) -> np.ndarray:
             byte, shift = divmod(7 * place, 8)
             pair = (whole[:, byte:-1:7][:, :groups] << 8) | whole[:, byte + 1 :: 7][:, :groups]
             fields[:, :, place] = (pair >> (9 - shift)) & 127
-        levels[start : start + ROWS] = fields.reshape(len(block), -1)[:, :width].astype(np.int8) - 64
+        levels[start : start + _ROWS] = fields.reshape(len(block), -1)[:, :width].astype(np.int8) - 64
     return levels
 
 
@@ -251,11 +251,11 @@ _WORTH = 1 << 26  # bytes of rows that are worth importing torch for, which take
 _torch_setting = threading.Lock()  # which kernels torch packs for is one setting of the process
 
 
-Levels = Callable[[slice | np.ndarray], np.ndarray]  # int8 levels of some rows
+_Levels = Callable[[slice | np.ndarray], np.ndarray]  # int8 levels of some rows
 
 
 @dataclass(frozen=True)
-class Piece:
+class _Piece:
     """Some rows and columns, packed."""
 
     rows: slice
@@ -273,10 +273,10 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class _Kernel:
     """int8 rows `m D`, packed."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[_Piece, ...]
     columns: int  # of a piece
     width: int
     rows: int
@@ -295,7 +295,7 @@ class Kernel:
         return total
 
 
-def kernel_for(levels: Levels, rows: int, width: int, top: int) -> Kernel | None:
+def kernel_for(levels: _Levels, rows: int, width: int, top: int) -> _Kernel | None:
     """A kernel of int8 rows `rows width` of at most `top`; None if this machine has none that is exact, or for few."""
     if rows * width < _WORTH and "torch" not in sys.modules:
         return None
@@ -305,11 +305,11 @@ def kernel_for(levels: Levels, rows: int, width: int, top: int) -> Kernel | None
         return None
     columns = _PIECE_COLUMNS[63 if top <= 63 else 127]
 
-    def pack(start: int) -> list[Piece]:
+    def pack(start: int) -> list[_Piece]:
         part = slice(start, min(start + _PIECE_ROWS, rows))
         block = levels(part)
         runs = [slice(low, min(low + columns, width)) for low in range(0, width, columns)]
-        return [Piece(part, run, _pack(block[:, run])) for run in runs]
+        return [_Piece(part, run, _pack(block[:, run])) for run in runs]
 
     with _torch_setting:
         before, torch.backends.quantized.engine = torch.backends.quantized.engine, "fbgemm"
@@ -321,7 +321,7 @@ def kernel_for(levels: Levels, rows: int, width: int, top: int) -> Kernel | None
             return None
         finally:
             torch.backends.quantized.engine = before
-    kernel = Kernel(pieces, columns, width, rows, top)
+    kernel = _Kernel(pieces, columns, width, rows, top)
     return kernel if _is_exact(kernel, levels) else None
 
 
@@ -332,7 +332,7 @@ def _pack(levels: np.ndarray) -> Any:
     return torch.ops.quantized.linear_prepack(torch._make_per_tensor_quantized_tensor(own, 1.0, 0), None)
 
 
-def _is_exact(kernel: Kernel, levels: Levels) -> bool:
+def _is_exact(kernel: _Kernel, levels: _Levels) -> bool:
     """Does the kernel agree with plain sums, over rows from all of the gallery and planes of the extremes?"""
     chosen = np.unique(np.linspace(0, kernel.rows - 1, _PROBED).astype(np.int64))
     probed = levels(chosen)

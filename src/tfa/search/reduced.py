@@ -90,15 +90,15 @@ class Reduction:
 
 def fit_reduction(second: np.ndarray, dims: int, mean_bias: float = 0.0) -> Reduction:
     """From Σ Ψ(d) Ψ(d)ᵀ `D D`. Fewer than `dims` − 1 directions are all there are; the rest is 0."""
-    return _rotated(_leading(second, check_dims(dims) - 1)[1].T, dims, mean_bias)
+    return _rotated(_leading(second, _check_dims(dims) - 1)[1].T, dims, mean_bias)
 
 
 def fit_reduction_by_products(vectors: np.ndarray, dims: int, mean_bias: float = 0.0) -> Reduction:
     """The same from the vectors `m D` themselves, by their products `m m`: for fewer images than numbers in each."""
-    return _rotated(_directions_by_products(vectors, check_dims(dims) - 1), dims, mean_bias)
+    return _rotated(_directions_by_products(vectors, _check_dims(dims) - 1), dims, mean_bias)
 
 
-def leading_directions(vectors: np.ndarray, most: int) -> np.ndarray:
+def find_leading_directions(vectors: np.ndarray, most: int) -> np.ndarray:
     """Eᵀ `r D` of vectors `m D`, at most so many directions, by whichever of the two is smaller."""
     if len(vectors) < vectors.shape[1]:
         return _one_way(_directions_by_products(vectors, most))
@@ -113,7 +113,7 @@ def _directions_by_products(vectors: np.ndarray, most: int) -> np.ndarray:
     return np.asarray((images[:, kept] / np.sqrt(values[kept])).T @ wide)
 
 
-def check_dims(dims: int) -> int:
+def _check_dims(dims: int) -> int:
     if dims < LEAST_DIMS:
         raise BadSpec(f"dims={dims} is out of range: must be at least {LEAST_DIMS}, better 256 to 2048")
     return dims
@@ -211,10 +211,6 @@ class ReducedRows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def appended(self, vectors: np.ndarray, bias: np.ndarray) -> ReducedRows:
-        """With one more chunk, of vectors `m D`."""
-        return replace(self, rows=self.rows.appended(round_rows(self.reduction.of_images(vectors, bias))))
-
     def with_rows(self, galleries: WeightedGalleries) -> ReducedRows:
         """With those of the galleries that are not there yet, in the same chunks."""
         grown, start = self, 0
@@ -231,7 +227,7 @@ class ReducedRows:
 
     def moments(self) -> list[Moments]:
         """Of each chunk, made when they are first needed unless they came from a file."""
-        return self.rows.derived(compute_moments)
+        return self.rows.derived(_compute_moments)
 
     def moments_over(self, rows: np.ndarray) -> Moments:
         """Of some rows, one may be there twice: all rows' with what is missing taken off, where that is less work."""
@@ -246,7 +242,7 @@ class ReducedRows:
             yield Moments.of(self.rows.take(rows[start : start + _BLOCK]))
 
 
-def compute_moments(chunk: Rows) -> Moments:
+def _compute_moments(chunk: Rows) -> Moments:
     """Of the numbers that rows stand for."""
     return Moments.total(Moments.of(np.asarray(chunk[low : low + _BLOCK])) for low in range(0, len(chunk), _BLOCK))
 
@@ -261,13 +257,13 @@ def fit_reduced(galleries: WeightedGalleries, dims: int) -> ReducedRows:
     if width <= min(count, _LARGEST):
         second = np.zeros((width, width))
         for start in range(0, count, _BLOCK):
-            block = vectors_of(galleries, np.arange(start, min(start + _BLOCK, count))).astype(np.float64)
+            block = _compile_vectors(galleries, np.arange(start, min(start + _BLOCK, count))).astype(np.float64)
             second += block.T @ block
         reduction = fit_reduction(second, dims, bias)
     else:
-        check_dims(dims)
+        _check_dims(dims)
         images = np.unique(np.linspace(0, count - 1, min(count, _LARGEST)).astype(np.int64))
-        reduction = fit_reduction_by_products(vectors_of(galleries, images), dims, bias)
+        reduction = fit_reduction_by_products(_compile_vectors(galleries, images), dims, bias)
     reduction = reduction.in_half
     chunks, start = [], 0
     for chunk in galleries.galleries[0].chunks:
@@ -278,7 +274,7 @@ def fit_reduced(galleries: WeightedGalleries, dims: int) -> ReducedRows:
     return ReducedRows(reduction, Gallery.of(*chunks))
 
 
-def vectors_of(galleries: WeightedGalleries, images: np.ndarray) -> np.ndarray:
+def _compile_vectors(galleries: WeightedGalleries, images: np.ndarray) -> np.ndarray:
     """Ψ of some images, `m D`."""
     return direct_sum(galleries.weights, [gallery.take(images) for gallery in galleries.galleries])
 
@@ -288,7 +284,7 @@ def _reduced(reduction: Reduction, galleries: WeightedGalleries, start: int, sto
     levels, step = empty_levels(stop - start, reduction.dims), np.empty(stop - start, np.float32)
     for low in range(start, stop, _BLOCK):
         images = np.arange(low, min(low + _BLOCK, stop))
-        rows = round_rows(reduction.of_images(vectors_of(galleries, images), galleries.bias[images]))
+        rows = round_rows(reduction.of_images(_compile_vectors(galleries, images), galleries.bias[images]))
         levels[images - start], step[images - start] = rows.stored, rows.step
     return QuantizedRows(levels, step, reduction.dims)
 

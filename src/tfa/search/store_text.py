@@ -10,7 +10,7 @@ from typing import Any
 from tfa.search.store import Payload
 
 
-def fingerprint(text: Any) -> str:
+def hash_text(text: Any) -> str:
     """Of a session or a digest: needs no quoting in any filter language, and has one length. Empty for nothing."""
     if text is None:
         return ""

@@ -17,7 +17,7 @@ from tests.fakes import FakeEncoder
 from tfa.base import files
 from tfa.base.config import HeadSpec
 from tfa.maps.building import BuildReport, Sharding, build_sharded
-from tfa.maps.store.header import read_header, read_moments, read_reduction
+from tfa.maps.store.header import read_moments, read_reduction, read_store_header
 from tfa.maps.store.versions import read_skeleton
 from tfa.search import store
 
@@ -91,7 +91,7 @@ class Published:
 
     def __init__(self, url: str) -> None:
         self.store, name = store.open_map_store(url)
-        self.header, _ = read_header(self.store, name, url)
+        self.header, _ = read_store_header(self.store, name, url)
         self.collection = self.store.open(self.header.collection)
         [entries] = self.collection.pages(100_000)
         self.ids, self.vectors = entries.ids, entries.vectors

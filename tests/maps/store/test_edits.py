@@ -81,7 +81,7 @@ def test_an_addition_that_was_killed_is_settled_by_the_next_edit(town, tmp_path,
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(edits, "write_entries" if step == "write" else "count_images", killed)
+        patch.setattr(edits, "write_entries" if step == "write" else "_count_images", killed)
         with pytest.raises(KeyboardInterrupt):
             town.add(new)
     pending = town._versions.now(fresh=True).header.pending

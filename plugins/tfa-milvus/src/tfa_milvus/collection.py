@@ -14,7 +14,7 @@ import numpy as np
 from tfa.errors import BadSpec
 from tfa.search.near_ties import SPARE, RankedIds, settle_ties
 from tfa.search.store import NO_ID, Collection, Entries, Payload, Where, read_coordinates
-from tfa.search.store_text import bytes_from_text, bytes_to_text, fingerprint, payload_from_text, payload_to_text
+from tfa.search.store_text import bytes_from_text, bytes_to_text, hash_text, payload_from_text, payload_to_text
 from tfa_milvus.connection import BUILD_SECONDS, SMALLEST_FIRST, WRITE_SECONDS, Connection, pymilvus
 
 TEXT_BYTES = 65_535  # of a varchar
@@ -51,8 +51,8 @@ def _row(number: int, vector: np.ndarray, payload: Payload, full: bytes) -> dict
     row: dict[str, Any] = {
         "id": number,
         "vector": vector,
-        "digest": fingerprint(payload.get("digest")),
-        "session": fingerprint(payload.get("session")),
+        "digest": hash_text(payload.get("digest")),
+        "session": hash_text(payload.get("session")),
         "east": float(east),
         "north": float(north),
         "payload": payload_to_text(payload),
@@ -71,7 +71,7 @@ def _filter(where: Where | None) -> str:
         return ""
     terms = []
     if where.sessions:
-        terms.append("session in [" + ", ".join(f'"{fingerprint(one)}"' for one in where.sessions) + "]")
+        terms.append("session in [" + ", ".join(f'"{hash_text(one)}"' for one in where.sessions) + "]")
     if where.region is not None:
         box = where.region
         for name, low, high in (("east", box.west, box.east), ("north", box.south, box.north)):
@@ -186,7 +186,7 @@ class MilvusCollection(Collection):
         )
 
     def find(self, digests: Sequence[str]) -> dict[str, int]:
-        known, found = {fingerprint(one): one for one in digests}, dict[str, int]()
+        known, found = {hash_text(one): one for one in digests}, dict[str, int]()
         marks = sorted(known)
         for start in range(0, len(marks), FETCHED):
             listed = ", ".join(f'"{one}"' for one in marks[start : start + FETCHED])

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from tfa.errors import BadSpec, StoreUnavailable
-from tfa.search.near_ties import CLOSE, SPARE, RankedIds, settle_ties
+from tfa.search.near_ties import NEAR_TIE, SPARE, RankedIds, settle_ties
 from tfa.search.store import NO_ID, Collection, Entries, Where, read_coordinates
-from tfa.search.store_text import bytes_from_text, bytes_to_text, fingerprint, payload_from_text, payload_to_text
+from tfa.search.store_text import bytes_from_text, bytes_to_text, hash_text, payload_from_text, payload_to_text
 
 DTYPES = ("float32", "float16")
 INDEXES = (None, "turbo4")
@@ -65,7 +65,7 @@ class QdrantEdgeCollection(Collection):
         points = {}
         for own, vector, payload, full in given:  # an id given twice: the last one counts
             kept: dict[str, Any] = {"payload": payload_to_text(payload), "full": bytes_to_text(full)}
-            kept |= {name: fingerprint(payload.get(name)) for name in ("digest", "session")}
+            kept |= {name: hash_text(payload.get(name)) for name in ("digest", "session")}
             if (place := read_coordinates(payload)) is not None:
                 kept |= {"east": float(place[0]), "north": float(place[1])}
             points[own] = self._library.Point(own, vector, kept)
@@ -93,7 +93,7 @@ class QdrantEdgeCollection(Collection):
         answers: dict[int, RankedIds] = {}
         pending, limit = list(range(len(queries))), k + SPARE
         exact, half = self._about["index"] is None, self.dtype == "float16"
-        close = HALF_CLOSE if half else CLOSE
+        close = HALF_CLOSE if half else NEAR_TIE
         while pending:
             answers.update(zip(pending, self._search(queries[pending], limit, where), strict=True))
             pending = [row for row in pending if exact and answers[row].ends_in_a_tie(k, limit, close)]
@@ -122,7 +122,7 @@ class QdrantEdgeCollection(Collection):
     def _filter(self, where: Where | None) -> Any:
         library, terms = self._library, []
         if where is not None and where.sessions:
-            sessions = library.MatchAny([fingerprint(one) for one in where.sessions])
+            sessions = library.MatchAny([hash_text(one) for one in where.sessions])
             terms.append(library.FieldCondition("session", match=sessions))
         if where is not None and where.region is not None:
             box = where.region
@@ -149,7 +149,7 @@ class QdrantEdgeCollection(Collection):
         )
 
     def find(self, digests: Sequence[str]) -> dict[str, int]:
-        library, known = self._library, {fingerprint(one): one for one in digests}
+        library, known = self._library, {hash_text(one): one for one in digests}
         among = library.Filter(must=[library.FieldCondition("digest", match=library.MatchAny(sorted(known)))])
         found: dict[str, int] = {}
         for record in self._scrolled(WRITTEN, among, ["digest"], vectors=False) if known else ():

@@ -30,7 +30,7 @@ from tfa.bench.scale.local_servers import AnyServer, new_server
 from tfa.bench.scale.ray_cluster import Cluster, paths
 from tfa.bench.scale.small_town import SmallTown
 from tfa.errors import StoreUnavailable, TfaError
-from tfa.maps.store.header import read_header
+from tfa.maps.store.header import read_store_header
 from tfa.photos.images import find_images
 from tfa.search.store import open_map_store
 
@@ -156,7 +156,7 @@ class _Builds:
 
     def _published(self, url: str, seconds: float, shards: int, before: int) -> Built:
         store, name = open_map_store(url)
-        header, _ = read_header(store, name, url)
+        header, _ = read_store_header(store, name, url)
         pages = list(store.open(header.collection).pages(1000))
         ids = np.concatenate([page.ids for page in pages])
         digests = [one["digest"] for page in pages for one in page.payload]

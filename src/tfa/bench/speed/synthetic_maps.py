@@ -17,7 +17,7 @@ from tfa.method.second_order import DIRECTIONS, descriptor_width
 from tfa.method.second_order_space import MAX_PSEUDO, rows_of
 from tfa.method.spectrum import Geometry
 from tfa.search.gallery import BaseRows, Gallery, ScaledRows
-from tfa.search.quantized import SEVEN_TOP, TOP, QuantizedRows
+from tfa.search.quantized import ROW_TOP, SEVEN_TOP, QuantizedRows
 
 MAX_RANK = 4096  # directions a geometry keeps at most
 STRENGTHS = {"c": 0.6, "beta": 0.3}  # of the adaptive carrier: all three of its terms
@@ -42,8 +42,10 @@ def synthetic_head(
         vectors = np.empty((images, 0 if storage == INTEGERS else rank), np.float32)
         directions = None
         if storage == INTEGERS:
-            levels, fine = _levels(rng, (rank, images), TOP), _levels(rng, (rank, images), TOP)
-            directions = QuantizedRows(levels, np.full(rank, 1 / (60 * np.sqrt(images)), np.float32), images, TOP, fine)
+            levels, fine = _levels(rng, (rank, images), ROW_TOP), _levels(rng, (rank, images), ROW_TOP)
+            directions = QuantizedRows(
+                levels, np.full(rank, 1 / (60 * np.sqrt(images)), np.float32), images, ROW_TOP, fine
+            )
         else:
             vectors = (rng.standard_normal((images, rank), np.float32) / np.sqrt(images)).astype(storage)
         means = np.full(images, 0.3)
@@ -51,7 +53,7 @@ def synthetic_head(
         side = ResidualSide("soft", centers, 0.01, geometry, descriptors, directions)
     parts = []
     for term in terms:
-        rows = descriptors if term.gamma is None else _rows(rng, images, rank, TOP, storage)
+        rows = descriptors if term.gamma is None else _rows(rng, images, rank, ROW_TOP, storage)
         parts.append(ScoreTerm(term.weight, 0, term.gamma, Gallery.of(rows)))
     return StoredHead(Scorer((side,), tuple(parts), np.zeros(images)), storage)
 
@@ -77,7 +79,7 @@ def synthetic_spaces(images: int, channels: int = 384, storage: str = INTEGERS) 
     onto = np.linalg.qr(rng.standard_normal((channels, directions)))[0].T.astype(np.float32)
     mean = rng.standard_normal(width, np.float32) / np.float32(np.sqrt(width))
     side = SecondOrderSide(onto, mean, _rows(rng, rank, width, SEVEN_TOP, storage), np.geomspace(1e-2, 1e-4, rank))
-    rows, pseudo = Gallery.of(_rows(rng, images, rank, TOP, storage)), np.arange(min(images, MAX_PSEUDO))
+    rows, pseudo = Gallery.of(_rows(rng, images, rank, ROW_TOP, storage)), np.arange(min(images, MAX_PSEUDO))
     space = StoredSpace(side, rows, np.ones(images, np.float32), pseudo, Mask(pseudo, pseudo))
     strengths = SpectralStrengths.of([0.9] * 3, [20.0] * 3, [0.1] * 3)
     return StoredSpaces((space,), strengths, dict.fromkeys(SIGMAS, (0.1,) * 3), storage)

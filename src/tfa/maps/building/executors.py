@@ -31,7 +31,7 @@ from typing import Any, Self, TypeVar
 from tfa.base.progress import Progress
 from tfa.base.threads import usable_cores
 from tfa.errors import BadSpec, MissingExtra, OutOfResources, StoreUnavailable, TfaError
-from tfa.maps.building.work_folder import Done, Item
+from tfa.maps.building.work_folder import Item, ItemReport
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -287,13 +287,13 @@ class PassRunner:
     def run(
         self,
         name: str,
-        work: Callable[[Item], Done],
+        work: Callable[[Item], ItemReport],
         items: Sequence[Item],
         images: Sequence[int],
         executor: Executor | None = None,
-    ) -> dict[int, Done]:
+    ) -> dict[int, ItemReport]:
         """Every item once, in any order; what was heard of each, by its number. `images` are in each, for progress."""
-        started, heard = time.monotonic(), dict[int, Done]()
+        started, heard = time.monotonic(), dict[int, ItemReport]()
         with self.progress.task(name, sum(images), "images") as task:
             for done in (executor or self.executor).map(work, items):
                 heard[done.number] = done

@@ -25,8 +25,8 @@ from tfa.base.config import EncoderOptions
 from tfa.base.tokens import Tokens
 from tfa.encoders import Encoder, load_encoder
 from tfa.errors import BadImage, NoImages
-from tfa.maps.building.photo_list import ListedPhoto, Shard, Skipped, copy_photo
-from tfa.maps.building.work_folder import Done, Group, Result, StoredPass, WorkFolder, name_result
+from tfa.maps.building.photo_list import ListedPhoto, Shard, SkippedPhotos, copy_photo
+from tfa.maps.building.work_folder import Group, ItemReport, StoredPass, WorkFolder, WorkResult, name_result
 from tfa.maps.folder import reader
 from tfa.maps.store.header import collection_name
 from tfa.maps.store.patches import write_patches
@@ -71,27 +71,27 @@ def _load_once(encoder: str | Callable[[], Encoder], options: EncoderOptions) ->
 
 
 @dataclass(frozen=True)
-class EncodedPhotos:
+class _EncodedPhotos:
     """Photos of a shard with their tokens; `places` are their numbers among those that were given."""
 
     places: list[int]
     payload: list[dict[str, Any]]  # path, digest, session, position, fitted
     tokens: Tokens | None  # None if there is no photo
-    skipped: Skipped
+    skipped: SkippedPhotos
 
 
 @contextlib.contextmanager
-def encode_photos(photos: Sequence[ListedPhoto], encoding: Encoding) -> Iterator[EncodedPhotos]:
+def _encode_photos(photos: Sequence[ListedPhoto], encoding: Encoding) -> Iterator[_EncodedPhotos]:
     """Tokens of photos while the block runs; they may lie in a temporary folder."""
     with contextlib.ExitStack() as stack:
-        skipped: Skipped = []
+        skipped: SkippedPhotos = []
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tfa-shard-")))
         paths = _local(photos, folder, encoding.options.skip_bad, skipped)
         cache = TokenCache(encoding.cache or folder / "tokens")
         yield _encode(photos, paths, cache, encoding, skipped)
 
 
-def _local(photos: Sequence[ListedPhoto], folder: Path, skip_bad: bool, skipped: Skipped) -> dict[Path, int]:
+def _local(photos: Sequence[ListedPhoto], folder: Path, skip_bad: bool, skipped: SkippedPhotos) -> dict[Path, int]:
     """Files of this machine, with the number of the photo of each."""
     paths: dict[Path, int] = {}
     for number, photo in enumerate(photos):
@@ -110,8 +110,8 @@ def _local(photos: Sequence[ListedPhoto], folder: Path, skip_bad: bool, skipped:
 
 
 def _encode(
-    photos: Sequence[ListedPhoto], paths: dict[Path, int], cache: TokenCache, encoding: Encoding, skipped: Skipped
-) -> EncodedPhotos:
+    photos: Sequence[ListedPhoto], paths: dict[Path, int], cache: TokenCache, encoding: Encoding, skipped: SkippedPhotos
+) -> _EncodedPhotos:
     options = encoding.options
     named = lambda text, path: text.replace(str(path), photos[paths[path]].uri)  # noqa: E731
     try:
@@ -120,7 +120,7 @@ def _encode(
         if not options.skip_bad and paths:
             raise
         skipped += [(photos[number].uri, named(str(error), path)) for path, number in paths.items()]
-        return EncodedPhotos([], [], None, skipped)
+        return _EncodedPhotos([], [], None, skipped)
     except BadImage as error:
         for path in (Path(one) for one in error.paths if Path(one) in paths):
             raise BadImage(named(str(error), path), photos[paths[path]].uri) from None
@@ -131,7 +131,7 @@ def _encode(
         _describe_photo(photos[place], path, digest)
         for place, path, digest in zip(places, found.paths, found.digests, strict=True)
     ]
-    return EncodedPhotos(places, payload, found.tokens, skipped)
+    return _EncodedPhotos(places, payload, found.tokens, skipped)
 
 
 def _describe_photo(photo: ListedPhoto, path: Path, digest: str) -> dict[str, Any]:
@@ -160,13 +160,13 @@ class EncodeSample(StoredPass[Shard]):
     encoding: Encoding
 
     def compute(self, shard: Shard) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        with encode_photos([shard.photos[place] for place in shard.sample], self.encoding) as photos:
+        with _encode_photos([shard.photos[place] for place in shard.sample], self.encoding) as photos:
             places = [shard.sample[place] for place in photos.places]
             facts = {"places": places, "payload": photos.payload, "skipped": photos.skipped}
             return _token_tensors(photos), facts
 
 
-def _token_tensors(photos: EncodedPhotos) -> dict[str, np.ndarray]:
+def _token_tensors(photos: _EncodedPhotos) -> dict[str, np.ndarray]:
     """Copies: the photos' own may lie in a folder that goes."""
     if photos.tokens is None:
         return {}
@@ -174,7 +174,7 @@ def _token_tensors(photos: EncodedPhotos) -> dict[str, np.ndarray]:
     return tensors if photos.tokens.cls is None else {**tensors, "cls": np.array(photos.tokens.cls)}
 
 
-def join_tokens(results: Sequence[Result], grid: tuple[int, int]) -> Tokens:
+def join_tokens(results: Sequence[WorkResult], grid: tuple[int, int]) -> Tokens:
     """The tokens of whole samples, mapped from their files, and their photos' names."""
     kept = [one for one in results if one.facts["payload"]]
     patches = [patch for one in kept for patch in one["patches"]]
@@ -198,7 +198,7 @@ class Describe(StoredPass[Shard]):
 
     def compute(self, shard: Shard) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         parts: list[_Part] = []
-        skipped: Skipped = []
+        skipped: SkippedPhotos = []
         grid = self.encoding.load().grid
         if shard.sample:
             sample = self.folder.needed(name_result("sample", shard.number))
@@ -208,7 +208,7 @@ class Describe(StoredPass[Shard]):
                 parts.append((sample.facts["places"], sample.facts["payload"], *described))
         others = [place for place in range(len(shard)) if place not in set(shard.sample)]
         if others:
-            with encode_photos([shard.photos[place] for place in others], self.encoding) as photos:
+            with _encode_photos([shard.photos[place] for place in others], self.encoding) as photos:
                 skipped += photos.skipped
                 if photos.tokens is not None:
                     places = [others[place] for place in photos.places]
@@ -222,7 +222,7 @@ class Describe(StoredPass[Shard]):
         return descriptors, CompactTokens.of(tokens, self.compaction).chunks[0]
 
     def _in_order(
-        self, number: int, parts: list[_Part], skipped: Skipped
+        self, number: int, parts: list[_Part], skipped: SkippedPhotos
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Photos in the order of the shard. Patches are written first: the descriptors are the proof."""
         places = [place for part in parts for place in part[0]]
@@ -276,13 +276,13 @@ def read_axes(folder: WorkFolder) -> PrincipalAxes:
     return PrincipalAxes(mean, vectors, eigenvalues, kept.facts["participation"])
 
 
-def read_rows(result: Result) -> SpaceRows:
+def _read_rows(result: WorkResult) -> SpaceRows:
     levels = result["levels"]
     return SpaceRows((QuantizedRows(levels, result["step"], levels.shape[1]),), (result["lengths"],))
 
 
 @lru_cache(maxsize=1)
-def read_head(folder: WorkFolder, skeleton: str) -> Scorer:
+def _read_head(folder: WorkFolder, skeleton: str) -> Scorer:
     """The head that answers, from the skeleton in the work folder."""
     return reader.read(folder.path / skeleton).chosen().stored.scorer
 
@@ -301,22 +301,22 @@ class WriteEntries:
     ids: Sequence[int]  # of the first image of each shard, and of the first that comes after all
     patches: Mapping[str, Any] | None  # where patches are, see `store.patches`; None: nothing is verified
 
-    def __call__(self, shard: Shard) -> Done:
+    def __call__(self, shard: Shard) -> ItemReport:
         kept = self.folder.needed(name_result("rows", shard.number))
         payload = kept.facts["payload"]
         if payload:
-            store, rows = connect_once(self.opener, self.url), read_rows(kept)
+            store, rows = _connect_once(self.opener, self.url), _read_rows(kept)
             ids = self.ids[shard.number] + np.arange(len(payload))
             if self.patches is not None:
                 patches = self.folder.needed(name_result("patches", shard.number))["patches"]
                 write_patches(store, self.patches, ids, patches)
-            entries = rows.entries(read_head(self.folder, self.skeleton), self.reduction, ids, payload)
+            entries = rows.entries(_read_head(self.folder, self.skeleton), self.reduction, ids, payload)
             write_entries(store.open(collection_name(self.name, self.version)), entries)
-        return Done(shard.number, len(payload))
+        return ItemReport(shard.number, len(payload))
 
 
 @lru_cache(maxsize=2)
-def connect_once(opener: Opener, url: str) -> Store:
+def _connect_once(opener: Opener, url: str) -> Store:
     """One connection in each process."""
     return opener(url)
 
@@ -337,15 +337,15 @@ class AddUpDescriptors(StoredPass[Group]):
             shard = self.folder.needed(name_result("descriptors", number))
             if shard.facts["payload"]:
                 total = add_moments(total, shard["descriptors"])
-        return {"first": total.first, "upper": upper_triangle(total.second)}, {"count": total.count}
+        return {"first": total.first, "upper": _upper_triangle(total.second)}, {"count": total.count}
 
 
-def upper_triangle(matrix: np.ndarray) -> np.ndarray:
+def _upper_triangle(matrix: np.ndarray) -> np.ndarray:
     """Row after row of a symmetric matrix `D D` from its diagonal on, `D(D+1)/2`."""
     return np.concatenate([matrix[row, row:] for row in range(len(matrix))])
 
 
-def add_triangle(total: Moments, part: Result) -> Moments:
+def add_triangle(total: Moments, part: WorkResult) -> Moments:
     """`total` with a group's sums, added to its own arrays; below the diagonal of the second it says nothing."""
     start, upper, width = 0, part["upper"], len(total.first)
     for row in range(width):
@@ -362,7 +362,7 @@ def mirror_triangle(total: Moments) -> Moments:
     return total
 
 
-def count_dimensions(head: Scorer) -> int:
+def _count_dimensions(head: Scorer) -> int:
     """Numbers of Ψ."""
     return sum(term.gallery.width for term in head.terms)
 
@@ -375,8 +375,8 @@ class AddUpVectors(StoredPass[Group]):
     skeleton: str
 
     def compute(self, group: Group) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        head = read_head(self.folder, self.skeleton)
+        head = _read_head(self.folder, self.skeleton)
         kept = [self.folder.needed(name_result("rows", number)) for number in group.shards]
-        parts = (second_moment(head, read_rows(one)) for one in kept if one.facts["payload"])
-        total = Moments.total(chain([Moments.empty(count_dimensions(head) + 1)], parts))
+        parts = (second_moment(head, _read_rows(one)) for one in kept if one.facts["payload"])
+        total = Moments.total(chain([Moments.empty(_count_dimensions(head) + 1)], parts))
         return {"first": total.first, "second": total.second}, {"count": total.count}

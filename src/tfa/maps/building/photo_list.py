@@ -31,11 +31,11 @@ from tfa.photos.positions import Position, match_positions
 _MARKS = ("ETag", "etag", "md5", "crc32c", "LastModified", "mtime", "created")
 
 
-def is_remote(uri: str) -> bool:
+def _is_remote(uri: str) -> bool:
     return "://" in uri
 
 
-def list_bucket(url: str) -> Iterator[tuple[str, str]]:
+def _list_bucket(url: str) -> Iterator[tuple[str, str]]:
     """URL and stamp of every photo below `url`, sorted by URL; hidden names are left out as in a folder."""
     system, root = _system(url)
     try:
@@ -113,18 +113,18 @@ _ROWS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True)
-class ManifestRow:
+class _ManifestRow:
     uri: str
     position: Position | None
     session: str | None
 
 
-def is_manifest(source: object) -> bool:
+def _is_manifest(source: object) -> bool:
     path = Path(str(source))
     return path.suffix.lower() in (".csv", ".parquet") and path.is_file()
 
 
-def read_manifest(path: Path) -> Iterator[tuple[str, ManifestRow]]:
+def _read_manifest(path: Path) -> Iterator[tuple[str, _ManifestRow]]:
     """Rows, each with the words for where it stands. A relative uri is relative to the manifest."""
     rows = _parquet_rows(path) if path.suffix.lower() == ".parquet" else _csv_rows(path)
     seen: dict[str, str] = {}
@@ -143,14 +143,14 @@ def read_manifest(path: Path) -> Iterator[tuple[str, ManifestRow]]:
         raise BadManifest(f"{path} lists no photo; give one row for each, with the columns {_HEADER}", path)
 
 
-def _row(cells: Mapping[str, Any], folder: Path) -> ManifestRow:
+def _row(cells: Mapping[str, Any], folder: Path) -> _ManifestRow:
     uri = str(cells.get("uri") or "").strip()
     if not uri:
         raise ValueError("the uri is empty; write the path or the URL of a photo")
     given = {name: cells[name] for name in _COLUMNS[1:5] if not _blank(cells.get(name))}
     position = None if not given else Position(**{name: _number(name, value) for name, value in given.items()})
     session = None if _blank(cells.get("session")) else str(cells["session"]).strip()
-    return ManifestRow(uri if is_remote(uri) else str(folder / uri), position, session)
+    return _ManifestRow(uri if _is_remote(uri) else str(folder / uri), position, session)
 
 
 def _blank(value: Any) -> bool:
@@ -227,7 +227,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 SHARD_SIZE = 1000  # photos
-Skipped = list[tuple[str, str]]  # photos that were left out, and why
+SkippedPhotos = list[tuple[str, str]]  # photos that were left out, and why
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class ListedPhoto:
 
     @property
     def remote(self) -> bool:
-        return is_remote(self.uri)
+        return _is_remote(self.uri)
 
 
 @dataclass(frozen=True)
@@ -316,12 +316,12 @@ def list_photos(source: Any, *, positions: str | Path | None = None, skip_bad: b
 
 def _list(source: Any) -> Iterator[tuple[ListedPhoto, str | None]]:
     """Photos of one source, each with why it cannot be taken."""
-    if isinstance(source, str) and is_remote(source):
-        for uri, stamp in list_bucket(source):
+    if isinstance(source, str) and _is_remote(source):
+        for uri, stamp in _list_bucket(source):
             yield ListedPhoto(uri, stamp=stamp), None
-    elif is_manifest(source):
-        for where, row in read_manifest(Path(source)):
-            found = "" if is_remote(row.uri) else _stamp(row.uri)
+    elif _is_manifest(source):
+        for where, row in _read_manifest(Path(source)):
+            found = "" if _is_remote(row.uri) else _stamp(row.uri)
             missing = f"{where}: there is no photo {row.uri}" if found is None else None
             yield ListedPhoto(row.uri, row.position, row.session, found or ""), missing
     else:
@@ -341,7 +341,7 @@ def _stamp(path: str) -> str | None:
 
 def _place(photos: Sequence[ListedPhoto], sources: Sequence[Any], csv: Path) -> tuple[list[ListedPhoto], list[str]]:
     """Photos with the positions of a CSV file, which come before those of a manifest."""
-    folder = Path(sources[0]) if len(sources) == 1 and not is_remote(str(sources[0])) else None
+    folder = Path(sources[0]) if len(sources) == 1 and not _is_remote(str(sources[0])) else None
     root = folder.absolute() if folder is not None and folder.is_dir() else None
     found, notes = match_positions([Path(photo.uri) for photo in photos], root, csv)
     return [

@@ -46,7 +46,7 @@ from tfa.maps.building.passes import (
     row_tensors,
 )
 from tfa.maps.building.photo_list import SHARD_SIZE, PhotoList, Shard, list_photos
-from tfa.maps.building.work_folder import Done, Group, WorkFolder, name_result
+from tfa.maps.building.work_folder import Group, ItemReport, WorkFolder, name_result
 from tfa.maps.fit_map import fit_map
 from tfa.maps.folder import reader, writer
 from tfa.maps.folder.photo_paths import common_folder
@@ -136,7 +136,7 @@ def build_sharded(
     with the same photos and settings goes on where it was.
     """
     map_spec, options, sharding = map_spec or MapSpec(), options or EncoderOptions(), sharding or Sharding()
-    check_storable(map_spec)
+    _check_storable(map_spec)
     base, name = split_map_url(url)
     if sharding.patches_at is not None:
         check_elsewhere(sharding.patches_at)
@@ -240,8 +240,8 @@ class _Build:
             raise NoImages(f"a map needs at least 2 photos, of the sample {len(payload)} can be read")
         tokens = join_tokens(results, self.encoder.grid)
         facts = encoder_facts(self.encoder, self.encoding.options.weights)
-        records = make_records(payload, range(len(payload)))
-        state, notes = fit_sample(
+        records = _make_records(payload, range(len(payload)))
+        state, notes = _fit_sample(
             tokens, records, facts, self.map_spec, self.spec, self.encoding.options.device, self.runner.progress
         )
         state = writer.write_new(path, state, overwrite=path.exists())
@@ -271,14 +271,14 @@ class _Build:
 
     # --- on all images -------------------------------------------------------------------------------------------
 
-    def _descriptors(self, state: MapState) -> dict[int, Done]:
+    def _descriptors(self, state: MapState) -> dict[int, ItemReport]:
         assert state.spaces is not None
         compaction = None if state.compact is None else state.compact.compaction
         directions = np.array(state.spaces.spaces[0].side.patch_directions)
         work = Describe(self.folder, self.encoding, directions, compaction)
         return self.runner.run("descriptors", work, self.shards, [len(shard) for shard in self.shards])
 
-    def _space_of_all(self, state: MapState, results: dict[int, Done]) -> None:
+    def _space_of_all(self, state: MapState, results: dict[int, ItemReport]) -> None:
         groups = Group.all_of(len(self.shards))
         if self.folder.read("axes") is None:
             assert state.spaces is not None
@@ -297,7 +297,7 @@ class _Build:
         axes = principal_axes(mirror_triangle(total), min(self.spec.max_rank, MAX_RANK))
         self.folder.write("axes", axes_tensors(axes), {"participation": axes.participation})
 
-    def _sample_in_space(self, state: MapState, results: dict[int, Done]) -> None:
+    def _sample_in_space(self, state: MapState, results: dict[int, ItemReport]) -> None:
         first = _first_ids(results, self.shards)
         descriptors, payload, ids = [], [], list[int]()
         for shard in self.shards:
@@ -309,9 +309,9 @@ class _Build:
                 descriptors.append(np.array(kept["descriptors"][rows]))
             payload += [kept.facts["payload"][row] for row in rows]
             ids += [first[shard.number] + row for row in rows]
-        records = make_records(payload, ids)
+        records = _make_records(payload, ids)
         device = self.encoding.options.device
-        final = move_to_full_space(
+        final = _move_to_full_space(
             state, read_axes(self.folder), np.concatenate(descriptors), records, first[-1], device
         )
         self._keep_skeleton(final)
@@ -325,11 +325,11 @@ class _Build:
         return Moments.total(Moments(part.facts["count"], part["first"], part["second"]) for part in parts)
 
 
-def _sizes(results: dict[int, Done], shards: Sequence[Shard]) -> list[int]:
+def _sizes(results: dict[int, ItemReport], shards: Sequence[Shard]) -> list[int]:
     return [results[shard.number].images for shard in shards]
 
 
-def _first_ids(results: dict[int, Done], shards: Sequence[Shard]) -> list[int]:
+def _first_ids(results: dict[int, ItemReport], shards: Sequence[Shard]) -> list[int]:
     """The id of the first image of each shard, and the one after all images."""
     ids: list[int] = np.cumsum([0, *_sizes(results, shards)]).tolist()
     return ids
@@ -341,7 +341,7 @@ def _first_ids(results: dict[int, Done], shards: Sequence[Shard]) -> list[int]:
 _STRENGTHS = ("rho", "participation", "displacement")
 
 
-def check_storable(map_spec: MapSpec) -> None:
+def _check_storable(map_spec: MapSpec) -> None:
     """Refuse what a map in a store cannot be."""
     if map_spec.head == "paper":
         raise BadSpec("--head paper is for a map in a folder (--out); one in a store has second-order heads: judged "
@@ -352,7 +352,7 @@ def check_storable(map_spec: MapSpec) -> None:
         raise BadSpec(f"--storage {map_spec.storage} is for a map in a folder (--out); rows in a store are int7")
 
 
-def make_records(payload: Sequence[dict[str, Any]], ids: Sequence[int]) -> list[ImageRecord]:
+def _make_records(payload: Sequence[dict[str, Any]], ids: Sequence[int]) -> list[ImageRecord]:
     """Image records of a skeleton."""
     place = lambda one: None if one["position"] is None else Position.from_dict(one["position"])  # noqa: E731
     return [
@@ -361,7 +361,7 @@ def make_records(payload: Sequence[dict[str, Any]], ids: Sequence[int]) -> list[
     ]
 
 
-def fit_sample(
+def _fit_sample(
     tokens: Tokens,
     records: list[ImageRecord],
     encoder: dict[str, Any],
@@ -376,7 +376,7 @@ def fit_sample(
     return state, [*fitted.notes, *more]
 
 
-def move_to_full_space(
+def _move_to_full_space(
     state: MapState, axes: PrincipalAxes, descriptors: np.ndarray, records: list[ImageRecord], next_id: int, device: str
 ) -> MapState:
     """The sample's map with the PCA of all images; `descriptors` `m D` are those of the sample.

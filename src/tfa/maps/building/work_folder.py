@@ -17,17 +17,17 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from tfa.base.files import BadFile, cache_folder, map_tensors, write_tensors
+from tfa.base.files import BadFile, map_tensors, write_tensors
 from tfa.base.reading import parse_json
 from tfa.errors import TfaError
-from tfa.maps.building.photo_list import Shard, Skipped
+from tfa.maps.building.photo_list import Shard, SkippedPhotos
 
 _FORMAT = "tfa-shard-1"
 _FACTS = "facts"  # the tensor that holds JSON
 
 
 @dataclass(frozen=True)
-class Result:
+class WorkResult:
     """What a file holds."""
 
     tensors: Mapping[str, np.ndarray]
@@ -44,18 +44,13 @@ class WorkFolder:
     path: Path
     digest: str  # of everything that the results follow from
 
-    @classmethod
-    def default(cls, digest: str) -> WorkFolder:
-        """Beside the cache of tokens; another build has another one."""
-        return cls(cache_folder() / "builds" / digest[:32], digest)
-
     def write(self, name: str, tensors: Mapping[str, np.ndarray], facts: Mapping[str, Any] | None = None) -> None:
         text = json.dumps(dict(facts or {}), ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass")
         every = {**tensors, _FACTS: np.frombuffer(text, np.uint8)}
         proof = {"format": _FORMAT, "digest": self.digest, "name": name, "sha256": _sha256(every)}
         write_tensors(self._file(name), every, proof)
 
-    def read(self, name: str) -> Result | None:
+    def read(self, name: str) -> WorkResult | None:
         """A result whose every byte is as it was written; None if there is none."""
         try:
             tensors, proof = map_tensors(self._file(name))
@@ -65,9 +60,9 @@ class WorkFolder:
             facts = parse_json(tensors[_FACTS].tobytes())
         except (BadFile, OSError, ValueError, KeyError):
             return None
-        return Result({key: array for key, array in tensors.items() if key != _FACTS}, facts)
+        return WorkResult({key: array for key, array in tensors.items() if key != _FACTS}, facts)
 
-    def needed(self, name: str) -> Result:
+    def needed(self, name: str) -> WorkResult:
         """A result that another worker has made."""
         result = self.read(name)
         if result is None:
@@ -105,17 +100,17 @@ _GROUPS = 16  # sums that are kept at most: those of descriptors are as large as
 
 
 @dataclass(frozen=True)
-class Done:
+class ItemReport:
     """What the driver hears of a shard or a group."""
 
     number: int
     images: int
     before: bool = False  # was the result there already?
-    skipped: Skipped = field(default_factory=list)
+    skipped: SkippedPhotos = field(default_factory=list)
     placed: int = 0  # images with a position
 
     @classmethod
-    def of(cls, number: int, facts: Mapping[str, Any], *, before: bool) -> Done:
+    def of(cls, number: int, facts: Mapping[str, Any], *, before: bool) -> ItemReport:
         """By what was kept: `payload` of images and photos `skipped`, or the `count` of a sum."""
         payload = facts.get("payload", ())
         placed = sum(one["position"] is not None for one in payload)
@@ -150,13 +145,13 @@ class StoredPass(ABC, Generic[Item]):
     kind: ClassVar[str]  # how its files are named
     folder: WorkFolder
 
-    def __call__(self, item: Item) -> Done:
+    def __call__(self, item: Item) -> ItemReport:
         known = self.read_done(item.number)
         if known is not None:
-            return Done.of(item.number, known, before=True)
+            return ItemReport.of(item.number, known, before=True)
         tensors, facts = self.compute(item)
         self.folder.write(name_result(self.kind, item.number), tensors, facts)
-        return Done.of(item.number, facts, before=False)
+        return ItemReport.of(item.number, facts, before=False)
 
     def read_done(self, number: int) -> Mapping[str, Any] | None:
         """What was said of an item that is done."""

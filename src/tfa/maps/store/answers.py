@@ -29,7 +29,7 @@ from tfa.maps.likeness import Likeness
 from tfa.maps.own_scores import NEAREST
 from tfa.maps.records import Hits, ImageRecord
 from tfa.maps.store.rows import SpaceRows, parse_record, read_ranks
-from tfa.maps.store.versions import Version, View
+from tfa.maps.store.versions import MapView, Version
 from tfa.method.evidence.rows import z_scores
 from tfa.method.scorer import Scorer
 from tfa.search.exact import DAMAGED, QueryVectors, check_k, direct_sum
@@ -56,7 +56,7 @@ class CandidateImages:
         return len(self.ids)
 
 
-def fetch_candidates(version: Version, ids: np.ndarray) -> CandidateImages:
+def _fetch_candidates(version: Version, ids: np.ndarray) -> CandidateImages:
     """Those of the ids that are there, read in one request."""
     entries = version.collection.fetch(np.unique(ids))
     order = np.argsort(entries.ids, kind="stable")
@@ -92,7 +92,7 @@ class CandidateScores:
 
     def between(self, images: np.ndarray, others: np.ndarray) -> np.ndarray:
         """S(a, c) `a c`, float64."""
-        return score_pairs(self.candidates.scorer, images, self.candidates.scorer, others)
+        return _score_pairs(self.candidates.scorer, images, self.candidates.scorer, others)
 
     def mean_and_best(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """As `OwnScores.mean_and_best`."""
@@ -109,11 +109,11 @@ class CandidateScores:
     def _look(self, images: np.ndarray) -> dict[int, tuple[float, float]]:
         version, scorer, records = self.version, self.candidates.scorer, self.candidates.records
         vectors = scorer.image_vectors(images)
-        queries = reduce_queries(version, vectors)
+        queries = _reduce_queries(version, vectors)
         nearest, _ = version.collection.nearest(queries.astype(np.float32), NEAREST)
-        beside = fetch_candidates(version, nearest[nearest != NO_ID])
+        beside = _fetch_candidates(version, nearest[nearest != NO_ID])
         scores = beside.scorer.rows.scores(vectors) - beside.scorer.bias
-        own = np.array([score_pairs(scorer, one, scorer, one)[0, 0] for one in images[:, None]])
+        own = np.array([_score_pairs(scorer, one, scorer, one)[0, 0] for one in images[:, None]])
         # A query without the bias' axis has scores without biases.
         mean, _ = version.moments.mean_and_spread(queries - version.reduction.bias_axis)
         count, digests, found = version.moments.count, [record.digest for record in beside.records], {}
@@ -126,7 +126,7 @@ class CandidateScores:
         return found
 
 
-def reduce_queries(version: Version, vectors: QueryVectors) -> np.ndarray:
+def _reduce_queries(version: Version, vectors: QueryVectors) -> np.ndarray:
     """y(q) `q dims`, float64, of queries as their products with rows of integers see them: z-scores are then those
     of a map in a folder."""
     pairs = zip(vectors.terms, version.head.stored.scorer.terms, strict=True)
@@ -134,7 +134,7 @@ def reduce_queries(version: Version, vectors: QueryVectors) -> np.ndarray:
     return version.reduction.of_queries_in_double(direct_sum(vectors.weights, terms))
 
 
-def score_pairs(scorer: Scorer, rows: np.ndarray, other: Scorer, others: np.ndarray) -> np.ndarray:
+def _score_pairs(scorer: Scorer, rows: np.ndarray, other: Scorer, others: np.ndarray) -> np.ndarray:
     """Scores `a c`, float64, of images under one head, without centring and bias (`own_scores`)."""
     vectors, galleries = scorer.image_vectors(rows), other.rows
     total = np.zeros((len(rows), len(others)))
@@ -165,7 +165,7 @@ class SearchParams:
 
 
 def find_hits(
-    view: View,
+    view: MapView,
     version: Version,
     tokens: Tokens,
     params: SearchParams,
@@ -182,19 +182,19 @@ def find_hits(
 
 
 def _block(
-    view: View, version: Version, tokens: Tokens, params: SearchParams, cache: ScoreCache, likeness: Likeness | None
+    view: MapView, version: Version, tokens: Tokens, params: SearchParams, cache: ScoreCache, likeness: Likeness | None
 ) -> list[Hits]:
     scorer = version.head.stored.scorer
     try:
         vectors = scorer.query_vectors(tokens)
     except np.linalg.LinAlgError:  # an eigendecomposition of what are no numbers does not converge
         raise BadMap(DAMAGED) from None
-    queries, gone = reduce_queries(version, vectors), view.header.removing
+    queries, gone = _reduce_queries(version, vectors), view.header.removing
     ids, _ = version.collection.nearest(
         queries.astype(np.float32), max(params.width, _RESCORED) + len(gone), params.where
     )
     ids = np.where(np.isin(ids, list(gone)), NO_ID, ids) if gone else ids
-    candidates = fetch_candidates(version, ids[ids != NO_ID])
+    candidates = _fetch_candidates(version, ids[ids != NO_ID])
     may = np.zeros((len(tokens), len(candidates)), bool)  # an answer does not depend on the photos beside it
     for row in range(len(tokens)):
         may[row, np.searchsorted(candidates.ids, np.intersect1d(ids[row], candidates.ids))] = True
@@ -229,7 +229,7 @@ class _Ranked:
 
 
 def _verified(
-    view: View, ranked: _Ranked, params: SearchParams, scores: CandidateScores, likeness: Likeness | None
+    view: MapView, ranked: _Ranked, params: SearchParams, scores: CandidateScores, likeness: Likeness | None
 ) -> list[Hits]:
     """The hits, verified, with their confidence."""
     candidates, tokens = ranked.candidates, ranked.tokens

@@ -35,14 +35,16 @@ from tfa.maps.store.header import (
 from tfa.maps.store.patches import write_added
 from tfa.maps.store.publish import WRITTEN_AT_ONCE, write_entries
 from tfa.maps.store.rows import SpaceRows, make_payload, read_ranks
-from tfa.maps.store.versions import Version, Versions, View
+from tfa.maps.store.versions import MapView, Version, Versions
 from tfa.search.reduced import Moments
 from tfa.search.store import Entries
 
 _PAUSE = 0.02  # seconds before a header is looked at again that somebody else was faster to swap
 
 
-def swap_header(versions: Versions, change: Callable[[View], StoreHeader | None], *, building: bool = False) -> View:
+def _swap_header(
+    versions: Versions, change: Callable[[MapView], StoreHeader | None], *, building: bool = False
+) -> MapView:
     """Replace the header by what `change` makes of the map as it is, again as often as somebody else was faster.
 
     None changes nothing. While somebody builds or calibrates the map it is not edited, but by themselves (`building`).
@@ -80,13 +82,13 @@ class NewImages:
     records: Sequence[ImageRecord]  # with any ids
     session: str | None = None
 
-    def rows(self, view: View) -> SpaceRows:
+    def rows(self, view: MapView) -> SpaceRows:
         """By the frozen spaces of the map."""
         assert view.state.spaces is not None, "a map in a store has a space"
         known, grown = len(view.state.spaces), view.state.spaces.grown(self.tokens)
         return SpaceRows.of(grown, known, len(grown))
 
-    def entries(self, view: View, version: Version, first: int, rows: SpaceRows) -> Entries:
+    def entries(self, view: MapView, version: Version, first: int, rows: SpaceRows) -> Entries:
         ids = np.arange(first, first + len(self.records))
         payload = [make_payload(record, self.session) for record in self.records]
         return rows.entries(version.head.stored.scorer, version.reduction, ids, payload)
@@ -97,12 +99,12 @@ def add_images(versions: Versions, new: NewImages) -> list[int]:
     settle_edits(versions)
     token, count = secrets.token_hex(8), len(new.records)
 
-    def claim_ids(view: View) -> StoreHeader:
+    def claim_ids(view: MapView) -> StoreHeader:
         first = view.header.next_id
         pending = Pending("add", (first, first + count), time.time(), name_process())
         return _with(view.header, token, pending, next_id=first + count)
 
-    view = swap_header(versions, claim_ids)
+    view = _swap_header(versions, claim_ids)
     first, rows = view.header.pending[token].ids[0], new.rows(view)
     ids = list(range(first, first + count))
     if view.patches is not None and view.header.patches is not None:
@@ -111,18 +113,18 @@ def add_images(versions: Versions, new: NewImages) -> list[int]:
     moments = write_entries(view.active.collection, new.entries(view, view.active, first, rows))
     placed = sum(record.position is not None for record in new.records)
 
-    def complete(view: View) -> StoreHeader | None:
+    def complete(view: MapView) -> StoreHeader | None:
         nonlocal written, moments
         if token not in view.header.pending:  # somebody thought that this process was killed, and counted them
             return None
         if view.header.version != written:
             moments, written = _again(view), view.header.version
-        return count_images(versions, view, moments, token, placed=placed, fitted=0)
+        return _count_images(versions, view, moments, token, placed=placed, fitted=0)
 
-    def _again(view: View) -> Moments:
+    def _again(view: MapView) -> Moments:
         return write_entries(view.active.collection, new.entries(view, view.active, first, rows))
 
-    swap_header(versions, complete, building=True)
+    _swap_header(versions, complete, building=True)
     return ids
 
 
@@ -138,16 +140,16 @@ def remove_images(versions: Versions, ids: Sequence[int]) -> list[int]:
 def _remove(versions: Versions, ids: Sequence[int]) -> list[int]:
     token, gone = secrets.token_hex(8), list[int]()
 
-    def hide(view: View) -> StoreHeader | None:
+    def hide(view: MapView) -> StoreHeader | None:
         entries = view.active.collection.fetch(ids)
         kept = [i for i, own in enumerate(entries.ids.tolist()) if own not in view.header.removing]
         gone[:] = [int(entries.ids[i]) for i in kept]
         if not gone:
             return None
         payload = [entries.payload[i] for i in kept]
-        moments = sum_moments(view.active, [entries.full[i] for i in kept])
+        moments = _sum_moments(view.active, [entries.full[i] for i in kept])
         pending = Pending("remove", tuple(gone), time.time(), name_process())
-        header = count_images(
+        header = _count_images(
             versions,
             view,
             Moments(-moments.count, -moments.first, -moments.second),
@@ -157,21 +159,21 @@ def _remove(versions: Versions, ids: Sequence[int]) -> list[int]:
         )
         return _with(header, token, pending, removed=header.removed + len(gone))
 
-    view = swap_header(versions, hide)
+    view = _swap_header(versions, hide)
     if gone:
         view.active.collection.delete(gone)
-        swap_header(versions, lambda view: _without(view.header, token), building=True)
+        _swap_header(versions, lambda view: _without(view.header, token), building=True)
     return gone
 
 
-def sum_moments(version: Version, full: Sequence[bytes]) -> Moments:
+def _sum_moments(version: Version, full: Sequence[bytes]) -> Moments:
     """Of images by their own rows: what a store gives back of a vector may be rounded."""
     head = version.head.stored.scorer
     return Moments.of(version.reduction.of_images(*SpaceRows.of_bytes(full, read_ranks(head)).compiled(head)))
 
 
-def count_images(
-    versions: Versions, view: View, added: Moments, token: str | None, *, placed: int, fitted: int
+def _count_images(
+    versions: Versions, view: MapView, added: Moments, token: str | None, *, placed: int, fitted: int
 ) -> StoreHeader:
     """The header with images counted; their moments are in a new document."""
     header, total = view.header, view.active.moments + added
@@ -195,7 +197,7 @@ def _without(header: StoreHeader, token: str) -> StoreHeader | None:
     return replace(header, pending={key: edit for key, edit in header.pending.items() if key != token})
 
 
-def settle_edits(versions: Versions, *, building: bool = False, patience: float = 0.0) -> View:
+def settle_edits(versions: Versions, *, building: bool = False, patience: float = 0.0) -> MapView:
     """Finish what killed editors left. A builder waits up to `patience` seconds for those that still work."""
     deadline = time.monotonic() + patience
     while True:
@@ -210,7 +212,7 @@ def settle_edits(versions: Versions, *, building: bool = False, patience: float 
 
 
 def _settle_one(versions: Versions, token: str, *, building: bool) -> None:
-    def settled(view: View) -> StoreHeader | None:
+    def settled(view: MapView) -> StoreHeader | None:
         edit = view.header.pending.get(token)
         if edit is None:
             return None
@@ -221,6 +223,6 @@ def _settle_one(versions: Versions, token: str, *, building: bool) -> None:
         if not len(entries):
             return _without(view.header, token)
         placed = sum(one.get("position") is not None for one in entries.payload)
-        return count_images(versions, view, sum_moments(view.active, entries.full), token, placed=placed, fitted=0)
+        return _count_images(versions, view, _sum_moments(view.active, entries.full), token, placed=placed, fitted=0)
 
-    swap_header(versions, settled, building=building)
+    _swap_header(versions, settled, building=building)

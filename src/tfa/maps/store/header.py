@@ -219,11 +219,11 @@ def parse_header(content: bytes, url: str) -> StoreHeader:
         raise BadMap(f"{url} has a header that makes no sense ({error!r}); build the map again") from None
 
 
-def read_header(store: Store, name: str, url: str) -> tuple[StoreHeader, bytes]:
+def read_store_header(store: Store, name: str, url: str) -> tuple[StoreHeader, bytes]:
     """The header and its bytes; if there is none, an error with the maps that are there."""
     content = store.read(header_key(name))
     if content is None:
-        there = list_maps(store)
+        there = _list_maps(store)
         near = get_close_matches(name, there, 1)
         hint = f"; did you mean {near[0]}?" if near else "."
         which = f"there are {', '.join(there[:10])}" if there else "there is none yet"
@@ -231,7 +231,7 @@ def read_header(store: Store, name: str, url: str) -> tuple[StoreHeader, bytes]:
     return parse_header(content, url), content
 
 
-def list_maps(store: Store) -> list[str]:
+def _list_maps(store: Store) -> list[str]:
     """Names of the maps of a store."""
     every = store.keys("")
     return [key.removesuffix("/header") for key in every if key.count("/") == 1 and key.endswith("/header")]
@@ -252,7 +252,7 @@ def name_process() -> str:
     return f"process {os.getpid()} of {socket.gethostname()}"
 
 
-def identify_machine() -> str:
+def _identify_machine() -> str:
     """A boot of a kernel, and the set of processes of it that this one sees (a container has its own)."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -280,7 +280,7 @@ class Builder:
     def _ended_here(self) -> bool:
         """Was it a process of this machine, and is no more, or this one, and could not say that it was done because
         the store was away? Then nobody need wait."""
-        if not self.machine or self.machine != identify_machine():
+        if not self.machine or self.machine != _identify_machine():
             return False
         if self.process == os.getpid():
             return self.token not in _HELD
@@ -354,7 +354,7 @@ def _read(content: bytes | None) -> Builder | None:
 def claim_map(store: Store, name: str, doing: str, url: str) -> Iterator[Claim]:
     """Hold the map of that name for one build or calibration."""
     now = time.time()
-    builder = Builder(name_process(), doing, now, now, secrets.token_hex(8), identify_machine(), os.getpid())
+    builder = Builder(name_process(), doing, now, now, secrets.token_hex(8), _identify_machine(), os.getpid())
     _HELD.add(builder.token)  # before another thread can read the claim, and take it for one that was left behind
     try:
         _take(store, name, builder, url)

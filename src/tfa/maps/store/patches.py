@@ -31,7 +31,7 @@ _ELSEWHERE = ("lance", "lance+s3")  # their URLs hold no password: one is kept i
 
 
 @dataclass(frozen=True)
-class StoredPatches:
+class _StoredPatches:
     """A `PatchSource` of pieces of `n g` bytes."""
 
     store: Store
@@ -99,7 +99,7 @@ def read_patches(
     compaction = Compaction(arrays["mean"], arrays["projection"], arrays.get("deviations"))
     grid = (int(place["grid"][0]), int(place["grid"][1]))
     shape = (grid[0] * grid[1], compaction.bytes_per_patch)
-    pieces = StoredPatches(find_holder(store, place), place["folder"], shape, compaction.dtype)
+    pieces = _StoredPatches(find_holder(store, place), place["folder"], shape, compaction.dtype)
     return SourcedTokens(compaction, grid, VerifySpec.from_dict(place["spec"]), CachedPatches(pieces, cached_bytes))
 
 

@@ -23,7 +23,7 @@ from tfa.maps.store.header import ABANDONED, StoreHeader, read_document, version
 from tfa.maps.store.patches import find_holder, seal_patches
 from tfa.maps.store.publish import WRITTEN_AT_ONCE, Publisher, VersionFacts
 from tfa.maps.store.rows import SpaceRows, fit_store_reduction, read_ranks
-from tfa.maps.store.versions import Version, Versions, View, holds_same_images, put_skeleton, write_skeleton
+from tfa.maps.store.versions import MapView, Version, Versions, holds_same_images, put_skeleton, write_skeleton
 from tfa.search.reduced import Moments
 from tfa.search.store import Collection, Entries, Store, hide_password, open_map_store
 
@@ -34,14 +34,16 @@ if TYPE_CHECKING:
 # --- calibrations and heads ----------------------------------------------------------------------------------------
 
 
-def view_without_pending_edits(versions: Versions, publisher: Publisher) -> View:
+def view_without_pending_edits(versions: Versions, publisher: Publisher) -> MapView:
     """The map, claimed, once edits under way are done or given up."""
     view = settle_edits(versions, building=True, patience=ABANDONED + 5)
     publisher.look()
     return view
 
 
-def write_version(publisher: Publisher, view: View, state: MapState, progress: Progress) -> tuple[Version, Collection]:
+def write_version(
+    publisher: Publisher, view: MapView, state: MapState, progress: Progress
+) -> tuple[Version, Collection]:
     """All images of the map under the active head of `state`, in a collection that nobody sees yet."""
     head, header = state.chosen(), view.header
     scorer, source = head.stored.scorer, view.active.collection
@@ -63,7 +65,7 @@ def write_version(publisher: Publisher, view: View, state: MapState, progress: P
     return Version(head, collection, reduction, Moments.total([empty, *parts])), collection
 
 
-def publish_version(publisher: Publisher, view: View, state: MapState, version: Version) -> StoreHeader:
+def publish_version(publisher: Publisher, view: MapView, state: MapState, version: Version) -> StoreHeader:
     """Make a version of the same images, and the heads of `state`, the map."""
     header = view.header
     with tempfile.TemporaryDirectory(prefix="tfa-publish-") as folder:
@@ -156,7 +158,7 @@ def copy_map(source: StoreMap, url: str, progress: bool | Progress | None = None
         store.close()
 
 
-def _copy(source: StoreMap, view: View, copy: Publisher, progress: Progress) -> StoreHeader:
+def _copy(source: StoreMap, view: MapView, copy: Publisher, progress: Progress) -> StoreHeader:
     header, store = view.header, copy.store
     collection, ids = copy.begin(header.dims, header.dtype), list[int]()
     with progress.task("copying", header.count, "images") as task:

@@ -35,7 +35,7 @@ from tfa.maps.store.republish import (
     write_version,
 )
 from tfa.maps.store.rows import parse_record
-from tfa.maps.store.versions import Version, Versions, View
+from tfa.maps.store.versions import MapView, Version, Versions
 from tfa.maps.summary import facts_of, in_short
 from tfa.maps.verification import Question, candidates_wanted
 from tfa.photos.as_files import Photos
@@ -46,7 +46,7 @@ from tfa.photos.token_cache import EncodedImages
 from tfa.search.store import Store, hide_password, open_map_store
 
 
-def describe_store_map(view: View, name: str, url: str) -> dict[str, Any]:
+def _describe(view: MapView, name: str, url: str) -> dict[str, Any]:
     """As `PlaceMap.info()`, of all images; without the list of photos, and with what the store says of itself."""
     header, patches = view.header, view.patches
     verification = None
@@ -81,7 +81,7 @@ def describe_store_map(view: View, name: str, url: str) -> dict[str, Any]:
 class SampleMap(AskableMap):
     """The sampled images that still answer, with their patches; what is said of the map is said of all images."""
 
-    def __init__(self, view: View, facts: Mapping[str, Any] | None = None, encoder: Encoder | None = None) -> None:
+    def __init__(self, view: MapView, facts: Mapping[str, Any] | None = None, encoder: Encoder | None = None) -> None:
         there = set(view.active.collection.fetch(view.sample_ids).ids.tolist()) - view.header.removing
         gone = frozenset(view.sample_ids) - there
         compact = None if view.patches is None else view.patches.of(view.sample_ids)
@@ -98,8 +98,12 @@ class SampleMap(AskableMap):
 _UNSEEN_LIMIT = 0.2  # share of images not seen at fitting from which building again is advised
 
 
-class AskableStoreMap(Asking):
-    """A map whose images live in a store, as it is now: the header is looked at twice a second at most."""
+class StoreMap(Asking):
+    """A map whose images live in a store; open it by its URL, such as postgres://HOST/DATABASE/NAME.
+
+    Several processes may query and edit it: what one edited the others see within a second. The header is read at most
+    every 0.5 s.
+    """
 
     def __init__(
         self, store: Store, name: str, url: str, encoder: Encoder | None = None, patch_cache: int | None = None
@@ -123,7 +127,7 @@ class AskableStoreMap(Asking):
         return opened
 
     @property
-    def view(self) -> View:
+    def view(self) -> MapView:
         """The map as it is now, or was half a second ago."""
         return self._versions.now()
 
@@ -171,13 +175,13 @@ class AskableStoreMap(Asking):
         except StoreConflict:  # the version was dropped while it was asked: twice replaced within half a second
             return self._hits(self._versions.now(fresh=True), tokens, question, likeness)
 
-    def _hits(self, view: View, tokens: Tokens, question: Question, likeness: Likeness | None) -> list[Hits]:
+    def _hits(self, view: MapView, tokens: Tokens, question: Question, likeness: Likeness | None) -> list[Hits]:
         version = view.chosen(question.calibration)
         candidates = candidates_wanted(question, view.state, view.patches, tokens)
         asked = SearchParams(question.k, candidates, question.where)
         return find_hits(view, version, tokens, asked, self._scores_of(view, version), likeness)
 
-    def _scores_of(self, view: View, version: Version) -> ScoreCache:
+    def _scores_of(self, view: MapView, version: Version) -> ScoreCache:
         """What is remembered of a collection as it is."""
         key = (version.collection.name, view.header.edits)
         self._caches = {one: kept for one, kept in self._caches.items() if one[1] == view.header.edits}
@@ -224,41 +228,6 @@ class AskableStoreMap(Asking):
     def refit(self, *_: Any, **__: Any) -> NoReturn:
         """Refused: the photos are not here."""
         raise BadSpec("a map in a store is not fitted again in place; build it again with: tfa build PHOTOS --out URL")
-
-    # --- describe ------------------------------------------------------------------------------------------------
-
-    @property
-    def unseen_share(self) -> float:
-        """Share of the photos in the map that the head was not fitted on."""
-        header = self.view.header
-        return 1 - header.fitted / max(header.count, 1)
-
-    def _advice(self) -> list[str]:
-        if self.unseen_share <= _UNSEEN_LIMIT:
-            return []
-        return [f"{self.unseen_share:.0%} of the photos were not seen when the head was fitted; build the map again"]
-
-    def sample(self) -> SampleMap:
-        """The sample of the images that decisions were judged on, as a map of its own."""
-        apart = SampleMap(self._versions.now(fresh=True), self.info(), self._encoder)
-        apart.options, apart.cache = self.options, self.cache
-        return apart
-
-    def info(self) -> dict[str, Any]:
-        """The map in JSON: what it holds, what was decided and why. Its photos are not listed: see `records`."""
-        view = self._versions.now(fresh=True)
-        return {**describe_store_map(view, self.name, self.called), "notes": [*view.header.notes, *self._advice()]}
-
-    def close(self) -> None:
-        """Let go of connections."""
-        self.store.close()
-
-
-class StoreMap(AskableStoreMap):
-    """A map whose images live in a store; open it by its URL, such as postgres://HOST/DATABASE/NAME.
-
-    Several processes may ask and edit it: what one edited the others see within a second.
-    """
 
     # --- publish -------------------------------------------------------------------------------------------------
 
@@ -388,7 +357,7 @@ class StoreMap(AskableStoreMap):
         self._versions.now(fresh=True)
         return made.report
 
-    def _recall(self, view: View, version: Version, photos: Tokens) -> Any:
+    def _recall(self, view: MapView, version: Version, photos: Tokens) -> Any:
         """What the calibrated map expects of photos like these, from its answers to them."""
         candidates = candidates_wanted(Question(), view.state, view.patches, photos)
         answers = find_hits(view, version, photos, SearchParams(1, candidates), ScoreCache())
@@ -432,3 +401,31 @@ class StoreMap(AskableStoreMap):
 
     def _publisher(self) -> Publisher:
         return Publisher(self.store, self.name, self.called)
+
+    # --- describe ------------------------------------------------------------------------------------------------
+
+    @property
+    def unseen_share(self) -> float:
+        """Share of the photos in the map that the head was not fitted on."""
+        header = self.view.header
+        return 1 - header.fitted / max(header.count, 1)
+
+    def _advice(self) -> list[str]:
+        if self.unseen_share <= _UNSEEN_LIMIT:
+            return []
+        return [f"{self.unseen_share:.0%} of the photos were not seen when the head was fitted; build the map again"]
+
+    def sample(self) -> SampleMap:
+        """The sample of the images that decisions were judged on, as a map of its own."""
+        apart = SampleMap(self._versions.now(fresh=True), self.info(), self._encoder)
+        apart.options, apart.cache = self.options, self.cache
+        return apart
+
+    def info(self) -> dict[str, Any]:
+        """The map in JSON: what it holds, what was decided and why. Its photos are not listed: see `records`."""
+        view = self._versions.now(fresh=True)
+        return {**_describe(view, self.name, self.called), "notes": [*view.header.notes, *self._advice()]}
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self.store.close()

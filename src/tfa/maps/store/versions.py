@@ -25,7 +25,7 @@ from tfa.maps.folder import reader, writer
 from tfa.maps.folder.header import HEADER
 from tfa.maps.state import MapState, NamedHead
 from tfa.maps.state_changes import with_duplicates
-from tfa.maps.store.header import StoreHeader, read_document, read_header, read_moments, read_reduction
+from tfa.maps.store.header import StoreHeader, read_document, read_moments, read_reduction, read_store_header
 from tfa.maps.store.patches import read_patches
 from tfa.search.reduced import Moments, Reduction
 from tfa.search.store import Collection, Store
@@ -93,7 +93,7 @@ class Version:
 
 
 @dataclass(frozen=True)
-class View:
+class MapView:
     """Everything of one header."""
 
     header: StoreHeader
@@ -128,11 +128,11 @@ class Versions:
         self.store, self.name, self.url = store, name, url
         self._cached_bytes = cached_bytes
         self._lock = threading.Lock()
-        self._view: View | None = None
+        self._view: MapView | None = None
         self._looked = 0.0
         self._cache: dict[str, Any] = {}  # by document or collection: what was read of it
 
-    def now(self, *, fresh: bool = False) -> View:
+    def now(self, *, fresh: bool = False) -> MapView:
         """The map as it is; `fresh` looks at the header, however short ago that was done."""
         with self._lock:
             if self._view is not None and not fresh and time.monotonic() - self._looked < _LOOK_AGAIN:
@@ -142,13 +142,13 @@ class Versions:
             return view
 
     @property
-    def last(self) -> View:
+    def last(self) -> MapView:
         """What was seen last."""
         return self._view or self.now()
 
-    def _read(self) -> View:
+    def _read(self) -> MapView:
         for attempt in range(2):
-            header, content = read_header(self.store, self.name, self.url)
+            header, content = read_store_header(self.store, self.name, self.url)
             if self._view is not None and content == self._view.content:
                 return self._view
             try:
@@ -158,7 +158,7 @@ class Versions:
                     raise
         raise AssertionError
 
-    def _of(self, header: StoreHeader, content: bytes) -> View:
+    def _of(self, header: StoreHeader, content: bytes) -> MapView:
         kept: dict[str, Any] = {}
 
         def once(key: str, read: Any) -> Any:
@@ -183,7 +183,7 @@ class Versions:
                 once(one.moments, lambda one=one: read_moments(self.store, one.moments)),
             )
         self._cache = kept
-        return View(header, content, state, patches, versions)
+        return MapView(header, content, state, patches, versions)
 
     def _collection(self, header: StoreHeader) -> Collection:
         found = self.store.open(header.collection)
