@@ -11,9 +11,10 @@ import pytest
 
 from tfa.errors import BadSpec, StoreConflict, StoreUnavailable
 from tfa.search.store_contract import DIMENSIONS, StoreContract, make_entries
+
+pytest.importorskip("tfa_qdrant", reason="tfa-qdrant is not installed: pip install -e plugins/tfa-qdrant")
 from tfa_qdrant.store import QdrantEdgeStore
 
-pytest.importorskip("qdrant_edge", reason="qdrant-edge-py is not installed: pip install -e plugins/tfa-qdrant")
 pytestmark = pytest.mark.stores
 
 OPEN_IT = """

@@ -41,8 +41,8 @@ def place_of(kind: str, request: pytest.FixtureRequest) -> str:
         return str(request.getfixturevalue("postgres").url)
     if kind == "milvus":
         return f"milvus://{request.getfixturevalue('milvus_address')}"
-    package = {"lance": "lancedb", "qdrant": "qdrant_edge"}[kind]
-    pytest.importorskip(package, reason=f"{package} is not installed (pip install -e '.[dev]')")
+    package = {"lance": "lancedb", "qdrant": "tfa_qdrant"}[kind]
+    pytest.importorskip(package, reason=f"{package} is not installed (make check installs it)")
     return f"{kind}://{request.getfixturevalue('tmp_path')}/store"
 
 
