@@ -109,7 +109,7 @@ def test_regions_and_sessions_choose_who_may_answer(replica):
     assert ask(client, picture(3, 0.8), sessions="night").json()["hits"] == []
     wrong = ask(client, picture(3, 0.8), region="9,9,5,5")
     assert wrong.status_code == 422
-    assert "is no region" in wrong.json()["error"]
+    assert "is not a region" in wrong.json()["error"]
 
 
 def test_what_a_store_cannot_do_is_refused_in_a_sentence(replica):

@@ -59,15 +59,15 @@ class LanceStore(Store):
     @classmethod
     def connect(cls, url: str) -> LanceStore:
         parts = urlsplit(url)
-        asked = {key: values[-1] for key, values in parse_qs(parts.query).items()}
-        unknown = sorted(set(asked) - {"endpoint", "region"})
+        query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+        unknown = sorted(set(query) - {"endpoint", "region"})
         if unknown:
             raise BadSpec(f"a lance URL takes endpoint= and region=, not {unknown[0]}=")
         if parts.scheme == "lance+s3":
             if not parts.netloc:
                 raise BadSpec(f"{url} names no bucket; give lance+s3://BUCKET/PREFIX/NAME")
-            options = {f"aws_{key}": value for key, value in asked.items()}  # so spelt they come before the environment
-            endpoint = asked.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "")
+            options = {f"aws_{key}": value for key, value in query.items()}  # so spelled they override the environment
+            endpoint = query.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "")
             if endpoint.startswith("http://"):
                 options["allow_http"] = "true"
             return cls(f"s3://{parts.netloc}{parts.path}", options)
@@ -155,8 +155,8 @@ _TYPES = {"float32": pa.float32(), "float16": pa.float16()}
 _INDEXES = ("scan", "ivf_rq")
 _ROWS_OF_A_PARTITION = 4096
 _LEAST_ROWS = 1024  # an index of fewer has nothing to learn from
-_PROBES, _REFINED = 64, 10  # partitions looked into; times as many as are asked for scored again
-_SPARE = 16  # more than are asked for: ties are ours to sort
+_PROBES, _REFINED = 64, 10  # partitions looked into; how many times k are scored again
+_SPARE = 16  # beyond k, so that ties are seen and sorted here
 _ROWS = ["id", "vector", "payload", "full"]
 
 
@@ -226,7 +226,7 @@ class LanceCollection(Collection):
     def _best(
         self, query: np.ndarray, k: int, count: int, condition: str | None, indexed: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        """LanceDB sorts no ties. As long as the last that came may tie with the kth, more are asked for."""
+        """LanceDB sorts no ties. As long as the last result may tie with the k-th, more are requested."""
         wanted = k + _SPARE
         while True:
             search = (
@@ -256,12 +256,12 @@ class LanceCollection(Collection):
 
     @translate_errors
     def find(self, digests: Sequence[str]) -> dict[str, int]:
-        asked = {ascii_text(one): one for one in digests}
+        texts = {ascii_text(one): one for one in digests}
         found = dict[str, int]()
-        if asked:
-            rows = self._table.search().where(_among("digest", list(asked))).select(["id", "digest"]).to_arrow()
+        if texts:
+            rows = self._table.search().where(_among("digest", list(texts))).select(["id", "digest"]).to_arrow()
             for own, digest in sorted(zip(rows["id"].to_pylist(), rows["digest"].to_pylist(), strict=True)):
-                found.setdefault(asked[digest], own)
+                found.setdefault(texts[digest], own)
         return found
 
     def pages(self, size: int = 1000) -> Iterator[Entries]:

@@ -173,7 +173,7 @@ class DocumentTables:
 
 
 def table_names(database: Any) -> list[str]:
-    """Of all tables, page by page."""
+    """Return the names of all tables, read page by page."""
     names, page = list[str](), database.list_tables()
     names += page.tables
     while page.page_token:
@@ -221,8 +221,8 @@ class PieceTables:
         table = self._there(folder) if numbers else None
         if table is None:
             return {}
-        asked = f"number in ({', '.join(str(int(one)) for one in numbers)})"
-        rows = table.search().where(asked).select(["number", "data"]).to_arrow()
+        condition = f"number in ({', '.join(str(int(one)) for one in numbers)})"
+        rows = table.search().where(condition).select(["number", "data"]).to_arrow()
         return dict(zip(rows["number"].to_pylist(), rows["data"].to_pylist(), strict=True))
 
     def seal(self, folder: str) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 NEAR_TIE = 4e-6  # of a score, or of 1 where it is smaller: some eight times the error of a float32 inner product
-SPARE = 16  # answers asked for beyond k, so that most ties at the border are seen whole
+SPARE = 16  # results requested beyond k, so that most ties at the border are complete
 
 _Vectors = Callable[[Sequence[int]], Mapping[int, np.ndarray]]  # of these ids, those that are there
 
@@ -50,7 +50,7 @@ def _tolerance(scores: np.ndarray, close: float) -> float:
 def settle_ties(
     queries: np.ndarray, answers: Sequence[RankedIds], vectors_of: _Vectors, every: bool = False
 ) -> list[RankedIds]:
-    """The answers with near ties, or all, scored again; the vectors for all queries are asked for at once, if any."""
+    """The answers with near ties, or all, scored again; the vectors of all queries are fetched at once."""
     close = [np.arange(len(answer.ids)) if every else answer.close_ones() for answer in answers]
     wanted = sorted({int(one) for answer, at in zip(answers, close, strict=True) for one in answer.ids[at]})
     vectors = vectors_of(wanted) if wanted else {}

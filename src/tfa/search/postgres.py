@@ -62,8 +62,8 @@ class PostgresStore(Store):
                 server.run(lambda c, table=table: _make_table(c, table, columns))  # type: ignore[misc]
             if shards:
                 self._server.run(lambda c: Shards(self._server.address).make_parent(c, name, columns))
-            told = "insert into tfa.collections (name, dimensions, dtype, shards) values (%s, %s, %s, %s)"
-            self._server.run(lambda c: c.execute(told, (name, dimensions, dtype, list(shards))))
+            insert = "insert into tfa.collections (name, dimensions, dtype, shards) values (%s, %s, %s, %s)"
+            self._server.run(lambda c: c.execute(insert, (name, dimensions, dtype, list(shards))))
         except StoreConflict as error:
             raise (
                 taken if isinstance(error.__cause__, errors.DuplicateTable | errors.UniqueViolation) else error
@@ -126,9 +126,9 @@ class PostgresStore(Store):
         self._server.run(lambda c: c.cursor().executemany(insert, rows))
 
     def read_pieces(self, folder: str, numbers: Sequence[int]) -> dict[int, bytes]:
-        asked = "select number, data from tfa.pieces where folder = %s and number = any(%s)"
-        given = (folder, [int(one) for one in numbers])
-        rows = self._server.run(lambda c: c.cursor(binary=True).execute(asked, given).fetchall())
+        select = "select number, data from tfa.pieces where folder = %s and number = any(%s)"
+        values = (folder, [int(one) for one in numbers])
+        rows = self._server.run(lambda c: c.cursor(binary=True).execute(select, values).fetchall())
         return {number: bytes(data) for number, data in rows}
 
     def close(self) -> None:
@@ -174,7 +174,7 @@ _INDEXES = ("scan", "ivfflat", "hnsw", "bit")
 _EXACT = ("scan", "ivfflat")
 _ROWS_OF_A_LIST = 1000
 _SPARE = 16  # halfvec rounds the query too: so many more are scored again with the query as it is
-_LEAST_OF_BITS = 200  # candidates by their signs, or twice as many as are asked for
+_LEAST_OF_BITS = 200  # candidates by their signs, or twice k if that is more
 
 
 class PostgresCollection(Collection):
@@ -264,10 +264,10 @@ class PostgresCollection(Collection):
         return self._entries([known[own] for own in wanted if own in known])
 
     def find(self, digests: Sequence[str]) -> dict[str, int]:
-        asked = {ascii_text(one): one for one in digests}
+        texts = {ascii_text(one): one for one in digests}
         command = self._sql("select digest, min(id) from {table} where digest = any(%s) group by digest")
-        found = self._server.run(lambda c: c.execute(command, (list(asked),)).fetchall())
-        return {asked[digest]: own for digest, own in found}
+        found = self._server.run(lambda c: c.execute(command, (list(texts),)).fetchall())
+        return {texts[digest]: own for digest, own in found}
 
     def pages(self, size: int = 1000) -> Iterator[Entries]:
         last = -(2**63)
@@ -290,12 +290,12 @@ class PostgresCollection(Collection):
                 f"pgvector indexes at most {_INDEXED_DIMENSIONS[self._type]} dimensions of {self.dtype}, {self.name!r} "
                 f"has {self.dimensions}; build with fewer --dims, or use the index bit"
             )
-        if index not in _EXACT and self.shards:  # a shard is not told how few are wanted, and would search on and on
+        if index not in _EXACT and self.shards:  # a shard does not know the limit, and would search on and on
             raise BadSpec(f"the index {index} is not for shards; use {' or '.join(_EXACT)}")
         for server, table in holders(self._server, self.name, self.shards):
             server.run(lambda c, table=table: self._reindex(c, table, index))  # type: ignore[misc]
-        told = "update tfa.collections set index = %s where name = %s"
-        self._server.run(lambda c: c.execute(told, (index, self.name)))
+        update = "update tfa.collections set index = %s where name = %s"
+        self._server.run(lambda c: c.execute(update, (index, self.name)))
         self.index = index
 
     def _reindex(self, connection: PostgresConnection, table: str, index: str) -> None:

@@ -75,19 +75,19 @@ class Address:
 
     @classmethod
     def of(cls, url: str) -> Address:
-        """Of postgres://USER:PASSWORD@HOST:PORT/DATABASE?shards=…&replicas=…"""
+        """Parse postgres://USER:PASSWORD@HOST:PORT/DATABASE?shards=…&replicas=…"""
         parts = urlsplit(url)
-        asked = {key: tuple(values[-1].split(",")) for key, values in parse_qs(parts.query).items()}
-        unknown = sorted(set(asked) - {"shards", "replicas"})
+        query = {key: tuple(values[-1].split(",")) for key, values in parse_qs(parts.query).items()}
+        unknown = sorted(set(query) - {"shards", "replicas"})
         if unknown:
             raise BadSpec(f"a postgres:// URL takes shards= and replicas=, not {unknown[0]}=")
         try:
             host, port = parts.hostname or "localhost", parts.port or 5432
-            for one in (*asked.get("shards", ()), *asked.get("replicas", ())):
+            for one in (*query.get("shards", ()), *query.get("replicas", ())):
                 _split_address(one)
         except ValueError:
             raise BadSpec("the addresses in a postgres:// URL are HOST:PORT, several separated by commas") from None
-        shards, replicas = asked.get("shards", ()), asked.get("replicas", ())
+        shards, replicas = query.get("shards", ()), query.get("replicas", ())
         if replicas and len(replicas) != len(shards):
             raise BadSpec(
                 f"{len(shards)} shards and {len(replicas)} replicas: give one replica a shard, in their order"
@@ -152,7 +152,7 @@ class PostgresServer:
                         self.close()
                     else:
                         self._give_back(connection)
-                    # A shard that went away in the middle is named, or its replica asked, at the second attempt.
+                    # A shard that went away in the middle is named, or its replica is queried, at the second attempt.
                     away = lost or isinstance(error, errors.ConnectionFailure)
                     again = (away and not once and attempt == 0) or isinstance(error, _DISTURBED)
                     if not again or attempt == _ATTEMPTS - 1:

@@ -156,13 +156,13 @@ class Moments:
 
     @classmethod
     def of(cls, vectors: np.ndarray) -> Moments:
-        """Of vectors `m D`."""
+        """Add up vectors `m D`."""
         wide = np.asarray(vectors, np.float64)
         return cls(len(wide), wide.sum(axis=0), wide.T @ wide)
 
     @classmethod
     def empty(cls, width: int) -> Moments:
-        """Of no vectors."""
+        """Return the moments of no vectors."""
         return cls(0, np.zeros(width), np.zeros((width, width)))
 
     @classmethod
@@ -226,11 +226,11 @@ class ReducedRows:
         return ReducedRows(older.reduction, self.rows.starting_with(older.rows))
 
     def moments(self) -> list[Moments]:
-        """Of each chunk, made when they are first needed unless they came from a file."""
+        """Return the moments of each chunk, computed when first needed unless they came from a file."""
         return self.rows.derived(_compute_moments)
 
     def moments_over(self, rows: np.ndarray) -> Moments:
-        """Of some rows, one may be there twice: all rows' with what is missing taken off, where that is less work."""
+        """Return the moments of some rows, which may repeat: all less the others, if that is less work."""
         times = np.bincount(rows, minlength=len(self)) - 1
         extra, missing = np.repeat(np.arange(len(self)), np.maximum(times, 0)), np.flatnonzero(times < 0)
         if len(extra) + len(missing) >= len(rows):
@@ -243,7 +243,7 @@ class ReducedRows:
 
 
 def _compute_moments(chunk: Rows) -> Moments:
-    """Of the numbers that rows stand for."""
+    """Add up the numbers that rows stand for."""
     return Moments.total(Moments.of(np.asarray(chunk[low : low + _BLOCK])) for low in range(0, len(chunk), _BLOCK))
 
 

@@ -50,7 +50,7 @@ URL_EXAMPLES = (
 
 @dataclass(frozen=True)
 class Region:
-    """A box, its edges included: degrees where positions are on the globe, metres where they are in a plane."""
+    """A box with its edges: degrees if positions are on the globe, meters if they are in a plane."""
 
     west: float  # lon or x
     south: float  # lat or y
@@ -61,23 +61,23 @@ class Region:
         edges = (self.west, self.south, self.east, self.north)
         if not all(map(math.isfinite, edges)) or self.west > self.east or self.south > self.north:
             raise BadSpec(
-                f"{', '.join(f'{edge:g}' for edge in edges)} is no region; give west, south, east, north (degrees, or "
-                "metres where positions are x and y), west and south not beyond east and north"
+                f"{', '.join(f'{edge:g}' for edge in edges)} is not a region; give west, south, east, north (degrees or "
+                "meters if positions are x and y), west and south not beyond east and north"
             )
 
 
 @dataclass(frozen=True)
 class Where:
-    """Which images may answer: of one of these sessions (none given: of any), and within the region if there is one.
+    """Which images may answer: those of one of these sessions (of any if empty) within the region (anywhere if None).
 
-    An image without a position lies in no region.
+    An image without a position is in no region.
     """
 
     sessions: tuple[str, ...] = ()
     region: Region | None = None
 
     def admits(self, payload: Payload) -> bool:
-        """By the definition; stores have filters of their own."""
+        """Say whether an image may answer, by the definition; stores filter in their own ways."""
         if self.sessions and payload.get("session") not in self.sessions:
             return False
         if self.region is None:
@@ -88,7 +88,7 @@ class Where:
 
 
 def read_coordinates(payload: Payload) -> tuple[float, float] | None:
-    """(lon or x, lat or y) of a payload's position."""
+    """Return (lon or x, lat or y) of a payload's position."""
     position = payload.get("position")
     if not position:
         return None
@@ -102,7 +102,7 @@ class Entries:
     ids: np.ndarray  # m, int64
     vectors: np.ndarray  # m D, float32
     payload: Sequence[Payload]
-    full: Sequence[bytes]  # what the best answers are scored again with; empty bytes where it is not kept
+    full: Sequence[bytes]  # the full rows that candidates are scored again with; empty if not stored
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -117,42 +117,42 @@ class Collection(ABC):
 
     @abstractmethod
     def write(self, entries: Entries) -> None:
-        """Add or replace by id; on return they are durable and can be found. Doing it twice is doing it once."""
+        """Add or replace by id. On return the images are durable and can be found. Idempotent."""
 
     @abstractmethod
     def delete(self, ids: Sequence[int] | np.ndarray) -> None:
-        """An id that is not there is no error."""
+        """Remove images. An id that is missing is not an error."""
 
     @abstractmethod
     def nearest(self, queries: np.ndarray, k: int, where: Where | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """ids `q k'` and scores `q k'` (float32) of the k best, k' = min(k, count), best first, ties to the smaller id.
+        """Return ids `q k'` and scores `q k'` (float32) of the k best, k' = min(k, count); ties to the smaller id.
 
-        Exactly those unless `seal` made an approximate index. Where fewer pass the filter, NO_ID and −∞ follow.
+        Exact unless `seal` made an approximate index. If fewer pass the filter, NO_ID and −∞ follow.
         """
 
     @abstractmethod
     def fetch(self, ids: Sequence[int] | np.ndarray) -> Entries:
-        """Those of the ids that are there, in the order given, in one request."""
+        """Return those of the ids that are there, in the order of `ids`, in one request."""
 
     @abstractmethod
     def find(self, digests: Sequence[str]) -> dict[str, int]:
-        """The smallest id of each digest that is there."""
+        """Return the smallest id of each digest that is there."""
 
     @abstractmethod
     def pages(self, size: int = 1000) -> Iterator[Entries]:
-        """Everything, by growing id, so many at a time."""
+        """Yield everything by growing id, `size` images at a time."""
 
     @abstractmethod
     def count(self) -> int:
-        """How many can be found."""
+        """Return how many images can be found."""
 
     @abstractmethod
     def seal(self, index: str | None = None) -> None:
-        """After the last write of a build: flush, and build the index of that name; None searches exactly."""
+        """Flush after the last write of a build and build the index of that name; None searches exactly."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """`store`, `collection`, `count`, `dimensions`, `dtype` and what else is worth knowing, in JSON."""
+        """Return `store`, `collection`, `count`, `dimensions`, `dtype` and other facts, in JSON."""
 
     def fit(self, vectors: np.ndarray) -> np.ndarray:
         """Return vectors `m D` in float32; refuse another dimension than the collection's."""
@@ -165,33 +165,33 @@ class Collection(ABC):
 
 
 class Store(ABC):
-    """Where collections and documents live."""
+    """Holds collections and documents. What opens a URL is named by an entry point, see above."""
 
     scheme: str  # of its URLs
     one_process: bool = False  # can only one process at a time write to it, or see what it holds?
 
     @abstractmethod
     def create(self, name: str, dimensions: int, dtype: str = "float32") -> Collection:
-        """A new, empty collection; `StoreConflict` if there is one of that name."""
+        """Create an empty collection; `StoreConflict` if there is one of that name."""
 
     @abstractmethod
     def open(self, name: str) -> Collection:
-        """One that was created before; `StoreConflict` if it is not there or is not of our making."""
+        """Open a collection; `StoreConflict` if it is missing or was not made by tfa."""
 
     @abstractmethod
     def drop(self, name: str) -> None:
-        """A collection and all it holds; none of that name is no error."""
+        """Delete a collection and all it holds. A missing one is not an error."""
 
     @abstractmethod
     def names(self, prefix: str = "") -> list[str]:
-        """Of all collections that begin so."""
+        """Return the names of all collections that begin with `prefix`, sorted."""
 
     @abstractmethod
     def read(self, key: str) -> bytes | None:
-        """A document as it was last written by anybody; None if there is none."""
+        """Return a document as it was last written by any process; None if there is none."""
 
     def read_latest(self, key: str) -> bytes | None:
-        """The same where `read` may show for a moment what was there before: here never, at the price of a wait."""
+        """Return a document, never an outdated one, even if that takes a wait; `read` may lag for a moment."""
         return self.read(key)
 
     @abstractmethod
@@ -200,36 +200,38 @@ class Store(ABC):
 
     @abstractmethod
     def swap(self, key: str, old: bytes | None, new: bytes) -> bool:
-        """Replace a small document if it still is `old` (None: if there is none). False if it is not: somebody else was
-        first. Of several that try at once one succeeds at most."""
+        """Replace a small document if it is still `old` (None: if there is none); False if somebody else was first.
+
+        Of several that try at once, at most one succeeds.
+        """
 
     @abstractmethod
     def keys(self, prefix: str = "") -> list[str]:
-        """Of all documents that begin so, sorted; pieces by their own names, or all of a folder by its name."""
+        """Return the keys of all documents that begin with `prefix`, sorted; pieces by key or folder."""
 
     @abstractmethod
     def erase(self, key: str) -> None:
-        """A document, or a folder of pieces that `keys` names; none is no error."""
+        """Delete a document, or a folder of pieces that `keys` names. A missing one is not an error."""
 
     def put_pieces(self, folder: str, pieces: Mapping[int, bytes]) -> None:
-        """Write many documents of a kind, by number, below a folder (its name ends in a stroke), durably.
+        """Write many small documents by number below a folder, whose name ends in a slash, durably.
 
-        In few requests where the store can. A piece is not changed later; writing it twice is writing it once.
+        In few requests if the store can. A piece is never changed later. Idempotent.
         """
         for number, data in pieces.items():
             self.put(f"{folder}{number}", data)
 
     def read_pieces(self, folder: str, numbers: Sequence[int]) -> dict[int, bytes]:
-        """Those of the numbers that are there; in one request where the store can."""
+        """Return those of the numbers that are there, in one request if the store can."""
         found = {int(number): self.read(f"{folder}{number}") for number in numbers}
         return {number: data for number, data in found.items() if data is not None}
 
     def seal_pieces(self, folder: str) -> None:  # noqa: B027  # most have nothing to do
-        """After the last of many writes: make finding them quick."""
+        """Make pieces quick to find, after the last of many writes."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
 # --- where a map is ----------------------------------------------------------------------------------------------

@@ -38,11 +38,11 @@ def make_vectors(images: int, dimensions: int, seed: int = 0) -> tuple[np.ndarra
     rng = np.random.default_rng(seed)
     places = np.repeat(rng.standard_normal((images // 4, dimensions - 1)), 4, axis=0)
     seen = places + 0.5 * rng.standard_normal(places.shape)
-    asked = places[::10] + 0.5 * rng.standard_normal(places[::10].shape)
-    seen, asked = (one / np.linalg.norm(one, axis=1, keepdims=True) for one in (seen, asked))
+    near = places[::10] + 0.5 * rng.standard_normal(places[::10].shape)
+    seen, near = (one / np.linalg.norm(one, axis=1, keepdims=True) for one in (seen, near))
     rotation = fixed_rotation(dimensions)
     images_side = np.column_stack([seen, rng.normal(0, 1, len(seen))]) @ rotation.T
-    queries_side = np.column_stack([asked, np.ones(len(asked))]) @ rotation.T
+    queries_side = np.column_stack([near, np.ones(len(near))]) @ rotation.T
     return images_side.astype(np.float32), queries_side.astype(np.float32)
 
 
@@ -86,7 +86,7 @@ class StoreContract:
 
     @pytest.fixture
     def url(self) -> str:
-        """Of a store, without a map's name."""
+        """Return the URL of a store, without a map's name."""
         raise NotImplementedError
 
     @staticmethod
@@ -102,7 +102,7 @@ class StoreContract:
 
     @pytest.fixture
     def name(self, store: Store) -> Iterator[str]:
-        """Of a collection that nobody has, and of documents: the store may be shared with other tests."""
+        """Yield a new name for a collection and documents: the store may be shared with other tests."""
         name = f"t{uuid4().hex[:12]}__v1"
         yield name
         for own in store.names(name):
@@ -194,9 +194,9 @@ class StoreContract:
 
     def test_fetch_keeps_the_order_and_leaves_out_what_is_missing(self, filled: Collection, world: _World) -> None:
         ids, vectors, _ = world
-        asked = np.concatenate([ids[5:8], [10 * _IMAGES + 1], ids[:2]])
+        some = np.concatenate([ids[5:8], [10 * _IMAGES + 1], ids[:2]])
         expected = make_entries(np.concatenate([ids[5:8], ids[:2]]), np.concatenate([vectors[5:8], vectors[:2]]))
-        got = filled.fetch(asked)
+        got = filled.fetch(some)
         assert got.ids.tolist() == expected.ids.tolist()
         np.testing.assert_array_equal(got.vectors, expected.vectors)
         assert [dict(one) for one in got.payload] == expected.payload

@@ -11,7 +11,7 @@ from tfa.search.store import Payload
 
 
 def hash_text(text: Any) -> str:
-    """Of a session or a digest: needs no quoting in any filter language, and has one length. Empty for nothing."""
+    """Hash a session or a digest: the result needs no quoting in any filter language. Empty for None."""
     if text is None:
         return ""
     return hashlib.blake2b(str(text).encode("utf-8", "surrogatepass"), digest_size=20).hexdigest()

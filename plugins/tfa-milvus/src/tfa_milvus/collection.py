@@ -27,7 +27,7 @@ INDEXES: dict[str | None, dict[str, Any]] = {
     "ivf_sq8": {"index_type": "IVF_SQ8", "params": {"nlist": 128}},
     "hnsw": {"index_type": "HNSW", "params": {"M": 16, "efConstruction": 200}},
 }
-_SEARCHED = {"FLAT": {}, "IVF_SQ8": {"nprobe": 64}, "HNSW": {}}  # HNSW: ef follows from the number asked for
+_SEARCHED = {"FLAT": {}, "IVF_SQ8": {"nprobe": 64}, "HNSW": {}}  # HNSW: ef follows from the limit
 _EVERYTHING = ["id", "vector", "payload", "full"]
 
 
@@ -128,7 +128,7 @@ class MilvusCollection(Collection):
         return ids, scores
 
     def _ranked(self, queries: np.ndarray, k: int, where: Where | None) -> list[RankedIds]:
-        """Of each query the best k and some more, in the order of the contract; more yet where the k-th ties."""
+        """Return the best k of each query and some more, in the order of the contract; more yet where the k-th ties."""
         answers: dict[int, RankedIds] = {}
         pending, limit = list(range(len(queries))), min(k + SPARE, PLACES)
         while pending:

@@ -92,7 +92,7 @@ class Connection:
             message, code = raised.details(), code()
         said = (str(message or error).strip().splitlines() or ["no reason given"])[0][:300]
         if code == _NOT_FOUND or "not exist" in said or "not found" in said:
-            return StoreConflict(f"Milvus at {self.address} has not got what was asked for: {said}")
+            return StoreConflict(f"Milvus at {self.address} does not have what was requested: {said}")
         name = getattr(code, "name", str(code))
         if name in ("UNAUTHENTICATED", "PERMISSION_DENIED", "1400") or any(one in said.lower() for one in _REFUSED):
             return StoreUnavailable(
@@ -100,7 +100,7 @@ class Connection:
                 "MILVUS_TOKEN"
             )
         if name in ("2", "UNAVAILABLE", "DEADLINE_EXCEEDED"):
-            self.close()  # the next request connects anew
+            self.close()  # the next request connects again
             return StoreUnavailable(
                 f"Milvus at {self.address} does not answer ({said}); start it, or check the address, and try again"
             )

@@ -210,7 +210,7 @@ class Documents:
         return found
 
     def _make_ready(self) -> None:
-        """The collection of the documents, created by whoever comes first."""
+        """The collection of the documents, created by the first to need it."""
         if self._ready:
             return
         with self._lock:

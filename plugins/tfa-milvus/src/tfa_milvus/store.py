@@ -56,7 +56,7 @@ class MilvusStore(Store):
         )
 
     def _make_ready(self, name: str) -> None:
-        """Indexed and loaded; one whose maker was killed in between is finished by whoever opens it."""
+        """Indexed and loaded; one whose maker was killed in between is finished by the next to open it."""
         if not self._connection.call("list_indexes", name):
             params = pymilvus().MilvusClient.prepare_index_params()
             params.add_index("vector", index_name="vector", metric_type="IP", **INDEXES[None])
@@ -120,7 +120,7 @@ class MilvusStore(Store):
 
 
 def _dimensions_of(about: dict[str, Any]) -> int | None:
-    """Of a collection whose fields are ours."""
+    """Return the dimensions of a collection that has our fields; None if it has others."""
     own = {field.name: field for field in schema_of(2).fields}
     theirs = {field["name"]: field for field in about["fields"]}
     if own.keys() != theirs.keys() or any(theirs[name]["type"] != own[name].dtype for name in own):

@@ -16,13 +16,13 @@ from tfa.search.store_text import bytes_from_text, bytes_to_text, hash_text, pay
 
 DTYPES = ("float32", "float16")
 INDEXES = (None, "turbo4")
-OVERSAMPLING = 3.0  # so many times the answers asked for are scored again with the vectors as they are
+OVERSAMPLING = 3.0  # so many times k are scored again with the vectors as they are
 HALF_CLOSE = 1e-3  # scores of float16 vectors that may be each other's: Qdrant rounds the query to float16 too
 WRITTEN = 1000  # points of one update
 
 
 def config_of(library: Any, dimensions: int, dtype: str, index: str | None) -> Any:
-    """Of a shard. No graph is ever built (m = 0): a scan is exact, and a scan of 4-bit codes is fast."""
+    """Return the settings of a shard. No graph is built (m = 0): a scan is exact, one of 4-bit codes is fast."""
     kind = {"float32": library.VectorStorageDatatype.Float32, "float16": library.VectorStorageDatatype.Float16}[dtype]
     codes = library.TurboQuantQuantizationConfig(bits=library.TurboQuantBitSize.Bits4) if index == "turbo4" else None
     return library.EdgeConfig(
@@ -89,7 +89,7 @@ class QdrantEdgeCollection(Collection):
         return ids, scores
 
     def _ranked(self, queries: np.ndarray, k: int, where: Where | None) -> list[RankedIds]:
-        """Of each query the best k and some more, in the order of the contract; more yet where the k-th ties."""
+        """Return the best k of each query and some more, in the order of the contract; more yet where the k-th ties."""
         answers: dict[int, RankedIds] = {}
         pending, limit = list(range(len(queries))), k + SPARE
         exact, half = self._about["index"] is None, self.dtype == "float16"

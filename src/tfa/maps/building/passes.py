@@ -289,7 +289,7 @@ def _read_head(folder: WorkFolder, skeleton: str) -> Scorer:
 
 @dataclass(frozen=True)
 class WriteEntries:
-    """A shard's images, and their patches, into the store. Twice is once, so nothing is kept of it."""
+    """A shard's images, and their patches, into the store. Idempotent, so no result is stored."""
 
     folder: WorkFolder
     skeleton: str

@@ -133,7 +133,7 @@ def build_sharded(
     """Photos → a map in the store of `url`. `photos` is what `list_photos` takes, or what it gave.
 
     `encoder` is a name, or a function that workers can import and that gives one. If the build is killed, another one
-    with the same photos and settings goes on where it was.
+    with the same photos and settings resumes it.
     """
     map_spec, options, sharding = map_spec or MapSpec(), options or EncoderOptions(), sharding or Sharding()
     _check_storable(map_spec)

@@ -120,7 +120,7 @@ class ItemReport:
 
 @dataclass(frozen=True)
 class Group:
-    """A fixed run of shards: sums are over groups, in their order, whoever computes them."""
+    """A fixed run of shards: sums are over groups, in their order, on any worker."""
 
     number: int
     shards: tuple[int, ...]

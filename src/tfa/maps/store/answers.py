@@ -246,9 +246,12 @@ def _verified(
     for row in range(len(tokens)):
         score = dict(zip(ranked.columns[row].tolist(), ranked.scores[row].tolist(), strict=True))
         first = verified.indices[row, : params.k].tolist()
-        told = zip(first, confidence[row].tolist(), verified.matches[row].tolist(), sure[row].tolist(), strict=False)
+        rows_of_hits = zip(
+            first, confidence[row].tolist(), verified.matches[row].tolist(), sure[row].tolist(), strict=False
+        )
         own_hits = (
-            hit_of(candidates.records[i], score[i], trust, matches, is_sure) for i, trust, matches, is_sure in told
+            hit_of(candidates.records[i], score[i], trust, matches, is_sure)
+            for i, trust, matches, is_sure in rows_of_hits
         )
         hits.append(Hits(own_hits, place_of(verified, row, candidates.records, REACH)))
     return hits

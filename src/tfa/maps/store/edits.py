@@ -3,7 +3,7 @@
     add      claim ids (and say so in the header) → patches, images → count and moments
     remove   count and moments without them, hidden (and say so) → delete
 
-An editor that is killed leaves its `Pending` in the header. A minute later whoever edits next settles it: what was
+An editor that is killed leaves its `Pending` in the header. A minute later the next editor settles it: what was
 added is counted, what was to be removed is deleted.
 """
 
@@ -167,7 +167,7 @@ def _remove(versions: Versions, ids: Sequence[int]) -> list[int]:
 
 
 def _sum_moments(version: Version, full: Sequence[bytes]) -> Moments:
-    """Of images by their own rows: what a store gives back of a vector may be rounded."""
+    """Compute moments from the images' rows: vectors that a store returns may be rounded."""
     head = version.head.stored.scorer
     return Moments.of(version.reduction.of_images(*SpaceRows.of_bytes(full, read_ranks(head)).compiled(head)))
 

@@ -248,7 +248,7 @@ _HELD: set[str] = set()  # tokens of the claims that this process holds
 
 
 def name_process() -> str:
-    """This process, as others are told of it."""
+    """Name this process for messages to others."""
     return f"process {os.getpid()} of {socket.gethostname()}"
 
 

@@ -2,7 +2,7 @@
 
 PREFIX compaction    what turns patches into compact ones, a document of the map's store
 PREFIX at            where the pieces are, if that is another store (`--patches-at`): written before them, so that
-                     whoever drops a version, or what a killed builder left, finds them
+                     dropping a version, or what a killed builder left, finds them
 FOLDER id            pieces: bytes `n g` of each image; FOLDER is PREFIX but in another store
 """
 
@@ -79,7 +79,7 @@ def begin_patches(
 
 
 def write_patches(store: Store, place: Mapping[str, Any], ids: Sequence[int] | np.ndarray, patches: np.ndarray) -> None:
-    """Compact patches `m n g` of images; from any process, twice is once."""
+    """Compact patches `m n g` of images; from any process, idempotent."""
     pieces = {int(one): np.ascontiguousarray(own).tobytes() for one, own in zip(ids, patches, strict=True)}
     find_holder(store, place).put_pieces(place["folder"], pieces)
 

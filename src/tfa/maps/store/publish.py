@@ -84,7 +84,7 @@ class Publisher:
     def claim(self, doing: str = "built") -> Iterator[Claim]:
         """Hold the map; what an abandoned builder left is dropped first, what this one leaves if it fails at its end.
 
-        `doing` is what others are told: built, calibrated.
+        `doing` is shown to others: built, calibrated.
         """
         with claim_map(self.store, self.name, doing, self.url) as held:
             self._claim = held
@@ -107,7 +107,7 @@ class Publisher:
 
     def begin(self, dims: int, dtype: str = "float32") -> Collection:
         """The next collection, empty: its number is beyond everything that is there."""
-        assert self._claim is not None, "whoever publishes has claimed the map"
+        assert self._claim is not None, "a publisher has claimed the map"
         self.next_version()
         name = collection_name(self.name, self.version)
         try:
@@ -137,10 +137,10 @@ class Publisher:
         head: Scorer,
         reduction: Reduction,
     ) -> Moments:
-        """Images by their rows under the head that will answer; what they add to the moments. Twice is once.
+        """Images by their rows under the head that will answer; what they add to the moments. Idempotent.
 
         A payload has path, digest, session (or None), position (or None) and fitted. It may be called from any
-        process that has the store: moments are added up by whoever calls `finish`.
+        process that has the store: the caller of `finish` adds up moments.
         """
         return write_entries(collection, rows.entries(head, reduction, ids, payload))
 
@@ -181,7 +181,7 @@ class Publisher:
 
     def swap(self, header: StoreHeader) -> StoreHeader:
         """Put a header in the place of the one that was there at the claim, which it can be taken back to."""
-        assert self._claim is not None, "whoever publishes has claimed the map"
+        assert self._claim is not None, "a publisher has claimed the map"
         self._claim.check()
         before = self.before
         kept = None if before is None else {**before.to_dict(), "previous": None}
@@ -323,7 +323,7 @@ def second_order_state(state: MapState) -> tuple[MapState, list[str]]:
 
 
 def _best_second_order(state: MapState) -> tuple[NamedHead, str]:
-    """Of the second-order heads that were judged the best, for a map whose judge chose another."""
+    """Return the best second-order head that was judged, for a map whose judge chose another kind."""
     assert state.spaces is not None
     fitted_records = [record for record in state.images if record.fitted]
     spec, same = HeadSpec.from_dict(state.spec), duplicates_of(fitted_records)

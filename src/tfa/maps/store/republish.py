@@ -129,7 +129,7 @@ def roll_back(publisher: Publisher, versions: Versions) -> tuple[StoreHeader, St
     with publisher.claim("taken back"):
         view = view_without_pending_edits(versions, publisher)
         before = view.header.before
-        assert before is not None, "whoever calls has looked"
+        assert before is not None, "the caller has checked"
         header = view.header
         taken = replace(before, revision=header.revision + 1, next_id=max(before.next_id, header.next_id), pending={})
         if before.version == header.version:  # other heads over the same images, which may have been edited since

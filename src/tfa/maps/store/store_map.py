@@ -172,14 +172,14 @@ class StoreMap(Asking):
     def hits(self, tokens: Tokens, question: Question, likeness: Likeness | None = None) -> list[Hits]:
         try:
             return self._hits(self.view, tokens, question, likeness)
-        except StoreConflict:  # the version was dropped while it was asked: twice replaced within half a second
+        except StoreConflict:  # the version was dropped while it was searched: replaced twice within half a second
             return self._hits(self._versions.now(fresh=True), tokens, question, likeness)
 
     def _hits(self, view: MapView, tokens: Tokens, question: Question, likeness: Likeness | None) -> list[Hits]:
         version = view.chosen(question.calibration)
         candidates = candidates_wanted(question, view.state, view.patches, tokens)
-        asked = SearchParams(question.k, candidates, question.where)
-        return find_hits(view, version, tokens, asked, self._scores_of(view, version), likeness)
+        params = SearchParams(question.k, candidates, question.where)
+        return find_hits(view, version, tokens, params, self._scores_of(view, version), likeness)
 
     def _scores_of(self, view: MapView, version: Version) -> ScoreCache:
         """What is remembered of a collection as it is."""
@@ -367,7 +367,7 @@ class StoreMap(Asking):
     def activate(self, name: str | None, progress: bool | Progress | None = None) -> str | None:
         """Let the calibration of that name answer; None lets the database-only head answer.
 
-        Its vectors are written anew unless the version before is of it: until then the other answers.
+        Its vectors are written unless the version before holds them; until then the other head answers.
         """
         wanted = self._versions.now(fresh=True).state.chosen(DATABASE if name is None else name).name
         switch_head(self._publisher(), self._versions, wanted, as_progress(progress))

@@ -190,7 +190,7 @@ class Versions:
         if found.dimensions != header.dims:
             raise BadMap(
                 f"{self.url}: its collection {found.name!r} has {found.dimensions} dimensions where the map has "
-                f"{header.dims}: it was made anew by somebody else; build the map again"
+                f"{header.dims}: somebody else made it again; build the map again"
             )
         return found
 
