@@ -96,3 +96,16 @@ def test_a_folder_keeps_sessions_but_no_versions(run, url, tmp_path):
     assert run("add", tmp_path / "t.tfa", tmp_path / "n.png", "--session", "night").exit_code == 0
     [answer] = json.loads(run(*asked).stdout)["answers"]
     assert [Path(hit["image"]).name for hit in answer["hits"]] == ["n.png"]
+
+
+def test_a_password_reaches_the_store_and_no_screen(run, url):
+    secret = url.replace("memory://", "memory://maps:secret@")
+    copied = run("snapshot", url, "--to", secret)
+    assert copied.exit_code == 0, copied.output
+    shown = run("info", secret)
+    assert shown.exit_code == 0, shown.output
+    assert "memory://maps:***@" in shown.stdout
+    assert "secret" not in copied.output + shown.output
+    wrong = run("info", secret.replace("secret", "another"))
+    assert wrong.exit_code == 1
+    assert "another" not in wrong.output

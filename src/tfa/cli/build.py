@@ -35,7 +35,7 @@ _Workers = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Store maps: number of processes, or of Ray tasks at a time.")
 ]
 _ShardSize = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Store maps: photos per shard. [default: 1000]")
+    int | None, typer.Option(min=1, metavar="N", help="Store maps: photos per shard. \\[default: 1000]")
 ]
 _Work = Annotated[
     Path | None,
@@ -43,12 +43,12 @@ _Work = Annotated[
         metavar="DIR",
         file_okay=False,
         help="Store maps: folder for shards, to resume an interrupted build; visible to all workers. "
-        "[default: beside the token cache]",
+        "\\[default: beside the token cache]",
     ),
 ]
 _Seal = Annotated[
     str | None,
-    typer.Option(metavar="INDEX", help="Store maps: index to search by. [default: exact search]"),
+    typer.Option(metavar="INDEX", help="Store maps: index to search by. \\[default: exact search]"),
 ]
 
 
@@ -57,7 +57,7 @@ _PatchesAt = Annotated[
     typer.Option(
         metavar="URL",
         help="Store maps: where patches are stored, lance+s3://BUCKET/PREFIX/NAME or lance:///FOLDER/NAME. "
-        "[default: in the store]",
+        "\\[default: in the store]",
     ),
 ]
 

@@ -61,8 +61,8 @@ class Region:
         edges = (self.west, self.south, self.east, self.north)
         if not all(map(math.isfinite, edges)) or self.west > self.east or self.south > self.north:
             raise BadSpec(
-                f"{', '.join(f'{edge:g}' for edge in edges)} is not a region; give west, south, east, north (degrees or "
-                "meters if positions are x and y), west and south not beyond east and north"
+                f"{', '.join(f'{edge:g}' for edge in edges)} is not a region; give west, south, east, north (degrees, "
+                "or meters if positions are x and y), west and south not beyond east and north"
             )
 
 
