@@ -29,7 +29,6 @@ from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 
-from tfa.base.entry_points import load_plugin, plugin_names
 from tfa.errors import BadSpec, MissingExtra
 
 Payload = Mapping[str, Any]  # path, digest, session, position and what else JSON can hold
@@ -303,6 +302,8 @@ def open_map_store(url: str) -> tuple[Store, str]:
 
 def list_schemes() -> list[str]:
     """Return the URL schemes that stores are installed for."""
+    from tfa.base.entry_points import plugin_names  # which takes 30 ms to import
+
     return [*_BUILT_IN, *plugin_names(_GROUP, _BUILT_IN)]
 
 
@@ -314,6 +315,8 @@ def find_opener(url: str) -> Opener:
         with _explain_missing(scheme):
             opener: Opener = attrgetter(attributes)(import_module(module))
             return opener
+    from tfa.base.entry_points import load_plugin
+
     plugin: Opener | None = load_plugin(_GROUP, scheme, _BUILT_IN)
     if plugin is not None:
         return plugin
